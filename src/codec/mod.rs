@@ -1,0 +1,1 @@
+//! Numbers to packed codes and back.

@@ -1,0 +1,16 @@
+//! `tierfs`: a file system for tensors.
+//!
+//! A store keeps tensors as checksummed blocks in precision tiers; a mount shows
+//! them as files. The modules form layers, lowest first; imports go downwards only
+//! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
+//!
+//! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `namespace`,
+//! `control` < `fs` < `cli`.
+
+#[deny(clippy::indexing_slicing)]
+pub mod model;
+
+pub mod codec;
+
+#[deny(clippy::indexing_slicing)]
+pub mod format;

@@ -1,0 +1,101 @@
+//! What can go wrong, by kind. A message says what, where, and what to do next.
+
+use std::io;
+
+/// A result whose error is [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The kind of an error. Programs decide by it, never by the text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorKind {
+    /// The operating system refused; the source error says how.
+    Io,
+    /// Stored bytes are not what was stored.
+    Corrupt,
+    /// Valid, but of a version or a feature that this program does not know.
+    Unsupported,
+    /// A value that makes no sense where it was given.
+    Invalid,
+    /// Nothing of that name.
+    NotFound,
+    /// The name is taken.
+    Exists,
+    /// The store, or a part of it, is in use by another.
+    Busy,
+    /// Not allowed, for example where precision would be lost.
+    Denied,
+    /// The data is not there and cannot be made again.
+    Absent,
+    /// The store, or a part of it, takes no writes.
+    ReadOnly,
+    /// No space is left in the store.
+    Full,
+    /// A tenant's or collection's allowance is used up.
+    Quota,
+    /// It stopped because it was told to.
+    Interrupted,
+}
+
+/// An error: its kind, and a text for people.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct Error {
+    kind: ErrorKind,
+    text: String,
+    #[source]
+    source: Option<io::Error>,
+}
+
+impl Error {
+    /// An error of `kind` with a text that says what, where, and what to do next.
+    pub fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
+        Error {
+            kind,
+            text: text.into(),
+            source: None,
+        }
+    }
+
+    /// Stored bytes are not what was stored.
+    pub fn corrupt(text: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Corrupt, text)
+    }
+
+    /// A value that makes no sense where it was given.
+    pub fn invalid(text: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Invalid, text)
+    }
+
+    /// Valid, but not known to this version.
+    pub fn unsupported(text: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Unsupported, text)
+    }
+
+    /// The operating system refused; `doing` says what, and to which file.
+    pub fn io(doing: impl std::fmt::Display, source: io::Error) -> Error {
+        let kind = match source.kind() {
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            io::ErrorKind::AlreadyExists => ErrorKind::Exists,
+            io::ErrorKind::StorageFull => ErrorKind::Full,
+            io::ErrorKind::QuotaExceeded => ErrorKind::Quota,
+            io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+            _ => ErrorKind::Io,
+        };
+        Error {
+            kind,
+            text: format!("{doing}: {source}"),
+            source: Some(source),
+        }
+    }
+
+    /// The kind that programs decide by.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The same error, its text after `place`: a file, a record, a tensor.
+    pub fn at(mut self, place: impl std::fmt::Display) -> Error {
+        self.text = format!("{place}: {}", self.text);
+        self
+    }
+}

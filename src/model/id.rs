@@ -1,0 +1,80 @@
+//! Identities: 128-bit numbers that tell stores, tensors and what holds their blocks
+//! apart.
+
+use std::fmt;
+
+macro_rules! wide_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+        pub struct $name(pub u128);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(out, "{:032x}", self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(out, concat!(stringify!($name), "({:032x})"), self.0)
+            }
+        }
+    };
+}
+
+wide_id!(
+    /// What a tensor is called, as a number: the same names give the same id anywhere.
+    TensorId
+);
+wide_id!(
+    /// What blocks are keyed by. It survives a rename and differs between two files
+    /// that had the same name one after the other.
+    ObjectId
+);
+wide_id!(
+    /// The place of a shard in its tensor: shards stand in ascending order of it.
+    SeedId
+);
+wide_id!(
+    /// The uuid of a store.
+    StoreId
+);
+
+/// The number of a directory entry in its collection, never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct EntryId(pub u64);
+
+impl TensorId {
+    /// The first 16 bytes, read little-endian, of
+    /// `blake3(tenant 00 collection 00 name 00 parent)`; the parent is 16
+    /// little-endian bytes, zeros for none.
+    pub fn of(tenant: &str, collection: &str, name: &str, parent: TensorId) -> TensorId {
+        let mut hasher = blake3::Hasher::new();
+        for part in [tenant, collection, name] {
+            hasher.update(part.as_bytes());
+            hasher.update(&[0]);
+        }
+        hasher.update(&parent.0.to_le_bytes());
+        TensorId(leading(&hasher))
+    }
+}
+
+impl ObjectId {
+    /// The first 16 bytes, read little-endian, of `blake3(tensor seed creation)`, all
+    /// little-endian; `creation` is the log sequence number of the record that
+    /// created it.
+    pub fn of(tensor: TensorId, seed: SeedId, creation: u64) -> ObjectId {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&tensor.0.to_le_bytes());
+        hasher.update(&seed.0.to_le_bytes());
+        hasher.update(&creation.to_le_bytes());
+        ObjectId(leading(&hasher))
+    }
+}
+
+fn leading(hasher: &blake3::Hasher) -> u128 {
+    let mut bytes = [0; 16];
+    hasher.finalize_xof().fill(&mut bytes);
+    u128::from_le_bytes(bytes)
+}
