@@ -1,1 +1,3 @@
 //! Bytes to validated structures and back.
+
+pub mod cursor;
