@@ -14,3 +14,5 @@ pub mod codec;
 
 #[deny(clippy::indexing_slicing)]
 pub mod format;
+
+pub mod store;

@@ -59,10 +59,7 @@ numbers! {
 impl<'a> Reader<'a> {
     /// Reads `bytes` from their start.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader {
-            rest: bytes,
-            length: bytes.len(),
-        }
+        Reader { rest: bytes, length: bytes.len() }
     }
 
     /// Bytes read so far.
@@ -77,10 +74,7 @@ impl<'a> Reader<'a> {
 
     /// The next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
-        let (taken, rest) = self
-            .rest
-            .split_at_checked(count)
-            .ok_or_else(|| self.ends(count))?;
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.ends(count))?;
         self.rest = rest;
         Ok(taken)
     }
@@ -114,9 +108,7 @@ impl Writer {
 
     /// No bytes yet, with room for `capacity`.
     pub fn with_capacity(capacity: usize) -> Writer {
-        Writer {
-            bytes: Vec::with_capacity(capacity),
-        }
+        Writer { bytes: Vec::with_capacity(capacity) }
     }
 
     /// Bytes written so far.

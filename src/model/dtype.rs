@@ -69,18 +69,12 @@ dtypes! {
 impl Dtype {
     /// The element type of a name, in any case of letters.
     pub fn from_name(name: &str) -> Option<Dtype> {
-        Dtype::ALL
-            .iter()
-            .copied()
-            .find(|dtype| dtype.name().eq_ignore_ascii_case(name))
+        Dtype::ALL.iter().copied().find(|dtype| dtype.name().eq_ignore_ascii_case(name))
     }
 
     /// The element type of a name in a safetensors header.
     pub fn from_safetensors_name(name: &str) -> Option<Dtype> {
-        Dtype::ALL
-            .iter()
-            .copied()
-            .find(|dtype| dtype.safetensors_name() == Some(name))
+        Dtype::ALL.iter().copied().find(|dtype| dtype.safetensors_name() == Some(name))
     }
 
     /// Whether blocks of it may be stored in fewer bits: `F32`, `F16` and `Bf16` only.

@@ -49,11 +49,7 @@ pub struct Error {
 impl Error {
     /// An error of `kind` with a text that says what, where, and what to do next.
     pub fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
-        Error {
-            kind,
-            text: text.into(),
-            source: None,
-        }
+        Error { kind, text: text.into(), source: None }
     }
 
     /// Stored bytes are not what was stored.
@@ -81,11 +77,7 @@ impl Error {
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
             _ => ErrorKind::Io,
         };
-        Error {
-            kind,
-            text: format!("{doing}: {source}"),
-            source: Some(source),
-        }
+        Error { kind, text: format!("{doing}: {source}"), source: Some(source) }
     }
 
     /// The kind that programs decide by.

@@ -52,22 +52,12 @@ pub fn escape_tensor_path(name: &str, id: TensorId, is_file: impl Fn(&str) -> bo
         }
     }
     let escaped = components.iter().any(|part| needs_escape(part));
-    components
-        .into_iter()
-        .map(|part| shorten(if escaped { escape(&part) } else { part }, id))
-        .collect()
+    components.into_iter().map(|part| shorten(if escaped { escape(&part) } else { part }, id)).collect()
 }
 
 /// One component of a path, escaped as [`escape_tensor_path`] does, slashes included.
 pub fn escape_component(name: &str, id: TensorId) -> String {
-    shorten(
-        if needs_escape(name) {
-            escape(name)
-        } else {
-            name.to_owned()
-        },
-        id,
-    )
+    shorten(if needs_escape(name) { escape(name) } else { name.to_owned() }, id)
 }
 
 fn stands_for_itself(component: &str) -> bool {
@@ -124,15 +114,7 @@ mod tests {
 
     #[test]
     fn names_that_can_stand_are_left_alone() {
-        for name in [
-            "w",
-            "layers.0.weight",
-            "b/c",
-            "100%",
-            "ä/ö",
-            ".hidden",
-            "...",
-        ] {
+        for name in ["w", "layers.0.weight", "b/c", "100%", "ä/ö", ".hidden", "..."] {
             assert_eq!(path(name), name);
         }
     }

@@ -7,8 +7,12 @@ pub const DIMENSIONS_MAX: usize = 8;
 
 /// The sizes of a tensor's dimensions, outermost first, in elements. No dimension
 /// at all is a scalar: one element.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Shape(Vec<u64>);
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Shape {
+    // What lies past `count` is zero, so that equal shapes are equal.
+    sizes: [u64; DIMENSIONS_MAX],
+    count: u8,
+}
 
 impl Shape {
     /// A shape of these dimensions, or `None` with more than [`DIMENSIONS_MAX`] of
@@ -23,17 +27,21 @@ impl Shape {
         for &size in dimensions.iter().filter(|&&size| size != 0) {
             product = product.checked_mul(size)?;
         }
-        (product <= i64::MAX as u64).then(|| Shape(dimensions.to_vec()))
+        let mut sizes = [0; DIMENSIONS_MAX];
+        for (to, from) in sizes.iter_mut().zip(dimensions) {
+            *to = *from;
+        }
+        (product <= i64::MAX as u64).then_some(Shape { sizes, count: dimensions.len() as u8 })
     }
 
     /// The dimensions, outermost first.
     pub fn dimensions(&self) -> &[u64] {
-        &self.0
+        self.sizes.get(..usize::from(self.count)).unwrap_or_default()
     }
 
     /// The number of elements.
     pub fn elements(&self) -> u64 {
-        self.0.iter().product()
+        self.dimensions().iter().product()
     }
 
     /// A shape from `4096x11008`, or from the empty text: a scalar.
@@ -42,17 +50,15 @@ impl Shape {
             return Some(Shape::default());
         }
         let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
-        let sizes: Option<Vec<u64>> = text
-            .split('x')
-            .map(|part| digits(part).then(|| part.parse().ok()).flatten())
-            .collect();
+        let sizes: Option<Vec<u64>> =
+            text.split('x').map(|part| digits(part).then(|| part.parse().ok()).flatten()).collect();
         Shape::new(&sizes?)
     }
 }
 
 impl fmt::Display for Shape {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, size) in self.0.iter().enumerate() {
+        for (place, size) in self.dimensions().iter().enumerate() {
             let cross = if place == 0 { "" } else { "x" };
             write!(out, "{cross}{size}")?;
         }
@@ -69,15 +75,7 @@ mod tests {
         for text in ["", "0", "7", "4096x11008", "1x2x3x4x5x6x7x8"] {
             assert_eq!(Shape::parse(text).unwrap().to_string(), text);
         }
-        for text in [
-            "x",
-            "3x",
-            "-1",
-            "+1",
-            "1x2x3x4x5x6x7x8x9",
-            "3 x 4",
-            "4294967296x4294967296",
-        ] {
+        for text in ["x", "3x", "-1", "+1", "1x2x3x4x5x6x7x8x9", "3 x 4", "4294967296x4294967296"] {
             assert_eq!(Shape::parse(text), None, "{text}");
         }
     }

@@ -47,15 +47,7 @@ pub enum Encoder {
 
 impl Tier {
     /// Every tier, most precise first.
-    pub const ALL: [Tier; 7] = [
-        Tier::Exact,
-        Tier::Q8,
-        Tier::Q7,
-        Tier::Q5,
-        Tier::Q3,
-        Tier::Q3x,
-        Tier::Absent,
-    ];
+    pub const ALL: [Tier; 7] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3x, Tier::Absent];
 
     /// The tiers that hold codes.
     pub const ENCODED: [Tier; 5] = [Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3x];
@@ -92,9 +84,7 @@ impl Tier {
 
     /// The tier of codes of `bits` bits in `encoding`.
     pub fn of_codes(bits: u8, encoding: Encoding) -> Option<Tier> {
-        Tier::ENCODED
-            .into_iter()
-            .find(|tier| tier.code_bits() == Some(bits) && tier.encoding() == encoding)
+        Tier::ENCODED.into_iter().find(|tier| tier.code_bits() == Some(bits) && tier.encoding() == encoding)
     }
 
     /// The name that attributes show.
@@ -160,9 +150,7 @@ impl Encoder {
 
     /// The encoder of a name.
     pub fn from_name(name: &str) -> Option<Encoder> {
-        [Encoder::Best, Encoder::Absmax]
-            .into_iter()
-            .find(|encoder| encoder.name() == name)
+        [Encoder::Best, Encoder::Absmax].into_iter().find(|encoder| encoder.name() == name)
     }
 }
 

@@ -1,0 +1,243 @@
+//! Where each block of an object lies: dense, or as one run while all of them are
+//! exact and stand one after the other in the object's data file.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::format::record::Stored;
+use crate::model::{Error, Result, Tier};
+
+/// What is known of one block.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Block {
+    /// The sequence number of its last Create or Migrate; 0: no record describes it.
+    pub epoch: u64,
+    /// Where its payload lies.
+    pub stored: Stored,
+    /// When it came to its tier, in seconds since 1970.
+    pub since: u32,
+}
+
+/// The index must not cost more than this.
+const BLOCK_BYTES_MAX: usize = 64;
+const _: () = assert!(size_of::<Block>() <= BLOCK_BYTES_MAX);
+
+/// The blocks of one object.
+#[derive(Debug, Default)]
+pub enum Blocks {
+    /// No record yet.
+    #[default]
+    Unknown,
+    /// All blocks, exact, in the object's data file.
+    Run(Run),
+    /// A block each.
+    Dense(Vec<Block>),
+}
+
+/// Exact blocks that stand one after the other in a data file.
+#[derive(Debug)]
+pub struct Run {
+    /// The sequence number of the record.
+    pub epoch: u64,
+    /// Byte offset of the first in the data file.
+    pub offset: u64,
+    /// When they were made, in seconds since 1970.
+    pub since: u32,
+    /// CRC32C of each.
+    pub checksums: Box<[u32]>,
+}
+
+/// Sizes that tell where the blocks of an object begin and end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cut {
+    /// Logical bytes of the object.
+    pub bytes: u64,
+    /// Logical bytes of every block but the last.
+    pub block_bytes: u32,
+}
+
+impl Cut {
+    /// The number of blocks.
+    pub fn blocks(self) -> u32 {
+        u32::try_from(self.bytes.div_ceil(u64::from(self.block_bytes))).unwrap_or(u32::MAX)
+    }
+
+    /// Where block `index` begins.
+    pub fn start(self, index: u32) -> u64 {
+        u64::from(index) * u64::from(self.block_bytes)
+    }
+
+    /// Bytes of block `index`: the last may be short.
+    pub fn len(self, index: u32) -> usize {
+        self.bytes.saturating_sub(self.start(index)).min(u64::from(self.block_bytes)) as usize
+    }
+
+    /// The block that the byte at `offset` lies in.
+    pub fn index(self, offset: u64) -> u32 {
+        u32::try_from(offset / u64::from(self.block_bytes)).unwrap_or(u32::MAX)
+    }
+}
+
+impl Block {
+    const UNKNOWN: Block = Block { epoch: 0, stored: Stored::ABSENT, since: 0 };
+}
+
+impl Blocks {
+    /// What is known of block `index`, or `None` where no record describes it.
+    pub fn get(&self, index: u32, cut: Cut) -> Option<Block> {
+        match self {
+            Blocks::Unknown => None,
+            Blocks::Run(run) => {
+                let checksum = *run.checksums.get(index as usize)?;
+                let stored = Stored {
+                    tier: Tier::Exact,
+                    scale: 0.0,
+                    checksum,
+                    offset: run.offset + cut.start(index),
+                    len: cut.len(index) as u32,
+                    in_data: true,
+                };
+                Some(Block { epoch: run.epoch, stored, since: run.since })
+            }
+            Blocks::Dense(blocks) => blocks.get(index as usize).copied().filter(|block| block.epoch != 0),
+        }
+    }
+
+    /// Sets one block. `described_max` is the most blocks that the log can have
+    /// described: an object that claims more is corrupt, and must not be given memory.
+    pub fn set(&mut self, index: u32, block: Block, cut: Cut, described_max: u64) -> Result<()> {
+        let dense = self.dense(cut, described_max)?;
+        match dense.get_mut(index as usize) {
+            Some(place) => {
+                *place = block;
+                Ok(())
+            }
+            None => Err(Error::corrupt(format!("a record of block {index} of {}", cut.blocks()))),
+        }
+    }
+
+    /// Sets a run of exact blocks of the data file, beginning with block `first`.
+    pub fn set_run(&mut self, first: u32, run: Run, cut: Cut, described_max: u64) -> Result<()> {
+        if first == 0 && run.checksums.len() as u64 == u64::from(cut.blocks()) {
+            *self = Blocks::Run(run);
+            return Ok(());
+        }
+        let part = Blocks::Run(run);
+        let Blocks::Run(run) = &part else { return Ok(()) };
+        let from = cut.start(first);
+        for (place, _) in run.checksums.iter().enumerate() {
+            let index = u32::try_from(place).ok().and_then(|place| first.checked_add(place));
+            let index = index.ok_or_else(|| Error::corrupt("a run past block 2^32"))?;
+            let Some(mut block) = part.get(place as u32, cut) else { continue };
+            block.stored.offset = run.offset + (cut.start(index) - from);
+            block.stored.len = cut.len(index) as u32;
+            self.set(index, block, cut, described_max)?;
+        }
+        Ok(())
+    }
+
+    fn dense(&mut self, cut: Cut, described_max: u64) -> Result<&mut Vec<Block>> {
+        if !matches!(self, Blocks::Dense(_)) {
+            let count = cut.blocks();
+            if u64::from(count) > described_max {
+                return Err(Error::corrupt(format!(
+                    "an object of {count} blocks in a log that can describe {described_max}"
+                )));
+            }
+            let blocks = (0..count).map(|index| self.get(index, cut).unwrap_or(Block::UNKNOWN));
+            *self = Blocks::Dense(blocks.collect());
+        }
+        match self {
+            Blocks::Dense(blocks) => Ok(blocks),
+            _ => Err(Error::corrupt("an index that is neither a run nor dense")),
+        }
+    }
+}
+
+/// Which blocks have been checked since the store was opened: a bit each.
+#[derive(Debug)]
+pub struct Checked(Box<[AtomicU64]>);
+
+impl Checked {
+    /// None of `blocks` blocks.
+    pub fn none(blocks: u32) -> Checked {
+        Checked((0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Whether block `index` has been checked.
+    pub fn get(&self, index: u32) -> bool {
+        self.0
+            .get(index as usize / 64)
+            .is_some_and(|word| word.load(Ordering::Relaxed) >> (index % 64) & 1 == 1)
+    }
+
+    /// Notes that block `index` has been checked.
+    pub fn set(&self, index: u32) {
+        if let Some(word) = self.0.get(index as usize / 64) {
+            word.fetch_or(1 << (index % 64), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Block, Blocks, Checked, Cut, Run};
+    use crate::format::record::Stored;
+    use crate::model::Tier;
+
+    const CUT: Cut = Cut { bytes: 1000, block_bytes: 256 };
+
+    fn run(first: u32, count: u32) -> Run {
+        Run {
+            epoch: 9,
+            offset: 4096 + CUT.start(first),
+            since: 1,
+            checksums: (first..first + count).collect(),
+        }
+    }
+
+    #[test]
+    fn a_whole_run_and_the_same_in_parts_say_the_same() {
+        let mut whole = Blocks::default();
+        whole.set_run(0, run(0, 4), CUT, 4).unwrap();
+        assert!(matches!(whole, Blocks::Run(_)));
+        let mut parts = Blocks::default();
+        parts.set_run(3, run(3, 1), CUT, 4).unwrap();
+        assert_eq!(parts.get(0, CUT), None);
+        parts.set_run(0, run(0, 3), CUT, 4).unwrap();
+        for index in 0..4 {
+            assert_eq!(whole.get(index, CUT), parts.get(index, CUT), "block {index}");
+        }
+        assert_eq!(whole.get(3, CUT).unwrap().stored.len, 1000 - 768);
+        assert_eq!(whole.get(4, CUT), None);
+    }
+
+    #[test]
+    fn setting_a_block_leaves_the_others_of_the_run() {
+        let mut blocks = Blocks::default();
+        blocks.set_run(0, run(0, 4), CUT, 4).unwrap();
+        let before = blocks.get(2, CUT);
+        let moved = Block { epoch: 10, stored: Stored { tier: Tier::Q8, ..Stored::ABSENT }, since: 2 };
+        blocks.set(1, moved, CUT, 4).unwrap();
+        assert_eq!(blocks.get(1, CUT), Some(moved));
+        assert_eq!(blocks.get(2, CUT), before);
+        assert!(blocks.set(4, moved, CUT, 4).is_err());
+    }
+
+    #[test]
+    fn an_object_that_the_log_cannot_have_described_gets_no_memory() {
+        let huge = Cut { bytes: 1 << 40, block_bytes: 4096 };
+        let block = Block { epoch: 1, stored: Stored::ABSENT, since: 0 };
+        assert!(Blocks::default().set(0, block, huge, 1000).is_err());
+    }
+
+    #[test]
+    fn checked_blocks_are_told_apart() {
+        let checked = Checked::none(130);
+        for index in [0, 63, 64, 129] {
+            assert!(!checked.get(index));
+            checked.set(index);
+            assert!(checked.get(index));
+        }
+        assert!(!checked.get(1) && !checked.get(128) && !checked.get(1000));
+    }
+}

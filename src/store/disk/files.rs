@@ -1,0 +1,169 @@
+//! A disk that is a directory of the operating system.
+
+use std::any::Any;
+use std::fs;
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::FlockOperation;
+
+use crate::store::disk::{Disk, File, Listed, Lock, Open, Space};
+
+/// A store's files may be read by their owner only until a mount says otherwise.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// A directory of the operating system.
+#[derive(Clone, Debug)]
+pub struct FileDisk {
+    root: PathBuf,
+}
+
+struct SystemFile(fs::File);
+
+impl FileDisk {
+    /// The directory `root`, which need not be there yet.
+    pub fn new(root: &Path) -> FileDisk {
+        FileDisk { root: root.to_owned() }
+    }
+
+    /// Makes the directory, and those above it that are missing.
+    pub fn create(root: &Path) -> io::Result<FileDisk> {
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(root)?;
+        Ok(FileDisk::new(root))
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+}
+
+impl File for SystemFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.0.read_at(rest, offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}
+
+impl Disk for FileDisk {
+    fn place(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).mode(FILE_MODE);
+        match how {
+            Open::Read => {}
+            Open::Write => {
+                options.write(true);
+            }
+            Open::Create => {
+                options.write(true).create_new(true);
+            }
+        }
+        // A link in a store would lead out of it.
+        options.custom_flags(libc::O_NOFOLLOW);
+        Ok(Arc::new(SystemFile(options.open(self.path(path))?)))
+    }
+
+    fn create_directory(&self, path: &str) -> io::Result<()> {
+        match fs::DirBuilder::new().mode(DIRECTORY_MODE).create(self.path(path)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            done => done,
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path(from), self.path(to))
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        fs::remove_file(self.path(path))
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
+        let mut listed = Vec::new();
+        for entry in fs::read_dir(self.path(path))? {
+            let entry = entry?;
+            if let Ok(name) = entry.file_name().into_string() {
+                listed.push(Listed { name, is_directory: entry.file_type()?.is_dir() });
+            }
+        }
+        Ok(listed)
+    }
+
+    fn sync_directory(&self, path: &str) -> io::Result<()> {
+        fs::File::open(self.path(path))?.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let found = rustix::fs::statvfs(&self.root)?;
+        Ok(Space {
+            total: found.f_blocks.saturating_mul(found.f_frsize),
+            free: found.f_bfree.saturating_mul(found.f_frsize),
+            available: found.f_bavail.saturating_mul(found.f_frsize),
+            files: found.f_files,
+            files_free: found.f_ffree,
+        })
+    }
+
+    fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NOFOLLOW);
+        if how == Lock::Exclusive {
+            options.write(true).create(true).mode(0o644);
+        }
+        let mut file = match options.open(self.path("lock")) {
+            // Nobody ever wrote to this store, and a reader may not be able to.
+            Err(error) if how == Lock::Shared && error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Box::new(()));
+            }
+            opened => opened?,
+        };
+        let operation = match how {
+            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+            Lock::Shared => FlockOperation::NonBlockingLockShared,
+        };
+        if let Err(error) = rustix::fs::flock(&file, operation) {
+            let mut holder = String::new();
+            file.read_to_string(&mut holder)?;
+            return Err(match error {
+                rustix::io::Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::WouldBlock, holder),
+                error => error.into(),
+            });
+        }
+        if how == Lock::Exclusive {
+            file.set_len(0)?;
+            file.rewind()?;
+            file.write_all(note.as_bytes())?;
+        }
+        Ok(Box::new(file))
+    }
+}

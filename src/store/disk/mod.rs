@@ -1,0 +1,109 @@
+//! The disk behind a small seam: what a store asks of a file system, so that another
+//! host can supply its own and tests can fail it.
+//!
+//! Paths are relative to the store, parts joined by `/`.
+
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+
+#[cfg(feature = "mount")]
+pub mod files;
+pub mod memory;
+
+/// A file of a store.
+pub trait File: Send + Sync {
+    /// Reads at `offset` until `buffer` is full or the file ends. The bytes read.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of `bytes` at `offset`; what lies between the end and it becomes zeros.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Bytes of the file.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether it has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts or grows the file; what grows is zeros.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Makes what was written durable, and the size.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// Reads exactly `buffer`, or fails with `UnexpectedEof`.
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let wanted = buffer.len();
+        match self.read_at(buffer, offset)? {
+            got if got == wanted => Ok(()),
+            got => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("{got} bytes at {offset} where {wanted} should be"),
+            )),
+        }
+    }
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Open {
+    /// To read; it must be there.
+    Read,
+    /// To read and write; it must be there.
+    Write,
+    /// To read and write; it must not be there.
+    Create,
+}
+
+/// Who may hold a store at the same time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lock {
+    /// The one that may write.
+    Exclusive,
+    /// Readers, while nobody writes.
+    Shared,
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+}
+
+/// Space of the file system that a store lies on, in bytes, and its files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Space {
+    /// Bytes in all.
+    pub total: u64,
+    /// Bytes free.
+    pub free: u64,
+    /// Bytes free to users without privilege.
+    pub available: u64,
+    /// Files in all.
+    pub files: u64,
+    /// Files that can still be made.
+    pub files_free: u64,
+}
+
+/// A directory tree to keep a store in.
+pub trait Disk: Send + Sync {
+    /// Where it is, for messages.
+    fn place(&self) -> String;
+    /// Opens a file.
+    fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>>;
+    /// Makes a directory whose parent is there. It may be there already.
+    fn create_directory(&self, path: &str) -> io::Result<()>;
+    /// Renames a file, replacing what has the new name.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file.
+    fn remove_file(&self, path: &str) -> io::Result<()>;
+    /// Lists a directory, in no order. Names that are not UTF-8 are left out.
+    fn list(&self, path: &str) -> io::Result<Vec<Listed>>;
+    /// Makes the names in a directory durable.
+    fn sync_directory(&self, path: &str) -> io::Result<()>;
+    /// Space left.
+    fn space(&self) -> io::Result<Space>;
+    /// Takes the store's lock until the value is dropped. `note` is what others are
+    /// told who then fail with `WouldBlock`, whose text is the holder's note.
+    fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>>;
+}

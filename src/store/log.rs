@@ -1,0 +1,169 @@
+//! Appending to `meta.log`: batches, each ended by the Commit that makes it count.
+
+use std::sync::Arc;
+
+use crate::format::catalog::{ENTRY_VERSION, Entry};
+use crate::format::record::{LOG_VERSION, Record};
+use crate::format::slot::{RawSlot, SLOT_BYTES};
+use crate::model::{Error, Result, StoreId};
+use crate::store::disk::File;
+
+/// The open log of a collection, at its end.
+pub struct Log {
+    file: Arc<dyn File>,
+    generation: u64,
+    end: u64,
+    batch: u64,
+    next_sequence: u64,
+    failed: bool,
+}
+
+/// Where a log ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogEnd {
+    /// Which generation it is.
+    pub generation: u64,
+    /// Bytes up to the last Commit.
+    pub bytes: u64,
+    /// The number of the last batch.
+    pub batch: u64,
+    /// The next record's sequence number.
+    pub next_sequence: u64,
+}
+
+/// Records that count together or not at all.
+pub struct Batch {
+    records: Vec<(Record, u64, Vec<u8>)>,
+    entries: Vec<(usize, Entry)>,
+    next_sequence: u64,
+}
+
+impl Batch {
+    /// The sequence number that the next record gets.
+    pub fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    /// Slots that it will take, the Commit not counted.
+    pub fn slots(&self) -> u64 {
+        self.records.iter().map(|(record, ..)| 1 + record.payload_slots()).sum()
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Adds an entry of the catalog.
+    pub fn entry(&mut self, entry: Entry) {
+        let payload = entry.to_bytes();
+        let record = Record::Catalog {
+            len: payload.len() as u32,
+            checksum: crc32c::crc32c(&payload),
+            kind: entry.kind(),
+            version: ENTRY_VERSION,
+        };
+        self.entries.push((self.records.len(), entry));
+        self.push(record, payload);
+    }
+
+    /// Adds a record without a payload.
+    pub fn record(&mut self, record: Record) {
+        debug_assert_eq!(record.payload_len(), 0);
+        self.push(record, Vec::new());
+    }
+
+    /// Adds a run of exact blocks; `make` gets the number of blocks and the checksum of
+    /// the array.
+    pub fn run(&mut self, checksums: &[u32], make: impl FnOnce(u32, u32) -> Record) {
+        let array: Vec<u8> = checksums.iter().flat_map(|checksum| checksum.to_le_bytes()).collect();
+        let record = make(checksums.len() as u32, crc32c::crc32c(&array));
+        self.push(record, array);
+    }
+
+    fn push(&mut self, record: Record, payload: Vec<u8>) {
+        self.records.push((record, self.next_sequence, payload));
+        self.next_sequence += 1;
+    }
+
+    /// The records with their sequence numbers and payloads, and the entries by the
+    /// place of their record.
+    pub fn into_parts(self) -> (Vec<(Record, u64, Vec<u8>)>, Vec<(usize, Entry)>) {
+        (self.records, self.entries)
+    }
+}
+
+impl Log {
+    /// Starts a log: writes its header. The caller makes the file's name durable.
+    pub fn create(file: Arc<dyn File>, store: StoreId, generation: u64) -> Result<Log> {
+        let mut slot = Record::Header { version: LOG_VERSION, store, generation }.to_slot();
+        slot.seal(generation, 0);
+        let failed = |error| Error::io("writing the header of meta.log", error);
+        file.write_at(&slot.0, 0).map_err(failed)?;
+        file.sync_data().map_err(failed)?;
+        let end = LogEnd { generation, bytes: SLOT_BYTES as u64, batch: 0, next_sequence: 1 };
+        Ok(Log::resume(file, end))
+    }
+
+    /// Goes on where a replay found the end.
+    pub fn resume(file: Arc<dyn File>, end: LogEnd) -> Log {
+        Log {
+            file,
+            generation: end.generation,
+            end: end.bytes,
+            batch: end.batch,
+            next_sequence: end.next_sequence,
+            failed: false,
+        }
+    }
+
+    /// Starts a batch. One is in flight at a time: the caller keeps others out.
+    pub fn begin(&self) -> Batch {
+        Batch { records: Vec::new(), entries: Vec::new(), next_sequence: self.next_sequence }
+    }
+
+    /// Bytes up to the last Commit.
+    pub fn bytes(&self) -> u64 {
+        self.end
+    }
+
+    /// Appends the batch and its Commit and makes them durable. After a failure nobody
+    /// knows what is on the disk: the log takes no more.
+    pub fn commit(&mut self, batch: &Batch) -> Result<()> {
+        if self.failed {
+            return Err(Error::new(
+                crate::model::ErrorKind::ReadOnly,
+                "meta.log could not be written before; unmount, run tierfs fsck, and mount again",
+            ));
+        }
+        let slots = batch.slots();
+        let mut bytes = Vec::with_capacity((slots as usize + 1) * SLOT_BYTES);
+        let mut checksums = Vec::with_capacity(batch.records.len() * 4);
+        for (record, sequence, payload) in &batch.records {
+            let mut slot = record.to_slot();
+            slot.seal(self.generation, *sequence);
+            checksums.extend(slot.checksum().to_le_bytes());
+            append(&mut bytes, &slot, payload);
+        }
+        let number = self.batch + 1;
+        let checksum = crc32c::crc32c(&checksums);
+        let mut commit = Record::Commit { batch: number, slots: slots as u32, checksum }.to_slot();
+        commit.seal(self.generation, batch.next_sequence);
+        append(&mut bytes, &commit, &[]);
+        let written = self.file.write_at(&bytes, self.end).and_then(|()| self.file.sync_data());
+        if let Err(error) = written {
+            self.failed = true;
+            return Err(Error::io("appending to meta.log", error));
+        }
+        self.end += bytes.len() as u64;
+        self.batch = number;
+        self.next_sequence = batch.next_sequence + 1;
+        Ok(())
+    }
+}
+
+fn append(bytes: &mut Vec<u8>, slot: &RawSlot, payload: &[u8]) {
+    bytes.extend(slot.0);
+    bytes.extend(payload);
+    bytes.resize(bytes.len().next_multiple_of(SLOT_BYTES), 0);
+}

@@ -1,0 +1,15 @@
+//! A store: collections of checksummed blocks on a disk.
+
+pub mod blocks;
+pub mod collection;
+pub mod disk;
+pub mod log;
+pub mod read;
+pub mod replay;
+pub mod settings;
+pub mod slots;
+pub mod state;
+mod tree;
+
+pub use collection::{Access, Collection};
+pub use tree::Store;

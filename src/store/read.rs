@@ -1,0 +1,357 @@
+//! Reading blocks: fetch, check, decode into the caller's buffer.
+//!
+//! Neighbouring payloads are fetched with one call. An exact block that is wanted whole
+//! is read where it is wanted; an encoded one is decoded there. A block is checked
+//! whenever all of its payload is read, and always before its first use.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::codec;
+use crate::format::record::Stored;
+use crate::model::{Error, ErrorKind, GROUP_LEN, Result, Tier};
+use crate::store::blocks::Block;
+use crate::store::collection::Collection;
+use crate::store::disk::File;
+use crate::store::state::Object;
+
+/// Blocks looked up at a time.
+const LOOKED_UP: usize = 64;
+/// The most bytes of payloads that are fetched with one call into scratch space.
+const FETCH_BYTES_MAX: u64 = 1 << 20;
+
+/// When stored bytes are checked against their checksums.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Verify {
+    /// At the first use, and whenever a payload is read whole.
+    #[default]
+    First,
+    /// At every use.
+    Always,
+}
+
+/// An object that is open for reading: its data file stays there while this lives.
+#[derive(Clone)]
+pub struct OpenObject {
+    collection: Arc<Collection>,
+    object: Arc<Object>,
+    home: Option<Arc<dyn File>>,
+    verify: Verify,
+}
+
+thread_local! {
+    /// Payloads on their way to being decoded, and blocks of which only a part is
+    /// wanted: kept, so that reading allocates nothing.
+    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+}
+
+impl OpenObject {
+    /// Opens an object, its data file included.
+    pub fn open(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> Result<OpenObject> {
+        let home = object.home().map(|home| collection.data_file(home.file)).transpose()?;
+        Ok(OpenObject { collection: collection.clone(), object: object.clone(), home, verify })
+    }
+
+    /// Logical bytes.
+    pub fn bytes(&self) -> u64 {
+        self.object.entry.bytes
+    }
+
+    /// The object itself.
+    pub fn object(&self) -> &Arc<Object> {
+        &self.object
+    }
+
+    /// Reads the bytes from `from` on into `out`; they must lie inside.
+    pub fn read(&self, from: u64, out: &mut [u8]) -> Result<()> {
+        if from.checked_add(out.len() as u64).is_none_or(|end| end > self.bytes()) {
+            return Err(Error::invalid("a range past the end of an object"));
+        }
+        let cut = self.object.cut();
+        let mut found = [None::<Block>; LOOKED_UP];
+        let mut done = 0;
+        while done < out.len() {
+            let at = from + done as u64;
+            let first = cut.index(at);
+            let last = cut.index(from + out.len() as u64 - 1);
+            let count = ((last - first) as usize + 1).min(LOOKED_UP);
+            {
+                let blocks = self.object.blocks.read();
+                for (place, block) in found.iter_mut().take(count).enumerate() {
+                    *block = blocks.get(first + place as u32, cut);
+                }
+            }
+            let end = (cut.start(first + count as u32 - 1) + u64::from(cut.block_bytes))
+                .min(from + out.len() as u64);
+            let here = out.get_mut(done..(end - from) as usize).unwrap_or_default();
+            self.read_blocks(first, found.get(..count).unwrap_or_default(), at, here)?;
+            done = (end - from) as usize;
+        }
+        Ok(())
+    }
+
+    /// Checks block `index` and tells what it stores, for `verify` and `fsck`.
+    pub fn check(&self, index: u32) -> Result<Block> {
+        let cut = self.object.cut();
+        let found = self.object.blocks.read().get(index, cut);
+        let block = self.known(index, found)?;
+        if block.stored.len == 0 {
+            return Ok(block);
+        }
+        SCRATCH.with_borrow_mut(|(payload, _)| {
+            let payload = sized(payload, block.stored.len as usize);
+            self.fetch(&block.stored, 0, payload)?;
+            self.verify(index, &block.stored, payload)?;
+            Ok(block)
+        })
+    }
+
+    /// `found` are the blocks from `first` on; `out` is wanted from `at` on.
+    fn read_blocks(&self, first: u32, found: &[Option<Block>], at: u64, out: &mut [u8]) -> Result<()> {
+        let cut = self.object.cut();
+        let mut rest = out;
+        let mut at = at;
+        let mut place = 0;
+        while !rest.is_empty() {
+            let index = first + place as u32;
+            let block = self.known(index, found.get(place).copied().flatten())?;
+            let mut joined = 1;
+            while let Some(Some(next)) = found.get(place + joined) {
+                let Some(Some(before)) = found.get(place + joined - 1) else { break };
+                let fetched =
+                    next.stored.offset.saturating_sub(block.stored.offset) + u64::from(next.stored.len);
+                if !follows(&before.stored, &next.stored)
+                    || (block.stored.tier != Tier::Exact && fetched > FETCH_BYTES_MAX)
+                {
+                    break;
+                }
+                self.known(index + joined as u32, Some(*next))?;
+                joined += 1;
+            }
+            let end = cut.start(index + joined as u32 - 1) + cut.len(index + joined as u32 - 1) as u64;
+            let len = ((end - at) as usize).min(rest.len());
+            let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
+            let blocks = found.get(place..place + joined).unwrap_or_default();
+            match block.stored.tier {
+                Tier::Absent => return Err(self.absent(index)),
+                Tier::Exact => self.read_exact(index, blocks, at, here)?,
+                _ => self.read_encoded(index, blocks, at, here)?,
+            }
+            rest = after;
+            at += len as u64;
+            place += joined;
+        }
+        Ok(())
+    }
+
+    /// Exact blocks whose payloads stand one after the other.
+    fn read_exact(&self, first: u32, blocks: &[Option<Block>], at: u64, out: &mut [u8]) -> Result<()> {
+        let cut = self.object.cut();
+        let end = at + out.len() as u64;
+        let last = first + blocks.len() as u32 - 1;
+        let is_whole = |index: u32| at <= cut.start(index) && cut.start(index) + cut.len(index) as u64 <= end;
+        // A part of a block can be read alone only once the block has been checked.
+        let mut from = 0;
+        let mut until = out.len();
+        for index in [first, last] {
+            if is_whole(index) || self.is_checked(index) || from >= until {
+                continue;
+            }
+            let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
+            let inside = overlap(cut.start(index), cut.len(index), at, end);
+            let place = (cut.start(index) + inside.start as u64 - at) as usize;
+            let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
+            SCRATCH.with_borrow_mut(|(_, whole)| {
+                let whole = sized(whole, cut.len(index));
+                self.fetch(&block.stored, 0, whole)?;
+                self.verify(index, &block.stored, whole)?;
+                target.copy_from_slice(whole.get(inside.clone()).unwrap_or_default());
+                Ok::<(), Error>(())
+            })?;
+            if index == first {
+                from = place + inside.len();
+            } else {
+                until = place;
+            }
+        }
+        if from >= until {
+            return Ok(());
+        }
+        let begin = cut.index(at + from as u64);
+        let Some(Some(block)) = blocks.get((begin - first) as usize) else { return Ok(()) };
+        let target = out.get_mut(from..until).unwrap_or_default();
+        self.fetch(&block.stored, at + from as u64 - cut.start(begin), target)?;
+        for index in begin..=cut.index(at + until as u64 - 1) {
+            let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
+            if is_whole(index) {
+                let place = (cut.start(index) - at) as usize;
+                let payload = out.get(place..place + cut.len(index)).unwrap_or_default();
+                self.verify(index, &block.stored, payload)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Encoded blocks of one tier whose payloads stand one after the other.
+    fn read_encoded(&self, first: u32, blocks: &[Option<Block>], at: u64, out: &mut [u8]) -> Result<()> {
+        let cut = self.object.cut();
+        let end = at + out.len() as u64;
+        let (Some(Some(head)), Some(Some(tail))) = (blocks.first(), blocks.last()) else { return Ok(()) };
+        SCRATCH.with_borrow_mut(|(payloads, part)| {
+            let inside = overlap(cut.start(first), cut.len(first), at, end);
+            if blocks.len() == 1 && inside.len() < cut.len(first) && self.is_checked(first) {
+                return self.read_groups(first, &head.stored, inside, payloads, part, out);
+            }
+            let fetched = tail.stored.offset + u64::from(tail.stored.len) - head.stored.offset;
+            let payloads = sized(payloads, fetched as usize);
+            self.fetch(&head.stored, 0, payloads)?;
+            for (place, block) in blocks.iter().flatten().enumerate() {
+                let index = first + place as u32;
+                let begin = (block.stored.offset - head.stored.offset) as usize;
+                let payload = payloads.get(begin..begin + block.stored.len as usize).unwrap_or_default();
+                self.verify(index, &block.stored, payload)?;
+                let inside = overlap(cut.start(index), cut.len(index), at, end);
+                let place = (cut.start(index) + inside.start as u64 - at) as usize;
+                let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
+                if inside.len() == cut.len(index) {
+                    self.decode(index, &block.stored, payload, target)?;
+                } else {
+                    let whole = sized(part, cut.len(index));
+                    self.decode(index, &block.stored, payload, whole)?;
+                    target.copy_from_slice(whole.get(inside).unwrap_or_default());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// A part of one encoded block that has been checked: only its groups are fetched.
+    fn read_groups(
+        &self,
+        index: u32,
+        stored: &Stored,
+        inside: Range<usize>,
+        payload: &mut Vec<u8>,
+        part: &mut Vec<u8>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let width = self.object.entry.dtype.bytes() as usize;
+        let group_bytes = GROUP_LEN * width;
+        let first_group = inside.start / group_bytes;
+        let begin = first_group * group_bytes;
+        let end = inside.end.next_multiple_of(group_bytes).min(self.object.cut().len(index));
+        let elements = (end - begin) / width;
+        let lens =
+            codec::group_offset(stored.tier, first_group).zip(codec::payload_len(stored.tier, elements));
+        let (skip, len) = lens.ok_or_else(|| Error::invalid("groups of a block without codes"))?;
+        let payload = sized(payload, len);
+        self.fetch(stored, skip as u64, payload)?;
+        let part = sized(part, end - begin);
+        codec::decode_groups(stored.tier, self.object.entry.dtype, payload, part)
+            .map_err(|error| error.at(self.place(index, stored)))?;
+        out.copy_from_slice(part.get(inside.start - begin..inside.end - begin).unwrap_or_default());
+        Ok(())
+    }
+
+    fn decode(&self, index: u32, stored: &Stored, payload: &[u8], out: &mut [u8]) -> Result<()> {
+        let dtype = self.object.entry.dtype;
+        let elements = out.len() / dtype.bytes() as usize;
+        codec::decode(stored.tier, dtype, payload, elements, out)
+            .map_err(|error| error.at(self.place(index, stored)))
+    }
+
+    fn fetch(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
+        let read = if stored.in_data {
+            match &self.home {
+                Some(home) => home.read_exact_at(out, stored.offset + skip),
+                None => return Err(Error::corrupt("a block of a data file in an object without one")),
+            }
+        } else {
+            self.collection.tier_file(stored.tier)?.read_exact_at(out, stored.offset + skip)
+        };
+        read.map_err(|error| {
+            let text = format!("{}: {error}; run tierfs fsck", self.file_place(stored));
+            match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => Error::corrupt(text),
+                _ => Error::new(ErrorKind::Io, text),
+            }
+        })
+    }
+
+    fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {
+        let found = crc32c::crc32c(payload);
+        if found != stored.checksum {
+            return Err(Error::corrupt(format!(
+                "{}: payload crc {found:#010x} but the log says {:#010x}; run tierfs fsck",
+                self.place(index, stored),
+                stored.checksum
+            )));
+        }
+        self.object.checked.set(index);
+        Ok(())
+    }
+
+    fn is_checked(&self, index: u32) -> bool {
+        self.verify == Verify::First && self.object.checked.get(index)
+    }
+
+    fn known(&self, index: u32, found: Option<Block>) -> Result<Block> {
+        let block = found.ok_or_else(|| {
+            let object = self.object.entry.id;
+            let path = self.collection.path();
+            Error::corrupt(format!(
+                "{path}: no record describes block {index} of object {object}; run tierfs fsck"
+            ))
+        })?;
+        match self.collection.damage() {
+            Some(damage) if block.epoch <= damage.sequence => {
+                Err(Error::corrupt(format!("{}: {}; run tierfs fsck", self.collection.path(), damage.reason)))
+            }
+            _ => Ok(block),
+        }
+    }
+
+    fn absent(&self, index: u32) -> Error {
+        let text = format!(
+            "{}: block {index} of object {} is absent and there is no way to make it again",
+            self.collection.path(),
+            self.object.entry.id
+        );
+        Error::new(ErrorKind::Absent, text)
+    }
+
+    fn file_place(&self, stored: &Stored) -> String {
+        let path = match self.object.home() {
+            Some(home) if stored.in_data => self.collection.data_path(home.file),
+            _ => self.collection.tier_path(stored.tier.byte()),
+        };
+        format!("{path} at byte {}", stored.offset)
+    }
+
+    fn place(&self, index: u32, stored: &Stored) -> String {
+        format!("{}, block {index} of object {}", self.file_place(stored), self.object.entry.id)
+    }
+}
+
+/// Whether `next` can be fetched with the same call as `before`: in the same file, right
+/// behind it, but for the rounding of slots.
+fn follows(before: &Stored, next: &Stored) -> bool {
+    let end = before.offset + u64::from(before.len);
+    let gap = if before.tier == Tier::Exact { 0 } else { crate::store::slots::SLOT_ALIGN };
+    before.tier == next.tier && before.in_data == next.in_data && (end..=end + gap).contains(&next.offset)
+}
+
+/// The part of a block that a request wants, from the block's start.
+fn overlap(start: u64, len: usize, at: u64, end: u64) -> Range<usize> {
+    let from = at.saturating_sub(start).min(len as u64) as usize;
+    let until = end.saturating_sub(start).min(len as u64) as usize;
+    from..until.max(from)
+}
+
+fn sized(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    buffer.get_mut(..len).unwrap_or_default()
+}

@@ -1,0 +1,82 @@
+//! Space in tier files: which bytes are free.
+//!
+//! Invariants:
+//! 1. Every payload begins on a multiple of 64 bytes; its slot reaches to the next.
+//! 2. A byte is in a slot that was handed out, or free, or past the end; never two of
+//!    these.
+
+use std::collections::BTreeMap;
+
+/// Slots are rounded up to this many bytes.
+pub const SLOT_ALIGN: u64 = 64;
+
+/// The free space of one file.
+#[derive(Debug, Default)]
+pub struct Slots {
+    /// Offset and length of what is free before `end`. No two touch.
+    free: BTreeMap<u64, u64>,
+    end: u64,
+}
+
+impl Slots {
+    /// The space that is left by `used`: offset and length of every payload, in any
+    /// order.
+    pub fn around(used: impl Iterator<Item = (u64, u64)>) -> Slots {
+        let mut used: Vec<(u64, u64)> = used.filter(|(_, len)| *len > 0).collect();
+        used.sort_unstable();
+        let mut slots = Slots::default();
+        for (offset, len) in used {
+            if offset > slots.end {
+                slots.free.insert(slots.end, offset - slots.end);
+            }
+            slots.end = slots.end.max((offset + len).next_multiple_of(SLOT_ALIGN));
+        }
+        slots
+    }
+
+    /// Where `len` bytes can be written: the first gap that is large enough, or the end.
+    pub fn take(&mut self, len: u64) -> u64 {
+        let len = len.next_multiple_of(SLOT_ALIGN);
+        let gap = self.free.iter().find(|(_, free)| **free >= len).map(|(at, free)| (*at, *free));
+        match gap {
+            Some((at, free)) => {
+                self.free.remove(&at);
+                if free > len {
+                    self.free.insert(at + len, free - len);
+                }
+                at
+            }
+            None => {
+                let at = self.end;
+                self.end += len;
+                at
+            }
+        }
+    }
+
+    /// Bytes up to the last slot in use.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Bytes free before the end.
+    pub fn free_bytes(&self) -> u64 {
+        self.free.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Slots;
+
+    #[test]
+    fn gaps_are_used_before_the_end() {
+        let mut slots = Slots::around([(320, 10), (0, 100)].into_iter());
+        assert_eq!((slots.end(), slots.free_bytes()), (384, 192));
+        assert_eq!(slots.take(65), 128);
+        assert_eq!(slots.take(128), 384);
+        assert_eq!(slots.take(1), 256);
+        assert_eq!(slots.take(1), 512);
+        assert_eq!(slots.free_bytes(), 0);
+    }
+}

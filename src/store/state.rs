@@ -1,0 +1,320 @@
+//! What a collection holds, as its log says: names, nodes, settings, objects.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::format::catalog::{Entry, Home, NodeEntry, ObjectEntry, What};
+use crate::format::record::{Record, Stored};
+use crate::model::{EntryId, Error, ObjectId, Result, Tier};
+use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
+
+/// The node of a collection's own directory.
+pub const ROOT: EntryId = EntryId(1);
+
+/// Something that blocks are keyed by, and where they are.
+#[derive(Debug)]
+pub struct Object {
+    /// What the catalog says of it.
+    pub entry: ObjectEntry,
+    /// Its blocks. Held for a look-up or a change only, never across input or output.
+    pub blocks: RwLock<Blocks>,
+    /// Which of them have been checked.
+    pub checked: Checked,
+}
+
+impl Object {
+    /// Where its blocks begin and end.
+    pub fn cut(&self) -> Cut {
+        Cut { bytes: self.entry.bytes, block_bytes: self.entry.block_bytes }
+    }
+
+    /// Its data file, if it has one.
+    pub fn home(&self) -> Option<Home> {
+        self.entry.home
+    }
+}
+
+/// The names in one directory.
+#[derive(Clone, Debug, Default)]
+pub struct Directory {
+    by_name: HashMap<Arc<[u8]>, EntryId>,
+    by_entry: BTreeMap<EntryId, (Arc<[u8]>, EntryId)>,
+}
+
+impl Directory {
+    /// The node of `name`.
+    pub fn get(&self, name: &[u8]) -> Option<EntryId> {
+        let entry = self.by_name.get(name)?;
+        self.by_entry.get(entry).map(|(_, node)| *node)
+    }
+
+    /// The names after `entry`, in the order in which they were made: entry, name, node.
+    pub fn after(&self, entry: EntryId) -> impl Iterator<Item = (EntryId, &Arc<[u8]>, EntryId)> {
+        let later = (std::ops::Bound::Excluded(entry), std::ops::Bound::Unbounded);
+        self.by_entry.range(later).map(|(entry, (name, node))| (*entry, name, *node))
+    }
+
+    /// Whether it has no names.
+    pub fn is_empty(&self) -> bool {
+        self.by_entry.is_empty()
+    }
+
+    fn insert(&mut self, name: Arc<[u8]>, entry: EntryId, node: EntryId) -> Option<EntryId> {
+        let replaced = self.remove(&name);
+        self.by_name.insert(name.clone(), entry);
+        self.by_entry.insert(entry, (name, node));
+        replaced
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Option<EntryId> {
+        let entry = self.by_name.remove(name)?;
+        self.by_entry.remove(&entry).map(|(_, node)| node)
+    }
+}
+
+/// A name of a node: the directory and the name.
+pub type Link = (EntryId, Arc<[u8]>);
+
+/// What a collection holds.
+#[derive(Debug, Default)]
+pub struct State {
+    number: u32,
+    created_at: u64,
+    nodes: HashMap<EntryId, Arc<NodeEntry>>,
+    directories: HashMap<EntryId, Directory>,
+    links: HashMap<EntryId, Vec<Link>>,
+    settings: HashMap<EntryId, BTreeMap<String, String>>,
+    objects: HashMap<ObjectId, Arc<Object>>,
+    last_entry: u64,
+}
+
+impl State {
+    /// The collection's number in the store.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// When the collection was made, in seconds since 1970.
+    pub fn created_at(&self) -> u64 {
+        self.created_at
+    }
+
+    /// A node.
+    pub fn node(&self, id: EntryId) -> Option<&Arc<NodeEntry>> {
+        self.nodes.get(&id)
+    }
+
+    /// All nodes, in no order.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<NodeEntry>> {
+        self.nodes.values()
+    }
+
+    /// The names in a directory.
+    pub fn directory(&self, id: EntryId) -> Option<&Directory> {
+        self.directories.get(&id)
+    }
+
+    /// The names of a node.
+    pub fn links(&self, id: EntryId) -> &[Link] {
+        self.links.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    /// The path of a node below the collection, by its first name; empty for the
+    /// collection itself.
+    pub fn path(&self, id: EntryId) -> Vec<u8> {
+        let mut parts: Vec<&[u8]> = Vec::new();
+        let mut at = id;
+        // A damaged catalog could have a circle of directories.
+        while at != ROOT && parts.len() <= self.nodes.len() {
+            let Some((parent, name)) = self.links(at).first() else { break };
+            parts.push(name);
+            at = *parent;
+        }
+        parts.reverse();
+        parts.join(&b'/')
+    }
+
+    /// A node's own setting.
+    pub fn setting(&self, node: EntryId, key: &str) -> Option<&str> {
+        self.settings.get(&node)?.get(key).map(String::as_str)
+    }
+
+    /// A node's setting, or that of the nearest directory above it that has one.
+    pub fn inherited(&self, node: EntryId, key: &str) -> Option<&str> {
+        let mut at = node;
+        for _ in 0..=self.nodes.len() {
+            if let Some(value) = self.setting(at, key) {
+                return Some(value);
+            }
+            at = self.links(at).first()?.0;
+        }
+        None
+    }
+
+    /// An object.
+    pub fn object(&self, id: ObjectId) -> Option<&Arc<Object>> {
+        self.objects.get(&id)
+    }
+
+    /// All objects, in no order.
+    pub fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
+        self.objects.values()
+    }
+
+    /// The highest number that an entry, a name or a node has had.
+    pub fn last_entry(&self) -> u64 {
+        self.last_entry
+    }
+
+    /// Takes in an entry of the catalog.
+    pub fn apply_entry(&mut self, entry: Entry) -> Result<()> {
+        match entry {
+            Entry::Collection { number, created_at } => {
+                self.number = number;
+                self.created_at = created_at;
+            }
+            Entry::Object(entry) => {
+                let cut = Cut { bytes: entry.bytes, block_bytes: entry.block_bytes };
+                let blocks = RwLock::default();
+                let checked = Checked::none(cut.blocks());
+                self.objects.insert(entry.id, Arc::new(Object { entry, blocks, checked }));
+            }
+            Entry::Node(node) => {
+                self.last_entry = self.last_entry.max(node.id.0);
+                if node.what == What::Directory {
+                    self.directories.entry(node.id).or_default();
+                }
+                self.nodes.insert(node.id, Arc::new(node));
+            }
+            Entry::NodeRemoved(id) => {
+                self.nodes.remove(&id);
+                self.directories.remove(&id);
+                self.links.remove(&id);
+                self.settings.remove(&id);
+            }
+            Entry::Name { parent, entry, name, node } => {
+                self.last_entry = self.last_entry.max(entry.0);
+                if !self.nodes.contains_key(&node) {
+                    return Err(Error::corrupt(format!(
+                        "a name leads to node {}, which is not there",
+                        node.0
+                    )));
+                }
+                let directory = self.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
+                let name: Arc<[u8]> = name.into();
+                if let Some(replaced) = directory.insert(name.clone(), entry, node) {
+                    self.unlink(replaced, parent, &name);
+                }
+                self.links.entry(node).or_default().push((parent, name));
+            }
+            Entry::NameRemoved { parent, name } => {
+                let directory = self.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
+                if let Some(node) = directory.remove(&name) {
+                    self.unlink(node, parent, &name);
+                }
+            }
+            Entry::Setting { node, key, value } => {
+                let settings = self.settings.entry(node).or_default();
+                match value {
+                    Some(value) => settings.insert(key, value),
+                    None => settings.remove(&key),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in a record about blocks. `checksums` are those of a run; `described_max`
+    /// is the most blocks that the log can have described.
+    pub fn apply_record(
+        &mut self,
+        record: &Record,
+        sequence: u64,
+        checksums: Vec<u32>,
+        described_max: u64,
+    ) -> Result<()> {
+        match *record {
+            Record::Create { object, block, stored, created_at, .. } => {
+                self.set(object, block, stored, sequence, created_at, described_max)
+            }
+            Record::Migrate { object, block, stored, migrated_at, .. } => {
+                self.set(object, block, stored, sequence, migrated_at, described_max)
+            }
+            Record::CreateRun { object, block, stored, created_at, .. } => {
+                let found = self.known(object)?;
+                let run = Run {
+                    epoch: sequence,
+                    offset: stored.offset,
+                    since: created_at as u32,
+                    checksums: checksums.into_boxed_slice(),
+                };
+                let end = u64::from(block) + run.checksums.len() as u64;
+                if end > u64::from(found.cut().blocks())
+                    || run.offset.checked_add(found.entry.bytes).is_none()
+                {
+                    return Err(Error::corrupt(format!("a run of object {object} ends at block {end}")));
+                }
+                found.blocks.write().set_run(block, run, found.cut(), described_max)
+            }
+            Record::Delete { object } => {
+                self.objects.remove(&object);
+                Ok(())
+            }
+            Record::Delta { .. } | Record::Factor { .. } => {
+                Err(Error::unsupported("a delta or a factor, which this version does not read yet"))
+            }
+            Record::Catalog { .. } | Record::Commit { .. } | Record::Header { .. } => Ok(()),
+        }
+    }
+
+    fn set(
+        &self,
+        id: ObjectId,
+        index: u32,
+        stored: Stored,
+        sequence: u64,
+        since: u64,
+        described_max: u64,
+    ) -> Result<()> {
+        let object = self.known(id)?;
+        let cut = object.cut();
+        let logical = cut.len(index);
+        let expected = match stored.tier {
+            Tier::Absent => 0,
+            Tier::Exact => logical,
+            tier => {
+                let elements = logical / object.entry.dtype.bytes().max(1) as usize;
+                crate::codec::payload_len(tier, elements).unwrap_or(usize::MAX)
+            }
+        };
+        if stored.len as usize != expected || stored.offset.checked_add(u64::from(stored.len)).is_none() {
+            return Err(Error::corrupt(format!(
+                "block {index} of object {id} is {} bytes in tier {} where {expected} should be",
+                stored.len, stored.tier
+            )));
+        }
+        if stored.in_data && object.entry.home.is_none() {
+            return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
+        }
+        let block = Block { epoch: sequence, stored, since: since as u32 };
+        object.blocks.write().set(index, block, cut, described_max)
+    }
+
+    fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {
+        self.objects
+            .get(&id)
+            .ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))
+    }
+
+    fn unlink(&mut self, node: EntryId, parent: EntryId, name: &[u8]) {
+        if let Some(links) = self.links.get_mut(&node) {
+            links.retain(|(of, called)| *of != parent || called.as_ref() != name);
+        }
+    }
+}
+
+fn no_directory(id: EntryId) -> Error {
+    Error::corrupt(format!("a name in node {}, which is no directory", id.0))
+}

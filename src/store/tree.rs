@@ -1,0 +1,196 @@
+//! The store as a whole: its lock, its settings, its tenants and collections.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
+use crate::store::collection::{Access, Collection};
+use crate::store::disk::{Disk, Lock, Open, Space};
+use crate::store::settings::Settings;
+
+const SETTINGS_NAME: &str = "tierfs.toml";
+/// Files of the store that a tenant's directory would collide with.
+const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
+/// Settings of more bytes than this are not settings.
+const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+
+/// An open store.
+pub struct Store {
+    disk: Arc<dyn Disk>,
+    access: Access,
+    settings: Settings,
+    /// Collections that were asked for. Held while one is opened, so that no
+    /// collection is opened twice.
+    open: Mutex<HashMap<(String, String), Arc<Collection>>>,
+    _lock: Box<dyn Any + Send + Sync>,
+}
+
+impl Store {
+    /// Makes an empty store on a disk that has none. `id` must be random.
+    pub fn create(disk: &dyn Disk, id: StoreId) -> Result<()> {
+        let failed = |error| Error::io(format!("making a store in {}", disk.place()), error);
+        let listed = disk.list("").map_err(failed)?;
+        if listed.iter().any(|entry| entry.name == SETTINGS_NAME) {
+            return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", disk.place())));
+        }
+        if listed.iter().any(|entry| !entry.name.starts_with(".tierfs")) {
+            let place = disk.place();
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("{place} is not empty and no store; choose another"),
+            ));
+        }
+        // The settings make it a store: they appear whole, and last.
+        let draft = ".tierfs.toml.new";
+        if listed.iter().any(|entry| entry.name == draft) {
+            disk.remove_file(draft).map_err(failed)?;
+        }
+        let file = disk.open(draft, Open::Create).map_err(failed)?;
+        file.write_at(Settings::new(id).to_text().as_bytes(), 0).map_err(failed)?;
+        file.sync_data().map_err(failed)?;
+        disk.rename(draft, SETTINGS_NAME).map_err(failed)?;
+        disk.sync_directory("").map_err(failed)
+    }
+
+    /// Whether there is a store on the disk.
+    pub fn exists(disk: &dyn Disk) -> bool {
+        disk.open(SETTINGS_NAME, Open::Read).is_ok()
+    }
+
+    /// Opens a store. `Busy` where another has it and both cannot; `note` is what
+    /// others are told of this one.
+    pub fn open(disk: Arc<dyn Disk>, access: Access, note: &str) -> Result<Store> {
+        let place = disk.place();
+        let opened = disk.open(SETTINGS_NAME, Open::Read);
+        let file = opened.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                let text = format!("{place} is no tierfs store; tierfs init makes one");
+                Error::new(ErrorKind::NotFound, text)
+            }
+            _ => Error::io(format!("opening {place}/{SETTINGS_NAME}"), error),
+        })?;
+        let lock = if access == Access::Write { Lock::Exclusive } else { Lock::Shared };
+        let lock = disk.lock(lock, note).map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => {
+                Error::new(ErrorKind::Busy, format!("{place} is in use by {}", error.to_string().trim_end()))
+            }
+            _ => Error::io(format!("locking {place}"), error),
+        })?;
+        let failed = |error| Error::io(format!("reading {place}/{SETTINGS_NAME}"), error);
+        let len = file.len().map_err(failed)?;
+        if len > SETTINGS_BYTES_MAX {
+            return Err(Error::invalid(format!("{place}/{SETTINGS_NAME} has {len} bytes")));
+        }
+        let mut text = vec![0; len as usize];
+        file.read_exact_at(&mut text, 0).map_err(failed)?;
+        let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
+        Ok(Store { disk, access, settings, open: Mutex::default(), _lock: lock })
+    }
+
+    /// Where it is, for messages.
+    pub fn place(&self) -> String {
+        self.disk.place()
+    }
+
+    /// Its uuid.
+    pub fn id(&self) -> StoreId {
+        self.settings.store
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What it was opened for.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Space left on its disk.
+    pub fn space(&self) -> Result<Space> {
+        self.disk.space().map_err(|error| Error::io(format!("asking {} for its space", self.place()), error))
+    }
+
+    /// The tenants' names, sorted.
+    pub fn tenants(&self) -> Result<Vec<String>> {
+        self.directories("")
+    }
+
+    /// The names of a tenant's collections, sorted. One that was never finished is
+    /// among them; opening it says `NotFound`.
+    pub fn collections(&self, tenant: &str) -> Result<Vec<String>> {
+        check_tenant(tenant)?;
+        self.directories(tenant)
+    }
+
+    /// A collection, opened if it is not open yet.
+    pub fn collection(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+        check_tenant(tenant)?;
+        check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
+        let key = (tenant.to_owned(), name.to_owned());
+        let mut open = self.open.lock();
+        if let Some(collection) = open.get(&key) {
+            return Ok(collection.clone());
+        }
+        let collection = Arc::new(Collection::open(&self.disk, self.id(), tenant, name, self.access)?);
+        open.insert(key, collection.clone());
+        Ok(collection)
+    }
+
+    /// A collection, made if it is not there. `owner` is its user and group.
+    pub fn collection_made(&self, tenant: &str, name: &str, owner: (u32, u32)) -> Result<Arc<Collection>> {
+        match self.collection(tenant, name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            found => return found,
+        }
+        let number = self.free_number()?;
+        let mut open = self.open.lock();
+        let made = self.disk.create_directory(tenant);
+        made.map_err(|error| Error::io(format!("making the tenant {tenant}"), error))?;
+        let collection = Collection::create(&self.disk, self.id(), tenant, name, number, owner)?;
+        let collection = Arc::new(collection);
+        open.insert((tenant.to_owned(), name.to_owned()), collection.clone());
+        Ok(collection)
+    }
+
+    /// A collection's number that no other has: inode numbers are made of it.
+    fn free_number(&self) -> Result<u32> {
+        let mut highest = 0;
+        for tenant in self.tenants()? {
+            for name in self.collections(&tenant)? {
+                match self.collection(&tenant, &name) {
+                    Ok(collection) => highest = highest.max(collection.state().number()),
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(highest + 1)
+    }
+
+    fn directories(&self, path: &str) -> Result<Vec<String>> {
+        let listed = self.disk.list(path);
+        let listed = listed.map_err(|error| Error::io(format!("listing {}/{path}", self.place()), error))?;
+        let mut names: Vec<String> = listed
+            .into_iter()
+            .filter(|entry| entry.is_directory && check_label(&entry.name).is_ok())
+            .map(|entry| entry.name)
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+fn check_tenant(name: &str) -> Result<()> {
+    check_label(name).map_err(|wrong| Error::invalid(format!("the tenant {name:?} {wrong}")))?;
+    if TAKEN_NAMES.contains(&name) {
+        return Err(Error::invalid(format!(
+            "the tenant {name:?} would stand where the store keeps a file of its own"
+        )));
+    }
+    Ok(())
+}
