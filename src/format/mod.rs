@@ -1,3 +1,4 @@
 //! Bytes to validated structures and back.
 
 pub mod cursor;
+pub mod safetensors;
