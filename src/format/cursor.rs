@@ -86,6 +86,13 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
+    /// The next `count` f32, little-endian. Nothing is allocated if they are not there.
+    pub fn f32s(&mut self, count: usize) -> Result<Vec<f32>> {
+        let bytes = self.bytes(count.saturating_mul(4))?;
+        let (values, _) = bytes.as_chunks();
+        Ok(values.iter().copied().map(f32::from_le_bytes).collect())
+    }
+
     /// Passes over the next `count` bytes.
     pub fn skip(&mut self, count: usize) -> Result<()> {
         self.bytes(count).map(|_| ())
@@ -119,6 +126,12 @@ impl Writer {
     /// Appends `bytes`.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Writer {
         self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    /// Appends `values`, little-endian.
+    pub fn f32s(&mut self, values: &[f32]) -> &mut Writer {
+        self.bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         self
     }
 

@@ -1,6 +1,12 @@
 //! Bytes to validated structures and back.
 
 pub mod catalog;
+pub mod cgeb;
+pub mod cgei;
 pub mod cursor;
+pub mod delta;
+pub mod factor;
+pub mod npy;
 pub mod record;
+pub mod safetensors;
 pub mod slot;

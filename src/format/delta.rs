@@ -1,0 +1,283 @@
+//! One record of `delta.dat`: changes to the elements of one block.
+//!
+//! | at | len | field |
+//! |---|---|---|
+//! | 0 | 16 | object id |
+//! | 16 | 4 | block index |
+//! | 20 | 8 | base epoch: the epoch of the block that the changes apply to |
+//! | 28 | 2 | number of changes, nnz |
+//! | 30 | 4 | scale f32; 0 in a patch |
+//! | 34 | .. | the changes, in ascending order of the element they change |
+//!
+//! A change is a u16, the index of the element in its block, and then: in a scaled record
+//! an i16, in a patch the element's own bytes. Which of the two a record is, its element
+//! type, and its checksum stand in the log.
+//!
+//! `F4` counts as bytes here: an index means a byte, two elements.
+
+use half::{bf16, f16};
+
+use crate::format::cursor::{Reader, Writer};
+use crate::model::{Dtype, Error, ObjectId, Result};
+
+/// A record has at most this many changes; where more elements change, the block is
+/// written anew.
+pub const CHANGES_MAX: usize = u16::MAX as usize;
+
+/// Bytes before the changes.
+const HEAD_BYTES: usize = 34;
+
+/// How a record changes elements: the kind byte of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DeltaKind {
+    /// A number times a scale is added to an element.
+    Scaled,
+    /// An element is replaced.
+    Patch,
+}
+
+impl DeltaKind {
+    /// The kind byte of the log.
+    pub fn byte(self) -> u8 {
+        match self {
+            DeltaKind::Scaled => 0,
+            DeltaKind::Patch => 1,
+        }
+    }
+
+    /// The kind of a byte of the log; `None` where this version does not know it.
+    pub fn from_byte(byte: u8) -> Option<DeltaKind> {
+        match byte {
+            0 => Some(DeltaKind::Scaled),
+            1 => Some(DeltaKind::Patch),
+            _ => None,
+        }
+    }
+}
+
+/// Changes to the elements of one block.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Delta {
+    /// What the block belongs to.
+    pub object: ObjectId,
+    /// Which block of the object.
+    pub block: u32,
+    /// The epoch of the block that the changes apply to.
+    pub base_epoch: u64,
+    /// The changes.
+    pub changes: Changes,
+}
+
+/// Changes, ascending in the index of the element they change.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Changes {
+    /// `x[index] + value * scale`.
+    Scaled {
+        /// What each value is multiplied by. Finite.
+        scale: f32,
+        /// Index and value.
+        pairs: Vec<(u16, i16)>,
+    },
+    /// New elements.
+    Patch {
+        /// Which elements.
+        indices: Vec<u16>,
+        /// The new elements' bytes, one after the other.
+        elements: Vec<u8>,
+    },
+}
+
+impl Delta {
+    /// Reads a whole record of `kind` for a block of `elements` elements of `dtype`.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub fn parse(bytes: &[u8], kind: DeltaKind, dtype: Dtype, elements: u64) -> Result<Delta> {
+        let mut input = Reader::new(bytes);
+        let object = ObjectId(input.u128()?);
+        let block = input.u32()?;
+        let base_epoch = input.u64()?;
+        let count = usize::from(input.u16()?);
+        let scale = input.f32()?;
+        let width = value_bytes(kind, dtype);
+        if input.remaining() != count.saturating_mul(2 + width) {
+            return Err(Error::corrupt(format!(
+                "delta of {count} changes of {width} bytes in a record of {} bytes",
+                bytes.len()
+            )));
+        }
+        let changes = match kind {
+            DeltaKind::Scaled => Changes::Scaled {
+                scale,
+                pairs: (0..count).map(|_| Ok((input.u16()?, input.i16()?))).collect::<Result<_>>()?,
+            },
+            DeltaKind::Patch => {
+                if scale.to_bits() != 0 {
+                    return Err(Error::corrupt(format!("patch with a scale, {scale}")));
+                }
+                let mut indices = Vec::with_capacity(count);
+                let mut replacements = Vec::with_capacity(count * width);
+                for _ in 0..count {
+                    indices.push(input.u16()?);
+                    replacements.extend_from_slice(input.bytes(width)?);
+                }
+                Changes::Patch { indices, elements: replacements }
+            }
+        };
+        changes.check(dtype, elements).map_err(Error::corrupt)?;
+        Ok(Delta { object, block, base_epoch, changes })
+    }
+
+    /// The record's bytes, for a block of elements of `dtype`.
+    ///
+    /// # Errors
+    /// `Invalid` for changes that [`Delta::parse`] would not take, and more than
+    /// [`CHANGES_MAX`].
+    pub fn write(&self, dtype: Dtype) -> Result<Vec<u8>> {
+        let count = self.changes.len();
+        let nnz = u16::try_from(count)
+            .map_err(|_| Error::invalid(format!("delta of {count} changes, over {CHANGES_MAX}")))?;
+        self.changes.check(dtype, u64::MAX).map_err(Error::invalid)?;
+        let width = value_bytes(self.changes.kind(), dtype);
+        let mut out = Writer::with_capacity(HEAD_BYTES + count * (2 + width));
+        out.u128(self.object.0).u32(self.block).u64(self.base_epoch).u16(nnz);
+        match &self.changes {
+            Changes::Scaled { scale, pairs } => {
+                out.f32(*scale);
+                for (index, value) in pairs {
+                    out.u16(*index).i16(*value);
+                }
+            }
+            Changes::Patch { indices, elements } => {
+                out.f32(0.0);
+                for (index, element) in indices.iter().zip(elements.chunks_exact(width)) {
+                    out.u16(*index).bytes(element);
+                }
+            }
+        }
+        Ok(out.into_bytes())
+    }
+
+    /// Changes `block`, elements of `dtype`: `x + (value as f32) * scale` in f32, rounded
+    /// after the multiplication and after the addition, then to `dtype`, ties to even; or
+    /// the new bytes. After an error the block is as it was.
+    ///
+    /// # Errors
+    /// `Corrupt` for changes that do not fit the block.
+    pub fn apply(&self, dtype: Dtype, block: &mut [u8]) -> Result<()> {
+        let width = element_bytes(dtype);
+        let whole = block.len() - block.len() % width;
+        let (elements, _) = block.split_at_mut(whole);
+        let count = u64::try_from(whole / width).unwrap_or(u64::MAX);
+        self.changes.check(dtype, count).map_err(Error::corrupt)?;
+        match &self.changes {
+            Changes::Scaled { scale, pairs } => {
+                for (index, value) in pairs {
+                    let at = usize::from(*index) * width;
+                    if let Some(element) = elements.get_mut(at..at + width) {
+                        add(dtype, element, f32::from(*value) * scale);
+                    }
+                }
+            }
+            Changes::Patch { indices, elements: replacements } => {
+                for (index, replacement) in indices.iter().zip(replacements.chunks_exact(width)) {
+                    let at = usize::from(*index) * width;
+                    if let Some(element) = elements.get_mut(at..at + width) {
+                        element.copy_from_slice(replacement);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Changes {
+    /// How they change elements.
+    pub fn kind(&self) -> DeltaKind {
+        match self {
+            Changes::Scaled { .. } => DeltaKind::Scaled,
+            Changes::Patch { .. } => DeltaKind::Patch,
+        }
+    }
+
+    /// How many elements they change.
+    pub fn len(&self) -> usize {
+        match self {
+            Changes::Scaled { pairs, .. } => pairs.len(),
+            Changes::Patch { indices, .. } => indices.len(),
+        }
+    }
+
+    /// Whether they change nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What keeps them from a block of `elements` elements of `dtype`, if anything does.
+    fn check(&self, dtype: Dtype, elements: u64) -> Result<(), String> {
+        let (ascending, last) = match self {
+            Changes::Scaled { scale, pairs } => {
+                if !dtype.is_quantizable() {
+                    return Err(format!("scaled delta of {dtype} elements"));
+                }
+                if !scale.is_finite() {
+                    return Err(format!("delta with the scale {scale}"));
+                }
+                let ascending = pairs.is_sorted_by(|left, right| left.0 < right.0);
+                (ascending, pairs.last().map(|(index, _)| *index))
+            }
+            Changes::Patch { indices, elements: replacements } => {
+                if Some(replacements.len()) != indices.len().checked_mul(element_bytes(dtype)) {
+                    return Err(format!(
+                        "patch of {} elements of {dtype} with {} bytes",
+                        indices.len(),
+                        replacements.len()
+                    ));
+                }
+                let ascending = indices.is_sorted_by(|left, right| left < right);
+                (ascending, indices.last().copied())
+            }
+        };
+        match last {
+            _ if !ascending => Err("delta with indices that do not ascend".to_owned()),
+            Some(last) if u64::from(last) >= elements => {
+                Err(format!("delta changes element {last} of a block of {elements}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Bytes after the index in one change.
+fn value_bytes(kind: DeltaKind, dtype: Dtype) -> usize {
+    match kind {
+        DeltaKind::Scaled => 2,
+        DeltaKind::Patch => element_bytes(dtype),
+    }
+}
+
+/// Bytes of one element: 1 to 8.
+fn element_bytes(dtype: Dtype) -> usize {
+    usize::try_from(dtype.bytes()).map_or(1, |bytes| bytes.max(1))
+}
+
+/// Adds to one element of a quantizable type.
+fn add(dtype: Dtype, element: &mut [u8], change: f32) {
+    match (dtype, element) {
+        (Dtype::F32, [a, b, c, d]) => {
+            let sum = f32::from_le_bytes([*a, *b, *c, *d]) + change;
+            [*a, *b, *c, *d] = sum.to_le_bytes();
+        }
+        (Dtype::F16, [a, b]) => {
+            let sum = f16::from_le_bytes([*a, *b]).to_f32() + change;
+            [*a, *b] = f16::from_f32(sum).to_le_bytes();
+        }
+        (Dtype::Bf16, [a, b]) => {
+            let sum = bf16::from_le_bytes([*a, *b]).to_f32() + change;
+            [*a, *b] = bf16::from_f32(sum).to_le_bytes();
+        }
+        // Changes::check lets no other type and width come here.
+        _ => {}
+    }
+}

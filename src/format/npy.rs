@@ -1,0 +1,215 @@
+//! The header of a NumPy `.npy` file.
+//!
+//! | at | len | field |
+//! |---|---|---|
+//! | 0 | 6 | magic `93 4e 55 4d 50 59` (`\x93NUMPY`) |
+//! | 6 | 2 | version: 1.0, 2.0 or 3.0 |
+//! | 8 | 2 or 4 | length of the text: u16 in version 1, u32 after |
+//! | 10 or 12 | .. | a Python dict literal `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`, spaces, a newline; UTF-8 in version 3, else Latin-1 |
+//! | .. | .. | the elements, to the end of the file |
+//!
+//! Source: the NumPy Enhancement Proposal 1 and `numpy.lib.format`. The text is read in
+//! `npy/literal.rs`.
+//!
+//! NumPy has no name for bfloat16: `ml_dtypes` writes it as `<V2`, and that is how it is
+//! read and written here. It writes several 8-bit types as `<V1`; which one is not
+//! recorded, so those are not read.
+
+use crate::format::cursor::{Reader, Writer};
+use crate::model::{Dtype, Error, Result, Shape};
+
+mod literal;
+
+/// The text of a header has at most this many bytes.
+pub const HEADER_BYTES_MAX: u64 = 65_536;
+
+/// This many bytes from the start of a file, or the whole file, hold any header that is
+/// read.
+pub const PREFIX_BYTES_MAX: u64 = HEADER_BYTES_MAX + 12;
+
+const MAGIC: [u8; 6] = *b"\x93NUMPY";
+
+/// NumPy leaves room for so many digits of the dimension that grows when a file is
+/// appended to (`GROWTH_AXIS_MAX_DIGITS` of `numpy.lib.format`).
+const GROWTH_DIGITS: usize = 21;
+
+/// What a header says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// The type of the elements.
+    pub dtype: Dtype,
+    /// The dimensions, outermost first.
+    pub shape: Shape,
+    /// Whether the first dimension, not the last, varies fastest in the data.
+    pub fortran_order: bool,
+    /// Whether elements of more than one byte are big-endian.
+    pub big_endian: bool,
+    /// Where the elements begin, in bytes from the file's start. They end with the file.
+    pub data_start: u64,
+}
+
+impl Header {
+    /// Whether the bytes of the data are those of a little-endian, row-major tensor. In
+    /// Fortran order they are if at most one dimension is longer than 1.
+    pub fn is_plain(&self) -> bool {
+        let long = self.shape.dimensions().iter().filter(|size| **size > 1);
+        !self.big_endian && (!self.fortran_order || long.count() < 2 || self.shape.elements() == 0)
+    }
+}
+
+/// What the header at the start of `prefix` says. `prefix` is the beginning of a file of
+/// `file_len` bytes: [`PREFIX_BYTES_MAX`] of them, or all.
+///
+/// # Errors
+/// `Unsupported` for versions, element types (structures, objects, texts, complex
+/// numbers, dates) and numbers of dimensions that a tensor cannot have; `Invalid` for
+/// all else.
+pub fn parse(prefix: &[u8], file_len: u64) -> Result<Header> {
+    let (text, data_start) = text_of(prefix)?;
+    let literal::Fields { descr, fortran_order, dimensions } =
+        literal::parse(text).map_err(|error| error.at("npy header"))?;
+    let (dtype, big_endian) = dtype_of(&descr)?;
+    if dimensions.len() > crate::model::DIMENSIONS_MAX {
+        return Err(Error::unsupported("npy header: more than 8 dimensions"));
+    }
+    let shape = Shape::new(&dimensions)
+        .ok_or_else(|| Error::invalid("npy header: more elements than can be counted"))?;
+    let end = dtype
+        .bytes_of(shape.elements())
+        .and_then(|size| size.checked_add(data_start))
+        .ok_or_else(|| Error::invalid("npy header: more bytes than can be counted"))?;
+    if end != file_len {
+        return Err(Error::invalid(format!(
+            "npy header: shape ({shape}) of {dtype} ends at byte {end} of a file of {file_len} bytes"
+        )));
+    }
+    Ok(Header { dtype, shape, fortran_order, big_endian, data_start })
+}
+
+/// The text of the header, and the byte after it.
+fn text_of(prefix: &[u8]) -> Result<(&[u8], u64)> {
+    let short = |error: Error| Error::invalid(format!("npy header: {error}"));
+    let mut input = Reader::new(prefix);
+    if input.array().map_err(short)? != MAGIC {
+        return Err(Error::invalid("no npy file: the magic is missing"));
+    }
+    let version = (input.u8().map_err(short)?, input.u8().map_err(short)?);
+    let length = match version {
+        (1, 0) => u64::from(input.u16().map_err(short)?),
+        (2 | 3, 0) => u64::from(input.u32().map_err(short)?),
+        (major, minor) => {
+            return Err(Error::unsupported(format!("npy version {major}.{minor}")));
+        }
+    };
+    if length > HEADER_BYTES_MAX {
+        return Err(Error::unsupported(format!(
+            "npy header of {length} bytes; at most {HEADER_BYTES_MAX} are read"
+        )));
+    }
+    let length = usize::try_from(length).map_err(|_| Error::invalid("npy header too long"))?;
+    let text = input.bytes(length).map_err(short)?;
+    let data_start = u64::try_from(input.position()).map_err(|_| Error::invalid("npy header too long"))?;
+    Ok((text, data_start))
+}
+
+/// The element type of a `descr`, and whether it is big-endian. `=`, which NumPy itself
+/// never writes, is taken as little-endian.
+fn dtype_of(descr: &str) -> Result<(Dtype, bool)> {
+    let (big_endian, kind) = match descr.split_at_checked(1) {
+        Some((">", kind)) => (true, kind),
+        Some(("<" | "=" | "|", kind)) => (false, kind),
+        _ => (false, descr),
+    };
+    let dtype = match kind {
+        "f8" => Dtype::F64,
+        "f4" => Dtype::F32,
+        "f2" => Dtype::F16,
+        "V2" => Dtype::Bf16,
+        "i1" => Dtype::I8,
+        "i2" => Dtype::I16,
+        "i4" => Dtype::I32,
+        "i8" => Dtype::I64,
+        "u1" => Dtype::U8,
+        "u2" => Dtype::U16,
+        "u4" => Dtype::U32,
+        "u8" => Dtype::U64,
+        "b1" | "?" => Dtype::Bool,
+        "V1" => {
+            return Err(Error::unsupported(format!(
+                "npy element type '{descr}': which 8-bit type it stands for is not recorded"
+            )));
+        }
+        _ => return Err(Error::unsupported(format!("npy element type '{descr}'"))),
+    };
+    Ok((dtype, big_endian && dtype.bytes() > 1))
+}
+
+/// The `descr` of an element type: 8-bit floats as `|V1`, which NumPy shows as bytes.
+fn descr_of(dtype: Dtype) -> Option<&'static str> {
+    Some(match dtype {
+        Dtype::F64 => "<f8",
+        Dtype::F32 => "<f4",
+        Dtype::F16 => "<f2",
+        Dtype::Bf16 => "<V2",
+        Dtype::I8 => "|i1",
+        Dtype::I16 => "<i2",
+        Dtype::I32 => "<i4",
+        Dtype::I64 => "<i8",
+        Dtype::U8 => "|u1",
+        Dtype::U16 => "<u2",
+        Dtype::U32 => "<u4",
+        Dtype::U64 => "<u8",
+        Dtype::Bool => "|b1",
+        Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 => "|V1",
+        Dtype::F4 | Dtype::Opaque => return None,
+    })
+}
+
+/// The beginning of a file of row-major, little-endian elements: everything before them,
+/// a multiple of `alignment` bytes. With 64, what NumPy itself writes. Version 1, or 2
+/// where the length needs it; NumPy refuses headers of more than 10,000 bytes unless
+/// told otherwise, so 4096 is a good alignment and 16384 is not.
+///
+/// # Errors
+/// `Unsupported` for `F4` and `Opaque`; `Invalid` for an alignment of 0 or one that makes
+/// the header longer than [`HEADER_BYTES_MAX`].
+pub fn write_header(dtype: Dtype, shape: &Shape, alignment: usize) -> Result<Vec<u8>> {
+    let descr =
+        descr_of(dtype).ok_or_else(|| Error::unsupported(format!("{dtype} elements in an npy file")))?;
+    let sizes: Vec<String> = shape.dimensions().iter().map(u64::to_string).collect();
+    let tuple = match sizes.as_slice() {
+        [one] => format!("({one},)"),
+        more => format!("({})", more.join(", ")),
+    };
+    let growth = match sizes.first() {
+        Some(digits) => GROWTH_DIGITS.saturating_sub(digits.len()),
+        None => 0,
+    };
+    let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {tuple}, }}{:growth$}", "");
+    let padded = |fixed: usize| {
+        let whole = (fixed + text.len() + 1).checked_next_multiple_of(alignment)?;
+        Some(whole - fixed)
+    };
+    let too_long = || Error::invalid(format!("npy header aligned to {alignment} bytes"));
+    let mut out = Writer::new();
+    out.bytes(&MAGIC);
+    let first = padded(10).ok_or_else(too_long)?;
+    let length = if let Ok(short) = u16::try_from(first) {
+        out.u8(1).u8(0).u16(short);
+        first
+    } else {
+        let second = padded(12).ok_or_else(too_long)?;
+        let long = u32::try_from(second).map_err(|_| too_long())?;
+        if u64::from(long) > HEADER_BYTES_MAX {
+            return Err(too_long());
+        }
+        out.u8(2).u8(0).u32(long);
+        second
+    };
+    out.bytes(text.as_bytes());
+    let spaces = length - text.len() - 1;
+    let mut bytes = out.into_bytes();
+    bytes.resize(bytes.len() + spaces, b' ');
+    bytes.push(b'\n');
+    Ok(bytes)
+}
