@@ -16,3 +16,8 @@ pub mod codec;
 pub mod format;
 
 pub mod store;
+
+pub mod stream;
+
+#[deny(clippy::indexing_slicing)]
+pub mod ingest;

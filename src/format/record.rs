@@ -58,6 +58,7 @@ pub struct Described {
 
 /// What a record says.
 #[derive(Clone, PartialEq, Debug)]
+#[expect(missing_docs, reason = "the table above says what each field is")]
 pub enum Record {
     /// A block is there.
     Create { object: ObjectId, block: u32, described: Described, stored: Stored, created_at: u64 },

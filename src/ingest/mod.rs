@@ -1,0 +1,142 @@
+//! Files into tensors: what a file holds is recognized, its bytes become blocks, and
+//! its names appear, all at once, when everything is durable.
+//!
+//! Invariants:
+//! 1. A name appears only with a batch that was written after all bytes behind it were
+//!    synced: an import that is cut off leaves whole files only.
+//! 2. Every byte of a file belongs to exactly one object.
+
+mod cut;
+mod publish;
+mod recognize;
+mod shards;
+mod take;
+
+pub use cut::Blocking;
+pub use publish::Target;
+pub use recognize::{Part, PartTensor, Recognized, recognize};
+pub use shards::import_shards;
+
+use std::sync::Arc;
+
+use crate::model::{Encoder, Error, Result, Tier};
+use crate::store::Collection;
+use crate::store::disk::File;
+use crate::store::settings::Settings;
+
+/// How files are taken in.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The tier that float tensors go to; exact without one.
+    pub tier: Option<MoveTo>,
+    /// How scales are chosen.
+    pub encoder: Encoder,
+    /// How tensors are cut into blocks.
+    pub blocking: Blocking,
+}
+
+/// A tier, and which tensors go there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MoveTo {
+    /// The tier.
+    pub tier: Tier,
+    /// Every float tensor, not only those that quantizers of models take.
+    pub all: bool,
+}
+
+/// Tensors with fewer elements stay exact where not all are asked for.
+const ELEMENTS_MIN: u64 = 65_536;
+
+impl MoveTo {
+    /// `q5` or `q5:all`. `Err` says what is wrong.
+    pub fn parse(text: &str) -> Result<MoveTo> {
+        let (name, all) = match text.split_once(':') {
+            Some((name, "all")) => (name, true),
+            Some((_, other)) => return Err(Error::invalid(format!("{other:?} after the colon: only all can stand there"))),
+            None => (text, false),
+        };
+        match Tier::from_name(name) {
+            Some(Tier::Absent) | None => Err(Error::invalid(format!(
+                "{name:?} is no tier to move to; there are exact, q8, q7, q5, q3 and q3x"
+            ))),
+            Some(tier) => Ok(MoveTo { tier, all }),
+        }
+    }
+
+    /// The tier that a tensor goes to, if it goes anywhere.
+    fn of(self, tensor: &PartTensor, settings: &Settings) -> Option<Tier> {
+        let moves = tensor.dtype.is_quantizable()
+            && (self.all
+                || (tensor.shape.dimensions().len() >= 2
+                    && tensor.shape.elements() >= ELEMENTS_MIN
+                    && !settings.keeps(&tensor.name)));
+        (moves && self.tier != Tier::Exact).then_some(self.tier)
+    }
+}
+
+/// What a file was before it came in.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// Permission bits.
+    pub mode: u32,
+    /// User and group that it will belong to.
+    pub owner: (u32, u32),
+    /// When its bytes changed, in nanoseconds since 1970.
+    pub mtime: i64,
+    /// The SHA-256 that it must have.
+    pub sha256: Option<[u8; 32]>,
+}
+
+/// Who is told how far an import is, and may stop it.
+pub trait Progress: Sync {
+    /// So many more bytes of the source were taken in.
+    fn advance(&self, bytes: u64);
+    /// Whether to stop: the import then fails with `Interrupted`.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Nobody is told.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn advance(&self, _bytes: u64) {}
+}
+
+/// What came in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Tensors that have names now.
+    pub tensors: u64,
+    /// Bytes of the source.
+    pub bytes: u64,
+    /// Bytes of the payloads.
+    pub stored: u64,
+}
+
+/// Takes in one file. On an error nothing of it appears.
+pub fn import_file(
+    collection: &Arc<Collection>,
+    settings: &Settings,
+    target: &Target,
+    source: &Arc<dyn File>,
+    origin: &Origin,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report> {
+    let recognized = recognize(source, &target.name)?;
+    let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| to.of(tensor, settings));
+    let taken = take::take(collection, source, &recognized, &tier_of, options, progress)?;
+    if let Some(expected) = origin.sha256.filter(|expected| *expected != taken.digests.sha256) {
+        let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        return Err(Error::invalid(format!(
+            "its SHA-256 is {}, the manifest says {}",
+            hex(taken.digests.sha256),
+            hex(expected)
+        )));
+    }
+    let mut report = Report { tensors: 0, bytes: taken.bytes, stored: taken.stored() };
+    report.tensors = publish::publish(collection, target, origin, recognized, taken)?;
+    Ok(report)
+}

@@ -1,0 +1,112 @@
+//! What a file holds: by the suffix of its name, then by its content.
+
+use std::sync::Arc;
+
+use crate::format::catalog::Content;
+use crate::format::{npy, safetensors};
+use crate::model::{Dtype, Error, Result, Shape};
+use crate::store::disk::File;
+
+/// What a file holds.
+#[derive(Clone, Debug)]
+pub struct Recognized {
+    /// The kind of its content.
+    pub content: Content,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Its parts: they follow each other and cover the file.
+    pub parts: Vec<Part>,
+}
+
+/// A stretch of a file that becomes one object.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Byte offset in the file.
+    pub begin: u64,
+    /// Where it ends.
+    pub end: u64,
+    /// The tensor that it is; without one: a header, a gap, a plain file.
+    pub tensor: Option<PartTensor>,
+}
+
+/// A tensor in a file.
+#[derive(Clone, Debug)]
+pub struct PartTensor {
+    /// Its own name, unescaped.
+    pub name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Shape.
+    pub shape: Shape,
+}
+
+/// Recognizes a file by its name and its content. A file whose name promises a format
+/// and whose content breaks it is an error.
+pub fn recognize(source: &Arc<dyn File>, name: &[u8]) -> Result<Recognized> {
+    let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
+    let text = String::from_utf8_lossy(name);
+    let (content, tensors) = if text.ends_with(".safetensors") {
+        (Content::Safetensors, safetensors_tensors(source, bytes)?)
+    } else if let Some(stem) = text.strip_suffix(".npy").filter(|stem| !stem.is_empty()) {
+        (Content::Npy, vec![npy_tensor(source, bytes, stem)?])
+    } else {
+        (Content::Plain, Vec::new())
+    };
+    Ok(Recognized { content, bytes, parts: cover(bytes, tensors)? })
+}
+
+fn safetensors_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {
+    let mut first = [0; 8];
+    if bytes < 8 {
+        return Err(Error::invalid(format!("it has {bytes} bytes, too few for a safetensors file")));
+    }
+    read(source, &mut first, 0)?;
+    let len = safetensors::header_len(first, bytes)?;
+    let mut json = vec![0; len as usize];
+    read(source, &mut json, 8)?;
+    let header = safetensors::parse(&json, bytes)?;
+    let parts = header.tensors.into_iter().map(|entry| {
+        let tensor = PartTensor { name: entry.name, dtype: entry.dtype, shape: entry.shape };
+        Part { begin: entry.begin, end: entry.end, tensor: Some(tensor) }
+    });
+    Ok(parts.collect())
+}
+
+fn npy_tensor(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Part> {
+    let mut prefix = vec![0; bytes.min(npy::PREFIX_BYTES_MAX) as usize];
+    read(source, &mut prefix, 0)?;
+    let header = npy::parse(&prefix, bytes)?;
+    if !header.is_plain() {
+        return Err(Error::unsupported(
+            "its array is in Fortran order or big-endian, so its bytes are not the tensor's; \
+             save it with numpy.save(path, numpy.ascontiguousarray(array).astype(array.dtype.newbyteorder('<')))",
+        ));
+    }
+    let tensor = PartTensor { name: stem.to_owned(), dtype: header.dtype, shape: header.shape };
+    Ok(Part { begin: header.data_start, end: bytes, tensor: Some(tensor) })
+}
+
+/// The tensors' stretches and, between them, those of other bytes.
+fn cover(bytes: u64, mut tensors: Vec<Part>) -> Result<Vec<Part>> {
+    tensors.sort_by_key(|part| (part.begin, part.end));
+    let mut parts = Vec::with_capacity(tensors.len() + 1);
+    let mut at = 0;
+    for part in tensors {
+        if part.begin < at || part.end < part.begin {
+            return Err(Error::invalid("tensors that overlap"));
+        }
+        if part.begin > at {
+            parts.push(Part { begin: at, end: part.begin, tensor: None });
+        }
+        at = part.end;
+        parts.push(part);
+    }
+    if at < bytes {
+        parts.push(Part { begin: at, end: bytes, tensor: None });
+    }
+    Ok(parts)
+}
+
+fn read(source: &Arc<dyn File>, out: &mut [u8], at: u64) -> Result<()> {
+    source.read_exact_at(out, at).map_err(|error| Error::io("reading it", error))
+}

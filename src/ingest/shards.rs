@@ -1,0 +1,38 @@
+//! Several files as the shards of one tensor.
+
+use std::sync::Arc;
+
+use crate::format::catalog::Content;
+use crate::ingest::recognize::{Part, Recognized};
+use crate::ingest::{Options, Origin, Progress, Report, Target, publish, take};
+use crate::model::{Error, Result};
+use crate::store::Collection;
+use crate::store::disk::File;
+
+/// Takes in files as the shards of one tensor of bytes, in the order given. On an error
+/// nothing appears.
+pub fn import_shards(
+    collection: &Arc<Collection>,
+    target: &Target,
+    sources: &[Arc<dyn File>],
+    origin: &Origin,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report> {
+    let mut shards = Vec::with_capacity(sources.len());
+    let mut report = Report { tensors: 1, ..Report::default() };
+    for (place, source) in sources.iter().enumerate() {
+        let bytes = source.len().map_err(|error| Error::io("asking for a shard's size", error))?;
+        if bytes == 0 {
+            return Err(Error::invalid(format!("shard {} is empty", place + 1)));
+        }
+        let whole = Part { begin: 0, end: bytes, tensor: None };
+        let recognized = Recognized { content: Content::Plain, bytes, parts: vec![whole] };
+        let taken = take::take(collection, source, &recognized, &|_| None, options, progress)?;
+        report.bytes += bytes;
+        report.stored += taken.stored();
+        shards.push(taken);
+    }
+    publish::publish_shards(collection, target, origin, shards)?;
+    Ok(report)
+}

@@ -1,0 +1,247 @@
+//! Bytes into blocks: what a file's parts become in the store, before anything names
+//! them.
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+use crate::codec::{self, NotEncodable};
+use crate::format::catalog::{Digests, Home, Measured};
+use crate::format::record::Stored;
+use crate::ingest::recognize::{Part, PartTensor, Recognized};
+use crate::ingest::{Options, Progress};
+use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
+use crate::store::Collection;
+use crate::store::collection::Touched;
+use crate::store::disk::File;
+
+/// Bytes of the source that are held at a time.
+const CHUNK_BYTES: usize = 4 << 20;
+/// Files of at most this many bytes lie packed in `tier0.dat`.
+const PACKED_BYTES_MAX: u64 = 16 << 10;
+
+/// A file's bytes, stored, and not named by anything yet.
+pub(super) struct Taken {
+    /// Bytes of the source.
+    pub bytes: u64,
+    /// One for each part, in order.
+    pub objects: Vec<TakenObject>,
+    /// Digests of the source.
+    pub digests: Digests,
+    /// Files that must be durable before something names the objects.
+    pub touched: Touched,
+}
+
+/// An object's blocks.
+pub(super) struct TakenObject {
+    pub dtype: Dtype,
+    pub bytes: u64,
+    pub block_bytes: u32,
+    pub home: Option<Home>,
+    pub blocks: TakenBlocks,
+    /// How far the encoded blocks are from the source, if there are any.
+    pub error: Option<Measured>,
+}
+
+/// Where the blocks lie.
+pub(super) enum TakenBlocks {
+    /// In the data file: a checksum each.
+    Run(Vec<u32>),
+    /// A place each.
+    Each(Vec<Stored>),
+}
+
+impl Taken {
+    /// Bytes of the payloads.
+    pub fn stored(&self) -> u64 {
+        self.objects.iter().map(TakenObject::stored).sum()
+    }
+}
+
+impl TakenObject {
+    fn stored(&self) -> u64 {
+        match &self.blocks {
+            TakenBlocks::Run(_) => self.bytes,
+            TakenBlocks::Each(blocks) => blocks.iter().map(|stored| u64::from(stored.len)).sum(),
+        }
+    }
+}
+
+/// Reads a source once and stores its parts.
+pub(super) fn take(
+    collection: &Arc<Collection>,
+    source: &Arc<dyn File>,
+    recognized: &Recognized,
+    tier_of: &dyn Fn(&PartTensor) -> Option<Tier>,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Taken> {
+    let tiers: Vec<Option<Tier>> =
+        recognized.parts.iter().map(|part| part.tensor.as_ref().and_then(tier_of)).collect();
+    let mut touched = Touched::default();
+    let exact = tiers.iter().any(Option::is_none);
+    let data = if exact && recognized.bytes > PACKED_BYTES_MAX {
+        let (id, file) = collection.create_data_file()?;
+        touched.file(&file);
+        // What goes to another tier stays a hole in it.
+        file.set_len(recognized.bytes).map_err(|error| Error::io("making room for it", error))?;
+        Some((id, file))
+    } else {
+        None
+    };
+    let mut intake = Intake {
+        collection,
+        source,
+        progress,
+        encoder: options.encoder,
+        data,
+        touched,
+        sha256: Sha256::new(),
+        blake3: blake3::Hasher::new(),
+        chunk: Vec::new(),
+    };
+    let mut objects = Vec::with_capacity(recognized.parts.len());
+    for (part, tier) in recognized.parts.iter().zip(tiers) {
+        objects.push(intake.part(part, tier, options)?);
+    }
+    let digests = Digests { sha256: intake.sha256.finalize().into(), blake3: *intake.blake3.finalize().as_bytes() };
+    Ok(Taken { bytes: recognized.bytes, objects, digests, touched: intake.touched })
+}
+
+struct Intake<'a> {
+    collection: &'a Arc<Collection>,
+    source: &'a Arc<dyn File>,
+    progress: &'a dyn Progress,
+    encoder: Encoder,
+    data: Option<(u64, Arc<dyn File>)>,
+    touched: Touched,
+    sha256: Sha256,
+    blake3: blake3::Hasher,
+    chunk: Vec<u8>,
+}
+
+impl Intake<'_> {
+    fn part(&mut self, part: &Part, tier: Option<Tier>, options: &Options) -> Result<TakenObject> {
+        let dtype = part.tensor.as_ref().map_or(Dtype::U8, |tensor| tensor.dtype);
+        let bytes = part.end - part.begin;
+        let block_bytes = options.blocking.block_bytes(dtype, bytes);
+        let home = self.data.as_ref().map(|(id, _)| Home { file: *id, offset: part.begin });
+        let mut taken = TakenObject {
+            dtype,
+            bytes,
+            block_bytes,
+            home,
+            blocks: match (tier, home) {
+                (None, Some(_)) => TakenBlocks::Run(Vec::new()),
+                _ => TakenBlocks::Each(Vec::new()),
+            },
+            error: None,
+        };
+        let step = CHUNK_BYTES / block_bytes as usize * block_bytes as usize;
+        let mut at = part.begin;
+        while at < part.end {
+            let len = (part.end - at).min(step as u64) as usize;
+            self.chunk.resize(len, 0);
+            self.source.read_exact_at(&mut self.chunk, at).map_err(|error| Error::io("reading it", error))?;
+            let Intake { sha256, blake3, chunk, collection, data, touched, encoder, .. } = self;
+            let (_, stored) = rayon::join(
+                || {
+                    sha256.update(&*chunk);
+                    blake3.update(chunk);
+                },
+                || match (tier, &data) {
+                    (Some(tier), _) => encode(collection, tier, *encoder, chunk, &mut taken, touched),
+                    (None, Some((_, file))) => copy(file, at, chunk, &mut taken),
+                    (None, None) => pack(collection, chunk, &mut taken, touched),
+                },
+            );
+            stored?;
+            at += len as u64;
+            self.progress.advance(len as u64);
+            if self.progress.is_cancelled() {
+                return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
+            }
+        }
+        Ok(taken)
+    }
+}
+
+/// Exact blocks, to the same place in the data file.
+fn copy(file: &Arc<dyn File>, at: u64, chunk: &[u8], taken: &mut TakenObject) -> Result<()> {
+    let TakenBlocks::Run(checksums) = &mut taken.blocks else { return Ok(()) };
+    checksums.extend(chunk.chunks(taken.block_bytes as usize).map(crc32c::crc32c));
+    file.write_at(chunk, at).map_err(|error| Error::io("writing its data file", error))
+}
+
+/// Exact blocks, packed among others.
+fn pack(collection: &Collection, chunk: &[u8], taken: &mut TakenObject, touched: &mut Touched) -> Result<()> {
+    let TakenBlocks::Each(blocks) = &mut taken.blocks else { return Ok(()) };
+    let lens: Vec<usize> = chunk.chunks(taken.block_bytes as usize).map(<[u8]>::len).collect();
+    let offsets = collection.write_payloads(Tier::Exact, chunk, &lens, touched)?;
+    for (block, offset) in chunk.chunks(taken.block_bytes as usize).zip(offsets) {
+        blocks.push(exact_at(block, offset));
+    }
+    Ok(())
+}
+
+fn exact_at(block: &[u8], offset: u64) -> Stored {
+    let checksum = crc32c::crc32c(block);
+    Stored { tier: Tier::Exact, scale: 0.0, checksum, offset, len: block.len() as u32, in_data: false }
+}
+
+/// Encoded blocks; those that cannot be encoded are packed exact.
+fn encode(
+    collection: &Collection,
+    tier: Tier,
+    encoder: Encoder,
+    chunk: &[u8],
+    taken: &mut TakenObject,
+    touched: &mut Touched,
+) -> Result<()> {
+    let TakenBlocks::Each(blocks) = &mut taken.blocks else { return Ok(()) };
+    let dtype = taken.dtype;
+    let encoded: Vec<_> = chunk
+        .par_chunks(taken.block_bytes as usize)
+        .map(|block| {
+            let mut payload = Vec::with_capacity(codec::payload_len(tier, block.len()).unwrap_or(0));
+            let encoded = codec::encode(tier, encoder, dtype, block, &mut payload)?;
+            Ok((block, payload, encoded))
+        })
+        .collect::<Result<_>>()?;
+    let mut payloads = Vec::with_capacity(chunk.len());
+    let mut lens = Vec::with_capacity(encoded.len());
+    for (_, payload, result) in &encoded {
+        if result.is_ok() {
+            payloads.extend_from_slice(payload);
+            lens.push(payload.len());
+        }
+    }
+    let mut offsets = collection.write_payloads(tier, &payloads, &lens, touched)?.into_iter();
+    for (block, payload, result) in &encoded {
+        match result {
+            Ok(encoded) => {
+                let offset = offsets.next().ok_or_else(|| Error::invalid("fewer offsets than payloads"))?;
+                blocks.push(Stored {
+                    tier,
+                    scale: encoded.scale,
+                    checksum: crc32c::crc32c(payload),
+                    offset,
+                    len: payload.len() as u32,
+                    in_data: false,
+                });
+                taken.error.get_or_insert_default().add(Measured {
+                    maximum: encoded.error_max,
+                    squares: encoded.error_square_sum,
+                    elements: block.len() as u64 / dtype.bytes(),
+                });
+            }
+            Err(NotEncodable::NotFinite | NotEncodable::SubnormalScale) => {
+                let offset = collection.write_payloads(Tier::Exact, block, &[block.len()], touched)?;
+                let offset = offset.first().copied().ok_or_else(|| Error::invalid("no offset for a payload"))?;
+                blocks.push(exact_at(block, offset));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! Everything that is read is a stream: segments, one after the other.
+//!
+//! Planning says which parts of which segments a range of bytes is made of, and looks
+//! at nothing else; assembling fetches them, straight into the caller's buffer.
+
+mod assemble;
+mod cast;
+mod plan;
+
+pub use assemble::{Segment, Stream};
+pub use cast::cast;
+pub use plan::{Piece, Plan};
