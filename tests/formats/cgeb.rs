@@ -1,0 +1,302 @@
+//! Embedding batches and their indexes.
+
+use tierfs::format::cgeb::{
+    AuxEncoding, CgebError, ContentHash, Header, Layout, NewRecord, Record, leading_hash,
+};
+use tierfs::format::cgei::Index;
+use tierfs::model::{Error, ErrorKind};
+
+use crate::{cases, damaged, file, floats, golden};
+
+const OWN_HASH: u64 = 0x0123_4567_89AB_CDEF;
+
+fn small(layout: Layout, own_hash: Option<u64>) -> Vec<u8> {
+    let record = NewRecord {
+        layout,
+        vector: &[1.5, -2.0, 3.25],
+        weights: &[0.5],
+        selected: &[0, 7],
+        aux: b"aux",
+        aux_encoding: AuxEncoding::Raw,
+        pipeline_latency_us: 9,
+        own_hash,
+    };
+    record.write().unwrap()
+}
+
+#[test]
+fn the_golden_batch_is_read_and_written() {
+    let case = &cases("cgeb")[0];
+    let (data, vectors) = (file(case, "data"), floats(&file(case, "vectors")));
+    let weights = floats(&file(case, "weights"));
+    let index = Index::parse(&file(case, "index")).unwrap();
+    let mut hasher = blake3::Hasher::new();
+    index.verify(leading_hash(hasher.update(&data))).unwrap();
+    assert_eq!(index.write().unwrap(), file(case, "index"));
+
+    let expected = [
+        (Layout::TwoLittle, [1, 5], 120, 0, None),
+        (Layout::TwoLittle, [0, 7], 95, 5000, None),
+        (Layout::One, [2, 3], 7, 0, Some(OWN_HASH)),
+    ];
+    let (mut at, mut rebuilt) = (0, Vec::new());
+    for (number, (layout, selected, latency, aux, own_hash)) in expected.into_iter().enumerate() {
+        assert_eq!(index.offsets[number], at as u64);
+        let record = Record::borrow(&data[at..]).unwrap();
+        assert_eq!(
+            (record.header.layout, record.selected),
+            (layout, &selected[..])
+        );
+        assert_eq!(record.header.pipeline_latency_us, latency);
+        assert_eq!(record.header.weights_range(), 6208..6240);
+        assert_eq!(record.header.record_bytes(), 6242 + aux);
+        assert_eq!(record.aux.len() as u64, aux);
+        let vector: Vec<f32> = record.vector.iter().collect();
+        assert_eq!(vector, vectors[number * 1536..][..1536]);
+        assert!(
+            record
+                .weights
+                .into_iter()
+                .eq(weights[number * 8..][..8].iter().copied())
+        );
+        match own_hash {
+            Some(hash) => assert_eq!(record.header.content_hash, ContentHash::Own(hash)),
+            None => record.verify().unwrap(),
+        }
+        let written = NewRecord {
+            layout,
+            vector: &vector,
+            weights: &weights[number * 8..][..8],
+            selected: &selected,
+            aux: record.aux,
+            aux_encoding: AuxEncoding::Raw,
+            pipeline_latency_us: latency,
+            own_hash,
+        };
+        rebuilt.extend(written.write().unwrap());
+        at += usize::try_from(record.header.stride().unwrap()).unwrap();
+        rebuilt.resize(at, 0);
+    }
+    assert!(rebuilt == data);
+}
+
+#[test]
+fn a_record_is_borrowed_at_any_alignment_and_in_any_byte_order() {
+    for layout in [Layout::One, Layout::TwoBig, Layout::TwoLittle] {
+        let bytes = small(layout, Some(5));
+        for shift in 0..8 {
+            let shifted = [&vec![0xff; shift][..], &bytes, &[0xff; 9]].concat();
+            let record = Record::borrow(&shifted[shift..]).unwrap();
+            assert!(record.vector.iter().eq([1.5, -2.0, 3.25]));
+            assert_eq!(
+                (record.vector.get(1), record.vector.get(3)),
+                (Some(-2.0), None)
+            );
+            assert_eq!(
+                (record.weights.len(), record.weights.get(0)),
+                (1, Some(0.5))
+            );
+            assert_eq!((record.selected, record.aux), (&[0, 7][..], &b"aux"[..]));
+            assert_eq!(
+                record.vector.as_bytes().as_ptr(),
+                shifted[shift + 64..].as_ptr()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_header_is_written_as_it_was_read() {
+    for (layout, own_hash) in [
+        (Layout::One, Some(OWN_HASH)),
+        (Layout::TwoBig, None),
+        (Layout::TwoLittle, Some(1)),
+    ] {
+        let bytes = small(layout, own_hash);
+        let header = Header::parse(&bytes).unwrap();
+        assert_eq!(header.write(), bytes[..64]);
+    }
+    for (flags, encoding) in [(0x4, AuxEncoding::Lz4), (0x8, AuxEncoding::Zstandard)] {
+        let mut bytes = small(Layout::TwoBig, Some(1));
+        bytes[7] = flags;
+        let header = Header::parse(&bytes).unwrap();
+        assert_eq!(header.aux_encoding, encoding);
+        assert_eq!(header.write(), bytes[..64]);
+    }
+}
+
+/// `small`, with `value` at `at`, borrowed.
+fn changed(at: usize, value: &[u8]) -> CgebError {
+    let mut bytes = small(Layout::TwoLittle, None);
+    bytes[at..at + value.len()].copy_from_slice(value);
+    let record = Record::borrow(&bytes);
+    record.and_then(|record| record.verify()).unwrap_err()
+}
+
+#[test]
+fn each_thing_that_can_be_wrong_is_its_own_error() {
+    assert_eq!(
+        changed(0, b"CGEX"),
+        CgebError::WrongMagic { found: *b"CGEX" }
+    );
+    for version in [0, 3, 0xffff_u16] {
+        let error = changed(4, &version.to_be_bytes());
+        assert_eq!(error, CgebError::UnsupportedVersion { version });
+        assert_eq!(Error::from(error).kind(), ErrorKind::Unsupported);
+    }
+    for flags in [0xc, 0x10, 0x8000_u16] {
+        let error = changed(6, &flags.to_be_bytes());
+        assert_eq!(error, CgebError::UnsupportedFlags { version: 2, flags });
+    }
+    let version_one_with_flags = changed(4, &[0, 1]);
+    assert!(matches!(
+        version_one_with_flags,
+        CgebError::UnsupportedFlags { version: 1, .. }
+    ));
+    assert_eq!(changed(15, &[1]), CgebError::ReservedNotZero { at: 15 });
+    assert_eq!(changed(50, &[1]), CgebError::ReservedNotZero { at: 50 });
+    assert!(matches!(changed(64, &[9]), CgebError::HashMismatch { .. }));
+    assert!(matches!(changed(84, &[9]), CgebError::HashMismatch { .. }));
+
+    let fixed = 82_u64;
+    let huge = changed(8, &u32::MAX.to_be_bytes());
+    assert!(matches!(huge, CgebError::AuxOverlaps { .. }), "{huge:?}");
+    for offset in [0, 1, fixed - 1] {
+        let error = changed(32, &offset.to_be_bytes());
+        assert_eq!(error, CgebError::AuxOverlaps { offset, fixed });
+    }
+    for (offset, length) in [(fixed, 4), (fixed + 1, 3), (u64::MAX, 0_u64), (u64::MAX, 1)] {
+        let aux = [offset.to_be_bytes(), length.to_be_bytes()].concat();
+        let error = changed(32, &aux);
+        assert!(matches!(error, CgebError::AuxOutside { .. }), "{error:?}");
+    }
+    assert_eq!(Error::from(changed(64, &[9])).kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_dimension_beyond_the_bytes_is_a_truncation() {
+    let mut bytes = small(Layout::One, Some(0));
+    bytes[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
+    bytes[32..48].fill(0);
+    let needed = 64 + 4 * u64::from(u32::MAX) + 4 + 2;
+    let present = bytes.len() as u64;
+    assert_eq!(
+        Record::borrow(&bytes).unwrap_err(),
+        CgebError::Truncated { needed, present }
+    );
+    assert_eq!(Header::parse(&bytes).unwrap().record_bytes(), needed);
+}
+
+#[test]
+fn a_cut_or_a_flipped_bit_is_noticed_or_is_in_a_number_that_nothing_covers() {
+    let bytes = small(Layout::TwoLittle, None);
+    for damaged in damaged(&bytes, bytes.len()) {
+        let outcome = Record::borrow(&damaged).and_then(|record| record.verify());
+        let differs = bytes
+            .iter()
+            .zip(&damaged)
+            .position(|(left, right)| left != right);
+        // The hash is not checked once its flag is gone, and covers neither the latency
+        // nor how aux is encoded.
+        let uncovered = matches!(differs, Some(7 | 24..32));
+        assert!(
+            uncovered || outcome.is_err(),
+            "{differs:?} of {}",
+            damaged.len()
+        );
+    }
+}
+
+#[test]
+fn what_version_1_or_the_header_cannot_say_is_not_written() {
+    let record = NewRecord {
+        layout: Layout::One,
+        vector: &[],
+        weights: &[],
+        selected: &[],
+        aux: &[],
+        aux_encoding: AuxEncoding::Raw,
+        pipeline_latency_us: 0,
+        own_hash: Some(0),
+    };
+    assert_eq!(record.write().unwrap().len(), 64);
+    let hashed = NewRecord {
+        own_hash: None,
+        ..record
+    };
+    assert!(matches!(
+        hashed.write(),
+        Err(CgebError::UnsupportedFlags { .. })
+    ));
+    let packed = NewRecord {
+        aux_encoding: AuxEncoding::Lz4,
+        ..record
+    };
+    assert!(matches!(
+        packed.write(),
+        Err(CgebError::UnsupportedFlags { .. })
+    ));
+    let crowded = NewRecord {
+        weights: &[0.0; 256],
+        ..record
+    };
+    assert_eq!(
+        crowded.write(),
+        Err(CgebError::TooMany {
+            count: 256,
+            most: 255
+        })
+    );
+}
+
+#[test]
+fn each_thing_that_can_be_wrong_with_an_index_is_its_own_error() {
+    let bytes = golden("batch.cgei");
+    let changed = |at: usize, value: &[u8]| {
+        let mut bytes = bytes.clone();
+        bytes[at..at + value.len()].copy_from_slice(value);
+        Index::parse(&bytes).unwrap_err()
+    };
+    assert!(matches!(changed(3, b"B"), CgebError::WrongMagic { .. }));
+    assert_eq!(
+        changed(5, &[2]),
+        CgebError::UnsupportedVersion { version: 2 }
+    );
+    assert_eq!(changed(7, &[1]), CgebError::ReservedNotZero { at: 7 });
+    for count in [4, u64::MAX, u64::MAX / 8, 1 << 61] {
+        let error = changed(8, &count.to_be_bytes());
+        assert!(
+            matches!(error, CgebError::Truncated { present: 48, .. }),
+            "{error:?}"
+        );
+    }
+    assert!(matches!(
+        changed(15, &[2]),
+        CgebError::TrailingBytes {
+            end: 40,
+            present: 48
+        }
+    ));
+    assert!(matches!(
+        changed(39, &[1]),
+        CgebError::WrongOffset { number: 1, .. }
+    ));
+    assert!(matches!(
+        changed(38, &[0]),
+        CgebError::WrongOffset {
+            number: 1,
+            offset: 0
+        }
+    ));
+    for damaged in damaged(&bytes, 0) {
+        assert!(matches!(
+            Index::parse(&damaged),
+            Err(CgebError::Truncated { .. })
+        ));
+    }
+    let index = Index::parse(&bytes).unwrap();
+    assert!(matches!(
+        index.verify(0),
+        Err(CgebError::HashMismatch { .. })
+    ));
+}
