@@ -52,7 +52,9 @@ impl MoveTo {
     pub fn parse(text: &str) -> Result<MoveTo> {
         let (name, all) = match text.split_once(':') {
             Some((name, "all")) => (name, true),
-            Some((_, other)) => return Err(Error::invalid(format!("{other:?} after the colon: only all can stand there"))),
+            Some((_, other)) => {
+                return Err(Error::invalid(format!("{other:?} after the colon: only all can stand there")));
+            }
             None => (text, false),
         };
         match Tier::from_name(name) {

@@ -44,11 +44,6 @@ impl Target {
     }
 }
 
-/// An object in the log, before its names are.
-struct Kept {
-    id: ObjectId,
-}
-
 /// Commits everything; the number of tensors that have names now.
 pub(super) fn publish(
     collection: &Arc<Collection>,
@@ -59,7 +54,8 @@ pub(super) fn publish(
 ) -> Result<u64> {
     let identity = |name: &str| TensorId::of(collection.tenant(), collection.name(), name, TensorId(0));
     let directory = target.directory_path();
-    let full = |name: &str| if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
+    let full =
+        |name: &str| if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
     let tensors: Vec<Option<PartTensor>> = recognized.parts.into_iter().map(|part| part.tensor).collect();
     let mut drafts = Vec::with_capacity(taken.objects.len());
     for (object, tensor) in taken.objects.iter().zip(&tensors) {
@@ -88,12 +84,14 @@ pub(super) fn publish(
         let files: HashSet<&str> = tensors.iter().flatten().map(|tensor| tensor.name.as_str()).collect();
         for ((object, kept), tensor) in taken.objects.iter().zip(&kept).zip(&tensors) {
             let Some(tensor) = tensor else { continue };
-            let path = escape_tensor_path(&tensor.name, identity(&full(&tensor.name)), |prefix| files.contains(prefix));
+            let path = escape_tensor_path(&tensor.name, identity(&full(&tensor.name)), |prefix| {
+                files.contains(prefix)
+            });
             parts.push((object, kept, tensor, path));
         }
         let file = FileEntry {
             content: recognized.content,
-            objects: kept.iter().map(|object| object.id).collect(),
+            objects: kept.clone(),
             tensor: None,
             container: None,
             digests: Some(taken.digests),
@@ -116,7 +114,7 @@ pub(super) fn publish(
                 node,
                 FileEntry {
                     content: Content::Part,
-                    objects: vec![kept.id],
+                    objects: vec![*kept],
                     tensor: Some(TensorEntry {
                         name: tensor.name.clone(),
                         dtype: tensor.dtype,
@@ -177,7 +175,7 @@ pub(super) fn publish_shards(
             node,
             FileEntry {
                 content: Content::Tensor,
-                objects: kept.iter().map(|object| object.id).collect(),
+                objects: kept.clone(),
                 tensor: Some(TensorEntry {
                     name: String::from_utf8_lossy(&target.name).into_owned(),
                     dtype: crate::model::Dtype::U8,
@@ -208,66 +206,55 @@ fn plain_shape(bytes: u64) -> Shape {
 }
 
 /// Objects and their blocks, in batches of bounded size, without names.
-fn objects(collection: &Collection, drafts: &[Draft<'_>]) -> Result<Vec<Kept>> {
-    let mut kept: Vec<Kept> = Vec::with_capacity(drafts.len());
+fn objects(collection: &Collection, drafts: &[Draft<'_>]) -> Result<Vec<ObjectId>> {
+    let mut kept: Vec<ObjectId> = Vec::with_capacity(drafts.len());
+    let mut place = 0;
     let mut block = 0;
-    while kept.len() < drafts.len() {
-        let mut whole = kept.len();
-        let mut opened: Option<ObjectId> = (block > 0).then(|| kept.last().map(|kept| kept.id)).flatten();
-        // A large object goes on in the next batch: `kept` has it already then.
-        if opened.is_some() {
-            whole -= 1;
-        }
+    while place < drafts.len() {
         collection.commit(Touched::default(), |batch, _| {
-            for draft in drafts.iter().skip(whole) {
-                let id = match opened.take() {
-                    Some(id) => id,
+            while let Some(draft) = drafts.get(place).filter(|_| batch.slots() < BATCH_SLOTS_MAX) {
+                let id = match kept.get(place) {
+                    Some(id) => *id,
                     None => {
-                        let id = ObjectId::of(draft.tensor, draft.seed, batch.next_sequence());
-                        batch.entry(Entry::Object(ObjectEntry {
-                            id,
-                            tensor: draft.tensor,
-                            seed: draft.seed,
-                            creation: batch.next_sequence(),
-                            dtype: draft.object.dtype,
-                            bytes: draft.object.bytes,
-                            block_bytes: draft.object.block_bytes,
-                            home: draft.object.home,
-                        }));
-                        kept.push(Kept { id });
+                        let id = add_object(batch, draft);
+                        kept.push(id);
                         id
                     }
                 };
-                block = add_blocks(batch, id, draft, block);
-                if block > 0 || batch.slots() >= BATCH_SLOTS_MAX {
-                    break;
+                match add_blocks(batch, id, draft, block) {
+                    Some(next) => block = next,
+                    None => (place, block) = (place + 1, 0),
                 }
             }
             Ok(())
         })?;
-        if block > 0 && kept.len() == drafts.len() {
-            // The last object is not whole yet: the loop must go on with it.
-            let last = kept.len() - 1;
-            while block > 0 {
-                let id = kept.get(last).map(|kept| kept.id).unwrap_or_default();
-                let draft = drafts.get(last).ok_or_else(|| Error::invalid("an object without a draft"))?;
-                collection.commit(Touched::default(), |batch, _| {
-                    block = add_blocks(batch, id, draft, block);
-                    Ok(())
-                })?;
-            }
-        }
     }
     Ok(kept)
 }
 
-/// Adds the blocks from `first` on until the batch is full; the block to go on with, 0
-/// when all are there.
-fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) -> usize {
+fn add_object(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
+    let creation = batch.next_sequence();
+    let id = ObjectId::of(draft.tensor, draft.seed, creation);
+    batch.entry(Entry::Object(ObjectEntry {
+        id,
+        tensor: draft.tensor,
+        seed: draft.seed,
+        creation,
+        dtype: draft.object.dtype,
+        bytes: draft.object.bytes,
+        block_bytes: draft.object.block_bytes,
+        home: draft.object.home,
+    }));
+    id
+}
+
+/// Adds the blocks from `first` on until the batch is full; the block to go on with, or
+/// `None` when all are there.
+fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) -> Option<usize> {
     let described = Described { dtype: draft.object.dtype, shape: draft.shape, parent: None, reconstruct: 0 };
     let created_at = now_seconds();
     match &draft.object.blocks {
-        TakenBlocks::Run(checksums) if checksums.is_empty() => 0,
+        TakenBlocks::Run(checksums) if checksums.is_empty() => None,
         TakenBlocks::Run(checksums) => {
             let offset = draft.object.home.map_or(0, |home| home.offset);
             batch.run(checksums, |len, checksum| Record::CreateRun {
@@ -277,19 +264,23 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
                 stored: Stored { tier: Tier::Exact, scale: 0.0, checksum, offset, len, in_data: true },
                 created_at,
             });
-            0
+            None
         }
         TakenBlocks::Each(blocks) => {
-            let mut slots = batch.slots();
             for (index, stored) in blocks.iter().enumerate().skip(first) {
-                if slots >= BATCH_SLOTS_MAX {
-                    return index;
+                if batch.slots() >= BATCH_SLOTS_MAX {
+                    return Some(index);
                 }
-                let described = described.clone();
-                batch.record(Record::Create { object: id, block: index as u32, described, stored: *stored, created_at });
-                slots += 1;
+                let (described, stored) = (described.clone(), *stored);
+                batch.record(Record::Create {
+                    object: id,
+                    block: index as u32,
+                    described,
+                    stored,
+                    created_at,
+                });
             }
-            0
+            None
         }
     }
 }
@@ -341,7 +332,7 @@ impl<'a> Names<'a> {
 
     fn is_directory(&self, node: EntryId) -> bool {
         self.made_directories.contains(&node)
-            || self.state.node(node).is_some_and(|node| node.what == What::Directory)
+            || self.state.node(node).is_some_and(|node| node.entry.what == What::Directory)
     }
 
     /// The directory at a path, made where it is missing.
@@ -387,11 +378,8 @@ impl<'a> Names<'a> {
     }
 
     fn name(&mut self, parent: EntryId, name: &[u8], node: EntryId) {
-        let entry = self.number();
+        // Written at the end, after the nodes that names lead to.
         self.made.push((parent, name.to_vec(), node));
-        // Names are written at the end, after the nodes they lead to.
-        self.made.last_mut().iter_mut().for_each(|made| made.2 = node);
-        self.last_entry = entry.0;
     }
 
     fn node(&mut self, id: EntryId, mode: u32, what: What) {
@@ -421,13 +409,9 @@ impl<'a> Names<'a> {
     /// Takes away the file that has a name, and the tensors that belong to it.
     fn replace(&mut self, parent: EntryId, name: &[u8]) {
         let Some(old) = self.find(parent, name).and_then(|node| self.state.node(node)) else { return };
-        let What::File(file) = &old.what else { return };
-        let mut nodes = vec![old.id];
-        let parts = self.state.nodes().filter(|node| match &node.what {
-            What::File(file) => file.container == Some(old.id),
-            _ => false,
-        });
-        nodes.extend(parts.map(|node| node.id));
+        let Some(file) = old.file() else { return };
+        let mut nodes = vec![old.entry.id];
+        nodes.extend(self.state.parts(file).map(|node| node.entry.id));
         for &node in &nodes {
             for (parent, name) in self.state.links(node) {
                 self.batch.entry(Entry::NameRemoved { parent: *parent, name: name.to_vec() });

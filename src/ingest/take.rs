@@ -105,7 +105,8 @@ pub(super) fn take(
     for (part, tier) in recognized.parts.iter().zip(tiers) {
         objects.push(intake.part(part, tier, options)?);
     }
-    let digests = Digests { sha256: intake.sha256.finalize().into(), blake3: *intake.blake3.finalize().as_bytes() };
+    let digests =
+        Digests { sha256: intake.sha256.finalize().into(), blake3: *intake.blake3.finalize().as_bytes() };
     Ok(Taken { bytes: recognized.bytes, objects, digests, touched: intake.touched })
 }
 
@@ -238,7 +239,8 @@ fn encode(
             }
             Err(NotEncodable::NotFinite | NotEncodable::SubnormalScale) => {
                 let offset = collection.write_payloads(Tier::Exact, block, &[block.len()], touched)?;
-                let offset = offset.first().copied().ok_or_else(|| Error::invalid("no offset for a payload"))?;
+                let offset =
+                    offset.first().copied().ok_or_else(|| Error::invalid("no offset for a payload"))?;
                 blocks.push(exact_at(block, offset));
             }
         }

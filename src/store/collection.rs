@@ -411,7 +411,7 @@ impl Collection {
         let state = self.state.read();
         let mut owned: HashSet<ObjectId> = HashSet::new();
         for node in state.nodes() {
-            if let What::File(file) = &node.what {
+            if let Some(file) = node.file() {
                 owned.extend(file.objects.iter().copied());
             }
         }
@@ -424,8 +424,7 @@ impl Collection {
     /// The objects of a file, in order; `Corrupt` where one is not there.
     pub fn objects_of(&self, node: EntryId) -> Result<Vec<Arc<Object>>> {
         let state = self.state.read();
-        let found = state.node(node).map(|node| node.what.clone());
-        let Some(What::File(file)) = found else {
+        let Some(file) = state.node(node).and_then(|node| node.file()) else {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!("{}: no file has number {}", self.path(), node.0),

@@ -36,6 +36,7 @@ pub struct Batch {
     records: Vec<(Record, u64, Vec<u8>)>,
     entries: Vec<(usize, Entry)>,
     next_sequence: u64,
+    slots: u64,
 }
 
 impl Batch {
@@ -46,7 +47,7 @@ impl Batch {
 
     /// Slots that it will take, the Commit not counted.
     pub fn slots(&self) -> u64 {
-        self.records.iter().map(|(record, ..)| 1 + record.payload_slots()).sum()
+        self.slots
     }
 
     /// Whether nothing was added.
@@ -82,6 +83,7 @@ impl Batch {
     }
 
     fn push(&mut self, record: Record, payload: Vec<u8>) {
+        self.slots += 1 + record.payload_slots();
         self.records.push((record, self.next_sequence, payload));
         self.next_sequence += 1;
     }
@@ -119,7 +121,7 @@ impl Log {
 
     /// Starts a batch. One is in flight at a time: the caller keeps others out.
     pub fn begin(&self) -> Batch {
-        Batch { records: Vec::new(), entries: Vec::new(), next_sequence: self.next_sequence }
+        Batch { records: Vec::new(), entries: Vec::new(), next_sequence: self.next_sequence, slots: 0 }
     }
 
     /// Bytes up to the last Commit.

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::format::catalog::{Entry, Home, NodeEntry, ObjectEntry, What};
+use crate::format::catalog::{Entry, FileEntry, Home, NodeEntry, ObjectEntry, What};
 use crate::format::record::{Record, Stored};
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
@@ -22,12 +23,38 @@ pub struct Object {
     pub blocks: RwLock<Blocks>,
     /// Which of them have been checked.
     pub checked: Checked,
+    /// Bytes of all payloads.
+    stored: AtomicU64,
+}
+
+/// A file, a directory or a symbolic link, without its name.
+#[derive(Debug)]
+pub struct Node {
+    /// What the catalog says of it.
+    pub entry: NodeEntry,
+    /// Logical bytes of a file.
+    pub bytes: u64,
+}
+
+impl Node {
+    /// What it is as a file.
+    pub fn file(&self) -> Option<&FileEntry> {
+        match &self.entry.what {
+            What::File(file) => Some(file),
+            _ => None,
+        }
+    }
 }
 
 impl Object {
     /// Where its blocks begin and end.
     pub fn cut(&self) -> Cut {
         Cut { bytes: self.entry.bytes, block_bytes: self.entry.block_bytes }
+    }
+
+    /// Bytes of all its payloads.
+    pub fn stored(&self) -> u64 {
+        self.stored.load(Ordering::Relaxed)
     }
 
     /// Its data file, if it has one.
@@ -82,7 +109,8 @@ pub type Link = (EntryId, Arc<[u8]>);
 pub struct State {
     number: u32,
     created_at: u64,
-    nodes: HashMap<EntryId, Arc<NodeEntry>>,
+    nodes: HashMap<EntryId, Arc<Node>>,
+    parts: HashMap<ObjectId, EntryId>,
     directories: HashMap<EntryId, Directory>,
     links: HashMap<EntryId, Vec<Link>>,
     settings: HashMap<EntryId, BTreeMap<String, String>>,
@@ -102,12 +130,12 @@ impl State {
     }
 
     /// A node.
-    pub fn node(&self, id: EntryId) -> Option<&Arc<NodeEntry>> {
+    pub fn node(&self, id: EntryId) -> Option<&Arc<Node>> {
         self.nodes.get(&id)
     }
 
     /// All nodes, in no order.
-    pub fn nodes(&self) -> impl Iterator<Item = &Arc<NodeEntry>> {
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values()
     }
 
@@ -163,6 +191,24 @@ impl State {
         self.objects.values()
     }
 
+    /// The node of the tensor that an object of a container belongs to.
+    pub fn part_of(&self, object: ObjectId) -> Option<EntryId> {
+        self.parts.get(&object).copied()
+    }
+
+    /// The tensors of a container, in the order of its bytes.
+    pub fn parts(&self, container: &FileEntry) -> impl Iterator<Item = &Arc<Node>> {
+        container.objects.iter().filter_map(|object| self.nodes.get(self.parts.get(object)?))
+    }
+
+    /// Bytes of the payloads that are a file's own: those of its tensors, which are
+    /// files too, are not a container's.
+    pub fn stored(&self, file: &FileEntry) -> u64 {
+        let own = |object: &&ObjectId| !file.content.is_container() || !self.parts.contains_key(object);
+        let objects = file.objects.iter().filter(own).filter_map(|object| self.objects.get(object));
+        objects.map(|object| object.stored()).sum()
+    }
+
     /// The highest number that an entry, a name or a node has had.
     pub fn last_entry(&self) -> u64 {
         self.last_entry
@@ -179,14 +225,25 @@ impl State {
                 let cut = Cut { bytes: entry.bytes, block_bytes: entry.block_bytes };
                 let blocks = RwLock::default();
                 let checked = Checked::none(cut.blocks());
-                self.objects.insert(entry.id, Arc::new(Object { entry, blocks, checked }));
+                self.objects
+                    .insert(entry.id, Arc::new(Object { entry, blocks, checked, stored: AtomicU64::new(0) }));
             }
             Entry::Node(node) => {
                 self.last_entry = self.last_entry.max(node.id.0);
-                if node.what == What::Directory {
-                    self.directories.entry(node.id).or_default();
+                let mut bytes = 0;
+                match &node.what {
+                    What::Directory => {
+                        self.directories.entry(node.id).or_default();
+                    }
+                    What::Symlink(target) => bytes = target.len() as u64,
+                    What::File(file) => {
+                        bytes = self.bytes_of(file)?;
+                        if file.container.is_some() {
+                            self.parts.extend(file.objects.iter().map(|object| (*object, node.id)));
+                        }
+                    }
                 }
-                self.nodes.insert(node.id, Arc::new(node));
+                self.nodes.insert(node.id, Arc::new(Node { entry: node, bytes }));
             }
             Entry::NodeRemoved(id) => {
                 self.nodes.remove(&id);
@@ -256,10 +313,23 @@ impl State {
                 {
                     return Err(Error::corrupt(format!("a run of object {object} ends at block {end}")));
                 }
-                found.blocks.write().set_run(block, run, found.cut(), described_max)
+                let cut = found.cut();
+                let bytes = (cut.start(end as u32).min(cut.bytes)) - cut.start(block);
+                let mut blocks = found.blocks.write();
+                let before: u64 = match *blocks {
+                    Blocks::Unknown => 0,
+                    _ => (block..end as u32)
+                        .filter_map(|index| blocks.get(index, cut))
+                        .map(|block| u64::from(block.stored.len))
+                        .sum(),
+                };
+                blocks.set_run(block, run, cut, described_max)?;
+                found.stored.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+                Ok(())
             }
             Record::Delete { object } => {
                 self.objects.remove(&object);
+                self.parts.remove(&object);
                 Ok(())
             }
             Record::Delta { .. } | Record::Factor { .. } => {
@@ -299,7 +369,22 @@ impl State {
             return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
         }
         let block = Block { epoch: sequence, stored, since: since as u32 };
-        object.blocks.write().set(index, block, cut, described_max)
+        let mut blocks = object.blocks.write();
+        let before = blocks.get(index, cut).map_or(0, |block| block.stored.len);
+        blocks.set(index, block, cut, described_max)?;
+        object.stored.fetch_add(u64::from(stored.len).wrapping_sub(u64::from(before)), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Logical bytes of a file. Its objects stand in the log before it.
+    fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
+        let mut bytes: u64 = 0;
+        for id in &file.objects {
+            let object = self.known(*id)?;
+            let sum = bytes.checked_add(object.entry.bytes).filter(|sum| *sum <= i64::MAX as u64);
+            bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
+        }
+        Ok(bytes)
     }
 
     fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {

@@ -43,22 +43,14 @@ fn the_golden_batch_is_read_and_written() {
     for (number, (layout, selected, latency, aux, own_hash)) in expected.into_iter().enumerate() {
         assert_eq!(index.offsets[number], at as u64);
         let record = Record::borrow(&data[at..]).unwrap();
-        assert_eq!(
-            (record.header.layout, record.selected),
-            (layout, &selected[..])
-        );
+        assert_eq!((record.header.layout, record.selected), (layout, &selected[..]));
         assert_eq!(record.header.pipeline_latency_us, latency);
         assert_eq!(record.header.weights_range(), 6208..6240);
         assert_eq!(record.header.record_bytes(), 6242 + aux);
         assert_eq!(record.aux.len() as u64, aux);
         let vector: Vec<f32> = record.vector.iter().collect();
         assert_eq!(vector, vectors[number * 1536..][..1536]);
-        assert!(
-            record
-                .weights
-                .into_iter()
-                .eq(weights[number * 8..][..8].iter().copied())
-        );
+        assert!(record.weights.into_iter().eq(weights[number * 8..][..8].iter().copied()));
         match own_hash {
             Some(hash) => assert_eq!(record.header.content_hash, ContentHash::Own(hash)),
             None => record.verify().unwrap(),
@@ -88,30 +80,19 @@ fn a_record_is_borrowed_at_any_alignment_and_in_any_byte_order() {
             let shifted = [&vec![0xff; shift][..], &bytes, &[0xff; 9]].concat();
             let record = Record::borrow(&shifted[shift..]).unwrap();
             assert!(record.vector.iter().eq([1.5, -2.0, 3.25]));
-            assert_eq!(
-                (record.vector.get(1), record.vector.get(3)),
-                (Some(-2.0), None)
-            );
-            assert_eq!(
-                (record.weights.len(), record.weights.get(0)),
-                (1, Some(0.5))
-            );
+            assert_eq!((record.vector.get(1), record.vector.get(3)), (Some(-2.0), None));
+            assert_eq!((record.weights.len(), record.weights.get(0)), (1, Some(0.5)));
             assert_eq!((record.selected, record.aux), (&[0, 7][..], &b"aux"[..]));
-            assert_eq!(
-                record.vector.as_bytes().as_ptr(),
-                shifted[shift + 64..].as_ptr()
-            );
+            assert_eq!(record.vector.as_bytes().as_ptr(), shifted[shift + 64..].as_ptr());
         }
     }
 }
 
 #[test]
 fn a_header_is_written_as_it_was_read() {
-    for (layout, own_hash) in [
-        (Layout::One, Some(OWN_HASH)),
-        (Layout::TwoBig, None),
-        (Layout::TwoLittle, Some(1)),
-    ] {
+    for (layout, own_hash) in
+        [(Layout::One, Some(OWN_HASH)), (Layout::TwoBig, None), (Layout::TwoLittle, Some(1))]
+    {
         let bytes = small(layout, own_hash);
         let header = Header::parse(&bytes).unwrap();
         assert_eq!(header.write(), bytes[..64]);
@@ -135,10 +116,7 @@ fn changed(at: usize, value: &[u8]) -> CgebError {
 
 #[test]
 fn each_thing_that_can_be_wrong_is_its_own_error() {
-    assert_eq!(
-        changed(0, b"CGEX"),
-        CgebError::WrongMagic { found: *b"CGEX" }
-    );
+    assert_eq!(changed(0, b"CGEX"), CgebError::WrongMagic { found: *b"CGEX" });
     for version in [0, 3, 0xffff_u16] {
         let error = changed(4, &version.to_be_bytes());
         assert_eq!(error, CgebError::UnsupportedVersion { version });
@@ -149,10 +127,7 @@ fn each_thing_that_can_be_wrong_is_its_own_error() {
         assert_eq!(error, CgebError::UnsupportedFlags { version: 2, flags });
     }
     let version_one_with_flags = changed(4, &[0, 1]);
-    assert!(matches!(
-        version_one_with_flags,
-        CgebError::UnsupportedFlags { version: 1, .. }
-    ));
+    assert!(matches!(version_one_with_flags, CgebError::UnsupportedFlags { version: 1, .. }));
     assert_eq!(changed(15, &[1]), CgebError::ReservedNotZero { at: 15 });
     assert_eq!(changed(50, &[1]), CgebError::ReservedNotZero { at: 50 });
     assert!(matches!(changed(64, &[9]), CgebError::HashMismatch { .. }));
@@ -180,10 +155,7 @@ fn a_dimension_beyond_the_bytes_is_a_truncation() {
     bytes[32..48].fill(0);
     let needed = 64 + 4 * u64::from(u32::MAX) + 4 + 2;
     let present = bytes.len() as u64;
-    assert_eq!(
-        Record::borrow(&bytes).unwrap_err(),
-        CgebError::Truncated { needed, present }
-    );
+    assert_eq!(Record::borrow(&bytes).unwrap_err(), CgebError::Truncated { needed, present });
     assert_eq!(Header::parse(&bytes).unwrap().record_bytes(), needed);
 }
 
@@ -192,18 +164,11 @@ fn a_cut_or_a_flipped_bit_is_noticed_or_is_in_a_number_that_nothing_covers() {
     let bytes = small(Layout::TwoLittle, None);
     for damaged in damaged(&bytes, bytes.len()) {
         let outcome = Record::borrow(&damaged).and_then(|record| record.verify());
-        let differs = bytes
-            .iter()
-            .zip(&damaged)
-            .position(|(left, right)| left != right);
+        let differs = bytes.iter().zip(&damaged).position(|(left, right)| left != right);
         // The hash is not checked once its flag is gone, and covers neither the latency
         // nor how aux is encoded.
         let uncovered = matches!(differs, Some(7 | 24..32));
-        assert!(
-            uncovered || outcome.is_err(),
-            "{differs:?} of {}",
-            damaged.len()
-        );
+        assert!(uncovered || outcome.is_err(), "{differs:?} of {}", damaged.len());
     }
 }
 
@@ -220,33 +185,12 @@ fn what_version_1_or_the_header_cannot_say_is_not_written() {
         own_hash: Some(0),
     };
     assert_eq!(record.write().unwrap().len(), 64);
-    let hashed = NewRecord {
-        own_hash: None,
-        ..record
-    };
-    assert!(matches!(
-        hashed.write(),
-        Err(CgebError::UnsupportedFlags { .. })
-    ));
-    let packed = NewRecord {
-        aux_encoding: AuxEncoding::Lz4,
-        ..record
-    };
-    assert!(matches!(
-        packed.write(),
-        Err(CgebError::UnsupportedFlags { .. })
-    ));
-    let crowded = NewRecord {
-        weights: &[0.0; 256],
-        ..record
-    };
-    assert_eq!(
-        crowded.write(),
-        Err(CgebError::TooMany {
-            count: 256,
-            most: 255
-        })
-    );
+    let hashed = NewRecord { own_hash: None, ..record };
+    assert!(matches!(hashed.write(), Err(CgebError::UnsupportedFlags { .. })));
+    let packed = NewRecord { aux_encoding: AuxEncoding::Lz4, ..record };
+    assert!(matches!(packed.write(), Err(CgebError::UnsupportedFlags { .. })));
+    let crowded = NewRecord { weights: &[0.0; 256], ..record };
+    assert_eq!(crowded.write(), Err(CgebError::TooMany { count: 256, most: 255 }));
 }
 
 #[test]
@@ -258,45 +202,18 @@ fn each_thing_that_can_be_wrong_with_an_index_is_its_own_error() {
         Index::parse(&bytes).unwrap_err()
     };
     assert!(matches!(changed(3, b"B"), CgebError::WrongMagic { .. }));
-    assert_eq!(
-        changed(5, &[2]),
-        CgebError::UnsupportedVersion { version: 2 }
-    );
+    assert_eq!(changed(5, &[2]), CgebError::UnsupportedVersion { version: 2 });
     assert_eq!(changed(7, &[1]), CgebError::ReservedNotZero { at: 7 });
     for count in [4, u64::MAX, u64::MAX / 8, 1 << 61] {
         let error = changed(8, &count.to_be_bytes());
-        assert!(
-            matches!(error, CgebError::Truncated { present: 48, .. }),
-            "{error:?}"
-        );
+        assert!(matches!(error, CgebError::Truncated { present: 48, .. }), "{error:?}");
     }
-    assert!(matches!(
-        changed(15, &[2]),
-        CgebError::TrailingBytes {
-            end: 40,
-            present: 48
-        }
-    ));
-    assert!(matches!(
-        changed(39, &[1]),
-        CgebError::WrongOffset { number: 1, .. }
-    ));
-    assert!(matches!(
-        changed(38, &[0]),
-        CgebError::WrongOffset {
-            number: 1,
-            offset: 0
-        }
-    ));
+    assert!(matches!(changed(15, &[2]), CgebError::TrailingBytes { end: 40, present: 48 }));
+    assert!(matches!(changed(39, &[1]), CgebError::WrongOffset { number: 1, .. }));
+    assert!(matches!(changed(38, &[0]), CgebError::WrongOffset { number: 1, offset: 0 }));
     for damaged in damaged(&bytes, 0) {
-        assert!(matches!(
-            Index::parse(&damaged),
-            Err(CgebError::Truncated { .. })
-        ));
+        assert!(matches!(Index::parse(&damaged), Err(CgebError::Truncated { .. })));
     }
     let index = Index::parse(&bytes).unwrap();
-    assert!(matches!(
-        index.verify(0),
-        Err(CgebError::HashMismatch { .. })
-    ));
+    assert!(matches!(index.verify(0), Err(CgebError::HashMismatch { .. })));
 }

@@ -12,19 +12,14 @@ use std::path::Path;
 
 /// A golden file's bytes.
 fn golden(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden")
-        .join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The golden cases of one kind. There is at least one.
 fn cases(kind: &str) -> Vec<serde_json::Value> {
     let all: Vec<serde_json::Value> = serde_json::from_slice(&golden("cases.json")).unwrap();
-    let found: Vec<_> = all
-        .into_iter()
-        .filter(|case| case["kind"] == kind)
-        .collect();
+    let found: Vec<_> = all.into_iter().filter(|case| case["kind"] == kind).collect();
     assert!(!found.is_empty(), "no golden case of kind {kind}");
     found
 }
@@ -38,10 +33,7 @@ fn file(case: &serde_json::Value, key: &str) -> Vec<u8> {
 fn floats(bytes: &[u8]) -> Vec<f32> {
     let (values, rest) = bytes.as_chunks();
     assert!(rest.is_empty());
-    values
-        .iter()
-        .map(|value| f32::from_le_bytes(*value))
-        .collect()
+    values.iter().map(|value| f32::from_le_bytes(*value)).collect()
 }
 
 /// `bytes` cut off at every place, and with every bit of the first `flipped` bytes

@@ -8,21 +8,13 @@ use crate::damaged;
 
 /// A header of version 1 and 128 bytes, as `numpy.save` pads it.
 fn saved(dict: &str) -> Vec<u8> {
-    [
-        b"\x93NUMPY\x01\x00v\x00",
-        format!("{dict:<117}\n").as_bytes(),
-    ]
-    .concat()
+    [b"\x93NUMPY\x01\x00v\x00", format!("{dict:<117}\n").as_bytes()].concat()
 }
 
 /// A header with this version and dict and no padding.
 fn header(version: u8, dict: &[u8]) -> Vec<u8> {
     let length = u32::try_from(dict.len()).unwrap().to_le_bytes();
-    let length = if version == 1 {
-        &length[..2]
-    } else {
-        &length[..]
-    };
+    let length = if version == 1 { &length[..2] } else { &length[..] };
     [b"\x93NUMPY", &[version, 0][..], length, dict].concat()
 }
 
@@ -33,90 +25,18 @@ fn shape(dimensions: &[u64]) -> Shape {
 /// What numpy wrote, the element type, shape, whether in Fortran order, whether
 /// big-endian, and whether it is what this program writes.
 const SAVED: &[(&str, Dtype, &[u64], bool, bool)] = &[
-    (
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }",
-        Dtype::F32,
-        &[3, 4],
-        false,
-        false,
-    ),
-    (
-        "{'descr': '<f8', 'fortran_order': False, 'shape': (), }",
-        Dtype::F64,
-        &[],
-        false,
-        false,
-    ),
-    (
-        "{'descr': '<i8', 'fortran_order': False, 'shape': (0, 7), }",
-        Dtype::I64,
-        &[0, 7],
-        false,
-        false,
-    ),
-    (
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (5,), }",
-        Dtype::U8,
-        &[5],
-        false,
-        false,
-    ),
-    (
-        "{'descr': '|i1', 'fortran_order': False, 'shape': (5,), }",
-        Dtype::I8,
-        &[5],
-        false,
-        false,
-    ),
-    (
-        "{'descr': '|b1', 'fortran_order': False, 'shape': (5,), }",
-        Dtype::Bool,
-        &[5],
-        false,
-        false,
-    ),
-    (
-        "{'descr': '<V2', 'fortran_order': False, 'shape': (2, 2), }",
-        Dtype::Bf16,
-        &[2, 2],
-        false,
-        false,
-    ),
-    (
-        "{'descr': '<u2', 'fortran_order': False, 'shape': (1, 2, 3), }",
-        Dtype::U16,
-        &[1, 2, 3],
-        false,
-        false,
-    ),
-    (
-        "{'descr': '<i4', 'fortran_order': False, 'shape': (1, 1), }",
-        Dtype::I32,
-        &[1, 1],
-        false,
-        false,
-    ),
-    (
-        "{'descr': '<f2', 'fortran_order': True, 'shape': (3, 4), }",
-        Dtype::F16,
-        &[3, 4],
-        true,
-        false,
-    ),
-    (
-        "{'descr': '>f8', 'fortran_order': False, 'shape': (3, 4), }",
-        Dtype::F64,
-        &[3, 4],
-        false,
-        true,
-    ),
-    (
-        "{'descr': '<u4', 'fortran_order': True, 'shape': (2, 3), }",
-        Dtype::U32,
-        &[2, 3],
-        true,
-        false,
-    ),
+    ("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }", Dtype::F32, &[3, 4], false, false),
+    ("{'descr': '<f8', 'fortran_order': False, 'shape': (), }", Dtype::F64, &[], false, false),
+    ("{'descr': '<i8', 'fortran_order': False, 'shape': (0, 7), }", Dtype::I64, &[0, 7], false, false),
+    ("{'descr': '|u1', 'fortran_order': False, 'shape': (5,), }", Dtype::U8, &[5], false, false),
+    ("{'descr': '|i1', 'fortran_order': False, 'shape': (5,), }", Dtype::I8, &[5], false, false),
+    ("{'descr': '|b1', 'fortran_order': False, 'shape': (5,), }", Dtype::Bool, &[5], false, false),
+    ("{'descr': '<V2', 'fortran_order': False, 'shape': (2, 2), }", Dtype::Bf16, &[2, 2], false, false),
+    ("{'descr': '<u2', 'fortran_order': False, 'shape': (1, 2, 3), }", Dtype::U16, &[1, 2, 3], false, false),
+    ("{'descr': '<i4', 'fortran_order': False, 'shape': (1, 1), }", Dtype::I32, &[1, 1], false, false),
+    ("{'descr': '<f2', 'fortran_order': True, 'shape': (3, 4), }", Dtype::F16, &[3, 4], true, false),
+    ("{'descr': '>f8', 'fortran_order': False, 'shape': (3, 4), }", Dtype::F64, &[3, 4], false, true),
+    ("{'descr': '<u4', 'fortran_order': True, 'shape': (2, 3), }", Dtype::U32, &[2, 3], true, false),
 ];
 
 #[test]
@@ -124,13 +44,7 @@ fn what_numpy_wrote_is_read() {
     for &(dict, dtype, dimensions, fortran_order, big_endian) in SAVED {
         let bytes = saved(dict);
         assert_eq!(bytes.len(), 128);
-        let expected = Header {
-            dtype,
-            shape: shape(dimensions),
-            fortran_order,
-            big_endian,
-            data_start: 128,
-        };
+        let expected = Header { dtype, shape: shape(dimensions), fortran_order, big_endian, data_start: 128 };
         let size = dtype.bytes() * expected.shape.elements();
         assert_eq!(parse(&bytes, 128 + size).unwrap(), expected, "{dict}");
         for wrong in [127 + size, 129 + size, 0, u64::MAX] {
@@ -144,10 +58,7 @@ fn what_numpy_wrote_is_read() {
 fn what_numpy_wrote_is_written() {
     for &(dict, dtype, dimensions, fortran_order, big_endian) in SAVED {
         if !fortran_order && !big_endian {
-            assert_eq!(
-                write_header(dtype, &shape(dimensions), 64).unwrap(),
-                saved(dict)
-            );
+            assert_eq!(write_header(dtype, &shape(dimensions), 64).unwrap(), saved(dict));
         }
     }
 }
@@ -159,10 +70,7 @@ fn versions_2_and_3_are_read() {
     let third = b"\x93NUMPY\x03\x00t\x00\x00\x00{'descr': '<i2', 'fortran_order': False, 'shape': (3, 4), }                                                        \n";
     assert_eq!(parse(second, 128 + 48).unwrap().dtype, Dtype::U32);
     assert_eq!(parse(third, 128 + 24).unwrap().dtype, Dtype::I16);
-    let fourth = header(
-        4,
-        b"{'descr': '<u4', 'fortran_order': False, 'shape': (), }",
-    );
+    let fourth = header(4, b"{'descr': '<u4', 'fortran_order': False, 'shape': (), }");
     let error = parse(&fourth, fourth.len() as u64 + 4).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
 }
@@ -171,27 +79,16 @@ fn versions_2_and_3_are_read() {
 fn elements_that_no_tensor_has_are_unsupported() {
     // As numpy wrote them: float8_e4m3fn and int4, float8_e5m2, complex, texts, a record
     // array, dates; objects.
-    for descr in [
-        "'<V1'",
-        "'<f1'",
-        "'<c8'",
-        "'|S3'",
-        "'<U3'",
-        "[('a', '<f4'), ('b', '<i2')]",
-        "'<M8[s]'",
-        "'|O'",
-    ] {
+    for descr in
+        ["'<V1'", "'<f1'", "'<c8'", "'|S3'", "'<U3'", "[('a', '<f4'), ('b', '<i2')]", "'<M8[s]'", "'|O'"]
+    {
         let dict = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': (2,), }}");
         let bytes = saved(&dict);
         let error = parse(&bytes, bytes.len() as u64 + 2).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }
-    let nine =
-        saved("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 1, 1, 1, 1, 1, 1, 1, 1), }");
-    assert_eq!(
-        parse(&nine, 129).unwrap_err().kind(),
-        ErrorKind::Unsupported
-    );
+    let nine = saved("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 1, 1, 1, 1, 1, 1, 1, 1), }");
+    assert_eq!(parse(&nine, 129).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]
@@ -204,11 +101,7 @@ fn a_dict_that_python_reads_the_same_is_read() {
     ] {
         let bytes = header(1, dict.as_bytes());
         let found = parse(&bytes, bytes.len() as u64 + 24).unwrap();
-        assert_eq!(
-            (found.dtype, found.shape),
-            (Dtype::F32, shape(&[2, 3])),
-            "{dict}"
-        );
+        assert_eq!((found.dtype, found.shape), (Dtype::F32, shape(&[2, 3])), "{dict}");
     }
 }
 
@@ -247,13 +140,9 @@ fn a_dict_that_numpy_refuses_is_invalid() {
 
 #[test]
 fn fortran_order_matters_only_with_two_long_dimensions() {
-    for (dimensions, plain) in [
-        (&[][..], true),
-        (&[5], true),
-        (&[1, 5, 1], true),
-        (&[2, 0, 3], true),
-        (&[2, 1, 2], false),
-    ] {
+    for (dimensions, plain) in
+        [(&[][..], true), (&[5], true), (&[1, 5, 1], true), (&[2, 0, 3], true), (&[2, 1, 2], false)]
+    {
         let header = Header {
             dtype: Dtype::F32,
             shape: shape(dimensions),

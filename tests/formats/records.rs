@@ -14,10 +14,7 @@ fn scaled(scale: f32, pairs: &[(u16, i16)]) -> Delta {
         object: OBJECT,
         block: 3,
         base_epoch: 42,
-        changes: Changes::Scaled {
-            scale,
-            pairs: pairs.to_vec(),
-        },
+        changes: Changes::Scaled { scale, pairs: pairs.to_vec() },
     }
 }
 
@@ -47,9 +44,7 @@ fn a_delta_is_rounded_after_the_multiplication_and_after_the_addition() {
     let (value, scale) = (3_i16, 0.1_f32);
     let product = f32::from(value) * scale;
     let mut block = (-product).to_le_bytes();
-    scaled(scale, &[(0, value)])
-        .apply(Dtype::F32, &mut block)
-        .unwrap();
+    scaled(scale, &[(0, value)]).apply(Dtype::F32, &mut block).unwrap();
     assert_eq!(f32::from_le_bytes(block), 0.0);
     assert_ne!(f32::from(value).mul_add(scale, -product), 0.0);
 }
@@ -100,11 +95,7 @@ fn the_golden_factors_are_read_multiplied_and_written() {
     for case in cases("factor_record") {
         let record = file(&case, "record");
         let factor = Factor::parse(&record).unwrap();
-        let FactorShape {
-            rows,
-            columns,
-            rank,
-        } = factor.shape();
+        let FactorShape { rows, columns, rank } = factor.shape();
         assert_eq!((rows, columns, rank), (6, 5, 2));
         assert_eq!(factor.block, WHOLE_TENSOR);
         assert_eq!(factor.write(), record);
@@ -159,20 +150,13 @@ fn factors_larger_than_their_record_are_refused_before_anything_is_allocated() {
 
 #[test]
 fn factors_that_are_not_finite_are_refused() {
-    let shape = FactorShape {
-        rows: 1,
-        columns: 1,
-        rank: 1,
-    };
+    let shape = FactorShape { rows: 1, columns: 1, rank: 1 };
     let make = |scale| Factor::new(OBJECT, 0, shape, vec![1.0], vec![scale], vec![1.0]);
     assert!(make(2.0).is_ok());
     assert!(make(f32::INFINITY).is_err());
     let mut record = make(2.0).unwrap().write();
     record[36..40].copy_from_slice(&f32::NAN.to_le_bytes());
-    assert_eq!(
-        Factor::parse(&record).unwrap_err().kind(),
-        ErrorKind::Corrupt
-    );
+    assert_eq!(Factor::parse(&record).unwrap_err().kind(), ErrorKind::Corrupt);
     assert!(Factor::new(OBJECT, 0, shape, vec![1.0; 2], vec![1.0], vec![1.0]).is_err());
 }
 

@@ -96,13 +96,7 @@ impl Avx2 {
     #[inline(always)]
     fn halves(self, bytes: &[u8; 32]) -> [__m128i; 2] {
         let both = self.read(bytes);
-        with_proof!(
-            self,
-            [
-                _mm256_castsi256_si128(both),
-                _mm256_extracti128_si256::<1>(both)
-            ]
-        )
+        with_proof!(self, [_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both)])
     }
 
     #[inline(always)]
@@ -162,17 +156,13 @@ impl Kernel for Avx2 {
 
     #[inline(always)]
     fn load_f16(self, bytes: &[u8; 32]) -> [__m256; 2] {
-        self.halves(bytes)
-            .map(|eight| with_proof!(self, _mm256_cvtph_ps(eight)))
+        self.halves(bytes).map(|eight| with_proof!(self, _mm256_cvtph_ps(eight)))
     }
 
     #[inline(always)]
     fn load_bf16(self, bytes: &[u8; 32]) -> [__m256; 2] {
         self.halves(bytes).map(|eight| {
-            with_proof!(
-                self,
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(eight)))
-            )
+            with_proof!(self, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(eight))))
         })
     }
 
@@ -202,10 +192,7 @@ impl Kernel for Avx2 {
             })
         });
         // Packing works in 128-bit halves: the middle quarters change places after it.
-        let rounded = with_proof!(
-            self,
-            _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(a, b))
-        );
+        let rounded = with_proof!(self, _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(a, b)));
         self.write(rounded, bytes);
     }
 
@@ -242,9 +229,7 @@ impl Kernel for Avx2 {
     #[inline(always)]
     fn less(self, a: [__m256; 2], b: [__m256; 2]) -> u16 {
         let [low, high] = self
-            .pairs(a, b, |a, b| {
-                with_proof!(self, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b))
-            })
+            .pairs(a, b, |a, b| with_proof!(self, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)))
             .map(|lanes| with_proof!(self, _mm256_movemask_ps(lanes)));
         (low | high << 8) as u16
     }
@@ -258,13 +243,7 @@ impl Kernel for Avx2 {
                 _mm256_castsi256_ps(_mm256_cmpeq_epi32(bits, lanes))
             })
         });
-        with_proof!(
-            self,
-            [
-                _mm256_blendv_ps(clear[0], set[0], low),
-                _mm256_blendv_ps(clear[1], set[1], high)
-            ]
-        )
+        with_proof!(self, [_mm256_blendv_ps(clear[0], set[0], low), _mm256_blendv_ps(clear[1], set[1], high)])
     }
 
     #[inline(always)]
@@ -293,10 +272,7 @@ impl Kernel for Avx2 {
     #[inline(always)]
     fn largest(self, values: [__m256; 2]) -> f32 {
         with_proof!(self, {
-            let [a, b] = [
-                _mm256_castps_si256(values[0]),
-                _mm256_castps_si256(values[1]),
-            ];
+            let [a, b] = [_mm256_castps_si256(values[0]), _mm256_castps_si256(values[1])];
             let eight = _mm256_max_epi32(a, b);
             let upper = _mm256_extracti128_si256::<1>(eight);
             let four = _mm_max_epi32(_mm256_castsi256_si128(eight), upper);
@@ -339,8 +315,7 @@ impl Kernel for Avx2 {
         let runs = |number: usize| {
             // SAFETY: `quarter` is at most 8 * BITS - 16, so the sixteen bytes are in
             // the slice, whose length was just seen; every x86_64 has SSE2.
-            let bytes =
-                unsafe { _mm_loadu_si128(stream.as_ptr().add(quarter(BITS, number)).cast()) };
+            let bytes = unsafe { _mm_loadu_si128(stream.as_ptr().add(quarter(BITS, number)).cast()) };
             let split = self.read_half(&Shuffles::<BITS>::SPLIT[number]);
             with_proof!(self, _mm_shuffle_epi8(bytes, split))
         };
@@ -379,11 +354,8 @@ impl Kernel for Avx2 {
         for (number, lanes) in runs.into_iter().enumerate() {
             let [low, high] = with_proof!(
                 self,
-                [
-                    _mm256_castsi256_si128(lanes),
-                    _mm256_extracti128_si256::<1>(lanes)
-                ]
-                .map(|run| _mm_shuffle_epi8(run, join))
+                [_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes)]
+                    .map(|run| _mm_shuffle_epi8(run, join))
             );
             for (quarter, run) in [(2 * number, low), (2 * number + 1, high)] {
                 if let Some(bytes) = bytes[2 * BITS * quarter..].first_chunk_mut() {
@@ -404,13 +376,7 @@ impl Kernel for Avx2 {
             )
         };
         let [a, b] = codes.map(|lanes| {
-            with_proof!(
-                self,
-                [
-                    _mm256_castsi256_si128(lanes),
-                    _mm256_extracti128_si256::<1>(lanes)
-                ]
-            )
+            with_proof!(self, [_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes)])
         });
         [widen(a[0]), widen(a[1]), widen(b[0]), widen(b[1])]
     }
@@ -419,9 +385,8 @@ impl Kernel for Avx2 {
     fn bytes_of(self, values: Group<Self>) -> [__m256i; 2] {
         [[values[0], values[1]], [values[2], values[3]]].map(|half| {
             with_proof!(self, {
-                let [a, b] = half.map(|[low, high]| {
-                    _mm256_packs_epi32(_mm256_cvtps_epi32(low), _mm256_cvtps_epi32(high))
-                });
+                let [a, b] = half
+                    .map(|[low, high]| _mm256_packs_epi32(_mm256_cvtps_epi32(low), _mm256_cvtps_epi32(high)));
                 // Packing works in 128-bit halves: fours of bytes go back into order.
                 let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
                 _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), order)

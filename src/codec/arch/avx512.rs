@@ -135,10 +135,7 @@ impl Kernel for Avx512 {
     #[inline(always)]
     fn load_bf16(self, bytes: &[u8; 32]) -> __m512 {
         let bits = self.read_half(bytes);
-        with_proof!(
-            self,
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
-        )
+        with_proof!(self, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))))
     }
 
     #[inline(always)]
@@ -227,10 +224,7 @@ impl Kernel for Avx512 {
 
     #[inline(always)]
     fn largest(self, values: __m512) -> f32 {
-        with_proof!(
-            self,
-            f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(values)))
-        )
+        with_proof!(self, f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(values))))
     }
 
     #[inline(always)]
@@ -253,9 +247,7 @@ impl Kernel for Avx512 {
         assert_eq!(stream.len(), 8 * BITS);
         // SAFETY: the mask admits the 8 * BITS bytes that the slice was just seen to
         // have, no more are touched; `self` proves AVX-512.
-        let packed = unsafe {
-            _mm512_maskz_loadu_epi8(Permutations::<BITS>::STREAM, stream.as_ptr().cast())
-        };
+        let packed = unsafe { _mm512_maskz_loadu_epi8(Permutations::<BITS>::STREAM, stream.as_ptr().cast()) };
         if BITS == 8 {
             return packed;
         }
@@ -290,11 +282,7 @@ impl Kernel for Avx512 {
         // SAFETY: the mask admits the 8 * BITS bytes that the slice was just seen to
         // have, no more are touched; `self` proves AVX-512.
         unsafe {
-            _mm512_mask_storeu_epi8(
-                stream.as_mut_ptr().cast(),
-                Permutations::<BITS>::STREAM,
-                packed,
-            );
+            _mm512_mask_storeu_epi8(stream.as_mut_ptr().cast(), Permutations::<BITS>::STREAM, packed);
         }
     }
 
