@@ -112,7 +112,8 @@ fn candidate<K: Kernel>(source: &Source<K>, scales: [f32; 2]) -> Candidate<K> {
     let mut products = source.values;
     let mut flags = 0;
     for (i, lanes) in source.values.into_iter().enumerate() {
-        let [first, second] = scales.map(|scale| Nearest::divide(kernel, lanes, scale));
+        let first = Nearest::divide(kernel, lanes, scales[0]);
+        let second = Nearest::divide(kernel, lanes, scales[1]);
         let mask = kernel.less(second.distance, first.distance);
         flags |= u64::from(mask) << (16 * i);
         codes[i] = kernel.select(mask, second.codes, first.codes);
@@ -178,7 +179,8 @@ fn refit<K: Kernel>(scaled: &Scaled<K>, scales: [f32; 2]) -> (f32, [f32; 2]) {
     let zero = kernel.splat(0.0);
     let (mut errors, mut products, mut squares) = (zero, [zero; 2], [zero; 2]);
     for lanes in scaled.values {
-        let [first, second] = scales.map(|scale| Nearest::divide(kernel, lanes, scale));
+        let first = Nearest::divide(kernel, lanes, scales[0]);
+        let second = Nearest::divide(kernel, lanes, scales[1]);
         let mask = kernel.less(second.distance, first.distance);
         let distance = kernel.select(mask, second.distance, first.distance);
         errors = kernel.add(errors, kernel.mul(distance, distance));
