@@ -201,9 +201,11 @@ impl Kernel for Scalar {
 
     #[inline(always)]
     fn larger_magnitude(self, a: Lanes, b: Lanes) -> Lanes {
-        // The bits of positive floats are ordered as the floats are.
+        // The bits of positive floats are ordered as the floats are. Signed integers:
+        // every processor compares vectors of these.
         each(a, b, |a, b| {
-            f32::from_bits(a.abs().to_bits().max(b.abs().to_bits()))
+            let bits = |value: f32| value.abs().to_bits().cast_signed();
+            f32::from_bits(bits(a).max(bits(b)).cast_unsigned())
         })
     }
 
