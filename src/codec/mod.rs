@@ -1,1 +1,119 @@
-//! Numbers to packed codes and back.
+//! Numbers to packed codes and back: pure functions of bytes.
+//!
+//! Values are cut into groups of [`GROUP_LEN`], the last of a block may be shorter. A
+//! group is its scale and its codes ([`payload_len`] has the sizes); a value is read as
+//! `code * scale` in f32, rounded to the element type. Codes of 8 bits are signed
+//! bytes; those of 7, 5 and 3 bits are `code + q`, `q` = 63, 15, 3, in a stream that
+//! begins with the least significant bit.
+//!
+//! One decoder reads what every encoder writes. [`InstructionSet`] says what runs; all
+//! sets give the same bytes.
+
+mod arch;
+mod best;
+mod decode;
+mod element;
+mod encode;
+mod magnitude;
+mod payload;
+mod stream;
+mod two_level;
+
+pub use arch::InstructionSet;
+pub use encode::{Encoded, NotEncodable};
+pub use payload::{group_offset, payload_len};
+pub use stream::stream_len;
+
+use crate::model::{Dtype, Encoder, Error, Result, Tier};
+#[cfg(doc)]
+use crate::model::{ErrorKind, GROUP_LEN};
+
+/// Decodes a whole block of `elements` elements into `out`, without allocating.
+///
+/// Errors: [`ErrorKind::Corrupt`] where `payload` has another length than
+/// [`payload_len`] says or a scale is not finite (`out` may have been written in part);
+/// [`ErrorKind::Invalid`] for a type that is never quantized, a tier without codes, or
+/// an `out` that is not `elements` elements long.
+pub fn decode(
+    tier: Tier,
+    dtype: Dtype,
+    payload: &[u8],
+    elements: usize,
+    out: &mut [u8],
+) -> Result<()> {
+    let out_len = u64::try_from(elements)
+        .ok()
+        .and_then(|elements| dtype.bytes_of(elements));
+    if u64::try_from(out.len()).ok() != out_len {
+        return Err(Error::invalid(format!(
+            "room for {} bytes where {elements} elements of {dtype} are to be decoded",
+            out.len()
+        )));
+    }
+    decode_groups(tier, dtype, payload, out)
+}
+
+/// Decodes consecutive groups of a block, as many as `out` has room for: whole groups,
+/// but for a block's last one, which may be short.
+///
+/// `payload` is exactly the bytes of those groups: from [`group_offset`] of the first
+/// to that of the one behind the last, or to the payload's end. Errors: as [`decode`],
+/// group numbers counted from the first one given.
+pub fn decode_groups(tier: Tier, dtype: Dtype, payload: &[u8], out: &mut [u8]) -> Result<()> {
+    InstructionSet::detected().decode_groups(tier, dtype, payload, out)
+}
+
+/// Appends to `out` the payload of a block: `raw`, little-endian elements of `dtype`.
+///
+/// Where the block must stay exact, `out` is left as it was and the inner error says
+/// why. Errors: [`ErrorKind::Invalid`] for a type that is never quantized, a tier
+/// without codes, or a `raw` that is not a whole number of elements.
+pub fn encode(
+    tier: Tier,
+    encoder: Encoder,
+    dtype: Dtype,
+    raw: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Result<Encoded, NotEncodable>> {
+    InstructionSet::detected().encode(tier, encoder, dtype, raw, out)
+}
+
+/// The largest magnitude of `values`: 0 where there are none, a NaN where one is.
+pub fn max_abs(values: &[f32]) -> f32 {
+    InstructionSet::detected().max_abs(values)
+}
+
+/// Packs signed codes of `bits` bits (3, 5, 7 or 8) into `stream`, whose length must be
+/// [`stream_len`]; unused bits of the last byte are zero.
+///
+/// Errors: [`ErrorKind::Invalid`] for other bits or lengths, or a code out of range.
+pub fn pack(bits: u8, codes: &[i8], stream: &mut [u8]) -> Result<()> {
+    InstructionSet::detected().pack(bits, codes, stream)
+}
+
+/// The reverse of [`pack`]: as many signed codes as `codes` holds.
+///
+/// Errors: [`ErrorKind::Invalid`] for other bits or lengths.
+pub fn unpack(bits: u8, stream: &[u8], codes: &mut [i8]) -> Result<()> {
+    InstructionSet::detected().unpack(bits, stream, codes)
+}
+
+/// The name of the set that these functions use: `avx512`, `avx2` or `scalar`.
+pub fn instruction_set() -> &'static str {
+    InstructionSet::detected().name()
+}
+
+/// The code that absmax gives the largest magnitude: 127, 63, 15, 3.
+const fn largest_code(bits: usize) -> i8 {
+    ((1u8 << (bits - 1)) - 1) as i8
+}
+
+/// The least and the largest code of `bits` bits.
+fn code_range(bits: usize) -> (i8, i8) {
+    let largest = largest_code(bits);
+    if bits == 8 {
+        (i8::MIN, largest)
+    } else {
+        (-largest, largest + 1)
+    }
+}

@@ -1,0 +1,375 @@
+//! AVX-512 with byte permutations (F, BW, DQ, VL, VBMI): Ice Lake, Zen 4 and later.
+
+use std::arch::x86_64::*;
+
+use super::{Group, Job, Kernel};
+
+/// Proof that the processor has the set: made by [`Avx512::detect`] only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Avx512(());
+
+impl Avx512 {
+    /// The proof, where the processor and the system have all of the set.
+    pub(super) fn detect() -> Option<Avx512> {
+        let has_all = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vbmi");
+        has_all.then_some(Avx512(()))
+    }
+}
+
+/// Calls an intrinsic that touches registers only: what it needs is the set.
+macro_rules! with_proof {
+    ($proof:ident, $call:expr) => {{
+        let Avx512(()) = $proof;
+        // SAFETY: an `Avx512` exists only where `detect` found every feature that
+        // intrinsics in this file need, and the call reads and writes no memory.
+        unsafe { $call }
+    }};
+}
+
+/// A permutation that gives each 64-bit lane the bytes of eight codes.
+const fn split(bits: usize) -> [u8; 64] {
+    let mut index = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        // Past a lane's own bytes any byte will do: its bits are masked off.
+        let at = i / 8 * bits + i % 8;
+        index[i] = if at < 8 * bits { at as u8 } else { 0 };
+        i += 1;
+    }
+    index
+}
+
+/// A permutation that closes the gaps between lanes of `bits` bytes.
+const fn join(bits: usize) -> [u8; 64] {
+    let mut index = [0; 64];
+    let mut i = 0;
+    while i < 8 * bits {
+        index[i] = (i / bits * 8 + i % bits) as u8;
+        i += 1;
+    }
+    index
+}
+
+/// Where each of a lane's eight codes begins.
+const fn starts(bits: usize) -> [u8; 64] {
+    let mut shifts = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        shifts[i] = (i % 8 * bits) as u8;
+        i += 1;
+    }
+    shifts
+}
+
+/// The permutations of streams of `BITS` bits.
+struct Permutations<const BITS: usize>;
+
+impl<const BITS: usize> Permutations<BITS> {
+    const SPLIT: [u8; 64] = split(BITS);
+    const JOIN: [u8; 64] = join(BITS);
+    const STARTS: [u8; 64] = starts(BITS);
+    const STREAM: __mmask64 = u64::MAX >> (64 - 8 * BITS);
+}
+
+// Functions of the set, not closures: these would be compiled without it.
+
+/// Sixteen signed bytes as f32.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn widen(codes: __m128i) -> __m512 {
+    _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))
+}
+
+/// Sixteen whole numbers as signed bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn narrow(values: __m512) -> __m128i {
+    _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(values))
+}
+
+/// Eight differences in f64, counted into their maxima and the sums of squares.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn more_difference(largest: __m512d, sums: __m512d, a: __m256, b: __m256) -> (__m512d, __m512d) {
+    let difference = _mm512_sub_pd(_mm512_cvtps_pd(a), _mm512_cvtps_pd(b));
+    let largest = _mm512_max_pd(largest, _mm512_abs_pd(difference));
+    (
+        largest,
+        _mm512_add_pd(sums, _mm512_mul_pd(difference, difference)),
+    )
+}
+
+impl Avx512 {
+    #[inline(always)]
+    fn read(self, bytes: &[u8; 64]) -> __m512i {
+        // SAFETY: the reference covers the 64 bytes; `self` proves AVX-512.
+        unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn write(self, value: __m512i, bytes: &mut [u8; 64]) {
+        // SAFETY: the reference covers the 64 bytes; `self` proves AVX-512.
+        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), value) }
+    }
+
+    #[inline(always)]
+    fn read_half(self, bytes: &[u8; 32]) -> __m256i {
+        // SAFETY: the reference covers the 32 bytes; `self` proves AVX-512, hence AVX.
+        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn write_half(self, value: __m256i, bytes: &mut [u8; 32]) {
+        // SAFETY: the reference covers the 32 bytes; `self` proves AVX-512, hence AVX.
+        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), value) }
+    }
+}
+
+impl Kernel for Avx512 {
+    type Lanes = __m512;
+    type Bytes = __m512i;
+
+    #[inline]
+    fn run<J: Job>(self, job: J) -> J::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+        fn compiled<J: Job>(kernel: Avx512, job: J) -> J::Output {
+            job.run(kernel)
+        }
+        // SAFETY: `self` proves that the processor has the features.
+        unsafe { compiled(self, job) }
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        with_proof!(self, _mm512_set1_ps(value))
+    }
+
+    #[inline(always)]
+    fn load_f32(self, bytes: &[u8; 64]) -> __m512 {
+        let bits = self.read(bytes);
+        with_proof!(self, _mm512_castsi512_ps(bits))
+    }
+
+    #[inline(always)]
+    fn load_f16(self, bytes: &[u8; 32]) -> __m512 {
+        let bits = self.read_half(bytes);
+        with_proof!(self, _mm512_cvtph_ps(bits))
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, bytes: &[u8; 32]) -> __m512 {
+        let bits = self.read_half(bytes);
+        with_proof!(
+            self,
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
+        )
+    }
+
+    #[inline(always)]
+    fn store_f32(self, values: __m512, bytes: &mut [u8; 64]) {
+        self.write(with_proof!(self, _mm512_castps_si512(values)), bytes);
+    }
+
+    #[inline(always)]
+    fn store_f16(self, values: __m512, bytes: &mut [u8; 32]) {
+        let bits = with_proof!(self, _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values));
+        self.write_half(bits, bytes);
+    }
+
+    #[inline(always)]
+    fn store_bf16(self, values: __m512, bytes: &mut [u8; 32]) {
+        let rounded = with_proof!(self, {
+            let bits = _mm512_castps_si512(values);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+            _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half)))
+        });
+        self.write_half(rounded, bytes);
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        with_proof!(self, _mm512_add_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        with_proof!(self, _mm512_sub_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        with_proof!(self, _mm512_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        with_proof!(self, _mm512_div_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        with_proof!(self, _mm512_min_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        with_proof!(self, _mm512_max_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn less(self, a: __m512, b: __m512) -> u16 {
+        with_proof!(self, _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b))
+    }
+
+    #[inline(always)]
+    fn select(self, mask: u16, set: __m512, clear: __m512) -> __m512 {
+        with_proof!(self, _mm512_mask_blend_ps(mask, clear, set))
+    }
+
+    #[inline(always)]
+    fn sum(self, values: __m512) -> f32 {
+        with_proof!(self, {
+            let upper = _mm512_extractf32x8_ps::<1>(values);
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(values), upper);
+            let upper = _mm256_extractf128_ps::<1>(eight);
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), upper);
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        })
+    }
+
+    #[inline(always)]
+    fn difference(self, a: Group<Self>, b: Group<Self>) -> (f64, f64) {
+        with_proof!(self, {
+            let (mut largest, mut sums) = (_mm512_setzero_pd(), _mm512_setzero_pd());
+            for i in 0..4 {
+                let (low_a, low_b) = (_mm512_castps512_ps256(a[i]), _mm512_castps512_ps256(b[i]));
+                (largest, sums) = more_difference(largest, sums, low_a, low_b);
+                let high_a = _mm512_extractf32x8_ps::<1>(a[i]);
+                let high_b = _mm512_extractf32x8_ps::<1>(b[i]);
+                (largest, sums) = more_difference(largest, sums, high_a, high_b);
+            }
+            let four = _mm256_add_pd(
+                _mm512_castpd512_pd256(sums),
+                _mm512_extractf64x4_pd::<1>(sums),
+            );
+            let two = _mm_add_pd(
+                _mm256_castpd256_pd128(four),
+                _mm256_extractf128_pd::<1>(four),
+            );
+            let sum = _mm_add_sd(two, _mm_unpackhi_pd(two, two));
+            (_mm512_reduce_max_pd(largest), _mm_cvtsd_f64(sum))
+        })
+    }
+
+    #[inline(always)]
+    fn larger_magnitude(self, a: __m512, b: __m512) -> __m512 {
+        with_proof!(self, {
+            let positive = _mm512_set1_epi32(i32::MAX);
+            let a = _mm512_and_si512(_mm512_castps_si512(a), positive);
+            let b = _mm512_and_si512(_mm512_castps_si512(b), positive);
+            _mm512_castsi512_ps(_mm512_max_epi32(a, b))
+        })
+    }
+
+    #[inline(always)]
+    fn largest(self, values: __m512) -> f32 {
+        with_proof!(
+            self,
+            f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(values)))
+        )
+    }
+
+    #[inline(always)]
+    fn load_bytes(self, bytes: &[u8; 64]) -> __m512i {
+        self.read(bytes)
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, codes: __m512i, bytes: &mut [u8; 64]) {
+        self.write(codes, bytes);
+    }
+
+    #[inline(always)]
+    fn shift_codes(self, codes: __m512i, offset: i8) -> __m512i {
+        with_proof!(self, _mm512_add_epi8(codes, _mm512_set1_epi8(offset)))
+    }
+
+    #[inline(always)]
+    fn expand<const BITS: usize>(self, stream: &[u8]) -> __m512i {
+        assert_eq!(stream.len(), 8 * BITS);
+        // SAFETY: the mask admits the 8 * BITS bytes that the slice was just seen to
+        // have, no more are touched; `self` proves AVX-512.
+        let packed = unsafe {
+            _mm512_maskz_loadu_epi8(Permutations::<BITS>::STREAM, stream.as_ptr().cast())
+        };
+        if BITS == 8 {
+            return packed;
+        }
+        let split = self.read(&Permutations::<BITS>::SPLIT);
+        let starts = self.read(&Permutations::<BITS>::STARTS);
+        with_proof!(self, {
+            let lanes = _mm512_permutexvar_epi8(split, packed);
+            let codes = _mm512_multishift_epi64_epi8(starts, lanes);
+            _mm512_and_si512(codes, _mm512_set1_epi8(((1 << BITS) - 1) as i8))
+        })
+    }
+
+    #[inline(always)]
+    fn compress<const BITS: usize>(self, codes: __m512i, stream: &mut [u8]) {
+        assert_eq!(stream.len(), 8 * BITS);
+        let join = self.read(&Permutations::<BITS>::JOIN);
+        let packed = with_proof!(self, {
+            if BITS == 8 {
+                codes
+            } else {
+                // Pairs: a + b * 2^BITS, of bytes, then of 16-bit lanes, then of halves.
+                let second = _mm512_set1_epi16(1 | 1 << (BITS + 8));
+                let pairs = _mm512_maddubs_epi16(second, codes);
+                let second = _mm512_set1_epi32(1 | 1 << (2 * BITS + 16));
+                let fours = _mm512_madd_epi16(pairs, second);
+                let low = _mm512_and_si512(fours, _mm512_set1_epi64((1 << (4 * BITS)) - 1));
+                let high = _mm512_slli_epi64::<32>(_mm512_srli_epi64::<32>(fours));
+                let high = _mm512_srlv_epi64(high, _mm512_set1_epi64(32 - 4 * BITS as i64));
+                _mm512_permutexvar_epi8(join, _mm512_or_si512(low, high))
+            }
+        });
+        // SAFETY: the mask admits the 8 * BITS bytes that the slice was just seen to
+        // have, no more are touched; `self` proves AVX-512.
+        unsafe {
+            _mm512_mask_storeu_epi8(
+                stream.as_mut_ptr().cast(),
+                Permutations::<BITS>::STREAM,
+                packed,
+            );
+        }
+    }
+
+    #[inline(always)]
+    fn lanes_of(self, codes: __m512i) -> Group<Self> {
+        with_proof!(
+            self,
+            [
+                widen(_mm512_castsi512_si128(codes)),
+                widen(_mm512_extracti32x4_epi32::<1>(codes)),
+                widen(_mm512_extracti32x4_epi32::<2>(codes)),
+                widen(_mm512_extracti32x4_epi32::<3>(codes)),
+            ]
+        )
+    }
+
+    #[inline(always)]
+    fn bytes_of(self, values: Group<Self>) -> __m512i {
+        with_proof!(self, {
+            let low = _mm512_castsi128_si512(narrow(values[0]));
+            let low = _mm512_inserti32x4::<1>(low, narrow(values[1]));
+            let low = _mm512_inserti32x4::<2>(low, narrow(values[2]));
+            _mm512_inserti32x4::<3>(low, narrow(values[3]))
+        })
+    }
+}

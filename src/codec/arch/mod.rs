@@ -1,0 +1,199 @@
+//! Instruction sets: what the codecs ask of one, and which the processor has.
+//!
+//! A codec is written once, as a [`Job`] over any [`Kernel`]; each set compiles it
+//! with its own instructions. Every operation is defined to the bit, the order of
+//! sums included, so that all sets give the same bytes.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx2_codes;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+use avx512::Avx512;
+use scalar::Scalar;
+
+/// Values in one vector of [`Kernel::Lanes`].
+pub(super) const LANES: usize = 16;
+
+/// The values of one group, in vectors.
+pub(super) type Group<K> = [<K as Kernel>::Lanes; 4];
+
+const _: () = assert!(4 * LANES == crate::model::GROUP_LEN);
+
+/// The operations of one instruction set. A value of the type proves that the
+/// processor has the set.
+pub(super) trait Kernel: Copy {
+    /// Sixteen f32 values.
+    type Lanes: Copy;
+    /// The 64 codes of a group, a byte each.
+    type Bytes: Copy;
+
+    /// Runs `job` compiled for this set.
+    fn run<J: Job>(self, job: J) -> J::Output;
+
+    /// `value` in every lane.
+    fn splat(self, value: f32) -> Self::Lanes;
+    /// Sixteen little-endian f32 values.
+    fn load_f32(self, bytes: &[u8; 64]) -> Self::Lanes;
+    /// Sixteen little-endian f16 values.
+    fn load_f16(self, bytes: &[u8; 32]) -> Self::Lanes;
+    /// Sixteen little-endian bf16 values.
+    fn load_bf16(self, bytes: &[u8; 32]) -> Self::Lanes;
+    /// The values as little-endian f32.
+    fn store_f32(self, values: Self::Lanes, bytes: &mut [u8; 64]);
+    /// The values, none a NaN, as little-endian f16, ties to even.
+    fn store_f16(self, values: Self::Lanes, bytes: &mut [u8; 32]);
+    /// The values, none a NaN, as little-endian bf16, ties to even.
+    fn store_bf16(self, values: Self::Lanes, bytes: &mut [u8; 32]);
+
+    /// `a + b`
+    fn add(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// `a - b`
+    fn sub(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// `a * b`
+    fn mul(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// Every vector of the group times `factor`.
+    #[inline(always)]
+    fn mul_group(self, group: Group<Self>, factor: Self::Lanes) -> Group<Self> {
+        let [a, b, c, d] = group;
+        [
+            self.mul(a, factor),
+            self.mul(b, factor),
+            self.mul(c, factor),
+            self.mul(d, factor),
+        ]
+    }
+    /// `a / b`, correctly rounded.
+    fn div(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// The smaller of each pair; neither is a NaN.
+    fn min(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// The larger of each pair; neither is a NaN.
+    fn max(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// Bit i is set where `a[i] < b[i]`.
+    fn less(self, a: Self::Lanes, b: Self::Lanes) -> u16;
+    /// `set[i]` where bit i of `mask` is set, else `clear[i]`.
+    fn select(self, mask: u16, set: Self::Lanes, clear: Self::Lanes) -> Self::Lanes;
+    /// The sum: lanes i and i+8, then i and i+4, then i and i+2, then the two.
+    fn sum(self, values: Self::Lanes) -> f32;
+    /// The largest magnitude of `a - b` in f64, and the sum of the squares: eight sums
+    /// of every eighth difference in their order, then added as [`Kernel::sum`] does.
+    fn difference(self, a: Group<Self>, b: Group<Self>) -> (f64, f64);
+    /// The bits of the values without their signs, the larger of each pair as an
+    /// integer. A NaN is larger than infinity.
+    fn larger_magnitude(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// The largest lane; none is negative. Compared as integers: a NaN is largest.
+    fn largest(self, values: Self::Lanes) -> f32;
+
+    /// 64 bytes as they are.
+    fn load_bytes(self, bytes: &[u8; 64]) -> Self::Bytes;
+    /// 64 bytes as they are.
+    fn store_bytes(self, codes: Self::Bytes, bytes: &mut [u8; 64]);
+    /// Adds `offset` to every byte, wrapping.
+    fn shift_codes(self, codes: Self::Bytes, offset: i8) -> Self::Bytes;
+    /// A stream of exactly `8 * BITS` bytes, its codes unsigned, one a byte. `BITS`
+    /// is 3, 5, 7 or 8.
+    fn expand<const BITS: usize>(self, stream: &[u8]) -> Self::Bytes;
+    /// The reverse of `expand`; every byte must be below `2^BITS`.
+    fn compress<const BITS: usize>(self, codes: Self::Bytes, stream: &mut [u8]);
+    /// Signed bytes as f32.
+    fn lanes_of(self, codes: Self::Bytes) -> Group<Self>;
+    /// Whole numbers in -128..=127 as signed bytes.
+    fn bytes_of(self, values: Group<Self>) -> Self::Bytes;
+}
+
+/// A codec's inner loop. Its `run`, and all that it calls, must be inlined: only so
+/// does it get the instructions of the set.
+pub(super) trait Job {
+    /// What it gives back.
+    type Output;
+    /// Does the work with the instructions of `kernel`.
+    fn run<K: Kernel>(self, kernel: K) -> Self::Output;
+}
+
+/// An instruction set that this processor has. All sets give the same bytes; the
+/// functions of [`codec`](super) use the widest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InstructionSet(Choice);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Choice {
+    Scalar(Scalar),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+impl InstructionSet {
+    /// Every set that this processor has, the widest first.
+    pub fn available() -> impl Iterator<Item = InstructionSet> {
+        #[cfg(target_arch = "x86_64")]
+        let wide = [
+            Avx512::detect().map(Choice::Avx512),
+            Avx2::detect().map(Choice::Avx2),
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        let wide: [Option<Choice>; 0] = [];
+        wide.into_iter()
+            .flatten()
+            .chain([Choice::Scalar(Scalar)])
+            .map(InstructionSet)
+    }
+
+    /// The widest set that this processor has.
+    pub fn detected() -> InstructionSet {
+        InstructionSet::available()
+            .next()
+            .unwrap_or(InstructionSet(Choice::Scalar(Scalar)))
+    }
+
+    /// Its name: `avx512`, `avx2` or `scalar`.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Choice::Scalar(_) => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512(_) => "avx512",
+        }
+    }
+
+    /// Runs `job` compiled for this set.
+    pub(super) fn run<J: Job>(self, job: J) -> J::Output {
+        match self.0 {
+            Choice::Scalar(kernel) => kernel.run(job),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2(kernel) => kernel.run(job),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512(kernel) => kernel.run(job),
+        }
+    }
+}
+
+/// The masks and shifts that spread eight codes of `BITS` bits over the bytes of a
+/// u64, or gather them: halves to 32-bit lanes, to 16-bit lanes, to bytes.
+pub(super) struct Spread<const BITS: usize>;
+
+impl<const BITS: usize> Spread<BITS> {
+    /// For each step, widest lanes first: the distance that the upper half moves,
+    /// the lower halves' bits, and the upper halves' when spread and when gathered.
+    pub(super) const STEPS: [(u32, u64, u64, u64); 3] =
+        [Self::step(32), Self::step(16), Self::step(8)];
+
+    const fn step(lane: usize) -> (u32, u64, u64, u64) {
+        let width = lane / 8 * BITS;
+        let mut low = 0;
+        let mut at = 0;
+        while at < 64 {
+            low |= ((1 << width) - 1) << at;
+            at += 2 * lane;
+        }
+        ((lane - width) as u32, low, low << lane, low << width)
+    }
+}

@@ -1,0 +1,191 @@
+//! `best`: the scale of least squared error, over the full range of codes.
+//!
+//! For fixed codes c the best scale is `sum(x c) / sum(c c)`, and it removes
+//! `sum(x c)^2 / sum(c c)` of the squared sum of the values: the gain. So trial scales
+//! need only give codes; the codes of the largest gain are refitted a few times.
+
+use super::arch::{Group, Kernel};
+use super::code_range;
+use super::encode::{Candidate, Source, nearest_code};
+
+/// Trial scales: the largest magnitude divided by `first`, `first + step`, ...
+struct Trials {
+    first: f32,
+    step: f32,
+    count: u8,
+    /// Whether scales of either sign are tried, or only those that give the largest
+    /// magnitude the code that has no counterpart of the other sign.
+    both_signs: bool,
+}
+
+/// The trials for codes of `bits` bits; measured on normal, uniform and Laplace values.
+fn trials(bits: usize) -> Trials {
+    match bits {
+        8 => Trials {
+            first: 126.5,
+            step: 0.25,
+            count: 16,
+            both_signs: false,
+        },
+        7 => Trials {
+            first: 62.5,
+            step: 0.25,
+            count: 20,
+            both_signs: false,
+        },
+        5 => Trials {
+            first: 14.5,
+            step: 0.25,
+            count: 20,
+            both_signs: false,
+        },
+        _ => Trials {
+            first: 2.75,
+            step: 0.25,
+            count: 16,
+            both_signs: true,
+        },
+    }
+}
+
+/// How often the codes and the scale of the best trial are fitted to each other.
+const REFITS: usize = 2;
+
+/// The best encoding found; `absmax` where none loses less.
+#[inline(always)]
+pub(super) fn better<K: Kernel>(
+    source: &Source<K>,
+    bits: usize,
+    absmax: Candidate<K>,
+) -> Candidate<K> {
+    let Some(scale) = best_scale(source, bits) else {
+        return absmax;
+    };
+    let found = source.candidate(scale, code_range(bits));
+    // Also false where a value would be read as infinite.
+    if found.loss.square_sum < absmax.loss.square_sum {
+        found
+    } else {
+        absmax
+    }
+}
+
+/// The values times a power of two: the largest magnitude between 4 and 8, so that no
+/// square leaves the range of f32.
+pub(super) struct Scaled<K: Kernel> {
+    pub(super) kernel: K,
+    pub(super) values: Group<K>,
+    pub(super) max: f32,
+    factor: f32,
+}
+
+impl<K: Kernel> Scaled<K> {
+    /// The values of a group whose `absmax` scale is neither 0 nor subnormal.
+    #[inline(always)]
+    pub(super) fn of(source: &Source<K>) -> Scaled<K> {
+        let kernel = source.kernel;
+        // 2^(2 - e) for a largest magnitude of 2^e to 2^(e+1), by its exponent's bits:
+        // e + 127 is 2 to 254, so that 256 - (e + 127) is 2 to 254 as well.
+        let exponent = source.max.to_bits() >> 23;
+        let factor = f32::from_bits((256 - exponent) << 23);
+        let factors = kernel.splat(factor);
+        let values = kernel.mul_group(source.values, factors);
+        Scaled {
+            kernel,
+            values,
+            max: source.max * factor,
+            factor,
+        }
+    }
+
+    /// A scale of these values as one of the group's; `None` where it is not normal.
+    #[inline(always)]
+    pub(super) fn unscale(&self, scale: f32) -> Option<f32> {
+        let scale = scale / self.factor;
+        scale.is_normal().then_some(scale)
+    }
+
+    /// `sum(x c)` and `sum(c c)` over the codes nearest at the scale `1 / inverse`.
+    #[inline(always)]
+    fn sums(&self, inverse: f32, range: (i8, i8)) -> (f32, f32) {
+        let kernel = self.kernel;
+        let inverses = kernel.splat(inverse);
+        let mut products = kernel.splat(0.0);
+        let mut squares = products;
+        for lanes in self.values {
+            let codes = nearest_code(kernel, kernel.mul(lanes, inverses), range);
+            products = kernel.add(products, kernel.mul(lanes, codes));
+            squares = kernel.add(squares, kernel.mul(codes, codes));
+        }
+        (kernel.sum(products), kernel.sum(squares))
+    }
+
+    /// Whether the largest magnitude is that of a positive value.
+    #[inline(always)]
+    fn peak_is_positive(&self) -> bool {
+        let below = self.kernel.splat(self.max.next_down());
+        let mut found = 0;
+        for lanes in self.values {
+            found |= self.kernel.less(below, lanes);
+        }
+        found != 0
+    }
+}
+
+/// The scale of least squared error among the trials and their refits.
+#[inline(always)]
+pub(super) fn best_scale<K: Kernel>(source: &Source<K>, bits: usize) -> Option<f32> {
+    let scaled = Scaled::of(source);
+    scaled.unscale(best_scale_of(&scaled, bits)?)
+}
+
+/// As [`best_scale`], a scale of the scaled values.
+#[inline(always)]
+pub(super) fn best_scale_of<K: Kernel>(scaled: &Scaled<K>, bits: usize) -> Option<f32> {
+    let range = code_range(bits);
+    let trials = trials(bits);
+    let lone_is_negative = bits == 8;
+    let sign = if scaled.peak_is_positive() == lone_is_negative {
+        -1.0
+    } else {
+        1.0
+    };
+    let mut best = Fit {
+        gain: 0.0,
+        scale: 0.0,
+    };
+    for trial in 0..trials.count {
+        let inverse = sign * (trials.first + trials.step * f32::from(trial)) / scaled.max;
+        best.take_better(scaled.sums(inverse, range));
+        if trials.both_signs {
+            best.take_better(scaled.sums(-inverse, range));
+        }
+    }
+    for _ in 0..REFITS {
+        if best.scale == 0.0 {
+            return None;
+        }
+        best.take_better(scaled.sums(1.0 / best.scale, range));
+    }
+    Some(best.scale)
+}
+
+/// The scale of the largest gain so far.
+struct Fit {
+    gain: f32,
+    scale: f32,
+}
+
+impl Fit {
+    #[inline(always)]
+    fn take_better(&mut self, (products, squares): (f32, f32)) {
+        // No codes but 0 give a NaN, which is not larger.
+        let gain = products * products / squares;
+        if gain > self.gain {
+            *self = Fit {
+                gain,
+                scale: products / squares,
+            };
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Payloads to elements: `code * scale` in f32, then rounded to the element type.
+
+use super::arch::{Group, InstructionSet, Job, Kernel};
+use super::element::Element;
+use super::payload::{FLAGS_LEN, SCALE_LEN, codes_len, payload_len};
+use crate::model::{Dtype, Encoding, Error, GROUP_LEN, Result, Tier};
+
+impl InstructionSet {
+    /// [`decode_groups`](super::decode_groups) with this set.
+    pub fn decode_groups(
+        self,
+        tier: Tier,
+        dtype: Dtype,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> Result<()> {
+        let element = Element::of(dtype)?;
+        let elements = out.len() / element.len();
+        if !out.len().is_multiple_of(element.len()) {
+            return Err(Error::invalid(format!(
+                "room for {} bytes is not a whole number of {dtype} elements",
+                out.len()
+            )));
+        }
+        match payload_len(tier, elements) {
+            None => return Err(without_codes(tier)),
+            Some(expected) if expected != payload.len() => {
+                return Err(Error::corrupt(format!(
+                    "a {tier} payload of {} bytes where {elements} elements need {expected}",
+                    payload.len()
+                )));
+            }
+            Some(_) => {}
+        }
+        let decoded = match element {
+            Element::F32 => self.decode_as::<F32>(tier, payload, out),
+            Element::F16 => self.decode_as::<F16>(tier, payload, out),
+            Element::Bf16 => self.decode_as::<BF16>(tier, payload, out),
+        };
+        decoded.map_err(|BadScale { group }| {
+            Error::corrupt(format!("the scale of group {group} is not finite"))
+        })
+    }
+
+    fn decode_as<const ELEMENT: u8>(
+        self,
+        tier: Tier,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), BadScale> {
+        match (tier.code_bits(), tier.encoding()) {
+            (_, Encoding::TwoLevel) => self.run(Decode::<ELEMENT, 3, true> { payload, out }),
+            (Some(8), _) => self.run(Decode::<ELEMENT, 8, false> { payload, out }),
+            (Some(7), _) => self.run(Decode::<ELEMENT, 7, false> { payload, out }),
+            (Some(5), _) => self.run(Decode::<ELEMENT, 5, false> { payload, out }),
+            _ => self.run(Decode::<ELEMENT, 3, false> { payload, out }),
+        }
+    }
+}
+
+/// That `tier` keeps no codes.
+pub(super) fn without_codes(tier: Tier) -> Error {
+    Error::invalid(format!("a block in tier {tier} holds no codes"))
+}
+
+// `Element`s as constants, so that each loop is compiled for one.
+const F32: u8 = 0;
+const F16: u8 = 1;
+const BF16: u8 = 2;
+
+/// A scale that is a NaN or infinite.
+struct BadScale {
+    group: usize,
+}
+
+/// Decodes whole groups; the lengths have been checked.
+struct Decode<'a, const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> {
+    payload: &'a [u8],
+    out: &'a mut [u8],
+}
+
+impl<const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> Job
+    for Decode<'_, ELEMENT, BITS, TWO_LEVEL>
+{
+    type Output = Result<(), BadScale>;
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) -> Result<(), BadScale> {
+        let element = match ELEMENT {
+            F32 => Element::F32,
+            F16 => Element::F16,
+            _ => Element::Bf16,
+        };
+        let head_len = head_len(TWO_LEVEL);
+        let group_len = head_len + codes_len(BITS);
+        let out_len = GROUP_LEN * element.len();
+
+        // A short group of 63 values can be as long as a full one: count, do not chunk.
+        let full = self.out.len() / out_len;
+        let (groups, last) = self.payload.split_at(full * group_len);
+        let (outs, out) = self.out.split_at_mut(full * out_len);
+        let pairs = groups
+            .chunks_exact(group_len)
+            .zip(outs.chunks_exact_mut(out_len));
+        for (index, (group, out)) in pairs.enumerate() {
+            let values =
+                values::<K, BITS, TWO_LEVEL>(kernel, group).ok_or(BadScale { group: index })?;
+            element.store(kernel, values, out);
+        }
+        if out.is_empty() {
+            return Ok(());
+        }
+        let elements = out.len() / element.len();
+        let group = padded::<TWO_LEVEL>(last, elements, head_len);
+        let values = values::<K, BITS, TWO_LEVEL>(kernel, &group[..group_len])
+            .ok_or(BadScale { group: full })?;
+        let mut bytes = [0; 4 * GROUP_LEN];
+        element.store(kernel, values, &mut bytes[..out_len]);
+        out.copy_from_slice(&bytes[..out.len()]);
+        Ok(())
+    }
+}
+
+/// Bytes of a full group before its codes.
+#[inline(always)]
+fn head_len(two_level: bool) -> usize {
+    if two_level {
+        2 * SCALE_LEN + FLAGS_LEN
+    } else {
+        SCALE_LEN
+    }
+}
+
+/// The values of a full group; `None` where a scale is not finite.
+#[inline(always)]
+fn values<K: Kernel, const BITS: usize, const TWO_LEVEL: bool>(
+    kernel: K,
+    group: &[u8],
+) -> Option<Group<K>> {
+    let (head, codes) = group.split_at(head_len(TWO_LEVEL));
+    let codes = kernel.lanes_of(signed::<K, BITS>(kernel, codes));
+    if TWO_LEVEL {
+        two_scales(kernel, head, codes)
+    } else {
+        one_scale(kernel, head, codes)
+    }
+}
+
+/// A short group of `elements` values laid out as a full one.
+fn padded<const TWO_LEVEL: bool>(group: &[u8], elements: usize, head_len: usize) -> [u8; 68] {
+    let short_head = if TWO_LEVEL {
+        2 * SCALE_LEN + elements.div_ceil(8)
+    } else {
+        SCALE_LEN
+    };
+    let (head, codes) = group.split_at(short_head);
+    let mut full = [0; 68];
+    full[..head.len()].copy_from_slice(head);
+    full[head_len..head_len + codes.len()].copy_from_slice(codes);
+    full
+}
+
+/// The codes of a full group's stream, signed.
+#[inline(always)]
+pub(super) fn signed<K: Kernel, const BITS: usize>(kernel: K, stream: &[u8]) -> K::Bytes {
+    let codes = kernel.expand::<BITS>(stream);
+    if BITS == 8 {
+        codes
+    } else {
+        kernel.shift_codes(codes, -super::largest_code(BITS))
+    }
+}
+
+/// The scale at byte `at`; `None` where it is not finite.
+#[inline(always)]
+fn scale(head: &[u8], at: usize) -> Option<f32> {
+    let scale = f32::from_le_bytes(*head[at..].first_chunk()?);
+    scale.is_finite().then_some(scale)
+}
+
+#[inline(always)]
+fn one_scale<K: Kernel>(kernel: K, head: &[u8], codes: Group<K>) -> Option<Group<K>> {
+    let scale = kernel.splat(scale(head, 0)?);
+    Some(kernel.mul_group(codes, scale))
+}
+
+#[inline(always)]
+fn two_scales<K: Kernel>(kernel: K, head: &[u8], codes: Group<K>) -> Option<Group<K>> {
+    let primary = kernel.splat(scale(head, 0)?);
+    let secondary = kernel.splat(scale(head, SCALE_LEN)?);
+    let flags = u64::from_le_bytes(*head[2 * SCALE_LEN..].first_chunk()?);
+    let mut values = codes;
+    for (i, lanes) in values.iter_mut().enumerate() {
+        let scales = kernel.select((flags >> (16 * i)) as u16, secondary, primary);
+        *lanes = kernel.mul(*lanes, scales);
+    }
+    Some(values)
+}

@@ -1,0 +1,251 @@
+//! Elements to payloads: the group loop, `absmax`, and what a group's codes cost.
+
+use super::arch::{Group, InstructionSet, Job, Kernel};
+use super::decode::without_codes;
+use super::element::Element;
+use super::magnitude::magnitude;
+use super::payload::{codes_len, payload_len};
+use super::stream::pack_bytes;
+use super::{best, largest_code, two_level};
+use crate::model::{Dtype, Encoder, Encoding, Error, GROUP_LEN, Result, Tier};
+
+/// What an encoded block lost, measured between its elements and what a reader sees.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Encoded {
+    /// The largest magnitude of its groups' scales.
+    pub scale: f32,
+    /// The largest difference of an element.
+    pub error_max: f32,
+    /// The sum of the squared differences; divided by the number of elements, its root
+    /// is the RMS error.
+    pub error_square_sum: f64,
+}
+
+/// Why a block must stay exact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotEncodable {
+    /// An element is a NaN or infinite, or would be read back as infinite.
+    NotFinite,
+    /// A group's values are so small that its scale would be subnormal.
+    SubnormalScale,
+}
+
+impl InstructionSet {
+    /// [`encode`](super::encode) with this set.
+    pub fn encode(
+        self,
+        tier: Tier,
+        encoder: Encoder,
+        dtype: Dtype,
+        raw: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Result<Encoded, NotEncodable>> {
+        let element = Element::of(dtype)?;
+        if !raw.len().is_multiple_of(element.len()) {
+            return Err(Error::invalid(format!(
+                "{} bytes are not a whole number of {dtype} elements",
+                raw.len()
+            )));
+        }
+        let bits = tier
+            .code_bits()
+            .map(usize::from)
+            .ok_or_else(|| without_codes(tier))?;
+        let len =
+            payload_len(tier, raw.len() / element.len()).ok_or_else(|| without_codes(tier))?;
+        let before = out.len();
+        out.reserve(len);
+        let encoded = match tier.encoding() {
+            Encoding::TwoLevel => self.run(two_level::Encode { element, raw, out }),
+            _ => self.run(Encode {
+                bits,
+                encoder,
+                element,
+                raw,
+                out,
+            }),
+        };
+        if encoded.is_err() {
+            out.truncate(before);
+        }
+        Ok(encoded)
+    }
+}
+
+/// Encodes a block in groups of one scale.
+struct Encode<'a> {
+    bits: usize,
+    encoder: Encoder,
+    element: Element,
+    raw: &'a [u8],
+    out: &'a mut Vec<u8>,
+}
+
+impl Job for Encode<'_> {
+    type Output = Result<Encoded, NotEncodable>;
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) -> Result<Encoded, NotEncodable> {
+        let mut total = Encoded::default();
+        for raw in self.raw.chunks(GROUP_LEN * self.element.len()) {
+            let source = Source::load(kernel, self.element, raw)?;
+            let mut chosen = source.absmax(self.bits)?;
+            if self.encoder == Encoder::Best && chosen.scale != 0.0 {
+                chosen = best::better(&source, self.bits, chosen);
+            }
+            if !chosen.loss.max.is_finite() {
+                return Err(NotEncodable::NotFinite);
+            }
+            total.add(chosen.scale, chosen.loss);
+            self.out.extend_from_slice(&chosen.scale.to_le_bytes());
+            append_codes(
+                kernel,
+                self.bits,
+                chosen.codes,
+                raw.len() / self.element.len(),
+                self.out,
+            );
+        }
+        Ok(total)
+    }
+}
+
+impl Encoded {
+    /// Counts one more group in.
+    #[inline(always)]
+    pub(super) fn add(&mut self, scale: f32, loss: Loss) {
+        self.scale = self.scale.max(scale.abs());
+        self.error_max = self.error_max.max(loss.max as f32);
+        self.error_square_sum += loss.square_sum;
+    }
+}
+
+/// What a group's elements differ from what a reader sees.
+#[derive(Clone, Copy)]
+pub(super) struct Loss {
+    /// The largest difference; infinite where a value is read as infinite.
+    pub(super) max: f64,
+    /// The sum of the squared differences.
+    pub(super) square_sum: f64,
+}
+
+/// A group to encode. A short one is filled up with zeros, which cost nothing.
+pub(super) struct Source<K: Kernel> {
+    pub(super) kernel: K,
+    pub(super) element: Element,
+    pub(super) values: Group<K>,
+    /// The largest magnitude of the values.
+    pub(super) max: f32,
+}
+
+/// One way to encode a group.
+pub(super) struct Candidate<K: Kernel> {
+    pub(super) scale: f32,
+    /// Whole numbers in the range of codes.
+    pub(super) codes: Group<K>,
+    pub(super) loss: Loss,
+}
+
+impl<K: Kernel> Source<K> {
+    /// The values of `raw`, at most a group of elements.
+    #[inline(always)]
+    pub(super) fn load(kernel: K, element: Element, raw: &[u8]) -> Result<Source<K>, NotEncodable> {
+        let values = element.load(kernel, raw);
+        let max = magnitude(kernel, values);
+        if !max.is_finite() {
+            return Err(NotEncodable::NotFinite);
+        }
+        Ok(Source {
+            kernel,
+            element,
+            values,
+            max,
+        })
+    }
+
+    /// The scale that makes the largest magnitude the largest code.
+    #[inline(always)]
+    pub(super) fn absmax_scale(&self, bits: usize) -> Result<f32, NotEncodable> {
+        let scale = self.max / f32::from(largest_code(bits));
+        if self.max != 0.0 && scale < f32::MIN_POSITIVE {
+            return Err(NotEncodable::SubnormalScale);
+        }
+        Ok(scale)
+    }
+
+    /// The group as `absmax` encodes it.
+    #[inline(always)]
+    pub(super) fn absmax(&self, bits: usize) -> Result<Candidate<K>, NotEncodable> {
+        let scale = self.absmax_scale(bits)?;
+        if scale == 0.0 {
+            let loss = Loss {
+                max: 0.0,
+                square_sum: 0.0,
+            };
+            return Ok(Candidate {
+                scale,
+                codes: [self.kernel.splat(0.0); 4],
+                loss,
+            });
+        }
+        let largest = largest_code(bits);
+        Ok(self.candidate(scale, (-largest, largest)))
+    }
+
+    /// The group with the codes that are nearest at `scale`, within `range`.
+    #[inline(always)]
+    pub(super) fn candidate(&self, scale: f32, range: (i8, i8)) -> Candidate<K> {
+        let kernel = self.kernel;
+        let scales = kernel.splat(scale);
+        let mut codes = self.values;
+        for lanes in &mut codes {
+            *lanes = nearest_code(kernel, kernel.div(*lanes, scales), range);
+        }
+        let loss = self.loss(kernel.mul_group(codes, scales));
+        Candidate { scale, codes, loss }
+    }
+
+    /// What is lost where a reader multiplies codes and scales to `products`.
+    #[inline(always)]
+    pub(super) fn loss(&self, products: Group<K>) -> Loss {
+        let read = self.element.round(self.kernel, products);
+        let (max, square_sum) = self.kernel.difference(self.values, read);
+        Loss { max, square_sum }
+    }
+}
+
+/// The whole numbers nearest to `quotients`, ties to even, within `range`.
+#[inline(always)]
+pub(super) fn nearest_code<K: Kernel>(kernel: K, quotients: K::Lanes, range: (i8, i8)) -> K::Lanes {
+    // Added to a small number, 3 * 2^22 leaves no bits behind the point.
+    let whole = kernel.splat(12_582_912.0);
+    let low = kernel.splat(f32::from(range.0));
+    let high = kernel.splat(f32::from(range.1));
+    let within = kernel.min(kernel.max(quotients, low), high);
+    kernel.sub(kernel.add(within, whole), whole)
+}
+
+/// Appends the stream of the first `elements` codes.
+#[inline(always)]
+pub(super) fn append_codes<K: Kernel>(
+    kernel: K,
+    bits: usize,
+    codes: Group<K>,
+    elements: usize,
+    out: &mut Vec<u8>,
+) {
+    let mut stream = [0; GROUP_LEN];
+    let bytes = kernel.bytes_of(codes);
+    match bits {
+        8 => pack_bytes::<K, 8>(kernel, bytes, &mut stream),
+        7 => pack_bytes::<K, 7>(kernel, bytes, &mut stream[..codes_len(7)]),
+        5 => pack_bytes::<K, 5>(kernel, bytes, &mut stream[..codes_len(5)]),
+        _ => pack_bytes::<K, 3>(kernel, bytes, &mut stream[..codes_len(3)]),
+    }
+    let stream = &mut stream[..(elements * bits).div_ceil(8)];
+    if let (Some(last), used @ 1..) = (stream.last_mut(), elements * bits % 8) {
+        // The fill's codes are not part of a short group.
+        *last &= (1 << used) - 1;
+    }
+    out.extend_from_slice(stream);
+}

@@ -1,0 +1,56 @@
+//! Where things lie in a payload: the arithmetic of group sizes.
+//!
+//! | tiers | one group of n values | full group |
+//! |---|---|---|
+//! | q8 | scale f32, n bytes | 68 |
+//! | q7, q5, q3 | scale f32, `ceil(n * bits / 8)` bytes of codes | 60, 44, 28 |
+//! | q3x | primary f32, secondary f32, `ceil(n / 8)` bytes of flags, `ceil(3 n / 8)` bytes of codes | 40 |
+//!
+//! Groups stand back to back without padding and restart at each block.
+
+use crate::model::{Encoding, GROUP_LEN, Tier};
+
+/// Bytes of a group's scale.
+pub(super) const SCALE_LEN: usize = 4;
+
+/// Bytes of the flags of a full two-level group.
+pub(super) const FLAGS_LEN: usize = GROUP_LEN / 8;
+
+/// Bytes of a full group's codes of `bits` bits.
+pub(super) const fn codes_len(bits: usize) -> usize {
+    GROUP_LEN * bits / 8
+}
+
+const _: () = assert!(SCALE_LEN + codes_len(8) == 68);
+const _: () = assert!(SCALE_LEN + codes_len(7) == 60);
+const _: () = assert!(SCALE_LEN + codes_len(5) == 44);
+const _: () = assert!(SCALE_LEN + codes_len(3) == 28);
+const _: () = assert!(2 * SCALE_LEN + FLAGS_LEN + codes_len(3) == 40);
+
+/// Bytes of one group of `elements` values, at most [`GROUP_LEN`].
+fn group_len(tier: Tier, elements: usize) -> Option<usize> {
+    let bits = usize::from(tier.code_bits()?);
+    let codes = (elements * bits).div_ceil(8);
+    Some(match tier.encoding() {
+        Encoding::TwoLevel => 2 * SCALE_LEN + elements.div_ceil(8) + codes,
+        Encoding::Grouped | Encoding::Verbatim => SCALE_LEN + codes,
+    })
+}
+
+/// Bytes of the payload of a block of `elements` elements in `tier`.
+///
+/// `None` for a tier without codes ([`Tier::Exact`], [`Tier::Absent`]) and for a
+/// length past the address space.
+pub fn payload_len(tier: Tier, elements: usize) -> Option<usize> {
+    let full = group_offset(tier, elements / GROUP_LEN)?;
+    match elements % GROUP_LEN {
+        0 => Some(full),
+        rest => full.checked_add(group_len(tier, rest)?),
+    }
+}
+
+/// Byte offset in the payload of group number `group`, which is also the length of
+/// the full groups before it. `None` as for [`payload_len`].
+pub fn group_offset(tier: Tier, group: usize) -> Option<usize> {
+    group_len(tier, GROUP_LEN)?.checked_mul(group)
+}
