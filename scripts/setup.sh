@@ -142,10 +142,13 @@ python_environment() {
     [ "$purpose" = demo ] ||
         fail "pip could not install tests/python/requirements.txt; the tests need it: run again when the package registry is reachable"
     # The demo needs numpy alone, and the system may have that; no stamp, so that the next run tries again.
-    python3 -c 'import numpy' 2>/dev/null || as_root apt-get install -y --no-install-recommends python3-numpy ||
-        fail "neither pip nor apt-get could provide numpy"
+    local interpreter=python3
+    if ! python3 -c 'import numpy' 2>/dev/null; then
+        as_root apt-get install -y --no-install-recommends python3-numpy python3-venv || fail "neither pip nor apt-get could provide numpy"
+        interpreter=/usr/bin/python3
+    fi
     rm -rf "$venv"
-    quietly 120 /usr/bin/python3 -m venv --system-site-packages "$venv" || fail "python3 -m venv $venv failed"
+    quietly 120 "$interpreter" -m venv --system-site-packages "$venv" || fail "$interpreter -m venv $venv failed"
     "$venv/bin/python" -c 'import numpy' || fail "$venv cannot import numpy"
     say "python environment: made $venv with the system's numpy (the package registry did not answer)"
 }

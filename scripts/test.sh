@@ -48,6 +48,7 @@ export TMPDIR
 unmount_leftovers() {
     local mount_point
     while read -r mount_point; do
+        mount_point=$(printf '%b' "$mount_point") # the kernel writes a space as \040
         echo "left mounted, unmounting: $mount_point" >&2
         fusermount3 -u -z "$mount_point" 2>/dev/null || umount -l "$mount_point" || true
     done < <(awk -v under="$TMPDIR/" 'index($5, under) == 1 { print $5 }' /proc/self/mountinfo | sort -r)
