@@ -1,1 +1,3 @@
+//! The `tierfs` program.
+
 fn main() {}
