@@ -1,3 +1,7 @@
 //! The `tierfs` program.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tierfs::cli::main()
+}

@@ -38,10 +38,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
 
 #[test]
 fn the_counter_counts() {
-    assert_eq!(
-        allocations(|| drop(std::hint::black_box(vec![1_u8; 100]))),
-        1
-    );
+    assert_eq!(allocations(|| drop(std::hint::black_box(vec![1_u8; 100]))), 1);
 }
 
 #[test]
@@ -53,23 +50,14 @@ fn decode_pack_unpack_and_max_abs_do_not_allocate() {
                 let mut out = vec![0; 4 * n];
                 for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
                     let out = &mut out[..n * dtype.bytes() as usize];
-                    assert_eq!(
-                        allocations(|| set.decode_groups(tier, dtype, &payload, out).unwrap()),
-                        0
-                    );
+                    assert_eq!(allocations(|| set.decode_groups(tier, dtype, &payload, out).unwrap()), 0);
                 }
             }
             for bits in [3, 5, 7, 8] {
                 let mut codes = vec![1; n];
                 let mut stream = vec![0; (n * usize::from(bits)).div_ceil(8)];
-                assert_eq!(
-                    allocations(|| set.pack(bits, &codes, &mut stream).unwrap()),
-                    0
-                );
-                assert_eq!(
-                    allocations(|| set.unpack(bits, &stream, &mut codes).unwrap()),
-                    0
-                );
+                assert_eq!(allocations(|| set.pack(bits, &codes, &mut stream).unwrap()), 0);
+                assert_eq!(allocations(|| set.unpack(bits, &stream, &mut codes).unwrap()), 0);
             }
             let values = vec![1.0; n];
             assert_eq!(allocations(|| assert_eq!(set.max_abs(&values), 1.0)), 0);

@@ -1,10 +1,6 @@
 //! The codecs against stored vectors, naive loops and each other.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking, its oracles too"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its oracles too")]
 
 mod codec_oracle;
 
@@ -15,12 +11,7 @@ use tierfs::codec::{self, InstructionSet, NotEncodable, group_offset, payload_le
 use tierfs::model::{Dtype, Encoder, ErrorKind, GROUP_LEN, Tier};
 
 /// The tiers of one scale a group, and their largest codes.
-const GROUPED: [(Tier, f32); 4] = [
-    (Tier::Q8, 127.0),
-    (Tier::Q7, 63.0),
-    (Tier::Q5, 15.0),
-    (Tier::Q3, 3.0),
-];
+const GROUPED: [(Tier, f32); 4] = [(Tier::Q8, 127.0), (Tier::Q7, 63.0), (Tier::Q5, 15.0), (Tier::Q3, 3.0)];
 
 fn sets() -> Vec<InstructionSet> {
     InstructionSet::available().collect()
@@ -34,10 +25,7 @@ fn encoded(
     raw: &[u8],
 ) -> (Vec<u8>, codec::Encoded) {
     let mut payload = Vec::new();
-    let encoded = set
-        .encode(tier, encoder, dtype, raw, &mut payload)
-        .unwrap()
-        .unwrap();
+    let encoded = set.encode(tier, encoder, dtype, raw, &mut payload).unwrap().unwrap();
     (payload, encoded)
 }
 
@@ -91,16 +79,11 @@ fn every_run_of_groups_decodes_as_the_whole_block_does() {
     for tier in Tier::ENCODED {
         for dtype in DTYPES {
             let raw = raw_of(dtype, &random.normals(n));
-            let (payload, _) =
-                encoded(InstructionSet::detected(), tier, Encoder::Best, dtype, &raw);
+            let (payload, _) = encoded(InstructionSet::detected(), tier, Encoder::Best, dtype, &raw);
             let whole = decoded(InstructionSet::detected(), tier, dtype, &payload, n);
             for first in 0..4 {
                 for end in first + 1..=4 {
-                    let to = if end == 4 {
-                        payload.len()
-                    } else {
-                        group_offset(tier, end).unwrap()
-                    };
+                    let to = if end == 4 { payload.len() } else { group_offset(tier, end).unwrap() };
                     let (from_element, to_element) = (first * GROUP_LEN, n.min(end * GROUP_LEN));
                     let part = &payload[group_offset(tier, first).unwrap()..to];
                     let size = dtype.bytes() as usize;
@@ -115,13 +98,7 @@ fn every_run_of_groups_decodes_as_the_whole_block_does() {
 
 #[test]
 fn sizes_are_those_of_the_layout_table() {
-    for (tier, full) in [
-        (Tier::Q8, 68),
-        (Tier::Q7, 60),
-        (Tier::Q5, 44),
-        (Tier::Q3, 28),
-        (Tier::Q3x, 40),
-    ] {
+    for (tier, full) in [(Tier::Q8, 68), (Tier::Q7, 60), (Tier::Q5, 44), (Tier::Q3, 28), (Tier::Q3x, 40)] {
         assert_eq!(payload_len(tier, 64), Some(full));
         assert_eq!(payload_len(tier, 4096), Some(64 * full));
         assert_eq!(group_offset(tier, 3), Some(3 * full));
@@ -142,29 +119,21 @@ fn hostile_payloads_are_errors() {
             let len = payload_len(tier, 100).unwrap();
             let mut out = [0; 400];
             for wrong in [0, 1, len - 1, len + 1, 2 * len] {
-                let error = set
-                    .decode_groups(tier, Dtype::F32, &vec![0; wrong], &mut out)
-                    .unwrap_err();
+                let error = set.decode_groups(tier, Dtype::F32, &vec![0; wrong], &mut out).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Corrupt);
             }
-            for (at, bad) in [
-                (0, f32::NAN),
-                (0, f32::INFINITY),
-                (group_offset(tier, 1).unwrap(), f32::NEG_INFINITY),
-            ] {
+            for (at, bad) in
+                [(0, f32::NAN), (0, f32::INFINITY), (group_offset(tier, 1).unwrap(), f32::NEG_INFINITY)]
+            {
                 let mut payload = vec![0; len];
                 payload[at..at + 4].copy_from_slice(&bad.to_le_bytes());
-                let error = set
-                    .decode_groups(tier, Dtype::F32, &payload, &mut out)
-                    .unwrap_err();
+                let error = set.decode_groups(tier, Dtype::F32, &payload, &mut out).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Corrupt);
             }
         }
         let mut payload = vec![0; payload_len(Tier::Q3x, 64).unwrap()];
         payload[4..8].copy_from_slice(&f32::NAN.to_le_bytes());
-        let error = set
-            .decode_groups(Tier::Q3x, Dtype::F32, &payload, &mut [0; 256])
-            .unwrap_err();
+        let error = set.decode_groups(Tier::Q3x, Dtype::F32, &payload, &mut [0; 256]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
     }
 }
@@ -172,73 +141,26 @@ fn hostile_payloads_are_errors() {
 #[test]
 fn calls_that_make_no_sense_are_invalid() {
     let kind = |result: tierfs::model::Result<()>| result.unwrap_err().kind();
+    assert_eq!(kind(codec::decode_groups(Tier::Q8, Dtype::I8, &[0; 68], &mut [0; 64])), ErrorKind::Invalid);
     assert_eq!(
-        kind(codec::decode_groups(
-            Tier::Q8,
-            Dtype::I8,
-            &[0; 68],
-            &mut [0; 64]
-        )),
+        kind(codec::decode_groups(Tier::Exact, Dtype::F32, &[0; 256], &mut [0; 256])),
         ErrorKind::Invalid
     );
-    assert_eq!(
-        kind(codec::decode_groups(
-            Tier::Exact,
-            Dtype::F32,
-            &[0; 256],
-            &mut [0; 256]
-        )),
-        ErrorKind::Invalid
-    );
-    assert_eq!(
-        kind(codec::decode_groups(
-            Tier::Q8,
-            Dtype::F32,
-            &[0; 5],
-            &mut [0; 5]
-        )),
-        ErrorKind::Invalid
-    );
-    assert_eq!(
-        kind(codec::decode(
-            Tier::Q8,
-            Dtype::F32,
-            &[0; 68],
-            63,
-            &mut [0; 256]
-        )),
-        ErrorKind::Invalid
-    );
+    assert_eq!(kind(codec::decode_groups(Tier::Q8, Dtype::F32, &[0; 5], &mut [0; 5])), ErrorKind::Invalid);
+    assert_eq!(kind(codec::decode(Tier::Q8, Dtype::F32, &[0; 68], 63, &mut [0; 256])), ErrorKind::Invalid);
     let mut out = vec![1, 2];
-    for (tier, dtype, raw) in [
-        (Tier::Q8, Dtype::F64, 8),
-        (Tier::Exact, Dtype::F32, 8),
-        (Tier::Q8, Dtype::F16, 7),
-    ] {
+    for (tier, dtype, raw) in
+        [(Tier::Q8, Dtype::F64, 8), (Tier::Exact, Dtype::F32, 8), (Tier::Q8, Dtype::F16, 7)]
+    {
         let error = codec::encode(tier, Encoder::Best, dtype, &vec![0; raw], &mut out).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
     assert_eq!(out, [1, 2]);
-    assert_eq!(
-        kind(codec::pack(4, &[0; 8], &mut [0; 4])),
-        ErrorKind::Invalid
-    );
-    assert_eq!(
-        kind(codec::pack(3, &[0; 8], &mut [0; 4])),
-        ErrorKind::Invalid
-    );
-    assert_eq!(
-        kind(codec::pack(3, &[5; 8], &mut [0; 3])),
-        ErrorKind::Invalid
-    );
-    assert_eq!(
-        kind(codec::pack(7, &[-64; 8], &mut [0; 7])),
-        ErrorKind::Invalid
-    );
-    assert_eq!(
-        kind(codec::unpack(5, &[0; 4], &mut [0; 8])),
-        ErrorKind::Invalid
-    );
+    assert_eq!(kind(codec::pack(4, &[0; 8], &mut [0; 4])), ErrorKind::Invalid);
+    assert_eq!(kind(codec::pack(3, &[0; 8], &mut [0; 4])), ErrorKind::Invalid);
+    assert_eq!(kind(codec::pack(3, &[5; 8], &mut [0; 3])), ErrorKind::Invalid);
+    assert_eq!(kind(codec::pack(7, &[-64; 8], &mut [0; 7])), ErrorKind::Invalid);
+    assert_eq!(kind(codec::unpack(5, &[0; 4], &mut [0; 8])), ErrorKind::Invalid);
 }
 
 #[test]
@@ -257,9 +179,7 @@ fn blocks_that_must_stay_exact_leave_the_output_alone() {
                     values.extend([0.0; 40]);
                     values[77] = bad;
                     let mut out = vec![7; 3];
-                    let result = set
-                        .encode(tier, encoder, dtype, &raw_of(dtype, &values), &mut out)
-                        .unwrap();
+                    let result = set.encode(tier, encoder, dtype, &raw_of(dtype, &values), &mut out).unwrap();
                     assert_eq!(result, Err(reason), "{tier} {dtype} {bad}");
                     assert_eq!(out, [7; 3]);
                 }
@@ -272,13 +192,8 @@ fn blocks_that_must_stay_exact_leave_the_output_alone() {
 fn an_all_zero_group_has_scale_zero_and_codes_zero() {
     for tier in Tier::ENCODED {
         for encoder in [Encoder::Absmax, Encoder::Best] {
-            let (payload, encoded) = encoded(
-                InstructionSet::detected(),
-                tier,
-                encoder,
-                Dtype::F32,
-                &[0; 4 * 70],
-            );
+            let (payload, encoded) =
+                encoded(InstructionSet::detected(), tier, encoder, Dtype::F32, &[0; 4 * 70]);
             assert_eq!(encoded, codec::Encoded::default());
             assert_eq!(payload[..4], [0; 4]);
             let bits = tier.code_bits().unwrap();
@@ -298,20 +213,13 @@ fn no_scale_is_ever_subnormal() {
             for _ in 0..50 {
                 // Just above the bound: larger codes would need a subnormal scale.
                 let mut values = random.normals(64);
-                let largest = values
-                    .iter()
-                    .fold(0.0_f32, |largest, value| largest.max(value.abs()));
+                let largest = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
                 for value in &mut values {
                     *value *= q * 1.001 * f32::MIN_POSITIVE / largest;
                 }
                 let raw = raw_of(Dtype::F32, &values);
-                let (payload, _) =
-                    encoded(InstructionSet::detected(), tier, encoder, Dtype::F32, &raw);
-                let scales = if tier == Tier::Q3x {
-                    &payload[..8]
-                } else {
-                    &payload[..4]
-                };
+                let (payload, _) = encoded(InstructionSet::detected(), tier, encoder, Dtype::F32, &raw);
+                let scales = if tier == Tier::Q3x { &payload[..8] } else { &payload[..4] };
                 for scale in scales.as_chunks().0 {
                     assert!(f32::from_le_bytes(*scale).is_normal());
                 }
@@ -322,17 +230,13 @@ fn no_scale_is_ever_subnormal() {
 
 #[test]
 fn the_largest_values_of_each_type_are_never_read_as_infinite() {
-    for (dtype, largest) in [
-        (Dtype::F32, f32::MAX),
-        (Dtype::F16, f16::MAX.to_f32()),
-        (Dtype::Bf16, bf16::MAX.to_f32()),
-    ] {
+    for (dtype, largest) in
+        [(Dtype::F32, f32::MAX), (Dtype::F16, f16::MAX.to_f32()), (Dtype::Bf16, bf16::MAX.to_f32())]
+    {
         for tier in Tier::ENCODED {
             for encoder in [Encoder::Absmax, Encoder::Best] {
                 for sign in [1.0, -1.0] {
-                    let values: Vec<_> = (0..64)
-                        .map(|i| sign * largest * (1.0 - i as f32 / 50.0))
-                        .collect();
+                    let values: Vec<_> = (0..64).map(|i| sign * largest * (1.0 - i as f32 / 50.0)).collect();
                     let mut payload = Vec::new();
                     let set = InstructionSet::detected();
                     if set
@@ -359,8 +263,7 @@ fn the_measured_loss_is_what_a_naive_loop_measures() {
         for dtype in DTYPES {
             let raw = raw_of(dtype, &random.normals(1000));
             for encoder in [Encoder::Absmax, Encoder::Best] {
-                let (payload, encoded) =
-                    encoded(InstructionSet::detected(), tier, encoder, dtype, &raw);
+                let (payload, encoded) = encoded(InstructionSet::detected(), tier, encoder, dtype, &raw);
                 let read = elements(dtype, &naive_decode(tier, dtype, &payload, 1000));
                 let (mut largest, mut square_sum) = (0.0_f64, 0.0);
                 for (value, read) in elements(dtype, &raw).iter().zip(&read) {
@@ -372,14 +275,8 @@ fn the_measured_loss_is_what_a_naive_loop_measures() {
                 assert!((encoded.error_square_sum / square_sum - 1.0).abs() < 1e-12);
                 let scales = (0..16).map(|group| {
                     let at = group_offset(tier, group).unwrap();
-                    let read = |at: usize| {
-                        f32::from_le_bytes(payload[at..at + 4].try_into().unwrap()).abs()
-                    };
-                    if tier == Tier::Q3x {
-                        read(at).max(read(at + 4))
-                    } else {
-                        read(at)
-                    }
+                    let read = |at: usize| f32::from_le_bytes(payload[at..at + 4].try_into().unwrap()).abs();
+                    if tier == Tier::Q3x { read(at).max(read(at + 4)) } else { read(at) }
                 });
                 assert_eq!(encoded.scale, scales.fold(0.0, f32::max));
             }
@@ -397,16 +294,11 @@ fn rms(tier: Tier, encoder: Encoder) -> f64 {
 
 #[test]
 fn best_meets_its_figures_on_normal_values() {
-    for (tier, absmax, best) in [
-        (Tier::Q3, 0.2525, 0.180),
-        (Tier::Q5, 0.0505, 0.046),
-        (Tier::Q7, 0.0120, 0.0115),
-    ] {
+    for (tier, absmax, best) in
+        [(Tier::Q3, 0.2525, 0.180), (Tier::Q5, 0.0505, 0.046), (Tier::Q7, 0.0120, 0.0115)]
+    {
         let measured = rms(tier, Encoder::Absmax);
-        assert!(
-            (measured / absmax - 1.0).abs() < 0.01,
-            "{tier} absmax {measured}"
-        );
+        assert!((measured / absmax - 1.0).abs() < 0.01, "{tier} absmax {measured}");
         let measured = rms(tier, Encoder::Best);
         assert!(measured <= best, "{tier} best {measured}");
     }
@@ -443,7 +335,8 @@ fn any_values() -> impl Strategy<Value = Vec<f32>> {
         1 => -40.0_f32..40.0,
         1 => -1e-3_f32..1e-3,
     ];
-    let magnitude = prop_oneof![3 => Just(1.0_f32), 1 => Just(1e-4), 1 => Just(1e3), 1 => Just(1e30), 1 => Just(1e-30)];
+    let magnitude =
+        prop_oneof![3 => Just(1.0_f32), 1 => Just(1e-4), 1 => Just(1e3), 1 => Just(1e30), 1 => Just(1e-30)];
     (prop::collection::vec(value, 0..200), magnitude)
         .prop_map(|(values, magnitude)| values.into_iter().map(|value| value * magnitude).collect())
 }

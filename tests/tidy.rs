@@ -47,23 +47,12 @@ fn the_sources_are_tidy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut paths = rust_files(root, "src").unwrap();
     paths.extend(rust_files(root, "tests").unwrap());
-    assert!(
-        paths.iter().any(|path| path == "src/lib.rs"),
-        "found no src/lib.rs among {paths:?}"
-    );
-    assert!(
-        paths.iter().any(|path| path == "tests/tidy.rs"),
-        "found no tests/tidy.rs among {paths:?}"
-    );
+    assert!(paths.iter().any(|path| path == "src/lib.rs"), "found no src/lib.rs among {paths:?}");
+    assert!(paths.iter().any(|path| path == "tests/tidy.rs"), "found no tests/tidy.rs among {paths:?}");
     let mut findings = Vec::new();
     for path in &paths {
         findings.extend(check(path, &fs::read_to_string(root.join(path)).unwrap()));
     }
     let report: Vec<String> = findings.iter().map(Finding::to_string).collect();
-    assert!(
-        report.is_empty(),
-        "{} things to mend:\n{}",
-        report.len(),
-        report.join("\n")
-    );
+    assert!(report.is_empty(), "{} things to mend:\n{}", report.len(), report.join("\n"));
 }

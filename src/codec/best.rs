@@ -21,30 +21,10 @@ struct Trials {
 /// The trials for codes of `bits` bits; measured on normal, uniform and Laplace values.
 fn trials(bits: usize) -> Trials {
     match bits {
-        8 => Trials {
-            first: 126.5,
-            step: 0.25,
-            count: 16,
-            both_signs: false,
-        },
-        7 => Trials {
-            first: 62.5,
-            step: 0.25,
-            count: 20,
-            both_signs: false,
-        },
-        5 => Trials {
-            first: 14.5,
-            step: 0.25,
-            count: 20,
-            both_signs: false,
-        },
-        _ => Trials {
-            first: 2.75,
-            step: 0.25,
-            count: 16,
-            both_signs: true,
-        },
+        8 => Trials { first: 126.5, step: 0.25, count: 16, both_signs: false },
+        7 => Trials { first: 62.5, step: 0.25, count: 20, both_signs: false },
+        5 => Trials { first: 14.5, step: 0.25, count: 20, both_signs: false },
+        _ => Trials { first: 2.75, step: 0.25, count: 16, both_signs: true },
     }
 }
 
@@ -53,21 +33,13 @@ const REFITS: usize = 2;
 
 /// The best encoding found; `absmax` where none loses less.
 #[inline(always)]
-pub(super) fn better<K: Kernel>(
-    source: &Source<K>,
-    bits: usize,
-    absmax: Candidate<K>,
-) -> Candidate<K> {
+pub(super) fn better<K: Kernel>(source: &Source<K>, bits: usize, absmax: Candidate<K>) -> Candidate<K> {
     let Some(scale) = best_scale(source, bits) else {
         return absmax;
     };
     let found = source.candidate(scale, code_range(bits));
     // Also false where a value would be read as infinite.
-    if found.loss.square_sum < absmax.loss.square_sum {
-        found
-    } else {
-        absmax
-    }
+    if found.loss.square_sum < absmax.loss.square_sum { found } else { absmax }
 }
 
 /// The values times a power of two: the largest magnitude between 4 and 8, so that no
@@ -90,12 +62,7 @@ impl<K: Kernel> Scaled<K> {
         let factor = f32::from_bits((256 - exponent) << 23);
         let factors = kernel.splat(factor);
         let values = kernel.mul_group(source.values, factors);
-        Scaled {
-            kernel,
-            values,
-            max: source.max * factor,
-            factor,
-        }
+        Scaled { kernel, values, max: source.max * factor, factor }
     }
 
     /// A scale of these values as one of the group's; `None` where it is not normal.
@@ -145,15 +112,8 @@ pub(super) fn best_scale_of<K: Kernel>(scaled: &Scaled<K>, bits: usize) -> Optio
     let range = code_range(bits);
     let trials = trials(bits);
     let lone_is_negative = bits == 8;
-    let sign = if scaled.peak_is_positive() == lone_is_negative {
-        -1.0
-    } else {
-        1.0
-    };
-    let mut best = Fit {
-        gain: 0.0,
-        scale: 0.0,
-    };
+    let sign = if scaled.peak_is_positive() == lone_is_negative { -1.0 } else { 1.0 };
+    let mut best = Fit { gain: 0.0, scale: 0.0 };
     for trial in 0..trials.count {
         let inverse = sign * (trials.first + trials.step * f32::from(trial)) / scaled.max;
         best.take_better(scaled.sums(inverse, range));
@@ -182,10 +142,7 @@ impl Fit {
         // No codes but 0 give a NaN, which is not larger.
         let gain = products * products / squares;
         if gain > self.gain {
-            *self = Fit {
-                gain,
-                scale: products / squares,
-            };
+            *self = Fit { gain, scale: products / squares };
         }
     }
 }

@@ -7,13 +7,7 @@ use crate::model::{Dtype, Encoding, Error, GROUP_LEN, Result, Tier};
 
 impl InstructionSet {
     /// [`decode_groups`](super::decode_groups) with this set.
-    pub fn decode_groups(
-        self,
-        tier: Tier,
-        dtype: Dtype,
-        payload: &[u8],
-        out: &mut [u8],
-    ) -> Result<()> {
+    pub fn decode_groups(self, tier: Tier, dtype: Dtype, payload: &[u8], out: &mut [u8]) -> Result<()> {
         let element = Element::of(dtype)?;
         let elements = out.len() / element.len();
         if !out.len().is_multiple_of(element.len()) {
@@ -37,9 +31,8 @@ impl InstructionSet {
             Element::F16 => self.decode_as::<F16>(tier, payload, out),
             Element::Bf16 => self.decode_as::<BF16>(tier, payload, out),
         };
-        decoded.map_err(|BadScale { group }| {
-            Error::corrupt(format!("the scale of group {group} is not finite"))
-        })
+        decoded
+            .map_err(|BadScale { group }| Error::corrupt(format!("the scale of group {group} is not finite")))
     }
 
     fn decode_as<const ELEMENT: u8>(
@@ -99,12 +92,9 @@ impl<const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> Job
         let full = self.out.len() / out_len;
         let (groups, last) = self.payload.split_at(full * group_len);
         let (outs, out) = self.out.split_at_mut(full * out_len);
-        let pairs = groups
-            .chunks_exact(group_len)
-            .zip(outs.chunks_exact_mut(out_len));
+        let pairs = groups.chunks_exact(group_len).zip(outs.chunks_exact_mut(out_len));
         for (index, (group, out)) in pairs.enumerate() {
-            let values =
-                values::<K, BITS, TWO_LEVEL>(kernel, group).ok_or(BadScale { group: index })?;
+            let values = values::<K, BITS, TWO_LEVEL>(kernel, group).ok_or(BadScale { group: index })?;
             element.store(kernel, values, out);
         }
         if out.is_empty() {
@@ -112,8 +102,8 @@ impl<const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> Job
         }
         let elements = out.len() / element.len();
         let group = padded::<TWO_LEVEL>(last, elements, head_len);
-        let values = values::<K, BITS, TWO_LEVEL>(kernel, &group[..group_len])
-            .ok_or(BadScale { group: full })?;
+        let values =
+            values::<K, BITS, TWO_LEVEL>(kernel, &group[..group_len]).ok_or(BadScale { group: full })?;
         let mut bytes = [0; 4 * GROUP_LEN];
         element.store(kernel, values, &mut bytes[..out_len]);
         out.copy_from_slice(&bytes[..out.len()]);
@@ -124,35 +114,20 @@ impl<const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> Job
 /// Bytes of a full group before its codes.
 #[inline(always)]
 fn head_len(two_level: bool) -> usize {
-    if two_level {
-        2 * SCALE_LEN + FLAGS_LEN
-    } else {
-        SCALE_LEN
-    }
+    if two_level { 2 * SCALE_LEN + FLAGS_LEN } else { SCALE_LEN }
 }
 
 /// The values of a full group; `None` where a scale is not finite.
 #[inline(always)]
-fn values<K: Kernel, const BITS: usize, const TWO_LEVEL: bool>(
-    kernel: K,
-    group: &[u8],
-) -> Option<Group<K>> {
+fn values<K: Kernel, const BITS: usize, const TWO_LEVEL: bool>(kernel: K, group: &[u8]) -> Option<Group<K>> {
     let (head, codes) = group.split_at(head_len(TWO_LEVEL));
     let codes = kernel.lanes_of(signed::<K, BITS>(kernel, codes));
-    if TWO_LEVEL {
-        two_scales(kernel, head, codes)
-    } else {
-        one_scale(kernel, head, codes)
-    }
+    if TWO_LEVEL { two_scales(kernel, head, codes) } else { one_scale(kernel, head, codes) }
 }
 
 /// A short group of `elements` values laid out as a full one.
 fn padded<const TWO_LEVEL: bool>(group: &[u8], elements: usize, head_len: usize) -> [u8; 68] {
-    let short_head = if TWO_LEVEL {
-        2 * SCALE_LEN + elements.div_ceil(8)
-    } else {
-        SCALE_LEN
-    };
+    let short_head = if TWO_LEVEL { 2 * SCALE_LEN + elements.div_ceil(8) } else { SCALE_LEN };
     let (head, codes) = group.split_at(short_head);
     let mut full = [0; 68];
     full[..head.len()].copy_from_slice(head);
@@ -164,11 +139,7 @@ fn padded<const TWO_LEVEL: bool>(group: &[u8], elements: usize, head_len: usize)
 #[inline(always)]
 pub(super) fn signed<K: Kernel, const BITS: usize>(kernel: K, stream: &[u8]) -> K::Bytes {
     let codes = kernel.expand::<BITS>(stream);
-    if BITS == 8 {
-        codes
-    } else {
-        kernel.shift_codes(codes, -super::largest_code(BITS))
-    }
+    if BITS == 8 { codes } else { kernel.shift_codes(codes, -super::largest_code(BITS)) }
 }
 
 /// The scale at byte `at`; `None` where it is not finite.

@@ -47,23 +47,13 @@ impl InstructionSet {
                 raw.len()
             )));
         }
-        let bits = tier
-            .code_bits()
-            .map(usize::from)
-            .ok_or_else(|| without_codes(tier))?;
-        let len =
-            payload_len(tier, raw.len() / element.len()).ok_or_else(|| without_codes(tier))?;
+        let bits = tier.code_bits().map(usize::from).ok_or_else(|| without_codes(tier))?;
+        let len = payload_len(tier, raw.len() / element.len()).ok_or_else(|| without_codes(tier))?;
         let before = out.len();
         out.reserve(len);
         let encoded = match tier.encoding() {
             Encoding::TwoLevel => self.run(two_level::Encode { element, raw, out }),
-            _ => self.run(Encode {
-                bits,
-                encoder,
-                element,
-                raw,
-                out,
-            }),
+            _ => self.run(Encode { bits, encoder, element, raw, out }),
         };
         if encoded.is_err() {
             out.truncate(before);
@@ -98,13 +88,7 @@ impl Job for Encode<'_> {
             }
             total.add(chosen.scale, chosen.loss);
             self.out.extend_from_slice(&chosen.scale.to_le_bytes());
-            append_codes(
-                kernel,
-                self.bits,
-                chosen.codes,
-                raw.len() / self.element.len(),
-                self.out,
-            );
+            append_codes(kernel, self.bits, chosen.codes, raw.len() / self.element.len(), self.out);
         }
         Ok(total)
     }
@@ -155,12 +139,7 @@ impl<K: Kernel> Source<K> {
         if !max.is_finite() {
             return Err(NotEncodable::NotFinite);
         }
-        Ok(Source {
-            kernel,
-            element,
-            values,
-            max,
-        })
+        Ok(Source { kernel, element, values, max })
     }
 
     /// The scale that makes the largest magnitude the largest code.
@@ -178,15 +157,8 @@ impl<K: Kernel> Source<K> {
     pub(super) fn absmax(&self, bits: usize) -> Result<Candidate<K>, NotEncodable> {
         let scale = self.absmax_scale(bits)?;
         if scale == 0.0 {
-            let loss = Loss {
-                max: 0.0,
-                square_sum: 0.0,
-            };
-            return Ok(Candidate {
-                scale,
-                codes: [self.kernel.splat(0.0); 4],
-                loss,
-            });
+            let loss = Loss { max: 0.0, square_sum: 0.0 };
+            return Ok(Candidate { scale, codes: [self.kernel.splat(0.0); 4], loss });
         }
         let largest = largest_code(bits);
         Ok(self.candidate(scale, (-largest, largest)))

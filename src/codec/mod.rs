@@ -34,16 +34,8 @@ use crate::model::{ErrorKind, GROUP_LEN};
 /// [`payload_len`] says or a scale is not finite (`out` may have been written in part);
 /// [`ErrorKind::Invalid`] for a type that is never quantized, a tier without codes, or
 /// an `out` that is not `elements` elements long.
-pub fn decode(
-    tier: Tier,
-    dtype: Dtype,
-    payload: &[u8],
-    elements: usize,
-    out: &mut [u8],
-) -> Result<()> {
-    let out_len = u64::try_from(elements)
-        .ok()
-        .and_then(|elements| dtype.bytes_of(elements));
+pub fn decode(tier: Tier, dtype: Dtype, payload: &[u8], elements: usize, out: &mut [u8]) -> Result<()> {
+    let out_len = u64::try_from(elements).ok().and_then(|elements| dtype.bytes_of(elements));
     if u64::try_from(out.len()).ok() != out_len {
         return Err(Error::invalid(format!(
             "room for {} bytes where {elements} elements of {dtype} are to be decoded",
@@ -111,9 +103,5 @@ const fn largest_code(bits: usize) -> i8 {
 /// The least and the largest code of `bits` bits.
 fn code_range(bits: usize) -> (i8, i8) {
     let largest = largest_code(bits);
-    if bits == 8 {
-        (i8::MIN, largest)
-    } else {
-        (-largest, largest + 1)
-    }
+    if bits == 8 { (i8::MIN, largest) } else { (-largest, largest + 1) }
 }

@@ -10,9 +10,7 @@ use crate::model::{Error, GROUP_LEN, Result};
 /// other than 3, 5, 7 and 8, and for a length past the address space.
 pub fn stream_len(bits: u8, codes: usize) -> Result<usize> {
     if !matches!(bits, 3 | 5 | 7 | 8) {
-        return Err(Error::invalid(format!(
-            "codes of {bits} bits do not exist, only of 3, 5, 7 and 8"
-        )));
+        return Err(Error::invalid(format!("codes of {bits} bits do not exist, only of 3, 5, 7 and 8")));
     }
     codes
         .checked_mul(usize::from(bits))
@@ -36,13 +34,9 @@ impl InstructionSet {
     pub fn pack(self, bits: u8, codes: &[i8], stream: &mut [u8]) -> Result<()> {
         check_len(bits, codes.len(), stream.len())?;
         let (low, high) = code_range(usize::from(bits));
-        let outside = codes.iter().fold(false, |outside, code| {
-            outside | (*code < low) | (*code > high)
-        });
+        let outside = codes.iter().fold(false, |outside, code| outside | (*code < low) | (*code > high));
         if outside {
-            return Err(Error::invalid(format!(
-                "a code of {bits} bits is outside {low}..={high}"
-            )));
+            return Err(Error::invalid(format!("a code of {bits} bits is outside {low}..={high}")));
         }
         match bits {
             8 => self.run(Pack::<8> { codes, stream }),
@@ -102,16 +96,8 @@ fn pack_group<K: Kernel, const BITS: usize>(kernel: K, codes: &[i8; GROUP_LEN], 
 
 /// Packs the signed codes of a full group.
 #[inline(always)]
-pub(super) fn pack_bytes<K: Kernel, const BITS: usize>(
-    kernel: K,
-    codes: K::Bytes,
-    stream: &mut [u8],
-) {
-    let unsigned = if BITS == 8 {
-        codes
-    } else {
-        kernel.shift_codes(codes, largest_code(BITS))
-    };
+pub(super) fn pack_bytes<K: Kernel, const BITS: usize>(kernel: K, codes: K::Bytes, stream: &mut [u8]) {
+    let unsigned = if BITS == 8 { codes } else { kernel.shift_codes(codes, largest_code(BITS)) };
     kernel.compress::<BITS>(unsigned, stream);
 }
 
@@ -139,11 +125,7 @@ impl<const BITS: usize> Job for Unpack<'_, BITS> {
 }
 
 #[inline(always)]
-fn unpack_group<K: Kernel, const BITS: usize>(
-    kernel: K,
-    stream: &[u8],
-    codes: &mut [i8; GROUP_LEN],
-) {
+fn unpack_group<K: Kernel, const BITS: usize>(kernel: K, stream: &[u8], codes: &mut [i8; GROUP_LEN]) {
     let mut bytes = [0; GROUP_LEN];
     kernel.store_bytes(signed::<K, BITS>(kernel, stream), &mut bytes);
     for (code, byte) in codes.iter_mut().zip(bytes) {

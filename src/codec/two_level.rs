@@ -29,18 +29,11 @@ impl Job for Encode<'_> {
                 return Err(NotEncodable::NotFinite);
             }
             total.add(chosen.scales[0], chosen.loss);
-            total.add(
-                chosen.scales[1],
-                Loss {
-                    max: 0.0,
-                    square_sum: 0.0,
-                },
-            );
+            total.add(chosen.scales[1], Loss { max: 0.0, square_sum: 0.0 });
             let elements = raw.len() / self.element.len();
             self.out.extend_from_slice(&chosen.scales[0].to_le_bytes());
             self.out.extend_from_slice(&chosen.scales[1].to_le_bytes());
-            self.out
-                .extend_from_slice(&chosen.flags.to_le_bytes()[..elements.div_ceil(8)]);
+            self.out.extend_from_slice(&chosen.flags.to_le_bytes()[..elements.div_ceil(8)]);
             append_codes(kernel, BITS, chosen.codes, elements, self.out);
         }
         Ok(total)
@@ -86,12 +79,7 @@ const LAST_REFITS: u8 = 5;
 #[inline(always)]
 fn choose<K: Kernel>(source: &Source<K>) -> Result<Candidate<K>, NotEncodable> {
     let absmax = source.absmax(BITS)?;
-    let mut best = Candidate {
-        scales: [absmax.scale; 2],
-        flags: 0,
-        codes: absmax.codes,
-        loss: absmax.loss,
-    };
+    let mut best = Candidate { scales: [absmax.scale; 2], flags: 0, codes: absmax.codes, loss: absmax.loss };
     if absmax.scale == 0.0 {
         return Ok(best);
     }
@@ -99,10 +87,7 @@ fn choose<K: Kernel>(source: &Source<K>) -> Result<Candidate<K>, NotEncodable> {
     let Some(single) = best_scale_of(&scaled, BITS) else {
         return Ok(best);
     };
-    let mut pair = Fit {
-        error: f32::INFINITY,
-        scales: [single; 2],
-    };
+    let mut pair = Fit { error: f32::INFINITY, scales: [single; 2] };
     for (divisor, part) in TRIALS {
         let secondary = scaled.max / divisor;
         pair.take_better(&scaled, [part * secondary, secondary], TRIAL_REFITS);
@@ -127,29 +112,14 @@ fn candidate<K: Kernel>(source: &Source<K>, scales: [f32; 2]) -> Candidate<K> {
     let mut products = source.values;
     let mut flags = 0;
     for (i, lanes) in source.values.into_iter().enumerate() {
-        let first = Nearest::at(
-            kernel,
-            lanes,
-            kernel.div(lanes, kernel.splat(scales[0])),
-            scales[0],
-        );
-        let second = Nearest::at(
-            kernel,
-            lanes,
-            kernel.div(lanes, kernel.splat(scales[1])),
-            scales[1],
-        );
+        let first = Nearest::at(kernel, lanes, kernel.div(lanes, kernel.splat(scales[0])), scales[0]);
+        let second = Nearest::at(kernel, lanes, kernel.div(lanes, kernel.splat(scales[1])), scales[1]);
         let mask = kernel.less(second.distance, first.distance);
         flags |= u64::from(mask) << (16 * i);
         codes[i] = kernel.select(mask, second.codes, first.codes);
         products[i] = kernel.select(mask, second.products, first.products);
     }
-    Candidate {
-        scales,
-        flags,
-        codes,
-        loss: source.loss(products),
-    }
+    Candidate { scales, flags, codes, loss: source.loss(products) }
 }
 
 /// The codes nearest to values at one scale.
@@ -166,11 +136,7 @@ impl<K: Kernel> Nearest<K> {
         let codes = nearest_code(kernel, quotients, code_range(BITS));
         let products = kernel.mul(codes, kernel.splat(scale));
         let difference = kernel.sub(values, products);
-        Nearest {
-            codes,
-            products,
-            distance: kernel.larger_magnitude(difference, difference),
-        }
+        Nearest { codes, products, distance: kernel.larger_magnitude(difference, difference) }
     }
 }
 
@@ -209,10 +175,7 @@ fn refit<K: Kernel>(scaled: &Scaled<K>, scales: [f32; 2]) -> (f32, [f32; 2]) {
         let mask = kernel.less(second.distance, first.distance);
         let distance = kernel.select(mask, second.distance, first.distance);
         errors = kernel.add(errors, kernel.mul(distance, distance));
-        let codes = [
-            kernel.select(mask, zero, first.codes),
-            kernel.select(mask, second.codes, zero),
-        ];
+        let codes = [kernel.select(mask, zero, first.codes), kernel.select(mask, second.codes, zero)];
         for (i, codes) in codes.into_iter().enumerate() {
             products[i] = kernel.add(products[i], kernel.mul(lanes, codes));
             squares[i] = kernel.add(squares[i], kernel.mul(codes, codes));

@@ -12,8 +12,6 @@ pub(super) const NO_DEVICES: Errno = Errno::EPERM;
 pub(super) const TOO_SHORT: Errno = Errno::ERANGE;
 /// A handle that was never given out.
 pub(super) const BAD_HANDLE: Errno = Errno::EBADF;
-/// A directory where a file should be.
-pub(super) const IS_DIRECTORY: Errno = Errno::EISDIR;
 /// A file where a directory should be.
 pub(super) const NOT_DIRECTORY: Errno = Errno::ENOTDIR;
 

@@ -24,20 +24,11 @@ pub fn golden(kinds: &[&str]) -> Vec<Case> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let text = fs::read_to_string(folder.join("cases.json")).unwrap();
     let cases: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
-    let chosen = cases
-        .iter()
-        .filter(|case| kinds.contains(&case["kind"].as_str().unwrap()));
+    let chosen = cases.iter().filter(|case| kinds.contains(&case["kind"].as_str().unwrap()));
     chosen
         .map(|case| {
-            let read = |field: &str| {
-                case[field]
-                    .as_str()
-                    .map(|name| fs::read(folder.join(name)).unwrap())
-            };
-            let tier = match (
-                case["kind"].as_str().unwrap(),
-                case["bits"].as_u64().unwrap(),
-            ) {
+            let read = |field: &str| case[field].as_str().map(|name| fs::read(folder.join(name)).unwrap());
+            let tier = match (case["kind"].as_str().unwrap(), case["bits"].as_u64().unwrap()) {
                 ("decode_two_level", _) => Tier::Q3x,
                 (_, 8) => Tier::Q8,
                 (_, 7) => Tier::Q7,
@@ -61,18 +52,9 @@ pub fn golden(kinds: &[&str]) -> Vec<Case> {
 /// Values as little-endian elements.
 pub fn raw_of(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     match dtype {
-        Dtype::F32 => values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect(),
-        Dtype::F16 => values
-            .iter()
-            .flat_map(|value| f16::from_f32(*value).to_le_bytes())
-            .collect(),
-        Dtype::Bf16 => values
-            .iter()
-            .flat_map(|value| bf16::from_f32(*value).to_le_bytes())
-            .collect(),
+        Dtype::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        Dtype::F16 => values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect(),
+        Dtype::Bf16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
         _ => panic!("{dtype} is never quantized"),
     }
 }
@@ -80,24 +62,9 @@ pub fn raw_of(dtype: Dtype, values: &[f32]) -> Vec<u8> {
 /// Little-endian elements as values.
 pub fn elements(dtype: Dtype, raw: &[u8]) -> Vec<f32> {
     match dtype {
-        Dtype::F32 => raw
-            .as_chunks()
-            .0
-            .iter()
-            .map(|raw| f32::from_le_bytes(*raw))
-            .collect(),
-        Dtype::F16 => raw
-            .as_chunks()
-            .0
-            .iter()
-            .map(|raw| f16::from_le_bytes(*raw).to_f32())
-            .collect(),
-        Dtype::Bf16 => raw
-            .as_chunks()
-            .0
-            .iter()
-            .map(|raw| bf16::from_le_bytes(*raw).to_f32())
-            .collect(),
+        Dtype::F32 => raw.as_chunks().0.iter().map(|raw| f32::from_le_bytes(*raw)).collect(),
+        Dtype::F16 => raw.as_chunks().0.iter().map(|raw| f16::from_le_bytes(*raw).to_f32()).collect(),
+        Dtype::Bf16 => raw.as_chunks().0.iter().map(|raw| bf16::from_le_bytes(*raw).to_f32()).collect(),
         _ => panic!("{dtype} is never quantized"),
     }
 }
@@ -110,23 +77,15 @@ pub fn naive_decode(tier: Tier, dtype: Dtype, payload: &[u8], n: usize) -> Vec<u
     for start in (0..n).step_by(GROUP_LEN) {
         let count = GROUP_LEN.min(n - start);
         let scale = |at: usize| f32::from_le_bytes(payload[at..at + 4].try_into().unwrap());
-        let (head, flags) = if tier == Tier::Q3x {
-            (8, count.div_ceil(8))
-        } else {
-            (4, 0)
-        };
+        let (head, flags) = if tier == Tier::Q3x { (8, count.div_ceil(8)) } else { (4, 0) };
         for i in 0..count {
             let mut stored = 0;
             for bit in 0..bits {
                 let index = i * bits + bit;
-                stored |=
-                    i32::from(payload[at + head + flags + index / 8] >> (index % 8) & 1) << bit;
+                stored |= i32::from(payload[at + head + flags + index / 8] >> (index % 8) & 1) << bit;
             }
-            let code = if bits == 8 {
-                i32::from(stored as u8 as i8)
-            } else {
-                stored - ((1 << (bits - 1)) - 1)
-            };
+            let code =
+                if bits == 8 { i32::from(stored as u8 as i8) } else { stored - ((1 << (bits - 1)) - 1) };
             let secondary = flags > 0 && payload[at + 8 + i / 8] >> (i % 8) & 1 == 1;
             values.push(code as f32 * scale(if secondary { at + 4 } else { at }));
         }
@@ -138,9 +97,7 @@ pub fn naive_decode(tier: Tier, dtype: Dtype, payload: &[u8], n: usize) -> Vec<u
 
 /// The least squared error of a group over twenty thousand scales of either sign.
 pub fn naive_nearest_error(values: &[f32], least: f64, most: f64) -> f64 {
-    let largest = values.iter().fold(0.0_f64, |largest, value| {
-        largest.max(f64::from(value.abs()))
-    });
+    let largest = values.iter().fold(0.0_f64, |largest, value| largest.max(f64::from(value.abs())));
     let errors = (1..=10_000).flat_map(|i| {
         let scale = largest * f64::from(i) / (5000.0 * most);
         [scale, -scale]

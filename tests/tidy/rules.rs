@@ -19,11 +19,7 @@ const LAYERS: &[(&str, u8)] = &[
 
 /// Crates that one place wraps: the crate, the path prefixes that may name it, what others do instead.
 const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
-    (
-        "fuser",
-        &["src/fs/"],
-        "return a value of the crate's own types and let src/fs turn it into a reply",
-    ),
+    ("fuser", &["src/fs/"], "return a value of the crate's own types and let src/fs turn it into a reply"),
     (
         "clap",
         &["src/cli/", "src/main.rs"],
@@ -48,10 +44,7 @@ pub const UNFINISHED: &[&str] = &[
 ];
 
 fn height(layer: &str) -> Option<u8> {
-    LAYERS
-        .iter()
-        .find(|(name, _)| *name == layer)
-        .map(|(_, height)| *height)
+    LAYERS.iter().find(|(name, _)| *name == layer).map(|(_, height)| *height)
 }
 
 /// Uses inside a layer go downwards only.
@@ -108,18 +101,13 @@ pub fn foreign_names(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, allowed, instead) in WRAPPED_CRATES {
         if !allowed.iter().any(|prefix| source.path.starts_with(prefix)) {
-            let what = format!(
-                "`{name}` is named only in {}; {instead}",
-                allowed.join(" and ")
-            );
+            let what = format!("`{name}` is named only in {}; {instead}", allowed.join(" and "));
             findings.extend(words(&source.code, name).map(|at| source.finding(at, what.clone())));
         }
     }
     if !source.path.starts_with(INTRINSICS_FOLDER) {
         let roots = ["core", "std"].into_iter();
-        for (at, _) in roots
-            .flat_map(|root| first_segments(&source.code, root))
-            .filter(|(_, s)| *s == "arch")
+        for (at, _) in roots.flat_map(|root| first_segments(&source.code, root)).filter(|(_, s)| *s == "arch")
         {
             let what = format!(
                 "intrinsics stand only in {INTRINSICS_FOLDER}; put the function there, behind a check of the processor"
@@ -143,10 +131,7 @@ pub fn foreign_names(source: &Source) -> Vec<Finding> {
 
 /// `EIO`, and rustix's `Errno::IO`; not EPOLLIN, not `EFD_CLOEXEC`, not a function.
 fn is_error_number(code: &str, at: usize, name: &str) -> bool {
-    let upper = !name.is_empty()
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_uppercase() || b.is_ascii_digit());
+    let upper = !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit());
     let of_errno_type = code[..at].trim_end().ends_with("Errno::");
     upper && (of_errno_type || (name.starts_with('E') && !name.starts_with("EPOLL")))
 }
@@ -155,22 +140,15 @@ fn is_error_number(code: &str, at: usize, name: &str) -> bool {
 pub fn shape_of_the_file(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !source.text.starts_with("//! ") {
-        findings.push(source.finding(
-            0,
-            "begin the file with a `//!` line that says what the module is",
-        ));
+        findings.push(source.finding(0, "begin the file with a `//!` line that says what the module is"));
     }
     if source.is_unit_test_file() {
         return findings;
     }
     let lines: Vec<&str> = source.code.lines().collect();
-    let starts_tests = |pair: &[&str]| {
-        pair[0].trim() == "#[cfg(test)]" && pair[1].trim_start().starts_with("mod ")
-    };
-    let code_lines = lines
-        .windows(2)
-        .position(starts_tests)
-        .unwrap_or(lines.len());
+    let starts_tests =
+        |pair: &[&str]| pair[0].trim() == "#[cfg(test)]" && pair[1].trim_start().starts_with("mod ");
+    let code_lines = lines.windows(2).position(starts_tests).unwrap_or(lines.len());
     if code_lines > CODE_LINES_MAX {
         let what = format!(
             "{code_lines} lines before the tests, {CODE_LINES_MAX} at most; a file this long usually holds two ideas: split it"
@@ -193,7 +171,10 @@ pub fn habits(source: &Source) -> Vec<Finding> {
         let after = skip_spaces(&source.code, pattern + word_at(&source.code, pattern).len());
         let binds = source.code[after..].starts_with([':', '=']);
         if word_at(&source.code, pattern) == "_" && binds {
-            findings.push(source.finding(at, "a value thrown away unseen: handle the error, log it, or call drop() if it has none"));
+            findings.push(source.finding(
+                at,
+                "a value thrown away unseen: handle the error, log it, or call drop() if it has none",
+            ));
         }
     }
     findings
@@ -209,8 +190,7 @@ pub fn test_names(source: &Source) -> Vec<Finding> {
         let name_at = skip_spaces(&source.code, at + function + "fn".len());
         let name = word_at(&source.code, name_at);
         if name.split('_').filter(|word| !word.is_empty()).count() < 2 {
-            let what =
-                format!("the test `{name}` says little; name it with a sentence of what holds");
+            let what = format!("the test `{name}` says little; name it with a sentence of what holds");
             findings.push(source.finding(at + attribute.len(), what));
         }
     }

@@ -29,27 +29,12 @@ pub struct Source<'a> {
 
 impl<'a> Source<'a> {
     pub fn new(path: &'a str, text: &'a str) -> Self {
-        Self {
-            path,
-            text,
-            without_strings: blanked(text, false),
-            code: blanked(text, true),
-        }
+        Self { path, text, without_strings: blanked(text, false), code: blanked(text, true) }
     }
 
     pub fn finding(&self, offset: usize, what: impl Into<String>) -> Finding {
-        let line = 1 + self
-            .text
-            .as_bytes()
-            .iter()
-            .take(offset)
-            .filter(|&&b| b == b'\n')
-            .count();
-        Finding {
-            path: self.path.to_owned(),
-            line,
-            what: what.into(),
-        }
+        let line = 1 + self.text.as_bytes().iter().take(offset).filter(|&&b| b == b'\n').count();
+        Finding { path: self.path.to_owned(), line, what: what.into() }
     }
 
     pub fn is_product_code(&self) -> bool {
@@ -112,14 +97,9 @@ fn token_end(bytes: &[u8], at: usize) -> usize {
     }
     if !identifier_before && (rest.starts_with(b"r") || rest.starts_with(b"br")) {
         let hashes_at = at + if rest[0] == b'b' { 2 } else { 1 };
-        let hashes = bytes[hashes_at..]
-            .iter()
-            .take_while(|&&b| b == b'#')
-            .count();
+        let hashes = bytes[hashes_at..].iter().take_while(|&&b| b == b'#').count();
         if bytes.get(hashes_at + hashes) == Some(&b'"') {
-            let close: Vec<u8> = std::iter::once(b'"')
-                .chain(std::iter::repeat_n(b'#', hashes))
-                .collect();
+            let close: Vec<u8> = std::iter::once(b'"').chain(std::iter::repeat_n(b'#', hashes)).collect();
             let body = hashes_at + hashes + 1;
             let found = bytes[body..].windows(close.len()).position(|w| w == close);
             return found.map_or(bytes.len(), |i| body + i + close.len());
@@ -170,13 +150,11 @@ fn is_word(byte: u8) -> bool {
 /// Offsets of a word that is no part of a longer one.
 pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
-    code.match_indices(word)
-        .map(|(at, _)| at)
-        .filter(move |&at| {
-            let before = at.checked_sub(1).and_then(|i| bytes.get(i));
-            let after = bytes.get(at + word.len());
-            !before.is_some_and(|&b| is_word(b)) && !after.is_some_and(|&b| is_word(b))
-        })
+    code.match_indices(word).map(|(at, _)| at).filter(move |&at| {
+        let before = at.checked_sub(1).and_then(|i| bytes.get(i));
+        let after = bytes.get(at + word.len());
+        !before.is_some_and(|&b| is_word(b)) && !after.is_some_and(|&b| is_word(b))
+    })
 }
 
 /// What follows `root::` wherever it stands, with its offset: `root::{a::b, c}` gives `a` and `c`.
@@ -222,10 +200,7 @@ fn group_heads(code: &str, open: usize) -> Vec<(usize, &str)> {
 }
 
 pub fn skip_spaces(code: &str, at: usize) -> usize {
-    at + code[at..]
-        .bytes()
-        .take_while(u8::is_ascii_whitespace)
-        .count()
+    at + code[at..].bytes().take_while(u8::is_ascii_whitespace).count()
 }
 
 pub fn word_at(code: &str, at: usize) -> &str {

@@ -46,10 +46,7 @@ impl Avx2 {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn halves(both: __m256i) -> [__m128i; 2] {
-    [
-        _mm256_castsi256_si128(both),
-        _mm256_extracti128_si256::<1>(both),
-    ]
+    [_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both)]
 }
 
 #[inline]
@@ -80,18 +77,11 @@ fn lanes_of_mask(mask: u16) -> __m256 {
 /// Four differences in f64, counted into their maxima and the sums of squares.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn more_difference(
-    (largest, sums): (__m256d, __m256d),
-    a: __m128,
-    b: __m128,
-) -> (__m256d, __m256d) {
+fn more_difference((largest, sums): (__m256d, __m256d), a: __m128, b: __m128) -> (__m256d, __m256d) {
     let difference = _mm256_sub_pd(_mm256_cvtps_pd(a), _mm256_cvtps_pd(b));
     let magnitude = _mm256_andnot_pd(_mm256_set1_pd(-0.0), difference);
     let largest = _mm256_max_pd(largest, magnitude);
-    (
-        largest,
-        _mm256_add_pd(sums, _mm256_mul_pd(difference, difference)),
-    )
+    (largest, _mm256_add_pd(sums, _mm256_mul_pd(difference, difference)))
 }
 
 #[inline]
@@ -278,19 +268,13 @@ impl Kernel for Avx2 {
 
     #[inline(always)]
     fn larger_magnitude(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        with_proof!(
-            self,
-            [larger_magnitude(a[0], b[0]), larger_magnitude(a[1], b[1])]
-        )
+        with_proof!(self, [larger_magnitude(a[0], b[0]), larger_magnitude(a[1], b[1])])
     }
 
     #[inline(always)]
     fn largest(self, values: [__m256; 2]) -> f32 {
         with_proof!(self, {
-            let [a, b] = [
-                _mm256_castps_si256(values[0]),
-                _mm256_castps_si256(values[1]),
-            ];
+            let [a, b] = [_mm256_castps_si256(values[0]), _mm256_castps_si256(values[1])];
             let eight = _mm256_max_epi32(a, b);
             let upper = _mm256_extracti128_si256::<1>(eight);
             let four = _mm_max_epi32(_mm256_castsi256_si128(eight), upper);
@@ -323,10 +307,7 @@ impl Kernel for Avx2 {
     fn shift_codes(self, codes: [__m256i; 2], offset: i8) -> [__m256i; 2] {
         with_proof!(self, {
             let offset = _mm256_set1_epi8(offset);
-            [
-                _mm256_add_epi8(codes[0], offset),
-                _mm256_add_epi8(codes[1], offset),
-            ]
+            [_mm256_add_epi8(codes[0], offset), _mm256_add_epi8(codes[1], offset)]
         })
     }
 

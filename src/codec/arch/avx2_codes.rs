@@ -114,10 +114,7 @@ fn gather<const BITS: usize>(codes: __m256i) -> __m256i {
 #[target_feature(enable = "avx2")]
 pub(super) fn expand<const BITS: usize>(stream: &[u8]) -> [__m256i; 2] {
     let stream = &stream[..8 * BITS];
-    [
-        spread::<BITS>(runs::<BITS>(stream, 0)),
-        spread::<BITS>(runs::<BITS>(stream, 2)),
-    ]
+    [spread::<BITS>(runs::<BITS>(stream, 0)), spread::<BITS>(runs::<BITS>(stream, 2))]
 }
 
 /// The reverse of `expand`.
@@ -145,10 +142,7 @@ pub(super) fn compress<const BITS: usize>(codes: [__m256i; 2], stream: &mut [u8]
 #[target_feature(enable = "avx2")]
 fn widen(codes: __m128i) -> [__m256; 2] {
     let high = _mm_unpackhi_epi64(codes, codes);
-    [
-        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)),
-        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
-    ]
+    [_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high))]
 }
 
 /// Signed bytes as f32.
@@ -175,8 +169,5 @@ pub(super) fn bytes_of(values: [[__m256; 2]; 4]) -> [__m256i; 2] {
     let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     let low = _mm256_packs_epi16(narrow(values[0]), narrow(values[1]));
     let high = _mm256_packs_epi16(narrow(values[2]), narrow(values[3]));
-    [
-        _mm256_permutevar8x32_epi32(low, order),
-        _mm256_permutevar8x32_epi32(high, order),
-    ]
+    [_mm256_permutevar8x32_epi32(low, order), _mm256_permutevar8x32_epi32(high, order)]
 }

@@ -97,10 +97,7 @@ fn narrow(values: __m512) -> __m128i {
 fn more_difference(largest: __m512d, sums: __m512d, a: __m256, b: __m256) -> (__m512d, __m512d) {
     let difference = _mm512_sub_pd(_mm512_cvtps_pd(a), _mm512_cvtps_pd(b));
     let largest = _mm512_max_pd(largest, _mm512_abs_pd(difference));
-    (
-        largest,
-        _mm512_add_pd(sums, _mm512_mul_pd(difference, difference)),
-    )
+    (largest, _mm512_add_pd(sums, _mm512_mul_pd(difference, difference)))
 }
 
 impl Avx512 {
@@ -163,10 +160,7 @@ impl Kernel for Avx512 {
     #[inline(always)]
     fn load_bf16(self, bytes: &[u8; 32]) -> __m512 {
         let bits = self.read_half(bytes);
-        with_proof!(
-            self,
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
-        )
+        with_proof!(self, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))))
     }
 
     #[inline(always)]
@@ -254,14 +248,8 @@ impl Kernel for Avx512 {
                 let high_b = _mm512_extractf32x8_ps::<1>(b[i]);
                 (largest, sums) = more_difference(largest, sums, high_a, high_b);
             }
-            let four = _mm256_add_pd(
-                _mm512_castpd512_pd256(sums),
-                _mm512_extractf64x4_pd::<1>(sums),
-            );
-            let two = _mm_add_pd(
-                _mm256_castpd256_pd128(four),
-                _mm256_extractf128_pd::<1>(four),
-            );
+            let four = _mm256_add_pd(_mm512_castpd512_pd256(sums), _mm512_extractf64x4_pd::<1>(sums));
+            let two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd::<1>(four));
             let sum = _mm_add_sd(two, _mm_unpackhi_pd(two, two));
             (_mm512_reduce_max_pd(largest), _mm_cvtsd_f64(sum))
         })
@@ -279,10 +267,7 @@ impl Kernel for Avx512 {
 
     #[inline(always)]
     fn largest(self, values: __m512) -> f32 {
-        with_proof!(
-            self,
-            f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(values)))
-        )
+        with_proof!(self, f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(values))))
     }
 
     #[inline(always)]
@@ -305,9 +290,7 @@ impl Kernel for Avx512 {
         assert_eq!(stream.len(), 8 * BITS);
         // SAFETY: the mask admits the 8 * BITS bytes that the slice was just seen to
         // have, no more are touched; `self` proves AVX-512.
-        let packed = unsafe {
-            _mm512_maskz_loadu_epi8(Permutations::<BITS>::STREAM, stream.as_ptr().cast())
-        };
+        let packed = unsafe { _mm512_maskz_loadu_epi8(Permutations::<BITS>::STREAM, stream.as_ptr().cast()) };
         if BITS == 8 {
             return packed;
         }
@@ -342,11 +325,7 @@ impl Kernel for Avx512 {
         // SAFETY: the mask admits the 8 * BITS bytes that the slice was just seen to
         // have, no more are touched; `self` proves AVX-512.
         unsafe {
-            _mm512_mask_storeu_epi8(
-                stream.as_mut_ptr().cast(),
-                Permutations::<BITS>::STREAM,
-                packed,
-            );
+            _mm512_mask_storeu_epi8(stream.as_mut_ptr().cast(), Permutations::<BITS>::STREAM, packed);
         }
     }
 

@@ -62,12 +62,7 @@ pub(super) trait Kernel: Copy {
     #[inline(always)]
     fn mul_group(self, group: Group<Self>, factor: Self::Lanes) -> Group<Self> {
         let [a, b, c, d] = group;
-        [
-            self.mul(a, factor),
-            self.mul(b, factor),
-            self.mul(c, factor),
-            self.mul(d, factor),
-        ]
+        [self.mul(a, factor), self.mul(b, factor), self.mul(c, factor), self.mul(d, factor)]
     }
     /// `a / b`, correctly rounded.
     fn div(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
@@ -134,23 +129,15 @@ impl InstructionSet {
     /// Every set that this processor has, the widest first.
     pub fn available() -> impl Iterator<Item = InstructionSet> {
         #[cfg(target_arch = "x86_64")]
-        let wide = [
-            Avx512::detect().map(Choice::Avx512),
-            Avx2::detect().map(Choice::Avx2),
-        ];
+        let wide = [Avx512::detect().map(Choice::Avx512), Avx2::detect().map(Choice::Avx2)];
         #[cfg(not(target_arch = "x86_64"))]
         let wide: [Option<Choice>; 0] = [];
-        wide.into_iter()
-            .flatten()
-            .chain([Choice::Scalar(Scalar)])
-            .map(InstructionSet)
+        wide.into_iter().flatten().chain([Choice::Scalar(Scalar)]).map(InstructionSet)
     }
 
     /// The widest set that this processor has.
     pub fn detected() -> InstructionSet {
-        InstructionSet::available()
-            .next()
-            .unwrap_or(InstructionSet(Choice::Scalar(Scalar)))
+        InstructionSet::available().next().unwrap_or(InstructionSet(Choice::Scalar(Scalar)))
     }
 
     /// Its name: `avx512`, `avx2` or `scalar`.
@@ -183,8 +170,7 @@ pub(super) struct Spread<const BITS: usize>;
 impl<const BITS: usize> Spread<BITS> {
     /// For each step, widest lanes first: the distance that the upper half moves,
     /// the lower halves' bits, and the upper halves' when spread and when gathered.
-    pub(super) const STEPS: [(u32, u64, u64, u64); 3] =
-        [Self::step(32), Self::step(16), Self::step(8)];
+    pub(super) const STEPS: [(u32, u64, u64, u64); 3] = [Self::step(32), Self::step(16), Self::step(8)];
 
     const fn step(lane: usize) -> (u32, u64, u64, u64) {
         let width = lane / 8 * BITS;

@@ -48,9 +48,7 @@ fn narrow_bf16(value: f32) -> [u8; 2] {
 fn spread<const BITS: usize>(packed: u64) -> u64 {
     Spread::<BITS>::STEPS
         .iter()
-        .fold(packed, |x, &(distance, low, high, _)| {
-            (x & low) | (x << distance & high)
-        })
+        .fold(packed, |x, &(distance, low, high, _)| (x & low) | (x << distance & high))
 }
 
 /// Eight bytes below `2^BITS` as codes of `BITS` bits.
@@ -59,9 +57,7 @@ fn gather<const BITS: usize>(spread: u64) -> u64 {
     Spread::<BITS>::STEPS
         .iter()
         .rev()
-        .fold(spread, |x, &(distance, low, _, high)| {
-            (x & low) | (x >> distance & high)
-        })
+        .fold(spread, |x, &(distance, low, _, high)| (x & low) | (x >> distance & high))
 }
 
 impl Kernel for Scalar {
@@ -177,22 +173,14 @@ impl Kernel for Scalar {
             for i in 0..8 {
                 let difference = f64::from(a[i]) - f64::from(b[i]);
                 let magnitude = difference.abs();
-                largest[i] = if magnitude > largest[i] {
-                    magnitude
-                } else {
-                    largest[i]
-                };
+                largest[i] = if magnitude > largest[i] { magnitude } else { largest[i] };
                 sums[i] += difference * difference;
             }
         }
         for width in [4, 2, 1] {
             for i in 0..width {
                 let other = largest[i + width];
-                largest[i] = if other > largest[i] {
-                    other
-                } else {
-                    largest[i]
-                };
+                largest[i] = if other > largest[i] { other } else { largest[i] };
                 sums[i] += sums[i + width];
             }
         }
@@ -240,12 +228,7 @@ impl Kernel for Scalar {
             codes.copy_from_slice(stream);
             return codes;
         }
-        for (eight, packed) in codes
-            .as_chunks_mut::<8>()
-            .0
-            .iter_mut()
-            .zip(stream.as_chunks::<BITS>().0)
-        {
+        for (eight, packed) in codes.as_chunks_mut::<8>().0.iter_mut().zip(stream.as_chunks::<BITS>().0) {
             let mut word = [0; 8];
             word[..BITS].copy_from_slice(packed);
             *eight = spread::<BITS>(u64::from_le_bytes(word)).to_le_bytes();
@@ -259,12 +242,7 @@ impl Kernel for Scalar {
             stream.copy_from_slice(&codes);
             return;
         }
-        for (packed, eight) in stream
-            .as_chunks_mut::<BITS>()
-            .0
-            .iter_mut()
-            .zip(codes.as_chunks::<8>().0)
-        {
+        for (packed, eight) in stream.as_chunks_mut::<BITS>().0.iter_mut().zip(codes.as_chunks::<8>().0) {
             let word = gather::<BITS>(u64::from_le_bytes(*eight)).to_le_bytes();
             packed.copy_from_slice(&word[..BITS]);
         }
