@@ -7,8 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
-use crate::format::record::Record;
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId, Tier};
+use crate::model::{EntryId, Error, ErrorKind, Result, StoreId, Tier};
 use crate::store::disk::{Disk, File, Open};
 use crate::store::log::{Batch, Log};
 use crate::store::replay::{Damage, Replayed, replay};
@@ -34,11 +33,11 @@ pub enum Access {
 pub struct Collection {
     tenant: String,
     name: String,
-    disk: Arc<dyn Disk>,
+    pub(super) disk: Arc<dyn Disk>,
     /// Held for look-ups and changes in memory, never across input or output.
-    state: RwLock<State>,
+    pub(super) state: RwLock<State>,
     /// What writes. Taken before `state`; held while a batch is written.
-    writer: Mutex<Option<Writer>>,
+    pub(super) writer: Mutex<Option<Writer>>,
     tiers: [OnceLock<Arc<dyn File>>; TIER_FILES],
     data: Mutex<HashMap<u64, Weak<dyn File>>>,
     access: Access,
@@ -47,7 +46,7 @@ pub struct Collection {
     log_bytes: u64,
 }
 
-struct Writer {
+pub(super) struct Writer {
     log: Log,
     slots: [Option<Slots>; TIER_FILES],
     next_data: u64,
@@ -96,7 +95,7 @@ impl Collection {
         let mut batch = log.begin();
         batch.entry(Entry::Collection { number, created_at: now_seconds() });
         let now = now_nanoseconds();
-        batch.entry(Entry::Node(NodeEntry {
+        batch.entry(Entry::Node(Box::new(NodeEntry {
             id: ROOT,
             mode: 0o755,
             uid: owner.0,
@@ -105,7 +104,7 @@ impl Collection {
             ctime: now,
             created_at: now_seconds(),
             what: What::Directory,
-        }));
+        })));
         log.commit(&batch)?;
         for directory in [&path, tenant, ""] {
             disk.sync_directory(directory).map_err(failed)?;
@@ -320,16 +319,14 @@ impl Collection {
         }
         writer.log.commit(&batch)?;
         let mut state = self.state.write();
-        let (records, entries) = batch.into_parts();
-        let mut entries = entries.into_iter().peekable();
-        for (place, (record, sequence, payload)) in records.iter().enumerate() {
-            if let Some((_, entry)) = entries.next_if(|(of, _)| *of == place) {
+        for added in batch.into_records() {
+            if let Some(entry) = added.entry {
                 state.apply_entry(entry)?;
                 continue;
             }
-            let numbers = payload.chunks_exact(4);
+            let numbers = added.payload.chunks_exact(4);
             let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default()));
-            state.apply_record(record, *sequence, checksums.collect(), u64::MAX)?;
+            state.apply_record(&added.record, added.sequence, checksums.collect(), u64::MAX)?;
         }
         Ok(())
     }
@@ -358,67 +355,6 @@ impl Collection {
         };
         let file = file.map_err(|error| Error::io(format!("opening {path}"), error))?;
         Ok(cell.get_or_init(|| file).clone())
-    }
-
-    fn space_of(&self, number: u8) -> Slots {
-        let state = self.state.read();
-        let mut used = Vec::new();
-        for object in state.objects() {
-            let blocks = object.blocks.read();
-            let cut = object.cut();
-            if matches!(*blocks, crate::store::blocks::Blocks::Run(_)) {
-                continue;
-            }
-            for block in (0..cut.blocks()).filter_map(|index| blocks.get(index, cut)) {
-                if !block.stored.in_data && block.stored.tier.byte() == number {
-                    used.push((block.stored.offset, u64::from(block.stored.len)));
-                }
-            }
-        }
-        Slots::around(used.into_iter())
-    }
-
-    /// Gives back what an interrupted import has left: objects that no file has, and
-    /// data files that no object has.
-    fn recover(&self) -> Result<()> {
-        if self.writer.lock().is_none() {
-            return Ok(());
-        }
-        let orphans = self.orphans();
-        if !orphans.is_empty() {
-            self.commit(Touched::default(), |batch, _| {
-                for object in &orphans {
-                    batch.record(Record::Delete { object: *object });
-                }
-                Ok(())
-            })?;
-        }
-        let homes: HashSet<u64> =
-            self.state.read().objects().filter_map(|object| object.home()).map(|home| home.file).collect();
-        let directory = format!("{}/data", self.path());
-        let listed = self.disk.list(&directory);
-        for file in listed.map_err(|error| Error::io(format!("listing {directory}"), error))? {
-            let id = u64::from_str_radix(&file.name, 16).ok().filter(|_| file.name.len() == 16);
-            if id.is_some_and(|id| !homes.contains(&id)) {
-                let path = format!("{directory}/{}", file.name);
-                self.disk.remove_file(&path).map_err(|error| Error::io(format!("removing {path}"), error))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn orphans(&self) -> Vec<ObjectId> {
-        let state = self.state.read();
-        let mut owned: HashSet<ObjectId> = HashSet::new();
-        for node in state.nodes() {
-            if let Some(file) = node.file() {
-                owned.extend(file.objects.iter().copied());
-            }
-        }
-        let mut orphans: Vec<ObjectId> =
-            state.objects().map(|object| object.entry.id).filter(|id| !owned.contains(id)).collect();
-        orphans.sort_unstable();
-        orphans
     }
 
     /// The objects of a file, in order; `Corrupt` where one is not there.

@@ -2,9 +2,11 @@
 
 pub mod blocks;
 pub mod collection;
+pub mod directory;
 pub mod disk;
 pub mod log;
 pub mod read;
+mod recover;
 pub mod replay;
 pub mod settings;
 pub mod slots;
