@@ -38,7 +38,8 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_CACHE_SYMLINKS,
         ];
         // What the kernel does not know is done without.
-        for flag in wanted.into_iter().filter(|flag| config.capabilities().contains(*flag)) {
+        let known = config.capabilities();
+        for flag in wanted.into_iter().filter(|flag| known.contains(*flag)) {
             config.add_capabilities(flag).map_err(|unknown| io::Error::other(format!("{unknown:?}")))?;
         }
         config
