@@ -1,7 +1,7 @@
 //! Names for what was taken in: objects, nodes and names go to the log, the names in
 //! the last batch.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
@@ -10,7 +10,8 @@ use crate::ingest::Origin;
 use crate::ingest::recognize::{PartTensor, Recognized};
 use crate::ingest::take::{Taken, TakenBlocks, TakenObject};
 use crate::model::{
-    EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId, Tier, escape_component, escape_tensor_path,
+    EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId, Tier, escape_component,
+    escape_tensor_path,
 };
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds, now_seconds};
@@ -75,7 +76,7 @@ pub(super) fn publish(
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
         let file_name = file_name(&target.name, identity(&target.path()));
-        names.replace(parent, &file_name);
+        names.replace(parent, &file_name)?;
         let container = names.number();
         let is_container = recognized.content.is_container();
         let lossy = taken.objects.iter().any(|object| object.error.is_some());
@@ -169,7 +170,7 @@ pub(super) fn publish_shards(
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
         let file_name = file_name(&target.name, tensor);
-        names.replace(parent, &file_name);
+        names.replace(parent, &file_name)?;
         let node = names.number();
         names.file(
             node,
@@ -293,6 +294,8 @@ struct Names<'a> {
     last_entry: u64,
     /// Names that this batch makes: directory, name, node.
     made: Vec<(EntryId, Vec<u8>, EntryId)>,
+    /// The same, to be found by directory and name.
+    made_nodes: HashMap<(EntryId, Vec<u8>), EntryId>,
     /// Names that this batch takes away.
     gone: HashSet<(EntryId, Vec<u8>)>,
     /// Directories that this batch makes.
@@ -308,6 +311,7 @@ impl<'a> Names<'a> {
             origin,
             last_entry: state.last_entry(),
             made: Vec::new(),
+            made_nodes: HashMap::new(),
             gone: HashSet::new(),
             made_directories: HashSet::new(),
             now: now_nanoseconds(),
@@ -320,11 +324,11 @@ impl<'a> Names<'a> {
     }
 
     fn find(&self, parent: EntryId, name: &[u8]) -> Option<EntryId> {
-        let made = self.made.iter().rev().find(|(of, called, _)| *of == parent && called == name);
-        if let Some((_, _, node)) = made {
+        let key = (parent, name.to_vec());
+        if let Some(node) = self.made_nodes.get(&key) {
             return Some(*node);
         }
-        if self.gone.contains(&(parent, name.to_vec())) {
+        if self.gone.contains(&key) {
             return None;
         }
         self.state.directory(parent)?.get(name)
@@ -380,6 +384,7 @@ impl<'a> Names<'a> {
     fn name(&mut self, parent: EntryId, name: &[u8], node: EntryId) {
         // Written at the end, after the nodes that names lead to.
         self.made.push((parent, name.to_vec(), node));
+        self.made_nodes.insert((parent, name.to_vec()), node);
     }
 
     fn node(&mut self, id: EntryId, mode: u32, what: What) {
@@ -406,22 +411,59 @@ impl<'a> Names<'a> {
         self.batch.entry(Entry::Setting { node, key, value });
     }
 
-    /// Takes away the file that has a name, and the tensors that belong to it.
-    fn replace(&mut self, parent: EntryId, name: &[u8]) {
-        let Some(old) = self.find(parent, name).and_then(|node| self.state.node(node)) else { return };
-        let Some(file) = old.file() else { return };
+    /// Takes away the file that has a name, and the tensors that belong to it. `Exists`
+    /// where a directory or a tensor of another file has the name.
+    fn replace(&mut self, parent: EntryId, name: &[u8]) -> Result<()> {
+        let Some(old) = self.find(parent, name).and_then(|node| self.state.node(node)) else {
+            return Ok(());
+        };
+        let taken = |by: &str| {
+            let path = String::from_utf8_lossy(&self.state.path(old.entry.id)).into_owned();
+            Error::new(ErrorKind::Exists, format!("{path} is {by}; choose another name, or remove it first"))
+        };
         let mut nodes = vec![old.entry.id];
-        nodes.extend(self.state.parts(file).map(|node| node.entry.id));
-        for &node in &nodes {
-            for (parent, name) in self.state.links(node) {
-                self.batch.entry(Entry::NameRemoved { parent: *parent, name: name.to_vec() });
-                self.gone.insert((*parent, name.to_vec()));
+        let mut objects: &[ObjectId] = &[];
+        match &old.entry.what {
+            What::Directory => return Err(taken("a directory")),
+            What::File(file) if file.container.is_some() => {
+                return Err(taken("a tensor that belongs to another file"));
             }
+            What::Symlink(_) => {}
+            What::File(file) => {
+                nodes.extend(self.state.parts(file).map(|node| node.entry.id));
+                objects = &file.objects;
+            }
+        }
+        if let [first, _, ..] = self.state.links(old.entry.id) {
+            // It lives on under its other names; its tensors stand beside the first.
+            let parts =
+                if *first == (parent, name.into()) { nodes.get(1..).unwrap_or_default() } else { &[] };
+            self.remove_name(parent, name);
+            for &part in parts {
+                self.remove_names(part);
+            }
+            return Ok(());
+        }
+        for &node in &nodes {
+            self.remove_names(node);
             self.batch.entry(Entry::NodeRemoved(node));
         }
-        for object in &file.objects {
+        for object in objects {
             self.batch.record(Record::Delete { object: *object });
         }
+        Ok(())
+    }
+
+    fn remove_names(&mut self, node: EntryId) {
+        let state = self.state;
+        for (parent, name) in state.links(node) {
+            self.remove_name(*parent, name);
+        }
+    }
+
+    fn remove_name(&mut self, parent: EntryId, name: &[u8]) {
+        self.batch.entry(Entry::NameRemoved { parent, name: name.to_vec() });
+        self.gone.insert((parent, name.to_vec()));
     }
 
     fn finish(self) {

@@ -74,7 +74,7 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
         out.events.push(put_right(0));
     }
     // A block is described by a slot of its own or by four bytes of a run.
-    let described_max = len / 4;
+    let mut places = len / 4;
     let mut at = SLOT;
     let mut held: Vec<Held> = Vec::new();
     let mut checksums: Vec<u8> = Vec::new();
@@ -97,7 +97,7 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
                     for mended in corrected.drain(..) {
                         out.events.push(put_right(mended));
                     }
-                    apply(&mut out, held.drain(..), described_max)?;
+                    apply(&mut out, held.drain(..), &mut places)?;
                     checksums.clear();
                     at += SLOT;
                     out.end = LogEnd { generation, bytes: at, batch, next_sequence: sequence + 1 };
@@ -135,7 +135,7 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
         }
         // What can be read of the batch tells what there was; its blocks are not believed.
         for held in held.drain(..) {
-            if let Err(error) = held.apply(&mut out.state, described_max) {
+            if let Err(error) = held.apply(&mut out.state, &mut places) {
                 out.events.push(format!("meta.log before byte {}: {error}", later.at));
             }
         }
@@ -153,20 +153,20 @@ struct Held {
 }
 
 impl Held {
-    fn apply(self, state: &mut State, described_max: u64) -> Result<()> {
+    fn apply(self, state: &mut State, places: &mut u64) -> Result<()> {
         if let Record::Catalog { kind, version, .. } = self.record {
             return state.apply_entry(Entry::parse(kind, version, &self.payload)?);
         }
         let numbers = self.payload.chunks_exact(4);
         let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default())).collect();
-        state.apply_record(&self.record, self.sequence, checksums, described_max)
+        state.apply_record(&self.record, self.sequence, checksums, places)
     }
 }
 
-fn apply(out: &mut Replayed, held: impl Iterator<Item = Held>, described_max: u64) -> Result<()> {
+fn apply(out: &mut Replayed, held: impl Iterator<Item = Held>, places: &mut u64) -> Result<()> {
     for held in held {
         let sequence = held.sequence;
-        match held.apply(&mut out.state, described_max) {
+        match held.apply(&mut out.state, places) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let reason = format!("meta.log, record {sequence}: {error}");
