@@ -4,8 +4,8 @@
 //! them as files. The modules form layers, lowest first; imports go downwards only
 //! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
 //!
-//! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `namespace`,
-//! `control` < `fs` < `cli`.
+//! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `namespace`
+//! < `control` < `fs` < `cli`.
 
 #[deny(clippy::indexing_slicing)]
 pub mod model;
@@ -21,3 +21,17 @@ pub mod stream;
 
 #[deny(clippy::indexing_slicing)]
 pub mod ingest;
+
+#[deny(clippy::indexing_slicing)]
+pub mod namespace;
+
+#[deny(clippy::indexing_slicing)]
+pub mod control;
+
+#[cfg(feature = "mount")]
+#[deny(clippy::indexing_slicing)]
+pub mod fs;
+
+#[cfg(feature = "mount")]
+#[deny(clippy::indexing_slicing)]
+pub mod cli;

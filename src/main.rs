@@ -1,1 +1,7 @@
-fn main() {}
+//! The `tierfs` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tierfs::cli::main()
+}

@@ -61,7 +61,7 @@ impl<K: Kernel> Scaled<K> {
         let exponent = source.max.to_bits() >> 23;
         let factor = f32::from_bits((256 - exponent) << 23);
         let factors = kernel.splat(factor);
-        let values = source.values.map(|lanes| kernel.mul(lanes, factors));
+        let values = kernel.mul_group(source.values, factors);
         Scaled { kernel, values, max: source.max * factor, factor }
     }
 
@@ -91,7 +91,11 @@ impl<K: Kernel> Scaled<K> {
     #[inline(always)]
     fn peak_is_positive(&self) -> bool {
         let below = self.kernel.splat(self.max.next_down());
-        self.values.into_iter().any(|lanes| self.kernel.less(below, lanes) != 0)
+        let mut found = 0;
+        for lanes in self.values {
+            found |= self.kernel.less(below, lanes);
+        }
+        found != 0
     }
 }
 

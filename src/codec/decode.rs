@@ -10,7 +10,7 @@ impl InstructionSet {
     pub fn decode_groups(self, tier: Tier, dtype: Dtype, payload: &[u8], out: &mut [u8]) -> Result<()> {
         let element = Element::of(dtype)?;
         let elements = out.len() / element.len();
-        if out.len() % element.len() != 0 {
+        if !out.len().is_multiple_of(element.len()) {
             return Err(Error::invalid(format!(
                 "room for {} bytes is not a whole number of {dtype} elements",
                 out.len()
@@ -84,14 +84,9 @@ impl<const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> Job
             F16 => Element::F16,
             _ => Element::Bf16,
         };
-        let head_len = if TWO_LEVEL { 2 * SCALE_LEN + FLAGS_LEN } else { SCALE_LEN };
+        let head_len = head_len(TWO_LEVEL);
         let group_len = head_len + codes_len(BITS);
         let out_len = GROUP_LEN * element.len();
-        let decode = |group: &[u8]| {
-            let (head, codes) = group.split_at(head_len);
-            let codes = kernel.lanes_of(signed::<K, BITS>(kernel, codes));
-            if TWO_LEVEL { two_scales(kernel, head, codes) } else { one_scale(kernel, head, codes) }
-        };
 
         // A short group of 63 values can be as long as a full one: count, do not chunk.
         let full = self.out.len() / out_len;
@@ -99,7 +94,7 @@ impl<const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> Job
         let (outs, out) = self.out.split_at_mut(full * out_len);
         let pairs = groups.chunks_exact(group_len).zip(outs.chunks_exact_mut(out_len));
         for (index, (group, out)) in pairs.enumerate() {
-            let values = decode(group).ok_or(BadScale { group: index })?;
+            let values = values::<K, BITS, TWO_LEVEL>(kernel, group).ok_or(BadScale { group: index })?;
             element.store(kernel, values, out);
         }
         if out.is_empty() {
@@ -107,12 +102,27 @@ impl<const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> Job
         }
         let elements = out.len() / element.len();
         let group = padded::<TWO_LEVEL>(last, elements, head_len);
-        let values = decode(&group[..group_len]).ok_or(BadScale { group: full })?;
+        let values =
+            values::<K, BITS, TWO_LEVEL>(kernel, &group[..group_len]).ok_or(BadScale { group: full })?;
         let mut bytes = [0; 4 * GROUP_LEN];
         element.store(kernel, values, &mut bytes[..out_len]);
         out.copy_from_slice(&bytes[..out.len()]);
         Ok(())
     }
+}
+
+/// Bytes of a full group before its codes.
+#[inline(always)]
+fn head_len(two_level: bool) -> usize {
+    if two_level { 2 * SCALE_LEN + FLAGS_LEN } else { SCALE_LEN }
+}
+
+/// The values of a full group; `None` where a scale is not finite.
+#[inline(always)]
+fn values<K: Kernel, const BITS: usize, const TWO_LEVEL: bool>(kernel: K, group: &[u8]) -> Option<Group<K>> {
+    let (head, codes) = group.split_at(head_len(TWO_LEVEL));
+    let codes = kernel.lanes_of(signed::<K, BITS>(kernel, codes));
+    if TWO_LEVEL { two_scales(kernel, head, codes) } else { one_scale(kernel, head, codes) }
 }
 
 /// A short group of `elements` values laid out as a full one.
@@ -142,7 +152,7 @@ fn scale(head: &[u8], at: usize) -> Option<f32> {
 #[inline(always)]
 fn one_scale<K: Kernel>(kernel: K, head: &[u8], codes: Group<K>) -> Option<Group<K>> {
     let scale = kernel.splat(scale(head, 0)?);
-    Some(codes.map(|lanes| kernel.mul(lanes, scale)))
+    Some(kernel.mul_group(codes, scale))
 }
 
 #[inline(always)]

@@ -92,17 +92,21 @@ impl Element {
     /// What a reader sees of values that are kept as these elements.
     #[inline(always)]
     pub(super) fn round<K: Kernel>(self, kernel: K, group: Group<K>) -> Group<K> {
+        let mut read = group;
         let mut bytes = [0; 2 * LANES];
-        match self {
-            Element::F32 => group,
-            Element::F16 => group.map(|lanes| {
-                kernel.store_f16(lanes, &mut bytes);
-                kernel.load_f16(&bytes)
-            }),
-            Element::Bf16 => group.map(|lanes| {
-                kernel.store_bf16(lanes, &mut bytes);
-                kernel.load_bf16(&bytes)
-            }),
+        for lanes in &mut read {
+            match self {
+                Element::F32 => {}
+                Element::F16 => {
+                    kernel.store_f16(*lanes, &mut bytes);
+                    *lanes = kernel.load_f16(&bytes);
+                }
+                Element::Bf16 => {
+                    kernel.store_bf16(*lanes, &mut bytes);
+                    *lanes = kernel.load_bf16(&bytes);
+                }
+            }
         }
+        read
     }
 }

@@ -1,12 +1,12 @@
 //! Elements to payloads: the group loop, `absmax`, and what a group's codes cost.
 
-use super::arch::{Group, InstructionSet, Job, Kernel, LANES};
+use super::arch::{Group, InstructionSet, Job, Kernel};
 use super::decode::without_codes;
 use super::element::Element;
 use super::magnitude::magnitude;
-use super::payload::{SCALE_LEN, codes_len, payload_len};
+use super::payload::{codes_len, payload_len};
 use super::stream::pack_bytes;
-use super::{best, code_range, largest_code, two_level};
+use super::{best, largest_code, two_level};
 use crate::model::{Dtype, Encoder, Encoding, Error, GROUP_LEN, Result, Tier};
 
 /// What an encoded block lost, measured between its elements and what a reader sees.
@@ -41,7 +41,7 @@ impl InstructionSet {
         out: &mut Vec<u8>,
     ) -> Result<Result<Encoded, NotEncodable>> {
         let element = Element::of(dtype)?;
-        if raw.len() % element.len() != 0 {
+        if !raw.len().is_multiple_of(element.len()) {
             return Err(Error::invalid(format!(
                 "{} bytes are not a whole number of {dtype} elements",
                 raw.len()
@@ -169,8 +169,11 @@ impl<K: Kernel> Source<K> {
     pub(super) fn candidate(&self, scale: f32, range: (i8, i8)) -> Candidate<K> {
         let kernel = self.kernel;
         let scales = kernel.splat(scale);
-        let codes = self.values.map(|lanes| nearest_code(kernel, kernel.div(lanes, scales), range));
-        let loss = self.loss(codes.map(|lanes| kernel.mul(lanes, scales)));
+        let mut codes = self.values;
+        for lanes in &mut codes {
+            *lanes = nearest_code(kernel, kernel.div(*lanes, scales), range);
+        }
+        let loss = self.loss(kernel.mul_group(codes, scales));
         Candidate { scale, codes, loss }
     }
 
@@ -178,27 +181,8 @@ impl<K: Kernel> Source<K> {
     #[inline(always)]
     pub(super) fn loss(&self, products: Group<K>) -> Loss {
         let read = self.element.round(self.kernel, products);
-        let mut max = [0.0_f64; LANES];
-        let mut square_sum = [0.0_f64; LANES];
-        for (values, read) in self.values.into_iter().zip(read) {
-            let (mut value_bytes, mut read_bytes) = ([0; 64], [0; 64]);
-            self.kernel.store_f32(values, &mut value_bytes);
-            self.kernel.store_f32(read, &mut read_bytes);
-            let pairs = value_bytes.as_chunks().0.iter().zip(read_bytes.as_chunks().0);
-            for (i, (value, read)) in pairs.enumerate() {
-                let difference = f64::from(f32::from_le_bytes(*value)) - f64::from(f32::from_le_bytes(*read));
-                let magnitude = difference.abs();
-                max[i] = if magnitude > max[i] { magnitude } else { max[i] };
-                square_sum[i] += difference * difference;
-            }
-        }
-        for width in [8, 4, 2, 1] {
-            for i in 0..width {
-                max[i] = if max[i + width] > max[i] { max[i + width] } else { max[i] };
-                square_sum[i] += square_sum[i + width];
-            }
-        }
-        Loss { max: max[0], square_sum: square_sum[0] }
+        let (max, square_sum) = self.kernel.difference(self.values, read);
+        Loss { max, square_sum }
     }
 }
 

@@ -14,10 +14,14 @@ pub enum ErrorKind {
     Corrupt,
     /// Valid, but of a version or a feature that this program does not know.
     Unsupported,
+    /// Not something that this file system does.
+    NotSupported,
     /// A value that makes no sense where it was given.
     Invalid,
     /// Nothing of that name.
     NotFound,
+    /// It was there, and is not any more.
+    Gone,
     /// The name is taken.
     Exists,
     /// The store, or a part of it, is in use by another.

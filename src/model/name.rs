@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn labels() {
+    fn labels_are_short_plain_and_without_a_leading_dot() {
         assert!(check_label("acme").is_ok());
         for bad in ["", ".x", "a/b", "a\tb", &"x".repeat(256)] {
             assert!(check_label(bad).is_err(), "{bad}");

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Group, Job, Kernel, Spread};
+use super::{Group, Job, Kernel, avx2_codes};
 
 /// Proof that the processor has the set: made by [`Avx2::detect`] only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,47 +26,6 @@ macro_rules! with_proof {
     }};
 }
 
-/// Where a quarter of a stream of `8 * bits` bytes, sixteen codes, is read so that
-/// sixteen bytes are within the stream.
-const fn quarter(bits: usize, number: usize) -> usize {
-    let at = 2 * bits * number;
-    let last = 8 * bits - 16;
-    if at < last { at } else { last }
-}
-
-/// For each quarter, the bytes of its two runs of eight codes, one run a 64-bit lane.
-const fn split(bits: usize) -> [[u8; 16]; 4] {
-    let mut index = [[0x80; 16]; 4];
-    let mut i = 0;
-    while i < 64 {
-        if i % 8 < bits {
-            let at = i / 8 * bits + i % 8;
-            index[i / 16][i % 16] = (at - quarter(bits, i / 16)) as u8;
-        }
-        i += 1;
-    }
-    index
-}
-
-/// Closes the gap between a quarter's two runs.
-const fn join(bits: usize) -> [u8; 16] {
-    let mut index = [0x80; 16];
-    let mut i = 0;
-    while i < 2 * bits {
-        index[i] = (i / bits * 8 + i % bits) as u8;
-        i += 1;
-    }
-    index
-}
-
-/// The byte shuffles of streams of `BITS` bits.
-struct Shuffles<const BITS: usize>;
-
-impl<const BITS: usize> Shuffles<BITS> {
-    const SPLIT: [[u8; 16]; 4] = split(BITS);
-    const JOIN: [u8; 16] = join(BITS);
-}
-
 impl Avx2 {
     #[inline(always)]
     fn read(self, bytes: &[u8; 32]) -> __m256i {
@@ -79,47 +38,62 @@ impl Avx2 {
         // SAFETY: the reference covers the 32 bytes; `self` proves AVX.
         unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), value) }
     }
+}
 
-    #[inline(always)]
-    fn read_half(self, bytes: &[u8; 16]) -> __m128i {
-        // SAFETY: the reference covers the 16 bytes; every x86_64 has SSE2.
-        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
-    }
+// Functions of the set, not closures: these would be compiled without it.
 
-    #[inline(always)]
-    fn write_half(self, value: __m128i, bytes: &mut [u8; 16]) {
-        // SAFETY: the reference covers the 16 bytes; every x86_64 has SSE2.
-        unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), value) }
-    }
+/// The two halves of a vector.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn halves(both: __m256i) -> [__m128i; 2] {
+    [_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both)]
+}
 
-    /// Eight values from each half of `bytes`.
-    #[inline(always)]
-    fn halves(self, bytes: &[u8; 32]) -> [__m128i; 2] {
-        let both = self.read(bytes);
-        with_proof!(self, [_mm256_castsi256_si128(both), _mm256_extracti128_si256::<1>(both)])
-    }
+#[inline]
+#[target_feature(enable = "avx2")]
+fn widen_bf16(eight: __m128i) -> __m256 {
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(eight)))
+}
 
-    #[inline(always)]
-    fn pairs(
-        self,
-        a: [__m256; 2],
-        b: [__m256; 2],
-        operation: impl Fn(__m256, __m256) -> __m256,
-    ) -> [__m256; 2] {
-        [operation(a[0], b[0]), operation(a[1], b[1])]
-    }
+/// The bits of bf16, a 32-bit lane each, rounded ties to even.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn narrow_bf16(value: __m256) -> __m256i {
+    let bits = _mm256_castps_si256(value);
+    let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+    let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, half))
+}
 
-    /// One step of spreading or gathering codes: see [`Spread`].
-    #[inline(always)]
-    fn merge(self, value: __m256i, moved: __m256i, stay: u64, go: u64) -> __m256i {
-        with_proof!(
-            self,
-            _mm256_or_si256(
-                _mm256_and_si256(value, _mm256_set1_epi64x(stay as i64)),
-                _mm256_and_si256(moved, _mm256_set1_epi64x(go as i64)),
-            )
-        )
-    }
+/// All bits of the lanes whose bit of `mask` is set.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn lanes_of_mask(mask: u16) -> __m256 {
+    let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    let bits = _mm256_and_si256(_mm256_set1_epi32(i32::from(mask)), lanes);
+    _mm256_castsi256_ps(_mm256_cmpeq_epi32(bits, lanes))
+}
+
+/// Four differences in f64, counted into their maxima and the sums of squares.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn more_difference((largest, sums): (__m256d, __m256d), a: __m128, b: __m128) -> (__m256d, __m256d) {
+    let difference = _mm256_sub_pd(_mm256_cvtps_pd(a), _mm256_cvtps_pd(b));
+    let magnitude = _mm256_andnot_pd(_mm256_set1_pd(-0.0), difference);
+    let largest = _mm256_max_pd(largest, magnitude);
+    (largest, _mm256_add_pd(sums, _mm256_mul_pd(difference, difference)))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn magnitude_bits(value: __m256) -> __m256i {
+    _mm256_and_si256(_mm256_castps_si256(value), _mm256_set1_epi32(i32::MAX))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn larger_magnitude(a: __m256, b: __m256) -> __m256 {
+    _mm256_castsi256_ps(_mm256_max_epi32(magnitude_bits(a), magnitude_bits(b)))
 }
 
 impl Kernel for Avx2 {
@@ -143,107 +117,115 @@ impl Kernel for Avx2 {
 
     #[inline(always)]
     fn load_f32(self, bytes: &[u8; 64]) -> [__m256; 2] {
-        let (first, rest) = bytes.split_at(32);
-        let mut out = self.splat(0.0);
-        for (lanes, bytes) in out.iter_mut().zip([first, rest]) {
-            if let Some(bytes) = bytes.first_chunk() {
-                let bits = self.read(bytes);
-                *lanes = with_proof!(self, _mm256_castsi256_ps(bits));
-            }
+        // SAFETY: the reference covers the 64 bytes; `self` proves AVX.
+        unsafe {
+            let first: *const f32 = bytes.as_ptr().cast();
+            [_mm256_loadu_ps(first), _mm256_loadu_ps(first.add(8))]
         }
-        out
     }
 
     #[inline(always)]
     fn load_f16(self, bytes: &[u8; 32]) -> [__m256; 2] {
-        self.halves(bytes).map(|eight| with_proof!(self, _mm256_cvtph_ps(eight)))
+        let both = self.read(bytes);
+        with_proof!(self, {
+            let [low, high] = halves(both);
+            [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)]
+        })
     }
 
     #[inline(always)]
     fn load_bf16(self, bytes: &[u8; 32]) -> [__m256; 2] {
-        self.halves(bytes).map(|eight| {
-            with_proof!(self, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(eight))))
+        let both = self.read(bytes);
+        with_proof!(self, {
+            let [low, high] = halves(both);
+            [widen_bf16(low), widen_bf16(high)]
         })
     }
 
     #[inline(always)]
     fn store_f32(self, values: [__m256; 2], bytes: &mut [u8; 64]) {
-        for (value, bytes) in values.into_iter().zip(bytes.as_chunks_mut().0) {
-            self.write(with_proof!(self, _mm256_castps_si256(value)), bytes);
+        // SAFETY: the reference covers the 64 bytes; `self` proves AVX.
+        unsafe {
+            let first: *mut f32 = bytes.as_mut_ptr().cast();
+            _mm256_storeu_ps(first, values[0]);
+            _mm256_storeu_ps(first.add(8), values[1]);
         }
     }
 
     #[inline(always)]
     fn store_f16(self, values: [__m256; 2], bytes: &mut [u8; 32]) {
-        for (value, bytes) in values.into_iter().zip(bytes.as_chunks_mut().0) {
-            let bits = with_proof!(self, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value));
-            self.write_half(bits, bytes);
-        }
+        let both = with_proof!(self, {
+            let low = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values[0]);
+            let high = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values[1]);
+            _mm256_set_m128i(high, low)
+        });
+        self.write(both, bytes);
     }
 
     #[inline(always)]
     fn store_bf16(self, values: [__m256; 2], bytes: &mut [u8; 32]) {
-        let [a, b] = values.map(|value| {
-            with_proof!(self, {
-                let bits = _mm256_castps_si256(value);
-                let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-                let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-                _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, half))
-            })
-        });
         // Packing works in 128-bit halves: the middle quarters change places after it.
-        let rounded = with_proof!(self, _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(a, b)));
+        let rounded = with_proof!(
+            self,
+            _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(
+                narrow_bf16(values[0]),
+                narrow_bf16(values[1])
+            ))
+        );
         self.write(rounded, bytes);
     }
 
     #[inline(always)]
     fn add(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        self.pairs(a, b, |a, b| with_proof!(self, _mm256_add_ps(a, b)))
+        with_proof!(self, [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])])
     }
 
     #[inline(always)]
     fn sub(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        self.pairs(a, b, |a, b| with_proof!(self, _mm256_sub_ps(a, b)))
+        with_proof!(self, [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])])
     }
 
     #[inline(always)]
     fn mul(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        self.pairs(a, b, |a, b| with_proof!(self, _mm256_mul_ps(a, b)))
+        with_proof!(self, [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])])
     }
 
     #[inline(always)]
     fn div(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        self.pairs(a, b, |a, b| with_proof!(self, _mm256_div_ps(a, b)))
+        with_proof!(self, [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])])
     }
 
     #[inline(always)]
     fn min(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        self.pairs(a, b, |a, b| with_proof!(self, _mm256_min_ps(a, b)))
+        with_proof!(self, [_mm256_min_ps(a[0], b[0]), _mm256_min_ps(a[1], b[1])])
     }
 
     #[inline(always)]
     fn max(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        self.pairs(a, b, |a, b| with_proof!(self, _mm256_max_ps(a, b)))
+        with_proof!(self, [_mm256_max_ps(a[0], b[0]), _mm256_max_ps(a[1], b[1])])
     }
 
     #[inline(always)]
     fn less(self, a: [__m256; 2], b: [__m256; 2]) -> u16 {
-        let [low, high] = self
-            .pairs(a, b, |a, b| with_proof!(self, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)))
-            .map(|lanes| with_proof!(self, _mm256_movemask_ps(lanes)));
+        let [low, high] = with_proof!(
+            self,
+            [
+                _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(a[0], b[0])),
+                _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(a[1], b[1]))
+            ]
+        );
         (low | high << 8) as u16
     }
 
     #[inline(always)]
     fn select(self, mask: u16, set: [__m256; 2], clear: [__m256; 2]) -> [__m256; 2] {
-        let [low, high] = [mask & 0xff, mask >> 8].map(|byte| {
-            with_proof!(self, {
-                let lanes = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-                let bits = _mm256_and_si256(_mm256_set1_epi32(i32::from(byte)), lanes);
-                _mm256_castsi256_ps(_mm256_cmpeq_epi32(bits, lanes))
-            })
-        });
-        with_proof!(self, [_mm256_blendv_ps(clear[0], set[0], low), _mm256_blendv_ps(clear[1], set[1], high)])
+        with_proof!(
+            self,
+            [
+                _mm256_blendv_ps(clear[0], set[0], lanes_of_mask(mask)),
+                _mm256_blendv_ps(clear[1], set[1], lanes_of_mask(mask >> 8))
+            ]
+        )
     }
 
     #[inline(always)]
@@ -258,15 +240,35 @@ impl Kernel for Avx2 {
     }
 
     #[inline(always)]
-    fn larger_magnitude(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        self.pairs(a, b, |a, b| {
-            with_proof!(self, {
-                let positive = _mm256_set1_epi32(i32::MAX);
-                let a = _mm256_and_si256(_mm256_castps_si256(a), positive);
-                let b = _mm256_and_si256(_mm256_castps_si256(b), positive);
-                _mm256_castsi256_ps(_mm256_max_epi32(a, b))
-            })
+    fn difference(self, a: Group<Self>, b: Group<Self>) -> (f64, f64) {
+        with_proof!(self, {
+            let zero = _mm256_setzero_pd();
+            let (mut low, mut high) = ((zero, zero), (zero, zero));
+            for i in 0..4 {
+                for half in 0..2 {
+                    let (a, b) = (a[i][half], b[i][half]);
+                    let (low_a, low_b) = (_mm256_castps256_ps128(a), _mm256_castps256_ps128(b));
+                    low = more_difference(low, low_a, low_b);
+                    let high_a = _mm256_extractf128_ps::<1>(a);
+                    let high_b = _mm256_extractf128_ps::<1>(b);
+                    high = more_difference(high, high_a, high_b);
+                }
+            }
+            let largest = _mm256_max_pd(low.0, high.0);
+            let upper = _mm256_extractf128_pd::<1>(largest);
+            let largest = _mm_max_pd(_mm256_castpd256_pd128(largest), upper);
+            let largest = _mm_max_sd(largest, _mm_unpackhi_pd(largest, largest));
+            let four = _mm256_add_pd(low.1, high.1);
+            let upper = _mm256_extractf128_pd::<1>(four);
+            let two = _mm_add_pd(_mm256_castpd256_pd128(four), upper);
+            let sum = _mm_add_sd(two, _mm_unpackhi_pd(two, two));
+            (_mm_cvtsd_f64(largest), _mm_cvtsd_f64(sum))
         })
+    }
+
+    #[inline(always)]
+    fn larger_magnitude(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        with_proof!(self, [larger_magnitude(a[0], b[0]), larger_magnitude(a[1], b[1])])
     }
 
     #[inline(always)]
@@ -284,113 +286,62 @@ impl Kernel for Avx2 {
 
     #[inline(always)]
     fn load_bytes(self, bytes: &[u8; 64]) -> [__m256i; 2] {
-        let mut out = [with_proof!(self, _mm256_setzero_si256()); 2];
-        for (lanes, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
-            *lanes = self.read(bytes);
+        // SAFETY: the reference covers the 64 bytes; `self` proves AVX.
+        unsafe {
+            let first: *const __m256i = bytes.as_ptr().cast();
+            [_mm256_loadu_si256(first), _mm256_loadu_si256(first.add(1))]
         }
-        out
     }
 
     #[inline(always)]
     fn store_bytes(self, codes: [__m256i; 2], bytes: &mut [u8; 64]) {
-        for (lanes, bytes) in codes.into_iter().zip(bytes.as_chunks_mut().0) {
-            self.write(lanes, bytes);
+        // SAFETY: the reference covers the 64 bytes; `self` proves AVX.
+        unsafe {
+            let first: *mut __m256i = bytes.as_mut_ptr().cast();
+            _mm256_storeu_si256(first, codes[0]);
+            _mm256_storeu_si256(first.add(1), codes[1]);
         }
     }
 
     #[inline(always)]
     fn shift_codes(self, codes: [__m256i; 2], offset: i8) -> [__m256i; 2] {
-        codes.map(|lanes| with_proof!(self, _mm256_add_epi8(lanes, _mm256_set1_epi8(offset))))
+        with_proof!(self, {
+            let offset = _mm256_set1_epi8(offset);
+            [_mm256_add_epi8(codes[0], offset), _mm256_add_epi8(codes[1], offset)]
+        })
     }
 
     #[inline(always)]
     fn expand<const BITS: usize>(self, stream: &[u8]) -> [__m256i; 2] {
-        assert_eq!(stream.len(), 8 * BITS);
         if BITS == 8 {
             return match stream.first_chunk() {
                 Some(bytes) => self.load_bytes(bytes),
                 None => [with_proof!(self, _mm256_setzero_si256()); 2],
             };
         }
-        let runs = |number: usize| {
-            // SAFETY: `quarter` is at most 8 * BITS - 16, so the sixteen bytes are in
-            // the slice, whose length was just seen; every x86_64 has SSE2.
-            let bytes = unsafe { _mm_loadu_si128(stream.as_ptr().add(quarter(BITS, number)).cast()) };
-            let split = self.read_half(&Shuffles::<BITS>::SPLIT[number]);
-            with_proof!(self, _mm_shuffle_epi8(bytes, split))
-        };
-        let mut codes = [(runs(0), runs(1)), (runs(2), runs(3))]
-            .map(|(low, high)| with_proof!(self, _mm256_set_m128i(high, low)));
-        for (distance, stay, go, _) in Spread::<BITS>::STEPS {
-            codes = codes.map(|lanes| {
-                let count = with_proof!(self, _mm_cvtsi32_si128(distance as i32));
-                let moved = with_proof!(self, _mm256_sll_epi64(lanes, count));
-                self.merge(lanes, moved, stay, go)
-            });
-        }
-        codes
+        // SAFETY: `self` proves the set.
+        unsafe { avx2_codes::expand::<BITS>(stream) }
     }
 
     #[inline(always)]
     fn compress<const BITS: usize>(self, codes: [__m256i; 2], stream: &mut [u8]) {
-        assert_eq!(stream.len(), 8 * BITS);
         if BITS == 8 {
             if let Some(bytes) = stream.first_chunk_mut() {
                 self.store_bytes(codes, bytes);
             }
             return;
         }
-        let mut runs = codes;
-        for (distance, stay, _, go) in Spread::<BITS>::STEPS.into_iter().rev() {
-            runs = runs.map(|lanes| {
-                let count = with_proof!(self, _mm_cvtsi32_si128(distance as i32));
-                let moved = with_proof!(self, _mm256_srl_epi64(lanes, count));
-                self.merge(lanes, moved, stay, go)
-            });
-        }
-        let join = self.read_half(&Shuffles::<BITS>::JOIN);
-        // Each quarter is written whole; the next one overwrites its empty end.
-        let mut bytes = [0; 64];
-        for (number, lanes) in runs.into_iter().enumerate() {
-            let [low, high] = with_proof!(
-                self,
-                [_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes)]
-                    .map(|run| _mm_shuffle_epi8(run, join))
-            );
-            for (quarter, run) in [(2 * number, low), (2 * number + 1, high)] {
-                if let Some(bytes) = bytes[2 * BITS * quarter..].first_chunk_mut() {
-                    self.write_half(run, bytes);
-                }
-            }
-        }
-        stream.copy_from_slice(&bytes[..8 * BITS]);
+        // SAFETY: `self` proves the set.
+        unsafe { avx2_codes::compress::<BITS>(codes, stream) }
     }
 
     #[inline(always)]
     fn lanes_of(self, codes: [__m256i; 2]) -> Group<Self> {
-        let widen = |codes: __m128i| {
-            with_proof!(
-                self,
-                [codes, _mm_unpackhi_epi64(codes, codes)]
-                    .map(|eight| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight)))
-            )
-        };
-        let [a, b] = codes.map(|lanes| {
-            with_proof!(self, [_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes)])
-        });
-        [widen(a[0]), widen(a[1]), widen(b[0]), widen(b[1])]
+        with_proof!(self, avx2_codes::lanes_of(codes))
     }
 
     #[inline(always)]
     fn bytes_of(self, values: Group<Self>) -> [__m256i; 2] {
-        [[values[0], values[1]], [values[2], values[3]]].map(|half| {
-            with_proof!(self, {
-                let [a, b] = half
-                    .map(|[low, high]| _mm256_packs_epi32(_mm256_cvtps_epi32(low), _mm256_cvtps_epi32(high)));
-                // Packing works in 128-bit halves: fours of bytes go back into order.
-                let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-                _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), order)
-            })
-        })
+        with_proof!(self, avx2_codes::bytes_of(values))
     }
 }

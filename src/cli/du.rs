@@ -1,0 +1,73 @@
+//! `tierfs du`.
+
+use std::path::PathBuf;
+
+use crate::cli::Done;
+use crate::cli::output::{human, print, print_json};
+use crate::cli::tree::Tree;
+use crate::model::Result;
+use crate::namespace::Shown;
+
+/// Add up what files are and what is stored for them, directory by directory.
+///
+/// Every byte is counted once: in a container that holds tensors, the tensors' are theirs.
+///
+/// Example: tierfs du /srv/tensors acme
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A store, or a path of a mount
+    path: PathBuf,
+    /// A path below it: TENANT/COLLECTION/...
+    below: Option<String>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Default)]
+struct Sums {
+    lines: Vec<(String, u64, u64)>,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Done> {
+        let mut tree = Tree::open(&self.path, self.below.as_deref(), Shown::Both)?;
+        let mut sums = Sums::default();
+        add(&mut tree, &mut sums)?;
+        if self.json {
+            let rows: Vec<_> = sums
+                .lines
+                .iter()
+                .map(|(path, files, stored)| {
+                    serde_json::json!({ "path": path, "files": files, "bytes_stored": stored })
+                })
+                .collect();
+            print_json(&rows.into())?;
+        } else {
+            let line = |(path, files, stored): &(String, u64, u64)| {
+                format!("{:>12} {files:>8} files  {path}\n", human(*stored))
+            };
+            print(&sums.lines.iter().map(line).collect::<String>())?;
+        }
+        Ok(Done::Well)
+    }
+}
+
+/// Files and stored bytes below; directories after what is in them, as du does.
+fn add(tree: &mut Tree, sums: &mut Sums) -> Result<(u64, u64)> {
+    let (mut files, mut stored) = (0, 0);
+    for row in tree.rows()? {
+        if row.is_directory {
+            tree.enter(&row.name);
+            let (more_files, more_stored) = add(tree, sums)?;
+            tree.leave();
+            files += more_files;
+            stored += more_stored;
+        } else {
+            files += 1;
+            stored += row.stored;
+        }
+    }
+    sums.lines.push((tree.place(), files, stored));
+    Ok((files, stored))
+}

@@ -1,0 +1,98 @@
+//! `tierfs ls`.
+
+use std::path::PathBuf;
+
+use crate::cli::Done;
+use crate::cli::output::{human, print, print_json};
+use crate::cli::tree::{Row, Tree};
+use crate::control::Cost;
+use crate::model::Result;
+use crate::namespace::Shown;
+
+/// List a directory of a store or of a mount, with element types, shapes and tiers.
+///
+/// Example: tierfs ls /srv/tensors acme/llama
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A store, or a path of a mount
+    path: PathBuf,
+    /// A path below it: TENANT/COLLECTION/...
+    below: Option<String>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Done> {
+        let mut tree = Tree::open(&self.path, self.below.as_deref(), Shown::Both)?;
+        let rows = tree.rows()?;
+        // A file's own row names it: there is nothing to enter.
+        let alone = rows.len() == 1
+            && rows.first().is_some_and(|row| !row.is_directory && tree.place().ends_with(&row.name));
+        let mut lines = Vec::new();
+        for row in rows {
+            if !alone {
+                tree.enter(&row.name);
+            }
+            let attributes = if row.is_directory { Vec::new() } else { tree.attributes(Cost::Small)? };
+            if !alone {
+                tree.leave();
+            }
+            lines.push((row, attributes));
+        }
+        if self.json { json(&lines) } else { table(&lines) }?;
+        Ok(Done::Well)
+    }
+}
+
+type Line = (Row, Vec<(&'static str, String)>);
+
+fn value<'a>(line: &'a Line, name: &str) -> &'a str {
+    line.1.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value.as_str())
+}
+
+fn table(lines: &[Line]) -> Result<()> {
+    let mut text = String::new();
+    for line in lines {
+        let row = &line.0;
+        if row.is_directory {
+            text.push_str(&format!("{:<6} {:<8} {:>12} {:>12}  {}/\n", "", "", "", "", row.name));
+            continue;
+        }
+        let shape = value(line, "shape");
+        text.push_str(&format!(
+            "{:<6} {:<8} {:>12} {:>12}  {}{}\n",
+            value(line, "tier"),
+            value(line, "dtype"),
+            human(row.bytes),
+            human(row.stored),
+            row.name,
+            if shape.is_empty() { String::new() } else { format!("  [{shape}]") }
+        ));
+    }
+    print(&text)
+}
+
+fn json(lines: &[Line]) -> Result<()> {
+    let rows: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            let row = &line.0;
+            let mut value = serde_json::json!({
+                "name": row.name,
+                "directory": row.is_directory,
+                "bytes": row.bytes,
+                "bytes_stored": row.stored,
+            });
+            for (name, text) in line.1.iter().filter(|(name, _)| matches!(*name, "tier" | "dtype" | "shape"))
+            {
+                if let Some(object) = value.as_object_mut() {
+                    object.insert((*name).to_owned(), text.clone().into());
+                }
+            }
+            value
+        })
+        .collect();
+    print_json(&rows.into())
+}

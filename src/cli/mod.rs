@@ -1,0 +1,90 @@
+//! The command line: one file a subcommand.
+
+mod doctor;
+mod du;
+mod export;
+mod fsck;
+mod import;
+mod init;
+mod ls;
+mod mount;
+mod mounts;
+mod output;
+mod stat;
+mod tree;
+mod umount;
+mod walk;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::model::{ErrorKind, Result};
+
+/// A file system for tensors: weights, embeddings and caches as files, in precision tiers.
+#[derive(Parser)]
+#[command(name = "tierfs", version, about, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Init(init::Args),
+    Import(import::Args),
+    Export(export::Args),
+    Mount(mount::Args),
+    Umount(umount::Args),
+    Ls(ls::Args),
+    Stat(stat::Args),
+    Du(du::Args),
+    Fsck(fsck::Args),
+    Doctor(doctor::Args),
+}
+
+/// How a command ended, if not with an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Done {
+    /// As it should.
+    Well,
+    /// It said itself what failed.
+    Failed,
+    /// It found corruption and said where.
+    Corrupt,
+}
+
+/// Exit codes, the same for all commands; 2 is the usage errors' of clap.
+const FAILED: u8 = 1;
+const CORRUPT: u8 = 3;
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    let environment = env_logger::Env::new().filter_or("TIERFS_LOG", "warn");
+    env_logger::Builder::from_env(environment).format_target(false).init();
+    let done = match Cli::parse().command {
+        Command::Init(args) => args.run(),
+        Command::Import(args) => args.run(),
+        Command::Export(args) => args.run(),
+        Command::Mount(args) => args.run(),
+        Command::Umount(args) => args.run(),
+        Command::Ls(args) => args.run(),
+        Command::Stat(args) => args.run(),
+        Command::Du(args) => args.run(),
+        Command::Fsck(args) => args.run(),
+        Command::Doctor(args) => args.run(),
+    };
+    exit_code(done)
+}
+
+fn exit_code(done: Result<Done>) -> ExitCode {
+    match done {
+        Ok(Done::Well) => ExitCode::SUCCESS,
+        Ok(Done::Failed) => ExitCode::from(FAILED),
+        Ok(Done::Corrupt) => ExitCode::from(CORRUPT),
+        Err(error) => {
+            eprintln!("tierfs: {error}");
+            ExitCode::from(if error.kind() == ErrorKind::Corrupt { CORRUPT } else { FAILED })
+        }
+    }
+}

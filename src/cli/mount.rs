@@ -1,0 +1,202 @@
+//! `tierfs mount`.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::cli::{Done, init, mounts};
+use crate::fs::{Options, mount};
+use crate::model::{Error, ErrorKind, Result};
+use crate::namespace::Shown;
+use crate::store::disk::files::FileDisk;
+use crate::store::read::Verify;
+use crate::store::{Access, Store};
+
+/// Mount a store: its tensors and files appear below the mount point.
+///
+/// Returns when the mount is ready. This version's mounts take no writes.
+///
+/// Example: tierfs mount /srv/tensors /mnt
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The store
+    store: PathBuf,
+    /// A directory
+    mountpoint: PathBuf,
+    /// Stay in the foreground, and log to standard error
+    #[arg(short = 'f', long)]
+    foreground: bool,
+    /// Make the store if it is not there
+    #[arg(long)]
+    create: bool,
+    /// Change nothing in the store, so that others may read it at the same time
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users in, as the files' modes say
+    #[arg(long)]
+    allow_other: bool,
+    /// Threads that answer requests; as many as cores without it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+    /// Check stored bytes at their first use, or always
+    #[arg(long, value_name = "WHEN", default_value = "first", value_parser = parse_verify)]
+    verify: Verify,
+    /// What listings show: both, tensors, or containers; all open by name
+    #[arg(long, value_name = "WHAT", default_value = "both", value_parser = parse_shown)]
+    list: Shown,
+    /// Options as mount(8) writes them: list=containers,verify=always,ro,allow_other,threads=4
+    #[arg(short = 'o', value_name = "OPTION[,...]", value_delimiter = ',')]
+    options: Vec<String>,
+    /// Where a daemon in the background logs to; nowhere without it
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Say on standard output when the mount is ready, then let go of the terminal
+    #[arg(long, hide = true)]
+    announce: bool,
+}
+
+/// How long a mount that is told to end waits for those who use it.
+const PATIENCE: Duration = Duration::from_secs(5);
+const READY: &str = "ready";
+
+fn parse_verify(text: &str) -> Result<Verify> {
+    match text {
+        "first" => Ok(Verify::First),
+        "always" => Ok(Verify::Always),
+        _ => Err(Error::invalid(format!("{text:?} is neither first nor always"))),
+    }
+}
+
+fn parse_shown(text: &str) -> Result<Shown> {
+    Shown::from_name(text)
+        .ok_or_else(|| Error::invalid(format!("{text:?} is none of both, tensors, containers")))
+}
+
+impl Args {
+    pub fn run(mut self) -> Result<Done> {
+        self.take_options()?;
+        if self.create && !Store::exists(&FileDisk::new(&self.store)) {
+            init::create(&self.store)?;
+        }
+        let failed = |path: &Path, error| Error::io(path.display(), error);
+        mounts::refuse_own_mount("store", &self.store)?;
+        self.store = fs::canonicalize(&self.store).map_err(|error| failed(&self.store, error))?;
+        self.mountpoint = fs::canonicalize(&self.mountpoint).map_err(|error| {
+            if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) {
+                let shown = self.mountpoint.display();
+                let text = format!(
+                    "the daemon of {shown} is gone; tierfs umount --lazy {shown} takes its mount away"
+                );
+                return Error::new(ErrorKind::Busy, text);
+            }
+            failed(&self.mountpoint, error)
+        })?;
+        if !self.mountpoint.is_dir() {
+            return Err(Error::invalid(format!("{} is no directory", self.mountpoint.display())));
+        }
+        if self.store.starts_with(&self.mountpoint) || self.mountpoint.starts_with(&self.store) {
+            return Err(Error::invalid("a store cannot be mounted on itself, or on what it lies in"));
+        }
+        if self.foreground || self.announce { self.serve() } else { self.start() }
+    }
+
+    fn take_options(&mut self) -> Result<()> {
+        let mut kernel = Vec::new();
+        for option in std::mem::take(&mut self.options) {
+            match option.split_once('=') {
+                Some(("list", value)) => self.list = parse_shown(value)?,
+                Some(("verify", value)) => self.verify = parse_verify(value)?,
+                Some(("threads", value)) => {
+                    let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
+                    self.threads = Some(threads.ok_or_else(|| Error::invalid(format!("{value:?} threads")))?);
+                }
+                None if option == "ro" => self.read_only = true,
+                None if option == "allow_other" => self.allow_other = true,
+                // What fstab and mount(8) add by themselves.
+                None if matches!(
+                    option.as_str(),
+                    "rw" | "auto" | "noauto" | "user" | "nofail" | "_netdev"
+                ) => {}
+                None if matches!(option.as_str(), "nosuid" | "nodev" | "noexec") => kernel.push(option),
+                _ => return Err(Error::invalid(format!("{option:?} is no mount option"))),
+            }
+        }
+        self.options = kernel;
+        Ok(())
+    }
+
+    /// Starts a daemon and waits until its mount is ready.
+    fn start(&self) -> Result<Done> {
+        let program = std::env::current_exe().map_err(|error| Error::io("finding this program", error))?;
+        let mut command = Command::new(program);
+        // As they were given: the daemon takes them apart again.
+        command.args(std::env::args_os().skip(1)).arg("--announce");
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut daemon = command.spawn().map_err(|error| Error::io("starting the daemon", error))?;
+        let output = daemon.stdout.take().ok_or_else(|| Error::invalid("a daemon without an output"))?;
+        let mut line = String::new();
+        let read = BufReader::new(output).read_line(&mut line);
+        read.map_err(|error| Error::io("waiting for the daemon", error))?;
+        if line.trim_end() == READY {
+            return Ok(Done::Well);
+        }
+        // It has said why.
+        daemon.wait().map_err(|error| Error::io("waiting for the daemon", error))?;
+        Ok(Done::Failed)
+    }
+
+    /// Mounts and answers until somebody unmounts or stops it.
+    fn serve(&self) -> Result<Done> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP]
+        {
+            signal_hook::flag::register(signal, stop.clone())
+                .map_err(|error| Error::io("waiting for signals", error))?;
+        }
+        let access = if self.read_only { Access::Read } else { Access::Write };
+        let note =
+            format!("process {}, which has it mounted on {}", std::process::id(), self.mountpoint.display());
+        let store = Arc::new(Store::open(Arc::new(FileDisk::new(&self.store)), access, &note)?);
+        let options = Options {
+            shown: self.list,
+            verify: self.verify,
+            allow_other: self.allow_other,
+            threads: self.threads.map(usize::from),
+            kernel: self.options.clone(),
+        };
+        let mount = mount(store, &self.mountpoint, &options)?;
+        if self.announce {
+            self.detach()?;
+        }
+        let ready = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        ready.map_err(|error| Error::io("telling systemd that the mount is ready", error))?;
+        let ended = mount.wait(|| stop.load(Ordering::Relaxed), PATIENCE)?;
+        if !ended {
+            log::warn!("{} was still in use after {} s", self.mountpoint.display(), PATIENCE.as_secs());
+            // What is read after this fails; nothing is lost, the mount takes no writes.
+            std::process::exit(0);
+        }
+        Ok(Done::Well)
+    }
+
+    /// Says that the mount is ready and lets go of the terminal.
+    fn detach(&self) -> Result<()> {
+        let failed = |error: rustix::io::Errno| Error::io("leaving the terminal", error.into());
+        crate::cli::output::print(&format!("{READY}\n"))?;
+        rustix::process::setsid().map_err(failed)?;
+        let nowhere = fs::OpenOptions::new().write(true).open("/dev/null");
+        let nowhere = nowhere.map_err(|error| Error::io("opening /dev/null", error))?;
+        let log = match &self.log {
+            Some(path) => fs::OpenOptions::new().append(true).create(true).open(path),
+            None => nowhere.try_clone(),
+        };
+        let log = log.map_err(|error| Error::io("opening the log", error))?;
+        rustix::stdio::dup2_stdout(nowhere.as_fd()).map_err(failed)?;
+        rustix::stdio::dup2_stderr(log.as_fd()).map_err(failed)
+    }
+}

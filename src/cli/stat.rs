@@ -1,0 +1,47 @@
+//! `tierfs stat`.
+
+use std::path::PathBuf;
+
+use crate::cli::Done;
+use crate::cli::output::{print, print_json};
+use crate::cli::tree::Tree;
+use crate::control::Cost;
+use crate::model::{Error, ErrorKind, Result};
+use crate::namespace::Shown;
+
+/// Print every attribute of a file or directory.
+///
+/// Example: tierfs stat /mnt/acme/llama/model.safetensors
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A store, or a path of a mount
+    path: PathBuf,
+    /// A path below it: TENANT/COLLECTION/...
+    below: Option<String>,
+    /// Digests too, though the whole file may have to be read
+    #[arg(long)]
+    digests: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Done> {
+        let tree = Tree::open(&self.path, self.below.as_deref(), Shown::Both)?;
+        let most = if self.digests { Cost::WholeFile } else { Cost::Small };
+        let attributes = tree.attributes(most)?;
+        if attributes.is_empty() {
+            let text = format!("{} has no attributes: only what is in a collection has", tree.place());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        if self.json {
+            let pairs = attributes.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+            print_json(&serde_json::Value::Object(pairs.collect()))?;
+        } else {
+            let lines = attributes.iter().map(|(name, value)| format!("{name:<13} {value}\n"));
+            print(&lines.collect::<String>())?;
+        }
+        Ok(Done::Well)
+    }
+}

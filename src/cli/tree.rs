@@ -1,0 +1,196 @@
+//! What commands look at: a store that is not mounted, or a path of a mount.
+
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::cli::mounts::mount_of;
+use crate::control::{self, ATTRIBUTES, COLLECTION_FILES, Cost, MOUNT_FILES, PREFIX};
+use crate::model::{Error, ErrorKind, Result};
+use crate::namespace::{Ino, Kind, Located, Namespace, Shown};
+use crate::store::disk::files::FileDisk;
+use crate::store::read::Verify;
+use crate::store::{Access, Store};
+
+/// What a command was told to look at.
+pub(super) enum Tree {
+    /// A store, and a path below it.
+    Store {
+        /// The store's tree.
+        namespace: Box<Namespace>,
+        /// The path below it.
+        below: Vec<u8>,
+    },
+    /// A path of a mount.
+    Mount(PathBuf),
+}
+
+/// A line of a listing.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    /// Its name.
+    pub name: String,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// Logical bytes.
+    pub bytes: u64,
+    /// What is stored for it, in bytes, rounded up to 512.
+    pub stored: u64,
+}
+
+impl Tree {
+    /// `path` is a store or lies on a mount; `below` goes on from there.
+    pub fn open(path: &Path, below: Option<&str>, shown: Shown) -> Result<Tree> {
+        let below = below.unwrap_or_default().trim_matches('/');
+        if mount_of(path)?.is_some() {
+            let path = if below.is_empty() { path.to_owned() } else { path.join(below) };
+            return Ok(Tree::Mount(path));
+        }
+        let opened = Store::open(Arc::new(FileDisk::new(path)), Access::Read, "");
+        let store = match opened {
+            // Mounted: what the daemon says is true at once.
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                return mounted_at(&error).map(|mountpoint| Tree::Mount(mountpoint.join(below))).ok_or(error);
+            }
+            opened => opened?,
+        };
+        let names = |files: &'static [control::File]| -> &'static [&'static str] {
+            Vec::leak(files.iter().map(|file| file.name).collect())
+        };
+        let controls = [names(MOUNT_FILES), names(COLLECTION_FILES)];
+        let namespace = Namespace::new(Arc::new(store), shown, Verify::First, (0, 0), controls);
+        Ok(Tree::Store { namespace: Box::new(namespace), below: below.as_bytes().to_vec() })
+    }
+
+    /// The names in a directory, sorted; of a file itself.
+    pub fn rows(&self) -> Result<Vec<Row>> {
+        let mut rows = match self {
+            Tree::Store { namespace, below } => {
+                let (ino, located) = namespace.walk(below)?;
+                store_rows(namespace, ino, &located, below)?
+            }
+            Tree::Mount(path) => mount_rows(path)?,
+        };
+        rows.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(rows)
+    }
+
+    /// The same tree, further below.
+    pub fn enter(&mut self, name: &str) {
+        match self {
+            Tree::Store { below, .. } => {
+                if !below.is_empty() {
+                    below.push(b'/');
+                }
+                below.extend(name.as_bytes());
+            }
+            Tree::Mount(path) => path.push(name),
+        }
+    }
+
+    /// The tree above again.
+    pub fn leave(&mut self) {
+        match self {
+            Tree::Store { below, .. } => {
+                let end = below.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                below.truncate(end);
+            }
+            Tree::Mount(path) => {
+                path.pop();
+            }
+        }
+    }
+
+    /// The attributes that have values, by name.
+    pub fn attributes(&self, most: Cost) -> Result<Vec<(&'static str, String)>> {
+        match self {
+            Tree::Store { namespace, below } => match namespace.walk(below)?.1 {
+                Located::Node(view) => control::values(namespace, &view, most),
+                _ => Ok(Vec::new()),
+            },
+            Tree::Mount(path) => mount_attributes(path, most),
+        }
+    }
+
+    /// For messages.
+    pub fn place(&self) -> String {
+        match self {
+            Tree::Store { namespace, below } => {
+                format!("{}/{}", namespace.store().place(), String::from_utf8_lossy(below))
+            }
+            Tree::Mount(path) => path.display().to_string(),
+        }
+    }
+}
+
+/// Where the process that has a store says it is mounted.
+pub(super) fn mounted_at(busy: &Error) -> Option<PathBuf> {
+    let text = busy.to_string();
+    text.split_once("which has it mounted on ").map(|(_, mountpoint)| PathBuf::from(mountpoint))
+}
+
+fn store_rows(namespace: &Namespace, ino: Ino, located: &Located, below: &[u8]) -> Result<Vec<Row>> {
+    let attr = namespace.attr(ino, located);
+    let row = |name: &[u8], attr: &crate::namespace::Attr| Row {
+        name: String::from_utf8_lossy(name).into_owned(),
+        is_directory: attr.kind == Kind::Directory,
+        bytes: attr.bytes,
+        stored: attr.blocks * 512,
+    };
+    if attr.kind != Kind::Directory {
+        let name = below.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        return Ok(vec![row(name, &attr)]);
+    }
+    let mut rows = Vec::new();
+    namespace.list(ino, 0, &mut |listed| {
+        if !matches!(listed.name.as_slice(), b"." | b"..") {
+            rows.push(row(&listed.name, &listed.attr));
+        }
+        true
+    })?;
+    Ok(rows)
+}
+
+fn mount_rows(path: &Path) -> Result<Vec<Row>> {
+    let failed = |error| Error::io(path.display(), error);
+    let row = |name: &[u8], metadata: &fs::Metadata| Row {
+        name: String::from_utf8_lossy(name).into_owned(),
+        is_directory: metadata.is_dir(),
+        bytes: if metadata.is_dir() { 0 } else { metadata.len() },
+        stored: metadata.blocks() * 512,
+    };
+    let metadata = fs::symlink_metadata(path).map_err(failed)?;
+    if !metadata.is_dir() {
+        let name = path.file_name().unwrap_or_default();
+        return Ok(vec![row(name.as_bytes(), &metadata)]);
+    }
+    let mut rows = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let metadata = entry.metadata().map_err(failed)?;
+        rows.push(row(&entry.file_name().into_vec(), &metadata));
+    }
+    Ok(rows)
+}
+
+fn mount_attributes(path: &Path, most: Cost) -> Result<Vec<(&'static str, String)>> {
+    let mut values = Vec::new();
+    for attribute in ATTRIBUTES {
+        if attribute.cost == Cost::WholeFile && most == Cost::Small {
+            continue;
+        }
+        let name = format!("{PREFIX}{}", attribute.name);
+        let mut value = vec![0; 64 << 10];
+        match rustix::fs::getxattr(path, &name, &mut value[..]) {
+            Ok(len) => {
+                value.truncate(len);
+                values.push((attribute.name, String::from_utf8_lossy(&value).into_owned()));
+            }
+            Err(rustix::io::Errno::NODATA) => {}
+            Err(error) => return Err(Error::io(format!("{}: {name}", path.display()), error.into())),
+        }
+    }
+    Ok(values)
+}

@@ -1,0 +1,85 @@
+//! `tierfs umount`.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::cli::Done;
+use crate::cli::mounts::mount_of;
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::disk::files::FileDisk;
+use crate::store::disk::{Disk, Lock};
+
+/// Unmount a store and wait until its daemon has let go of it.
+///
+/// Example: tierfs umount /mnt/tensors
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Where it is mounted
+    mountpoint: PathBuf,
+    /// Take the name away now; the daemon ends when the last file is closed
+    #[arg(long)]
+    lazy: bool,
+}
+
+/// After this the daemon is said not to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Args {
+    pub fn run(self) -> Result<Done> {
+        let shown = self.mountpoint.display();
+        let mounted = mount_of(&self.mountpoint)?;
+        let mounted = mounted
+            .filter(|mounted| {
+                std::path::absolute(&self.mountpoint).is_ok_and(|path| same(&path, &mounted.mountpoint))
+            })
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no tierfs is mounted on {shown}")))?;
+        unmount(&mounted.mountpoint, self.lazy)?;
+        if self.lazy {
+            return Ok(Done::Well);
+        }
+        let disk = FileDisk::new(&mounted.store);
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = disk.lock(Lock::Shared, "") {
+            if error.kind() != std::io::ErrorKind::WouldBlock {
+                return Err(Error::io(format!("waiting for {}", mounted.store.display()), error));
+            }
+            if Instant::now() >= until {
+                let holder = error.to_string();
+                let text = format!("{} is unmounted, but {} still has its store", shown, holder.trim_end());
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Done::Well)
+    }
+}
+
+fn same(one: &std::path::Path, other: &std::path::Path) -> bool {
+    let above = |path: &std::path::Path| path.parent().and_then(|parent| parent.canonicalize().ok());
+    one == other || (one.file_name() == other.file_name() && above(one) == above(other))
+}
+
+fn unmount(mountpoint: &std::path::Path, lazy: bool) -> Result<()> {
+    let flags = if lazy { rustix::mount::UnmountFlags::DETACH } else { rustix::mount::UnmountFlags::empty() };
+    let error = match rustix::mount::unmount(mountpoint, flags) {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    let shown = mountpoint.display();
+    if error == rustix::io::Errno::BUSY {
+        let text =
+            format!("{shown} is in use: close what has files open there (fuser -vm {shown}), or use --lazy");
+        return Err(Error::new(ErrorKind::Busy, text));
+    }
+    if error != rustix::io::Errno::PERM {
+        return Err(Error::io(format!("unmounting {shown}"), error.into()));
+    }
+    // Users without privilege have a helper for it.
+    let mut helper = std::process::Command::new("fusermount3");
+    helper.arg(if lazy { "-uz" } else { "-u" }).arg(mountpoint);
+    let status = helper.status().map_err(|error| Error::io("running fusermount3", error))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Busy, format!("fusermount3 could not unmount {shown}"))),
+    }
+}

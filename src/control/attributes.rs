@@ -1,0 +1,240 @@
+//! The extended attributes.
+
+use crate::control::digests::digests;
+use crate::control::measure::Measure;
+use crate::format::catalog::FileEntry;
+use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, TensorId};
+use crate::namespace::{FileView, Namespace};
+
+/// What every name begins with.
+pub const PREFIX: &str = "user.tierfs.";
+
+/// What it costs to read an attribute.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cost {
+    /// Memory is looked at.
+    Small,
+    /// The whole file may be read.
+    WholeFile,
+}
+
+/// An extended attribute.
+pub struct Attribute {
+    /// Its name, after [`PREFIX`].
+    pub name: &'static str,
+    /// What it shows, and in what form.
+    pub help: &'static str,
+    /// What reading it costs.
+    pub cost: Cost,
+    /// Whether a mount that takes writes lets it be set.
+    pub is_setting: bool,
+    /// Whether listings name it: copying tools restore what they list.
+    pub is_listed: bool,
+    get: fn(&Namespace, &FileView) -> Result<Option<String>>,
+}
+
+const fn shown(
+    name: &'static str,
+    help: &'static str,
+    get: fn(&Namespace, &FileView) -> Result<Option<String>>,
+) -> Attribute {
+    Attribute { name, help, cost: Cost::Small, is_setting: false, is_listed: false, get }
+}
+
+const fn setting(
+    name: &'static str,
+    help: &'static str,
+    get: fn(&Namespace, &FileView) -> Result<Option<String>>,
+) -> Attribute {
+    Attribute { is_setting: true, ..shown(name, help, get) }
+}
+
+/// Every attribute, in the order in which `tierfs stat` prints them.
+pub const ATTRIBUTES: &[Attribute] = &[
+    Attribute {
+        is_listed: true,
+        ..setting("dtype", "element type: f32, f16, bf16, i8, ...", |_, view| {
+            Ok(tensor(view).map(|tensor| tensor.dtype.name().to_owned()))
+        })
+    },
+    Attribute {
+        is_listed: true,
+        ..setting("shape", "sizes of the dimensions, outermost first: 4096x11008", |_, view| {
+            Ok(tensor(view).map(|tensor| tensor.shape.to_string()))
+        })
+    },
+    setting("tier", "exact, q8, q7, q5, q3, q3x, absent, or mixed", |_, view| {
+        on_file(view, |measure| measure.tier().to_owned())
+    }),
+    setting("lossy", "may precision be given up where no exact source remains: deny or allow", |_, view| {
+        Ok(Some(inherited(view, "lossy", "deny")))
+    }),
+    setting("pin", "1: never moved to a lower tier; 0: may be", |_, _| Ok(Some("0".to_owned()))),
+    setting("reconstruct", "how absent blocks are made again: none", |_, _| Ok(Some("none".to_owned()))),
+    setting("policy", "may tiers change by themselves: manual", |_, view| {
+        Ok(Some(inherited(view, "policy", "manual")))
+    }),
+    setting("encoder", "how scales are chosen: best or absmax", |_, view| {
+        Ok(Some(inherited(view, "encoder", Encoder::default().name())))
+    }),
+    setting("writes", "how small writes into an encoded tensor are kept: exact", |_, view| {
+        Ok(Some(inherited(view, "writes", "exact")))
+    }),
+    shown("id", "tensor_id: 32 hex digits, from the present name", |_, view| {
+        let state = view.collection.state();
+        let below = state.path(view.node.entry.id);
+        let path = String::from_utf8_lossy(&below);
+        let name = match (tensor(view), path.rsplit_once('/')) {
+            (Some(tensor), _) => own_path(view, &tensor.name),
+            _ => path.into_owned(),
+        };
+        let id = TensorId::of(view.collection.tenant(), view.collection.name(), &name, parent(view));
+        Ok(view.node.file().map(|_| id.to_string()))
+    }),
+    shown("parent", "tensor_id of the lineage parent", |_, view| {
+        Ok(Some(parent(view)).filter(|id| *id != TensorId(0)).map(|id| id.to_string()))
+    }),
+    shown("shards", "number of shards", |_, view| on_file(view, |measure| measure.objects.to_string())),
+    shown("blocks", "number of blocks", |_, view| on_file(view, |measure| measure.sum().blocks.to_string())),
+    shown("bits", "stored bits of an element, scales included", |_, view| {
+        let measure = measured(view)?;
+        let dtype = tensor(view).map_or(Dtype::U8, |tensor| tensor.dtype);
+        let sum = measure.map(|measure| measure.sum());
+        Ok(sum.map(|sum| {
+            let elements = sum.logical as f64 / dtype.bytes() as f64;
+            let bits = if elements == 0.0 { 0.0 } else { sum.stored as f64 * 8.0 / elements };
+            format!("{}", (bits * 1000.0).round() / 1000.0)
+        }))
+    }),
+    shown("bytes_stored", "bytes of the payloads", |_, view| {
+        on_file(view, |measure| measure.sum().stored.to_string())
+    }),
+    shown("checksum", "crc32c: over the stored payloads, in order", |_, view| {
+        on_file(view, |measure| format!("crc32c:{:08x}", measure.checksum))
+    }),
+    Attribute {
+        cost: Cost::WholeFile,
+        ..shown("blake3", "of the bytes that came in, while all of them are exact", |namespace, view| {
+            on_digests(namespace, view, |digests| hex(&digests.blake3))
+        })
+    },
+    Attribute {
+        cost: Cost::WholeFile,
+        ..shown("sha256", "of the bytes that came in, while all of them are exact", |namespace, view| {
+            on_digests(namespace, view, |digests| hex(&digests.sha256))
+        })
+    },
+    shown("error", "max=... rms=...: measured against what was encoded", |_, view| {
+        let measured = view.node.file().map(|file| file.error.unwrap_or_default());
+        Ok(tensor(view).and(measured).map(|error| format!("max={:e} rms={:e}", error.maximum, error.rms())))
+    }),
+    shown("chain", "links of the longest chain of deltas", |_, view| {
+        Ok(view.node.file().map(|_| "0".to_owned()))
+    }),
+    shown("why", "the last refusal or surprise about this file", |_, view| {
+        Ok(view.node.file().map(|file| file.why.clone()).filter(|why| !why.is_empty()))
+    }),
+];
+
+/// The attribute of a full name. `NotSupported` for a namespace that is not ours,
+/// `Absent` for a name that is no attribute.
+pub fn attribute(name: &[u8]) -> Result<&'static Attribute> {
+    let own = std::str::from_utf8(name).ok().and_then(|name| name.strip_prefix(PREFIX));
+    let Some(own) = own else {
+        return Err(Error::new(ErrorKind::NotSupported, "attributes of tierfs begin with user.tierfs."));
+    };
+    ATTRIBUTES
+        .iter()
+        .find(|attribute| attribute.name == own)
+        .ok_or_else(|| Error::new(ErrorKind::Absent, format!("{own} is no attribute of tierfs")))
+}
+
+impl Attribute {
+    /// Its value for a file or a directory. `Absent` where it has none.
+    pub fn get(&self, namespace: &Namespace, view: &FileView) -> Result<String> {
+        let value = (self.get)(namespace, view)?;
+        value.ok_or_else(|| Error::new(ErrorKind::Absent, format!("{} has no {}", view.path(), self.name)))
+    }
+}
+
+/// Whether an attribute can be set at all: `Err` says why not.
+pub fn may_set(name: &[u8]) -> Result<()> {
+    let attribute = attribute(name)?;
+    match attribute.is_setting {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Denied, format!("{} can only be read", attribute.name))),
+    }
+}
+
+/// The full names that listings show for a file.
+pub fn listed(namespace: &Namespace, view: &FileView) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for attribute in ATTRIBUTES.iter().filter(|attribute| attribute.is_listed) {
+        if (attribute.get)(namespace, view)?.is_some() {
+            names.push(format!("{PREFIX}{}", attribute.name));
+        }
+    }
+    Ok(names)
+}
+
+/// Every attribute that has a value, by name: what `tierfs stat` prints.
+pub fn values(namespace: &Namespace, view: &FileView, most: Cost) -> Result<Vec<(&'static str, String)>> {
+    let mut values = Vec::new();
+    for attribute in ATTRIBUTES {
+        if attribute.cost == Cost::WholeFile && most == Cost::Small {
+            continue;
+        }
+        match (attribute.get)(namespace, view) {
+            Ok(Some(value)) => values.push((attribute.name, value)),
+            Ok(None) => {}
+            Err(error) if error.kind() == ErrorKind::Absent => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(values)
+}
+
+fn tensor(view: &FileView) -> Option<&crate::format::catalog::TensorEntry> {
+    view.node.file().and_then(|file: &FileEntry| file.tensor.as_ref())
+}
+
+fn parent(view: &FileView) -> TensorId {
+    tensor(view).map_or(TensorId(0), |tensor| tensor.parent)
+}
+
+/// A tensor's own name after the path of the directory that its file, or the container
+/// it is in, stands in.
+fn own_path(view: &FileView, name: &str) -> String {
+    let state = view.collection.state();
+    let file = view.node.file().and_then(|file| file.container).unwrap_or(view.node.entry.id);
+    let path = state.path(file);
+    let path = String::from_utf8_lossy(&path);
+    match path.rsplit_once('/') {
+        Some((directory, _)) => format!("{directory}/{name}"),
+        None => name.to_owned(),
+    }
+}
+
+fn measured(view: &FileView) -> Result<Option<Measure>> {
+    view.node.file().map(|_| Measure::of(view)).transpose()
+}
+
+fn on_file(view: &FileView, show: impl FnOnce(&Measure) -> String) -> Result<Option<String>> {
+    Ok(measured(view)?.as_ref().map(show))
+}
+
+fn on_digests(
+    namespace: &Namespace,
+    view: &FileView,
+    show: impl FnOnce(crate::format::catalog::Digests) -> String,
+) -> Result<Option<String>> {
+    view.node.file().map(|_| digests(namespace, view).map(show)).transpose()
+}
+
+fn inherited(view: &FileView, key: &str, default: &str) -> String {
+    view.collection.state().inherited(view.node.entry.id, key).unwrap_or(default).to_owned()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,12 @@
+//! What extended attributes and `.ctl` files show: one table of each, from which
+//! look-ups, listings and help come.
+
+mod attributes;
+mod digests;
+mod files;
+mod measure;
+
+pub use attributes::{ATTRIBUTES, Attribute, Cost, PREFIX, attribute, listed, may_set, values};
+pub use digests::digests;
+pub use files::{COLLECTION_FILES, Counters, File, MOUNT_FILES, Mounted, render};
+pub use measure::{Tally, tally};

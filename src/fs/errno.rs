@@ -1,0 +1,35 @@
+//! Kinds of errors as the numbers that programs see. The only place that has them.
+
+use fuser::Errno;
+
+use crate::model::{Error, ErrorKind};
+
+/// No writes are taken.
+pub(super) const READ_ONLY: Errno = Errno::EROFS;
+/// No such device, fifo or socket can be made.
+pub(super) const NO_DEVICES: Errno = Errno::EPERM;
+/// A buffer is too short for an attribute.
+pub(super) const TOO_SHORT: Errno = Errno::ERANGE;
+/// A handle that was never given out.
+pub(super) const BAD_HANDLE: Errno = Errno::EBADF;
+/// A file where a directory should be.
+pub(super) const NOT_DIRECTORY: Errno = Errno::ENOTDIR;
+
+/// What a program is told.
+pub(super) fn errno(error: &Error) -> Errno {
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Unsupported => Errno::EIO,
+        ErrorKind::NotSupported => Errno::EOPNOTSUPP,
+        ErrorKind::Invalid => Errno::EINVAL,
+        ErrorKind::NotFound => Errno::ENOENT,
+        ErrorKind::Gone => Errno::ESTALE,
+        ErrorKind::Exists => Errno::EEXIST,
+        ErrorKind::Busy => Errno::EBUSY,
+        ErrorKind::Denied => Errno::EPERM,
+        ErrorKind::Absent => Errno::from_i32(libc::ENODATA),
+        ErrorKind::ReadOnly => Errno::EROFS,
+        ErrorKind::Full => Errno::ENOSPC,
+        ErrorKind::Quota => Errno::from_i32(libc::EDQUOT),
+        ErrorKind::Interrupted => Errno::EINTR,
+    }
+}

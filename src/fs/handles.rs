@@ -1,0 +1,82 @@
+//! Open files.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::stream::Stream;
+
+/// What an open file reads from.
+pub(super) enum Handle {
+    /// The bytes of a file of a collection.
+    Stream(Stream),
+    /// The text of a control file, as it was at its opening.
+    Text(Vec<u8>),
+}
+
+/// The open files by their numbers.
+#[derive(Default)]
+pub(super) struct Handles {
+    slots: RwLock<Slots>,
+}
+
+#[derive(Default)]
+struct Slots {
+    open: Vec<Option<Arc<Handle>>>,
+    free: Vec<usize>,
+}
+
+impl Handles {
+    /// Keeps an open file; its number.
+    pub fn insert(&self, handle: Handle) -> u64 {
+        let mut slots = self.slots.write();
+        let handle = Some(Arc::new(handle));
+        if let Some(place) = slots.free.pop()
+            && let Some(slot) = slots.open.get_mut(place)
+        {
+            *slot = handle;
+            return place as u64;
+        }
+        slots.open.push(handle);
+        slots.open.len() as u64 - 1
+    }
+
+    /// The file of a number.
+    pub fn get(&self, number: u64) -> Option<Arc<Handle>> {
+        self.slots.read().open.get(number as usize)?.clone()
+    }
+
+    /// Lets a file go. Reads that have it finish first.
+    pub fn remove(&self, number: u64) {
+        let removed = {
+            let mut slots = self.slots.write();
+            let removed = slots.open.get_mut(number as usize).and_then(Option::take);
+            if removed.is_some() {
+                slots.free.push(number as usize);
+            }
+            removed
+        };
+        // Closing files may take a while: not under the lock.
+        drop(removed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Handle, Handles};
+
+    #[test]
+    fn numbers_are_used_again_only_after_they_were_let_go() {
+        let handles = Handles::default();
+        let text = |byte| Handle::Text(vec![byte]);
+        let (first, second) = (handles.insert(text(1)), handles.insert(text(2)));
+        assert_ne!(first, second);
+        handles.remove(first);
+        assert!(handles.get(first).is_none());
+        handles.remove(first);
+        let (third, fourth) = (handles.insert(text(3)), handles.insert(text(4)));
+        assert_eq!(third, first);
+        assert!(fourth != first && fourth != second);
+        assert!(matches!(handles.get(second).as_deref(), Some(Handle::Text(bytes)) if bytes == &[2]));
+    }
+}

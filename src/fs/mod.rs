@@ -1,0 +1,9 @@
+//! The edge to the kernel: requests in, replies out. The only place that names `fuser`.
+
+mod adapter;
+mod errno;
+mod handles;
+mod mount;
+mod reply;
+
+pub use mount::{Mount, Options, mount};

@@ -1,0 +1,140 @@
+//! Mounting: the session with the kernel, and its end.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+
+use crate::control::{COLLECTION_FILES, Counters, MOUNT_FILES, Mounted};
+use crate::fs::adapter::Adapter;
+use crate::model::{Error, Result};
+use crate::namespace::{Namespace, Shown};
+use crate::store::Store;
+use crate::store::read::Verify;
+
+/// What the kernel reads ahead, in KiB. Measured best for streams through a daemon.
+const READ_AHEAD_KIB: u32 = 4096;
+
+/// How a store is mounted.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Which files listings show.
+    pub shown: Shown,
+    /// When stored bytes are checked.
+    pub verify: Verify,
+    /// Whether other users may use the mount, as the files' modes say.
+    pub allow_other: bool,
+    /// Threads that answer requests; as many as cores, and at least 2, without one.
+    pub threads: Option<usize>,
+    /// Further options for the kernel, as they are.
+    pub kernel: Vec<String>,
+}
+
+/// A mounted store.
+pub struct Mount {
+    session: BackgroundSession,
+    mountpoint: PathBuf,
+}
+
+/// Mounts a store. Requests are answered when this returns.
+pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
+    let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let source = store.place();
+    let controls: [&'static [&'static str]; 2] = [names_of(MOUNT_FILES), names_of(COLLECTION_FILES)];
+    let namespace = Namespace::new(store.clone(), options.shown, options.verify, owner, controls);
+    let mounted = Mounted {
+        store,
+        mountpoint: mountpoint.display().to_string(),
+        since: Instant::now(),
+        counters: Counters::default(),
+    };
+    let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+    let mut config = Config::default();
+    config.n_threads = Some(options.threads.unwrap_or(cores).max(2));
+    config.clone_fd = true;
+    config.mount_options = vec![
+        MountOption::FSName(source),
+        // As root a plain subtype would be dropped.
+        MountOption::CUSTOM("subtype=tierfs".to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoAtime,
+    ];
+    if options.allow_other {
+        config.acl = SessionACL::All;
+        config.mount_options.extend([MountOption::NoSuid, MountOption::NoDev]);
+    }
+    config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
+    let adapter = Adapter::new(Arc::new(namespace), Arc::new(mounted));
+    let failed = |error| {
+        let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
+        Error::io(text, error)
+    };
+    let session = Session::new(adapter, mountpoint, &config).map_err(failed)?;
+    let session = session.spawn().map_err(failed)?;
+    raise_read_ahead(mountpoint);
+    Ok(Mount { session, mountpoint: mountpoint.to_owned() })
+}
+
+impl Mount {
+    /// Waits until somebody unmounts it, or `stop` says `true`: then it is unmounted
+    /// here, and those who use it have `patience` to finish. Whether it came to its end.
+    pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
+        const STEP: Duration = Duration::from_millis(20);
+        while !self.session.guard.is_finished() {
+            if stop() {
+                return self.unmount(patience);
+            }
+            std::thread::sleep(STEP);
+        }
+        self.session.join().map_err(|error| Error::io("answering requests", error))?;
+        Ok(true)
+    }
+
+    fn unmount(self, patience: Duration) -> Result<bool> {
+        const STEP: Duration = Duration::from_millis(5);
+        let flags = rustix::mount::UnmountFlags::DETACH;
+        if let Err(error) = rustix::mount::unmount(&self.mountpoint, flags) {
+            log::warn!("unmounting {}: {error}", self.mountpoint.display());
+            return self
+                .session
+                .umount_and_join()
+                .map(|()| true)
+                .map_err(|error| Error::io("unmounting", error));
+        }
+        let until = Instant::now() + patience;
+        while !self.session.guard.is_finished() {
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(true)
+    }
+}
+
+/// The names of a table, kept for as long as the program runs.
+fn names_of(files: &'static [crate::control::File]) -> &'static [&'static str] {
+    Vec::leak(files.iter().map(|file| file.name).collect())
+}
+
+/// Without this the kernel reads 128 KiB ahead. Not everybody may: reading is slower then.
+fn raise_read_ahead(mountpoint: &Path) {
+    let raised = device_of(mountpoint).and_then(|device| {
+        std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string()).ok()
+    });
+    if raised.is_none() {
+        log::info!(
+            "the kernel's read-ahead could not be raised to {READ_AHEAD_KIB} KiB; reads will be smaller"
+        );
+    }
+}
+
+/// `major:minor` of the file system mounted on a directory, without asking it.
+fn device_of(mountpoint: &Path) -> Option<String> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let wanted = mountpoint.to_str()?.replace(' ', "\\040");
+    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let found = fields.filter(|fields| fields.get(4) == Some(&wanted.as_str())).last()?;
+    found.get(2).map(|device| (*device).to_owned())
+}

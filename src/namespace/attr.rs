@@ -1,0 +1,76 @@
+//! What stat shows of a node.
+
+use crate::format::catalog::{NodeEntry, What};
+use crate::namespace::ino::Ino;
+use crate::store::state::{Node, State};
+
+/// Units of `blocks`, in bytes, as in `struct stat`.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// The kind of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A directory.
+    Directory,
+    /// A file.
+    File,
+    /// A symbolic link.
+    Symlink,
+}
+
+/// What stat shows of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Its kind.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Names.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Logical bytes.
+    pub bytes: u64,
+    /// What is stored for it, in units of 512 bytes. Never 0 for a file with content:
+    /// tar would take it for a hole.
+    pub blocks: u64,
+    /// When its bytes changed, in nanoseconds since 1970.
+    pub mtime: i64,
+    /// When anything of it changed, in nanoseconds since 1970.
+    pub ctime: i64,
+}
+
+impl Attr {
+    /// A directory that no log has: of the mount, of a tenant, of controls.
+    pub(super) fn directory(ino: Ino, mode: u32, time: i64, owner: (u32, u32)) -> Attr {
+        Attr {
+            ino,
+            kind: Kind::Directory,
+            mode,
+            links: 2,
+            uid: owner.0,
+            gid: owner.1,
+            bytes: 0,
+            blocks: 0,
+            mtime: time,
+            ctime: time,
+        }
+    }
+
+    /// A node of a collection.
+    pub(super) fn node(ino: Ino, node: &Node, state: &State) -> Attr {
+        let NodeEntry { mode, uid, gid, mtime, ctime, id, .. } = node.entry;
+        let names = state.links(id).len() as u32;
+        let (kind, links, stored) = match &node.entry.what {
+            What::Directory => (Kind::Directory, 2, 0),
+            What::Symlink(_) => (Kind::Symlink, names, node.bytes),
+            What::File(file) => (Kind::File, names, state.stored(file)),
+        };
+        let blocks = stored.div_ceil(STAT_BLOCK_BYTES).max(u64::from(node.bytes > 0));
+        Attr { ino, kind, mode, links, uid, gid, bytes: node.bytes, blocks, mtime, ctime }
+    }
+}

@@ -1,0 +1,16 @@
+//! Names to nodes: what a path in the mount leads to, what it looks like, what stands
+//! in a directory. Knows nothing of the kernel.
+
+mod attr;
+mod ino;
+mod list;
+mod open;
+mod tree;
+
+pub use attr::{Attr, Kind};
+pub use ino::{Ino, Place};
+pub use list::Listed;
+pub use tree::{FileView, Located, Namespace, Shown};
+
+/// A directory that every directory has beside its entries, and that listings leave out.
+pub const CONTROL_NAME: &str = ".ctl";

@@ -1,0 +1,288 @@
+//! The tree that is mounted: tenants, their collections, what is in them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::format::catalog::{Content, What};
+use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::namespace::CONTROL_NAME;
+use crate::namespace::attr::{Attr, Kind};
+use crate::namespace::ino::{Ino, Place};
+use crate::store::collection::now_nanoseconds;
+use crate::store::read::Verify;
+use crate::store::state::{Node, ROOT, State};
+use crate::store::{Collection, Store};
+
+/// Which files of a collection listings show. All open by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Shown {
+    /// Containers and their tensors.
+    #[default]
+    Both,
+    /// Tensors and plain files: not the containers.
+    Tensors,
+    /// Containers and plain files: not their tensors. Every byte once.
+    Containers,
+}
+
+impl Shown {
+    /// The value of the mount option `list`.
+    pub fn from_name(name: &str) -> Option<Shown> {
+        match name {
+            "both" => Some(Shown::Both),
+            "tensors" => Some(Shown::Tensors),
+            "containers" => Some(Shown::Containers),
+            _ => None,
+        }
+    }
+
+    pub(super) fn shows(self, node: &Node) -> bool {
+        let Some(file) = node.file() else { return true };
+        match self {
+            Shown::Both => true,
+            Shown::Tensors => !file.content.is_container(),
+            Shown::Containers => file.content != Content::Part,
+        }
+    }
+}
+
+/// What a path leads to.
+#[derive(Clone)]
+pub enum Located {
+    /// The directory of tenants.
+    Root,
+    /// A tenant's directory.
+    Tenant(String),
+    /// Something in a collection.
+    Node(FileView),
+    /// A control directory, or a control file.
+    Control {
+        /// The collection; of the mount without one.
+        collection: Option<Arc<Collection>>,
+        /// The place in the table, counted from 1; 0 is the directory.
+        place: u32,
+    },
+}
+
+/// A node of a collection, as it was when it was looked up.
+#[derive(Clone)]
+pub struct FileView {
+    /// Its collection.
+    pub collection: Arc<Collection>,
+    /// The node.
+    pub node: Arc<Node>,
+}
+
+impl FileView {
+    /// Its path in the mount.
+    pub fn path(&self) -> String {
+        let below = self.collection.state().path(self.node.entry.id);
+        match below.is_empty() {
+            true => self.collection.path(),
+            false => format!("{}/{}", self.collection.path(), String::from_utf8_lossy(&below)),
+        }
+    }
+}
+
+/// The tree that is mounted.
+pub struct Namespace {
+    store: Arc<Store>,
+    shown: Shown,
+    pub(super) verify: Verify,
+    owner: (u32, u32),
+    mounted_at: i64,
+    /// Control files' names: of the mount, and of a collection.
+    controls: [&'static [&'static str]; 2],
+    /// Collections by their numbers, once a name led to them.
+    collections: RwLock<HashMap<u32, Arc<Collection>>>,
+    /// Tenants by the hashes of their names, once a name led to them.
+    tenants: RwLock<HashMap<u64, String>>,
+}
+
+impl Namespace {
+    /// The tree of a store. `owner` is the user and group of what no log has;
+    /// `controls` are the names of control files, of the mount and of a collection.
+    pub fn new(
+        store: Arc<Store>,
+        shown: Shown,
+        verify: Verify,
+        owner: (u32, u32),
+        controls: [&'static [&'static str]; 2],
+    ) -> Namespace {
+        let mounted_at = now_nanoseconds();
+        let (collections, tenants) = (RwLock::default(), RwLock::default());
+        Namespace { store, shown, verify, owner, mounted_at, controls, collections, tenants }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    pub(super) fn shown(&self) -> Shown {
+        self.shown
+    }
+
+    /// The names of the control files of a collection, or of the mount.
+    pub(super) fn controls(&self, collection: Option<&Arc<Collection>>) -> &'static [&'static str] {
+        let [of_mount, of_collection] = self.controls;
+        if collection.is_some() { of_collection } else { of_mount }
+    }
+
+    /// What an inode number stands for. `NotFound` for one that no name has led to, or
+    /// whose node is gone.
+    pub fn locate(&self, ino: Ino) -> Result<Located> {
+        match ino.place() {
+            Place::Root => Ok(Located::Root),
+            Place::Tenant(hash) => {
+                self.tenants.read().get(&hash).cloned().map(Located::Tenant).ok_or_else(|| gone(ino))
+            }
+            Place::Node { collection, node } => {
+                let collection = self.numbered(collection).ok_or_else(|| gone(ino))?;
+                let node = collection.state().node(node).cloned().ok_or_else(|| gone(ino))?;
+                Ok(Located::Node(FileView { collection, node }))
+            }
+            Place::Control { collection: 0, place } => Ok(Located::Control { collection: None, place }),
+            Place::Control { collection, place } => {
+                let collection = self.numbered(collection).ok_or_else(|| gone(ino))?;
+                Ok(Located::Control { collection: Some(collection), place })
+            }
+        }
+    }
+
+    /// What `name` in a directory leads to. `NotFound` where nothing has it.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
+        let located = match self.locate(parent)? {
+            Located::Root if name == CONTROL_NAME.as_bytes() => {
+                Located::Control { collection: None, place: 0 }
+            }
+            Located::Root => Located::Tenant(self.tenant_named(text(name)?)?),
+            Located::Tenant(tenant) => {
+                let collection = self.collection_named(&tenant, text(name)?)?;
+                self.node_in(collection, ROOT)?
+            }
+            Located::Node(view) if view.node.entry.id == ROOT && name == CONTROL_NAME.as_bytes() => {
+                Located::Control { collection: Some(view.collection), place: 0 }
+            }
+            Located::Node(FileView { collection, node }) => {
+                let found = collection.state().directory(node.entry.id).map(|directory| directory.get(name));
+                let found = found.ok_or_else(|| Error::invalid("a name in what is no directory"))?;
+                self.node_in(collection, found.ok_or_else(|| no_name(name))?)?
+            }
+            Located::Control { collection, place: 0 } => {
+                let known =
+                    self.controls(collection.as_ref()).iter().position(|known| known.as_bytes() == name);
+                let place = known.ok_or_else(|| no_name(name))? as u32 + 1;
+                Located::Control { collection, place }
+            }
+            Located::Control { .. } => return Err(Error::invalid("a name in what is no directory")),
+        };
+        Ok((self.ino(&located)?, located))
+    }
+
+    /// What a path below the mount leads to; symbolic links are not followed.
+    pub fn walk(&self, path: &[u8]) -> Result<(Ino, Located)> {
+        let mut at = (Ino::ROOT, Located::Root);
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            at = self.lookup(at.0, name)?;
+        }
+        Ok(at)
+    }
+
+    /// The inode number of a place.
+    pub fn ino(&self, located: &Located) -> Result<Ino> {
+        let place = match located {
+            Located::Root => Place::Root,
+            Located::Tenant(name) => Place::Tenant(Ino::tenant_hash(name)),
+            Located::Node(FileView { collection, node }) => {
+                Place::Node { collection: collection.state().number(), node: node.entry.id }
+            }
+            Located::Control { collection, place } => Place::Control {
+                collection: collection.as_ref().map_or(0, |collection| collection.state().number()),
+                place: *place,
+            },
+        };
+        Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^40 files in one"))
+    }
+
+    /// What stat shows.
+    pub fn attr(&self, ino: Ino, located: &Located) -> Attr {
+        match located {
+            Located::Root | Located::Tenant(_) => Attr::directory(ino, 0o755, self.mounted_at, self.owner),
+            Located::Node(FileView { collection, node }) => Attr::node(ino, node, &collection.state()),
+            Located::Control { place: 0, .. } => Attr::directory(ino, 0o555, self.mounted_at, self.owner),
+            Located::Control { .. } => Attr {
+                kind: Kind::File,
+                links: 1,
+                ..Attr::directory(ino, 0o444, self.mounted_at, self.owner)
+            },
+        }
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
+        match self.locate(ino)? {
+            Located::Node(FileView { node, .. }) => match &node.entry.what {
+                What::Symlink(target) => Ok(target.clone()),
+                _ => Err(Error::invalid("not a symbolic link")),
+            },
+            _ => Err(Error::invalid("not a symbolic link")),
+        }
+    }
+
+    /// A tenant by its name, remembered under its number.
+    pub(super) fn tenant_named(&self, name: &str) -> Result<String> {
+        if !self.store.tenants()?.iter().any(|tenant| tenant == name) {
+            return Err(no_name(name.as_bytes()));
+        }
+        let mut tenants = self.tenants.write();
+        let known = tenants.entry(Ino::tenant_hash(name)).or_insert_with(|| name.to_owned());
+        if known != name {
+            return Err(Error::unsupported(format!("the tenants {known} and {name} have the same number")));
+        }
+        Ok(name.to_owned())
+    }
+
+    /// A collection by its name, remembered under its number.
+    pub(super) fn collection_named(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+        let collection = self.store.collection(tenant, name)?;
+        let number = collection.state().number();
+        let mut collections = self.collections.write();
+        let known = collections.entry(number).or_insert_with(|| collection.clone());
+        if !Arc::ptr_eq(known, &collection) {
+            let (known, path) = (known.path(), collection.path());
+            return Err(Error::corrupt(format!("{known} and {path} have the same number {number}")));
+        }
+        Ok(collection)
+    }
+
+    fn numbered(&self, number: u32) -> Option<Arc<Collection>> {
+        self.collections.read().get(&number).cloned()
+    }
+
+    fn node_in(&self, collection: Arc<Collection>, node: EntryId) -> Result<Located> {
+        let found = self.found(&collection.state(), node)?;
+        Ok(Located::Node(FileView { collection, node: found }))
+    }
+
+    fn found(&self, state: &State, node: EntryId) -> Result<Arc<Node>> {
+        state
+            .node(node)
+            .cloned()
+            .ok_or_else(|| Error::corrupt(format!("a name leads to node {}, which is gone", node.0)))
+    }
+}
+
+fn text(name: &[u8]) -> Result<&str> {
+    std::str::from_utf8(name).map_err(|_| no_name(name))
+}
+
+fn no_name(name: &[u8]) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{}: there is no such file", String::from_utf8_lossy(name)))
+}
+
+fn gone(ino: Ino) -> Error {
+    Error::new(ErrorKind::Gone, format!("inode {:#x} is gone", ino.0))
+}

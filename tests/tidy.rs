@@ -1,0 +1,58 @@
+//! Checks the sources themselves: the layering, where foreign names may appear, and the habits that a compiler does
+//! not enforce. Every finding says what to do instead.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use source::{Finding, Source};
+
+#[path = "tidy/planted.rs"]
+mod planted;
+#[path = "tidy/rules.rs"]
+mod rules;
+#[path = "tidy/source.rs"]
+mod source;
+
+fn check(path: &str, text: &str) -> Vec<Finding> {
+    let source = Source::new(path, text);
+    let mut findings = rules::habits(&source);
+    findings.extend(rules::test_names(&source));
+    if source.is_product_code() {
+        findings.extend(rules::layering(&source));
+        findings.extend(rules::foreign_names(&source));
+        findings.extend(rules::shape_of_the_file(&source));
+    }
+    findings
+}
+
+/// Paths of all Rust files below a folder, relative to the package, sorted.
+fn rust_files(root: &Path, folder: &str) -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root.join(folder))? {
+        let entry = entry?;
+        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        if entry.file_type()?.is_dir() {
+            found.extend(rust_files(root, &path)?);
+        } else if path.ends_with(".rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[test]
+fn the_sources_are_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = rust_files(root, "src").unwrap();
+    paths.extend(rust_files(root, "tests").unwrap());
+    assert!(paths.iter().any(|path| path == "src/lib.rs"), "found no src/lib.rs among {paths:?}");
+    assert!(paths.iter().any(|path| path == "tests/tidy.rs"), "found no tests/tidy.rs among {paths:?}");
+    let mut findings = Vec::new();
+    for path in &paths {
+        findings.extend(check(path, &fs::read_to_string(root.join(path)).unwrap()));
+    }
+    let report: Vec<String> = findings.iter().map(Finding::to_string).collect();
+    assert!(report.is_empty(), "{} things to mend:\n{}", report.len(), report.join("\n"));
+}

@@ -1,0 +1,167 @@
+//! The checker against planted violations, and against what only looks like one.
+
+use crate::check;
+use crate::rules::{CODE_LINES_MAX, ERRNO_FILE, INTRINSICS_FOLDER, UNFINISHED};
+use crate::source::Finding;
+
+/// The findings for a file whose first line is a proper module line.
+fn found(path: &str, body: &str) -> Vec<String> {
+    let text = format!("//! A module.\n{body}\n");
+    check(path, &text).iter().map(Finding::to_string).collect()
+}
+
+#[track_caller]
+fn assert_one(path: &str, body: &str, line: usize, part: &str) {
+    let findings = found(path, body);
+    assert_eq!(findings.len(), 1, "{body}: {findings:?}");
+    let start = format!("{path}:{line}: ");
+    assert!(findings[0].starts_with(&start) && findings[0].contains(part), "{body}: {findings:?}");
+}
+
+#[track_caller]
+fn assert_none(path: &str, body: &str) {
+    assert_eq!(found(path, body), Vec::<String>::new(), "{body}");
+}
+
+#[test]
+fn uses_go_downwards_only() {
+    assert_none("src/store/index.rs", "use crate::model::Id;\nuse crate::store::lock::Lock;");
+    assert_none("src/fs/mod.rs", "use crate::{model::{Id, Error}, stream::plan, control};");
+    assert_none("src/lib.rs", "pub use crate::store::Store;");
+    assert_none("src/main.rs", "fn main() { tierfs::cli::main() }");
+    assert_one(
+        "src/store/index.rs",
+        "\nuse crate::ingest::npy;",
+        3,
+        "`store` names `ingest`; that is upwards",
+    );
+    assert_one("src/store/index.rs", "use tierfs::fs::Mount;", 2, "upwards");
+    assert_one("src/model/id.rs", "use crate::{model::Name, codec};", 2, "`codec`");
+    assert_one(
+        "src/model/id.rs",
+        "use crate::{\n    model::{Name, Id},\n    codec::decode,\n};",
+        4,
+        "`codec`",
+    );
+    assert_one("src/codec/mod.rs", "fn f() { crate :: fs :: reply() }", 2, "`fs`");
+}
+
+#[test]
+fn siblings_and_the_root_are_not_below() {
+    assert_one("src/codec/mod.rs", "use crate::format::Header;", 2, "siblings");
+    assert_one("src/control/mod.rs", "use crate::namespace::Node;", 2, "siblings");
+    assert_one("src/store/mod.rs", "use crate::Store;", 2, "the crate's root");
+}
+
+#[test]
+fn climbing_to_a_higher_layer_by_super_is_seen() {
+    assert_none("src/store/log/replay.rs", "use super::super::index;\nuse super::records;");
+    assert_none("src/cli/import.rs", "use super::super::ingest;");
+    assert_one("src/store/log/replay.rs", "use super::super::super::cli;", 2, "`cli`");
+    assert_one("src/store/mod.rs", "use super::ingest;", 2, "`ingest`");
+    assert_none("src/store/log/mod.rs", "use super::format;");
+}
+
+#[test]
+fn an_unknown_layer_asks_for_a_height() {
+    assert_one("src/helpers.rs", "", 1, "no known layer");
+    assert_one("src/extra/mod.rs", "use crate::store::Store;", 1, "no known layer");
+}
+
+#[test]
+fn wrapped_crates_are_named_in_their_place_only() {
+    assert_none("src/fs/adapter.rs", "use fuser::Request;");
+    assert_none("src/cli/mod.rs", "use clap::Parser;");
+    assert_none(
+        "src/store/mod.rs",
+        "// fuser is not named here\nconst A: &str = \"clap\";\nfn clap_hands() {}",
+    );
+    assert_one("src/store/mod.rs", "use fuser::Request;", 2, "only in src/fs/");
+    assert_one("src/fs/mod.rs", "#[derive(clap::Args)]\nstruct A;", 2, "only in src/cli/");
+    assert_one("src/codec/mod.rs", "use cudarc::driver;", 2, "call src/gpu");
+}
+
+#[test]
+fn intrinsics_stand_in_their_folder_only() {
+    assert_none("src/codec/arch/avx2.rs", "use core::arch::x86_64::*;");
+    assert_one("src/codec/pack.rs", "use std::{arch::x86_64::*, mem};", 2, INTRINSICS_FOLDER);
+    assert_one("src/codec/pack.rs", "fn f() { core::arch::x86_64::_mm_pause() }", 2, INTRINSICS_FOLDER);
+}
+
+#[test]
+fn error_numbers_stand_in_one_file_only() {
+    assert_none(ERRNO_FILE, "use libc::{EIO, ENOENT};\nconst A: i32 = libc::EROFS;");
+    assert_none(
+        "src/store/mod.rs",
+        "const A: i32 = libc::EFD_CLOEXEC;\nconst B: i32 = libc::EPOLLIN;\nfn f(e: Errno) {}",
+    );
+    assert_one("src/store/mod.rs", "const A: i32 = libc::EIO;", 2, "`EIO`");
+    assert_one("src/store/mod.rs", "use libc::{c_int, ENOSPC};", 2, "`ENOSPC`");
+    assert_one("src/fs/adapter.rs", "fn f(r: Reply) { r.error(Errno::ENOENT) }", 2, ERRNO_FILE);
+    assert_one("src/store/lock.rs", "const A: Errno = rustix::io::Errno::WOULDBLOCK;", 2, "`WOULDBLOCK`");
+}
+
+#[test]
+fn a_file_begins_with_what_it_is() {
+    let findings = check("src/store/mod.rs", "use crate::model::Id;\n");
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].what.contains("`//!` line"), "{findings:?}");
+}
+
+#[test]
+fn only_lines_before_the_tests_count() {
+    let longest = "\n".repeat(CODE_LINES_MAX - 2);
+    assert_none("src/store/mod.rs", &format!("{longest}\n#[cfg(test)]\nmod tests {{{longest}}}"));
+    let too_long = "\n".repeat(CODE_LINES_MAX);
+    assert_one("src/store/mod.rs", &too_long, 1, "split it");
+    assert_one("src/store/mod.rs", &format!("#[cfg(test)]\nuse a::B;\n{too_long}"), 1, "split it");
+    assert_none("src/store/tests.rs", &too_long);
+    assert_none("tests/mounted.rs", &too_long);
+}
+
+#[test]
+fn unfinished_work_is_found_in_code_and_comments_not_in_strings() {
+    for marker in UNFINISHED {
+        assert_one("src/store/mod.rs", &format!("// {marker} later"), 2, marker);
+        assert_one("tests/mounted.rs", &format!("fn f() {{}} /* {marker} */"), 2, marker);
+        assert_none("src/store/mod.rs", &format!("const A: &str = \"{marker}\";"));
+    }
+}
+
+#[test]
+fn thrown_away_values_are_found() {
+    assert_none(
+        "src/store/mod.rs",
+        "let _guard = lock();\nlet (_, b) = pair();\n// let _ = f();\nif let Some(_) = x {}",
+    );
+    assert_one("src/store/mod.rs", "let _ = f();", 2, "thrown away");
+    assert_one("tests/mounted.rs", "let _: Result<(), ()> = f();", 2, "thrown away");
+    assert_one("src/store/mod.rs", "let\n    _=f();", 2, "thrown away");
+}
+
+#[test]
+fn test_names_have_at_least_two_words() {
+    let test = |name: &str| format!("#[test]\n#[should_panic]\nfn {name}() {{}}");
+    assert_none("src/store/mod.rs", &test("a_torn_record_is_dropped"));
+    assert_one("src/store/mod.rs", &test("works"), 2, "`works`");
+    assert_one("tests/mounted.rs", &test("test_"), 2, "`test_`");
+    assert_none("src/store/mod.rs", "fn works() {}");
+}
+
+#[test]
+fn literals_and_comments_hide_code_and_hide_it_whole() {
+    let bodies = [
+        "const A: &str = \"say \\\" crate::fs\";",
+        "const A: &str = r#\"a \" crate::fs\"#;",
+        "const A: &[u8] = br\"crate::fs\\\";",
+        "/* outer /* inner */ crate::fs */",
+        "const A: char = '\"'; // crate::fs \"",
+        "/// [`crate::fs::Mount`]",
+    ];
+    for body in bodies {
+        assert_none("src/store/mod.rs", body);
+        assert_one("src/store/mod.rs", &format!("{body}\nuse crate::fs::Mount;"), 3, "`fs`");
+    }
+    let with_lifetime = "fn f<'a>(x: &'a str) -> &'a str { x }\nuse crate::fs::Mount;";
+    assert_one("src/store/mod.rs", with_lifetime, 3, "`fs`");
+}
