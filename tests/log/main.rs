@@ -7,5 +7,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 mod damage;
+mod hostile;
 mod torn;
 mod world;
