@@ -73,7 +73,7 @@ pub(super) fn publish(
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
         let file_name = file_name(&target.name, identity(&target.path()));
-        names.replace(parent, &file_name);
+        names.replace(parent, &file_name)?;
         let container = names.number();
         let is_container = recognized.content.is_container();
         let lossy = taken.objects.iter().any(|object| object.error.is_some());
@@ -167,7 +167,7 @@ pub(super) fn publish_shards(
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
         let file_name = file_name(&target.name, tensor);
-        names.replace(parent, &file_name);
+        names.replace(parent, &file_name)?;
         let node = names.number();
         names.file(
             node,

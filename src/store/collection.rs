@@ -42,6 +42,8 @@ pub struct Collection {
     data: Mutex<HashMap<u64, Weak<dyn File>>>,
     access: Access,
     damage: Option<Damage>,
+    /// Set once, when a sync has failed.
+    poisoned: OnceLock<String>,
     events: Vec<String>,
     log_bytes: u64,
 }
@@ -85,6 +87,7 @@ impl Collection {
         disk.create_directory(&path).map_err(failed)?;
         disk.create_directory(&format!("{path}/data")).map_err(failed)?;
         let log_path = format!("{path}/{LOG_NAME}");
+        refuse_remains(disk, &path)?;
         // What an interrupted attempt has left has no header and nothing in it.
         match disk.remove_file(&log_path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
@@ -152,6 +155,7 @@ impl Collection {
             data: Mutex::default(),
             access,
             damage,
+            poisoned: OnceLock::new(),
             events,
             log_bytes: end.bytes,
         };
@@ -268,11 +272,10 @@ impl Collection {
         let (file, start) = {
             let mut writer = self.writer.lock();
             let writer = self.writable(&mut writer)?;
-            let file = self.tier_file_made(number)?;
             let cell = writer.slots.get_mut(usize::from(number));
             let slots =
                 cell.ok_or_else(|| Error::invalid("tier"))?.get_or_insert_with(|| self.space_of(number));
-            (file, slots.take(total))
+            (self.tier_file_made(number, slots.end() == 0)?, slots.take(total))
         };
         let mut bytes = Vec::with_capacity(total as usize);
         let mut offsets = Vec::with_capacity(lens.len());
@@ -301,6 +304,33 @@ impl Collection {
         touched: Touched,
         fill: impl FnOnce(&mut Batch, &State) -> Result<()>,
     ) -> Result<()> {
+        self.sync(&touched).map_err(|error| self.poison(error))?;
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        let mut batch = writer.log.begin();
+        fill(&mut batch, &self.state.read())?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        batch.check()?;
+        if let Err(error) = writer.log.commit(&batch) {
+            return Err(if writer.log.is_whole() { error } else { self.poison(error) });
+        }
+        let mut state = self.state.write();
+        let mut places = u64::MAX;
+        for added in batch.into_records() {
+            if let Some(entry) = added.entry {
+                state.apply_entry(entry)?;
+                continue;
+            }
+            let numbers = added.payload.chunks_exact(4);
+            let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default()));
+            state.apply_record(&added.record, added.sequence, checksums.collect(), &mut places)?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self, touched: &Touched) -> Result<()> {
         for file in &touched.files {
             file.sync_data().map_err(|error| Error::io(format!("syncing {}", self.path()), error))?;
         }
@@ -310,28 +340,28 @@ impl Collection {
                 synced.map_err(|error| Error::io(format!("syncing {directory}"), error))?;
             }
         }
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
-        let mut batch = writer.log.begin();
-        fill(&mut batch, &self.state.read())?;
-        if batch.is_empty() {
-            return Ok(());
-        }
-        writer.log.commit(&batch)?;
-        let mut state = self.state.write();
-        for added in batch.into_records() {
-            if let Some(entry) = added.entry {
-                state.apply_entry(entry)?;
-                continue;
-            }
-            let numbers = added.payload.chunks_exact(4);
-            let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default()));
-            state.apply_record(&added.record, added.sequence, checksums.collect(), u64::MAX)?;
-        }
         Ok(())
     }
 
+    /// After a failed sync nobody knows what is on the disk, and asking again would say
+    /// that all is well: the collection takes no more writes.
+    fn poison(&self, error: Error) -> Error {
+        let reason = format!("{error}; unmount, look after the disk, run tierfs fsck, and mount again");
+        let reason = self.poisoned.get_or_init(|| reason);
+        log::error!("{} takes no more writes: {reason}", self.path());
+        error
+    }
+
+    /// Why it takes no more writes since a sync failed, if one did.
+    pub fn poisoned(&self) -> Option<&str> {
+        self.poisoned.get().map(String::as_str)
+    }
+
     fn writable<'a>(&self, writer: &'a mut Option<Writer>) -> Result<&'a mut Writer> {
+        if let Some(reason) = self.poisoned() {
+            let text = format!("{} takes no writes: {reason}", self.path());
+            return Err(Error::new(ErrorKind::ReadOnly, text));
+        }
         writer.as_mut().ok_or_else(|| match &self.damage {
             Some(damage) => Error::new(
                 ErrorKind::ReadOnly,
@@ -341,7 +371,9 @@ impl Collection {
         })
     }
 
-    fn tier_file_made(&self, number: u8) -> Result<Arc<dyn File>> {
+    /// The tier file to write to, made where it `may_be_missing`: a lost one is not
+    /// replaced by an empty one, which could not be told from it.
+    fn tier_file_made(&self, number: u8, may_be_missing: bool) -> Result<Arc<dyn File>> {
         let Some(cell) = self.tiers.get(usize::from(number)) else {
             return Err(Error::invalid(format!("tier {number}")));
         };
@@ -350,7 +382,9 @@ impl Collection {
         }
         let path = self.tier_path(number);
         let file = match self.disk.open(&path, Open::Write) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.disk.open(&path, Open::Create),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && may_be_missing => {
+                self.disk.open(&path, Open::Create)
+            }
             opened => opened,
         };
         let file = file.map_err(|error| Error::io(format!("opening {path}"), error))?;
@@ -379,6 +413,20 @@ impl Collection {
             })
             .collect()
     }
+}
+
+/// A log that is not there is that of a new collection only where nothing else is.
+fn refuse_remains(disk: &Arc<dyn Disk>, path: &str) -> Result<()> {
+    for (directory, is_payload) in [(path.to_owned(), ".dat"), (format!("{path}/data"), "")] {
+        let listed = disk.list(&directory);
+        let listed = listed.map_err(|error| Error::io(format!("listing {directory}"), error))?;
+        if listed.iter().any(|entry| !entry.is_directory && entry.name.ends_with(is_payload)) {
+            return Err(Error::corrupt(format!(
+                "{path} has files of data and its {LOG_NAME} is gone; restore it or move the directory away"
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl Touched {

@@ -19,7 +19,7 @@ impl Collection {
             if matches!(*blocks, crate::store::blocks::Blocks::Run(_)) {
                 continue;
             }
-            for block in (0..cut.blocks()).filter_map(|index| blocks.get(index, cut)) {
+            for (_, block) in blocks.described(cut) {
                 if !block.stored.in_data && block.stored.tier.byte() == number {
                     used.push((block.stored.offset, u64::from(block.stored.len)));
                 }

@@ -246,21 +246,21 @@ impl State {
         Ok(())
     }
 
-    /// Takes in a record about blocks. `checksums` are those of a run; `described_max`
-    /// is the most blocks that the log can have described.
+    /// Takes in a record about blocks. `checksums` are those of a run; `places` is how
+    /// many blocks may still be given memory.
     pub fn apply_record(
         &mut self,
         record: &Record,
         sequence: u64,
         checksums: Vec<u32>,
-        described_max: u64,
+        places: &mut u64,
     ) -> Result<()> {
         match *record {
             Record::Create { object, block, stored, created_at, .. } => {
-                self.set(object, block, stored, sequence, created_at, described_max)
+                self.set(object, block, stored, sequence, created_at, places)
             }
             Record::Migrate { object, block, stored, migrated_at, .. } => {
-                self.set(object, block, stored, sequence, migrated_at, described_max)
+                self.set(object, block, stored, sequence, migrated_at, places)
             }
             Record::CreateRun { object, block, stored, created_at, .. } => {
                 let found = self.known(object)?;
@@ -271,12 +271,13 @@ impl State {
                     checksums: checksums.into_boxed_slice(),
                 };
                 let end = u64::from(block) + run.checksums.len() as u64;
-                if end > u64::from(found.cut().blocks())
-                    || run.offset.checked_add(found.entry.bytes).is_none()
-                {
+                let cut = found.cut();
+                if end > u64::from(cut.blocks()) || !lies_in_a_file(run.offset, cut.bytes) {
                     return Err(Error::corrupt(format!("a run of object {object} ends at block {end}")));
                 }
-                let cut = found.cut();
+                if found.entry.home.is_none() {
+                    return Err(Error::corrupt(format!("a run of object {object} lies in no data file")));
+                }
                 let bytes = (cut.start(end as u32).min(cut.bytes)) - cut.start(block);
                 let mut blocks = found.blocks.write();
                 let before: u64 = match *blocks {
@@ -286,7 +287,7 @@ impl State {
                         .map(|block| u64::from(block.stored.len))
                         .sum(),
                 };
-                blocks.set_run(block, run, cut, described_max)?;
+                blocks.set_run(block, run, cut, places)?;
                 found.stored.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
                 Ok(())
             }
@@ -309,7 +310,7 @@ impl State {
         stored: Stored,
         sequence: u64,
         since: u64,
-        described_max: u64,
+        places: &mut u64,
     ) -> Result<()> {
         let object = self.known(id)?;
         let cut = object.cut();
@@ -318,11 +319,17 @@ impl State {
             Tier::Absent => 0,
             Tier::Exact => logical,
             tier => {
-                let elements = logical / object.entry.dtype.bytes().max(1) as usize;
-                crate::codec::payload_len(tier, elements).unwrap_or(usize::MAX)
+                let width = object.entry.dtype.bytes() as usize;
+                if !object.entry.dtype.is_quantizable() || !logical.is_multiple_of(width) {
+                    let dtype = object.entry.dtype;
+                    return Err(Error::corrupt(format!(
+                        "block {index} of object {id}, {logical} bytes of {dtype}, in tier {tier}"
+                    )));
+                }
+                crate::codec::payload_len(tier, logical / width).unwrap_or(usize::MAX)
             }
         };
-        if stored.len as usize != expected || stored.offset.checked_add(u64::from(stored.len)).is_none() {
+        if stored.len as usize != expected || !lies_in_a_file(stored.offset, u64::from(stored.len)) {
             return Err(Error::corrupt(format!(
                 "block {index} of object {id} is {} bytes in tier {} where {expected} should be",
                 stored.len, stored.tier
@@ -334,7 +341,7 @@ impl State {
         let block = Block { epoch: sequence, stored, since: since as u32 };
         let mut blocks = object.blocks.write();
         let before = blocks.get(index, cut).map_or(0, |block| block.stored.len);
-        blocks.set(index, block, cut, described_max)?;
+        blocks.set(index, block, cut, places)?;
         object.stored.fetch_add(u64::from(stored.len).wrapping_sub(u64::from(before)), Ordering::Relaxed);
         Ok(())
     }
@@ -346,6 +353,15 @@ impl State {
             let object = self.known(*id)?;
             let sum = bytes.checked_add(object.entry.bytes).filter(|sum| *sum <= i64::MAX as u64);
             bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
+        }
+        if let Some(tensor) = &file.tensor
+            && tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes)
+        {
+            return Err(Error::corrupt(format!(
+                "{} elements of {} in {bytes} bytes",
+                tensor.shape.elements(),
+                tensor.dtype
+            )));
         }
         Ok(bytes)
     }
@@ -361,6 +377,11 @@ impl State {
             links.retain(|(of, called)| *of != parent || called.as_ref() != name);
         }
     }
+}
+
+/// Whether a file can have so many bytes from `offset` on.
+fn lies_in_a_file(offset: u64, bytes: u64) -> bool {
+    offset.checked_add(bytes).is_some_and(|end| end <= i64::MAX as u64)
 }
 
 fn no_directory(id: EntryId) -> Error {
