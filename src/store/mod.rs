@@ -5,6 +5,7 @@ pub mod collection;
 pub mod directory;
 pub mod disk;
 pub mod log;
+mod payloads;
 pub mod read;
 mod recover;
 pub mod replay;
