@@ -93,7 +93,7 @@ impl Tally {
 
 /// Blocks and bytes of objects by tier.
 pub fn tally<'a>(
-    objects: impl Iterator<Item = &'a std::sync::Arc<crate::store::state::Object>>,
+    objects: impl Iterator<Item = &'a std::sync::Arc<crate::store::object::Object>>,
 ) -> BTreeMap<Tier, Tally> {
     let mut tiers: BTreeMap<Tier, Tally> = BTreeMap::new();
     for object in objects {

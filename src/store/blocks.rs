@@ -1,8 +1,9 @@
 //! Where each block of an object lies: dense, or as one run while all of them are
 //! exact and stand one after the other in the object's data file.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
 
 use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
@@ -44,7 +45,7 @@ pub struct Run {
     /// When they were made, in seconds since 1970.
     pub since: u32,
     /// CRC32C of each.
-    pub checksums: Box<[u32]>,
+    pub checksums: Vec<u32>,
 }
 
 /// Sizes that tell where the blocks of an object begin and end.
@@ -137,6 +138,16 @@ impl Blocks {
             *self = Blocks::Run(run);
             return Ok(());
         }
+        if let Blocks::Run(before) = self
+            && first as usize <= before.checksums.len()
+            && first as usize + run.checksums.len() >= before.checksums.len()
+            && before.offset + cut.start(first) == run.offset
+        {
+            // A file that grows stays one run.
+            before.checksums.truncate(first as usize);
+            before.checksums.extend(run.checksums);
+            return Ok(());
+        }
         let part = Blocks::Run(run);
         let Blocks::Run(run) = &part else { return Ok(()) };
         let from = cut.start(first);
@@ -149,6 +160,18 @@ impl Blocks {
             self.set(index, block, cut, places)?;
         }
         Ok(())
+    }
+
+    /// Forgets the blocks from `count` on.
+    pub fn truncate(&mut self, count: u32) {
+        match self {
+            Blocks::Unknown => {}
+            Blocks::Run(run) if run.checksums.len() > count as usize => {
+                run.checksums.truncate(count as usize);
+            }
+            Blocks::Run(_) => {}
+            Blocks::Dense(blocks) => blocks.truncate(count as usize),
+        }
     }
 
     fn dense(&mut self, cut: Cut, places: &mut u64) -> Result<&mut Vec<Block>> {
@@ -173,34 +196,36 @@ fn take_places(count: u64, places: &mut u64) -> Result<()> {
     Ok(())
 }
 
-/// Which blocks have been checked since the store was opened: a bit each, made with the
-/// first that is set.
+/// Which blocks have been checked since the store was opened: a bit each, made when one
+/// is set.
 #[derive(Debug)]
-pub struct Checked {
-    blocks: u32,
-    words: OnceLock<Box<[AtomicU64]>>,
-}
+pub struct Checked(RwLock<Vec<AtomicU64>>);
 
 impl Checked {
-    /// None of `blocks` blocks.
-    pub fn none(blocks: u32) -> Checked {
-        Checked { blocks, words: OnceLock::new() }
+    /// None.
+    pub fn none() -> Checked {
+        Checked(RwLock::default())
     }
 
     /// Whether block `index` has been checked.
     pub fn get(&self, index: u32) -> bool {
-        self.words
-            .get()
-            .and_then(|words| words.get(index as usize / 64))
+        let words = self.0.read();
+        words
+            .get(index as usize / 64)
             .is_some_and(|word| word.load(Ordering::Relaxed) >> (index % 64) & 1 == 1)
     }
 
     /// Notes that block `index` has been checked.
     pub fn set(&self, index: u32) {
-        let words =
-            self.words.get_or_init(|| (0..self.blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect());
-        if let Some(word) = words.get(index as usize / 64) {
-            word.fetch_or(1 << (index % 64), Ordering::Relaxed);
+        let place = index as usize / 64;
+        let mark = |words: &[AtomicU64]| {
+            words.get(place).map(|word| word.fetch_or(1 << (index % 64), Ordering::Relaxed)).is_some()
+        };
+        if !mark(&self.0.read()) {
+            let mut words = self.0.write();
+            let count = words.len().max(place + 1);
+            words.resize_with(count, AtomicU64::default);
+            mark(&words);
         }
     }
 }
@@ -262,7 +287,7 @@ mod tests {
 
     #[test]
     fn checked_blocks_are_told_apart() {
-        let checked = Checked::none(130);
+        let checked = Checked::none();
         for index in [0, 63, 64, 129] {
             assert!(!checked.get(index));
             checked.set(index);

@@ -9,10 +9,11 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
 use crate::store::disk::{Disk, File, Open};
-use crate::store::log::{Batch, Log};
+use crate::store::log::Log;
+use crate::store::object::{Freed, Object};
 use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
-use crate::store::state::{Object, ROOT, State};
+use crate::store::state::{ROOT, State};
 
 /// The number of tier files, `tier0.dat` among them.
 const TIER_FILES: usize = 4;
@@ -43,13 +44,21 @@ pub struct Collection {
     pub(super) access: Access,
     damage: Option<Damage>,
     /// Set once, when a sync has failed.
-    poisoned: OnceLock<String>,
+    pub(super) poisoned: OnceLock<String>,
+    /// Held by every read of payloads, and taken whole before space is used again: a
+    /// read that began before a change may still look at the old place.
+    pub(super) reading: RwLock<()>,
     events: Vec<String>,
     log_bytes: u64,
 }
 
 pub(super) struct Writer {
-    log: Log,
+    pub log: Log,
+    /// What was written since the last sync.
+    pub unsynced: Touched,
+    /// Space that was given up by a batch, by its number: free once that is durable and
+    /// nothing reads it any more.
+    pub freed: Vec<(u64, Freed)>,
     /// The free space of the tier files, once something was written to them.
     pub slots: [Option<Slots>; TIER_FILES],
     /// The number of the next data file, once one was made; 0 before.
@@ -110,7 +119,8 @@ impl Collection {
             created_at: now_seconds(),
             what: What::Directory,
         })));
-        log.commit(&batch)?;
+        log.append(&batch)?;
+        log.sync()?;
         for directory in [&path, tenant, ""] {
             disk.sync_directory(directory).map_err(failed)?;
         }
@@ -130,7 +140,7 @@ impl Collection {
         let how = if access == Access::Write { Open::Write } else { Open::Read };
         let file =
             disk.open(&log_path, how).map_err(|error| Error::io(format!("opening {log_path}"), error))?;
-        let Replayed { state, end, events, damage } =
+        let Replayed { mut state, end, events, damage } =
             replay(&file, store).map_err(|error| error.at(&path))?;
         if state.node(ROOT).is_none() && damage.is_none() {
             return Err(Error::new(
@@ -143,10 +153,18 @@ impl Collection {
             // taken for a later one.
             let cut = file.set_len(end.bytes).and_then(|()| file.sync_data());
             cut.map_err(|error| Error::io(format!("cutting {log_path}"), error))?;
-            Some(Writer { log: Log::resume(file, end), slots: Default::default(), next_data: 0 })
+            Some(Writer {
+                log: Log::resume(file, end),
+                unsynced: Touched::default(),
+                freed: Vec::new(),
+                slots: Default::default(),
+                next_data: 0,
+            })
         } else {
             None
         };
+        // What an earlier mount freed is free: the slots are found around what is used.
+        state.freed.clear();
         let collection = Collection {
             tenant: tenant.to_owned(),
             name: name.to_owned(),
@@ -158,6 +176,7 @@ impl Collection {
             access,
             damage,
             poisoned: OnceLock::new(),
+            reading: RwLock::new(()),
             events,
             log_bytes: end.bytes,
         };
@@ -198,66 +217,6 @@ impl Collection {
     /// Bytes of its log when it was opened.
     pub fn log_bytes(&self) -> u64 {
         self.log_bytes
-    }
-
-    /// Makes what was written durable, then commits what `fill` puts into a batch, then
-    /// takes it in. `fill` runs alone: it may look at the state, and at nothing slow.
-    pub fn commit(
-        &self,
-        touched: Touched,
-        fill: impl FnOnce(&mut Batch, &State) -> Result<()>,
-    ) -> Result<()> {
-        self.sync(&touched).map_err(|error| self.poison(error))?;
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
-        let mut batch = writer.log.begin();
-        fill(&mut batch, &self.state.read())?;
-        if batch.is_empty() {
-            return Ok(());
-        }
-        batch.check()?;
-        if let Err(error) = writer.log.commit(&batch) {
-            return Err(if writer.log.is_whole() { error } else { self.poison(error) });
-        }
-        let mut state = self.state.write();
-        let mut places = u64::MAX;
-        for added in batch.into_records() {
-            if let Some(entry) = added.entry {
-                state.apply_entry(entry)?;
-                continue;
-            }
-            let numbers = added.payload.chunks_exact(4);
-            let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default()));
-            state.apply_record(&added.record, added.sequence, checksums.collect(), &mut places)?;
-        }
-        Ok(())
-    }
-
-    fn sync(&self, touched: &Touched) -> Result<()> {
-        for file in &touched.files {
-            file.sync_data().map_err(|error| Error::io(format!("syncing {}", self.path()), error))?;
-        }
-        if !touched.files.is_empty() {
-            for directory in [format!("{}/data", self.path()), self.path()] {
-                let synced = self.disk.sync_directory(&directory);
-                synced.map_err(|error| Error::io(format!("syncing {directory}"), error))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// After a failed sync nobody knows what is on the disk, and asking again would say
-    /// that all is well: the collection takes no more writes.
-    fn poison(&self, error: Error) -> Error {
-        let reason = format!("{error}; unmount, look after the disk, run tierfs fsck, and mount again");
-        let reason = self.poisoned.get_or_init(|| reason);
-        log::error!("{} takes no more writes: {reason}", self.path());
-        error
-    }
-
-    /// Why it takes no more writes since a sync failed, if one did.
-    pub fn poisoned(&self) -> Option<&str> {
-        self.poisoned.get().map(String::as_str)
     }
 
     /// What writes, or why nothing does.

@@ -15,6 +15,7 @@ pub struct Log {
     generation: u64,
     end: u64,
     batch: u64,
+    synced: u64,
     next_sequence: u64,
     failed: bool,
 }
@@ -138,6 +139,8 @@ impl Log {
             generation: end.generation,
             end: end.bytes,
             batch: end.batch,
+            // What was read back may not have been synced by who wrote it.
+            synced: end.batch.saturating_sub(1),
             next_sequence: end.next_sequence,
             failed: false,
         }
@@ -158,16 +161,11 @@ impl Log {
         !self.failed
     }
 
-    /// Appends the batch and its Commit and makes them durable. Where there is no space,
-    /// what was written of it is cut off, and nothing has happened; after any other
-    /// failure nobody knows what is on the disk: the log takes no more.
-    pub fn commit(&mut self, batch: &Batch) -> Result<()> {
-        if self.failed {
-            return Err(Error::new(
-                crate::model::ErrorKind::ReadOnly,
-                "meta.log could not be written before; unmount, run tierfs fsck, and mount again",
-            ));
-        }
+    /// Appends the batch and its Commit. Where there is no space, what was written of it
+    /// is cut off, and nothing has happened; after any other failure nobody knows what is
+    /// in the log: it takes no more.
+    pub fn append(&mut self, batch: &Batch) -> Result<()> {
+        self.check()?;
         let slots = batch.slots();
         let mut bytes = Vec::with_capacity((slots as usize + 1) * SLOT_BYTES);
         let mut checksums = Vec::with_capacity(batch.records.len() * 4);
@@ -187,13 +185,42 @@ impl Log {
             self.failed = !is_full || self.file.set_len(self.end).is_err();
             return Err(Error::io("appending to meta.log", error));
         }
-        if let Err(error) = self.file.sync_data() {
-            self.failed = true;
-            return Err(Error::io("syncing meta.log", error));
-        }
         self.end += bytes.len() as u64;
         self.batch = number;
         self.next_sequence = batch.next_sequence + 1;
+        Ok(())
+    }
+
+    /// Makes all batches durable. After a failure the log takes no more.
+    pub fn sync(&mut self) -> Result<()> {
+        self.check()?;
+        if self.synced < self.batch {
+            if let Err(error) = self.file.sync_data() {
+                self.failed = true;
+                return Err(Error::io("syncing meta.log", error));
+            }
+            self.synced = self.batch;
+        }
+        Ok(())
+    }
+
+    /// The number of the last batch.
+    pub fn batch(&self) -> u64 {
+        self.batch
+    }
+
+    /// The number of the last batch that is durable.
+    pub fn synced(&self) -> u64 {
+        self.synced
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.failed {
+            return Err(Error::new(
+                crate::model::ErrorKind::ReadOnly,
+                "meta.log could not be written before; unmount, run tierfs fsck, and mount again",
+            ));
+        }
         Ok(())
     }
 }

@@ -2,9 +2,11 @@
 
 pub mod blocks;
 pub mod collection;
+mod commit;
 pub mod directory;
 pub mod disk;
 pub mod log;
+pub mod object;
 mod payloads;
 pub mod read;
 mod recover;
@@ -13,6 +15,7 @@ pub mod settings;
 pub mod slots;
 pub mod state;
 mod tree;
+mod write;
 
 pub use collection::{Access, Collection};
 pub use tree::Store;

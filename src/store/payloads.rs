@@ -41,8 +41,8 @@ impl Collection {
             return Ok(file);
         }
         let path = self.data_path(id);
-        let file =
-            self.disk.open(&path, Open::Read).map_err(|error| Error::io(format!("opening {path}"), error))?;
+        let how = if self.access == Access::Write { Open::Write } else { Open::Read };
+        let file = self.disk.open(&path, how).map_err(|error| Error::io(format!("opening {path}"), error))?;
         if open.len() > 1000 {
             open.retain(|_, file| file.strong_count() > 0);
         }
@@ -110,7 +110,7 @@ impl Collection {
 
     /// The tier file to write to, made where it `may_be_missing`: a lost one is not
     /// replaced by an empty one, which could not be told from it.
-    fn tier_file_made(&self, number: u8, may_be_missing: bool) -> Result<Arc<dyn File>> {
+    pub(super) fn tier_file_made(&self, number: u8, may_be_missing: bool) -> Result<Arc<dyn File>> {
         let Some(cell) = self.tiers.get(usize::from(number)) else {
             return Err(Error::invalid(format!("tier {number}")));
         };

@@ -14,7 +14,7 @@ use crate::model::{Error, ErrorKind, GROUP_LEN, Result, Tier};
 use crate::store::blocks::Block;
 use crate::store::collection::Collection;
 use crate::store::disk::File;
-use crate::store::state::Object;
+use crate::store::object::{DIRTY, Object};
 
 /// Blocks looked up at a time.
 const LOOKED_UP: usize = 64;
@@ -34,10 +34,10 @@ pub enum Verify {
 /// An object that is open for reading: its data file stays there while this lives.
 #[derive(Clone)]
 pub struct OpenObject {
-    collection: Arc<Collection>,
-    object: Arc<Object>,
+    pub(super) collection: Arc<Collection>,
+    pub(super) object: Arc<Object>,
     /// The data file, or why it cannot be opened: blocks elsewhere can be read without.
-    home: Option<Result<Arc<dyn File>, String>>,
+    pub(super) home: Option<Result<Arc<dyn File>, String>>,
     verify: Verify,
 }
 
@@ -60,7 +60,7 @@ impl OpenObject {
 
     /// Logical bytes.
     pub fn bytes(&self) -> u64 {
-        self.object.entry.bytes
+        self.object.bytes()
     }
 
     /// The object itself.
@@ -73,6 +73,7 @@ impl OpenObject {
         if from.checked_add(out.len() as u64).is_none_or(|end| end > self.bytes()) {
             return Err(Error::invalid("a range past the end of an object"));
         }
+        let _reading = self.collection.reading.read();
         let cut = self.object.cut();
         let mut found = [None::<Block>; LOOKED_UP];
         let mut done = 0;
@@ -81,12 +82,7 @@ impl OpenObject {
             let first = cut.index(at);
             let last = cut.index(from + out.len() as u64 - 1);
             let count = ((last - first) as usize + 1).min(LOOKED_UP);
-            {
-                let blocks = self.object.blocks.read();
-                for (place, block) in found.iter_mut().take(count).enumerate() {
-                    *block = blocks.get(first + place as u32, cut);
-                }
-            }
+            self.object.look_up(first, cut, found.get_mut(..count).unwrap_or_default());
             let end = (cut.start(first + count as u32 - 1) + u64::from(cut.block_bytes))
                 .min(from + out.len() as u64);
             let here = out.get_mut(done..(end - from) as usize).unwrap_or_default();
@@ -104,6 +100,7 @@ impl OpenObject {
         if block.stored.len == 0 {
             return Ok(block);
         }
+        let _reading = self.collection.reading.read();
         SCRATCH.with_borrow_mut(|(payload, _)| {
             let payload = sized(payload, block.stored.len as usize);
             self.fetch(&block.stored, 0, payload)?;
@@ -139,6 +136,7 @@ impl OpenObject {
             let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
             let blocks = found.get(place..place + joined).unwrap_or_default();
             match block.stored.tier {
+                Tier::Absent if block.epoch == DIRTY => here.fill(0),
                 Tier::Absent => return Err(self.absent(index)),
                 Tier::Exact => self.read_exact(index, blocks, at, here)?,
                 _ => self.read_encoded(index, blocks, at, here)?,
@@ -160,10 +158,10 @@ impl OpenObject {
         let mut from = 0;
         let mut until = out.len();
         for index in [first, last] {
-            if is_whole(index) || self.is_checked(index) || from >= until {
+            let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
+            if is_whole(index) || block.epoch == DIRTY || self.is_checked(index) || from >= until {
                 continue;
             }
-            let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
             let inside = overlap(cut.start(index), cut.len(index), at, end);
             let place = (cut.start(index) + inside.start as u64 - at) as usize;
             let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
@@ -189,7 +187,7 @@ impl OpenObject {
         self.fetch(&block.stored, at + from as u64 - cut.start(begin), target)?;
         for index in begin..=cut.index(at + until as u64 - 1) {
             let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
-            if is_whole(index) {
+            if is_whole(index) && block.epoch != DIRTY {
                 let place = (cut.start(index) - at) as usize;
                 let payload = out.get(place..place + cut.len(index)).unwrap_or_default();
                 self.verify(index, &block.stored, payload)?;

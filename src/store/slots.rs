@@ -54,6 +54,26 @@ impl Slots {
         }
     }
 
+    /// Takes back a slot of `len` bytes at `at`, which was handed out.
+    pub fn give(&mut self, at: u64, len: u64) {
+        let (mut at, mut end) = (at, at + len.next_multiple_of(SLOT_ALIGN));
+        debug_assert!(end <= self.end, "a slot past the end");
+        if let Some((&before, &free)) = self.free.range(..at).next_back()
+            && before + free == at
+        {
+            self.free.remove(&before);
+            at = before;
+        }
+        if let Some(free) = self.free.remove(&end) {
+            end += free;
+        }
+        if end >= self.end {
+            self.end = at;
+        } else {
+            self.free.insert(at, end - at);
+        }
+    }
+
     /// Bytes up to the last slot in use.
     pub fn end(&self) -> u64 {
         self.end
@@ -68,6 +88,20 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::Slots;
+
+    #[test]
+    fn what_is_given_back_joins_its_neighbours_and_the_end() {
+        let mut slots = Slots::default();
+        let taken: Vec<u64> = (0..5).map(|_| slots.take(100)).collect();
+        for place in [1, 3, 2] {
+            slots.give(taken[place], 100);
+        }
+        assert_eq!((slots.free_bytes(), slots.end()), (384, 640));
+        assert_eq!(slots.take(384), 128);
+        slots.give(128, 384);
+        slots.give(taken[4], 100);
+        assert_eq!((slots.free_bytes(), slots.end()), (0, 128));
+    }
 
     #[test]
     fn gaps_are_used_before_the_end() {

@@ -2,31 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
-
-use crate::format::catalog::{Entry, FileEntry, Home, NodeEntry, ObjectEntry, What};
+use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
 use crate::format::record::{Record, Stored};
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
-use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
+use crate::store::blocks::{Block, Run};
 use crate::store::directory::Directory;
+use crate::store::object::{Freed, Object};
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
-
-/// Something that blocks are keyed by, and where they are.
-#[derive(Debug)]
-pub struct Object {
-    /// What the catalog says of it.
-    pub entry: ObjectEntry,
-    /// Its blocks. Held for a look-up or a change only, never across input or output.
-    pub blocks: RwLock<Blocks>,
-    /// Which of them have been checked.
-    pub checked: Checked,
-    /// Bytes of all payloads.
-    stored: AtomicU64,
-}
 
 /// A file, a directory or a symbolic link, without its name.
 #[derive(Debug)]
@@ -47,23 +32,6 @@ impl Node {
     }
 }
 
-impl Object {
-    /// Where its blocks begin and end.
-    pub fn cut(&self) -> Cut {
-        Cut { bytes: self.entry.bytes, block_bytes: self.entry.block_bytes }
-    }
-
-    /// Bytes of all its payloads.
-    pub fn stored(&self) -> u64 {
-        self.stored.load(Ordering::Relaxed)
-    }
-
-    /// Its data file, if it has one.
-    pub fn home(&self) -> Option<Home> {
-        self.entry.home
-    }
-}
-
 /// A name of a node: the directory and the name.
 pub type Link = (EntryId, Arc<[u8]>);
 
@@ -79,6 +47,10 @@ pub struct State {
     settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: HashMap<ObjectId, Arc<Object>>,
     last_entry: u64,
+    /// Space that the last batch gave up.
+    pub(super) freed: Vec<Freed>,
+    /// How many objects lie in each data file.
+    homes: HashMap<u64, u32>,
 }
 
 impl State {
@@ -149,6 +121,11 @@ impl State {
         self.objects.get(&id)
     }
 
+    /// Whether an object lies in a data file.
+    pub fn has_home(&self, file: u64) -> bool {
+        self.homes.get(&file).is_some_and(|count| *count > 0)
+    }
+
     /// All objects, in no order.
     pub fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
         self.objects.values()
@@ -184,13 +161,18 @@ impl State {
                 self.number = number;
                 self.created_at = created_at;
             }
-            Entry::Object(entry) => {
-                let cut = Cut { bytes: entry.bytes, block_bytes: entry.block_bytes };
-                let blocks = RwLock::default();
-                let checked = Checked::none(cut.blocks());
-                self.objects
-                    .insert(entry.id, Arc::new(Object { entry, blocks, checked, stored: AtomicU64::new(0) }));
-            }
+            Entry::Object(entry) => match self.objects.get(&entry.id) {
+                Some(object) => {
+                    let gone = object.resized(entry.bytes);
+                    self.freed.extend(gone.into_iter().map(Freed::Payload));
+                }
+                None => {
+                    if let Some(home) = entry.home {
+                        *self.homes.entry(home.file).or_default() += 1;
+                    }
+                    self.objects.insert(entry.id, Arc::new(Object::new(entry)));
+                }
+            },
             Entry::Node(node) => {
                 self.last_entry = self.last_entry.max(node.id.0);
                 let mut bytes = 0;
@@ -263,37 +245,20 @@ impl State {
                 self.set(object, block, stored, sequence, migrated_at, places)
             }
             Record::CreateRun { object, block, stored, created_at, .. } => {
-                let found = self.known(object)?;
-                let run = Run {
-                    epoch: sequence,
-                    offset: stored.offset,
-                    since: created_at as u32,
-                    checksums: checksums.into_boxed_slice(),
-                };
-                let end = u64::from(block) + run.checksums.len() as u64;
-                let cut = found.cut();
-                if end > u64::from(cut.blocks()) || !lies_in_a_file(run.offset, cut.bytes) {
-                    return Err(Error::corrupt(format!("a run of object {object} ends at block {end}")));
-                }
-                if found.entry.home.is_none() {
-                    return Err(Error::corrupt(format!("a run of object {object} lies in no data file")));
-                }
-                let bytes = (cut.start(end as u32).min(cut.bytes)) - cut.start(block);
-                let mut blocks = found.blocks.write();
-                let before: u64 = match *blocks {
-                    Blocks::Unknown => 0,
-                    _ => (block..end as u32)
-                        .filter_map(|index| blocks.get(index, cut))
-                        .map(|block| u64::from(block.stored.len))
-                        .sum(),
-                };
-                blocks.set_run(block, run, cut, places)?;
-                found.stored.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+                let found = self.known(object)?.clone();
+                let run = Run { epoch: sequence, offset: stored.offset, since: created_at as u32, checksums };
+                let replaced = found.set_run(block, run, places)?;
+                self.freed.extend(replaced.into_iter().map(Freed::Payload));
                 Ok(())
             }
             Record::Delete { object } => {
-                self.objects.remove(&object);
                 self.parts.remove(&object);
+                if let Some(removed) = self.objects.remove(&object) {
+                    if let Some(count) = removed.home().and_then(|home| self.homes.get_mut(&home.file)) {
+                        *count -= 1;
+                    }
+                    self.freed.push(Freed::Object(removed));
+                }
                 Ok(())
             }
             Record::Delta { .. } | Record::Factor { .. } => {
@@ -304,7 +269,7 @@ impl State {
     }
 
     fn set(
-        &self,
+        &mut self,
         id: ObjectId,
         index: u32,
         stored: Stored,
@@ -312,7 +277,7 @@ impl State {
         since: u64,
         places: &mut u64,
     ) -> Result<()> {
-        let object = self.known(id)?;
+        let object = self.known(id)?.clone();
         let cut = object.cut();
         let logical = cut.len(index);
         let expected = match stored.tier {
@@ -339,10 +304,8 @@ impl State {
             return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
         }
         let block = Block { epoch: sequence, stored, since: since as u32 };
-        let mut blocks = object.blocks.write();
-        let before = blocks.get(index, cut).map_or(0, |block| block.stored.len);
-        blocks.set(index, block, cut, places)?;
-        object.stored.fetch_add(u64::from(stored.len).wrapping_sub(u64::from(before)), Ordering::Relaxed);
+        let replaced = object.set(index, block, places)?;
+        self.freed.extend(replaced.map(Freed::Payload));
         Ok(())
     }
 
@@ -351,7 +314,7 @@ impl State {
         let mut bytes: u64 = 0;
         for id in &file.objects {
             let object = self.known(*id)?;
-            let sum = bytes.checked_add(object.entry.bytes).filter(|sum| *sum <= i64::MAX as u64);
+            let sum = bytes.checked_add(object.bytes()).filter(|sum| *sum <= i64::MAX as u64);
             bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
         }
         if let Some(tensor) = &file.tensor

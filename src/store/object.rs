@@ -1,0 +1,232 @@
+//! Objects: what blocks are keyed by, where the blocks are, and what was written to them
+//! since the last batch.
+//!
+//! Invariants:
+//! 1. A block that the log describes is never written in place: what is written goes to
+//!    a slot or to a stretch of the data file that no record names.
+//! 2. A dirty block hides the described one. It is described, with its checksum, before
+//!    it stops being dirty.
+//! 3. Blocks past those that the log describes, and not dirty, are zeros.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::format::catalog::{Home, ObjectEntry};
+use crate::format::record::Stored;
+use crate::model::{Error, Result, Tier};
+use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
+
+/// The epoch that stands for a block that was written since the last batch.
+pub(super) const DIRTY: u64 = u64::MAX;
+
+/// Something that blocks are keyed by, and where they are.
+#[derive(Debug)]
+pub struct Object {
+    /// What the catalog said of it when it was made; its size may be another by now.
+    pub entry: ObjectEntry,
+    /// Logical bytes as they are read now.
+    bytes: AtomicU64,
+    /// Blocks that the log describes.
+    described: AtomicU32,
+    /// Its blocks. Held for a look-up or a change only, never across input or output.
+    pub blocks: RwLock<Blocks>,
+    /// Which of them have been checked.
+    pub checked: Checked,
+    /// Bytes of all payloads.
+    stored: AtomicU64,
+    /// What was written since the last batch: the checksum is not known yet, and the
+    /// length is that of the block. Taken before `blocks`; not held across input or output.
+    pub(super) dirty: RwLock<BTreeMap<u32, Stored>>,
+    /// Held while it is written and while what was written is committed; taken before
+    /// every other lock of the collection.
+    pub(super) writing: Mutex<Writing>,
+}
+
+/// What only writers look at.
+#[derive(Debug)]
+pub(super) struct Writing {
+    /// Bytes of the data file, counted from the object's place in it, that were used:
+    /// what lies before may be named by a record.
+    pub used: u64,
+    /// Payloads that the log still names and that nothing reads any more.
+    pub dropped: Vec<Stored>,
+}
+
+/// Space that the last batch gave up.
+#[derive(Debug)]
+pub(super) enum Freed {
+    /// A payload in a tier file.
+    Payload(Stored),
+    /// All of an object's.
+    Object(Arc<Object>),
+}
+
+impl Object {
+    /// An object without blocks.
+    pub fn new(entry: ObjectEntry) -> Object {
+        let cut = Cut { bytes: entry.bytes, block_bytes: entry.block_bytes };
+        Object {
+            bytes: AtomicU64::new(entry.bytes),
+            described: AtomicU32::new(cut.blocks()),
+            blocks: RwLock::default(),
+            checked: Checked::none(),
+            stored: AtomicU64::new(0),
+            dirty: RwLock::default(),
+            writing: Mutex::new(Writing { used: entry.bytes, dropped: Vec::new() }),
+            entry,
+        }
+    }
+
+    /// An object that no log knows yet: it grows from nothing.
+    pub fn draft(entry: ObjectEntry) -> Object {
+        Object::new(ObjectEntry { bytes: 0, ..entry })
+    }
+
+    /// Logical bytes as they are read now.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Where its blocks begin and end.
+    pub fn cut(&self) -> Cut {
+        Cut { bytes: self.bytes(), block_bytes: self.entry.block_bytes }
+    }
+
+    /// Bytes of all its payloads.
+    pub fn stored(&self) -> u64 {
+        self.stored.load(Ordering::Relaxed)
+    }
+
+    /// Its data file, if it has one.
+    pub fn home(&self) -> Option<Home> {
+        self.entry.home
+    }
+
+    /// Whether something was written since the last batch.
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.read().is_empty() || self.described.load(Ordering::Acquire) != self.cut().blocks()
+    }
+
+    /// Blocks that the log describes: those behind are dirty or zeros.
+    pub(super) fn described(&self) -> u32 {
+        self.described.load(Ordering::Acquire)
+    }
+
+    /// What is known of block `index`, what was written last included.
+    pub fn block(&self, index: u32, cut: Cut) -> Option<Block> {
+        let mut found = [None];
+        self.look_up(index, cut, &mut found);
+        found.into_iter().next().flatten()
+    }
+
+    /// What is known of the blocks from `first` on.
+    pub(super) fn look_up(&self, first: u32, cut: Cut, found: &mut [Option<Block>]) {
+        let dirty = self.dirty.read();
+        let blocks = self.blocks.read();
+        let described = self.described();
+        for (index, found) in (first..).zip(found) {
+            *found = match dirty.get(&index) {
+                Some(written) => {
+                    let stored = Stored { len: cut.len(index) as u32, ..*written };
+                    Some(Block { epoch: DIRTY, stored, since: 0 })
+                }
+                None if index >= described => Some(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 }),
+                None => blocks.get(index, cut),
+            };
+        }
+    }
+
+    /// Sets the size that is read; what that means for blocks is the caller's business.
+    pub(super) fn set_bytes(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Release);
+    }
+
+    /// Forgets what the log describes from block `count` on; the payloads.
+    pub(super) fn truncate(&self, count: u32) -> Vec<Stored> {
+        let cut = self.cut();
+        let mut blocks = self.blocks.write();
+        let gone: Vec<Stored> = blocks
+            .described(cut)
+            .filter(|(index, _)| *index >= count)
+            .map(|(_, block)| block.stored)
+            .collect();
+        blocks.truncate(count);
+        self.described.fetch_min(count, Ordering::AcqRel);
+        let bytes: u64 = gone.iter().map(|stored| u64::from(stored.len)).sum();
+        let before = self.stored();
+        self.stored.store(before.saturating_sub(bytes), Ordering::Relaxed);
+        gone
+    }
+
+    /// Takes in a size that the log says.
+    pub(super) fn resized(&self, bytes: u64) -> Vec<Stored> {
+        let cut = Cut { bytes, block_bytes: self.entry.block_bytes };
+        let gone = if cut.blocks() < self.described() { self.truncate(cut.blocks()) } else { Vec::new() };
+        self.set_bytes(bytes);
+        self.described.store(cut.blocks(), Ordering::Release);
+        self.recount(&self.blocks.read(), cut);
+        gone
+    }
+
+    /// Takes in a block that the log describes; the payload that it replaces.
+    pub(super) fn set(&self, index: u32, block: Block, places: &mut u64) -> Result<Option<Stored>> {
+        let cut = self.cut();
+        let mut blocks = self.blocks.write();
+        let before = blocks.get(index, cut).map(|block| block.stored);
+        let was_dense = matches!(*blocks, Blocks::Dense(_));
+        blocks.set(index, block, cut, places)?;
+        if was_dense {
+            let before_len = before.map_or(0, |stored| stored.len);
+            let change = u64::from(block.stored.len).wrapping_sub(u64::from(before_len));
+            self.stored.fetch_add(change, Ordering::Relaxed);
+        } else {
+            let lens = blocks.described(cut).map(|(_, block)| u64::from(block.stored.len));
+            self.stored.store(lens.sum(), Ordering::Relaxed);
+        }
+        Ok(before)
+    }
+
+    /// Takes in a run of exact blocks; the payloads that it replaces.
+    pub(super) fn set_run(&self, first: u32, run: Run, places: &mut u64) -> Result<Vec<Stored>> {
+        let cut = self.cut();
+        let end = u64::from(first) + run.checksums.len() as u64;
+        let fits = run.offset.checked_add(cut.bytes).is_some_and(|end| end <= i64::MAX as u64);
+        if end > u64::from(cut.blocks()) || !fits {
+            return Err(Error::corrupt(format!("a run of object {} ends at block {end}", self.entry.id)));
+        }
+        if self.entry.home.is_none() {
+            return Err(Error::corrupt(format!("a run of object {} lies in no data file", self.entry.id)));
+        }
+        let end = end as u32;
+        let mut blocks = self.blocks.write();
+        let before: Vec<Stored> = match *blocks {
+            Blocks::Unknown => Vec::new(),
+            _ => (first..end).filter_map(|index| Some(blocks.get(index, cut)?.stored)).collect(),
+        };
+        blocks.set_run(first, run, cut, places)?;
+        match *blocks {
+            Blocks::Run(_) => self.recount(&blocks, cut),
+            _ => {
+                let lens = blocks.described(cut).map(|(_, block)| u64::from(block.stored.len));
+                self.stored.store(lens.sum(), Ordering::Relaxed);
+            }
+        }
+        Ok(before)
+    }
+
+    /// The lengths of a run's blocks follow from the size.
+    fn recount(&self, blocks: &Blocks, cut: Cut) {
+        if let Blocks::Run(run) = blocks {
+            let end = cut.start(run.checksums.len() as u32).min(cut.bytes);
+            self.stored.store(end, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A place for a block that is exact.
+pub(super) fn exact_at(offset: u64, in_data: bool) -> Stored {
+    Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len: 0, in_data }
+}

@@ -1,0 +1,332 @@
+//! Writing to an object: what is written is read at once, and described by the next
+//! batch. The invariants stand in `object`.
+
+use std::sync::Arc;
+
+use crate::format::catalog::Entry;
+use crate::format::record::{Described, Record, Stored};
+use crate::model::{Error, Result, Shape, Tier};
+use crate::store::Collection;
+use crate::store::blocks::Cut;
+use crate::store::collection::{Touched, now_seconds};
+use crate::store::disk::File;
+use crate::store::log::Batch;
+use crate::store::object::{Object, Writing, exact_at};
+use crate::store::read::OpenObject;
+use crate::store::slots::SLOT_ALIGN;
+
+/// What was written to an object, with its checksums, before a batch says so.
+pub struct Written {
+    open: OpenObject,
+    blocks: Vec<(u32, Stored)>,
+    bytes: u64,
+}
+
+impl OpenObject {
+    /// Writes inside the object. Nothing of it is in the log before
+    /// [`Written`] is recorded.
+    pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
+        let mut writing = self.object.writing.lock();
+        let cut = self.object.cut();
+        if from.checked_add(bytes.len() as u64).is_none_or(|end| end > cut.bytes) {
+            return Err(Error::invalid("a write past the end of an object"));
+        }
+        let mut rest = bytes;
+        let mut at = from;
+        while !rest.is_empty() {
+            let index = cut.index(at);
+            let inside = (at - cut.start(index)) as usize;
+            let (here, after) = rest.split_at(rest.len().min(cut.len(index) - inside));
+            self.write_block(&mut writing, cut, index, inside, here)?;
+            at += here.len() as u64;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Cuts the object, or lets it grow by zeros.
+    pub fn resize(&self, bytes: u64) -> Result<()> {
+        let mut writing = self.object.writing.lock();
+        let before = self.object.cut();
+        let after = Cut { bytes, ..before };
+        if bytes > i64::MAX as u64 || after.blocks() == u32::MAX {
+            return Err(Error::new(crate::model::ErrorKind::Full, "a file of that size cannot be kept"));
+        }
+        // The last block changes its length: it gets a place of its own, where its end is
+        // zeros.
+        let edge = before.bytes.min(bytes);
+        let index = before.index(edge);
+        let kept = (edge - before.start(index)) as usize;
+        if kept > 0 && before.len(index) != after.len(index) {
+            if bytes > before.bytes {
+                self.grow_block(&mut writing, before, after, index)?;
+            } else {
+                let mut block = vec![0; kept];
+                self.read(before.start(index), &mut block)?;
+                let written = self.object.dirty.write().remove(&index);
+                writing.dropped.extend(written.map(|stored| Stored { len: before.block_bytes, ..stored }));
+                self.place_block(&mut writing, after, index, &block)?;
+            }
+        }
+        if bytes < before.bytes {
+            let count = after.blocks();
+            let written = self.object.dirty.write().split_off(&count);
+            let slots = written.into_values().map(|stored| Stored { len: before.block_bytes, ..stored });
+            writing.dropped.extend(slots);
+            // The payload of the block that was cut stays known: it is replaced by the batch.
+            let gone = self.object.truncate(count);
+            writing.dropped.extend(gone);
+        }
+        self.object.set_bytes(bytes);
+        Ok(())
+    }
+
+    /// Lets the last block grow by zeros.
+    fn grow_block(&self, writing: &mut Writing, before: Cut, after: Cut, index: u32) -> Result<()> {
+        let kept = before.len(index);
+        let dirty = self.object.dirty.read().get(&index).copied();
+        let zeros = vec![0; after.len(index) - kept];
+        match dirty {
+            Some(stored) => {
+                if stored.in_data {
+                    writing.used = writing.used.max(after.start(index) + after.len(index) as u64);
+                }
+                self.put(&stored, kept as u64, &zeros)
+            }
+            None if index >= self.object.described() => Ok(()),
+            None if self.ends_used(writing, before, index) => {
+                self.check(index)?;
+                let stored = self.in_data(before, index)?;
+                self.put(&stored, kept as u64, &zeros)?;
+                writing.used = after.start(index) + after.len(index) as u64;
+                self.object.dirty.write().insert(index, stored);
+                Ok(())
+            }
+            None => {
+                let mut block = vec![0; after.len(index)];
+                let part = block.get_mut(..kept).unwrap_or_default();
+                self.read(before.start(index), part)?;
+                self.place_block(writing, after, index, &block)
+            }
+        }
+    }
+
+    fn write_block(
+        &self,
+        writing: &mut Writing,
+        cut: Cut,
+        index: u32,
+        inside: usize,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let dirty = self.object.dirty.read().get(&index).copied();
+        if let Some(stored) = dirty {
+            return self.put(&stored, inside as u64, bytes);
+        }
+        if bytes.len() == cut.len(index) {
+            return self.place_block(writing, cut, index, bytes);
+        }
+        if index >= self.object.described() && self.fits_data(writing, cut, index) {
+            // Zeros, which the data file has there already.
+            let stored = self.in_data(cut, index)?;
+            self.room(writing, cut, index)?;
+            self.put(&stored, inside as u64, bytes)?;
+            self.object.dirty.write().insert(index, stored);
+            return Ok(());
+        }
+        let mut block = vec![0; cut.len(index)];
+        self.read(cut.start(index), &mut block)?;
+        if let Some(part) = block.get_mut(inside..inside + bytes.len()) {
+            part.copy_from_slice(bytes);
+        }
+        self.place_block(writing, cut, index, &block)
+    }
+
+    /// Puts a whole block where no record points to.
+    fn place_block(&self, writing: &mut Writing, cut: Cut, index: u32, block: &[u8]) -> Result<()> {
+        let stored = if self.fits_data(writing, cut, index) {
+            self.room(writing, cut, index)?;
+            self.in_data(cut, index)?
+        } else {
+            exact_at(self.collection.take_slot(Tier::Exact, u64::from(cut.block_bytes))?, false)
+        };
+        self.put(&stored, 0, block)?;
+        self.object.dirty.write().insert(index, stored);
+        Ok(())
+    }
+
+    fn data(&self) -> Option<&Arc<dyn File>> {
+        self.home.as_ref().and_then(|home| home.as_ref().ok())
+    }
+
+    /// Whether the block's stretch of the data file was never used.
+    fn fits_data(&self, writing: &Writing, cut: Cut, index: u32) -> bool {
+        self.data().is_some() && cut.start(index) >= writing.used
+    }
+
+    /// Whether a described block is the last thing in the data file, so that it can go on
+    /// there.
+    fn ends_used(&self, writing: &Writing, cut: Cut, index: u32) -> bool {
+        let block = self.object.blocks.read().get(index, cut);
+        block.is_some_and(|block| block.stored.in_data) && writing.used == cut.bytes
+    }
+
+    /// Lets the data file reach to the end of a block.
+    fn room(&self, writing: &mut Writing, cut: Cut, index: u32) -> Result<()> {
+        let end = cut.start(index) + cut.len(index) as u64;
+        writing.used = writing.used.max(end);
+        let (Some(file), Some(home)) = (self.data(), self.object.home()) else { return Ok(()) };
+        let len = file.len().map_err(|error| Error::io("asking for a data file's size", error))?;
+        if len < home.offset + end {
+            let grown = file.set_len(home.offset + end);
+            grown.map_err(|error| Error::io("making room in a data file", error))?;
+        }
+        Ok(())
+    }
+
+    fn in_data(&self, cut: Cut, index: u32) -> Result<Stored> {
+        let home = self.object.home().ok_or_else(|| Error::invalid("an object without a data file"))?;
+        Ok(exact_at(home.offset + cut.start(index), true))
+    }
+
+    fn put(&self, stored: &Stored, skip: u64, bytes: &[u8]) -> Result<()> {
+        let file: Arc<dyn File> = match (self.data(), stored.in_data) {
+            (Some(home), true) => home.clone(),
+            _ => self.collection.tier_file(stored.tier)?,
+        };
+        file.write_at(bytes, stored.offset + skip)
+            .map_err(|error| Error::io(format!("writing to {}", self.collection.path()), error))
+    }
+
+    /// What was written since the last batch, with its checksums. Writes to the object
+    /// wait while `record` runs.
+    pub fn commit_with<T>(&self, record: impl FnOnce(&Written) -> Result<T>) -> Result<T> {
+        let mut writing = self.object.writing.lock();
+        let cut = self.object.cut();
+        self.place_zeros(&mut writing, cut)?;
+        let dirty: Vec<(u32, Stored)> =
+            self.object.dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
+        let mut blocks = Vec::with_capacity(dirty.len());
+        let mut block = Vec::new();
+        for (index, stored) in dirty {
+            let len = cut.len(index);
+            block.resize(len, 0);
+            self.read(cut.start(index), &mut block)?;
+            blocks.push((index, Stored { checksum: crc32c::crc32c(&block), len: len as u32, ..stored }));
+        }
+        let written = Written { open: self.clone(), blocks, bytes: cut.bytes };
+        let done = record(&written)?;
+        self.object.dirty.write().clear();
+        let dropped = std::mem::take(&mut writing.dropped);
+        self.collection.drop_payloads(dropped);
+        Ok(done)
+    }
+
+    /// Zeros that nobody wrote are described like other bytes.
+    fn place_zeros(&self, writing: &mut Writing, cut: Cut) -> Result<()> {
+        for index in self.object.described()..cut.blocks() {
+            if self.object.dirty.read().contains_key(&index) {
+                continue;
+            }
+            if self.fits_data(writing, cut, index) {
+                let stored = self.in_data(cut, index)?;
+                self.room(writing, cut, index)?;
+                self.object.dirty.write().insert(index, stored);
+            } else {
+                self.place_block(writing, cut, index, &vec![0; cut.len(index)])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Written {
+    /// The files that were written.
+    pub fn touch(&self, touched: &mut Touched) {
+        for (_, stored) in &self.blocks {
+            match (self.open.data(), stored.in_data) {
+                (Some(home), true) => touched.file(home),
+                _ => {
+                    if let Ok(file) = self.open.collection.tier_file(stored.tier) {
+                        touched.file(&file);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds the object's size and blocks to a batch, under the object's own identity.
+    pub fn add(&self, batch: &mut Batch) {
+        let object: &Object = &self.open.object;
+        let entry = crate::format::catalog::ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
+        batch.entry(Entry::Object(entry.clone()));
+        add_blocks(batch, &entry, &self.blocks);
+    }
+
+    /// The blocks that were written, in order.
+    pub fn blocks(&self) -> &[(u32, Stored)] {
+        &self.blocks
+    }
+
+    /// The size that the object has now.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Adds blocks of an object to a batch: runs where they stand one after the other in its
+/// data file.
+pub fn add_blocks(batch: &mut Batch, entry: &crate::format::catalog::ObjectEntry, blocks: &[(u32, Stored)]) {
+    let created_at = now_seconds();
+    let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
+    let described = Described { dtype: entry.dtype, shape, parent: None, reconstruct: 0 };
+    let object = entry.id;
+    let joins = |before: &(u32, Stored), next: &(u32, Stored)| {
+        before.1.in_data
+            && next.1.in_data
+            && next.0 == before.0 + 1
+            && next.1.offset == before.1.offset + u64::from(before.1.len)
+    };
+    for run in blocks.chunk_by(joins) {
+        let Some((first, stored)) = run.first() else { continue };
+        let described = described.clone();
+        if !stored.in_data {
+            batch.record(Record::Create { object, block: *first, described, stored: *stored, created_at });
+            continue;
+        }
+        let checksums: Vec<u32> = run.iter().map(|(_, stored)| stored.checksum).collect();
+        batch.run(&checksums, |len, checksum| Record::CreateRun {
+            object,
+            block: *first,
+            described,
+            stored: Stored { checksum, len, ..*stored },
+            created_at,
+        });
+    }
+}
+
+impl Collection {
+    /// A free slot of a tier file.
+    pub(super) fn take_slot(&self, tier: Tier, len: u64) -> Result<u64> {
+        let number = tier.byte();
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        let cell = writer.slots.get_mut(usize::from(number));
+        let slots = cell.ok_or_else(|| Error::invalid("tier"))?.get_or_insert_with(|| self.space_of(number));
+        self.tier_file_made(number, slots.end() == 0)?;
+        Ok(slots.take(len.next_multiple_of(SLOT_ALIGN)))
+    }
+
+    /// Payloads that the last batch no longer names.
+    fn drop_payloads(&self, dropped: Vec<Stored>) {
+        if dropped.is_empty() {
+            return;
+        }
+        if let Some(writer) = self.writer.lock().as_mut() {
+            let number = writer.log.batch();
+            let freed =
+                dropped.into_iter().map(|stored| (number, crate::store::object::Freed::Payload(stored)));
+            writer.freed.extend(freed);
+        }
+    }
+}
