@@ -6,6 +6,7 @@
 //!    synced: an import that is cut off leaves whole files only.
 //! 2. Every byte of a file belongs to exactly one object.
 
+mod arrive;
 mod cut;
 mod names;
 mod publish;
@@ -13,6 +14,7 @@ mod recognize;
 mod shards;
 mod take;
 
+pub use arrive::{Bytes, Kept, arrive, may_be_recognized};
 pub use cut::Blocking;
 pub use publish::Target;
 pub use recognize::{Part, PartTensor, Recognized, recognize};
@@ -131,11 +133,12 @@ pub fn import_file(
     let recognized = recognize(source, &target.name)?;
     let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| to.of(tensor, settings));
     let taken = take::take(collection, source, &recognized, &tier_of, options, progress)?;
-    if let Some(expected) = origin.sha256.filter(|expected| *expected != taken.digests.sha256) {
+    let found = taken.digests.map_or([0; 32], |digests| digests.sha256);
+    if let Some(expected) = origin.sha256.filter(|expected| *expected != found) {
         let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         return Err(Error::invalid(format!(
             "its SHA-256 is {}, the manifest says {}",
-            hex(taken.digests.sha256),
+            hex(found),
             hex(expected)
         )));
     }

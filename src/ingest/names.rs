@@ -8,7 +8,7 @@ use crate::ingest::Origin;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::collection::{now_nanoseconds, now_seconds};
 use crate::store::log::Batch;
-use crate::store::state::{ROOT, State};
+use crate::store::state::{Node, ROOT, State};
 
 /// Names that go into one batch.
 pub(super) struct Names<'a> {
@@ -133,6 +133,19 @@ impl<'a> Names<'a> {
     pub fn allow_loss(&mut self, node: EntryId) {
         let (key, value) = ("lossy".to_owned(), Some("allow".to_owned()));
         self.batch.entry(Entry::Setting { node, key, value });
+    }
+
+    /// Takes away the tensors that belong to a file, and what its bytes are.
+    pub fn empty(&mut self, node: &Node) {
+        let Some(file) = node.file() else { return };
+        let parts: Vec<EntryId> = self.state.parts(file).map(|part| part.entry.id).collect();
+        for part in parts {
+            self.remove_names(part);
+            self.batch.entry(Entry::NodeRemoved(part));
+        }
+        for object in &file.objects {
+            self.batch.record(Record::Delete { object: *object });
+        }
     }
 
     /// Takes away the file that has a name, and the tensors that belong to it. `Exists`

@@ -4,13 +4,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::format::catalog::{Content, Entry, FileEntry, ObjectEntry, TensorEntry};
+use crate::format::catalog::{Content, Digests, Entry, FileEntry, Measured, ObjectEntry, TensorEntry};
 use crate::format::record::{Described, Record, Stored};
 use crate::ingest::Origin;
 use crate::ingest::names::Names;
 use crate::ingest::recognize::{PartTensor, Recognized};
 use crate::ingest::take::{Taken, TakenBlocks, TakenObject};
-use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier, escape_component, escape_tensor_path};
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId, Tier, escape_component, escape_tensor_path};
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_seconds};
 use crate::store::log::Batch;
@@ -42,7 +42,8 @@ impl Target {
     }
 }
 
-/// Commits everything; the number of tensors that have names now.
+/// Names a new file, whose place may be another's so far; the number of tensors that have
+/// names now.
 pub(super) fn publish(
     collection: &Arc<Collection>,
     target: &Target,
@@ -50,96 +51,161 @@ pub(super) fn publish(
     recognized: Recognized,
     mut taken: Taken,
 ) -> Result<u64> {
-    let identity = |name: &str| TensorId::of(collection.tenant(), collection.name(), name, TensorId(0));
-    let directory = target.directory_path();
-    let full =
-        |name: &str| if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
-    let tensors: Vec<Option<PartTensor>> = recognized.parts.into_iter().map(|part| part.tensor).collect();
-    let mut drafts = Vec::with_capacity(taken.objects.len());
-    for (object, tensor) in taken.objects.iter().zip(&tensors) {
-        let name = tensor.as_ref().map_or_else(|| target.path(), |tensor| full(&tensor.name));
-        drafts.push(Draft {
-            object,
-            tensor: identity(&name),
-            seed: SeedId(0),
-            shape: tensor.as_ref().map_or_else(|| plain_shape(object.bytes), |tensor| tensor.shape),
-        });
-    }
-    let kept = objects(collection, &drafts)?;
-    drop(drafts);
-    let touched = std::mem::take(&mut taken.touched);
-    let mut named = 0;
-    collection.commit(touched, |batch, state| {
+    let file = Arrived::new(collection, &target.directory_path(), &target.path(), recognized, &mut taken)?;
+    collection.commit(std::mem::take(&mut taken.touched), |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
-        let file_name = file_name(&target.name, identity(&target.path()));
+        let file_name = file_name(&target.name, file.identity(&target.path()));
         names.replace(parent, &file_name)?;
-        let container = names.number();
-        let is_container = recognized.content.is_container();
-        let lossy = taken.objects.iter().any(|object| object.error.is_some());
-        let mut hidden = Vec::new();
-        let mut parts = Vec::new();
-        let files: HashSet<&str> = tensors.iter().flatten().map(|tensor| tensor.name.as_str()).collect();
-        for ((object, kept), tensor) in taken.objects.iter().zip(&kept).zip(&tensors) {
-            let Some(tensor) = tensor else { continue };
-            let path = escape_tensor_path(&tensor.name, identity(&full(&tensor.name)), |prefix| {
-                files.contains(prefix)
-            });
-            parts.push((object, kept, tensor, path));
-        }
-        let file = FileEntry {
+        let node = names.number();
+        let named = file.name(&mut names, parent, node, String::new())?;
+        names.name(parent, &file_name, node);
+        names.finish();
+        Ok(named)
+    })
+}
+
+/// Gives a file that is there other bytes, and its tensors their names. `Gone` where the
+/// file has no name any more. `why` is what the file says of it.
+pub(super) fn publish_over(
+    collection: &Arc<Collection>,
+    node: EntryId,
+    mtime: i64,
+    recognized: Recognized,
+    mut taken: Taken,
+    why: String,
+) -> Result<()> {
+    let path = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
+    let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
+    let file = Arrived::new(collection, &directory, &path, recognized, &mut taken)?;
+    collection.record(std::mem::take(&mut taken.touched), |batch, state| {
+        let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
+        let before = state.node(node).ok_or_else(gone)?;
+        let (parent, _) = state.links(node).first().ok_or_else(gone)?;
+        let entry = &before.entry;
+        let owner = (entry.uid, entry.gid);
+        let origin = Origin { mode: entry.mode, owner, mtime, sha256: None };
+        let mut names = Names::new(batch, state, &origin);
+        names.empty(before);
+        file.name(&mut names, *parent, node, why)?;
+        names.finish();
+        Ok(())
+    })
+}
+
+/// A file whose objects are in the log, and its name not yet.
+struct Arrived<'a> {
+    collection: &'a Arc<Collection>,
+    directory: String,
+    content: Content,
+    tensors: Vec<Option<PartTensor>>,
+    objects: Vec<ObjectId>,
+    errors: Vec<Option<Measured>>,
+    digests: Option<Digests>,
+}
+
+impl<'a> Arrived<'a> {
+    fn new(
+        collection: &'a Arc<Collection>,
+        directory: &str,
+        path: &str,
+        recognized: Recognized,
+        taken: &mut Taken,
+    ) -> Result<Arrived<'a>> {
+        let mut arrived = Arrived {
+            collection,
+            directory: directory.to_owned(),
             content: recognized.content,
-            objects: kept.clone(),
+            tensors: recognized.parts.into_iter().map(|part| part.tensor).collect(),
+            objects: Vec::new(),
+            errors: taken.objects.iter().map(|object| object.error).collect(),
+            digests: taken.digests,
+        };
+        let drafts: Vec<Draft<'_>> = taken
+            .objects
+            .iter()
+            .zip(&arrived.tensors)
+            .map(|(object, tensor)| {
+                let name = tensor.as_ref().map_or_else(|| path.to_owned(), |tensor| arrived.full(&tensor.name));
+                let shape = tensor.as_ref().map_or_else(|| plain_shape(object.bytes), |tensor| tensor.shape);
+                Draft { object, tensor: arrived.identity(&name), seed: SeedId(0), shape }
+            })
+            .collect();
+        arrived.objects = objects(collection, &drafts)?;
+        Ok(arrived)
+    }
+
+    fn identity(&self, name: &str) -> TensorId {
+        TensorId::of(self.collection.tenant(), self.collection.name(), name, TensorId(0))
+    }
+
+    fn full(&self, name: &str) -> String {
+        if self.directory.is_empty() { name.to_owned() } else { format!("{}/{name}", self.directory) }
+    }
+
+    /// Says what the file `node` is, and names its tensors beside it; how many.
+    fn name(&self, names: &mut Names<'_>, parent: EntryId, node: EntryId, why: String) -> Result<u64> {
+        let mut file = FileEntry {
+            content: self.content,
+            objects: self.objects.clone(),
             tensor: None,
             container: None,
-            digests: Some(taken.digests),
+            digests: self.digests,
             error: None,
-            why: String::new(),
+            why,
         };
-        names.file(container, file.clone());
-        names.name(parent, &file_name, container);
-        if lossy {
-            names.allow_loss(container);
+        names.file(node, file.clone());
+        if self.errors.iter().any(Option::is_some) {
+            names.allow_loss(node);
         }
-        for (object, kept, tensor, path) in parts {
-            let node = names.number();
-            if names.part(parent, &path, node)? {
+        let files: HashSet<&str> = self.tensors.iter().flatten().map(|tensor| tensor.name.as_str()).collect();
+        let (mut named, mut hidden) = (0, Vec::new());
+        for ((tensor, object), error) in self.tensors.iter().zip(&self.objects).zip(&self.errors) {
+            let Some(tensor) = tensor else { continue };
+            let id = self.identity(&self.full(&tensor.name));
+            let path = escape_tensor_path(&tensor.name, id, |prefix| files.contains(prefix));
+            let part = names.number();
+            if names.part(parent, &path, part)? {
                 named += 1;
             } else {
                 hidden.push(tensor.name.as_str());
             }
-            names.file(
-                node,
-                FileEntry {
-                    content: Content::Part,
-                    objects: vec![*kept],
-                    tensor: Some(TensorEntry {
-                        name: tensor.name.clone(),
-                        dtype: tensor.dtype,
-                        shape: tensor.shape,
-                        parent: TensorId(0),
-                    }),
-                    container: Some(container),
-                    digests: None,
-                    error: object.error,
-                    why: String::new(),
-                },
-            );
-            if object.error.is_some() {
-                names.allow_loss(node);
+            names.file(part, part_entry(tensor, *object, node, *error));
+            if error.is_some() {
+                names.allow_loss(part);
             }
         }
-        if is_container && !hidden.is_empty() {
-            let why = format!(
+        if self.content.is_container() && !hidden.is_empty() {
+            file.why = format!(
                 "these tensors can be reached inside this file only, their names are taken by others: {}",
                 hidden.join(", ")
             );
-            names.file(container, FileEntry { why, ..file });
+            names.file(node, file);
         }
-        names.finish();
-        Ok(())
-    })?;
-    Ok(named)
+        Ok(named)
+    }
+}
+
+fn part_entry(
+    tensor: &PartTensor,
+    object: ObjectId,
+    container: EntryId,
+    error: Option<Measured>,
+) -> FileEntry {
+    FileEntry {
+        content: Content::Part,
+        objects: vec![object],
+        tensor: Some(TensorEntry {
+            name: tensor.name.clone(),
+            dtype: tensor.dtype,
+            shape: tensor.shape,
+            parent: TensorId(0),
+        }),
+        container: Some(container),
+        digests: None,
+        error,
+        why: String::new(),
+    }
 }
 
 /// Commits a tensor made of several files: its shards stand in the order given.
@@ -209,7 +275,7 @@ fn objects(collection: &Collection, drafts: &[Draft<'_>]) -> Result<Vec<ObjectId
     let mut place = 0;
     let mut block = 0;
     while place < drafts.len() {
-        collection.commit(Touched::default(), |batch, _| {
+        collection.record(Touched::default(), |batch, _| {
             while let Some(draft) = drafts.get(place).filter(|_| batch.slots() < BATCH_SLOTS_MAX) {
                 let id = match kept.get(place) {
                     Some(id) => *id,

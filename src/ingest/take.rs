@@ -19,7 +19,7 @@ use crate::store::disk::File;
 /// Bytes of the source that are held at a time.
 const CHUNK_BYTES: usize = 4 << 20;
 /// Files of at most this many bytes lie packed in `tier0.dat`.
-const PACKED_BYTES_MAX: u64 = 16 << 10;
+pub(super) const PACKED_BYTES_MAX: u64 = 16 << 10;
 
 /// A file's bytes, stored, and not named by anything yet.
 pub(super) struct Taken {
@@ -27,8 +27,8 @@ pub(super) struct Taken {
     pub bytes: u64,
     /// One for each part, in order.
     pub objects: Vec<TakenObject>,
-    /// Digests of the source.
-    pub digests: Digests,
+    /// Digests of the source, where they were made.
+    pub digests: Option<Digests>,
     /// Files that must be durable before something names the objects.
     pub touched: Touched,
 }
@@ -107,7 +107,7 @@ pub(super) fn take(
     }
     let digests =
         Digests { sha256: intake.sha256.finalize().into(), blake3: *intake.blake3.finalize().as_bytes() };
-    Ok(Taken { bytes: recognized.bytes, objects, digests, touched: intake.touched })
+    Ok(Taken { bytes: recognized.bytes, objects, digests: Some(digests), touched: intake.touched })
 }
 
 struct Intake<'a> {

@@ -16,13 +16,14 @@ use crate::store::state::State;
 
 impl Collection {
     /// [`record`](Self::record), then [`sync`](Self::sync).
-    pub fn commit(
+    pub fn commit<T>(
         &self,
         touched: Touched,
-        fill: impl FnOnce(&mut Batch, &State) -> Result<()>,
-    ) -> Result<()> {
-        self.record(touched, fill)?;
-        self.sync()
+        fill: impl FnOnce(&mut Batch, &State) -> Result<T>,
+    ) -> Result<T> {
+        let filled = self.record(touched, fill)?;
+        self.sync()?;
+        Ok(filled)
     }
 
     /// Appends what `fill` puts into a batch and takes it in: it survives the end of this

@@ -8,7 +8,8 @@ use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, File, Open};
 use tierfs::store::read::{OpenObject, Verify};
 use tierfs::store::settings::Settings;
-use tierfs::store::state::{Node, Object, ROOT};
+use tierfs::store::object::Object;
+use tierfs::store::state::{Node, ROOT};
 use tierfs::store::{Access, Collection};
 use tierfs::stream::{Segment, Stream};
 

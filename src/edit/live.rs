@@ -1,0 +1,268 @@
+//! Files that are open: one for each node, however often it is opened.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::format::catalog::{Content, ObjectEntry};
+use crate::ingest::Blocking;
+use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
+use crate::store::Collection;
+use crate::store::collection::now_nanoseconds;
+use crate::store::object::Object;
+use crate::store::read::{OpenObject, Verify};
+use crate::stream::{Plan, Segment, Stream};
+
+/// A file that is open.
+pub struct Live {
+    pub(super) collection: Arc<Collection>,
+    pub(super) node: EntryId,
+    pub(super) verify: Verify,
+    /// Its bytes. Read by readers and by writes inside it, taken whole when its size or
+    /// its parts change. Taken before every lock of the collection.
+    pub(super) layout: RwLock<Layout>,
+    /// Whether something was written that the log does not say yet.
+    pub(super) changed: AtomicBool,
+}
+
+/// What a file's bytes are made of.
+pub(super) struct Layout {
+    /// In order. Those that no log knows yet come last.
+    pub objects: Vec<OpenObject>,
+    /// How many of them no log knows yet.
+    pub drafts: usize,
+    /// The same objects as one run of bytes.
+    pub stream: Arc<Stream>,
+    /// Where each begins.
+    pub plan: Plan,
+    /// Whether the size or the parts are not what the log says.
+    pub is_other: bool,
+    /// When it was written, in nanoseconds since 1970, while the log does not say it.
+    pub mtime: Option<i64>,
+}
+
+impl Layout {
+    /// The layout of objects that all stand in the log.
+    pub fn of(objects: Vec<OpenObject>) -> Result<Layout> {
+        let mut layout = Layout {
+            objects,
+            drafts: 0,
+            stream: Arc::new(Stream::new(Vec::new())?),
+            plan: Plan::default(),
+            is_other: false,
+            mtime: None,
+        };
+        layout.refresh()?;
+        Ok(layout)
+    }
+
+    /// Looks at the objects' sizes again.
+    pub fn refresh(&mut self) -> Result<()> {
+        let segments = self.objects.iter().cloned().map(Segment::Object).collect();
+        self.stream = Arc::new(Stream::new(segments)?);
+        self.plan = Plan::new(self.objects.iter().map(OpenObject::bytes))?;
+        Ok(())
+    }
+
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.plan.bytes()
+    }
+}
+
+impl Live {
+    fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Live> {
+        let objects = collection.objects_of(node)?;
+        let objects = objects.iter().map(|object| OpenObject::open(collection, object, verify));
+        Ok(Live {
+            collection: collection.clone(),
+            node,
+            verify,
+            layout: RwLock::new(Layout::of(objects.collect::<Result<_>>()?)?),
+            changed: AtomicBool::new(false),
+        })
+    }
+
+    /// Its collection.
+    pub fn collection(&self) -> &Arc<Collection> {
+        &self.collection
+    }
+
+    /// Its node.
+    pub fn node(&self) -> EntryId {
+        self.node
+    }
+
+    /// Bytes as they are read now.
+    pub fn bytes(&self) -> u64 {
+        self.layout.read().bytes()
+    }
+
+    /// When it was written, in nanoseconds since 1970, if the log does not say it yet.
+    pub fn mtime(&self) -> Option<i64> {
+        self.layout.read().mtime
+    }
+
+    /// Whether something was written that the log does not say yet.
+    pub fn is_changed(&self) -> bool {
+        self.changed.load(Ordering::Acquire)
+    }
+
+    /// Reads from `offset` on until `out` is full or the file ends. The bytes read.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let layout = self.layout.read();
+        layout.stream.read(offset, out)
+    }
+
+    /// Writes; what lies between the end and `offset` becomes zeros.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= i64::MAX as u64);
+        let end = end.ok_or_else(|| Error::new(ErrorKind::TooLarge, "a file past 2^63 - 1 bytes"))?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.check_writable()?;
+        let mut layout = self.layout.upgradable_read();
+        if end > layout.bytes() || layout.mtime.is_none() {
+            let mut whole = parking_lot::RwLockUpgradableReadGuard::upgrade(layout);
+            if end > whole.bytes() {
+                self.grow(&mut whole, end)?;
+            }
+            whole.mtime = Some(now_nanoseconds());
+            layout = parking_lot::RwLockWriteGuard::downgrade_to_upgradable(whole);
+        }
+        self.changed.store(true, Ordering::Release);
+        let layout = parking_lot::RwLockUpgradableReadGuard::downgrade(layout);
+        let mut rest = bytes;
+        for piece in layout.plan.pieces(offset..end) {
+            let (here, after) = rest.split_at((piece.range.end - piece.range.start) as usize);
+            let object = layout.objects.get(piece.segment);
+            object.ok_or_else(|| Error::invalid("a piece of no object"))?.write(piece.range.start, here)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Cuts the file, or lets it grow by zeros.
+    pub fn truncate(&self, bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        let mut layout = self.layout.write();
+        let before = layout.bytes();
+        if bytes > before {
+            self.grow(&mut layout, bytes)?;
+        } else if bytes < before {
+            self.refuse_part()?;
+            self.cut(&mut layout, bytes)?;
+        }
+        layout.mtime = Some(now_nanoseconds());
+        self.changed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn cut(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
+        let mut end = 0;
+        let mut kept = 0;
+        for object in &layout.objects {
+            if end >= bytes {
+                break;
+            }
+            kept += 1;
+            end += object.bytes();
+        }
+        let known = layout.objects.len() - layout.drafts;
+        layout.objects.truncate(kept);
+        layout.drafts = kept.saturating_sub(known);
+        if let Some(last) = layout.objects.last().filter(|_| end > bytes) {
+            last.resize(last.bytes() - (end - bytes))?;
+        }
+        layout.is_other = true;
+        layout.refresh()
+    }
+
+    fn grow(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
+        self.refuse_part()?;
+        let more = bytes - layout.bytes();
+        let can_grow = |object: &OpenObject| {
+            let id = object.object().entry.id;
+            self.collection.state().part_of(id).is_none()
+        };
+        if !layout.objects.last().is_some_and(|last| layout.drafts > 0 || can_grow(last)) {
+            let draft = self.draft()?;
+            layout.objects.push(draft);
+            layout.drafts += 1;
+        }
+        if let Some(last) = layout.objects.last() {
+            last.resize(last.bytes() + more)?;
+        }
+        layout.is_other = true;
+        layout.refresh()
+    }
+
+    /// An object that no log knows yet, with a data file of its own.
+    fn draft(&self) -> Result<OpenObject> {
+        let (number, _) = self.collection.create_data_file()?;
+        let entry = ObjectEntry {
+            id: ObjectId(0),
+            tensor: TensorId(0),
+            seed: SeedId(0),
+            creation: 0,
+            dtype: Dtype::U8,
+            bytes: 0,
+            block_bytes: Blocking::default().block_bytes(Dtype::U8, u64::MAX),
+            home: Some(crate::format::catalog::Home { file: number, offset: 0 }),
+        };
+        OpenObject::open(&self.collection, &Arc::new(Object::draft(entry)), self.verify)
+    }
+
+    /// A tensor of a container has the size that the container says.
+    fn refuse_part(&self) -> Result<()> {
+        let state = self.collection.state();
+        let content = state.node(self.node).and_then(|node| node.file()).map(|file| file.content);
+        match content {
+            Some(Content::Part) => {
+                let text = "a tensor of a container has the size that the container says; change the container";
+                Err(Error::new(ErrorKind::Denied, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.collection.check_writable()
+    }
+}
+
+/// The files that are open, by collection and node.
+#[derive(Default)]
+pub struct LiveTable {
+    open: Mutex<HashMap<(u32, EntryId), Weak<Live>>>,
+}
+
+impl LiveTable {
+    /// A file, opened if it is not open yet.
+    pub fn open(&self, collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Arc<Live>> {
+        let key = (collection.state().number(), node);
+        let mut open = self.open.lock();
+        if let Some(live) = open.get(&key).and_then(Weak::upgrade) {
+            return Ok(live);
+        }
+        let live = Arc::new(Live::open(collection, node, verify)?);
+        if open.len() > 1024 && open.len().is_power_of_two() {
+            open.retain(|_, live| live.strong_count() > 0);
+        }
+        open.insert(key, Arc::downgrade(&live));
+        Ok(live)
+    }
+
+    /// A file, if it is open.
+    pub fn get(&self, number: u32, node: EntryId) -> Option<Arc<Live>> {
+        self.open.lock().get(&(number, node)).and_then(Weak::upgrade)
+    }
+
+    /// All files that are open.
+    pub fn all(&self) -> Vec<Arc<Live>> {
+        self.open.lock().values().filter_map(Weak::upgrade).collect()
+    }
+}

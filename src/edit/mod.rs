@@ -1,0 +1,38 @@
+//! Changes: files that are open, what is written to them, names that come and go.
+//!
+//! Invariants:
+//! 1. What was written is read at once, by every name of the same bytes that asks the
+//!    daemon.
+//! 2. At close and at fsync what was written is in the log, and every name agrees.
+//! 3. A file that is open keeps what it opened when its name goes.
+
+mod live;
+mod settle;
+mod tree;
+
+pub use live::{Live, LiveTable};
+pub use tree::{Owner, SetAttr, Stamp};
+
+use crate::model::EntryId;
+
+/// What the kernel must forget after a change.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Changes {
+    /// Nodes whose bytes or attributes changed without the kernel.
+    pub nodes: Vec<EntryId>,
+    /// Names that lead elsewhere now, or nowhere: directory and name.
+    pub names: Vec<(EntryId, Vec<u8>)>,
+}
+
+impl Changes {
+    /// Adds others.
+    pub fn merge(&mut self, other: Changes) {
+        self.nodes.extend(other.nodes);
+        self.names.extend(other.names);
+    }
+
+    /// Whether there is nothing to forget.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.names.is_empty()
+    }
+}

@@ -1,0 +1,113 @@
+//! Files that were written through a mount: what they hold is recognized where they lie.
+
+use std::sync::Arc;
+
+use crate::format::catalog::{Content, Home};
+use crate::ingest::cut::Blocking;
+use crate::ingest::recognize::{Part, Recognized, recognize};
+use crate::ingest::take::{PACKED_BYTES_MAX, Taken, TakenBlocks, TakenObject, take};
+use crate::ingest::{Options, Silent, publish};
+use crate::model::{Dtype, EntryId, Error, Result};
+use crate::store::Collection;
+use crate::store::collection::Touched;
+use crate::store::disk::File;
+
+/// Bytes that are read at a time.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// Bytes that were written.
+pub enum Bytes<'a> {
+    /// All of a data file of the collection that no record names yet: it becomes the
+    /// file's.
+    DataFile {
+        /// Its number.
+        number: u64,
+        /// The file.
+        file: &'a Arc<dyn File>,
+    },
+    /// Something that is copied.
+    Other(&'a Arc<dyn File>),
+}
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kept {
+    /// The bytes lie where they were written.
+    InPlace,
+    /// The bytes were copied: where they were written is not used any more.
+    Copied,
+}
+
+/// Gives the file `node`, called `name`, these bytes, and its tensors names beside it. A
+/// file that is not what its name says is kept as it is, and says why.
+pub fn arrive(
+    collection: &Arc<Collection>,
+    node: EntryId,
+    name: &[u8],
+    bytes: Bytes<'_>,
+    mtime: i64,
+) -> Result<Kept> {
+    let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
+    let (recognized, why) = match recognize(source, name) {
+        Ok(recognized) => (recognized, String::new()),
+        Err(error) => (plain(source)?, format!("kept as a plain file: {error}")),
+    };
+    let (taken, kept) = match &bytes {
+        Bytes::DataFile { number, file } if recognized.bytes > PACKED_BYTES_MAX => {
+            (cut_in_place(*number, file, &recognized)?, Kept::InPlace)
+        }
+        _ => {
+            let options = Options::default();
+            let mut taken = take(collection, source, &recognized, &|_| None, &options, &Silent)?;
+            // Small files are many: their digests are made when somebody asks.
+            taken.digests = None;
+            (taken, Kept::Copied)
+        }
+    };
+    publish::publish_over(collection, node, mtime, recognized, taken, why)?;
+    Ok(kept)
+}
+
+/// Whether a file of this name could be something else than plain.
+pub fn may_be_recognized(name: &[u8]) -> bool {
+    [&b".safetensors"[..], b".npy"].iter().any(|suffix| name.ends_with(suffix) && name.len() > suffix.len())
+}
+
+fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
+    let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
+    let whole = Part { begin: 0, end: bytes, tensor: None };
+    let parts = if bytes > 0 { vec![whole] } else { Vec::new() };
+    Ok(Recognized { content: Content::Plain, bytes, parts })
+}
+
+/// The parts as objects of the data file that the bytes are in already.
+fn cut_in_place(number: u64, file: &Arc<dyn File>, recognized: &Recognized) -> Result<Taken> {
+    let mut touched = Touched::default();
+    touched.file(file);
+    let mut chunk = Vec::new();
+    let mut objects = Vec::with_capacity(recognized.parts.len());
+    for part in &recognized.parts {
+        let dtype = part.tensor.as_ref().map_or(Dtype::U8, |tensor| tensor.dtype);
+        let bytes = part.end - part.begin;
+        let block_bytes = Blocking::default().block_bytes(dtype, bytes);
+        let step = CHUNK_BYTES / block_bytes as usize * block_bytes as usize;
+        let mut checksums = Vec::new();
+        let mut at = part.begin;
+        while at < part.end {
+            let len = (part.end - at).min(step as u64) as usize;
+            chunk.resize(len, 0);
+            file.read_exact_at(&mut chunk, at).map_err(|error| Error::io("reading it back", error))?;
+            checksums.extend(chunk.chunks(block_bytes as usize).map(crc32c::crc32c));
+            at += len as u64;
+        }
+        objects.push(TakenObject {
+            dtype,
+            bytes,
+            block_bytes,
+            home: Some(Home { file: number, offset: part.begin }),
+            blocks: TakenBlocks::Run(checksums),
+            error: None,
+        });
+    }
+    Ok(Taken { bytes: recognized.bytes, objects, digests: None, touched })
+}
