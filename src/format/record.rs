@@ -379,7 +379,7 @@ fn parse_stored(tier: u8, bits: u8, stored: Stored, encoding: u8, group_len: u16
         return Err(Error::corrupt("a scale that is not finite"));
     }
     let found = match (tier, encoding) {
-        (0, Encoding::Verbatim) if bits == 0 && stored.len == 0 => Some(Tier::Absent),
+        (0, Encoding::Verbatim) if bits == 0 => (stored.len == 0).then_some(Tier::Absent),
         (0, Encoding::Verbatim) => Some(Tier::Exact),
         _ => Tier::of_codes(bits, encoding).filter(|found| found.byte() == tier),
     };

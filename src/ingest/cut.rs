@@ -27,7 +27,7 @@ pub enum Blocking {
 impl Blocking {
     /// Blocks of `bytes` bytes: 4096 to 131072, whole elements of every type.
     pub fn bytes(bytes: u64) -> Result<Blocking> {
-        if !(BLOCK_BYTES_MIN..=LARGE_BLOCK_BYTES).contains(&bytes) || bytes % 8 != 0 {
+        if !(BLOCK_BYTES_MIN..=LARGE_BLOCK_BYTES).contains(&bytes) || !bytes.is_multiple_of(8) {
             return Err(Error::invalid(format!(
                 "blocks of {bytes} bytes: 4096 to 131072 are possible, in steps of 8"
             )));

@@ -7,7 +7,7 @@ use tierfs::format::catalog::NodeEntry;
 use tierfs::ingest::{Blocking, MoveTo, Options, Origin, Silent, Target, import_file};
 use tierfs::model::{EntryId, Error, ErrorKind, Result, StoreId};
 use tierfs::store::disk::memory::MemoryDisk;
-use tierfs::store::disk::{Disk, File, Open};
+use tierfs::store::disk::{Disk, Open};
 use tierfs::store::read::{OpenObject, Verify};
 use tierfs::store::settings::Settings;
 use tierfs::store::state::ROOT;
