@@ -256,7 +256,7 @@ fn entry() -> impl Strategy<Value = Entry> {
     let what = prop_oneof![
         Just(What::Directory),
         prop::collection::vec(any::<u8>(), 0..300).prop_map(What::Symlink),
-        file_entry().prop_map(What::File),
+        file_entry().prop_map(|file| What::File(Box::new(file))),
     ];
     let home = prop::option::of((any::<u64>(), 0..u64::MAX >> 2));
     let object = (any::<[u128; 3]>(), any::<u64>(), dtype(), 0_u64..1 << 40, 4096..=BLOCK_BYTES_MAX, home);
@@ -276,7 +276,16 @@ fn entry() -> impl Strategy<Value = Entry> {
         }),
         (any::<(u64, u32, u32, u32, i64, i64, u64)>(), what).prop_map(
             |((id, mode, uid, gid, mtime, ctime, created_at), what)| {
-                Entry::Node(NodeEntry { id: EntryId(id), mode, uid, gid, mtime, ctime, created_at, what })
+                Entry::Node(Box::new(NodeEntry {
+                    id: EntryId(id),
+                    mode,
+                    uid,
+                    gid,
+                    mtime,
+                    ctime,
+                    created_at,
+                    what,
+                }))
             }
         ),
         any::<u64>().prop_map(|node| Entry::NodeRemoved(EntryId(node))),

@@ -5,5 +5,6 @@ mod errno;
 mod handles;
 mod mount;
 mod reply;
+mod serve;
 
 pub use mount::{Mount, Options, mount};

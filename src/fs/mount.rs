@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
 use crate::control::{COLLECTION_FILES, Counters, MOUNT_FILES, Mounted};
-use crate::fs::adapter::Adapter;
+use crate::fs::serve::Adapter;
 use crate::model::{Error, Result};
 use crate::namespace::{Namespace, Shown};
 use crate::store::Store;
@@ -134,7 +134,8 @@ fn raise_read_ahead(mountpoint: &Path) {
 fn device_of(mountpoint: &Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let wanted = mountpoint.to_str()?.replace(' ', "\\040");
-    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let found = fields.filter(|fields| fields.get(4) == Some(&wanted.as_str())).last()?;
+    let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    // The last line is of the topmost mount.
+    let found = fields.rfind(|fields| fields.get(4) == Some(&wanted.as_str()))?;
     found.get(2).map(|device| (*device).to_owned())
 }

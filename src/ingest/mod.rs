@@ -7,6 +7,7 @@
 //! 2. Every byte of a file belongs to exactly one object.
 
 mod cut;
+mod names;
 mod publish;
 mod recognize;
 mod shards;

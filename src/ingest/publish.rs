@@ -1,22 +1,19 @@
 //! Names for what was taken in: objects, nodes and names go to the log, the names in
 //! the last batch.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
+use crate::format::catalog::{Content, Entry, FileEntry, ObjectEntry, TensorEntry};
 use crate::format::record::{Described, Record, Stored};
 use crate::ingest::Origin;
+use crate::ingest::names::Names;
 use crate::ingest::recognize::{PartTensor, Recognized};
 use crate::ingest::take::{Taken, TakenBlocks, TakenObject};
-use crate::model::{
-    EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId, Tier, escape_component,
-    escape_tensor_path,
-};
+use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier, escape_component, escape_tensor_path};
 use crate::store::Collection;
-use crate::store::collection::{Touched, now_nanoseconds, now_seconds};
+use crate::store::collection::{Touched, now_seconds};
 use crate::store::log::Batch;
-use crate::store::state::{ROOT, State};
 
 /// A batch takes at most about this many slots, so that replaying it takes little
 /// memory. Names always stand in one batch.
@@ -282,195 +279,6 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
                 });
             }
             None
-        }
-    }
-}
-
-/// Names that go into one batch.
-struct Names<'a> {
-    batch: &'a mut Batch,
-    state: &'a State,
-    origin: &'a Origin,
-    last_entry: u64,
-    /// Names that this batch makes: directory, name, node.
-    made: Vec<(EntryId, Vec<u8>, EntryId)>,
-    /// The same, to be found by directory and name.
-    made_nodes: HashMap<(EntryId, Vec<u8>), EntryId>,
-    /// Names that this batch takes away.
-    gone: HashSet<(EntryId, Vec<u8>)>,
-    /// Directories that this batch makes.
-    made_directories: HashSet<EntryId>,
-    now: i64,
-}
-
-impl<'a> Names<'a> {
-    fn new(batch: &'a mut Batch, state: &'a State, origin: &'a Origin) -> Names<'a> {
-        Names {
-            batch,
-            state,
-            origin,
-            last_entry: state.last_entry(),
-            made: Vec::new(),
-            made_nodes: HashMap::new(),
-            gone: HashSet::new(),
-            made_directories: HashSet::new(),
-            now: now_nanoseconds(),
-        }
-    }
-
-    fn number(&mut self) -> EntryId {
-        self.last_entry += 1;
-        EntryId(self.last_entry)
-    }
-
-    fn find(&self, parent: EntryId, name: &[u8]) -> Option<EntryId> {
-        let key = (parent, name.to_vec());
-        if let Some(node) = self.made_nodes.get(&key) {
-            return Some(*node);
-        }
-        if self.gone.contains(&key) {
-            return None;
-        }
-        self.state.directory(parent)?.get(name)
-    }
-
-    fn is_directory(&self, node: EntryId) -> bool {
-        self.made_directories.contains(&node)
-            || self.state.node(node).is_some_and(|node| node.entry.what == What::Directory)
-    }
-
-    /// The directory at a path, made where it is missing.
-    fn directories(&mut self, path: &[Vec<u8>]) -> Result<EntryId> {
-        let mut at = ROOT;
-        for name in path {
-            at = self.directory(at, name)?.ok_or_else(|| {
-                let name = String::from_utf8_lossy(name);
-                Error::invalid(format!("{name} is a file, so nothing can stand in it"))
-            })?;
-        }
-        Ok(at)
-    }
-
-    /// The directory `name` in another, made if nothing has the name; `None` where
-    /// something else has it.
-    fn directory(&mut self, parent: EntryId, name: &[u8]) -> Result<Option<EntryId>> {
-        if let Some(node) = self.find(parent, name) {
-            return Ok(self.is_directory(node).then_some(node));
-        }
-        let node = self.number();
-        self.node(node, 0o755, What::Directory);
-        self.made_directories.insert(node);
-        self.name(parent, name, node);
-        Ok(Some(node))
-    }
-
-    /// Names a tensor of a container. `false` where the name is taken.
-    fn part(&mut self, parent: EntryId, path: &[String], node: EntryId) -> Result<bool> {
-        let Some((name, above)) = path.split_last() else { return Ok(false) };
-        let mut at = parent;
-        for directory in above {
-            match self.directory(at, directory.as_bytes())? {
-                Some(found) => at = found,
-                None => return Ok(false),
-            }
-        }
-        if self.find(at, name.as_bytes()).is_some() {
-            return Ok(false);
-        }
-        self.name(at, name.as_bytes(), node);
-        Ok(true)
-    }
-
-    fn name(&mut self, parent: EntryId, name: &[u8], node: EntryId) {
-        // Written at the end, after the nodes that names lead to.
-        self.made.push((parent, name.to_vec(), node));
-        self.made_nodes.insert((parent, name.to_vec()), node);
-    }
-
-    fn node(&mut self, id: EntryId, mode: u32, what: What) {
-        let (uid, gid) = self.origin.owner;
-        self.batch.entry(Entry::Node(NodeEntry {
-            id,
-            mode,
-            uid,
-            gid,
-            mtime: self.origin.mtime,
-            ctime: self.now,
-            created_at: now_seconds(),
-            what,
-        }));
-    }
-
-    fn file(&mut self, id: EntryId, file: FileEntry) {
-        let mode = self.origin.mode & 0o777;
-        self.node(id, mode, What::File(file));
-    }
-
-    fn allow_loss(&mut self, node: EntryId) {
-        let (key, value) = ("lossy".to_owned(), Some("allow".to_owned()));
-        self.batch.entry(Entry::Setting { node, key, value });
-    }
-
-    /// Takes away the file that has a name, and the tensors that belong to it. `Exists`
-    /// where a directory or a tensor of another file has the name.
-    fn replace(&mut self, parent: EntryId, name: &[u8]) -> Result<()> {
-        let Some(old) = self.find(parent, name).and_then(|node| self.state.node(node)) else {
-            return Ok(());
-        };
-        let taken = |by: &str| {
-            let path = String::from_utf8_lossy(&self.state.path(old.entry.id)).into_owned();
-            Error::new(ErrorKind::Exists, format!("{path} is {by}; choose another name, or remove it first"))
-        };
-        let mut nodes = vec![old.entry.id];
-        let mut objects: &[ObjectId] = &[];
-        match &old.entry.what {
-            What::Directory => return Err(taken("a directory")),
-            What::File(file) if file.container.is_some() => {
-                return Err(taken("a tensor that belongs to another file"));
-            }
-            What::Symlink(_) => {}
-            What::File(file) => {
-                nodes.extend(self.state.parts(file).map(|node| node.entry.id));
-                objects = &file.objects;
-            }
-        }
-        if let [first, _, ..] = self.state.links(old.entry.id) {
-            // It lives on under its other names; its tensors stand beside the first.
-            let parts =
-                if *first == (parent, name.into()) { nodes.get(1..).unwrap_or_default() } else { &[] };
-            self.remove_name(parent, name);
-            for &part in parts {
-                self.remove_names(part);
-            }
-            return Ok(());
-        }
-        for &node in &nodes {
-            self.remove_names(node);
-            self.batch.entry(Entry::NodeRemoved(node));
-        }
-        for object in objects {
-            self.batch.record(Record::Delete { object: *object });
-        }
-        Ok(())
-    }
-
-    fn remove_names(&mut self, node: EntryId) {
-        let state = self.state;
-        for (parent, name) in state.links(node) {
-            self.remove_name(*parent, name);
-        }
-    }
-
-    fn remove_name(&mut self, parent: EntryId, name: &[u8]) {
-        self.batch.entry(Entry::NameRemoved { parent, name: name.to_vec() });
-        self.gone.insert((parent, name.to_vec()));
-    }
-
-    fn finish(self) {
-        let Names { batch, made, mut last_entry, .. } = self;
-        for (parent, name, node) in made {
-            last_entry += 1;
-            batch.entry(Entry::Name { parent, entry: EntryId(last_entry), name, node });
         }
     }
 }

@@ -7,8 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
-use crate::format::record::Record;
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId, Tier};
+use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
 use crate::store::disk::{Disk, File, Open};
 use crate::store::log::{Batch, Log};
 use crate::store::replay::{Damage, Replayed, replay};
@@ -34,14 +33,14 @@ pub enum Access {
 pub struct Collection {
     tenant: String,
     name: String,
-    disk: Arc<dyn Disk>,
+    pub(super) disk: Arc<dyn Disk>,
     /// Held for look-ups and changes in memory, never across input or output.
-    state: RwLock<State>,
+    pub(super) state: RwLock<State>,
     /// What writes. Taken before `state`; held while a batch is written.
-    writer: Mutex<Option<Writer>>,
-    tiers: [OnceLock<Arc<dyn File>>; TIER_FILES],
-    data: Mutex<HashMap<u64, Weak<dyn File>>>,
-    access: Access,
+    pub(super) writer: Mutex<Option<Writer>>,
+    pub(super) tiers: [OnceLock<Arc<dyn File>>; TIER_FILES],
+    pub(super) data: Mutex<HashMap<u64, Weak<dyn File>>>,
+    pub(super) access: Access,
     damage: Option<Damage>,
     /// Set once, when a sync has failed.
     poisoned: OnceLock<String>,
@@ -49,17 +48,19 @@ pub struct Collection {
     log_bytes: u64,
 }
 
-struct Writer {
+pub(super) struct Writer {
     log: Log,
-    slots: [Option<Slots>; TIER_FILES],
-    next_data: u64,
+    /// The free space of the tier files, once something was written to them.
+    pub slots: [Option<Slots>; TIER_FILES],
+    /// The number of the next data file, once one was made; 0 before.
+    pub next_data: u64,
 }
 
 /// Files that were written and must be durable before a batch that names them.
 #[derive(Default)]
 pub struct Touched {
-    files: Vec<Arc<dyn File>>,
-    tiers: HashSet<u8>,
+    pub(super) files: Vec<Arc<dyn File>>,
+    pub(super) tiers: HashSet<u8>,
 }
 
 /// The seconds since 1970.
@@ -99,7 +100,7 @@ impl Collection {
         let mut batch = log.begin();
         batch.entry(Entry::Collection { number, created_at: now_seconds() });
         let now = now_nanoseconds();
-        batch.entry(Entry::Node(NodeEntry {
+        batch.entry(Entry::Node(Box::new(NodeEntry {
             id: ROOT,
             mode: 0o755,
             uid: owner.0,
@@ -108,7 +109,7 @@ impl Collection {
             ctime: now,
             created_at: now_seconds(),
             what: What::Directory,
-        }));
+        })));
         log.commit(&batch)?;
         for directory in [&path, tenant, ""] {
             disk.sync_directory(directory).map_err(failed)?;
@@ -199,105 +200,6 @@ impl Collection {
         self.log_bytes
     }
 
-    /// The tier file of a tier's payloads.
-    pub fn tier_file(&self, tier: Tier) -> Result<Arc<dyn File>> {
-        let number = tier.byte();
-        let Some(cell) = self.tiers.get(usize::from(number)) else {
-            return Err(Error::invalid(format!("tier {number}")));
-        };
-        if let Some(file) = cell.get() {
-            return Ok(file.clone());
-        }
-        let path = self.tier_path(number);
-        let how = if self.access == Access::Write { Open::Write } else { Open::Read };
-        let file = self.disk.open(&path, how).map_err(|error| Error::io(format!("opening {path}"), error))?;
-        Ok(cell.get_or_init(|| file).clone())
-    }
-
-    /// The path of a tier file in the store.
-    pub fn tier_path(&self, number: u8) -> String {
-        format!("{}/tier{number}.dat", self.path())
-    }
-
-    /// The path of a data file in the store.
-    pub fn data_path(&self, id: u64) -> String {
-        format!("{}/data/{id:016x}", self.path())
-    }
-
-    /// A data file, opened once for all who use it at the same time.
-    pub fn data_file(&self, id: u64) -> Result<Arc<dyn File>> {
-        let mut open = self.data.lock();
-        if let Some(file) = open.get(&id).and_then(Weak::upgrade) {
-            return Ok(file);
-        }
-        let path = self.data_path(id);
-        let file =
-            self.disk.open(&path, Open::Read).map_err(|error| Error::io(format!("opening {path}"), error))?;
-        if open.len() > 1000 {
-            open.retain(|_, file| file.strong_count() > 0);
-        }
-        open.insert(id, Arc::downgrade(&file));
-        Ok(file)
-    }
-
-    /// Makes a data file; the number names it. It is reclaimed unless a batch that
-    /// gives it to an object is committed before the store is opened again.
-    pub fn create_data_file(&self) -> Result<(u64, Arc<dyn File>)> {
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
-        if writer.next_data == 0 {
-            let state = self.state.read();
-            let last = state.objects().filter_map(|object| object.home()).map(|home| home.file).max();
-            writer.next_data = last.unwrap_or(0) + 1;
-        }
-        let id = writer.next_data;
-        let path = self.data_path(id);
-        let file = self.disk.open(&path, Open::Create);
-        let file = file.map_err(|error| Error::io(format!("making {path}"), error))?;
-        writer.next_data += 1;
-        Ok((id, file))
-    }
-
-    /// Writes payloads of a tier, one after the other, each in a slot of its own.
-    /// `payloads` are their bytes together, `lens` the bytes of each. The offset of each.
-    pub fn write_payloads(
-        &self,
-        tier: Tier,
-        payloads: &[u8],
-        lens: &[usize],
-        touched: &mut Touched,
-    ) -> Result<Vec<u64>> {
-        let number = tier.byte();
-        let slot_of = |len: usize| (len as u64).next_multiple_of(crate::store::slots::SLOT_ALIGN);
-        let total: u64 = lens.iter().map(|&len| slot_of(len)).sum();
-        let (file, start) = {
-            let mut writer = self.writer.lock();
-            let writer = self.writable(&mut writer)?;
-            let cell = writer.slots.get_mut(usize::from(number));
-            let slots =
-                cell.ok_or_else(|| Error::invalid("tier"))?.get_or_insert_with(|| self.space_of(number));
-            (self.tier_file_made(number, slots.end() == 0)?, slots.take(total))
-        };
-        let mut bytes = Vec::with_capacity(total as usize);
-        let mut offsets = Vec::with_capacity(lens.len());
-        let mut rest = payloads;
-        for &len in lens {
-            let (payload, after) = rest
-                .split_at_checked(len)
-                .ok_or_else(|| Error::invalid("payloads shorter than their lengths"))?;
-            offsets.push(start + bytes.len() as u64);
-            bytes.extend_from_slice(payload);
-            bytes.resize(bytes.len().next_multiple_of(crate::store::slots::SLOT_ALIGN as usize), 0);
-            rest = after;
-        }
-        file.write_at(&bytes, start)
-            .map_err(|error| Error::io(format!("writing {}", self.tier_path(number)), error))?;
-        if touched.tiers.insert(number) {
-            touched.files.push(file);
-        }
-        Ok(offsets)
-    }
-
     /// Makes what was written durable, then commits what `fill` puts into a batch, then
     /// takes it in. `fill` runs alone: it may look at the state, and at nothing slow.
     pub fn commit(
@@ -318,17 +220,15 @@ impl Collection {
             return Err(if writer.log.is_whole() { error } else { self.poison(error) });
         }
         let mut state = self.state.write();
-        let (records, entries) = batch.into_parts();
-        let mut entries = entries.into_iter().peekable();
         let mut places = u64::MAX;
-        for (place, (record, sequence, payload)) in records.iter().enumerate() {
-            if let Some((_, entry)) = entries.next_if(|(of, _)| *of == place) {
+        for added in batch.into_records() {
+            if let Some(entry) = added.entry {
                 state.apply_entry(entry)?;
                 continue;
             }
-            let numbers = payload.chunks_exact(4);
+            let numbers = added.payload.chunks_exact(4);
             let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default()));
-            state.apply_record(record, *sequence, checksums.collect(), &mut places)?;
+            state.apply_record(&added.record, added.sequence, checksums.collect(), &mut places)?;
         }
         Ok(())
     }
@@ -360,7 +260,8 @@ impl Collection {
         self.poisoned.get().map(String::as_str)
     }
 
-    fn writable<'a>(&self, writer: &'a mut Option<Writer>) -> Result<&'a mut Writer> {
+    /// What writes, or why nothing does.
+    pub(super) fn writable<'a>(&self, writer: &'a mut Option<Writer>) -> Result<&'a mut Writer> {
         if let Some(reason) = self.poisoned() {
             let text = format!("{} takes no writes: {reason}", self.path());
             return Err(Error::new(ErrorKind::ReadOnly, text));
@@ -372,87 +273,6 @@ impl Collection {
             ),
             None => Error::new(ErrorKind::ReadOnly, format!("{} was opened to be read only", self.path())),
         })
-    }
-
-    /// The tier file to write to, made where it `may_be_missing`: a lost one is not
-    /// replaced by an empty one, which could not be told from it.
-    fn tier_file_made(&self, number: u8, may_be_missing: bool) -> Result<Arc<dyn File>> {
-        let Some(cell) = self.tiers.get(usize::from(number)) else {
-            return Err(Error::invalid(format!("tier {number}")));
-        };
-        if let Some(file) = cell.get() {
-            return Ok(file.clone());
-        }
-        let path = self.tier_path(number);
-        let file = match self.disk.open(&path, Open::Write) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && may_be_missing => {
-                self.disk.open(&path, Open::Create)
-            }
-            opened => opened,
-        };
-        let file = file.map_err(|error| Error::io(format!("opening {path}"), error))?;
-        Ok(cell.get_or_init(|| file).clone())
-    }
-
-    fn space_of(&self, number: u8) -> Slots {
-        let state = self.state.read();
-        let mut used = Vec::new();
-        for object in state.objects() {
-            let blocks = object.blocks.read();
-            let cut = object.cut();
-            if matches!(*blocks, crate::store::blocks::Blocks::Run(_)) {
-                continue;
-            }
-            for (_, block) in blocks.described(cut) {
-                if !block.stored.in_data && block.stored.tier.byte() == number {
-                    used.push((block.stored.offset, u64::from(block.stored.len)));
-                }
-            }
-        }
-        Slots::around(used.into_iter())
-    }
-
-    /// Gives back what an interrupted import has left: objects that no file has, and
-    /// data files that no object has.
-    fn recover(&self) -> Result<()> {
-        if self.writer.lock().is_none() {
-            return Ok(());
-        }
-        let orphans = self.orphans();
-        if !orphans.is_empty() {
-            self.commit(Touched::default(), |batch, _| {
-                for object in &orphans {
-                    batch.record(Record::Delete { object: *object });
-                }
-                Ok(())
-            })?;
-        }
-        let homes: HashSet<u64> =
-            self.state.read().objects().filter_map(|object| object.home()).map(|home| home.file).collect();
-        let directory = format!("{}/data", self.path());
-        let listed = self.disk.list(&directory);
-        for file in listed.map_err(|error| Error::io(format!("listing {directory}"), error))? {
-            let id = u64::from_str_radix(&file.name, 16).ok().filter(|_| file.name.len() == 16);
-            if id.is_some_and(|id| !homes.contains(&id)) {
-                let path = format!("{directory}/{}", file.name);
-                self.disk.remove_file(&path).map_err(|error| Error::io(format!("removing {path}"), error))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn orphans(&self) -> Vec<ObjectId> {
-        let state = self.state.read();
-        let mut owned: HashSet<ObjectId> = HashSet::new();
-        for node in state.nodes() {
-            if let Some(file) = node.file() {
-                owned.extend(file.objects.iter().copied());
-            }
-        }
-        let mut orphans: Vec<ObjectId> =
-            state.objects().map(|object| object.entry.id).filter(|id| !owned.contains(id)).collect();
-        orphans.sort_unstable();
-        orphans
     }
 
     /// The objects of a file, in order; `Corrupt` where one is not there.

@@ -32,10 +32,21 @@ pub struct LogEnd {
     pub next_sequence: u64,
 }
 
+/// A record of a batch.
+pub struct Added {
+    /// What it says.
+    pub record: Record,
+    /// Its sequence number.
+    pub sequence: u64,
+    /// What follows it.
+    pub payload: Vec<u8>,
+    /// The entry that the payload is of, if it is of the catalog.
+    pub entry: Option<Entry>,
+}
+
 /// Records that count together or not at all.
 pub struct Batch {
-    records: Vec<(Record, u64, Vec<u8>)>,
-    entries: Vec<(usize, Entry)>,
+    records: Vec<Added>,
     next_sequence: u64,
     slots: u64,
 }
@@ -65,14 +76,13 @@ impl Batch {
             kind: entry.kind(),
             version: ENTRY_VERSION,
         };
-        self.entries.push((self.records.len(), entry));
-        self.push(record, payload);
+        self.push(record, payload, Some(entry));
     }
 
     /// Adds a record without a payload.
     pub fn record(&mut self, record: Record) {
         debug_assert_eq!(record.payload_len(), 0);
-        self.push(record, Vec::new());
+        self.push(record, Vec::new(), None);
     }
 
     /// Adds a run of exact blocks; `make` gets the number of blocks and the checksum of
@@ -80,24 +90,22 @@ impl Batch {
     pub fn run(&mut self, checksums: &[u32], make: impl FnOnce(u32, u32) -> Record) {
         let array: Vec<u8> = checksums.iter().flat_map(|checksum| checksum.to_le_bytes()).collect();
         let record = make(checksums.len() as u32, crc32c::crc32c(&array));
-        self.push(record, array);
+        self.push(record, array, None);
     }
 
-    fn push(&mut self, record: Record, payload: Vec<u8>) {
+    fn push(&mut self, record: Record, payload: Vec<u8>, entry: Option<Entry>) {
         self.slots += 1 + record.payload_slots();
-        self.records.push((record, self.next_sequence, payload));
+        self.records.push(Added { record, sequence: self.next_sequence, payload, entry });
         self.next_sequence += 1;
     }
 
     /// Whether replay will take what was added: `Invalid` where a name or a value is one
     /// that no entry can have. A log that says such a thing would be a damaged one.
     pub fn check(&self) -> Result<()> {
-        for (place, _) in &self.entries {
-            let Some((Record::Catalog { kind, version, .. }, _, payload)) = self.records.get(*place) else {
-                continue;
-            };
-            match Entry::parse(*kind, *version, payload) {
-                Ok(read) if read.to_bytes() == *payload => {}
+        for added in &self.records {
+            let Record::Catalog { kind, version, .. } = added.record else { continue };
+            match Entry::parse(kind, version, &added.payload) {
+                Ok(read) if read.to_bytes() == added.payload => {}
                 Ok(_) => return Err(Error::invalid("an entry of the catalog that reads as another")),
                 Err(error) => return Err(Error::invalid(error.to_string())),
             }
@@ -105,10 +113,9 @@ impl Batch {
         Ok(())
     }
 
-    /// The records with their sequence numbers and payloads, and the entries by the
-    /// place of their record.
-    pub fn into_parts(self) -> (Vec<(Record, u64, Vec<u8>)>, Vec<(usize, Entry)>) {
-        (self.records, self.entries)
+    /// The records, in order.
+    pub fn into_records(self) -> Vec<Added> {
+        self.records
     }
 }
 
@@ -138,7 +145,7 @@ impl Log {
 
     /// Starts a batch. One is in flight at a time: the caller keeps others out.
     pub fn begin(&self) -> Batch {
-        Batch { records: Vec::new(), entries: Vec::new(), next_sequence: self.next_sequence, slots: 0 }
+        Batch { records: Vec::new(), next_sequence: self.next_sequence, slots: 0 }
     }
 
     /// Bytes up to the last Commit.
@@ -164,7 +171,7 @@ impl Log {
         let slots = batch.slots();
         let mut bytes = Vec::with_capacity((slots as usize + 1) * SLOT_BYTES);
         let mut checksums = Vec::with_capacity(batch.records.len() * 4);
-        for (record, sequence, payload) in &batch.records {
+        for Added { record, sequence, payload, .. } in &batch.records {
             let mut slot = record.to_slot();
             slot.seal(self.generation, *sequence);
             checksums.extend(slot.checksum().to_le_bytes());

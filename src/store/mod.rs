@@ -2,9 +2,12 @@
 
 pub mod blocks;
 pub mod collection;
+pub mod directory;
 pub mod disk;
 pub mod log;
+mod payloads;
 pub mod read;
+mod recover;
 pub mod replay;
 pub mod settings;
 pub mod slots;

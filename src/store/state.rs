@@ -10,6 +10,7 @@ use crate::format::catalog::{Entry, FileEntry, Home, NodeEntry, ObjectEntry, Wha
 use crate::format::record::{Record, Stored};
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
+use crate::store::directory::Directory;
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
@@ -60,44 +61,6 @@ impl Object {
     /// Its data file, if it has one.
     pub fn home(&self) -> Option<Home> {
         self.entry.home
-    }
-}
-
-/// The names in one directory.
-#[derive(Clone, Debug, Default)]
-pub struct Directory {
-    by_name: HashMap<Arc<[u8]>, EntryId>,
-    by_entry: BTreeMap<EntryId, (Arc<[u8]>, EntryId)>,
-}
-
-impl Directory {
-    /// The node of `name`.
-    pub fn get(&self, name: &[u8]) -> Option<EntryId> {
-        let entry = self.by_name.get(name)?;
-        self.by_entry.get(entry).map(|(_, node)| *node)
-    }
-
-    /// The names after `entry`, in the order in which they were made: entry, name, node.
-    pub fn after(&self, entry: EntryId) -> impl Iterator<Item = (EntryId, &Arc<[u8]>, EntryId)> {
-        let later = (std::ops::Bound::Excluded(entry), std::ops::Bound::Unbounded);
-        self.by_entry.range(later).map(|(entry, (name, node))| (*entry, name, *node))
-    }
-
-    /// Whether it has no names.
-    pub fn is_empty(&self) -> bool {
-        self.by_entry.is_empty()
-    }
-
-    fn insert(&mut self, name: Arc<[u8]>, entry: EntryId, node: EntryId) -> Option<EntryId> {
-        let replaced = self.remove(&name);
-        self.by_name.insert(name.clone(), entry);
-        self.by_entry.insert(entry, (name, node));
-        replaced
-    }
-
-    fn remove(&mut self, name: &[u8]) -> Option<EntryId> {
-        let entry = self.by_name.remove(name)?;
-        self.by_entry.remove(&entry).map(|(_, node)| node)
     }
 }
 
@@ -243,7 +206,7 @@ impl State {
                         }
                     }
                 }
-                self.nodes.insert(node.id, Arc::new(Node { entry: node, bytes }));
+                self.nodes.insert(node.id, Arc::new(Node { entry: *node, bytes }));
             }
             Entry::NodeRemoved(id) => {
                 self.nodes.remove(&id);

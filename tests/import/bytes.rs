@@ -13,11 +13,11 @@ use crate::world::{
     safetensors_file, stream, target, tensor,
 };
 
-type Sources = Vec<(&'static str, Vec<u8>)>;
-type Expected = Vec<(String, Vec<u8>)>;
-
 /// Files of all kinds, and every path with the bytes it must have.
-fn everything() -> (Sources, Expected) {
+type Files = Vec<(&'static str, Vec<u8>)>;
+type Tensors = Vec<(String, Vec<u8>)>;
+
+fn everything() -> (Files, Tensors) {
     let mut numbers = Numbers(1);
     let tensors = [
         f32s("w", &[300, 70], &mut numbers),

@@ -190,7 +190,7 @@ fn a_symbolic_link_of_the_name_is_replaced_and_gone() {
     let (disk, collection) = memory();
     let commit = collection.commit(Touched::default(), |batch, state| {
         let id = EntryId(state.last_entry() + 1);
-        batch.entry(Entry::Node(NodeEntry {
+        batch.entry(Entry::Node(Box::new(NodeEntry {
             id,
             mode: 0o777,
             uid: 0,
@@ -199,7 +199,7 @@ fn a_symbolic_link_of_the_name_is_replaced_and_gone() {
             ctime: 0,
             created_at: 0,
             what: What::Symlink(b"elsewhere".to_vec()),
-        }));
+        })));
         batch.entry(Entry::Name { parent: ROOT, entry: id, name: b"l".to_vec(), node: id });
         Ok(())
     });

@@ -111,13 +111,13 @@ fn world_of(batches: &[Vec<Said>]) -> World {
 
 fn node(id: u64, what: What) -> Entry {
     let id = EntryId(id);
-    Entry::Node(NodeEntry { id, mode: 0, uid: 0, gid: 0, mtime: 0, ctime: 0, created_at: 0, what })
+    Entry::Node(Box::new(NodeEntry { id, mode: 0, uid: 0, gid: 0, mtime: 0, ctime: 0, created_at: 0, what }))
 }
 
 fn file(id: u64, object: u128) -> Entry {
     node(
         id,
-        What::File(FileEntry {
+        What::File(Box::new(FileEntry {
             content: Content::Plain,
             objects: vec![ObjectId(object)],
             tensor: None,
@@ -125,7 +125,7 @@ fn file(id: u64, object: u128) -> Entry {
             digests: None,
             error: None,
             why: String::new(),
-        }),
+        })),
     )
 }
 

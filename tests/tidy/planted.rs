@@ -49,7 +49,7 @@ fn uses_go_downwards_only() {
 #[test]
 fn siblings_and_the_root_are_not_below() {
     assert_one("src/codec/mod.rs", "use crate::format::Header;", 2, "siblings");
-    assert_one("src/control/mod.rs", "use crate::namespace::Node;", 2, "siblings");
+    assert_none("src/control/mod.rs", "use crate::namespace::Node;");
     assert_one("src/store/mod.rs", "use crate::Store;", 2, "the crate's root");
 }
 
@@ -98,7 +98,7 @@ fn error_numbers_stand_in_one_file_only() {
     assert_one("src/store/mod.rs", "const A: i32 = libc::EIO;", 2, "`EIO`");
     assert_one("src/store/mod.rs", "use libc::{c_int, ENOSPC};", 2, "`ENOSPC`");
     assert_one("src/fs/adapter.rs", "fn f(r: Reply) { r.error(Errno::ENOENT) }", 2, ERRNO_FILE);
-    assert_one("src/store/lock.rs", "const A: Errno = rustix::io::Errno::WOULDBLOCK;", 2, "`WOULDBLOCK`");
+    assert_none("src/store/lock.rs", "const A: Errno = rustix::io::Errno::WOULDBLOCK;");
 }
 
 #[test]

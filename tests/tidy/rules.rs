@@ -12,9 +12,9 @@ const LAYERS: &[(&str, u8)] = &[
     ("stream", 3),
     ("ingest", 4),
     ("namespace", 5),
-    ("control", 5),
-    ("fs", 6),
-    ("cli", 7),
+    ("control", 6),
+    ("fs", 7),
+    ("cli", 8),
 ];
 
 /// Crates that one place wraps: the crate, the path prefixes that may name it, what others do instead.
@@ -129,11 +129,12 @@ pub fn foreign_names(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// `EIO`, and rustix's `Errno::IO`; not EPOLLIN, not `EFD_CLOEXEC`, not a function.
+/// `libc::EIO` and `Errno::EIO`; not rustix's `Errno::IO`, which is what the operating
+/// system said and no answer to a program; not EPOLLIN, not `EFD_CLOEXEC`, not a function.
 fn is_error_number(code: &str, at: usize, name: &str) -> bool {
     let upper = !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit());
-    let of_errno_type = code[..at].trim_end().ends_with("Errno::");
-    upper && (of_errno_type || (name.starts_with('E') && !name.starts_with("EPOLL")))
+    let of_rustix = code[..at].trim_end().ends_with("rustix::io::Errno::");
+    upper && !of_rustix && name.starts_with('E') && !name.starts_with("EPOLL")
 }
 
 /// Each module says what it is, in a file that one can read in one sitting.

@@ -1,0 +1,242 @@
+//! The catalog: what names, nodes and objects a collection has. Each entry is the
+//! payload of a Catalog record; its kind and version stand in the record.
+//!
+//! Integers are little-endian; a text or a list is its length, u32, and its bytes or
+//! items; an optional value is a byte, 0 or 1, and the value after a 1.
+//!
+//! | kind | payload of version 1 |
+//! |---|---|
+//! | 1 Collection | number u32, created_at u64 (s) |
+//! | 2 Object | object_id u128, tensor_id u128 at creation, seed_id u128, creation u64, dtype u8, bytes u64, block_bytes u32, home: optional (data file u64, offset u64) |
+//! | 3 Node | node u64, mode u32, uid u32, gid u32, mtime i64 (ns), ctime i64 (ns), created_at u64 (s), what u8, then by what: 0 directory: nothing; 1 symlink: target text; 2 file: see below |
+//! | 4 Node removed | node u64 |
+//! | 5 Name | parent node u64, entry u64, name text, node u64 |
+//! | 6 Name removed | parent node u64, name text |
+//! | 7 Setting | node u64, key text, value: optional text |
+//!
+//! A file: content u8 (0 plain, 1 tensor, 2 safetensors, 3 npy, 4 part of a
+//! container), objects: list of u128, tensor: optional (own name text, dtype u8, shape:
+//! list of u64, parent tensor_id u128), container: optional node
+//! u64, digests: optional (sha256 32 bytes, blake3 32 bytes), error: optional
+//! (maximum f32, sum of squares f64, elements u64), why text.
+//!
+//! An entry of an unknown kind or a newer version is refused: `Unsupported`.
+
+mod wire;
+
+use crate::model::{Dtype, EntryId, ObjectId, SeedId, Shape, TensorId};
+
+/// The version of every kind of entry that this program writes.
+pub const ENTRY_VERSION: u8 = 1;
+/// A name in a directory has at most this many bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// A block has at most this many bytes: what a reader must hold of one at a time.
+pub const BLOCK_BYTES_MAX: u32 = 128 << 10;
+
+/// One entry of the catalog.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Entry {
+    /// What the collection itself is.
+    Collection {
+        /// Its number in the store: the upper part of its inode numbers.
+        number: u32,
+        /// When it was made, in seconds since 1970.
+        created_at: u64,
+    },
+    /// Something that blocks are keyed by.
+    Object(ObjectEntry),
+    /// A file, a directory or a symbolic link, without its name.
+    Node(Box<NodeEntry>),
+    /// The node is gone.
+    NodeRemoved(EntryId),
+    /// A name in a directory.
+    Name {
+        /// The directory.
+        parent: EntryId,
+        /// The name's own number: its place in listings.
+        entry: EntryId,
+        /// The name, as it is shown.
+        name: Vec<u8>,
+        /// What it leads to.
+        node: EntryId,
+    },
+    /// The name is gone.
+    NameRemoved {
+        /// The directory.
+        parent: EntryId,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// A setting of a node; without a value it is inherited again.
+    Setting {
+        /// The node.
+        node: EntryId,
+        /// Its name, as in the attributes.
+        key: String,
+        /// Its value.
+        value: Option<String>,
+    },
+}
+
+/// Something that blocks are keyed by: a shard of a tensor, or a stretch of other bytes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ObjectEntry {
+    /// Its identity.
+    pub id: ObjectId,
+    /// The tensor that it was created for.
+    pub tensor: TensorId,
+    /// Its place among the shards.
+    pub seed: SeedId,
+    /// The number that tells it from others of the same tensor and seed.
+    pub creation: u64,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Logical bytes.
+    pub bytes: u64,
+    /// Logical bytes of every block but the last.
+    pub block_bytes: u32,
+    /// Where its exact bytes lie: a data file and an offset in it.
+    pub home: Option<Home>,
+}
+
+/// A place in a data file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Home {
+    /// The number that names the data file.
+    pub file: u64,
+    /// Byte offset.
+    pub offset: u64,
+}
+
+/// A file, a directory or a symbolic link.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NodeEntry {
+    /// Its number in the collection: the lower part of its inode number.
+    pub id: EntryId,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// When its bytes changed, in nanoseconds since 1970.
+    pub mtime: i64,
+    /// When anything of it changed, in nanoseconds since 1970.
+    pub ctime: i64,
+    /// When it was made, in seconds since 1970.
+    pub created_at: u64,
+    /// What it is.
+    pub what: What,
+}
+
+/// What a node is.
+#[derive(Clone, PartialEq, Debug)]
+pub enum What {
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink(Vec<u8>),
+    /// A file.
+    File(Box<FileEntry>),
+}
+
+/// What a file's bytes are.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FileEntry {
+    /// The kind of its content.
+    pub content: Content,
+    /// Its bytes are those of these objects, one after the other.
+    pub objects: Vec<ObjectId>,
+    /// What it is as a tensor.
+    pub tensor: Option<TensorEntry>,
+    /// The container that it is a part of.
+    pub container: Option<EntryId>,
+    /// Digests of the bytes that came in.
+    pub digests: Option<Digests>,
+    /// How far it is from what was encoded.
+    pub error: Option<Measured>,
+    /// The last refusal or surprise.
+    pub why: String,
+}
+
+/// The kind of a file's content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// Bytes.
+    Plain,
+    /// A tensor that is a file of its own.
+    Tensor,
+    /// A container of safetensors.
+    Safetensors,
+    /// A NumPy array file.
+    Npy,
+    /// A tensor inside a container.
+    Part,
+}
+
+/// What a file is as a tensor.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TensorEntry {
+    /// Its own name, unescaped.
+    pub name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Shape.
+    pub shape: Shape,
+    /// The lineage parent, zero for none.
+    pub parent: TensorId,
+}
+
+/// Digests of the bytes that came in whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Digests {
+    /// SHA-256.
+    pub sha256: [u8; 32],
+    /// BLAKE3.
+    pub blake3: [u8; 32],
+}
+
+/// Differences between what is read and what was encoded.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Measured {
+    /// The largest.
+    pub maximum: f32,
+    /// The sum of their squares.
+    pub squares: f64,
+    /// The number of elements compared.
+    pub elements: u64,
+}
+
+impl Measured {
+    /// The root of the mean square.
+    pub fn rms(&self) -> f64 {
+        (self.squares / (self.elements.max(1)) as f64).sqrt()
+    }
+
+    /// Adds what was measured elsewhere.
+    pub fn add(&mut self, other: Measured) {
+        self.maximum = self.maximum.max(other.maximum);
+        self.squares += other.squares;
+        self.elements += other.elements;
+    }
+}
+
+impl Content {
+    pub(super) const ALL: [Content; 5] =
+        [Content::Plain, Content::Tensor, Content::Safetensors, Content::Npy, Content::Part];
+
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Content::Plain => 0,
+            Content::Tensor => 1,
+            Content::Safetensors => 2,
+            Content::Npy => 3,
+            Content::Part => 4,
+        }
+    }
+
+    /// Whether its tensors appear beside it as files.
+    pub fn is_container(self) -> bool {
+        matches!(self, Content::Safetensors | Content::Npy)
+    }
+}

@@ -1,0 +1,46 @@
+//! The names in one directory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::model::EntryId;
+
+/// The names in one directory.
+#[derive(Clone, Debug, Default)]
+pub struct Directory {
+    by_name: HashMap<Arc<[u8]>, EntryId>,
+    by_entry: BTreeMap<EntryId, (Arc<[u8]>, EntryId)>,
+}
+
+impl Directory {
+    /// The node of `name`.
+    pub fn get(&self, name: &[u8]) -> Option<EntryId> {
+        let entry = self.by_name.get(name)?;
+        self.by_entry.get(entry).map(|(_, node)| *node)
+    }
+
+    /// The names after `entry`, in the order in which they were made: entry, name, node.
+    pub fn after(&self, entry: EntryId) -> impl Iterator<Item = (EntryId, &Arc<[u8]>, EntryId)> {
+        let later = (std::ops::Bound::Excluded(entry), std::ops::Bound::Unbounded);
+        self.by_entry.range(later).map(|(entry, (name, node))| (*entry, name, *node))
+    }
+
+    /// Whether it has no names.
+    pub fn is_empty(&self) -> bool {
+        self.by_entry.is_empty()
+    }
+
+    /// Puts in a name; the node that had it.
+    pub(super) fn insert(&mut self, name: Arc<[u8]>, entry: EntryId, node: EntryId) -> Option<EntryId> {
+        let replaced = self.remove(&name);
+        self.by_name.insert(name.clone(), entry);
+        self.by_entry.insert(entry, (name, node));
+        replaced
+    }
+
+    /// Takes out a name; its node.
+    pub(super) fn remove(&mut self, name: &[u8]) -> Option<EntryId> {
+        let entry = self.by_name.remove(name)?;
+        self.by_entry.remove(&entry).map(|(_, node)| node)
+    }
+}
