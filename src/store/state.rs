@@ -78,6 +78,10 @@ pub struct State {
     links: HashMap<EntryId, Vec<Link>>,
     settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: HashMap<ObjectId, Arc<Object>>,
+    /// How many objects each data file is the home of.
+    homes: HashMap<u64, u32>,
+    /// Objects that were deleted, until somebody asks.
+    dropped: Vec<Arc<Object>>,
     last_entry: u64,
 }
 
@@ -154,6 +158,16 @@ impl State {
         self.objects.values()
     }
 
+    /// Whether objects have their home in a data file.
+    pub fn is_home(&self, file: u64) -> bool {
+        self.homes.contains_key(&file)
+    }
+
+    /// The objects that were deleted since the last call; readers may still have them.
+    pub fn take_dropped(&mut self) -> Vec<Arc<Object>> {
+        std::mem::take(&mut self.dropped)
+    }
+
     /// The node of the tensor that an object of a container belongs to.
     pub fn part_of(&self, object: ObjectId) -> Option<EntryId> {
         self.parts.get(&object).copied()
@@ -188,6 +202,10 @@ impl State {
                 let cut = Cut { bytes: entry.bytes, block_bytes: entry.block_bytes };
                 let blocks = RwLock::default();
                 let checked = Checked::none(cut.blocks());
+                self.drop_object(entry.id);
+                if let Some(home) = entry.home {
+                    *self.homes.entry(home.file).or_default() += 1;
+                }
                 self.objects
                     .insert(entry.id, Arc::new(Object { entry, blocks, checked, stored: AtomicU64::new(0) }));
             }
@@ -292,7 +310,7 @@ impl State {
                 Ok(())
             }
             Record::Delete { object } => {
-                self.objects.remove(&object);
+                self.drop_object(object);
                 self.parts.remove(&object);
                 Ok(())
             }
@@ -370,6 +388,19 @@ impl State {
         self.objects
             .get(&id)
             .ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))
+    }
+
+    fn drop_object(&mut self, id: ObjectId) {
+        let Some(object) = self.objects.remove(&id) else { return };
+        if let Some(home) = object.home()
+            && let Some(count) = self.homes.get_mut(&home.file)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.homes.remove(&home.file);
+            }
+        }
+        self.dropped.push(object);
     }
 
     fn unlink(&mut self, node: EntryId, parent: EntryId, name: &[u8]) {
