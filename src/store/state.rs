@@ -290,7 +290,8 @@ impl State {
                 };
                 let end = u64::from(block) + run.checksums.len() as u64;
                 let cut = found.cut();
-                if end > u64::from(cut.blocks()) || !lies_in_a_file(run.offset, cut.bytes) {
+                let is_inside = u64::from(block) < end && end <= u64::from(cut.blocks());
+                if !is_inside || !lies_in_a_file(run.offset, cut.bytes) {
                     return Err(Error::corrupt(format!("a run of object {object} ends at block {end}")));
                 }
                 if found.entry.home.is_none() {
