@@ -42,6 +42,8 @@ pub struct Collection {
     pub(super) data: Mutex<HashMap<u64, Weak<dyn File>>>,
     pub(super) access: Access,
     damage: Option<Damage>,
+    /// Held while payloads are made durable. Taken before `writer`.
+    syncing: Mutex<()>,
     /// Set once, when a sync has failed.
     poisoned: OnceLock<String>,
     events: Vec<String>,
@@ -54,6 +56,8 @@ pub(super) struct Writer {
     pub slots: [Option<Slots>; TIER_FILES],
     /// The number of the next data file, once one was made; 0 before.
     pub next_data: u64,
+    /// Deleted objects that readers may still have: what they lie in is not free.
+    pub dropped: Vec<Arc<Object>>,
 }
 
 /// Files that were written and must be durable before a batch that names them.
@@ -143,7 +147,12 @@ impl Collection {
             // taken for a later one.
             let cut = file.set_len(end.bytes).and_then(|()| file.sync_data());
             cut.map_err(|error| Error::io(format!("cutting {log_path}"), error))?;
-            Some(Writer { log: Log::resume(file, end), slots: Default::default(), next_data: 0 })
+            Some(Writer {
+                log: Log::resume(file, end),
+                slots: Default::default(),
+                next_data: 0,
+                dropped: Vec::new(),
+            })
         } else {
             None
         };
@@ -157,6 +166,7 @@ impl Collection {
             data: Mutex::default(),
             access,
             damage,
+            syncing: Mutex::new(()),
             poisoned: OnceLock::new(),
             events,
             log_bytes: end.bytes,
@@ -207,7 +217,7 @@ impl Collection {
         touched: Touched,
         fill: impl FnOnce(&mut Batch, &State) -> Result<()>,
     ) -> Result<()> {
-        self.sync(&touched).map_err(|error| self.poison(error))?;
+        self.sync(&touched)?;
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         let mut batch = writer.log.begin();
@@ -219,6 +229,14 @@ impl Collection {
         if let Err(error) = writer.log.commit(&batch) {
             return Err(if writer.log.is_whole() { error } else { self.poison(error) });
         }
+        // What is durable and not taken in would be another state than the log's.
+        self.take_in(batch).map_err(|error| self.poison(error))?;
+        writer.dropped.append(&mut self.state.write().take_dropped());
+        self.reclaim(writer);
+        Ok(())
+    }
+
+    fn take_in(&self, batch: Batch) -> Result<()> {
         let mut state = self.state.write();
         let mut places = u64::MAX;
         for added in batch.into_records() {
@@ -233,17 +251,27 @@ impl Collection {
         Ok(())
     }
 
+    /// Makes files durable, one caller after the other: of two that have the same file,
+    /// only the first is told of a failure.
     fn sync(&self, touched: &Touched) -> Result<()> {
+        let _one = self.syncing.lock();
+        if let Some(reason) = self.poisoned() {
+            return Err(self.read_only(reason));
+        }
+        let failed = |place: &str, error| self.poison(Error::io(format!("syncing {place}"), error));
         for file in &touched.files {
-            file.sync_data().map_err(|error| Error::io(format!("syncing {}", self.path()), error))?;
+            file.sync_data().map_err(|error| failed(&self.path(), error))?;
         }
         if !touched.files.is_empty() {
             for directory in [format!("{}/data", self.path()), self.path()] {
-                let synced = self.disk.sync_directory(&directory);
-                synced.map_err(|error| Error::io(format!("syncing {directory}"), error))?;
+                self.disk.sync_directory(&directory).map_err(|error| failed(&directory, error))?;
             }
         }
         Ok(())
+    }
+
+    fn read_only(&self, reason: &str) -> Error {
+        Error::new(ErrorKind::ReadOnly, format!("{} takes no writes: {reason}", self.path()))
     }
 
     /// After a failed sync nobody knows what is on the disk, and asking again would say
@@ -263,8 +291,7 @@ impl Collection {
     /// What writes, or why nothing does.
     pub(super) fn writable<'a>(&self, writer: &'a mut Option<Writer>) -> Result<&'a mut Writer> {
         if let Some(reason) = self.poisoned() {
-            let text = format!("{} takes no writes: {reason}", self.path());
-            return Err(Error::new(ErrorKind::ReadOnly, text));
+            return Err(self.read_only(reason));
         }
         writer.as_mut().ok_or_else(|| match &self.damage {
             Some(damage) => Error::new(

@@ -55,9 +55,11 @@ impl Collection {
     pub fn create_data_file(&self) -> Result<(u64, Arc<dyn File>)> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
+        self.reclaim(writer);
         if writer.next_data == 0 {
             let state = self.state.read();
-            let last = state.objects().filter_map(|object| object.home()).map(|home| home.file).max();
+            let objects = state.objects().chain(&writer.dropped);
+            let last = objects.filter_map(|object| object.home()).map(|home| home.file).max();
             writer.next_data = last.unwrap_or(0) + 1;
         }
         let id = writer.next_data;
@@ -83,9 +85,11 @@ impl Collection {
         let (file, start) = {
             let mut writer = self.writer.lock();
             let writer = self.writable(&mut writer)?;
+            self.reclaim(writer);
             let cell = writer.slots.get_mut(usize::from(number));
-            let slots =
-                cell.ok_or_else(|| Error::invalid("tier"))?.get_or_insert_with(|| self.space_of(number));
+            let slots = cell
+                .ok_or_else(|| Error::invalid("tier"))?
+                .get_or_insert_with(|| self.space_of(number, &writer.dropped));
             (self.tier_file_made(number, slots.end() == 0)?, slots.take(total))
         };
         let mut bytes = Vec::with_capacity(total as usize);

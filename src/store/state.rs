@@ -2,31 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
-
-use crate::format::catalog::{Entry, FileEntry, Home, NodeEntry, ObjectEntry, What};
-use crate::format::record::{Record, Stored};
-use crate::model::{EntryId, Error, ObjectId, Result, Tier};
-use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
+use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
+use crate::format::record::Record;
+use crate::model::{EntryId, Error, ObjectId, Result};
+use crate::store::blocks::{Block, Run};
 use crate::store::directory::Directory;
+pub use crate::store::object::Object;
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
-
-/// Something that blocks are keyed by, and where they are.
-#[derive(Debug)]
-pub struct Object {
-    /// What the catalog says of it.
-    pub entry: ObjectEntry,
-    /// Its blocks. Held for a look-up or a change only, never across input or output.
-    pub blocks: RwLock<Blocks>,
-    /// Which of them have been checked.
-    pub checked: Checked,
-    /// Bytes of all payloads.
-    stored: AtomicU64,
-}
 
 /// A file, a directory or a symbolic link, without its name.
 #[derive(Debug)]
@@ -47,23 +32,6 @@ impl Node {
     }
 }
 
-impl Object {
-    /// Where its blocks begin and end.
-    pub fn cut(&self) -> Cut {
-        Cut { bytes: self.entry.bytes, block_bytes: self.entry.block_bytes }
-    }
-
-    /// Bytes of all its payloads.
-    pub fn stored(&self) -> u64 {
-        self.stored.load(Ordering::Relaxed)
-    }
-
-    /// Its data file, if it has one.
-    pub fn home(&self) -> Option<Home> {
-        self.entry.home
-    }
-}
-
 /// A name of a node: the directory and the name.
 pub type Link = (EntryId, Arc<[u8]>);
 
@@ -78,6 +46,10 @@ pub struct State {
     links: HashMap<EntryId, Vec<Link>>,
     settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: HashMap<ObjectId, Arc<Object>>,
+    /// How many objects each data file is the home of.
+    homes: HashMap<u64, u32>,
+    /// Objects that were deleted, until somebody asks.
+    dropped: Vec<Arc<Object>>,
     last_entry: u64,
 }
 
@@ -154,6 +126,16 @@ impl State {
         self.objects.values()
     }
 
+    /// Whether objects have their home in a data file.
+    pub fn is_home(&self, file: u64) -> bool {
+        self.homes.contains_key(&file)
+    }
+
+    /// The objects that were deleted since the last call; readers may still have them.
+    pub fn take_dropped(&mut self) -> Vec<Arc<Object>> {
+        std::mem::take(&mut self.dropped)
+    }
+
     /// The node of the tensor that an object of a container belongs to.
     pub fn part_of(&self, object: ObjectId) -> Option<EntryId> {
         self.parts.get(&object).copied()
@@ -185,11 +167,11 @@ impl State {
                 self.created_at = created_at;
             }
             Entry::Object(entry) => {
-                let cut = Cut { bytes: entry.bytes, block_bytes: entry.block_bytes };
-                let blocks = RwLock::default();
-                let checked = Checked::none(cut.blocks());
-                self.objects
-                    .insert(entry.id, Arc::new(Object { entry, blocks, checked, stored: AtomicU64::new(0) }));
+                self.drop_object(entry.id);
+                if let Some(home) = entry.home {
+                    *self.homes.entry(home.file).or_default() += 1;
+                }
+                self.objects.insert(entry.id, Arc::new(Object::new(entry)));
             }
             Entry::Node(node) => {
                 self.last_entry = self.last_entry.max(node.id.0);
@@ -256,43 +238,22 @@ impl State {
         places: &mut u64,
     ) -> Result<()> {
         match *record {
-            Record::Create { object, block, stored, created_at, .. } => {
-                self.set(object, block, stored, sequence, created_at, places)
-            }
-            Record::Migrate { object, block, stored, migrated_at, .. } => {
-                self.set(object, block, stored, sequence, migrated_at, places)
+            Record::Create { object, block, stored, created_at: since, .. }
+            | Record::Migrate { object, block, stored, migrated_at: since, .. } => {
+                let found = Block { epoch: sequence, stored, since: since as u32 };
+                self.known(object)?.set(block, found, places)
             }
             Record::CreateRun { object, block, stored, created_at, .. } => {
-                let found = self.known(object)?;
                 let run = Run {
                     epoch: sequence,
                     offset: stored.offset,
                     since: created_at as u32,
                     checksums: checksums.into_boxed_slice(),
                 };
-                let end = u64::from(block) + run.checksums.len() as u64;
-                let cut = found.cut();
-                if end > u64::from(cut.blocks()) || !lies_in_a_file(run.offset, cut.bytes) {
-                    return Err(Error::corrupt(format!("a run of object {object} ends at block {end}")));
-                }
-                if found.entry.home.is_none() {
-                    return Err(Error::corrupt(format!("a run of object {object} lies in no data file")));
-                }
-                let bytes = (cut.start(end as u32).min(cut.bytes)) - cut.start(block);
-                let mut blocks = found.blocks.write();
-                let before: u64 = match *blocks {
-                    Blocks::Unknown => 0,
-                    _ => (block..end as u32)
-                        .filter_map(|index| blocks.get(index, cut))
-                        .map(|block| u64::from(block.stored.len))
-                        .sum(),
-                };
-                blocks.set_run(block, run, cut, places)?;
-                found.stored.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
-                Ok(())
+                self.known(object)?.set_run(block, run, places)
             }
             Record::Delete { object } => {
-                self.objects.remove(&object);
+                self.drop_object(object);
                 self.parts.remove(&object);
                 Ok(())
             }
@@ -301,49 +262,6 @@ impl State {
             }
             Record::Catalog { .. } | Record::Commit { .. } | Record::Header { .. } => Ok(()),
         }
-    }
-
-    fn set(
-        &self,
-        id: ObjectId,
-        index: u32,
-        stored: Stored,
-        sequence: u64,
-        since: u64,
-        places: &mut u64,
-    ) -> Result<()> {
-        let object = self.known(id)?;
-        let cut = object.cut();
-        let logical = cut.len(index);
-        let expected = match stored.tier {
-            Tier::Absent => 0,
-            Tier::Exact => logical,
-            tier => {
-                let width = object.entry.dtype.bytes() as usize;
-                if !object.entry.dtype.is_quantizable() || !logical.is_multiple_of(width) {
-                    let dtype = object.entry.dtype;
-                    return Err(Error::corrupt(format!(
-                        "block {index} of object {id}, {logical} bytes of {dtype}, in tier {tier}"
-                    )));
-                }
-                crate::codec::payload_len(tier, logical / width).unwrap_or(usize::MAX)
-            }
-        };
-        if stored.len as usize != expected || !lies_in_a_file(stored.offset, u64::from(stored.len)) {
-            return Err(Error::corrupt(format!(
-                "block {index} of object {id} is {} bytes in tier {} where {expected} should be",
-                stored.len, stored.tier
-            )));
-        }
-        if stored.in_data && object.entry.home.is_none() {
-            return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
-        }
-        let block = Block { epoch: sequence, stored, since: since as u32 };
-        let mut blocks = object.blocks.write();
-        let before = blocks.get(index, cut).map_or(0, |block| block.stored.len);
-        blocks.set(index, block, cut, places)?;
-        object.stored.fetch_add(u64::from(stored.len).wrapping_sub(u64::from(before)), Ordering::Relaxed);
-        Ok(())
     }
 
     /// Logical bytes of a file. Its objects stand in the log before it.
@@ -372,16 +290,24 @@ impl State {
             .ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))
     }
 
+    fn drop_object(&mut self, id: ObjectId) {
+        let Some(object) = self.objects.remove(&id) else { return };
+        if let Some(home) = object.home()
+            && let Some(count) = self.homes.get_mut(&home.file)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.homes.remove(&home.file);
+            }
+        }
+        self.dropped.push(object);
+    }
+
     fn unlink(&mut self, node: EntryId, parent: EntryId, name: &[u8]) {
         if let Some(links) = self.links.get_mut(&node) {
             links.retain(|(of, called)| *of != parent || called.as_ref() != name);
         }
     }
-}
-
-/// Whether a file can have so many bytes from `offset` on.
-fn lies_in_a_file(offset: u64, bytes: u64) -> bool {
-    offset.checked_add(bytes).is_some_and(|end| end <= i64::MAX as u64)
 }
 
 fn no_directory(id: EntryId) -> Error {
