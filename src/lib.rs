@@ -4,7 +4,7 @@
 //! them as files. The modules form layers, lowest first; imports go downwards only
 //! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
 //!
-//! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `namespace`
+//! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `edit` < `namespace`
 //! < `control` < `fs` < `cli`.
 
 #[deny(clippy::indexing_slicing)]
@@ -21,6 +21,9 @@ pub mod stream;
 
 #[deny(clippy::indexing_slicing)]
 pub mod ingest;
+
+#[deny(clippy::indexing_slicing)]
+pub mod edit;
 
 #[deny(clippy::indexing_slicing)]
 pub mod namespace;

@@ -29,6 +29,7 @@ pub(super) fn errno(error: &Error) -> Errno {
         ErrorKind::Absent => Errno::from_i32(libc::ENODATA),
         ErrorKind::ReadOnly => Errno::EROFS,
         ErrorKind::Full => Errno::ENOSPC,
+        ErrorKind::TooLarge => Errno::EFBIG,
         ErrorKind::Quota => Errno::from_i32(libc::EDQUOT),
         ErrorKind::Interrupted => Errno::EINTR,
     }

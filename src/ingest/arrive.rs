@@ -6,6 +6,7 @@ use crate::format::catalog::{Content, Home};
 use crate::ingest::cut::Blocking;
 use crate::ingest::recognize::{Part, Recognized, recognize};
 use crate::ingest::take::{PACKED_BYTES_MAX, Taken, TakenBlocks, TakenObject, take};
+use crate::ingest::unnamed::Unnamed;
 use crate::ingest::{Options, Silent, publish};
 use crate::model::{Dtype, EntryId, Error, Result};
 use crate::store::Collection;
@@ -52,19 +53,21 @@ pub fn arrive(
         Ok(recognized) => (recognized, String::new()),
         Err(error) => (plain(source)?, format!("kept as a plain file: {error}")),
     };
+    let mut unnamed = Unnamed::new(collection);
     let (taken, kept) = match &bytes {
         Bytes::DataFile { number, file } if recognized.bytes > PACKED_BYTES_MAX => {
             (cut_in_place(*number, file, &recognized)?, Kept::InPlace)
         }
         _ => {
             let options = Options::default();
-            let mut taken = take(collection, source, &recognized, &|_| None, &options, &Silent)?;
+            let mut taken =
+                take(&mut unnamed, collection, source, &recognized, &|_| None, &options, &Silent)?;
             // Small files are many: their digests are made when somebody asks.
             taken.digests = None;
             (taken, Kept::Copied)
         }
     };
-    publish::publish_over(collection, node, mtime, recognized, taken, why)?;
+    publish::publish_over(unnamed, collection, node, mtime, recognized, taken, why)?;
     Ok(kept)
 }
 

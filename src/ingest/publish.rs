@@ -10,7 +10,11 @@ use crate::ingest::Origin;
 use crate::ingest::names::Names;
 use crate::ingest::recognize::{PartTensor, Recognized};
 use crate::ingest::take::{Taken, TakenBlocks, TakenObject};
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId, Tier, escape_component, escape_tensor_path};
+use crate::ingest::unnamed::Unnamed;
+use crate::model::{
+    EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId, Tier, escape_component,
+    escape_tensor_path,
+};
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_seconds};
 use crate::store::log::Batch;
@@ -45,14 +49,16 @@ impl Target {
 /// Names a new file, whose place may be another's so far; the number of tensors that have
 /// names now.
 pub(super) fn publish(
+    mut unnamed: Unnamed<'_>,
     collection: &Arc<Collection>,
     target: &Target,
     origin: &Origin,
     recognized: Recognized,
     mut taken: Taken,
 ) -> Result<u64> {
-    let file = Arrived::new(collection, &target.directory_path(), &target.path(), recognized, &mut taken)?;
-    collection.commit(std::mem::take(&mut taken.touched), |batch, state| {
+    let directory = target.directory_path();
+    let file = Arrived::new(&mut unnamed, collection, &directory, &target.path(), recognized, &mut taken)?;
+    let named = collection.commit(std::mem::take(&mut taken.touched), |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
         let file_name = file_name(&target.name, file.identity(&target.path()));
@@ -62,12 +68,15 @@ pub(super) fn publish(
         names.name(parent, &file_name, node);
         names.finish();
         Ok(named)
-    })
+    })?;
+    unnamed.named();
+    Ok(named)
 }
 
 /// Gives a file that is there other bytes, and its tensors their names. `Gone` where the
 /// file has no name any more. `why` is what the file says of it.
 pub(super) fn publish_over(
+    mut unnamed: Unnamed<'_>,
     collection: &Arc<Collection>,
     node: EntryId,
     mtime: i64,
@@ -77,7 +86,7 @@ pub(super) fn publish_over(
 ) -> Result<()> {
     let path = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
-    let file = Arrived::new(collection, &directory, &path, recognized, &mut taken)?;
+    let file = Arrived::new(&mut unnamed, collection, &directory, &path, recognized, &mut taken)?;
     collection.record(std::mem::take(&mut taken.touched), |batch, state| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
         let before = state.node(node).ok_or_else(gone)?;
@@ -90,7 +99,9 @@ pub(super) fn publish_over(
         file.name(&mut names, *parent, node, why)?;
         names.finish();
         Ok(())
-    })
+    })?;
+    unnamed.named();
+    Ok(())
 }
 
 /// A file whose objects are in the log, and its name not yet.
@@ -106,6 +117,7 @@ struct Arrived<'a> {
 
 impl<'a> Arrived<'a> {
     fn new(
+        unnamed: &mut Unnamed<'_>,
         collection: &'a Arc<Collection>,
         directory: &str,
         path: &str,
@@ -126,12 +138,13 @@ impl<'a> Arrived<'a> {
             .iter()
             .zip(&arrived.tensors)
             .map(|(object, tensor)| {
-                let name = tensor.as_ref().map_or_else(|| path.to_owned(), |tensor| arrived.full(&tensor.name));
+                let name =
+                    tensor.as_ref().map_or_else(|| path.to_owned(), |tensor| arrived.full(&tensor.name));
                 let shape = tensor.as_ref().map_or_else(|| plain_shape(object.bytes), |tensor| tensor.shape);
                 Draft { object, tensor: arrived.identity(&name), seed: SeedId(0), shape }
             })
             .collect();
-        arrived.objects = objects(collection, &drafts)?;
+        arrived.objects = objects(unnamed, collection, &drafts)?;
         Ok(arrived)
     }
 
@@ -210,6 +223,7 @@ fn part_entry(
 
 /// Commits a tensor made of several files: its shards stand in the order given.
 pub(super) fn publish_shards(
+    mut unnamed: Unnamed<'_>,
     collection: &Arc<Collection>,
     target: &Target,
     origin: &Origin,
@@ -228,7 +242,7 @@ pub(super) fn publish_shards(
         drafts.push(Draft { object, tensor, seed: SeedId(place as u128 + 1), shape });
     }
     let bytes: u64 = drafts.iter().map(|draft| draft.object.bytes).sum();
-    let kept = objects(collection, &drafts)?;
+    let kept = objects(&mut unnamed, collection, &drafts)?;
     collection.commit(touched, |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
@@ -255,7 +269,9 @@ pub(super) fn publish_shards(
         names.name(parent, &file_name, node);
         names.finish();
         Ok(())
-    })
+    })?;
+    unnamed.named();
+    Ok(())
 }
 
 struct Draft<'a> {
@@ -270,7 +286,11 @@ fn plain_shape(bytes: u64) -> Shape {
 }
 
 /// Objects and their blocks, in batches of bounded size, without names.
-fn objects(collection: &Collection, drafts: &[Draft<'_>]) -> Result<Vec<ObjectId>> {
+fn objects(
+    unnamed: &mut Unnamed<'_>,
+    collection: &Collection,
+    drafts: &[Draft<'_>],
+) -> Result<Vec<ObjectId>> {
     let mut kept: Vec<ObjectId> = Vec::with_capacity(drafts.len());
     let mut place = 0;
     let mut block = 0;
@@ -282,6 +302,7 @@ fn objects(collection: &Collection, drafts: &[Draft<'_>]) -> Result<Vec<ObjectId
                     None => {
                         let id = add_object(batch, draft);
                         kept.push(id);
+                        unnamed.object(id);
                         id
                     }
                 };

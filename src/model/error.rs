@@ -34,6 +34,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// No space is left in the store.
     Full,
+    /// A file would be larger than a file can be.
+    TooLarge,
     /// A tenant's or collection's allowance is used up.
     Quota,
     /// It stopped because it was told to.

@@ -219,11 +219,22 @@ impl Collection {
         self.log_bytes
     }
 
+    /// Whether writes are taken: `ReadOnly` says why not.
+    pub fn check_writable(&self) -> Result<()> {
+        match (self.poisoned(), &self.damage, self.access) {
+            (None, None, Access::Write) => Ok(()),
+            _ => self.writable(&mut self.writer.lock()).map(|_| ()),
+        }
+    }
+
+    fn read_only(&self, reason: &str) -> Error {
+        Error::new(ErrorKind::ReadOnly, format!("{} takes no writes: {reason}", self.path()))
+    }
+
     /// What writes, or why nothing does.
     pub(super) fn writable<'a>(&self, writer: &'a mut Option<Writer>) -> Result<&'a mut Writer> {
         if let Some(reason) = self.poisoned() {
-            let text = format!("{} takes no writes: {reason}", self.path());
-            return Err(Error::new(ErrorKind::ReadOnly, text));
+            return Err(self.read_only(reason));
         }
         writer.as_mut().ok_or_else(|| match &self.damage {
             Some(damage) => Error::new(

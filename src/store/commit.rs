@@ -101,7 +101,7 @@ impl Collection {
     }
 
     /// Gives back what no reader and no record needs any more.
-    fn reclaim(&self, writer: &mut Writer) {
+    pub(super) fn reclaim(&self, writer: &mut Writer) {
         if writer.freed.is_empty() {
             return;
         }
@@ -142,10 +142,7 @@ impl Collection {
         if self.state.read().has_home(home.file) {
             return;
         }
-        let path = self.data_path(home.file);
-        if let Err(error) = self.disk.remove_file(&path) {
-            log::warn!("removing {path}: {error}");
-        }
+        self.remove_data_file(home.file);
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::codec;
 use crate::format::catalog::{Home, ObjectEntry};
 use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
@@ -171,9 +172,21 @@ impl Object {
         gone
     }
 
-    /// Takes in a block that the log describes; the payload that it replaces.
+    /// Takes in a block that the log describes, `Corrupt` where it cannot be one of this
+    /// object's; the payload that it replaces. `places` is how many blocks may still be
+    /// given memory.
     pub(super) fn set(&self, index: u32, block: Block, places: &mut u64) -> Result<Option<Stored>> {
-        let cut = self.cut();
+        let (cut, stored, id) = (self.cut(), block.stored, self.entry.id);
+        let expected = self.payload_len(index, stored.tier)?;
+        if stored.len as usize != expected || !lies_in_a_file(stored.offset, u64::from(stored.len)) {
+            return Err(Error::corrupt(format!(
+                "block {index} of object {id} is {} bytes in tier {} where {expected} should be",
+                stored.len, stored.tier
+            )));
+        }
+        if stored.in_data && self.entry.home.is_none() {
+            return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
+        }
         let mut blocks = self.blocks.write();
         let before = blocks.get(index, cut).map(|block| block.stored);
         let was_dense = matches!(*blocks, Blocks::Dense(_));
@@ -193,8 +206,8 @@ impl Object {
     pub(super) fn set_run(&self, first: u32, run: Run, places: &mut u64) -> Result<Vec<Stored>> {
         let cut = self.cut();
         let end = u64::from(first) + run.checksums.len() as u64;
-        let fits = run.offset.checked_add(cut.bytes).is_some_and(|end| end <= i64::MAX as u64);
-        if end > u64::from(cut.blocks()) || !fits {
+        let is_inside = u64::from(first) < end && end <= u64::from(cut.blocks());
+        if !is_inside || !lies_in_a_file(run.offset, cut.bytes) {
             return Err(Error::corrupt(format!("a run of object {} ends at block {end}", self.entry.id)));
         }
         if self.entry.home.is_none() {
@@ -217,6 +230,23 @@ impl Object {
         Ok(before)
     }
 
+    /// Bytes of the payload of a block in a tier.
+    fn payload_len(&self, index: u32, tier: Tier) -> Result<usize> {
+        let (logical, dtype) = (self.cut().len(index), self.entry.dtype);
+        let width = dtype.bytes() as usize;
+        match tier {
+            Tier::Absent => Ok(0),
+            Tier::Exact => Ok(logical),
+            _ if !dtype.is_quantizable() || !logical.is_multiple_of(width) => {
+                let id = self.entry.id;
+                Err(Error::corrupt(format!(
+                    "block {index} of object {id}, {logical} bytes of {dtype}, in tier {tier}"
+                )))
+            }
+            _ => Ok(codec::payload_len(tier, logical / width).unwrap_or(usize::MAX)),
+        }
+    }
+
     /// The lengths of a run's blocks follow from the size.
     fn recount(&self, blocks: &Blocks, cut: Cut) {
         if let Blocks::Run(run) = blocks {
@@ -229,4 +259,9 @@ impl Object {
 /// A place for a block that is exact.
 pub(super) fn exact_at(offset: u64, in_data: bool) -> Stored {
     Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len: 0, in_data }
+}
+
+/// Whether a file can have so many bytes from `offset` on.
+fn lies_in_a_file(offset: u64, bytes: u64) -> bool {
+    offset.checked_add(bytes).is_some_and(|end| end <= i64::MAX as u64)
 }

@@ -6,6 +6,7 @@ use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::{Access, Touched};
 use crate::store::disk::{File, Open};
+use crate::store::object::Freed;
 use crate::store::slots::SLOT_ALIGN;
 
 impl Collection {
@@ -55,9 +56,15 @@ impl Collection {
     pub fn create_data_file(&self) -> Result<(u64, Arc<dyn File>)> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
+        self.reclaim(writer);
         if writer.next_data == 0 {
             let state = self.state.read();
-            let last = state.objects().filter_map(|object| object.home()).map(|home| home.file).max();
+            let kept = writer.freed.iter().filter_map(|(_, freed)| match freed {
+                Freed::Object(object) => Some(object),
+                Freed::Payload(_) => None,
+            });
+            let objects = state.objects().chain(kept);
+            let last = objects.filter_map(|object| object.home()).map(|home| home.file).max();
             writer.next_data = last.unwrap_or(0) + 1;
         }
         let id = writer.next_data;
@@ -83,9 +90,11 @@ impl Collection {
         let (file, start) = {
             let mut writer = self.writer.lock();
             let writer = self.writable(&mut writer)?;
+            self.reclaim(writer);
             let cell = writer.slots.get_mut(usize::from(number));
-            let slots =
-                cell.ok_or_else(|| Error::invalid("tier"))?.get_or_insert_with(|| self.space_of(number));
+            let slots = cell
+                .ok_or_else(|| Error::invalid("tier"))?
+                .get_or_insert_with(|| self.space_of(number, &writer.freed));
             (self.tier_file_made(number, slots.end() == 0)?, slots.take(total))
         };
         let mut bytes = Vec::with_capacity(total as usize);

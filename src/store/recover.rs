@@ -2,30 +2,42 @@
 
 use std::collections::HashSet;
 
-use crate::format::record::Record;
+use crate::format::record::{Record, Stored};
 use crate::model::{Error, ObjectId, Result};
 use crate::store::Collection;
+use crate::store::blocks::Blocks;
 use crate::store::collection::Touched;
+use crate::store::object::{Freed, Object};
 use crate::store::slots::Slots;
 
 impl Collection {
-    /// The free space of a tier file, from what the blocks say.
-    pub(super) fn space_of(&self, number: u8) -> Slots {
+    /// The free space of a tier file, from what the blocks say. What was freed and may
+    /// still be read counts as used.
+    pub(super) fn space_of(&self, number: u8, freed: &[(u64, Freed)]) -> Slots {
         let state = self.state.read();
-        let mut used = Vec::new();
-        for object in state.objects() {
-            let blocks = object.blocks.read();
-            let cut = object.cut();
-            if matches!(*blocks, crate::store::blocks::Blocks::Run(_)) {
-                continue;
+        let kept = freed.iter().filter_map(|(_, freed)| match freed {
+            Freed::Object(object) => Some(object),
+            Freed::Payload(_) => None,
+        });
+        let payloads = state.objects().chain(kept).flat_map(|object| payloads(object));
+        let single = freed.iter().filter_map(|(_, freed)| match freed {
+            Freed::Payload(stored) if !stored.in_data && stored.len > 0 => Some(place(stored)),
+            _ => None,
+        });
+        let used = payloads.chain(single).filter(|(tier, _, _)| *tier == number);
+        Slots::around(used.map(|(_, offset, len)| (offset, len)))
+    }
+
+    /// Removes a data file that no object has. One that cannot be removed now is found
+    /// when the collection is opened again.
+    pub fn remove_data_file(&self, id: u64) {
+        let path = self.data_path(id);
+        match self.disk.remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                log::warn!("removing {path}: {error}");
             }
-            for (_, block) in blocks.described(cut) {
-                if !block.stored.in_data && block.stored.tier.byte() == number {
-                    used.push((block.stored.offset, u64::from(block.stored.len)));
-                }
-            }
+            _ => {}
         }
-        Slots::around(used.into_iter())
     }
 
     /// Gives back what an interrupted import has left: objects that no file has, and
@@ -70,4 +82,19 @@ impl Collection {
         orphans.sort_unstable();
         orphans
     }
+}
+
+/// The payloads of an object in tier files: the file's number, offset and bytes.
+fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
+    let blocks = object.blocks.read();
+    if matches!(*blocks, Blocks::Run(_)) {
+        return Vec::new();
+    }
+    let stored = blocks.described(object.cut()).map(|(_, block)| block.stored);
+    let kept = stored.filter(|stored| !stored.in_data && stored.len > 0);
+    kept.map(|stored| place(&stored)).collect()
+}
+
+fn place(stored: &Stored) -> (u8, u64, u64) {
+    (stored.tier.byte(), stored.offset, u64::from(stored.len))
 }

@@ -98,6 +98,8 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
                         out.events.push(put_right(mended));
                     }
                     apply(&mut out, held.drain(..), &mut places)?;
+                    // Nobody reads yet: what was deleted is gone.
+                    out.state.freed.clear();
                     checksums.clear();
                     at += SLOT;
                     out.end = LogEnd { generation, bytes: at, batch, next_sequence: sequence + 1 };

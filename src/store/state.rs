@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
-use crate::format::record::{Record, Stored};
-use crate::model::{EntryId, Error, ObjectId, Result, Tier};
+use crate::format::record::Record;
+use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::blocks::{Block, Run};
 use crate::store::directory::Directory;
 use crate::store::object::{Freed, Object};
@@ -238,14 +238,15 @@ impl State {
         places: &mut u64,
     ) -> Result<()> {
         match *record {
-            Record::Create { object, block, stored, created_at, .. } => {
-                self.set(object, block, stored, sequence, created_at, places)
-            }
-            Record::Migrate { object, block, stored, migrated_at, .. } => {
-                self.set(object, block, stored, sequence, migrated_at, places)
+            Record::Create { object, block, stored, created_at: since, .. }
+            | Record::Migrate { object, block, stored, migrated_at: since, .. } => {
+                let found = Block { epoch: sequence, stored, since: since as u32 };
+                let replaced = self.known(object)?.set(block, found, places)?;
+                self.freed.extend(replaced.map(Freed::Payload));
+                Ok(())
             }
             Record::CreateRun { object, block, stored, created_at, .. } => {
-                let found = self.known(object)?.clone();
+                let found = self.known(object)?;
                 let run = Run { epoch: sequence, offset: stored.offset, since: created_at as u32, checksums };
                 let replaced = found.set_run(block, run, places)?;
                 self.freed.extend(replaced.into_iter().map(Freed::Payload));
@@ -266,47 +267,6 @@ impl State {
             }
             Record::Catalog { .. } | Record::Commit { .. } | Record::Header { .. } => Ok(()),
         }
-    }
-
-    fn set(
-        &mut self,
-        id: ObjectId,
-        index: u32,
-        stored: Stored,
-        sequence: u64,
-        since: u64,
-        places: &mut u64,
-    ) -> Result<()> {
-        let object = self.known(id)?.clone();
-        let cut = object.cut();
-        let logical = cut.len(index);
-        let expected = match stored.tier {
-            Tier::Absent => 0,
-            Tier::Exact => logical,
-            tier => {
-                let width = object.entry.dtype.bytes() as usize;
-                if !object.entry.dtype.is_quantizable() || !logical.is_multiple_of(width) {
-                    let dtype = object.entry.dtype;
-                    return Err(Error::corrupt(format!(
-                        "block {index} of object {id}, {logical} bytes of {dtype}, in tier {tier}"
-                    )));
-                }
-                crate::codec::payload_len(tier, logical / width).unwrap_or(usize::MAX)
-            }
-        };
-        if stored.len as usize != expected || !lies_in_a_file(stored.offset, u64::from(stored.len)) {
-            return Err(Error::corrupt(format!(
-                "block {index} of object {id} is {} bytes in tier {} where {expected} should be",
-                stored.len, stored.tier
-            )));
-        }
-        if stored.in_data && object.entry.home.is_none() {
-            return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
-        }
-        let block = Block { epoch: sequence, stored, since: since as u32 };
-        let replaced = object.set(index, block, places)?;
-        self.freed.extend(replaced.map(Freed::Payload));
-        Ok(())
     }
 
     /// Logical bytes of a file. Its objects stand in the log before it.
@@ -340,11 +300,6 @@ impl State {
             links.retain(|(of, called)| *of != parent || called.as_ref() != name);
         }
     }
-}
-
-/// Whether a file can have so many bytes from `offset` on.
-fn lies_in_a_file(offset: u64, bytes: u64) -> bool {
-    offset.checked_add(bytes).is_some_and(|end| end <= i64::MAX as u64)
 }
 
 fn no_directory(id: EntryId) -> Error {

@@ -312,7 +312,9 @@ impl Collection {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         let cell = writer.slots.get_mut(usize::from(number));
-        let slots = cell.ok_or_else(|| Error::invalid("tier"))?.get_or_insert_with(|| self.space_of(number));
+        let slots = cell
+            .ok_or_else(|| Error::invalid("tier"))?
+            .get_or_insert_with(|| self.space_of(number, &writer.freed));
         self.tier_file_made(number, slots.end() == 0)?;
         Ok(slots.take(len.next_multiple_of(SLOT_ALIGN)))
     }

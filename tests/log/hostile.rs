@@ -283,7 +283,7 @@ fn said() -> impl Strategy<Value = Said> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..Default::default() })]
 
     #[test]
     fn no_intact_log_makes_opening_or_reading_panic(
@@ -315,5 +315,18 @@ fn read_a_little(collection: &std::sync::Arc<tierfs::store::Collection>, node: E
             // Every outcome but a panic is right: the checksums are made up.
             drop(object.read(from, &mut out));
         }
+    }
+}
+
+#[test]
+fn a_run_of_no_blocks_or_past_the_last_is_damage() {
+    for (block, count) in [(0, 0), (2, 0), (1, 2), (u32::MAX, 1)] {
+        let (object_id, described) = (ObjectId(9), described());
+        let stored = Stored { in_data: true, ..exact(0, 0) };
+        let run = Record::CreateRun { object: object_id, block, described, stored, created_at: 0 };
+        let said = vec![Said::Entry(object(9, Dtype::U8, 5000, 4096)), Said::Run(run, vec![0; count])];
+        let world = world_of(&[root(), said]);
+        let collection = open(&world.disk(world.log()), Access::Read).unwrap();
+        assert!(collection.damage().is_some(), "{count} from block {block} on");
     }
 }

@@ -11,10 +11,11 @@ const LAYERS: &[(&str, u8)] = &[
     ("store", 2),
     ("stream", 3),
     ("ingest", 4),
-    ("namespace", 5),
-    ("control", 6),
-    ("fs", 7),
-    ("cli", 8),
+    ("edit", 5),
+    ("namespace", 6),
+    ("control", 7),
+    ("fs", 8),
+    ("cli", 9),
 ];
 
 /// Crates that one place wraps: the crate, the path prefixes that may name it, what others do instead.
