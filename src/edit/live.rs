@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::format::catalog::{Content, ObjectEntry};
+use crate::format::catalog::{Content, NodeEntry, ObjectEntry};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
 use crate::store::Collection;
@@ -20,6 +20,8 @@ pub struct Live {
     pub(super) collection: Arc<Collection>,
     pub(super) node: EntryId,
     pub(super) verify: Verify,
+    /// What the catalog said of it when it was opened.
+    entry: NodeEntry,
     /// Its bytes. Read by readers and by writes inside it, taken whole when its size or
     /// its parts change. Taken before every lock of the collection.
     pub(super) layout: RwLock<Layout>,
@@ -74,12 +76,15 @@ impl Layout {
 
 impl Live {
     fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Live> {
+        let entry = collection.state().node(node).map(|node| node.entry.clone());
+        let entry = entry.ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
         let objects = collection.objects_of(node)?;
         let objects = objects.iter().map(|object| OpenObject::open(collection, object, verify));
         Ok(Live {
             collection: collection.clone(),
             node,
             verify,
+            entry,
             layout: RwLock::new(Layout::of(objects.collect::<Result<_>>()?)?),
             changed: AtomicBool::new(false),
         })
@@ -93,6 +98,11 @@ impl Live {
     /// Its node.
     pub fn node(&self) -> EntryId {
         self.node
+    }
+
+    /// What the catalog said of it when it was opened.
+    pub fn entry(&self) -> &NodeEntry {
+        &self.entry
     }
 
     /// Bytes as they are read now.
@@ -222,7 +232,8 @@ impl Live {
         let content = state.node(self.node).and_then(|node| node.file()).map(|file| file.content);
         match content {
             Some(Content::Part) => {
-                let text = "a tensor of a container has the size that the container says; change the container";
+                let text =
+                    "a tensor of a container has the size that the container says; change the container";
                 Err(Error::new(ErrorKind::Denied, text))
             }
             _ => Ok(()),

@@ -11,7 +11,7 @@ mod settle;
 mod tree;
 
 pub use live::{Live, LiveTable};
-pub use tree::{Owner, SetAttr, Stamp};
+pub use tree::{SetAttr, create, link, make_directory, remove_directory, rename, set_attr, symlink, unlink};
 
 use crate::model::EntryId;
 

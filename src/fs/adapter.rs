@@ -7,59 +7,35 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use crate::control::{self, Cost};
+use crate::control;
+use crate::edit::SetAttr;
 use crate::fs::errno::{self, errno};
-use crate::fs::reply::{GENERATION, TTL, file_attr, file_type};
-use crate::fs::serve::{Adapter, READ, guarded, send_attribute};
+use crate::fs::kernel;
+use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds};
+use crate::fs::serve::{Adapter, Durable, READ, guarded};
 use crate::namespace::{Ino, Located};
 
-/// Requests that the kernel may have waiting without anybody waiting for them.
-const BACKGROUND_MAX: u16 = 96;
 const STAT_BLOCK_BYTES: u32 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
 
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            InitFlags::FUSE_MAX_PAGES,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-        ];
-        // What the kernel does not know is done without.
-        let known = config.capabilities();
-        for flag in wanted.into_iter().filter(|flag| known.contains(*flag)) {
-            config.add_capabilities(flag).map_err(|unknown| io::Error::other(format!("{unknown:?}")))?;
-        }
-        config
-            .set_max_background(BACKGROUND_MAX)
-            .map_err(|most| io::Error::other(format!("at most {most}")))?;
-        Ok(())
+        kernel::ask(config)
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        guarded("lookup", || match self.entry(parent, name) {
-            Ok(attr) => reply.entry(&TTL, &file_attr(&attr), GENERATION),
-            Err(error) => reply.error(self.failed("lookup", &error)),
+        guarded("lookup", || {
+            self.entry("lookup", reply, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
         });
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        guarded("getattr", || match self.located(ino) {
-            Ok((ino, located)) => reply.attr(&TTL, &file_attr(&self.namespace.attr(ino, &located))),
-            Err(error) => reply.error(self.failed("getattr", &error)),
-        });
+        guarded("getattr", || self.stat("getattr", reply, ino));
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
@@ -70,14 +46,9 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        guarded("open", || {
-            if flags.acc_mode() != OpenAccMode::O_RDONLY || flags.0 & libc::O_TRUNC != 0 {
-                return reply.error(errno::READ_ONLY);
-            }
-            match self.open_handle(ino) {
-                Ok((handle, flags)) => reply.opened(FileHandle(self.handles.insert(handle)), flags),
-                Err(error) => reply.error(self.failed("open", &error)),
-            }
+        guarded("open", || match self.open_handle(ino, flags) {
+            Ok((handle, flags)) => reply.opened(FileHandle(self.handles.insert(handle)), flags),
+            Err(error) => reply.error(self.failed("open", &error)),
         });
     }
 
@@ -107,6 +78,66 @@ impl Filesystem for Adapter {
         });
     }
 
+    fn write(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        guarded("write", || {
+            let Some(live) = self.file(handle) else { return reply.error(errno::BAD_HANDLE) };
+            let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+            match live
+                .write(offset, data)
+                .and_then(|()| if kills { self.drop_privilege(ino) } else { Ok(()) })
+            {
+                Ok(()) => reply.written(data.len() as u32),
+                Err(error) => reply.error(self.failed("write", &error)),
+            }
+        });
+    }
+
+    fn flush(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        guarded("flush", || match self.file(handle) {
+            Some(live) => self.settle(&live, Durable::No, "flush", reply),
+            None => reply.ok(),
+        });
+    }
+
+    fn fsync(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
+        guarded("fsync", || match self.file(handle) {
+            Some(live) => self.settle(&live, Durable::Yes, "fsync", reply),
+            None => reply.ok(),
+        });
+    }
+
+    fn fsyncdir(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        _data: bool,
+        reply: ReplyEmpty,
+    ) {
+        guarded("fsyncdir", || match self.sync_directory(ino) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.failed("fsync", &error)),
+        });
+    }
+
     fn release(
         &self,
         _request: &Request,
@@ -118,8 +149,13 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         guarded("release", || {
+            let live = self.file(handle);
             self.handles.remove(handle.0);
-            reply.ok();
+            match live {
+                // Mapped stores arrive after the last flush.
+                Some(live) if live.is_changed() => self.settle(&live, Durable::No, "release", reply),
+                _ => reply.ok(),
+            }
         });
     }
 
@@ -127,7 +163,10 @@ impl Filesystem for Adapter {
         guarded("opendir", || match self.located(ino) {
             Ok((_, Located::Control { place, .. })) if place > 0 => reply.error(errno::NOT_DIRECTORY),
             Ok((_, Located::Node(view))) if view.node.file().is_some() => reply.error(errno::NOT_DIRECTORY),
-            Ok(_) => reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE),
+            Ok(_) if self.times.listings => {
+                reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);
+            }
+            Ok(_) => reply.opened(FileHandle(0), FopenFlags::empty()),
             Err(error) => reply.error(self.failed("opendir", &error)),
         });
     }
@@ -163,7 +202,7 @@ impl Filesystem for Adapter {
         guarded("readdirplus", || {
             let listed = self.namespace.list(Ino(ino.0), offset, &mut |listed| {
                 let (attr, name) = (file_attr(&listed.attr), OsStr::from_bytes(&listed.name));
-                !reply.add(attr.ino, listed.offset, name, &TTL, &attr, GENERATION)
+                !reply.add(attr.ino, listed.offset, name, &self.times.entries, &attr, GENERATION)
             });
             match listed {
                 Ok(()) => reply.ok(),
@@ -192,179 +231,146 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        guarded("getxattr", || {
-            let found = control::attribute(name.as_bytes()).and_then(|found| Ok((found, self.view(ino)?)));
-            let (attribute, view) = match found {
-                Ok(found) => found,
-                Err(error) => return reply.error(self.failed("getxattr", &error)),
-            };
-            let namespace = self.namespace.clone();
-            let answer = move || match attribute.get(&namespace, &view) {
-                Ok(value) => send_attribute(reply, size, value.as_bytes()),
-                Err(error) => {
-                    log::debug!("getxattr: {error}");
-                    reply.error(errno(&error));
-                }
-            };
-            match attribute.cost {
-                Cost::Small => answer(),
-                // Others must be answered meanwhile.
-                Cost::WholeFile => {
-                    std::thread::spawn(move || guarded("getxattr", answer));
-                }
-            }
-        });
+        guarded("getxattr", || self.attribute(ino, name.as_bytes(), size, reply));
     }
 
     fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        guarded("listxattr", || {
-            let names = match self.located(ino) {
-                Ok((_, Located::Node(view))) => control::listed(&self.namespace, &view),
-                Ok(_) => Ok(Vec::new()),
-                Err(error) => Err(error),
-            };
-            match names {
-                Ok(names) => {
-                    let list: Vec<u8> = names.iter().flat_map(|name| name.bytes().chain([0])).collect();
-                    send_attribute(reply, size, &list);
-                }
-                Err(error) => reply.error(self.failed("listxattr", &error)),
-            }
-        });
+        guarded("listxattr", || self.attribute_names(ino, size, reply));
     }
 
     fn access(&self, _request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         guarded("access", || match self.located(ino) {
-            Ok(_) if mask.contains(AccessFlags::W_OK) => reply.error(errno::READ_ONLY),
+            Ok(_) if mask.contains(AccessFlags::W_OK) && self.times.listings => reply.error(errno::READ_ONLY),
             Ok(_) => reply.ok(),
             Err(error) => reply.error(self.failed("access", &error)),
         });
     }
 
-    // The mount takes no writes: each way to ask for one is refused in so many words.
-
     fn setattr(
         &self,
         _request: &Request,
-        _ino: INodeNo,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
-        _size: Option<u64>,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
         _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        reply.error(errno::READ_ONLY);
+        guarded("setattr", || {
+            let set = SetAttr { mode, uid, gid, mtime: mtime.map(nanoseconds) };
+            self.set_attr(ino, handle, set, size, reply);
+        });
     }
 
     fn mknod(
         &self,
-        _request: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         _device: u32,
         reply: ReplyEntry,
     ) {
-        let regular = mode & libc::S_IFMT == libc::S_IFREG;
-        reply.error(if regular { errno::READ_ONLY } else { errno::NO_DEVICES });
+        guarded("mknod", || {
+            if mode & libc::S_IFMT != libc::S_IFREG {
+                return reply.error(errno::NO_DEVICES);
+            }
+            let owner = (request.uid(), request.gid());
+            let made = self.namespace.create(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
+            self.entry("mknod", reply, made);
+        });
     }
 
     fn mkdir(
         &self,
-        _request: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
-        reply.error(errno::READ_ONLY);
+        guarded("mkdir", || {
+            let owner = (request.uid(), request.gid());
+            let made = self.namespace.make_directory(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
+            self.entry("mkdir", reply, made);
+        });
     }
 
-    fn unlink(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(errno::READ_ONLY);
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        guarded("unlink", || {
+            self.forgotten("unlink", reply, self.namespace.unlink(Ino(parent.0), name.as_bytes()));
+        });
     }
 
-    fn rmdir(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(errno::READ_ONLY);
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        guarded("rmdir", || match self.namespace.remove_directory(Ino(parent.0), name.as_bytes()) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.failed("rmdir", &error)),
+        });
     }
 
-    fn symlink(
-        &self,
-        _request: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _target: &Path,
-        reply: ReplyEntry,
-    ) {
-        reply.error(errno::READ_ONLY);
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        guarded("symlink", || {
+            let (owner, target) = ((request.uid(), request.gid()), target.as_os_str().as_bytes());
+            self.entry(
+                "symlink",
+                reply,
+                self.namespace.symlink(Ino(parent.0), name.as_bytes(), target, owner),
+            );
+        });
     }
 
     fn rename(
         &self,
         _request: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _new_parent: INodeNo,
-        _new_name: &OsStr,
-        _flags: RenameFlags,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        reply.error(errno::READ_ONLY);
+        guarded("rename", || {
+            if flags.intersects(RenameFlags::RENAME_EXCHANGE | RenameFlags::RENAME_WHITEOUT) {
+                return reply.error(errno::NO_SUCH_FLAG);
+            }
+            let keep = flags.contains(RenameFlags::RENAME_NOREPLACE);
+            let (from, to) = ((Ino(parent.0), name.as_bytes()), (Ino(new_parent.0), new_name.as_bytes()));
+            self.forgotten("rename", reply, self.namespace.rename(from, to, keep));
+        });
     }
 
-    fn link(&self, _request: &Request, _ino: INodeNo, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {
-        reply.error(errno::READ_ONLY);
+    fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        guarded("link", || {
+            self.entry("link", reply, self.namespace.link(Ino(ino.0), Ino(parent.0), name.as_bytes()));
+        });
     }
 
     fn create(
         &self,
-        _request: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _flags: i32,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
-        reply.error(errno::READ_ONLY);
-    }
-
-    fn write(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _handle: FileHandle,
-        _offset: u64,
-        _data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        reply.error(errno::READ_ONLY);
-    }
-
-    fn fallocate(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _handle: FileHandle,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(errno::READ_ONLY);
+        guarded("create", || {
+            let owner = (request.uid(), request.gid());
+            let made = self.namespace.create(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
+            self.created(made, OpenFlags(flags), reply);
+        });
     }
 
     fn setxattr(

@@ -12,6 +12,8 @@ pub(super) const NO_DEVICES: Errno = Errno::EPERM;
 pub(super) const TOO_SHORT: Errno = Errno::ERANGE;
 /// A handle that was never given out.
 pub(super) const BAD_HANDLE: Errno = Errno::EBADF;
+/// A flag of a call that is not known.
+pub(super) const NO_SUCH_FLAG: Errno = Errno::EINVAL;
 /// A file where a directory should be.
 pub(super) const NOT_DIRECTORY: Errno = Errno::ENOTDIR;
 
@@ -24,6 +26,11 @@ pub(super) fn errno(error: &Error) -> Errno {
         ErrorKind::NotFound => Errno::ENOENT,
         ErrorKind::Gone => Errno::ESTALE,
         ErrorKind::Exists => Errno::EEXIST,
+        ErrorKind::IsDirectory => Errno::EISDIR,
+        ErrorKind::NotDirectory => Errno::ENOTDIR,
+        ErrorKind::NotEmpty => Errno::ENOTEMPTY,
+        ErrorKind::NameTooLong => Errno::ENAMETOOLONG,
+        ErrorKind::OtherDevice => Errno::EXDEV,
         ErrorKind::Busy => Errno::EBUSY,
         ErrorKind::Denied => Errno::EPERM,
         ErrorKind::Absent => Errno::from_i32(libc::ENODATA),

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::stream::Stream;
+use crate::edit::Live;
 
 /// What an open file reads from.
 pub(super) enum Handle {
-    /// The bytes of a file of a collection.
-    Stream(Stream),
+    /// A file of a collection.
+    File(Arc<Live>),
     /// The text of a control file, as it was at its opening.
     Text(Vec<u8>),
 }

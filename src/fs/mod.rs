@@ -2,7 +2,9 @@
 
 mod adapter;
 mod errno;
+mod forget;
 mod handles;
+mod kernel;
 mod mount;
 mod reply;
 mod serve;

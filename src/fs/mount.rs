@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
 use crate::control::{COLLECTION_FILES, Counters, MOUNT_FILES, Mounted};
+use crate::fs::forget::Forgetter;
 use crate::fs::serve::Adapter;
 use crate::model::{Error, Result};
 use crate::namespace::{Namespace, Shown};
@@ -15,6 +16,9 @@ use crate::store::read::Verify;
 
 /// What the kernel reads ahead, in KiB. Measured best for streams through a daemon.
 const READ_AHEAD_KIB: u32 = 4096;
+
+/// What nobody asked to be made durable is made so after this time.
+const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 /// How a store is mounted.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +39,7 @@ pub struct Options {
 pub struct Mount {
     session: BackgroundSession,
     mountpoint: PathBuf,
+    namespace: Arc<Namespace>,
 }
 
 /// Mounts a store. Requests are answered when this returns.
@@ -65,42 +70,59 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
         config.mount_options.extend([MountOption::NoSuid, MountOption::NoDev]);
     }
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
-    let adapter = Adapter::new(Arc::new(namespace), Arc::new(mounted));
+    let (forgetter, forgetting) = Forgetter::new();
+    let namespace = Arc::new(namespace);
+    let adapter = Adapter::new(namespace.clone(), Arc::new(mounted), forgetter);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
         Error::io(text, error)
     };
     let session = Session::new(adapter, mountpoint, &config).map_err(failed)?;
     let session = session.spawn().map_err(failed)?;
+    forgetting.start(session.notifier()).map_err(failed)?;
     raise_read_ahead(mountpoint);
-    Ok(Mount { session, mountpoint: mountpoint.to_owned() })
+    Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace })
 }
 
 impl Mount {
     /// Waits until somebody unmounts it, or `stop` says `true`: then it is unmounted
-    /// here, and those who use it have `patience` to finish. Whether it came to its end.
+    /// here, and those who use it have `patience` to finish. What was written is durable
+    /// when this returns. Whether it came to its end.
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
         const STEP: Duration = Duration::from_millis(20);
-        while !self.session.guard.is_finished() {
+        let mut synced = Instant::now();
+        let ended = loop {
+            if self.session.guard.is_finished() {
+                break true;
+            }
             if stop() {
-                return self.unmount(patience);
+                break self.unmount(patience)?;
+            }
+            if synced.elapsed() >= SYNC_EVERY {
+                self.sync();
+                synced = Instant::now();
             }
             std::thread::sleep(STEP);
+        };
+        self.namespace.sync()?;
+        if ended {
+            self.session.join().map_err(|error| Error::io("answering requests", error))?;
         }
-        self.session.join().map_err(|error| Error::io("answering requests", error))?;
-        Ok(true)
+        Ok(ended)
     }
 
-    fn unmount(self, patience: Duration) -> Result<bool> {
+    /// A failure is told to whoever asks for a sync himself, and in the log.
+    fn sync(&self) {
+        if let Err(error) = self.namespace.sync() {
+            log::error!("syncing: {error}");
+        }
+    }
+
+    fn unmount(&self, patience: Duration) -> Result<bool> {
         const STEP: Duration = Duration::from_millis(5);
         let flags = rustix::mount::UnmountFlags::DETACH;
         if let Err(error) = rustix::mount::unmount(&self.mountpoint, flags) {
             log::warn!("unmounting {}: {error}", self.mountpoint.display());
-            return self
-                .session
-                .umount_and_join()
-                .map(|()| true)
-                .map_err(|error| Error::io("unmounting", error));
         }
         let until = Instant::now() + patience;
         while !self.session.guard.is_finished() {

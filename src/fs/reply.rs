@@ -2,12 +2,32 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType, Generation, INodeNo};
+use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
 
 use crate::namespace::{Attr, Kind};
+use crate::store::Access;
 
-/// How long the kernel may keep names and attributes: nothing changes behind its back.
-pub(super) const TTL: Duration = Duration::from_secs(3600);
+/// How long the kernel may keep what it was told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// Names and attributes.
+    pub entries: Duration,
+    /// Whether it may keep listings.
+    pub listings: bool,
+}
+
+impl Times {
+    /// While nothing changes, long. While files are written names change with their
+    /// containers: the kernel is told, and does not keep for long what it looked up
+    /// just before.
+    pub fn of(access: Access) -> Times {
+        match access {
+            Access::Read => Times { entries: Duration::from_secs(3600), listings: true },
+            Access::Write => Times { entries: Duration::from_secs(10), listings: false },
+        }
+    }
+}
+
 /// An inode number is never given to other content.
 pub(super) const GENERATION: Generation = Generation(0);
 const PREFERRED_BYTES: u32 = 4096;
@@ -50,4 +70,17 @@ fn time(nanoseconds: i64) -> SystemTime {
         false => UNIX_EPOCH.checked_add(distance),
     };
     moved.unwrap_or(UNIX_EPOCH)
+}
+
+/// A time that a program sets, in nanoseconds since 1970.
+pub(super) fn nanoseconds(time: TimeOrNow) -> i64 {
+    let time = match time {
+        TimeOrNow::SpecificTime(time) => time,
+        TimeOrNow::Now => SystemTime::now(),
+    };
+    let signed = |distance: Duration| i64::try_from(distance.as_nanos()).unwrap_or(i64::MAX);
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => signed(after),
+        Err(before) => -signed(before.duration()),
+    }
 }

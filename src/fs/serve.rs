@@ -4,23 +4,36 @@
 //! sent answers EIO when it is dropped.
 
 use std::cell::RefCell;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fuser::{Errno, FopenFlags, INodeNo, ReplyXattr};
+use fuser::{
+    Errno, FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyAttr, ReplyCreate, ReplyEmpty,
+    ReplyEntry, ReplyXattr,
+};
 
-use crate::control::{self, Mounted};
+use crate::control::{self, Cost, Mounted};
+use crate::edit::{Live, SetAttr};
 use crate::fs::errno::{self, errno};
+use crate::fs::forget::Forgetter;
 use crate::fs::handles::{Handle, Handles};
+use crate::fs::reply::{GENERATION, Times, file_attr};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{Attr, FileView, Ino, Located, Namespace};
+use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
 
 thread_local! {
     /// What a read is assembled in.
     pub(super) static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether what was written must survive a power cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Durable {
+    /// It survives the end of this process.
+    No,
+    /// It survives a power cut too.
+    Yes,
 }
 
 /// The file system as the kernel sees it.
@@ -28,11 +41,14 @@ pub(super) struct Adapter {
     pub namespace: Arc<Namespace>,
     pub mounted: Arc<Mounted>,
     pub handles: Handles,
+    pub forgetter: Forgetter,
+    pub times: Times,
 }
 
 impl Adapter {
-    pub fn new(namespace: Arc<Namespace>, mounted: Arc<Mounted>) -> Adapter {
-        Adapter { namespace, mounted, handles: Handles::default() }
+    pub fn new(namespace: Arc<Namespace>, mounted: Arc<Mounted>, forgetter: Forgetter) -> Adapter {
+        let times = Times::of(namespace.store().access());
+        Adapter { namespace, mounted, handles: Handles::default(), forgetter, times }
     }
 
     /// Counts and logs an error; what the program is told.
@@ -58,31 +74,191 @@ impl Adapter {
         Ok((ino, self.namespace.locate(ino)?))
     }
 
-    pub fn entry(&self, parent: INodeNo, name: &OsStr) -> Result<Attr> {
-        let (ino, located) = self.namespace.lookup(Ino(parent.0), name.as_bytes())?;
-        Ok(self.namespace.attr(ino, &located))
+    /// Answers with a name's node.
+    pub fn entry(&self, doing: &str, reply: ReplyEntry, found: Result<(Ino, Located)>) {
+        match found {
+            Ok((ino, located)) => {
+                let attr = self.namespace.attr(ino, &located);
+                reply.entry(&self.times.entries, &file_attr(&attr), GENERATION);
+            }
+            Err(error) => reply.error(self.failed(doing, &error)),
+        }
     }
 
-    pub fn open_handle(&self, ino: INodeNo) -> Result<(Handle, FopenFlags)> {
+    /// Answers with what stat shows.
+    pub fn stat(&self, doing: &str, reply: ReplyAttr, ino: INodeNo) {
+        match self.namespace.stat(Ino(ino.0)) {
+            Ok(attr) => reply.attr(&self.times.entries, &file_attr(&attr)),
+            Err(error) => reply.error(self.failed(doing, &error)),
+        }
+    }
+
+    /// Answers with the value of an extended attribute.
+    pub fn attribute(&self, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
+        let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
+        let (attribute, view) = match found {
+            Ok(found) => found,
+            Err(error) => return reply.error(self.failed("getxattr", &error)),
+        };
+        let namespace = self.namespace.clone();
+        let answer = move || match attribute.get(&namespace, &view) {
+            Ok(value) => send_attribute(reply, size, value.as_bytes()),
+            Err(error) => {
+                log::debug!("getxattr: {error}");
+                reply.error(errno(&error));
+            }
+        };
+        match attribute.cost {
+            Cost::Small => answer(),
+            // Others must be answered meanwhile.
+            Cost::WholeFile => {
+                std::thread::spawn(move || guarded("getxattr", answer));
+            }
+        }
+    }
+
+    /// Answers with the names of the extended attributes that listings show.
+    pub fn attribute_names(&self, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = match self.located(ino) {
+            Ok((_, Located::Node(view))) => control::listed(&self.namespace, &view),
+            Ok(_) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        };
+        match names {
+            Ok(names) => {
+                let list: Vec<u8> = names.iter().flat_map(|name| name.bytes().chain([0])).collect();
+                send_attribute(reply, size, &list);
+            }
+            Err(error) => reply.error(self.failed("listxattr", &error)),
+        }
+    }
+
+    /// Answers with a file that was made, open.
+    pub fn created(&self, made: Result<(Ino, Located)>, flags: OpenFlags, reply: ReplyCreate) {
+        let opened = made.and_then(|(ino, located)| {
+            let (handle, open_flags) = self.open_handle(INodeNo(ino.0), flags)?;
+            Ok((self.namespace.attr(ino, &located), handle, open_flags))
+        });
+        match opened {
+            Ok((attr, handle, flags)) => {
+                let handle = FileHandle(self.handles.insert(handle));
+                reply.created(&self.times.entries, &file_attr(&attr), GENERATION, handle, flags);
+            }
+            Err(error) => reply.error(self.failed("create", &error)),
+        }
+    }
+
+    /// Answers a request that may hold a directory, and tells the kernel what to forget.
+    pub fn forgotten(&self, doing: &str, reply: ReplyEmpty, forget: Result<Forget>) {
+        match forget {
+            Ok(forget) => self.forgetter.forget(forget, move || reply.ok()),
+            Err(error) => reply.error(self.failed(doing, &error)),
+        }
+    }
+
+    pub fn set_attr(
+        &self,
+        ino: INodeNo,
+        handle: Option<FileHandle>,
+        set: SetAttr,
+        bytes: Option<u64>,
+        reply: ReplyAttr,
+    ) {
+        let open = handle.and_then(|handle| self.file(handle));
+        let changed = match (open, bytes) {
+            // An open file, with or without a name: what is written is settled at its close.
+            (Some(live), Some(bytes)) if self.namespace.locate(Ino(ino.0)).is_err() => {
+                live.truncate(bytes).map(|()| Forget::default())
+            }
+            _ => self.namespace.set_attr(Ino(ino.0), self.without_privilege(ino, set, bytes), bytes),
+        };
+        match changed.and_then(|forget| Ok((forget, self.namespace.stat(Ino(ino.0))?))) {
+            Ok((forget, attr)) => {
+                let times = self.times.entries;
+                self.forgetter.forget(forget, move || reply.attr(&times, &file_attr(&attr)));
+            }
+            Err(error) => reply.error(self.failed("setattr", &error)),
+        }
+    }
+
+    /// A new owner or other bytes take away the bits that let others act as the owner.
+    fn without_privilege(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>) -> SetAttr {
+        let changes = set.uid.is_some() || set.gid.is_some() || bytes.is_some();
+        match self.namespace.stat(Ino(ino.0)) {
+            Ok(attr) if changes && set.mode.is_none() && attr.kind == Kind::File => {
+                SetAttr { mode: plain_mode(attr.mode), ..set }
+            }
+            _ => set,
+        }
+    }
+
+    /// Takes away the bits that let others act as the owner, if there are any.
+    pub fn drop_privilege(&self, ino: INodeNo) -> Result<()> {
+        let mode = self.namespace.stat(Ino(ino.0)).ok().and_then(|attr| plain_mode(attr.mode));
+        match mode {
+            Some(_) => {
+                self.namespace.set_attr(Ino(ino.0), SetAttr { mode, ..SetAttr::default() }, None).map(|_| ())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a directory's names durable: those of its collection.
+    pub fn sync_directory(&self, ino: INodeNo) -> Result<()> {
+        match self.located(ino)?.1 {
+            Located::Node(view) => view.collection.sync(),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn open_handle(&self, ino: INodeNo, flags: OpenFlags) -> Result<(Handle, FopenFlags)> {
+        let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
         self.mounted.counters.opens.fetch_add(1, Ordering::Relaxed);
         match self.located(ino)?.1 {
             Located::Node(view) => {
-                let stream = self.namespace.open(&view)?;
-                Ok((Handle::Stream(stream), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH))
+                if !reads {
+                    view.collection.check_writable()?;
+                }
+                let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
+                Ok((Handle::File(self.namespace.open(&view)?), FopenFlags::FOPEN_KEEP_CACHE | flags))
             }
+            Located::Control { .. } if !reads => Err(Error::new(ErrorKind::Denied, "it can only be read")),
             Located::Control { collection, place } => {
                 let text = control::render(&self.mounted, collection.as_ref(), place)?;
                 // Its size is not known before it is opened, so the kernel's cache is no use.
                 let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
                 Ok((Handle::Text(text.into_bytes()), flags))
             }
-            _ => Err(Error::invalid("not a file")),
+            _ => Err(Error::new(ErrorKind::IsDirectory, "not a file")),
+        }
+    }
+
+    /// The open file of a number, if it is one of a collection.
+    pub fn file(&self, handle: FileHandle) -> Option<Arc<Live>> {
+        match self.handles.get(handle.0).as_deref() {
+            Some(Handle::File(live)) => Some(live.clone()),
+            _ => None,
+        }
+    }
+
+    /// Puts into the log what was written to a file, and lets the kernel forget what
+    /// changed with it before the program is answered.
+    pub fn settle(&self, live: &Live, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
+        let settled = self.namespace.settle(live).and_then(|forget| {
+            if durable == Durable::Yes {
+                live.collection().sync()?;
+            }
+            Ok(forget)
+        });
+        match settled {
+            Ok(forget) => self.forgetter.forget(forget, move || reply.ok()),
+            Err(error) => reply.error(self.failed(doing, &error)),
         }
     }
 
     pub fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
         let count = match handle {
-            Handle::Stream(stream) => stream.read(offset, out)?,
+            Handle::File(live) => live.read(offset, out)?,
             Handle::Text(text) => {
                 let rest = text.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or_default();
                 let count = rest.len().min(out.len());
@@ -109,6 +285,13 @@ impl Adapter {
     }
 }
 
+/// A mode without the bits that let others act as the owner, if it has any of them.
+fn plain_mode(mode: u32) -> Option<u32> {
+    let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+    let bits = libc::S_ISUID | group;
+    (mode & bits != 0).then_some(mode & !bits)
+}
+
 /// Runs one request. A panic is logged; its reply has answered EIO by then.
 pub(super) fn guarded(operation: &str, request: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(request)).is_err() {
@@ -116,7 +299,7 @@ pub(super) fn guarded(operation: &str, request: impl FnOnce()) {
     }
 }
 
-pub(super) fn send_attribute(reply: ReplyXattr, size: u32, value: &[u8]) {
+fn send_attribute(reply: ReplyXattr, size: u32, value: &[u8]) {
     if size == 0 {
         reply.size(value.len() as u32);
     } else if value.len() > size as usize {

@@ -18,12 +18,11 @@ const CHUNK_BYTES: usize = 4 << 20;
 
 /// Bytes that were written.
 pub enum Bytes<'a> {
-    /// All of a data file of the collection that no record names yet: it becomes the
-    /// file's.
+    /// Those of a data file of the collection, which stays where it is.
     DataFile {
         /// Its number.
         number: u64,
-        /// The file.
+        /// What it reads as.
         file: &'a Arc<dyn File>,
     },
     /// Something that is copied.
@@ -51,12 +50,13 @@ pub fn arrive(
     let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
     let (recognized, why) = match recognize(source, name) {
         Ok(recognized) => (recognized, String::new()),
+        Err(_) if source.len().is_ok_and(|bytes| bytes == 0) => (plain(source)?, String::new()),
         Err(error) => (plain(source)?, format!("kept as a plain file: {error}")),
     };
     let mut unnamed = Unnamed::new(collection);
     let (taken, kept) = match &bytes {
         Bytes::DataFile { number, file } if recognized.bytes > PACKED_BYTES_MAX => {
-            (cut_in_place(*number, file, &recognized)?, Kept::InPlace)
+            (cut_in_place(collection, *number, file, &recognized)?, Kept::InPlace)
         }
         _ => {
             let options = Options::default();
@@ -84,9 +84,14 @@ fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
 }
 
 /// The parts as objects of the data file that the bytes are in already.
-fn cut_in_place(number: u64, file: &Arc<dyn File>, recognized: &Recognized) -> Result<Taken> {
+fn cut_in_place(
+    collection: &Collection,
+    number: u64,
+    file: &Arc<dyn File>,
+    recognized: &Recognized,
+) -> Result<Taken> {
     let mut touched = Touched::default();
-    touched.file(file);
+    touched.file(&collection.data_file(number)?);
     let mut chunk = Vec::new();
     let mut objects = Vec::with_capacity(recognized.parts.len());
     for part in &recognized.parts {

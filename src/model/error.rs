@@ -24,6 +24,16 @@ pub enum ErrorKind {
     Gone,
     /// The name is taken.
     Exists,
+    /// A directory where none can stand.
+    IsDirectory,
+    /// Something else where a directory must stand.
+    NotDirectory,
+    /// A directory that has something in it.
+    NotEmpty,
+    /// A name with too many bytes.
+    NameTooLong,
+    /// Two places that one change cannot span.
+    OtherDevice,
     /// The store, or a part of it, is in use by another.
     Busy,
     /// Not allowed, for example where precision would be lost.

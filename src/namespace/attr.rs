@@ -1,5 +1,6 @@
 //! What stat shows of a node.
 
+use crate::edit::Live;
 use crate::format::catalog::{NodeEntry, What};
 use crate::namespace::ino::Ino;
 use crate::store::state::{Node, State};
@@ -59,6 +60,15 @@ impl Attr {
             mtime: time,
             ctime: time,
         }
+    }
+
+    /// A file that is open and has no name any more.
+    pub(super) fn unnamed(ino: Ino, live: &Live) -> Attr {
+        let NodeEntry { mode, uid, gid, mtime, ctime, .. } = *live.entry();
+        let bytes = live.bytes();
+        let blocks = bytes.div_ceil(STAT_BLOCK_BYTES);
+        let mtime = live.mtime().unwrap_or(mtime);
+        Attr { ino, kind: Kind::File, mode, links: 0, uid, gid, bytes, blocks, mtime, ctime }
     }
 
     /// A node of a collection.

@@ -2,12 +2,13 @@
 //! in a directory. Knows nothing of the kernel.
 
 mod attr;
+mod change;
 mod ino;
 mod list;
-mod open;
 mod tree;
 
 pub use attr::{Attr, Kind};
+pub use change::Forget;
 pub use ino::{Ino, Place};
 pub use list::Listed;
 pub use tree::{FileView, Located, Namespace, Shown};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use crate::edit::LiveTable;
 use crate::format::catalog::{Content, What};
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::CONTROL_NAME;
@@ -91,6 +92,7 @@ pub struct Namespace {
     store: Arc<Store>,
     shown: Shown,
     pub(super) verify: Verify,
+    pub(super) live: LiveTable,
     owner: (u32, u32),
     mounted_at: i64,
     /// Control files' names: of the mount, and of a collection.
@@ -113,7 +115,8 @@ impl Namespace {
     ) -> Namespace {
         let mounted_at = now_nanoseconds();
         let (collections, tenants) = (RwLock::default(), RwLock::default());
-        Namespace { store, shown, verify, owner, mounted_at, controls, collections, tenants }
+        let live = LiveTable::default();
+        Namespace { store, shown, verify, live, owner, mounted_at, controls, collections, tenants }
     }
 
     /// The store.
@@ -211,12 +214,31 @@ impl Namespace {
     pub fn attr(&self, ino: Ino, located: &Located) -> Attr {
         match located {
             Located::Root | Located::Tenant(_) => Attr::directory(ino, 0o755, self.mounted_at, self.owner),
-            Located::Node(FileView { collection, node }) => Attr::node(ino, node, &collection.state()),
+            Located::Node(FileView { collection, node }) => {
+                let mut attr = Attr::node(ino, node, &collection.state());
+                if let Some(live) = self.live(ino).filter(|live| live.is_changed()) {
+                    attr.bytes = live.bytes();
+                    attr.blocks = attr.blocks.max(attr.bytes.div_ceil(512));
+                    attr.mtime = live.mtime().unwrap_or(attr.mtime);
+                }
+                attr
+            }
             Located::Control { place: 0, .. } => Attr::directory(ino, 0o555, self.mounted_at, self.owner),
             Located::Control { .. } => Attr {
                 kind: Kind::File,
                 links: 1,
                 ..Attr::directory(ino, 0o444, self.mounted_at, self.owner)
+            },
+        }
+    }
+
+    /// What stat shows of an inode number, of an open file without a name too.
+    pub fn stat(&self, ino: Ino) -> Result<Attr> {
+        match self.locate(ino) {
+            Ok(located) => Ok(self.attr(ino, &located)),
+            Err(error) => match self.live(ino) {
+                Some(live) => Ok(Attr::unnamed(ino, &live)),
+                None => Err(error),
             },
         }
     }
@@ -256,6 +278,11 @@ impl Namespace {
             return Err(Error::corrupt(format!("{known} and {path} have the same number {number}")));
         }
         Ok(collection)
+    }
+
+    /// Forgets a collection that was taken away.
+    pub(super) fn forget_collection(&self, number: u32) {
+        self.collections.write().remove(&number);
     }
 
     fn numbered(&self, number: u32) -> Option<Arc<Collection>> {

@@ -15,7 +15,7 @@ pub mod settings;
 pub mod slots;
 pub mod state;
 mod tree;
-mod write;
+pub mod write;
 
 pub use collection::{Access, Collection};
 pub use tree::Store;

@@ -30,6 +30,8 @@ pub struct Object {
     pub entry: ObjectEntry,
     /// Logical bytes as they are read now.
     bytes: AtomicU64,
+    /// Logical bytes as the log says them.
+    logged: AtomicU64,
     /// Blocks that the log describes.
     described: AtomicU32,
     /// Its blocks. Held for a look-up or a change only, never across input or output.
@@ -71,6 +73,7 @@ impl Object {
         let cut = Cut { bytes: entry.bytes, block_bytes: entry.block_bytes };
         Object {
             bytes: AtomicU64::new(entry.bytes),
+            logged: AtomicU64::new(entry.bytes),
             described: AtomicU32::new(cut.blocks()),
             blocks: RwLock::default(),
             checked: Checked::none(),
@@ -108,7 +111,7 @@ impl Object {
 
     /// Whether something was written since the last batch.
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.read().is_empty() || self.described.load(Ordering::Acquire) != self.cut().blocks()
+        !self.dirty.read().is_empty() || self.bytes() != self.logged.load(Ordering::Acquire)
     }
 
     /// Blocks that the log describes: those behind are dirty or zeros.
@@ -167,6 +170,7 @@ impl Object {
         let cut = Cut { bytes, block_bytes: self.entry.block_bytes };
         let gone = if cut.blocks() < self.described() { self.truncate(cut.blocks()) } else { Vec::new() };
         self.set_bytes(bytes);
+        self.logged.store(bytes, Ordering::Release);
         self.described.store(cut.blocks(), Ordering::Release);
         self.recount(&self.blocks.read(), cut);
         gone

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 
 use crate::format::record::{Record, Stored};
-use crate::model::{Error, ObjectId, Result};
+use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::blocks::Blocks;
 use crate::store::collection::Touched;
 use crate::store::object::{Freed, Object};
 use crate::store::slots::Slots;
+use crate::store::state::ROOT;
 
 impl Collection {
     /// The free space of a tier file, from what the blocks say. What was freed and may
@@ -38,6 +39,31 @@ impl Collection {
             }
             _ => {}
         }
+    }
+
+    /// Removes the collection from the disk. `NotEmpty` where something has a name in it.
+    /// Its log goes last: without it the rest would not be found.
+    pub(super) fn remove(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        self.writable(&mut writer)?;
+        let state = self.state.read();
+        if state.directory(ROOT).is_none_or(|directory| !directory.is_empty()) {
+            return Err(Error::new(ErrorKind::NotEmpty, format!("{} is not empty", self.path())));
+        }
+        let path = self.path();
+        let failed = |error| Error::io(format!("removing {path}"), error);
+        for directory in [format!("{path}/data"), path.clone()] {
+            let mut listed = self.disk.list(&directory).map_err(failed)?;
+            listed.sort_by_key(|entry| entry.name == "meta.log");
+            for entry in listed.into_iter().filter(|entry| !entry.is_directory) {
+                self.disk.remove_file(&format!("{directory}/{}", entry.name)).map_err(failed)?;
+            }
+            self.disk.remove_directory(&directory).map_err(failed)?;
+        }
+        self.disk.sync_directory(self.tenant()).map_err(failed)?;
+        // Whoever still has it must not write to what is gone.
+        *writer = None;
+        Ok(())
     }
 
     /// Gives back what an interrupted import has left: objects that no file has, and

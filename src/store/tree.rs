@@ -157,6 +157,45 @@ impl Store {
         Ok(collection)
     }
 
+    /// The collections that were asked for.
+    pub fn open_collections(&self) -> Vec<Arc<Collection>> {
+        self.open.lock().values().cloned().collect()
+    }
+
+    /// Makes a tenant. `Exists` where there is one.
+    pub fn create_tenant(&self, name: &str) -> Result<()> {
+        check_tenant(name)?;
+        if self.tenants()?.iter().any(|tenant| tenant == name) {
+            return Err(Error::new(ErrorKind::Exists, format!("the tenant {name} is there")));
+        }
+        let failed = |error| Error::io(format!("making the tenant {name}"), error);
+        self.disk.create_directory(name).map_err(failed)?;
+        self.disk.sync_directory("").map_err(failed)
+    }
+
+    /// Removes a tenant without collections.
+    pub fn remove_tenant(&self, name: &str) -> Result<()> {
+        if !self.tenants()?.iter().any(|tenant| tenant == name) {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no tenant {name}")));
+        }
+        if !self.collections(name)?.is_empty() {
+            return Err(Error::new(ErrorKind::NotEmpty, format!("the tenant {name} has collections")));
+        }
+        let failed = |error| Error::io(format!("removing the tenant {name}"), error);
+        self.disk.remove_directory(name).map_err(failed)?;
+        self.disk.sync_directory("").map_err(failed)
+    }
+
+    /// Removes a collection that has nothing in it; its number.
+    pub fn remove_collection(&self, tenant: &str, name: &str) -> Result<u32> {
+        let collection = self.collection(tenant, name)?;
+        let mut open = self.open.lock();
+        collection.remove()?;
+        open.remove(&(tenant.to_owned(), name.to_owned()));
+        let number = collection.state().number();
+        Ok(number)
+    }
+
     /// A collection's number that no other has: inode numbers are made of it.
     fn free_number(&self) -> Result<u32> {
         let mut highest = 0;

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::Entry;
+use parking_lot::MutexGuard;
+
+use crate::format::catalog::{Entry, Home};
 use crate::format::record::{Described, Record, Stored};
 use crate::model::{Error, Result, Shape, Tier};
 use crate::store::Collection;
@@ -15,9 +17,11 @@ use crate::store::object::{Object, Writing, exact_at};
 use crate::store::read::OpenObject;
 use crate::store::slots::SLOT_ALIGN;
 
-/// What was written to an object, with its checksums, before a batch says so.
-pub struct Written {
-    open: OpenObject,
+/// What was written to an object, with its checksums, before a batch says so. Nobody
+/// writes to the object while this lives.
+pub struct Written<'a> {
+    open: &'a OpenObject,
+    writing: MutexGuard<'a, Writing>,
     blocks: Vec<(u32, Stored)>,
     bytes: u64,
 }
@@ -198,9 +202,8 @@ impl OpenObject {
             .map_err(|error| Error::io(format!("writing to {}", self.collection.path()), error))
     }
 
-    /// What was written since the last batch, with its checksums. Writes to the object
-    /// wait while `record` runs.
-    pub fn commit_with<T>(&self, record: impl FnOnce(&Written) -> Result<T>) -> Result<T> {
+    /// What was written since the last batch, with its checksums.
+    pub fn written(&self) -> Result<Written<'_>> {
         let mut writing = self.object.writing.lock();
         let cut = self.object.cut();
         self.place_zeros(&mut writing, cut)?;
@@ -214,12 +217,20 @@ impl OpenObject {
             self.read(cut.start(index), &mut block)?;
             blocks.push((index, Stored { checksum: crc32c::crc32c(&block), len: len as u32, ..stored }));
         }
-        let written = Written { open: self.clone(), blocks, bytes: cut.bytes };
-        let done = record(&written)?;
-        self.object.dirty.write().clear();
-        let dropped = std::mem::take(&mut writing.dropped);
-        self.collection.drop_payloads(dropped);
-        Ok(done)
+        Ok(Written { open: self, writing, blocks, bytes: cut.bytes })
+    }
+
+    /// The data file and the place in it where all of the object lies, if it lies in one.
+    pub fn place_in_data(&self) -> Result<Option<Home>> {
+        let mut writing = self.object.writing.lock();
+        let cut = self.object.cut();
+        self.place_zeros(&mut writing, cut)?;
+        let Some(home) = self.object.home() else { return Ok(None) };
+        let is_there = (0..cut.blocks()).all(|index| {
+            let block = self.object.block(index, cut);
+            block.is_some_and(|block| block.stored.in_data && block.stored.tier == Tier::Exact)
+        });
+        Ok(is_there.then_some(home))
     }
 
     /// Zeros that nobody wrote are described like other bytes.
@@ -240,7 +251,7 @@ impl OpenObject {
     }
 }
 
-impl Written {
+impl Written<'_> {
     /// The files that were written.
     pub fn touch(&self, touched: &mut Touched) {
         for (_, stored) in &self.blocks {
@@ -261,6 +272,18 @@ impl Written {
         let entry = crate::format::catalog::ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
         batch.entry(Entry::Object(entry.clone()));
         add_blocks(batch, &entry, &self.blocks);
+    }
+
+    /// A batch says it now.
+    pub fn recorded(mut self) {
+        self.open.object.dirty.write().clear();
+        let dropped = std::mem::take(&mut self.writing.dropped);
+        self.open.collection.drop_payloads(dropped);
+    }
+
+    /// The object.
+    pub fn object(&self) -> &Arc<Object> {
+        &self.open.object
     }
 
     /// The blocks that were written, in order.

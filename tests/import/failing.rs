@@ -116,6 +116,11 @@ impl Disk for FailingDisk {
         self.inner.remove_file(path)
     }
 
+    fn remove_directory(&self, path: &str) -> io::Result<()> {
+        self.plan.count()?;
+        self.inner.remove_directory(path)
+    }
+
     fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
         self.inner.list(path)
     }

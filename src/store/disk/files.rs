@@ -108,6 +108,10 @@ impl Disk for FileDisk {
         fs::remove_file(self.path(path))
     }
 
+    fn remove_directory(&self, path: &str) -> io::Result<()> {
+        fs::remove_dir(self.path(path))
+    }
+
     fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
         let mut listed = Vec::new();
         for entry in fs::read_dir(self.path(path))? {

@@ -122,6 +122,18 @@ impl Disk for MemoryDisk {
         self.tree.write().files.remove(path).map(|_| ()).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    fn remove_directory(&self, path: &str) -> io::Result<()> {
+        let mut tree = self.tree.write();
+        let is_inside = |inner: &String| parent(inner) == path;
+        if tree.files.keys().any(is_inside) || tree.directories.iter().any(is_inside) {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
+        match tree.directories.remove(path) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
     fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
         let tree = self.tree.read();
         if !tree.has_directory(path) {

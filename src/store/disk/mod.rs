@@ -97,6 +97,8 @@ pub trait Disk: Send + Sync {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove_file(&self, path: &str) -> io::Result<()>;
+    /// Removes a directory that is empty.
+    fn remove_directory(&self, path: &str) -> io::Result<()>;
     /// Lists a directory, in no order. Names that are not UTF-8 are left out.
     fn list(&self, path: &str) -> io::Result<Vec<Listed>>;
     /// Makes the names in a directory durable.

@@ -1,0 +1,337 @@
+//! What was written to an open file goes to the log.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::edit::Changes;
+use crate::edit::live::{Layout, Live};
+use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
+use crate::format::record::Record;
+use crate::ingest::{Bytes, Kept, arrive, may_be_recognized, recognize};
+use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
+use crate::store::collection::{Touched, now_nanoseconds};
+use crate::store::disk::File;
+use crate::store::log::Batch;
+use crate::store::read::OpenObject;
+use crate::store::state::{Node, State};
+use crate::store::write::{Written, add_blocks};
+use crate::stream::Stream;
+
+impl Live {
+    /// Puts what was written into the log: it survives the end of this process, and
+    /// every name of these bytes agrees. A file that has no name any more keeps what was
+    /// written while it is open.
+    pub fn settle(&self) -> Result<Changes> {
+        if !self.is_changed() {
+            return Ok(Changes::default());
+        }
+        let mut layout = self.layout.write();
+        // What is written from here on waits for the layout.
+        self.changed.store(false, Ordering::Release);
+        let settled = self.settle_layout(&mut layout);
+        if settled.is_err() {
+            self.changed.store(true, Ordering::Release);
+        }
+        settled
+    }
+
+    fn settle_layout(&self, layout: &mut Layout) -> Result<Changes> {
+        let Some((node, name)) = self.named() else { return Ok(Changes::default()) };
+        let Some(file) = node.file() else { return Ok(Changes::default()) };
+        let mtime = layout.mtime.unwrap_or_else(now_nanoseconds);
+        let before = self.related(&node);
+        let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
+        let is_new = layout.drafts > 0 && layout.drafts == layout.objects.len();
+        let recognized = match is_new || self.must_be_looked_at(layout, file, &name) {
+            true => Some(recognize(&source, &name)),
+            false => None,
+        };
+        if is_new || matches!(recognized, Some(Ok(_))) {
+            self.cut_again(layout, &source, &name, mtime)?;
+            return self.reload(layout, before);
+        }
+        let why = recognized.and_then(Result::err).map(|error| format!("kept as a plain file: {error}"));
+        let is_plain = why.is_some();
+        let objects = layout.objects.clone();
+        let changed = objects.iter().filter(|open| open.object().is_dirty());
+        let written = changed.map(OpenObject::written).collect::<Result<Vec<_>>>()?;
+        let names = self.record(&node, file, &objects, &written, mtime, why)?;
+        written.into_iter().for_each(Written::recorded);
+        let mut changes = if layout.is_other || is_plain {
+            self.reload(layout, before)?
+        } else {
+            layout.mtime = None;
+            Changes { nodes: before, names: Vec::new() }
+        };
+        changes.names.extend(names);
+        Ok(changes)
+    }
+
+    /// Looks at what the file is under the name that it has now.
+    pub fn look_again(&self) -> Result<Changes> {
+        let mut changes = self.settle()?;
+        let mut layout = self.layout.write();
+        let Some((node, name)) = self.named() else { return Ok(changes) };
+        let Some(file) = node.file() else { return Ok(changes) };
+        if file.content == Content::Part || (file.content == Content::Plain && !may_be_recognized(&name)) {
+            return Ok(changes);
+        }
+        let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
+        let names = self.names_of_parts(file);
+        if recognize(&source, &name).is_ok() {
+            let before = self.related(&node);
+            self.cut_again(&layout, &source, &name, node.entry.mtime)?;
+            changes.merge(self.reload(&mut layout, before)?);
+            changes.names.extend(names);
+        }
+        Ok(changes)
+    }
+
+    /// Makes new objects of the file's bytes: where they lie if they lie in one data
+    /// file, in a new one otherwise.
+    fn cut_again(&self, layout: &Layout, source: &Arc<dyn File>, name: &[u8], mtime: i64) -> Result<()> {
+        let bytes = match self.data_file_of(layout)? {
+            Some(number) => Bytes::DataFile { number, file: source },
+            None => Bytes::Other(source),
+        };
+        let kept = arrive(&self.collection, self.node, name, bytes, mtime)?;
+        if kept == Kept::Copied {
+            for object in layout.objects.iter().rev().take(layout.drafts) {
+                if let Some(home) = object.object().home() {
+                    self.collection.remove_data_file(home.file);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The data file that is the file, byte for byte.
+    fn data_file_of(&self, layout: &Layout) -> Result<Option<u64>> {
+        let mut end = 0;
+        let mut number = None;
+        for object in &layout.objects {
+            let Some(home) = object.place_in_data()? else { return Ok(None) };
+            if home.offset != end || number.is_some_and(|number| number != home.file) {
+                return Ok(None);
+            }
+            number = Some(home.file);
+            end += object.bytes();
+        }
+        Ok(number)
+    }
+
+    fn names_of_parts(&self, file: &FileEntry) -> Vec<(EntryId, Vec<u8>)> {
+        let state = self.collection.state();
+        let links = state.parts(file).flat_map(|part| state.links(part.entry.id));
+        links.map(|(parent, name)| (*parent, name.to_vec())).collect()
+    }
+
+    /// The node and its first name; `None` once it has none.
+    fn named(&self) -> Option<(Arc<Node>, Vec<u8>)> {
+        let state = self.collection.state();
+        let node = state.node(self.node)?.clone();
+        let (_, name) = state.links(self.node).first()?;
+        Some((node, name.to_vec()))
+    }
+
+    /// The container of a tensor, the tensors of a container.
+    fn related(&self, node: &Node) -> Vec<EntryId> {
+        let Some(file) = node.file() else { return Vec::new() };
+        let state = self.collection.state();
+        state.parts(file).map(|part| part.entry.id).chain(file.container).collect()
+    }
+
+    /// Whether a container's parts may not be where they were, or a plain file may have
+    /// become a container.
+    fn must_be_looked_at(&self, layout: &Layout, file: &FileEntry, name: &[u8]) -> bool {
+        match file.content {
+            Content::Part | Content::Tensor => false,
+            Content::Plain => may_be_recognized(name),
+            Content::Safetensors | Content::Npy => {
+                let state = self.collection.state();
+                let mut others =
+                    layout.objects.iter().filter(|open| state.part_of(open.object().entry.id).is_none());
+                layout.is_other || others.any(|open| open.object().is_dirty())
+            }
+        }
+    }
+
+    /// Puts it into the log. With `why` the file is plain now; the names that its tensors
+    /// had.
+    fn record(
+        &self,
+        node: &Node,
+        file: &FileEntry,
+        objects: &[OpenObject],
+        written: &[Written<'_>],
+        mtime: i64,
+        why: Option<String>,
+    ) -> Result<Vec<(EntryId, Vec<u8>)>> {
+        let mut touched = Touched::default();
+        for written in written {
+            written.touch(&mut touched);
+        }
+        let bytes = objects.iter().map(OpenObject::bytes).sum();
+        self.collection.record(touched, |batch, state| {
+            let mut ids: Vec<ObjectId> = Vec::with_capacity(objects.len());
+            for open in objects {
+                let found = written.iter().find(|written| Arc::ptr_eq(written.object(), open.object()));
+                let known = open.object().entry.id;
+                ids.push(match found {
+                    Some(written) if known == ObjectId(0) => self.describe(batch, state, written),
+                    Some(written) => {
+                        written.add(batch);
+                        known
+                    }
+                    None => known,
+                });
+            }
+            let kept: HashSet<ObjectId> = ids.iter().copied().collect();
+            for object in file.objects.iter().filter(|object| !kept.contains(object)) {
+                batch.record(Record::Delete { object: *object });
+            }
+            let now = now_nanoseconds();
+            let mut entry = FileEntry { objects: ids, digests: None, ..file.clone() };
+            entry.tensor = entry.tensor.and_then(|tensor| resized(tensor, bytes));
+            if entry.tensor.is_none() && entry.content == Content::Tensor {
+                entry.content = Content::Plain;
+                entry.why = format!("no tensor any more: {bytes} bytes are not whole rows of it");
+            }
+            let mut gone = Vec::new();
+            if let Some(why) = why {
+                entry.why = why;
+                entry.content = Content::Plain;
+                gone = remove_parts(batch, state, file);
+            }
+            let what = What::File(Box::new(entry));
+            batch.entry(Entry::Node(Box::new(NodeEntry { mtime, ctime: now, what, ..node.entry.clone() })));
+            for other in self.changed_with(state, file, written).into_iter().filter_map(|id| state.node(id)) {
+                if gone.is_empty() {
+                    let mut entry = other.entry.clone();
+                    (entry.mtime, entry.ctime) = (mtime, now);
+                    if let What::File(file) = &mut entry.what {
+                        file.digests = None;
+                    }
+                    batch.entry(Entry::Node(Box::new(entry)));
+                }
+            }
+            Ok(gone)
+        })
+    }
+
+    /// The other files whose bytes changed: the container of a tensor, the tensors of a
+    /// container that were written to.
+    fn changed_with(&self, state: &State, file: &FileEntry, written: &[Written<'_>]) -> Vec<EntryId> {
+        let parts = written.iter().filter_map(|written| state.part_of(written.object().entry.id));
+        let others: HashSet<EntryId> = parts.chain(file.container).filter(|id| *id != self.node).collect();
+        others.into_iter().collect()
+    }
+
+    /// An object that no log knew gets its identity.
+    fn describe(&self, batch: &mut Batch, state: &State, written: &Written<'_>) -> ObjectId {
+        let path = state.path(self.node);
+        let name = String::from_utf8_lossy(&path);
+        let (tenant, collection) = (self.collection.tenant(), self.collection.name());
+        let tensor = TensorId::of(tenant, collection, &name, TensorId(0));
+        let creation = batch.next_sequence();
+        let id = ObjectId::of(tensor, SeedId(0), creation);
+        let entry = ObjectEntry {
+            id,
+            tensor,
+            seed: SeedId(0),
+            creation,
+            dtype: Dtype::U8,
+            bytes: written.bytes(),
+            ..written.object().entry.clone()
+        };
+        batch.entry(Entry::Object(entry.clone()));
+        add_blocks(batch, &entry, written.blocks());
+        id
+    }
+
+    /// Looks at what the log says now.
+    fn reload(&self, layout: &mut Layout, mut related: Vec<EntryId>) -> Result<Changes> {
+        let objects = self.collection.objects_of(self.node)?;
+        let objects = objects.iter().map(|object| OpenObject::open(&self.collection, object, self.verify));
+        *layout = Layout::of(objects.collect::<Result<_>>()?)?;
+        let state = self.collection.state();
+        let node = state.node(self.node).cloned();
+        let names = match &node {
+            // Their numbers are others now, and names that were theirs may lead nowhere.
+            Some(node)
+                if node.file().is_some_and(|file| file.content.is_container()) || !related.is_empty() =>
+            {
+                state.links(self.node).first().map(|(parent, _)| *parent)
+            }
+            _ => None,
+        };
+        related.extend(names);
+        Ok(Changes { nodes: related, names: Vec::new() })
+    }
+}
+
+/// The shape of a tensor whose file has another size now: its first dimension follows
+/// where whole rows remain.
+fn resized(
+    tensor: crate::format::catalog::TensorEntry,
+    bytes: u64,
+) -> Option<crate::format::catalog::TensorEntry> {
+    if tensor.dtype.bytes_of(tensor.shape.elements()) == Some(bytes) {
+        return Some(tensor);
+    }
+    let (first, rest) = tensor.shape.dimensions().split_first()?;
+    let row = tensor.dtype.bytes_of(Shape::new(rest)?.elements()).filter(|row| *row > 0)?;
+    if *first == 0 && bytes == 0 || !bytes.is_multiple_of(row) {
+        return None;
+    }
+    let mut sizes = vec![bytes / row];
+    sizes.extend_from_slice(rest);
+    Some(crate::format::catalog::TensorEntry { shape: Shape::new(&sizes)?, ..tensor })
+}
+
+/// Takes the names of a container's tensors away; the names.
+pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -> Vec<(EntryId, Vec<u8>)> {
+    let mut gone = Vec::new();
+    for part in state.parts(file) {
+        for (parent, name) in state.links(part.entry.id) {
+            batch.entry(Entry::NameRemoved { parent: *parent, name: name.to_vec() });
+            gone.push((*parent, name.to_vec()));
+        }
+        batch.entry(Entry::NodeRemoved(part.entry.id));
+    }
+    gone
+}
+
+/// A stream as something to import.
+struct StreamFile(Arc<Stream>);
+
+impl File for StreamFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read(offset, buffer).map_err(|error| {
+            let kind = if error.kind() == ErrorKind::Absent {
+                io::ErrorKind::NotFound
+            } else {
+                io::ErrorKind::Other
+            };
+            io::Error::new(kind, error.to_string())
+        })
+    }
+
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.bytes())
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+}

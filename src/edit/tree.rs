@@ -1,0 +1,308 @@
+//! Names and attributes: each change is one batch.
+
+use crate::edit::Changes;
+use crate::edit::settle::remove_parts;
+use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, What};
+use crate::format::record::Record;
+use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::store::Collection;
+use crate::store::collection::{Touched, now_nanoseconds, now_seconds};
+use crate::store::log::Batch;
+use crate::store::state::{Node, ROOT, State};
+
+/// A name has at most this many bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Attributes to set; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// When its bytes changed, in nanoseconds since 1970.
+    pub mtime: Option<i64>,
+}
+
+/// Makes an empty file. `Exists` where the name is taken.
+pub fn create(
+    collection: &Collection,
+    parent: EntryId,
+    name: &[u8],
+    mode: u32,
+    owner: (u32, u32),
+) -> Result<EntryId> {
+    let file = FileEntry {
+        content: Content::Plain,
+        objects: Vec::new(),
+        tensor: None,
+        container: None,
+        digests: None,
+        error: None,
+        why: String::new(),
+    };
+    make(collection, parent, name, mode, owner, What::File(Box::new(file)))
+}
+
+/// Makes a directory. `Exists` where the name is taken.
+pub fn make_directory(
+    collection: &Collection,
+    parent: EntryId,
+    name: &[u8],
+    mode: u32,
+    owner: (u32, u32),
+) -> Result<EntryId> {
+    make(collection, parent, name, mode, owner, What::Directory)
+}
+
+/// Makes a symbolic link. `Exists` where the name is taken.
+pub fn symlink(
+    collection: &Collection,
+    parent: EntryId,
+    name: &[u8],
+    target: &[u8],
+    owner: (u32, u32),
+) -> Result<EntryId> {
+    make(collection, parent, name, 0o777, owner, What::Symlink(target.to_vec()))
+}
+
+fn make(
+    collection: &Collection,
+    parent: EntryId,
+    name: &[u8],
+    mode: u32,
+    owner: (u32, u32),
+    what: What,
+) -> Result<EntryId> {
+    collection.record(Touched::default(), |batch, state| {
+        check_free(state, parent, name)?;
+        let id = EntryId(state.last_entry() + 1);
+        let now = now_nanoseconds();
+        batch.entry(Entry::Node(Box::new(NodeEntry {
+            id,
+            mode: mode & 0o7777,
+            uid: owner.0,
+            gid: owner.1,
+            mtime: now,
+            ctime: now,
+            created_at: now_seconds(),
+            what,
+        })));
+        put_name(batch, parent, name, EntryId(id.0 + 1), id);
+        touch_directory(batch, state, parent);
+        Ok(id)
+    })
+}
+
+/// Gives a file a second name. `Denied` for directories and for tensors of containers.
+pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]) -> Result<()> {
+    collection.record(Touched::default(), |batch, state| {
+        check_free(state, parent, name)?;
+        let found = known(state, node)?;
+        match &found.entry.what {
+            What::Directory => return Err(Error::new(ErrorKind::Denied, "a directory has one name")),
+            What::File(file) if file.container.is_some() => return Err(belongs()),
+            _ => {}
+        }
+        put_name(batch, parent, name, EntryId(state.last_entry() + 1), node);
+        batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() })));
+        touch_directory(batch, state, parent);
+        Ok(())
+    })
+}
+
+/// Takes a file's name away, and with its last name the file. Of a tensor of a container
+/// only the name goes.
+pub fn unlink(collection: &Collection, parent: EntryId, name: &[u8]) -> Result<Changes> {
+    collection.record(Touched::default(), |batch, state| {
+        let node = named(state, parent, name)?;
+        if node.entry.what == What::Directory {
+            return Err(Error::new(ErrorKind::IsDirectory, "a directory is removed with rmdir"));
+        }
+        let changes = take_away(batch, state, parent, name, node);
+        touch_directory(batch, state, parent);
+        Ok(changes)
+    })
+}
+
+/// Takes an empty directory away.
+pub fn remove_directory(collection: &Collection, parent: EntryId, name: &[u8]) -> Result<()> {
+    collection.record(Touched::default(), |batch, state| {
+        let node = named(state, parent, name)?;
+        let directory = state.directory(node.entry.id);
+        let directory = directory.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
+        if !directory.is_empty() {
+            return Err(Error::new(ErrorKind::NotEmpty, "the directory is not empty"));
+        }
+        batch.entry(Entry::NameRemoved { parent, name: name.to_vec() });
+        batch.entry(Entry::NodeRemoved(node.entry.id));
+        touch_directory(batch, state, parent);
+        Ok(())
+    })
+}
+
+/// Gives a file or a directory another name. What has the new name is replaced, unless
+/// `keep` says that this is an error. The node, whose content may have to be looked at
+/// again under its new name.
+pub fn rename(
+    collection: &Collection,
+    from: (EntryId, &[u8]),
+    to: (EntryId, &[u8]),
+    keep: bool,
+) -> Result<(EntryId, Changes)> {
+    collection.record(Touched::default(), |batch, state| {
+        check_name(to.1)?;
+        let node = named(state, from.0, from.1)?;
+        let id = node.entry.id;
+        if let What::File(file) = &node.entry.what
+            && file.container.is_some()
+        {
+            return Err(belongs());
+        }
+        let is_directory = node.entry.what == What::Directory;
+        if is_directory && (to.0 == id || is_below(state, to.0, id)) {
+            return Err(Error::invalid("a directory cannot go into itself"));
+        }
+        let mut changes = Changes::default();
+        if let Some(old) = state.directory(to.0).ok_or_else(no_directory)?.get(to.1) {
+            let old = known(state, old)?;
+            if old.entry.id == id {
+                return Ok((id, changes));
+            }
+            if keep {
+                return Err(Error::new(ErrorKind::Exists, "the name is taken"));
+            }
+            match (is_directory, state.directory(old.entry.id)) {
+                (false, Some(_)) => {
+                    return Err(Error::new(ErrorKind::IsDirectory, "the name is a directory's"));
+                }
+                (true, None) => return Err(Error::new(ErrorKind::NotDirectory, "the name is a file's")),
+                (true, Some(directory)) if !directory.is_empty() => {
+                    return Err(Error::new(ErrorKind::NotEmpty, "the directory of that name is not empty"));
+                }
+                (true, Some(_)) => {
+                    batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.to_vec() });
+                    batch.entry(Entry::NodeRemoved(old.entry.id));
+                }
+                (false, None) => {
+                    if let What::File(file) = &old.entry.what
+                        && file.container.is_some()
+                        && file.container != Some(id)
+                    {
+                        return Err(belongs());
+                    }
+                    changes.merge(take_away(batch, state, to.0, to.1, old));
+                }
+            }
+        }
+        batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.to_vec() });
+        put_name(batch, to.0, to.1, EntryId(state.last_entry() + 1), id);
+        batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() })));
+        for parent in [from.0, to.0] {
+            touch_directory(batch, state, parent);
+        }
+        Ok((id, changes))
+    })
+}
+
+/// Sets attributes. A tensor of a container takes them for itself.
+pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<()> {
+    collection.record(Touched::default(), |batch, state| {
+        let found = known(state, node)?;
+        let mut entry = found.entry.clone();
+        entry.mode = set.mode.map_or(entry.mode, |mode| mode & 0o7777);
+        entry.uid = set.uid.unwrap_or(entry.uid);
+        entry.gid = set.gid.unwrap_or(entry.gid);
+        entry.mtime = set.mtime.unwrap_or(entry.mtime);
+        entry.ctime = now_nanoseconds();
+        batch.entry(Entry::Node(Box::new(entry)));
+        Ok(())
+    })
+}
+
+/// Takes away a name, and with the last one the node, its tensors and its bytes.
+fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], node: &Node) -> Changes {
+    let mut changes = Changes::default();
+    let id = node.entry.id;
+    batch.entry(Entry::NameRemoved { parent, name: name.to_vec() });
+    match &node.entry.what {
+        // It is still there inside its container.
+        What::File(file) if file.container.is_some() => return changes,
+        _ if state.links(id).len() > 1 => {
+            let entry = NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() };
+            batch.entry(Entry::Node(Box::new(entry)));
+            changes.nodes.push(id);
+            return changes;
+        }
+        What::File(file) => {
+            changes.names = remove_parts(batch, state, file);
+            batch.entry(Entry::NodeRemoved(id));
+            for object in &file.objects {
+                batch.record(Record::Delete { object: *object });
+            }
+        }
+        What::Directory | What::Symlink(_) => batch.entry(Entry::NodeRemoved(id)),
+    }
+    changes.nodes.extend(changes.names.iter().map(|(parent, _)| *parent));
+    changes
+}
+
+fn put_name(batch: &mut Batch, parent: EntryId, name: &[u8], entry: EntryId, node: EntryId) {
+    batch.entry(Entry::Name { parent, entry, name: name.to_vec(), node });
+}
+
+fn touch_directory(batch: &mut Batch, state: &State, id: EntryId) {
+    if let Some(node) = state.node(id) {
+        let now = now_nanoseconds();
+        batch.entry(Entry::Node(Box::new(NodeEntry { mtime: now, ctime: now, ..node.entry.clone() })));
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::new(ErrorKind::NameTooLong, "a name of more than 255 bytes"));
+    }
+    if crate::model::is_reserved(&String::from_utf8_lossy(name)) {
+        return Err(Error::new(ErrorKind::Denied, "the name is that of a tree that every collection has"));
+    }
+    Ok(())
+}
+
+fn check_free(state: &State, parent: EntryId, name: &[u8]) -> Result<()> {
+    check_name(name)?;
+    match state.directory(parent).ok_or_else(no_directory)?.get(name) {
+        Some(_) => Err(Error::new(ErrorKind::Exists, "the name is taken")),
+        None => Ok(()),
+    }
+}
+
+fn named<'a>(state: &'a State, parent: EntryId, name: &[u8]) -> Result<&'a Node> {
+    let node = state.directory(parent).ok_or_else(no_directory)?.get(name);
+    known(state, node.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such file"))?)
+}
+
+fn known(state: &State, node: EntryId) -> Result<&Node> {
+    state.node(node).map(AsRef::as_ref).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))
+}
+
+fn is_below(state: &State, id: EntryId, above: EntryId) -> bool {
+    let mut at = id;
+    while at != ROOT {
+        let Some((parent, _)) = state.links(at).first() else { return false };
+        if *parent == above {
+            return true;
+        }
+        at = *parent;
+    }
+    false
+}
+
+fn no_directory() -> Error {
+    Error::new(ErrorKind::NotDirectory, "not a directory")
+}
+
+fn belongs() -> Error {
+    Error::new(ErrorKind::Denied, "the tensor belongs to a container; change the container")
+}

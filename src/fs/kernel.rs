@@ -1,0 +1,30 @@
+//! What is asked of the kernel when a mount begins.
+
+use std::io;
+
+use fuser::{InitFlags, KernelConfig};
+
+/// Requests that the kernel may have waiting without anybody waiting for them.
+const BACKGROUND_MAX: u16 = 96;
+
+/// Asks for what makes the mount fast; what the kernel does not know is done without.
+pub(super) fn ask(config: &mut KernelConfig) -> io::Result<()> {
+    let wanted = [
+        InitFlags::FUSE_ASYNC_DIO,
+        InitFlags::FUSE_DO_READDIRPLUS,
+        InitFlags::FUSE_READDIRPLUS_AUTO,
+        InitFlags::FUSE_PARALLEL_DIROPS,
+        InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+        InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+        InitFlags::FUSE_MAX_PAGES,
+        InitFlags::FUSE_CACHE_SYMLINKS,
+    ];
+    // What the kernel does not know is done without.
+    let known = config.capabilities();
+    for flag in wanted.into_iter().filter(|flag| known.contains(*flag)) {
+        config.add_capabilities(flag).map_err(|unknown| io::Error::other(format!("{unknown:?}")))?;
+    }
+    config.set_max_background(BACKGROUND_MAX).map_err(|most| io::Error::other(format!("at most {most}")))?;
+    Ok(())
+}

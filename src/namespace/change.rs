@@ -1,0 +1,239 @@
+//! Changes of the tree: what a program may do where, and what the kernel must forget
+//! after it.
+
+use std::sync::Arc;
+
+use crate::edit::{self, Changes, Live, SetAttr};
+use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::namespace::ino::{Ino, Place};
+use crate::namespace::tree::{FileView, Located, Namespace};
+use crate::store::{Access, Collection};
+
+/// What the kernel must forget.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Forget {
+    /// Inodes whose bytes or attributes changed without the kernel.
+    pub nodes: Vec<Ino>,
+    /// Names that lead elsewhere now, or nowhere: directory and name.
+    pub names: Vec<(Ino, Vec<u8>)>,
+}
+
+impl Forget {
+    /// Whether there is nothing to forget.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.names.is_empty()
+    }
+}
+
+/// A directory of a collection.
+struct Directory {
+    collection: Arc<Collection>,
+    node: EntryId,
+}
+
+impl Namespace {
+    /// Opens a file. What it is made of stays there while it is open.
+    pub fn open(&self, view: &FileView) -> Result<Arc<Live>> {
+        if view.node.file().is_none() {
+            return Err(Error::new(ErrorKind::IsDirectory, format!("{} is not a file", view.path())));
+        }
+        self.live.open(&view.collection, view.node.entry.id, self.verify)
+    }
+
+    /// The file of an inode number, if it is open.
+    pub fn live(&self, ino: Ino) -> Option<Arc<Live>> {
+        match ino.place() {
+            Place::Node { collection, node } => self.live.get(collection, node),
+            _ => None,
+        }
+    }
+
+    /// Puts into the log what was written to open files, and makes everything durable.
+    pub fn sync(&self) -> Result<()> {
+        let mut first = Ok(());
+        for live in self.live.all() {
+            first = first.and(live.settle().map(|_| ()));
+        }
+        for collection in self.store().open_collections() {
+            if collection.check_writable().is_ok() {
+                first = first.and(collection.sync());
+            }
+        }
+        first
+    }
+
+    /// Makes an empty file.
+    pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<(Ino, Located)> {
+        let directory = self.directory(parent)?;
+        edit::create(&directory.collection, directory.node, name, mode, owner)?;
+        self.lookup(parent, name)
+    }
+
+    /// Makes a directory: among tenants a tenant, in a tenant a collection.
+    pub fn make_directory(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        owner: (u32, u32),
+    ) -> Result<(Ino, Located)> {
+        let label = || {
+            let label =
+                std::str::from_utf8(name).ok().filter(|label| crate::model::check_label(label).is_ok());
+            label.ok_or_else(|| {
+                Error::invalid("tenants and collections have names of text without a leading dot")
+            })
+        };
+        self.check_access()?;
+        match self.locate(parent)? {
+            Located::Root => self.store().create_tenant(label()?)?,
+            Located::Tenant(tenant) => {
+                let label = label()?;
+                if self.store().collection(&tenant, label).is_ok() {
+                    return Err(Error::new(ErrorKind::Exists, "the name is taken"));
+                }
+                self.store().collection_made(&tenant, label, owner)?;
+            }
+            _ => {
+                let directory = self.directory(parent)?;
+                edit::make_directory(&directory.collection, directory.node, name, mode, owner)?;
+            }
+        }
+        self.lookup(parent, name)
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        target: &[u8],
+        owner: (u32, u32),
+    ) -> Result<(Ino, Located)> {
+        let directory = self.directory(parent)?;
+        edit::symlink(&directory.collection, directory.node, name, target, owner)?;
+        self.lookup(parent, name)
+    }
+
+    /// Gives a file a second name.
+    pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
+        let directory = self.directory(parent)?;
+        let Located::Node(view) = self.locate(ino)? else { return Err(not_here()) };
+        if !Arc::ptr_eq(&view.collection, &directory.collection) {
+            return Err(other_collection());
+        }
+        edit::link(&directory.collection, view.node.entry.id, directory.node, name)?;
+        self.lookup(parent, name)
+    }
+
+    /// Takes a file's name away.
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Forget> {
+        let directory = self.directory(parent)?;
+        let changes = edit::unlink(&directory.collection, directory.node, name)?;
+        Ok(self.forget(&directory.collection, changes))
+    }
+
+    /// Takes an empty directory away; a collection or a tenant if nothing is in it.
+    pub fn remove_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.check_access()?;
+        let label =
+            || std::str::from_utf8(name).map_err(|_| Error::new(ErrorKind::NotFound, "no such directory"));
+        match self.locate(parent)? {
+            Located::Root => self.store().remove_tenant(label()?),
+            Located::Tenant(tenant) => {
+                let number = self.store().remove_collection(&tenant, label()?)?;
+                self.forget_collection(number);
+                Ok(())
+            }
+            _ => {
+                let directory = self.directory(parent)?;
+                edit::remove_directory(&directory.collection, directory.node, name)
+            }
+        }
+    }
+
+    /// Gives a file or a directory another name in its collection.
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), keep: bool) -> Result<Forget> {
+        let (source, target) = (self.directory(from.0)?, self.directory(to.0)?);
+        let collection = &source.collection;
+        if !Arc::ptr_eq(collection, &target.collection) {
+            return Err(other_collection());
+        }
+        let moved = source.node != target.node;
+        let (node, mut changes) = edit::rename(collection, (source.node, from.1), (target.node, to.1), keep)?;
+        let is_file = collection.state().node(node).is_some_and(|node| node.file().is_some());
+        if is_file && (moved || suffix(from.1) != suffix(to.1) || suffix(to.1) == b"npy") {
+            changes.merge(self.live.open(collection, node, self.verify)?.look_again()?);
+        }
+        Ok(self.forget(collection, changes))
+    }
+
+    /// Sets attributes, and the size with `bytes`.
+    pub fn set_attr(&self, ino: Ino, set: SetAttr, bytes: Option<u64>) -> Result<Forget> {
+        self.check_access()?;
+        let Located::Node(view) = self.locate(ino)? else { return Err(not_here()) };
+        let (collection, node) = (&view.collection, view.node.entry.id);
+        let mut changes = Changes::default();
+        if let Some(bytes) = bytes {
+            let live = self.open(&view)?;
+            live.truncate(bytes)?;
+            // Whoever holds it open settles it too; what has no other holder must be now.
+            changes.merge(live.settle()?);
+        }
+        if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.mtime.is_some() {
+            if let Some(live) = self.live(ino) {
+                // A time that is set is not that of the write before it.
+                changes.merge(live.settle()?);
+            }
+            edit::set_attr(collection, node, set)?;
+        }
+        Ok(self.forget(collection, changes))
+    }
+
+    /// What was written to an open file goes to the log.
+    pub fn settle(&self, live: &Live) -> Result<Forget> {
+        let changes = live.settle()?;
+        Ok(self.forget(live.collection(), changes))
+    }
+
+    fn forget(&self, collection: &Collection, changes: Changes) -> Forget {
+        let number = collection.state().number();
+        let ino = |node| Ino::of(Place::Node { collection: number, node });
+        Forget {
+            nodes: changes.nodes.into_iter().filter_map(ino).collect(),
+            names: changes
+                .names
+                .into_iter()
+                .filter_map(|(parent, name)| Some((ino(parent)?, name)))
+                .collect(),
+        }
+    }
+
+    /// A directory that files can be made in.
+    fn directory(&self, ino: Ino) -> Result<Directory> {
+        self.check_access()?;
+        match self.locate(ino)? {
+            Located::Node(FileView { collection, node }) => Ok(Directory { collection, node: node.entry.id }),
+            _ => Err(not_here()),
+        }
+    }
+
+    fn check_access(&self) -> Result<()> {
+        match self.store().access() {
+            Access::Write => Ok(()),
+            Access::Read => Err(Error::new(ErrorKind::ReadOnly, "the store is mounted to be read only")),
+        }
+    }
+}
+
+fn suffix(name: &[u8]) -> &[u8] {
+    name.rsplit(|byte| *byte == b'.').next().filter(|suffix| suffix.len() < name.len()).unwrap_or_default()
+}
+
+fn not_here() -> Error {
+    Error::new(ErrorKind::Denied, "only directories stand among tenants and collections")
+}
+
+fn other_collection() -> Error {
+    Error::new(ErrorKind::OtherDevice, "a name in another collection")
+}
