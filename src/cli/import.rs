@@ -185,7 +185,8 @@ fn open(path: &Path) -> Result<Store> {
     if !Store::exists(&disk) {
         init::create(path)?;
     }
-    Store::open(Arc::new(disk), Access::Write, &format!("process {}, which imports", std::process::id()))
+    let note = format!("process {}, which imports", std::process::id());
+    Store::open(Arc::new(disk), Access::Write, &note).map_err(|error| mounts::with_mounts(error, path))
 }
 
 fn one(

@@ -161,7 +161,8 @@ impl Args {
         let access = if self.read_only { Access::Read } else { Access::Write };
         let note =
             format!("process {}, which has it mounted on {}", std::process::id(), self.mountpoint.display());
-        let store = Arc::new(Store::open(Arc::new(FileDisk::new(&self.store)), access, &note)?);
+        let store = Store::open(Arc::new(FileDisk::new(&self.store)), access, &note);
+        let store = Arc::new(store.map_err(|error| mounts::with_mounts(error, &self.store))?);
         let options = Options {
             shown: self.list,
             verify: self.verify,
