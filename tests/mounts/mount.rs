@@ -476,6 +476,10 @@ fn paths_with_spaces_backslashes_and_tabs_work() {
         // A control character cannot stand in a name.
         let there = mounted.path("my tenant/my collection/a \\ file%09with all");
         assert_eq!(fs::read(&there).unwrap(), b"content");
+        let device = fs::metadata(&there).unwrap().dev();
+        let read_ahead =
+            format!("/sys/class/bdi/{}:{}/read_ahead_kb", libc::major(device), libc::minor(device));
+        assert_eq!(fs::read_to_string(read_ahead).unwrap(), "4096\n", "on {name:?}");
         let rows = run([OsStr::new("ls"), there.parent().unwrap().as_ref(), "--json".as_ref()]).json();
         assert_eq!(rows[0]["name"], "a \\ file%09with all");
         assert_eq!(rows[0]["tier"], "exact");
