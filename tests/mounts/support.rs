@@ -310,7 +310,8 @@ impl Random {
 pub fn safetensors_file(header: &str, data: &[u8]) -> Vec<u8> {
     let padded = header.len().next_multiple_of(8);
     let mut bytes = (padded as u64).to_le_bytes().to_vec();
-    bytes.extend_from_slice(format!("{header:<padded$}").as_bytes());
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.resize(8 + padded, b' ');
     bytes.extend_from_slice(data);
     bytes
 }
