@@ -111,6 +111,20 @@ fn parse_option(text: &str) -> Result<MountOption> {
     Ok(option)
 }
 
+/// Whether a mount answers like one whose daemon has ended.
+fn is_gone(error: &std::io::Error) -> bool {
+    let number = error.raw_os_error();
+    [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED]
+        .iter()
+        .any(|known| number == Some(known.raw_os_error()))
+}
+
+fn daemon_is_gone(mountpoint: &Path) -> Error {
+    let shown = mountpoint.display();
+    let text = format!("the daemon of {shown} is gone; tierfs umount --lazy {shown} takes its mount away");
+    Error::new(ErrorKind::Busy, text)
+}
+
 impl Args {
     pub fn run(mut self) -> Result<Done> {
         let kernel = self.take_options();
@@ -121,15 +135,9 @@ impl Args {
         mounts::refuse_own_mount("store", &self.store)?;
         self.store = fs::canonicalize(&self.store).map_err(|error| failed(&self.store, error))?;
         self.mountpoint = fs::canonicalize(&self.mountpoint).map_err(|error| {
-            if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) {
-                let shown = self.mountpoint.display();
-                let text = format!(
-                    "the daemon of {shown} is gone; tierfs umount --lazy {shown} takes its mount away"
-                );
-                return Error::new(ErrorKind::Busy, text);
-            }
-            failed(&self.mountpoint, error)
+            if is_gone(&error) { daemon_is_gone(&self.mountpoint) } else { failed(&self.mountpoint, error) }
         })?;
+        self.refuse_second_mount()?;
         if !self.mountpoint.is_dir() {
             return Err(Error::invalid(format!("{} is no directory", self.mountpoint.display())));
         }
@@ -137,6 +145,22 @@ impl Args {
             return Err(Error::invalid("a store cannot be mounted on itself, or on what it lies in"));
         }
         if self.foreground || self.announce { self.serve(kernel) } else { self.start() }
+    }
+
+    /// One tierfs on another would hide it, and one on a dead one cannot be.
+    fn refuse_second_mount(&self) -> Result<()> {
+        let mounted = mounts::mount_of(&self.mountpoint)?;
+        let Some(mounted) = mounted.filter(|mounted| mounted.mountpoint == self.mountpoint) else {
+            return Ok(());
+        };
+        match fs::read_dir(&self.mountpoint) {
+            Err(error) if is_gone(&error) => Err(daemon_is_gone(&self.mountpoint)),
+            _ => {
+                let (shown, store) = (self.mountpoint.display(), mounted.store.display());
+                let text = format!("{store} is mounted on {shown} already; tierfs umount {shown} ends that");
+                Err(Error::new(ErrorKind::Busy, text))
+            }
+        }
     }
 
     /// Puts the options where their flags are; what is left is for the kernel.

@@ -200,6 +200,9 @@ fn digests_are_those_of_the_bytes_that_came_in() {
         let path = mounted.path("demo/model").join(&name);
         let sha256 = text(&Command::new("sha256sum").arg(&path).output().unwrap().stdout);
         assert_eq!(own(&path, "sha256").as_deref(), Ok(&sha256[..64]), "{name:?}");
+        // Exact payloads are the bytes themselves.
+        let checksum = format!("crc32c:{:08x}", crc32c::crc32c(&fs::read(&path).unwrap()));
+        assert_eq!(own(&path, "checksum"), Ok(checksum), "{name:?}");
         let line = "import sys, blake3; print(blake3.blake3(open(sys.argv[1], 'rb').read()).hexdigest())";
         let known = if source.join(&name).exists() { source.join(&name) } else { path.clone() };
         assert_eq!(own(&path, "blake3").unwrap(), python_line(line, [&known]).trim(), "{name:?}");
@@ -282,8 +285,11 @@ fn copies_by_cp_tar_rsync_like_tools_equal_the_source() {
     );
 }
 
+/// An inode number, and the offsets and names in a directory.
+type Numbers = (u64, Vec<(u64, Vec<u8>)>);
+
 /// Inode numbers and directory offsets, by path.
-fn numbers(folder: &Path) -> BTreeMap<PathBuf, (u64, Vec<(u64, Vec<u8>)>)> {
+fn numbers(folder: &Path) -> BTreeMap<PathBuf, Numbers> {
     let mut found = BTreeMap::new();
     let mut waiting = vec![folder.to_owned()];
     while let Some(path) = waiting.pop() {
@@ -415,6 +421,10 @@ fn a_second_daemon_is_refused_and_told_who_has_the_store() {
     let text = place.try_import("demo/more", &[&place.path("model")], &[]).failed(1, &[&process, shown]);
     assert!(text.contains(place.store().to_str().unwrap()), "{text}");
     assert_eq!(names(&mounted.path("demo")), ["model"]);
+    // Nor does another store come on top of this one.
+    let second = place.path("second");
+    run([OsStr::new("init"), second.as_ref()]).ok();
+    run([OsStr::new("mount"), second.as_ref(), mounted.mountpoint.as_ref()]).failed(1, &[shown, "already"]);
     run(["fsck".as_ref(), place.store().as_os_str()]).failed(1, &[&process, shown]);
 }
 
