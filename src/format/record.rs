@@ -15,7 +15,9 @@
 //! | 16 Log header | 21 magic `TFML`, 25 version u16, 27 store uuid 16 bytes, 43 generation u64 |
 
 use crate::format::slot::{RawSlot, SLOT_BYTES};
-use crate::model::{Dtype, Encoding, Error, GROUP_LEN, ObjectId, Result, Shape, StoreId, Tier};
+use crate::model::{
+    DIMENSIONS_MAX, Dtype, Encoding, Error, GROUP_LEN, ObjectId, Result, Shape, StoreId, Tier,
+};
 
 /// The block index that stands for a whole object.
 pub const WHOLE_OBJECT: u32 = u32::MAX;
@@ -353,15 +355,13 @@ fn parse_described(slot: &RawSlot) -> Result<Described> {
         Error::unsupported(format!("element type {code}, which this program does not know"))
     })?;
     let dimensions = usize::from(u8::from_le_bytes(slot.get::<71, 1>()));
-    let sizes = slot.get::<72, 32>();
-    let sizes: Vec<u64> = sizes
-        .chunks_exact(4)
-        .take(dimensions)
-        .map(|size| u64::from(u32::from_le_bytes(size.try_into().unwrap_or_default())))
-        .collect();
+    let mut sizes = [0; DIMENSIONS_MAX];
+    for (size, bytes) in sizes.iter_mut().zip(slot.get::<72, 32>().as_chunks().0) {
+        *size = u64::from(u32::from_le_bytes(*bytes));
+    }
     // Sizes cut to 32 bits can make a product that no shape has; the catalog has the
     // true ones.
-    let shape = (sizes.len() == dimensions).then(|| Shape::new(&sizes).unwrap_or_default());
+    let shape = sizes.get(..dimensions).map(|sizes| Shape::new(sizes).unwrap_or_default());
     let parent = u128::from_le_bytes(slot.get::<54, 16>());
     Ok(Described {
         dtype,
@@ -379,7 +379,7 @@ fn parse_stored(tier: u8, bits: u8, stored: Stored, encoding: u8, group_len: u16
         return Err(Error::corrupt("a scale that is not finite"));
     }
     let found = match (tier, encoding) {
-        (0, Encoding::Verbatim) if bits == 0 && stored.len == 0 => Some(Tier::Absent),
+        (0, Encoding::Verbatim) if bits == 0 => (stored.len == 0).then_some(Tier::Absent),
         (0, Encoding::Verbatim) => Some(Tier::Exact),
         _ => Tier::of_codes(bits, encoding).filter(|found| found.byte() == tier),
     };

@@ -39,21 +39,20 @@ impl RawSlot {
 
     /// The `N` bytes at `AT`. Both are known when it is compiled, and so is that they
     /// lie inside.
+    #[inline]
     pub fn get<const AT: usize, const N: usize>(&self) -> [u8; N] {
         const { assert!(AT + N <= SLOT_BYTES) };
-        let mut bytes = [0; N];
-        for (to, from) in bytes.iter_mut().zip(self.0.iter().skip(AT)) {
-            *to = *from;
-        }
-        bytes
+        let found = self.0.get(AT..).and_then(|rest| rest.first_chunk());
+        found.copied().unwrap_or([0; N])
     }
 
-    /// Puts bytes at `at`; what would lie past the end is left out, which only a bug
-    /// of a caller could ask for.
+    /// Puts bytes at `at`; where they would reach past the end, which only a bug of a
+    /// caller could ask for, nothing is put.
+    #[inline]
     pub fn put<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
         debug_assert!(at + N <= SLOT_BYTES);
-        for (to, from) in self.0.iter_mut().skip(at).zip(bytes) {
-            *to = from;
+        if let Some(place) = self.0.get_mut(at..at + N) {
+            place.copy_from_slice(&bytes);
         }
     }
 
@@ -98,13 +97,13 @@ impl RawSlot {
     pub fn seal(&mut self, generation: u64, sequence: u64) {
         self.put(GENERATION_AT, (generation as u32).to_le_bytes());
         self.put(SEQUENCE_AT, sequence.to_le_bytes());
-        self.put(CHECKSUM_AT, crc32c::crc32c(&self.covered()).to_le_bytes());
+        self.put(CHECKSUM_AT, crc32c::crc32c(self.covered()).to_le_bytes());
         self.put(ZERO_AT, [0; 4]);
     }
 
     /// Whether the checksum agrees and the end is zero.
     pub fn is_intact(&self) -> bool {
-        self.get::<ZERO_AT, 4>() == [0; 4] && crc32c::crc32c(&self.covered()) == self.checksum()
+        self.get::<ZERO_AT, 4>() == [0; 4] && crc32c::crc32c(self.covered()) == self.checksum()
     }
 
     /// The slot with the one flipped bit put right that makes it intact, if there is
@@ -127,8 +126,8 @@ impl RawSlot {
         }
     }
 
-    fn covered(&self) -> [u8; CHECKSUM_AT] {
-        self.get::<0, CHECKSUM_AT>()
+    fn covered(&self) -> &[u8] {
+        self.0.get(..CHECKSUM_AT).unwrap_or_default()
     }
 }
 

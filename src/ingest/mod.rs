@@ -12,6 +12,7 @@ mod publish;
 mod recognize;
 mod shards;
 mod take;
+mod unnamed;
 
 pub use cut::Blocking;
 pub use publish::Target;
@@ -20,6 +21,7 @@ pub use shards::import_shards;
 
 use std::sync::Arc;
 
+use crate::ingest::unnamed::Unnamed;
 use crate::model::{Encoder, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::disk::File;
@@ -130,7 +132,8 @@ pub fn import_file(
 ) -> Result<Report> {
     let recognized = recognize(source, &target.name)?;
     let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| to.of(tensor, settings));
-    let taken = take::take(collection, source, &recognized, &tier_of, options, progress)?;
+    let mut unnamed = Unnamed::new(collection);
+    let taken = take::take(&mut unnamed, collection, source, &recognized, &tier_of, options, progress)?;
     if let Some(expected) = origin.sha256.filter(|expected| *expected != taken.digests.sha256) {
         let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         return Err(Error::invalid(format!(
@@ -140,6 +143,6 @@ pub fn import_file(
         )));
     }
     let mut report = Report { tensors: 0, bytes: taken.bytes, stored: taken.stored() };
-    report.tensors = publish::publish(collection, target, origin, recognized, taken)?;
+    report.tensors = publish::publish(unnamed, collection, target, origin, recognized, taken)?;
     Ok(report)
 }

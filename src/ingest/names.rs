@@ -1,11 +1,11 @@
 //! Names and nodes that come with a file.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
 use crate::format::record::Record;
 use crate::ingest::Origin;
-use crate::model::{EntryId, Error, Result};
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::collection::{now_nanoseconds, now_seconds};
 use crate::store::log::Batch;
 use crate::store::state::{ROOT, State};
@@ -18,6 +18,8 @@ pub(super) struct Names<'a> {
     last_entry: u64,
     /// Names that this batch makes: directory, name, node.
     made: Vec<(EntryId, Vec<u8>, EntryId)>,
+    /// The same, to be found by directory and name.
+    made_nodes: HashMap<(EntryId, Vec<u8>), EntryId>,
     /// Names that this batch takes away.
     gone: HashSet<(EntryId, Vec<u8>)>,
     /// Directories that this batch makes.
@@ -33,6 +35,7 @@ impl<'a> Names<'a> {
             origin,
             last_entry: state.last_entry(),
             made: Vec::new(),
+            made_nodes: HashMap::new(),
             gone: HashSet::new(),
             made_directories: HashSet::new(),
             now: now_nanoseconds(),
@@ -45,11 +48,11 @@ impl<'a> Names<'a> {
     }
 
     pub fn find(&self, parent: EntryId, name: &[u8]) -> Option<EntryId> {
-        let made = self.made.iter().rev().find(|(of, called, _)| *of == parent && called == name);
-        if let Some((_, _, node)) = made {
+        let key = (parent, name.to_vec());
+        if let Some(node) = self.made_nodes.get(&key) {
             return Some(*node);
         }
-        if self.gone.contains(&(parent, name.to_vec())) {
+        if self.gone.contains(&key) {
             return None;
         }
         self.state.directory(parent)?.get(name)
@@ -105,6 +108,7 @@ impl<'a> Names<'a> {
     pub fn name(&mut self, parent: EntryId, name: &[u8], node: EntryId) {
         // Written at the end, after the nodes that names lead to.
         self.made.push((parent, name.to_vec(), node));
+        self.made_nodes.insert((parent, name.to_vec()), node);
     }
 
     pub fn node(&mut self, id: EntryId, mode: u32, what: What) {
@@ -131,22 +135,59 @@ impl<'a> Names<'a> {
         self.batch.entry(Entry::Setting { node, key, value });
     }
 
-    /// Takes away the file that has a name, and the tensors that belong to it.
-    pub fn replace(&mut self, parent: EntryId, name: &[u8]) {
-        let Some(old) = self.find(parent, name).and_then(|node| self.state.node(node)) else { return };
-        let Some(file) = old.file() else { return };
+    /// Takes away the file that has a name, and the tensors that belong to it. `Exists`
+    /// where a directory or a tensor of another file has the name.
+    pub fn replace(&mut self, parent: EntryId, name: &[u8]) -> Result<()> {
+        let Some(old) = self.find(parent, name).and_then(|node| self.state.node(node)) else {
+            return Ok(());
+        };
+        let taken = |by: &str| {
+            let path = String::from_utf8_lossy(&self.state.path(old.entry.id)).into_owned();
+            Error::new(ErrorKind::Exists, format!("{path} is {by}; choose another name, or remove it first"))
+        };
         let mut nodes = vec![old.entry.id];
-        nodes.extend(self.state.parts(file).map(|node| node.entry.id));
-        for &node in &nodes {
-            for (parent, name) in self.state.links(node) {
-                self.batch.entry(Entry::NameRemoved { parent: *parent, name: name.to_vec() });
-                self.gone.insert((*parent, name.to_vec()));
+        let mut objects: &[ObjectId] = &[];
+        match &old.entry.what {
+            What::Directory => return Err(taken("a directory")),
+            What::File(file) if file.container.is_some() => {
+                return Err(taken("a tensor that belongs to another file"));
             }
+            What::Symlink(_) => {}
+            What::File(file) => {
+                nodes.extend(self.state.parts(file).map(|node| node.entry.id));
+                objects = &file.objects;
+            }
+        }
+        if let [first, _, ..] = self.state.links(old.entry.id) {
+            // It lives on under its other names; its tensors stand beside the first.
+            let parts =
+                if *first == (parent, name.into()) { nodes.get(1..).unwrap_or_default() } else { &[] };
+            self.remove_name(parent, name);
+            for &part in parts {
+                self.remove_names(part);
+            }
+            return Ok(());
+        }
+        for &node in &nodes {
+            self.remove_names(node);
             self.batch.entry(Entry::NodeRemoved(node));
         }
-        for object in &file.objects {
+        for object in objects {
             self.batch.record(Record::Delete { object: *object });
         }
+        Ok(())
+    }
+
+    pub fn remove_names(&mut self, node: EntryId) {
+        let state = self.state;
+        for (parent, name) in state.links(node) {
+            self.remove_name(*parent, name);
+        }
+    }
+
+    pub fn remove_name(&mut self, parent: EntryId, name: &[u8]) {
+        self.batch.entry(Entry::NameRemoved { parent, name: name.to_vec() });
+        self.gone.insert((parent, name.to_vec()));
     }
 
     pub fn finish(self) {

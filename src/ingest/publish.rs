@@ -10,6 +10,7 @@ use crate::ingest::Origin;
 use crate::ingest::names::Names;
 use crate::ingest::recognize::{PartTensor, Recognized};
 use crate::ingest::take::{Taken, TakenBlocks, TakenObject};
+use crate::ingest::unnamed::Unnamed;
 use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier, escape_component, escape_tensor_path};
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_seconds};
@@ -44,6 +45,7 @@ impl Target {
 
 /// Commits everything; the number of tensors that have names now.
 pub(super) fn publish(
+    mut unnamed: Unnamed<'_>,
     collection: &Arc<Collection>,
     target: &Target,
     origin: &Origin,
@@ -65,7 +67,7 @@ pub(super) fn publish(
             shape: tensor.as_ref().map_or_else(|| plain_shape(object.bytes), |tensor| tensor.shape),
         });
     }
-    let kept = objects(collection, &drafts)?;
+    let kept = objects(&mut unnamed, collection, &drafts)?;
     drop(drafts);
     let touched = std::mem::take(&mut taken.touched);
     let mut named = 0;
@@ -73,7 +75,7 @@ pub(super) fn publish(
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
         let file_name = file_name(&target.name, identity(&target.path()));
-        names.replace(parent, &file_name);
+        names.replace(parent, &file_name)?;
         let container = names.number();
         let is_container = recognized.content.is_container();
         let lossy = taken.objects.iter().any(|object| object.error.is_some());
@@ -139,11 +141,13 @@ pub(super) fn publish(
         names.finish();
         Ok(())
     })?;
+    unnamed.named();
     Ok(named)
 }
 
 /// Commits a tensor made of several files: its shards stand in the order given.
 pub(super) fn publish_shards(
+    mut unnamed: Unnamed<'_>,
     collection: &Arc<Collection>,
     target: &Target,
     origin: &Origin,
@@ -162,12 +166,12 @@ pub(super) fn publish_shards(
         drafts.push(Draft { object, tensor, seed: SeedId(place as u128 + 1), shape });
     }
     let bytes: u64 = drafts.iter().map(|draft| draft.object.bytes).sum();
-    let kept = objects(collection, &drafts)?;
+    let kept = objects(&mut unnamed, collection, &drafts)?;
     collection.commit(touched, |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
         let file_name = file_name(&target.name, tensor);
-        names.replace(parent, &file_name);
+        names.replace(parent, &file_name)?;
         let node = names.number();
         names.file(
             node,
@@ -189,7 +193,9 @@ pub(super) fn publish_shards(
         names.name(parent, &file_name, node);
         names.finish();
         Ok(())
-    })
+    })?;
+    unnamed.named();
+    Ok(())
 }
 
 struct Draft<'a> {
@@ -204,7 +210,11 @@ fn plain_shape(bytes: u64) -> Shape {
 }
 
 /// Objects and their blocks, in batches of bounded size, without names.
-fn objects(collection: &Collection, drafts: &[Draft<'_>]) -> Result<Vec<ObjectId>> {
+fn objects(
+    unnamed: &mut Unnamed<'_>,
+    collection: &Collection,
+    drafts: &[Draft<'_>],
+) -> Result<Vec<ObjectId>> {
     let mut kept: Vec<ObjectId> = Vec::with_capacity(drafts.len());
     let mut place = 0;
     let mut block = 0;
@@ -216,6 +226,7 @@ fn objects(collection: &Collection, drafts: &[Draft<'_>]) -> Result<Vec<ObjectId
                     None => {
                         let id = add_object(batch, draft);
                         kept.push(id);
+                        unnamed.object(id);
                         id
                     }
                 };

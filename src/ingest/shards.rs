@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::format::catalog::Content;
 use crate::ingest::recognize::{Part, Recognized};
+use crate::ingest::unnamed::Unnamed;
 use crate::ingest::{Options, Origin, Progress, Report, Target, publish, take};
 use crate::model::{Error, Result};
 use crate::store::Collection;
@@ -19,6 +20,7 @@ pub fn import_shards(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report> {
+    let mut unnamed = Unnamed::new(collection);
     let mut shards = Vec::with_capacity(sources.len());
     let mut report = Report { tensors: 1, ..Report::default() };
     for (place, source) in sources.iter().enumerate() {
@@ -28,11 +30,11 @@ pub fn import_shards(
         }
         let whole = Part { begin: 0, end: bytes, tensor: None };
         let recognized = Recognized { content: Content::Plain, bytes, parts: vec![whole] };
-        let taken = take::take(collection, source, &recognized, &|_| None, options, progress)?;
+        let taken = take::take(&mut unnamed, collection, source, &recognized, &|_| None, options, progress)?;
         report.bytes += bytes;
         report.stored += taken.stored();
         shards.push(taken);
     }
-    publish::publish_shards(collection, target, origin, shards)?;
+    publish::publish_shards(unnamed, collection, target, origin, shards)?;
     Ok(report)
 }

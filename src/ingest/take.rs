@@ -10,6 +10,7 @@ use crate::codec::{self, NotEncodable};
 use crate::format::catalog::{Digests, Home, Measured};
 use crate::format::record::Stored;
 use crate::ingest::recognize::{Part, PartTensor, Recognized};
+use crate::ingest::unnamed::Unnamed;
 use crate::ingest::{Options, Progress};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
@@ -70,6 +71,7 @@ impl TakenObject {
 
 /// Reads a source once and stores its parts.
 pub(super) fn take(
+    unnamed: &mut Unnamed<'_>,
     collection: &Arc<Collection>,
     source: &Arc<dyn File>,
     recognized: &Recognized,
@@ -82,7 +84,7 @@ pub(super) fn take(
     let mut touched = Touched::default();
     let exact = tiers.iter().any(Option::is_none);
     let data = if exact && recognized.bytes > PACKED_BYTES_MAX {
-        let (id, file) = collection.create_data_file()?;
+        let (id, file) = unnamed.create_data_file()?;
         touched.file(&file);
         // What goes to another tier stays a hole in it.
         file.set_len(recognized.bytes).map_err(|error| Error::io("making room for it", error))?;

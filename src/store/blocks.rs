@@ -1,6 +1,7 @@
 //! Where each block of an object lies: dense, or as one run while all of them are
 //! exact and stand one after the other in the object's data file.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::format::record::Stored;
@@ -29,7 +30,7 @@ pub enum Blocks {
     Unknown,
     /// All blocks, exact, in the object's data file.
     Run(Run),
-    /// A block each.
+    /// A block each, up to the last that a record describes.
     Dense(Vec<Block>),
 }
 
@@ -102,21 +103,36 @@ impl Blocks {
         }
     }
 
-    /// Sets one block. `described_max` is the most blocks that the log can have
-    /// described: an object that claims more is corrupt, and must not be given memory.
-    pub fn set(&mut self, index: u32, block: Block, cut: Cut, described_max: u64) -> Result<()> {
-        let dense = self.dense(cut, described_max)?;
-        match dense.get_mut(index as usize) {
-            Some(place) => {
-                *place = block;
-                Ok(())
-            }
-            None => Err(Error::corrupt(format!("a record of block {index} of {}", cut.blocks()))),
+    /// The blocks that records describe, with their numbers.
+    pub fn described(&self, cut: Cut) -> impl Iterator<Item = (u32, Block)> {
+        let count = match self {
+            Blocks::Unknown => 0,
+            Blocks::Run(run) => run.checksums.len(),
+            Blocks::Dense(blocks) => blocks.len(),
+        };
+        (0..count as u32).filter_map(move |index| Some((index, self.get(index, cut)?)))
+    }
+
+    /// Sets one block. `places` is how many blocks may still be given memory: no more
+    /// than a log can have described, whatever it claims.
+    pub fn set(&mut self, index: u32, block: Block, cut: Cut, places: &mut u64) -> Result<()> {
+        let count = index as usize + 1;
+        if index >= cut.blocks() {
+            return Err(Error::corrupt(format!("a record of block {index} of {}", cut.blocks())));
         }
+        let dense = self.dense(cut, places)?;
+        if dense.len() < count {
+            take_places((count - dense.len()) as u64, places)?;
+            dense.resize(count, Block::UNKNOWN);
+        }
+        if let Some(place) = dense.get_mut(index as usize) {
+            *place = block;
+        }
+        Ok(())
     }
 
     /// Sets a run of exact blocks of the data file, beginning with block `first`.
-    pub fn set_run(&mut self, first: u32, run: Run, cut: Cut, described_max: u64) -> Result<()> {
+    pub fn set_run(&mut self, first: u32, run: Run, cut: Cut, places: &mut u64) -> Result<()> {
         if first == 0 && run.checksums.len() as u64 == u64::from(cut.blocks()) {
             *self = Blocks::Run(run);
             return Ok(());
@@ -130,21 +146,18 @@ impl Blocks {
             let Some(mut block) = part.get(place as u32, cut) else { continue };
             block.stored.offset = run.offset + (cut.start(index) - from);
             block.stored.len = cut.len(index) as u32;
-            self.set(index, block, cut, described_max)?;
+            self.set(index, block, cut, places)?;
         }
         Ok(())
     }
 
-    fn dense(&mut self, cut: Cut, described_max: u64) -> Result<&mut Vec<Block>> {
+    fn dense(&mut self, cut: Cut, places: &mut u64) -> Result<&mut Vec<Block>> {
         if !matches!(self, Blocks::Dense(_)) {
-            let count = cut.blocks();
-            if u64::from(count) > described_max {
-                return Err(Error::corrupt(format!(
-                    "an object of {count} blocks in a log that can describe {described_max}"
-                )));
+            if let Blocks::Run(run) = self {
+                take_places(run.checksums.len() as u64, places)?;
             }
-            let blocks = (0..count).map(|index| self.get(index, cut).unwrap_or(Block::UNKNOWN));
-            *self = Blocks::Dense(blocks.collect());
+            let blocks = self.described(cut).map(|(_, block)| block).collect();
+            *self = Blocks::Dense(blocks);
         }
         match self {
             Blocks::Dense(blocks) => Ok(blocks),
@@ -153,26 +166,40 @@ impl Blocks {
     }
 }
 
-/// Which blocks have been checked since the store was opened: a bit each.
+fn take_places(count: u64, places: &mut u64) -> Result<()> {
+    *places = places.checked_sub(count).ok_or_else(|| {
+        Error::corrupt(format!("{count} more blocks, where the log can describe {places} more"))
+    })?;
+    Ok(())
+}
+
+/// Which blocks have been checked since the store was opened: a bit each, made with the
+/// first that is set.
 #[derive(Debug)]
-pub struct Checked(Box<[AtomicU64]>);
+pub struct Checked {
+    blocks: u32,
+    words: OnceLock<Box<[AtomicU64]>>,
+}
 
 impl Checked {
     /// None of `blocks` blocks.
     pub fn none(blocks: u32) -> Checked {
-        Checked((0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+        Checked { blocks, words: OnceLock::new() }
     }
 
     /// Whether block `index` has been checked.
     pub fn get(&self, index: u32) -> bool {
-        self.0
-            .get(index as usize / 64)
+        self.words
+            .get()
+            .and_then(|words| words.get(index as usize / 64))
             .is_some_and(|word| word.load(Ordering::Relaxed) >> (index % 64) & 1 == 1)
     }
 
     /// Notes that block `index` has been checked.
     pub fn set(&self, index: u32) {
-        if let Some(word) = self.0.get(index as usize / 64) {
+        let words =
+            self.words.get_or_init(|| (0..self.blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect());
+        if let Some(word) = words.get(index as usize / 64) {
             word.fetch_or(1 << (index % 64), Ordering::Relaxed);
         }
     }
@@ -198,12 +225,12 @@ mod tests {
     #[test]
     fn a_whole_run_and_the_same_in_parts_say_the_same() {
         let mut whole = Blocks::default();
-        whole.set_run(0, run(0, 4), CUT, 4).unwrap();
+        whole.set_run(0, run(0, 4), CUT, &mut 4).unwrap();
         assert!(matches!(whole, Blocks::Run(_)));
         let mut parts = Blocks::default();
-        parts.set_run(3, run(3, 1), CUT, 4).unwrap();
+        parts.set_run(3, run(3, 1), CUT, &mut 4).unwrap();
         assert_eq!(parts.get(0, CUT), None);
-        parts.set_run(0, run(0, 3), CUT, 4).unwrap();
+        parts.set_run(0, run(0, 3), CUT, &mut 4).unwrap();
         for index in 0..4 {
             assert_eq!(whole.get(index, CUT), parts.get(index, CUT), "block {index}");
         }
@@ -214,20 +241,23 @@ mod tests {
     #[test]
     fn setting_a_block_leaves_the_others_of_the_run() {
         let mut blocks = Blocks::default();
-        blocks.set_run(0, run(0, 4), CUT, 4).unwrap();
+        blocks.set_run(0, run(0, 4), CUT, &mut 4).unwrap();
         let before = blocks.get(2, CUT);
         let moved = Block { epoch: 10, stored: Stored { tier: Tier::Q8, ..Stored::ABSENT }, since: 2 };
-        blocks.set(1, moved, CUT, 4).unwrap();
+        blocks.set(1, moved, CUT, &mut 4).unwrap();
         assert_eq!(blocks.get(1, CUT), Some(moved));
         assert_eq!(blocks.get(2, CUT), before);
-        assert!(blocks.set(4, moved, CUT, 4).is_err());
+        assert!(blocks.set(4, moved, CUT, &mut 4).is_err());
     }
 
     #[test]
     fn an_object_that_the_log_cannot_have_described_gets_no_memory() {
         let huge = Cut { bytes: 1 << 40, block_bytes: 4096 };
         let block = Block { epoch: 1, stored: Stored::ABSENT, since: 0 };
-        assert!(Blocks::default().set(0, block, huge, 1000).is_err());
+        let mut places = 1000;
+        assert!(Blocks::default().set(1000, block, huge, &mut places).is_err());
+        assert!(Blocks::default().set(899, block, huge, &mut places).is_ok());
+        assert!(Blocks::default().set(100, block, huge, &mut places).is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
-use crate::model::{EntryId, Error, ErrorKind, Result, StoreId, Tier};
+use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
 use crate::store::disk::{Disk, File, Open};
 use crate::store::log::{Batch, Log};
 use crate::store::replay::{Damage, Replayed, replay};
@@ -38,25 +38,33 @@ pub struct Collection {
     pub(super) state: RwLock<State>,
     /// What writes. Taken before `state`; held while a batch is written.
     pub(super) writer: Mutex<Option<Writer>>,
-    tiers: [OnceLock<Arc<dyn File>>; TIER_FILES],
-    data: Mutex<HashMap<u64, Weak<dyn File>>>,
-    access: Access,
+    pub(super) tiers: [OnceLock<Arc<dyn File>>; TIER_FILES],
+    pub(super) data: Mutex<HashMap<u64, Weak<dyn File>>>,
+    pub(super) access: Access,
     damage: Option<Damage>,
+    /// Held while payloads are made durable. Taken before `writer`.
+    syncing: Mutex<()>,
+    /// Set once, when a sync has failed.
+    poisoned: OnceLock<String>,
     events: Vec<String>,
     log_bytes: u64,
 }
 
 pub(super) struct Writer {
     log: Log,
-    slots: [Option<Slots>; TIER_FILES],
-    next_data: u64,
+    /// The free space of the tier files, once something was written to them.
+    pub slots: [Option<Slots>; TIER_FILES],
+    /// The number of the next data file, once one was made; 0 before.
+    pub next_data: u64,
+    /// Deleted objects that readers may still have: what they lie in is not free.
+    pub dropped: Vec<Arc<Object>>,
 }
 
 /// Files that were written and must be durable before a batch that names them.
 #[derive(Default)]
 pub struct Touched {
-    files: Vec<Arc<dyn File>>,
-    tiers: HashSet<u8>,
+    pub(super) files: Vec<Arc<dyn File>>,
+    pub(super) tiers: HashSet<u8>,
 }
 
 /// The seconds since 1970.
@@ -85,6 +93,7 @@ impl Collection {
         disk.create_directory(&path).map_err(failed)?;
         disk.create_directory(&format!("{path}/data")).map_err(failed)?;
         let log_path = format!("{path}/{LOG_NAME}");
+        refuse_remains(disk, &path)?;
         // What an interrupted attempt has left has no header and nothing in it.
         match disk.remove_file(&log_path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
@@ -138,7 +147,12 @@ impl Collection {
             // taken for a later one.
             let cut = file.set_len(end.bytes).and_then(|()| file.sync_data());
             cut.map_err(|error| Error::io(format!("cutting {log_path}"), error))?;
-            Some(Writer { log: Log::resume(file, end), slots: Default::default(), next_data: 0 })
+            Some(Writer {
+                log: Log::resume(file, end),
+                slots: Default::default(),
+                next_data: 0,
+                dropped: Vec::new(),
+            })
         } else {
             None
         };
@@ -152,6 +166,8 @@ impl Collection {
             data: Mutex::default(),
             access,
             damage,
+            syncing: Mutex::new(()),
+            poisoned: OnceLock::new(),
             events,
             log_bytes: end.bytes,
         };
@@ -194,106 +210,6 @@ impl Collection {
         self.log_bytes
     }
 
-    /// The tier file of a tier's payloads.
-    pub fn tier_file(&self, tier: Tier) -> Result<Arc<dyn File>> {
-        let number = tier.byte();
-        let Some(cell) = self.tiers.get(usize::from(number)) else {
-            return Err(Error::invalid(format!("tier {number}")));
-        };
-        if let Some(file) = cell.get() {
-            return Ok(file.clone());
-        }
-        let path = self.tier_path(number);
-        let how = if self.access == Access::Write { Open::Write } else { Open::Read };
-        let file = self.disk.open(&path, how).map_err(|error| Error::io(format!("opening {path}"), error))?;
-        Ok(cell.get_or_init(|| file).clone())
-    }
-
-    /// The path of a tier file in the store.
-    pub fn tier_path(&self, number: u8) -> String {
-        format!("{}/tier{number}.dat", self.path())
-    }
-
-    /// The path of a data file in the store.
-    pub fn data_path(&self, id: u64) -> String {
-        format!("{}/data/{id:016x}", self.path())
-    }
-
-    /// A data file, opened once for all who use it at the same time.
-    pub fn data_file(&self, id: u64) -> Result<Arc<dyn File>> {
-        let mut open = self.data.lock();
-        if let Some(file) = open.get(&id).and_then(Weak::upgrade) {
-            return Ok(file);
-        }
-        let path = self.data_path(id);
-        let file =
-            self.disk.open(&path, Open::Read).map_err(|error| Error::io(format!("opening {path}"), error))?;
-        if open.len() > 1000 {
-            open.retain(|_, file| file.strong_count() > 0);
-        }
-        open.insert(id, Arc::downgrade(&file));
-        Ok(file)
-    }
-
-    /// Makes a data file; the number names it. It is reclaimed unless a batch that
-    /// gives it to an object is committed before the store is opened again.
-    pub fn create_data_file(&self) -> Result<(u64, Arc<dyn File>)> {
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
-        if writer.next_data == 0 {
-            let state = self.state.read();
-            let last = state.objects().filter_map(|object| object.home()).map(|home| home.file).max();
-            writer.next_data = last.unwrap_or(0) + 1;
-        }
-        let id = writer.next_data;
-        let path = self.data_path(id);
-        let file = self.disk.open(&path, Open::Create);
-        let file = file.map_err(|error| Error::io(format!("making {path}"), error))?;
-        writer.next_data += 1;
-        Ok((id, file))
-    }
-
-    /// Writes payloads of a tier, one after the other, each in a slot of its own.
-    /// `payloads` are their bytes together, `lens` the bytes of each. The offset of each.
-    pub fn write_payloads(
-        &self,
-        tier: Tier,
-        payloads: &[u8],
-        lens: &[usize],
-        touched: &mut Touched,
-    ) -> Result<Vec<u64>> {
-        let number = tier.byte();
-        let slot_of = |len: usize| (len as u64).next_multiple_of(crate::store::slots::SLOT_ALIGN);
-        let total: u64 = lens.iter().map(|&len| slot_of(len)).sum();
-        let (file, start) = {
-            let mut writer = self.writer.lock();
-            let writer = self.writable(&mut writer)?;
-            let file = self.tier_file_made(number)?;
-            let cell = writer.slots.get_mut(usize::from(number));
-            let slots =
-                cell.ok_or_else(|| Error::invalid("tier"))?.get_or_insert_with(|| self.space_of(number));
-            (file, slots.take(total))
-        };
-        let mut bytes = Vec::with_capacity(total as usize);
-        let mut offsets = Vec::with_capacity(lens.len());
-        let mut rest = payloads;
-        for &len in lens {
-            let (payload, after) = rest
-                .split_at_checked(len)
-                .ok_or_else(|| Error::invalid("payloads shorter than their lengths"))?;
-            offsets.push(start + bytes.len() as u64);
-            bytes.extend_from_slice(payload);
-            bytes.resize(bytes.len().next_multiple_of(crate::store::slots::SLOT_ALIGN as usize), 0);
-            rest = after;
-        }
-        file.write_at(&bytes, start)
-            .map_err(|error| Error::io(format!("writing {}", self.tier_path(number)), error))?;
-        if touched.tiers.insert(number) {
-            touched.files.push(file);
-        }
-        Ok(offsets)
-    }
-
     /// Makes what was written durable, then commits what `fill` puts into a batch, then
     /// takes it in. `fill` runs alone: it may look at the state, and at nothing slow.
     pub fn commit(
@@ -301,15 +217,7 @@ impl Collection {
         touched: Touched,
         fill: impl FnOnce(&mut Batch, &State) -> Result<()>,
     ) -> Result<()> {
-        for file in &touched.files {
-            file.sync_data().map_err(|error| Error::io(format!("syncing {}", self.path()), error))?;
-        }
-        if !touched.files.is_empty() {
-            for directory in [format!("{}/data", self.path()), self.path()] {
-                let synced = self.disk.sync_directory(&directory);
-                synced.map_err(|error| Error::io(format!("syncing {directory}"), error))?;
-            }
-        }
+        self.sync(&touched)?;
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         let mut batch = writer.log.begin();
@@ -317,8 +225,20 @@ impl Collection {
         if batch.is_empty() {
             return Ok(());
         }
-        writer.log.commit(&batch)?;
+        batch.check()?;
+        if let Err(error) = writer.log.commit(&batch) {
+            return Err(if writer.log.is_whole() { error } else { self.poison(error) });
+        }
+        // What is durable and not taken in would be another state than the log's.
+        self.take_in(batch).map_err(|error| self.poison(error))?;
+        writer.dropped.append(&mut self.state.write().take_dropped());
+        self.reclaim(writer);
+        Ok(())
+    }
+
+    fn take_in(&self, batch: Batch) -> Result<()> {
         let mut state = self.state.write();
+        let mut places = u64::MAX;
         for added in batch.into_records() {
             if let Some(entry) = added.entry {
                 state.apply_entry(entry)?;
@@ -326,12 +246,53 @@ impl Collection {
             }
             let numbers = added.payload.chunks_exact(4);
             let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default()));
-            state.apply_record(&added.record, added.sequence, checksums.collect(), u64::MAX)?;
+            state.apply_record(&added.record, added.sequence, checksums.collect(), &mut places)?;
         }
         Ok(())
     }
 
-    fn writable<'a>(&self, writer: &'a mut Option<Writer>) -> Result<&'a mut Writer> {
+    /// Makes files durable, one caller after the other: of two that have the same file,
+    /// only the first is told of a failure.
+    fn sync(&self, touched: &Touched) -> Result<()> {
+        let _one = self.syncing.lock();
+        if let Some(reason) = self.poisoned() {
+            return Err(self.read_only(reason));
+        }
+        let failed = |place: &str, error| self.poison(Error::io(format!("syncing {place}"), error));
+        for file in &touched.files {
+            file.sync_data().map_err(|error| failed(&self.path(), error))?;
+        }
+        if !touched.files.is_empty() {
+            for directory in [format!("{}/data", self.path()), self.path()] {
+                self.disk.sync_directory(&directory).map_err(|error| failed(&directory, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_only(&self, reason: &str) -> Error {
+        Error::new(ErrorKind::ReadOnly, format!("{} takes no writes: {reason}", self.path()))
+    }
+
+    /// After a failed sync nobody knows what is on the disk, and asking again would say
+    /// that all is well: the collection takes no more writes.
+    fn poison(&self, error: Error) -> Error {
+        let reason = format!("{error}; unmount, look after the disk, run tierfs fsck, and mount again");
+        let reason = self.poisoned.get_or_init(|| reason);
+        log::error!("{} takes no more writes: {reason}", self.path());
+        error
+    }
+
+    /// Why it takes no more writes since a sync failed, if one did.
+    pub fn poisoned(&self) -> Option<&str> {
+        self.poisoned.get().map(String::as_str)
+    }
+
+    /// What writes, or why nothing does.
+    pub(super) fn writable<'a>(&self, writer: &'a mut Option<Writer>) -> Result<&'a mut Writer> {
+        if let Some(reason) = self.poisoned() {
+            return Err(self.read_only(reason));
+        }
         writer.as_mut().ok_or_else(|| match &self.damage {
             Some(damage) => Error::new(
                 ErrorKind::ReadOnly,
@@ -339,22 +300,6 @@ impl Collection {
             ),
             None => Error::new(ErrorKind::ReadOnly, format!("{} was opened to be read only", self.path())),
         })
-    }
-
-    fn tier_file_made(&self, number: u8) -> Result<Arc<dyn File>> {
-        let Some(cell) = self.tiers.get(usize::from(number)) else {
-            return Err(Error::invalid(format!("tier {number}")));
-        };
-        if let Some(file) = cell.get() {
-            return Ok(file.clone());
-        }
-        let path = self.tier_path(number);
-        let file = match self.disk.open(&path, Open::Write) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.disk.open(&path, Open::Create),
-            opened => opened,
-        };
-        let file = file.map_err(|error| Error::io(format!("opening {path}"), error))?;
-        Ok(cell.get_or_init(|| file).clone())
     }
 
     /// The objects of a file, in order; `Corrupt` where one is not there.
@@ -379,6 +324,20 @@ impl Collection {
             })
             .collect()
     }
+}
+
+/// A log that is not there is that of a new collection only where nothing else is.
+fn refuse_remains(disk: &Arc<dyn Disk>, path: &str) -> Result<()> {
+    for (directory, is_payload) in [(path.to_owned(), ".dat"), (format!("{path}/data"), "")] {
+        let listed = disk.list(&directory);
+        let listed = listed.map_err(|error| Error::io(format!("listing {directory}"), error))?;
+        if listed.iter().any(|entry| !entry.is_directory && entry.name.ends_with(is_payload)) {
+            return Err(Error::corrupt(format!(
+                "{path} has files of data and its {LOG_NAME} is gone; restore it or move the directory away"
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl Touched {

@@ -1,5 +1,6 @@
 //! Appending to `meta.log`: batches, each ended by the Commit that makes it count.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use crate::format::catalog::{ENTRY_VERSION, Entry};
@@ -98,6 +99,20 @@ impl Batch {
         self.next_sequence += 1;
     }
 
+    /// Whether replay will take what was added: `Invalid` where a name or a value is one
+    /// that no entry can have. A log that says such a thing would be a damaged one.
+    pub fn check(&self) -> Result<()> {
+        for added in &self.records {
+            let Record::Catalog { kind, version, .. } = added.record else { continue };
+            match Entry::parse(kind, version, &added.payload) {
+                Ok(read) if read.to_bytes() == added.payload => {}
+                Ok(_) => return Err(Error::invalid("an entry of the catalog that reads as another")),
+                Err(error) => return Err(Error::invalid(error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
     /// The records, in order.
     pub fn into_records(self) -> Vec<Added> {
         self.records
@@ -138,8 +153,14 @@ impl Log {
         self.end
     }
 
-    /// Appends the batch and its Commit and makes them durable. After a failure nobody
-    /// knows what is on the disk: the log takes no more.
+    /// Whether it takes batches: nothing has failed that leaves its end unknown.
+    pub fn is_whole(&self) -> bool {
+        !self.failed
+    }
+
+    /// Appends the batch and its Commit and makes them durable. Where there is no space,
+    /// what was written of it is cut off, and nothing has happened; after any other
+    /// failure nobody knows what is on the disk: the log takes no more.
     pub fn commit(&mut self, batch: &Batch) -> Result<()> {
         if self.failed {
             return Err(Error::new(
@@ -161,10 +182,14 @@ impl Log {
         let mut commit = Record::Commit { batch: number, slots: slots as u32, checksum }.to_slot();
         commit.seal(self.generation, batch.next_sequence);
         append(&mut bytes, &commit, &[]);
-        let written = self.file.write_at(&bytes, self.end).and_then(|()| self.file.sync_data());
-        if let Err(error) = written {
-            self.failed = true;
+        if let Err(error) = self.file.write_at(&bytes, self.end) {
+            let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+            self.failed = !is_full || self.file.set_len(self.end).is_err();
             return Err(Error::io("appending to meta.log", error));
+        }
+        if let Err(error) = self.file.sync_data() {
+            self.failed = true;
+            return Err(Error::io("syncing meta.log", error));
         }
         self.end += bytes.len() as u64;
         self.batch = number;

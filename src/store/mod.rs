@@ -5,6 +5,8 @@ pub mod collection;
 pub mod directory;
 pub mod disk;
 pub mod log;
+pub mod object;
+mod payloads;
 pub mod read;
 mod recover;
 pub mod replay;

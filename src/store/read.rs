@@ -36,7 +36,8 @@ pub enum Verify {
 pub struct OpenObject {
     collection: Arc<Collection>,
     object: Arc<Object>,
-    home: Option<Arc<dyn File>>,
+    /// The data file, or why it cannot be opened: blocks elsewhere can be read without.
+    home: Option<Result<Arc<dyn File>, String>>,
     verify: Verify,
 }
 
@@ -47,9 +48,13 @@ thread_local! {
 }
 
 impl OpenObject {
-    /// Opens an object, its data file included.
+    /// Opens an object, its data file included. A data file that is gone fails the reads
+    /// of its blocks only.
     pub fn open(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> Result<OpenObject> {
-        let home = object.home().map(|home| collection.data_file(home.file)).transpose()?;
+        let home = match object.home().map(|home| collection.data_file(home.file)) {
+            Some(Err(error)) if error.kind() == ErrorKind::NotFound => Some(Err(error.to_string())),
+            opened => opened.transpose()?.map(Ok),
+        };
         Ok(OpenObject { collection: collection.clone(), object: object.clone(), home, verify })
     }
 
@@ -262,15 +267,23 @@ impl OpenObject {
     }
 
     fn fetch(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
-        let read = if stored.in_data {
+        let tier_file;
+        let file = if stored.in_data {
             match &self.home {
-                Some(home) => home.read_exact_at(out, stored.offset + skip),
+                Some(Ok(home)) => home,
+                Some(Err(gone)) => {
+                    return Err(Error::corrupt(format!("{gone}; restore it, or run tierfs fsck")));
+                }
                 None => return Err(Error::corrupt("a block of a data file in an object without one")),
             }
         } else {
-            self.collection.tier_file(stored.tier)?.read_exact_at(out, stored.offset + skip)
+            tier_file = self.collection.tier_file(stored.tier).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => Error::corrupt(format!("{error}; restore it, or run tierfs fsck")),
+                _ => error,
+            })?;
+            &tier_file
         };
-        read.map_err(|error| {
+        file.read_exact_at(out, stored.offset + skip).map_err(|error| {
             let text = format!("{}: {error}; run tierfs fsck", self.file_place(stored));
             match error.kind() {
                 std::io::ErrorKind::UnexpectedEof => Error::corrupt(text),

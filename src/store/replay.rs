@@ -21,8 +21,8 @@ use crate::store::state::State;
 const SLOT: u64 = SLOT_BYTES as u64;
 /// The log is read in pieces of this size.
 const WINDOW_BYTES: usize = 1 << 20;
-/// A payload of at most this many bytes is searched for a single flipped bit.
-const CORRECTED_PAYLOAD_MAX: usize = 4096;
+/// The polynomial of CRC32C, its bits reversed.
+const CRC32C_POLYNOMIAL: u32 = 0x82f6_3b78;
 
 /// What a log said.
 pub struct Replayed {
@@ -63,15 +63,18 @@ enum Found {
 pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
     let len = file.len().map_err(|error| Error::io("reading the size of meta.log", error))?;
     let mut log = Read { file, len, window: Vec::new(), window_at: 0 };
-    let generation = header(&mut log, store)?;
+    let (generation, mended) = header(&mut log, store)?;
     let mut out = Replayed {
         state: State::default(),
         end: LogEnd { generation, bytes: SLOT, batch: 0, next_sequence: 1 },
         events: Vec::new(),
         damage: None,
     };
+    if mended {
+        out.events.push(put_right(0));
+    }
     // A block is described by a slot of its own or by four bytes of a run.
-    let described_max = len / 4;
+    let mut places = len / 4;
     let mut at = SLOT;
     let mut held: Vec<Held> = Vec::new();
     let mut checksums: Vec<u8> = Vec::new();
@@ -92,9 +95,11 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
                     && checksum == crc32c::crc32c(&checksums);
                 if whole {
                     for mended in corrected.drain(..) {
-                        out.events.push(format!("meta.log at byte {mended}: a flipped bit was put right"));
+                        out.events.push(put_right(mended));
                     }
-                    apply(&mut out, held.drain(..), described_max)?;
+                    apply(&mut out, held.drain(..), &mut places)?;
+                    // Nobody reads yet: what was deleted is gone.
+                    out.state.take_dropped();
                     checksums.clear();
                     at += SLOT;
                     out.end = LogEnd { generation, bytes: at, batch, next_sequence: sequence + 1 };
@@ -111,12 +116,11 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
                 held.push(Held { record, sequence, payload });
                 continue;
             }
-            // Zeros, or nothing: the end, unless there is a batch behind them.
-            Found::End if held.is_empty() && log.later_batch(at, &out.end)?.is_none() => return Ok(out),
+            Found::End if held.is_empty() && log.is_zero_from(at)? => return Ok(out),
             Found::End => "the log ends before the Commit".to_owned(),
             Found::Bad(reason) => reason,
         };
-        let Some((next, commit)) = log.later_batch(at, &out.end)? else {
+        let Some(later) = log.later_batch(at, &out.end)? else {
             out.events.push(format!(
                 "meta.log at byte {at}: {bad}; batch {} was never finished and is dropped",
                 out.end.batch + 1
@@ -124,17 +128,23 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
             return Ok(out);
         };
         let reason = format!("meta.log at byte {at}: {bad}");
-        out.damage = Some(Damage { sequence: commit.sequence, reason });
+        match &mut out.damage {
+            Some(damage) => {
+                damage.sequence = damage.sequence.max(later.sequence);
+                out.events.push(reason);
+            }
+            None => out.damage = Some(Damage { sequence: later.sequence, reason }),
+        }
         // What can be read of the batch tells what there was; its blocks are not believed.
         for held in held.drain(..) {
-            if let Err(error) = held.apply(&mut out.state, described_max) {
-                out.events.push(format!("meta.log before byte {next}: {error}"));
+            if let Err(error) = held.apply(&mut out.state, &mut places) {
+                out.events.push(format!("meta.log before byte {}: {error}", later.at));
             }
         }
         checksums.clear();
         corrected.clear();
-        at = next;
-        out.end = LogEnd { generation, bytes: at, batch: commit.batch, next_sequence: commit.sequence + 1 };
+        at = later.at;
+        out.end = LogEnd { generation, bytes: at, batch: later.batch, next_sequence: later.sequence + 1 };
     }
 }
 
@@ -145,24 +155,28 @@ struct Held {
 }
 
 impl Held {
-    fn apply(self, state: &mut State, described_max: u64) -> Result<()> {
+    fn apply(self, state: &mut State, places: &mut u64) -> Result<()> {
         if let Record::Catalog { kind, version, .. } = self.record {
             return state.apply_entry(Entry::parse(kind, version, &self.payload)?);
         }
         let numbers = self.payload.chunks_exact(4);
         let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default())).collect();
-        state.apply_record(&self.record, self.sequence, checksums, described_max)
+        state.apply_record(&self.record, self.sequence, checksums, places)
     }
 }
 
-fn apply(out: &mut Replayed, held: impl Iterator<Item = Held>, described_max: u64) -> Result<()> {
+fn apply(out: &mut Replayed, held: impl Iterator<Item = Held>, places: &mut u64) -> Result<()> {
     for held in held {
         let sequence = held.sequence;
-        match held.apply(&mut out.state, described_max) {
+        match held.apply(&mut out.state, places) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let reason = format!("meta.log, record {sequence}: {error}");
-                out.damage = Some(Damage { sequence, reason });
+                match out.damage {
+                    // It is about something that was lost there.
+                    Some(_) => out.events.push(reason),
+                    None => out.damage = Some(Damage { sequence, reason }),
+                }
             }
             Err(error) => return Err(error.at(format!("meta.log, record {sequence}"))),
         }
@@ -170,26 +184,37 @@ fn apply(out: &mut Replayed, held: impl Iterator<Item = Held>, described_max: u6
     Ok(())
 }
 
-fn header(log: &mut Read<'_>, store: StoreId) -> Result<u64> {
-    let Some(slot) = log.slot(0)? else {
-        return Err(Error::new(ErrorKind::NotFound, "meta.log has no whole header"));
+/// The generation, and whether a flipped bit had to be put right.
+fn header(log: &mut Read<'_>, store: StoreId) -> Result<(u64, bool)> {
+    let damaged = || Error::corrupt("meta.log begins with no header; run tierfs fsck");
+    // The header was durable before anything was written behind it.
+    let never_finished = log.len < SLOT || log.is_zero_from(0)?;
+    let slot = match log.slot(0)? {
+        Some(slot) if !never_finished => slot,
+        _ => return Err(Error::new(ErrorKind::NotFound, "meta.log has no header")),
     };
-    if slot.0 == [0; SLOT_BYTES] {
-        return Err(Error::new(ErrorKind::NotFound, "meta.log has no header"));
-    }
-    let intact = if slot.is_intact() { Some(slot) } else { slot.corrected() };
+    let mended = !slot.is_intact();
+    let intact = if mended { slot.corrected() } else { Some(slot) };
     match intact.as_ref().map(Record::parse).transpose()? {
-        Some(Record::Header { store: named, generation, .. }) if named == store => Ok(generation),
+        Some(Record::Header { store: named, generation, .. }) if named == store => Ok((generation, mended)),
         Some(Record::Header { store: named, .. }) => {
             Err(Error::corrupt(format!("meta.log belongs to store {named}, this is {store}")))
         }
-        _ => Err(Error::corrupt("meta.log begins with no header; run tierfs fsck")),
+        _ => Err(damaged()),
     }
 }
 
-struct CommitSeen {
-    batch: u64,
+fn put_right(at: u64) -> String {
+    format!("meta.log at byte {at}: a flipped bit was put right")
+}
+
+/// Where replay goes on behind a batch that is damaged.
+struct Later {
+    at: u64,
+    /// Records of the damaged batch have at most this number, later ones a higher one.
     sequence: u64,
+    /// The number of the batch before `at`.
+    batch: u64,
 }
 
 impl Read<'_> {
@@ -235,48 +260,76 @@ impl Read<'_> {
             Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Found::Bad(error.to_string())),
             Err(error) => return Err(error.at(format!("meta.log at byte {at}"))),
         };
-        let Some(payload) = self.payload(at + SLOT, &record)? else {
+        let Some((payload, mended)) = self.payload(at + SLOT, &record)? else {
             return Ok(Found::Bad("a payload that is cut off or whose checksum does not agree".into()));
         };
-        Ok(Found::Record { record, sequence: slot.sequence(), checksum: slot.checksum(), payload, corrected })
+        let (sequence, checksum) = (slot.sequence(), slot.checksum());
+        Ok(Found::Record { record, sequence, checksum, payload, corrected: corrected || mended })
     }
 
-    fn payload(&mut self, at: u64, record: &Record) -> Result<Option<Vec<u8>>> {
+    /// The payload of a record, and whether a flipped bit had to be put right.
+    fn payload(&mut self, at: u64, record: &Record) -> Result<Option<(Vec<u8>, bool)>> {
         let len = record.payload_len();
         if len == 0 {
-            return Ok(Some(Vec::new()));
+            return Ok(Some((Vec::new(), false)));
         }
         if len > self.len {
             return Ok(None);
         }
-        let Some(bytes) = self.bytes(at, len as usize)? else { return Ok(None) };
-        let mut payload = bytes.to_vec();
+        let slots = record.payload_slots() * SLOT;
+        let Some((payload, fill)) =
+            self.bytes(at, slots as usize)?.and_then(|bytes| bytes.split_at_checked(len as usize))
+        else {
+            return Ok(None);
+        };
+        let mended = fill.iter().any(|byte| *byte != 0);
+        let mut payload = payload.to_vec();
         if crc32c::crc32c(&payload) == record.payload_checksum() {
-            return Ok(Some(payload));
+            return Ok(Some((payload, mended)));
         }
-        Ok(correct(&mut payload, record.payload_checksum()).then_some(payload))
+        Ok(correct(&mut payload, record.payload_checksum()).then_some((payload, true)))
     }
 
-    /// Whether a later batch begins after a bad slot at `at`: where the records after
-    /// the bad batch's Commit begin, and that Commit.
-    fn later_batch(&mut self, at: u64, end: &LogEnd) -> Result<Option<(u64, CommitSeen)>> {
-        let mut seen: Option<(u64, CommitSeen)> = None;
-        // The slot at `at` may itself be intact and only not agree.
+    fn is_zero_from(&mut self, at: u64) -> Result<bool> {
         let mut at = at;
+        while at < self.len {
+            let count = (self.len - at).min(WINDOW_BYTES as u64);
+            if self.bytes(at, count as usize)?.is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0)) {
+                return Ok(false);
+            }
+            at += count;
+        }
+        Ok(true)
+    }
+
+    /// Where a later batch begins after a bad slot at `bad`, if one does. Behind the bad
+    /// batch's own Commit, or, where that is lost, as far before the next Commit as that
+    /// one counts slots.
+    fn later_batch(&mut self, bad: u64, end: &LogEnd) -> Result<Option<Later>> {
+        let mut own: Option<Later> = None;
+        // The slot at `bad` may itself be intact and only not agree.
+        let mut at = bad;
         while let Some(slot) = self.slot(at)? {
-            let ours = slot.is_intact()
+            let is_ours = slot.is_intact()
                 && slot.generation() == end.generation as u32
                 && slot.sequence() >= end.next_sequence;
-            if ours {
-                if seen.is_some() {
-                    return Ok(seen);
-                }
-                if let Ok(Record::Commit { batch, .. }) = Record::parse(&slot) {
-                    let commit = CommitSeen { batch, sequence: slot.sequence() };
-                    if batch > end.batch + 1 {
-                        return Ok(Some((at + SLOT, commit)));
-                    }
-                    seen = Some((at + SLOT, commit));
+            if is_ours && own.is_some() {
+                return Ok(own);
+            }
+            if is_ours && let Ok(Record::Commit { batch, slots, .. }) = Record::parse(&slot) {
+                let behind = Later { at: at + SLOT, sequence: slot.sequence(), batch };
+                if batch <= end.batch + 1 {
+                    own = Some(behind);
+                } else {
+                    let begin = at.checked_sub(u64::from(slots) * SLOT).filter(|begin| *begin > bad);
+                    let first = begin.map(|begin| self.slot(begin)).transpose()?.flatten();
+                    let number = first.filter(RawSlot::is_intact).map(|first| first.sequence());
+                    let before = begin.zip(number.and_then(|number| number.checked_sub(1)));
+                    return Ok(Some(before.map_or(behind, |(at, sequence)| Later {
+                        at,
+                        sequence,
+                        batch: batch - 1,
+                    })));
                 }
             }
             at += SLOT;
@@ -285,21 +338,41 @@ impl Read<'_> {
     }
 }
 
+/// Puts right the one flipped bit that makes the checksum agree, if there is one. The
+/// difference of the checksums is that of the bit alone, which shifts by a step of the
+/// polynomial from bit to bit: no checksum is computed again.
 fn correct(payload: &mut [u8], checksum: u32) -> bool {
-    if payload.len() > CORRECTED_PAYLOAD_MAX {
-        return false;
-    }
-    for bit in 0..payload.len() * 8 {
-        let flip = |payload: &mut [u8]| {
-            if let Some(byte) = payload.get_mut(bit / 8) {
-                *byte ^= 1 << (bit % 8);
+    let wanted = crc32c::crc32c(payload) ^ checksum;
+    let mut difference = CRC32C_POLYNOMIAL;
+    for byte in payload.iter_mut().rev() {
+        for bit in (0..8).rev() {
+            if difference == wanted {
+                *byte ^= 1 << bit;
+                return true;
             }
-        };
-        flip(payload);
-        if crc32c::crc32c(payload) == checksum {
-            return true;
+            difference = (difference >> 1) ^ if difference & 1 == 1 { CRC32C_POLYNOMIAL } else { 0 };
         }
-        flip(payload);
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::correct;
+
+    #[test]
+    fn the_flipped_bit_of_a_payload_of_any_length_is_found() {
+        for len in [1, 2, 127, 5000] {
+            let right: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
+            let checksum = crc32c::crc32c(&right);
+            for bit in (0..len * 8).step_by(1 + len / 50) {
+                let mut flipped = right.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert!(correct(&mut flipped, checksum) && flipped == right, "bit {bit} of {len} bytes");
+            }
+            let mut two = right.clone();
+            two[0] ^= 0b11;
+            assert!(!correct(&mut two, checksum));
+        }
+    }
 }

@@ -54,6 +54,25 @@ impl Slots {
         }
     }
 
+    /// Gives back the slot of a payload of `len` bytes. Nobody may read it any more.
+    pub fn give_back(&mut self, offset: u64, len: u64) {
+        let mut at = offset;
+        let mut end = offset + len.next_multiple_of(SLOT_ALIGN);
+        if let Some(after) = self.free.remove(&end) {
+            end += after;
+        }
+        let before = self.free.range(..at).next_back().map(|(at, len)| (*at, *len));
+        if let Some((begin, _)) = before.filter(|(begin, len)| begin + len == at) {
+            self.free.remove(&begin);
+            at = begin;
+        }
+        if end == self.end {
+            self.end = at;
+        } else {
+            self.free.insert(at, end - at);
+        }
+    }
+
     /// Bytes up to the last slot in use.
     pub fn end(&self) -> u64 {
         self.end
@@ -68,6 +87,22 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::Slots;
+
+    #[test]
+    fn what_is_given_back_joins_what_is_free_beside_it() {
+        let mut slots = Slots::default();
+        let at: Vec<u64> = (0..5).map(|_| slots.take(100)).collect();
+        assert_eq!(at, [0, 128, 256, 384, 512]);
+        for place in [1, 3, 2] {
+            slots.give_back(at[place], 100);
+        }
+        assert_eq!(slots.take(384), 128);
+        slots.give_back(128, 384);
+        slots.give_back(512, 100);
+        assert_eq!((slots.end(), slots.free_bytes()), (128, 0));
+        slots.give_back(0, 100);
+        assert_eq!((slots.end(), slots.free_bytes()), (0, 0));
+    }
 
     #[test]
     fn gaps_are_used_before_the_end() {

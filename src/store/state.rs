@@ -2,31 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
-
-use crate::format::catalog::{Entry, FileEntry, Home, NodeEntry, ObjectEntry, What};
-use crate::format::record::{Record, Stored};
-use crate::model::{EntryId, Error, ObjectId, Result, Tier};
-use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
+use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
+use crate::format::record::Record;
+use crate::model::{EntryId, Error, ObjectId, Result};
+use crate::store::blocks::{Block, Run};
 use crate::store::directory::Directory;
+pub use crate::store::object::Object;
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
-
-/// Something that blocks are keyed by, and where they are.
-#[derive(Debug)]
-pub struct Object {
-    /// What the catalog says of it.
-    pub entry: ObjectEntry,
-    /// Its blocks. Held for a look-up or a change only, never across input or output.
-    pub blocks: RwLock<Blocks>,
-    /// Which of them have been checked.
-    pub checked: Checked,
-    /// Bytes of all payloads.
-    stored: AtomicU64,
-}
 
 /// A file, a directory or a symbolic link, without its name.
 #[derive(Debug)]
@@ -47,23 +32,6 @@ impl Node {
     }
 }
 
-impl Object {
-    /// Where its blocks begin and end.
-    pub fn cut(&self) -> Cut {
-        Cut { bytes: self.entry.bytes, block_bytes: self.entry.block_bytes }
-    }
-
-    /// Bytes of all its payloads.
-    pub fn stored(&self) -> u64 {
-        self.stored.load(Ordering::Relaxed)
-    }
-
-    /// Its data file, if it has one.
-    pub fn home(&self) -> Option<Home> {
-        self.entry.home
-    }
-}
-
 /// A name of a node: the directory and the name.
 pub type Link = (EntryId, Arc<[u8]>);
 
@@ -78,6 +46,10 @@ pub struct State {
     links: HashMap<EntryId, Vec<Link>>,
     settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: HashMap<ObjectId, Arc<Object>>,
+    /// How many objects each data file is the home of.
+    homes: HashMap<u64, u32>,
+    /// Objects that were deleted, until somebody asks.
+    dropped: Vec<Arc<Object>>,
     last_entry: u64,
 }
 
@@ -154,6 +126,16 @@ impl State {
         self.objects.values()
     }
 
+    /// Whether objects have their home in a data file.
+    pub fn is_home(&self, file: u64) -> bool {
+        self.homes.contains_key(&file)
+    }
+
+    /// The objects that were deleted since the last call; readers may still have them.
+    pub fn take_dropped(&mut self) -> Vec<Arc<Object>> {
+        std::mem::take(&mut self.dropped)
+    }
+
     /// The node of the tensor that an object of a container belongs to.
     pub fn part_of(&self, object: ObjectId) -> Option<EntryId> {
         self.parts.get(&object).copied()
@@ -185,11 +167,11 @@ impl State {
                 self.created_at = created_at;
             }
             Entry::Object(entry) => {
-                let cut = Cut { bytes: entry.bytes, block_bytes: entry.block_bytes };
-                let blocks = RwLock::default();
-                let checked = Checked::none(cut.blocks());
-                self.objects
-                    .insert(entry.id, Arc::new(Object { entry, blocks, checked, stored: AtomicU64::new(0) }));
+                self.drop_object(entry.id);
+                if let Some(home) = entry.home {
+                    *self.homes.entry(home.file).or_default() += 1;
+                }
+                self.objects.insert(entry.id, Arc::new(Object::new(entry)));
             }
             Entry::Node(node) => {
                 self.last_entry = self.last_entry.max(node.id.0);
@@ -246,52 +228,32 @@ impl State {
         Ok(())
     }
 
-    /// Takes in a record about blocks. `checksums` are those of a run; `described_max`
-    /// is the most blocks that the log can have described.
+    /// Takes in a record about blocks. `checksums` are those of a run; `places` is how
+    /// many blocks may still be given memory.
     pub fn apply_record(
         &mut self,
         record: &Record,
         sequence: u64,
         checksums: Vec<u32>,
-        described_max: u64,
+        places: &mut u64,
     ) -> Result<()> {
         match *record {
-            Record::Create { object, block, stored, created_at, .. } => {
-                self.set(object, block, stored, sequence, created_at, described_max)
-            }
-            Record::Migrate { object, block, stored, migrated_at, .. } => {
-                self.set(object, block, stored, sequence, migrated_at, described_max)
+            Record::Create { object, block, stored, created_at: since, .. }
+            | Record::Migrate { object, block, stored, migrated_at: since, .. } => {
+                let found = Block { epoch: sequence, stored, since: since as u32 };
+                self.known(object)?.set(block, found, places)
             }
             Record::CreateRun { object, block, stored, created_at, .. } => {
-                let found = self.known(object)?;
                 let run = Run {
                     epoch: sequence,
                     offset: stored.offset,
                     since: created_at as u32,
                     checksums: checksums.into_boxed_slice(),
                 };
-                let end = u64::from(block) + run.checksums.len() as u64;
-                if end > u64::from(found.cut().blocks())
-                    || run.offset.checked_add(found.entry.bytes).is_none()
-                {
-                    return Err(Error::corrupt(format!("a run of object {object} ends at block {end}")));
-                }
-                let cut = found.cut();
-                let bytes = (cut.start(end as u32).min(cut.bytes)) - cut.start(block);
-                let mut blocks = found.blocks.write();
-                let before: u64 = match *blocks {
-                    Blocks::Unknown => 0,
-                    _ => (block..end as u32)
-                        .filter_map(|index| blocks.get(index, cut))
-                        .map(|block| u64::from(block.stored.len))
-                        .sum(),
-                };
-                blocks.set_run(block, run, cut, described_max)?;
-                found.stored.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
-                Ok(())
+                self.known(object)?.set_run(block, run, places)
             }
             Record::Delete { object } => {
-                self.objects.remove(&object);
+                self.drop_object(object);
                 self.parts.remove(&object);
                 Ok(())
             }
@@ -302,43 +264,6 @@ impl State {
         }
     }
 
-    fn set(
-        &self,
-        id: ObjectId,
-        index: u32,
-        stored: Stored,
-        sequence: u64,
-        since: u64,
-        described_max: u64,
-    ) -> Result<()> {
-        let object = self.known(id)?;
-        let cut = object.cut();
-        let logical = cut.len(index);
-        let expected = match stored.tier {
-            Tier::Absent => 0,
-            Tier::Exact => logical,
-            tier => {
-                let elements = logical / object.entry.dtype.bytes().max(1) as usize;
-                crate::codec::payload_len(tier, elements).unwrap_or(usize::MAX)
-            }
-        };
-        if stored.len as usize != expected || stored.offset.checked_add(u64::from(stored.len)).is_none() {
-            return Err(Error::corrupt(format!(
-                "block {index} of object {id} is {} bytes in tier {} where {expected} should be",
-                stored.len, stored.tier
-            )));
-        }
-        if stored.in_data && object.entry.home.is_none() {
-            return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
-        }
-        let block = Block { epoch: sequence, stored, since: since as u32 };
-        let mut blocks = object.blocks.write();
-        let before = blocks.get(index, cut).map_or(0, |block| block.stored.len);
-        blocks.set(index, block, cut, described_max)?;
-        object.stored.fetch_add(u64::from(stored.len).wrapping_sub(u64::from(before)), Ordering::Relaxed);
-        Ok(())
-    }
-
     /// Logical bytes of a file. Its objects stand in the log before it.
     fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
         let mut bytes: u64 = 0;
@@ -347,6 +272,15 @@ impl State {
             let sum = bytes.checked_add(object.entry.bytes).filter(|sum| *sum <= i64::MAX as u64);
             bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
         }
+        if let Some(tensor) = &file.tensor
+            && tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes)
+        {
+            return Err(Error::corrupt(format!(
+                "{} elements of {} in {bytes} bytes",
+                tensor.shape.elements(),
+                tensor.dtype
+            )));
+        }
         Ok(bytes)
     }
 
@@ -354,6 +288,19 @@ impl State {
         self.objects
             .get(&id)
             .ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))
+    }
+
+    fn drop_object(&mut self, id: ObjectId) {
+        let Some(object) = self.objects.remove(&id) else { return };
+        if let Some(home) = object.home()
+            && let Some(count) = self.homes.get_mut(&home.file)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.homes.remove(&home.file);
+            }
+        }
+        self.dropped.push(object);
     }
 
     fn unlink(&mut self, node: EntryId, parent: EntryId, name: &[u8]) {

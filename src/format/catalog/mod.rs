@@ -30,6 +30,8 @@ use crate::model::{Dtype, EntryId, ObjectId, SeedId, Shape, TensorId};
 pub const ENTRY_VERSION: u8 = 1;
 /// A name in a directory has at most this many bytes.
 pub const NAME_BYTES_MAX: usize = 255;
+/// A block has at most this many bytes: what a reader must hold of one at a time.
+pub const BLOCK_BYTES_MAX: u32 = 128 << 10;
 
 /// One entry of the catalog.
 #[derive(Clone, PartialEq, Debug)]

@@ -1,8 +1,8 @@
 //! Entries of the catalog as bytes; the layout stands above.
 
 use crate::format::catalog::{
-    Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX, NodeEntry,
-    ObjectEntry, TensorEntry, What,
+    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX,
+    NodeEntry, ObjectEntry, TensorEntry, What,
 };
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{DIMENSIONS_MAX, Dtype, EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId};
@@ -121,7 +121,7 @@ fn read_object(bytes: &mut Reader<'_>) -> Result<ObjectEntry> {
         block_bytes: bytes.u32()?,
         home: read_option(bytes, |bytes| Ok(Home { file: bytes.u64()?, offset: bytes.u64()? }))?,
     };
-    if object.block_bytes == 0 || object.bytes > i64::MAX as u64 {
+    if !(1..=BLOCK_BYTES_MAX).contains(&object.block_bytes) || object.bytes > i64::MAX as u64 {
         return Err(Error::corrupt(format!(
             "object {} has {} bytes in blocks of {}",
             object.id, object.bytes, object.block_bytes
@@ -130,8 +130,9 @@ fn read_object(bytes: &mut Reader<'_>) -> Result<ObjectEntry> {
     if object.bytes.div_ceil(u64::from(object.block_bytes)) >= u64::from(u32::MAX) {
         return Err(Error::corrupt(format!("object {} has more than 2^32 - 2 blocks", object.id)));
     }
-    if object.home.is_some_and(|home| home.offset.checked_add(object.bytes).is_none()) {
-        return Err(Error::corrupt(format!("object {} ends past 2^64", object.id)));
+    let end = object.home.map_or(Some(0), |home| home.offset.checked_add(object.bytes));
+    if end.is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Error::corrupt(format!("object {} ends past 2^63 - 1", object.id)));
     }
     Ok(object)
 }

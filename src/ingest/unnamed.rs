@@ -1,0 +1,64 @@
+//! What an import has stored and nothing names yet.
+
+use std::sync::Arc;
+
+use crate::format::record::Record;
+use crate::model::{ObjectId, Result};
+use crate::store::Collection;
+use crate::store::collection::Touched;
+use crate::store::disk::File;
+
+/// Data files and objects of an import: given back when it is dropped before they were
+/// named, so that an import for which there was no space does not fill the disk.
+pub(super) struct Unnamed<'a> {
+    collection: &'a Collection,
+    data_files: Vec<u64>,
+    objects: Vec<ObjectId>,
+}
+
+impl<'a> Unnamed<'a> {
+    /// Nothing yet.
+    pub fn new(collection: &'a Collection) -> Unnamed<'a> {
+        Unnamed { collection, data_files: Vec::new(), objects: Vec::new() }
+    }
+
+    /// Makes a data file; the number names it.
+    pub fn create_data_file(&mut self) -> Result<(u64, Arc<dyn File>)> {
+        let made = self.collection.create_data_file()?;
+        self.data_files.push(made.0);
+        Ok(made)
+    }
+
+    /// Notes an object that is about to be committed.
+    pub fn object(&mut self, id: ObjectId) {
+        self.objects.push(id);
+    }
+
+    /// A batch that names all of it is durable.
+    pub fn named(mut self) {
+        self.data_files.clear();
+        self.objects.clear();
+    }
+}
+
+impl Drop for Unnamed<'_> {
+    fn drop(&mut self) {
+        // After a failed sync the names may be on the disk all the same; opening the
+        // collection again tells.
+        if self.collection.poisoned().is_some() {
+            return;
+        }
+        for &id in &self.data_files {
+            self.collection.remove_data_file(id);
+        }
+        let deleted = self.collection.commit(Touched::default(), |batch, state| {
+            for &object in self.objects.iter().filter(|id| state.object(**id).is_some()) {
+                batch.record(Record::Delete { object });
+            }
+            Ok(())
+        });
+        if let Err(error) = deleted {
+            log::warn!("what an import has left is given back when the store is opened again: {error}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The files that payloads lie in: tier files and data files.
+
+use std::sync::{Arc, Weak};
+
+use crate::model::{Error, Result, Tier};
+use crate::store::Collection;
+use crate::store::collection::{Access, Touched};
+use crate::store::disk::{File, Open};
+use crate::store::slots::SLOT_ALIGN;
+
+impl Collection {
+    /// The tier file of a tier's payloads.
+    pub fn tier_file(&self, tier: Tier) -> Result<Arc<dyn File>> {
+        let number = tier.byte();
+        let Some(cell) = self.tiers.get(usize::from(number)) else {
+            return Err(Error::invalid(format!("tier {number}")));
+        };
+        if let Some(file) = cell.get() {
+            return Ok(file.clone());
+        }
+        let path = self.tier_path(number);
+        let how = if self.access == Access::Write { Open::Write } else { Open::Read };
+        let file = self.disk.open(&path, how).map_err(|error| Error::io(format!("opening {path}"), error))?;
+        Ok(cell.get_or_init(|| file).clone())
+    }
+
+    /// The path of a tier file in the store.
+    pub fn tier_path(&self, number: u8) -> String {
+        format!("{}/tier{number}.dat", self.path())
+    }
+
+    /// The path of a data file in the store.
+    pub fn data_path(&self, id: u64) -> String {
+        format!("{}/data/{id:016x}", self.path())
+    }
+
+    /// A data file, opened once for all who use it at the same time.
+    pub fn data_file(&self, id: u64) -> Result<Arc<dyn File>> {
+        let mut open = self.data.lock();
+        if let Some(file) = open.get(&id).and_then(Weak::upgrade) {
+            return Ok(file);
+        }
+        let path = self.data_path(id);
+        let file =
+            self.disk.open(&path, Open::Read).map_err(|error| Error::io(format!("opening {path}"), error))?;
+        if open.len() > 1000 {
+            open.retain(|_, file| file.strong_count() > 0);
+        }
+        open.insert(id, Arc::downgrade(&file));
+        Ok(file)
+    }
+
+    /// Makes a data file; the number names it. It is reclaimed unless a batch that
+    /// gives it to an object is committed before the store is opened again.
+    pub fn create_data_file(&self) -> Result<(u64, Arc<dyn File>)> {
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        self.reclaim(writer);
+        if writer.next_data == 0 {
+            let state = self.state.read();
+            let objects = state.objects().chain(&writer.dropped);
+            let last = objects.filter_map(|object| object.home()).map(|home| home.file).max();
+            writer.next_data = last.unwrap_or(0) + 1;
+        }
+        let id = writer.next_data;
+        let path = self.data_path(id);
+        let file = self.disk.open(&path, Open::Create);
+        let file = file.map_err(|error| Error::io(format!("making {path}"), error))?;
+        writer.next_data += 1;
+        Ok((id, file))
+    }
+
+    /// Writes payloads of a tier, one after the other, each in a slot of its own.
+    /// `payloads` are their bytes together, `lens` the bytes of each. The offset of each.
+    pub fn write_payloads(
+        &self,
+        tier: Tier,
+        payloads: &[u8],
+        lens: &[usize],
+        touched: &mut Touched,
+    ) -> Result<Vec<u64>> {
+        let number = tier.byte();
+        let slot_of = |len: usize| (len as u64).next_multiple_of(SLOT_ALIGN);
+        let total: u64 = lens.iter().map(|&len| slot_of(len)).sum();
+        let (file, start) = {
+            let mut writer = self.writer.lock();
+            let writer = self.writable(&mut writer)?;
+            self.reclaim(writer);
+            let cell = writer.slots.get_mut(usize::from(number));
+            let slots = cell
+                .ok_or_else(|| Error::invalid("tier"))?
+                .get_or_insert_with(|| self.space_of(number, &writer.dropped));
+            (self.tier_file_made(number, slots.end() == 0)?, slots.take(total))
+        };
+        let mut bytes = Vec::with_capacity(total as usize);
+        let mut offsets = Vec::with_capacity(lens.len());
+        let mut rest = payloads;
+        for &len in lens {
+            let (payload, after) = rest
+                .split_at_checked(len)
+                .ok_or_else(|| Error::invalid("payloads shorter than their lengths"))?;
+            offsets.push(start + bytes.len() as u64);
+            bytes.extend_from_slice(payload);
+            bytes.resize(bytes.len().next_multiple_of(SLOT_ALIGN as usize), 0);
+            rest = after;
+        }
+        file.write_at(&bytes, start)
+            .map_err(|error| Error::io(format!("writing {}", self.tier_path(number)), error))?;
+        if touched.tiers.insert(number) {
+            touched.files.push(file);
+        }
+        Ok(offsets)
+    }
+
+    /// The tier file to write to, made where it `may_be_missing`: a lost one is not
+    /// replaced by an empty one, which could not be told from it.
+    fn tier_file_made(&self, number: u8, may_be_missing: bool) -> Result<Arc<dyn File>> {
+        let Some(cell) = self.tiers.get(usize::from(number)) else {
+            return Err(Error::invalid(format!("tier {number}")));
+        };
+        if let Some(file) = cell.get() {
+            return Ok(file.clone());
+        }
+        let path = self.tier_path(number);
+        let file = match self.disk.open(&path, Open::Write) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && may_be_missing => {
+                self.disk.open(&path, Open::Create)
+            }
+            opened => opened,
+        };
+        let file = file.map_err(|error| Error::io(format!("opening {path}"), error))?;
+        Ok(cell.get_or_init(|| file).clone())
+    }
+}

@@ -1,0 +1,145 @@
+//! Byte for byte.
+
+use std::sync::Arc;
+
+use safetensors::Dtype;
+use tierfs::ingest::{Blocking, Options, Silent, import_shards};
+use tierfs::model::ErrorKind;
+use tierfs::store::Collection;
+use tierfs::store::read::Verify;
+
+use crate::world::{
+    Numbers, create, f32s, file, find, import, npy_file, objects, on_each_disk, open, origin, paths, read,
+    safetensors_file, stream, target, tensor,
+};
+
+/// Files of all kinds, and every path with the bytes it must have.
+type Files = Vec<(&'static str, Vec<u8>)>;
+type Tensors = Vec<(String, Vec<u8>)>;
+
+fn everything() -> (Files, Tensors) {
+    let mut numbers = Numbers(1);
+    let tensors = [
+        f32s("w", &[300, 70], &mut numbers),
+        tensor("deep/er/half", Dtype::F16, &[33], numbers.bytes(66)),
+        tensor("long", Dtype::I64, &[5000], numbers.bytes(40_000)),
+        tensor("bytes", Dtype::U8, &[16_384], numbers.bytes(16_384)),
+        tensor("none", Dtype::BF16, &[0, 7], Vec::new()),
+        tensor("one", Dtype::F32, &[], numbers.bytes(4)),
+    ];
+    let container = safetensors_file(&tensors);
+    let array = numbers.bytes(8 * 6 * 1000);
+    let plain = numbers.bytes(100_001);
+    let small = numbers.bytes(77);
+    let files = vec![
+        ("model.safetensors", container.clone()),
+        ("sub/dir/x.npy", npy_file("<f8", "(6, 1000)", &array)),
+        ("tokenizer.bin", plain.clone()),
+        ("small.json", small.clone()),
+        ("empty", Vec::new()),
+        ("exactly", vec![9; 16 << 10]),
+    ];
+    let mut expected: Vec<(String, Vec<u8>)> =
+        files.iter().map(|(path, bytes)| ((*path).to_owned(), bytes.clone())).collect();
+    // What the tensors are, says the other reader of the format.
+    let parsed = safetensors::SafeTensors::deserialize(&container).unwrap();
+    expected.extend(parsed.iter().map(|(name, view)| (name.to_owned(), view.data().to_vec())));
+    expected.push(("sub/dir/x".to_owned(), array));
+    (files, expected)
+}
+
+fn assert_reads(collection: &Arc<Collection>, expected: &[(String, Vec<u8>)], ranges: u64, verify: Verify) {
+    let mut numbers = Numbers(ranges);
+    for (path, bytes) in expected {
+        assert_eq!(find(collection, path).unwrap().bytes, bytes.len() as u64, "{path}");
+        assert!(read(collection, path).unwrap() == *bytes, "{path}");
+        let stream = stream(collection, path, verify);
+        for _ in 0..ranges {
+            let from = numbers.below(bytes.len() as u64 + 10);
+            let longest = if numbers.below(2) == 0 { 100 } else { bytes.len() as u64 };
+            let mut out = vec![0xee; numbers.below(longest + 5) as usize];
+            let got = stream.read(from, &mut out).unwrap();
+            let right = bytes.get(from as usize..).unwrap_or_default();
+            let right = &right[..right.len().min(out.len())];
+            assert!(out[..got] == *right, "{path}, {} bytes from {from}", out.len());
+        }
+    }
+}
+
+#[test]
+fn what_came_in_is_what_is_read_at_every_range() {
+    let (files, expected) = everything();
+    on_each_disk(|disk| {
+        for blocking in [Blocking::BySize, Blocking::bytes(4096).unwrap(), Blocking::head_dim(96).unwrap()] {
+            let collection = match open(&disk) {
+                Ok(collection) => collection,
+                Err(_) => create(&disk),
+            };
+            let options = Options { blocking, ..Options::default() };
+            for (path, bytes) in &files {
+                let report = import(&collection, path, bytes, &options).unwrap();
+                assert_eq!((report.bytes, report.stored), (bytes.len() as u64, bytes.len() as u64), "{path}");
+            }
+            assert_reads(&collection, &expected, 100, Verify::First);
+            drop(collection);
+            let collection = open(&disk).unwrap();
+            assert!(collection.events().is_empty() && collection.damage().is_none());
+            assert_reads(&collection, &expected, 2000 / expected.len() as u64, Verify::First);
+            assert_reads(&collection, &expected, 20, Verify::Always);
+            let mut all: Vec<String> = expected.iter().map(|(path, _)| path.clone()).collect();
+            all.extend(["deep", "deep/er", "sub", "sub/dir"].map(str::to_owned));
+            all.sort();
+            assert_eq!(paths(&collection), all);
+        }
+    });
+}
+
+#[test]
+fn every_byte_of_a_file_belongs_to_one_object() {
+    let (files, _) = everything();
+    on_each_disk(|disk| {
+        let collection = create(&disk);
+        for (path, bytes) in &files {
+            import(&collection, path, bytes, &Options::default()).unwrap();
+            let sum: u64 = objects(&collection, path).iter().map(|object| object.entry.bytes).sum();
+            assert_eq!(sum, bytes.len() as u64, "{path}");
+        }
+    });
+}
+
+#[test]
+fn shards_are_one_tensor_in_the_order_given() {
+    on_each_disk(|disk| {
+        let collection = create(&disk);
+        let mut numbers = Numbers(5);
+        let parts: Vec<Vec<u8>> = [40_000, 1, 16_384, 20_000].map(|count| numbers.bytes(count)).to_vec();
+        let sources: Vec<_> = parts.iter().map(|part| file(part)).collect();
+        let options = Options::default();
+        import_shards(&collection, &target("kv/all"), &sources, &origin(), &options, &Silent).unwrap();
+        drop(collection);
+        let collection = open(&disk).unwrap();
+        assert_reads(&collection, &[("kv/all".to_owned(), parts.concat())], 500, Verify::First);
+        let seeds: Vec<u128> =
+            objects(&collection, "kv/all").iter().map(|object| object.entry.seed.0).collect();
+        assert_eq!(seeds, [1, 2, 3, 4]);
+        let empty = [file(b"a"), file(b"")];
+        let refused = import_shards(&collection, &target("no"), &empty, &origin(), &options, &Silent);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid);
+        assert!(find(&collection, "no").is_none());
+    });
+}
+
+#[test]
+fn digests_are_those_of_the_bytes_that_came_in() {
+    use sha2::Digest;
+    on_each_disk(|disk| {
+        let collection = create(&disk);
+        let bytes = Numbers(8).bytes(5_000_000);
+        let sha256: [u8; 32] = sha2::Sha256::digest(&bytes).into();
+        import(&collection, "x", &bytes, &Options::default()).unwrap();
+        let node = find(&collection, "x").unwrap();
+        let digests = node.file().unwrap().digests.unwrap();
+        assert_eq!(digests.sha256, sha256);
+        assert_eq!(digests.blake3, *blake3::hash(&bytes).as_bytes());
+    });
+}

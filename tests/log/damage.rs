@@ -1,0 +1,113 @@
+//! Damage before the last batch, and flipped bits anywhere.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use tierfs::model::ErrorKind;
+use tierfs::store::Access;
+
+use crate::world::{Picture, SLOT, World, batches, import, noise, open, picture, world};
+
+/// Every path of `found` reads as in `right`, or not at all; never as other bytes.
+fn assert_right_or_refused(found: &Picture, pictures: &[(usize, Picture)], context: &str) {
+    for (path, (_, bytes)) in found {
+        let Ok(bytes) = bytes else { continue };
+        let known = pictures.iter().any(|(_, right)| {
+            right.get(path).is_some_and(|(_, right)| right.as_ref().is_ok_and(|right| right == bytes))
+        });
+        assert!(known, "{context}: {path} has bytes that nobody wrote");
+    }
+}
+
+#[test]
+fn every_single_flipped_bit_is_put_right_and_reported() {
+    let world = world();
+    let bits = world.log().len() * 8;
+    assert!((1000..12_000).contains(&world.log().len()), "{} bytes", world.log().len());
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let bit = next.fetch_add(1, Ordering::Relaxed);
+                    if bit >= bits {
+                        return;
+                    }
+                    let mut log = world.log().to_vec();
+                    log[bit / 8] ^= 1 << (bit % 8);
+                    flipped(&world, &log, bit);
+                }
+            });
+        }
+    });
+}
+
+fn flipped(world: &World, log: &[u8], bit: usize) {
+    let place = format!("bit {} of byte {}", bit % 8, bit / 8);
+    let collection = open(&world.disk(log), Access::Read).unwrap_or_else(|error| panic!("{place}: {error}"));
+    assert_eq!(collection.damage(), None, "{place}");
+    assert!(!collection.events().is_empty(), "{place}: no event");
+    assert!(picture(&collection) == *world.last(), "{place}: another state");
+}
+
+#[test]
+fn a_lost_sector_before_the_last_batch_leaves_a_read_only_collection_with_nothing_wrong_in_it() {
+    let world = world();
+    let batches = batches(world.log());
+    let (last, _) = *batches.last().unwrap();
+    for begin in (512..last).step_by(512) {
+        let end = (begin + 512).min(last);
+        for fill in [0_u8, 0xa5] {
+            let mut log = world.log().to_vec();
+            log[begin..end].fill(fill);
+            let place = format!("bytes {begin}..{end} of {fill:#x}");
+            let disk = world.disk(&log);
+            let collection = open(&disk, Access::Write).unwrap_or_else(|error| panic!("{place}: {error}"));
+            let damage = collection.damage().unwrap_or_else(|| panic!("{place}: no damage"));
+            assert!(damage.reason.contains("meta.log at byte"), "{place}: {}", damage.reason);
+            let found = picture(&collection);
+            assert_right_or_refused(&found, &world.steps, &place);
+            let error = import(&collection, "new", &noise(10), &Default::default()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ReadOnly, "{place}: {error}");
+            drop(collection);
+            assert!(
+                crate::world::files(&disk) == crate::world::files(&world.disk(&log)),
+                "{place}: a change"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_batch_after_a_lost_one_still_counts() {
+    let world = world();
+    let batches = batches(world.log());
+    // The last file's objects and its names are the last two batches.
+    let last_file = batches[batches.len() - 2].0;
+    for &(begin, end) in batches.iter().skip(1).filter(|(_, end)| *end <= last_file) {
+        let whole_batch = begin..end;
+        let its_commit = end - SLOT..end;
+        for lost in [whole_batch, its_commit] {
+            let mut log = world.log().to_vec();
+            log[lost.clone()].fill(0);
+            let collection = open(&world.disk(&log), Access::Read).unwrap();
+            assert!(collection.damage().is_some(), "{lost:?}");
+            let found = picture(&collection);
+            let right = &world.last()["/last"];
+            // The directory that its name is in was made by the first batch.
+            assert_eq!(found.get("/last"), Some(right), "{lost:?}");
+            assert_right_or_refused(&found, &world.steps, &format!("{lost:?}"));
+        }
+    }
+}
+
+#[test]
+fn blocks_of_before_the_damage_are_not_believed() {
+    let world = world();
+    let batches = batches(world.log());
+    let lost = batches[batches.len() - 3];
+    let mut log = world.log().to_vec();
+    log[lost.0..lost.1].fill(0);
+    let found = picture(&open(&world.disk(&log), Access::Read).unwrap());
+    assert_eq!(found["/config.json"].1, Err(ErrorKind::Corrupt));
+}

@@ -1,0 +1,332 @@
+//! Logs that somebody made up: every slot is intact and says what it likes.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use proptest::prelude::*;
+use tierfs::format::catalog::{
+    BLOCK_BYTES_MAX, Content, Entry, FileEntry, Home, NodeEntry, ObjectEntry, TensorEntry, What,
+};
+use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
+use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, TensorId, Tier};
+use tierfs::store::Access;
+
+use crate::world::{LOG, STORE, World, open, picture};
+
+/// Counts the bytes that the thread has, and the most that it had.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<usize> = const { Cell::new(0) };
+    static PEAK: Cell<usize> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+// SAFETY: all is left to the system's allocator; the counters need no memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let held = HELD.get().wrapping_add(layout.size());
+        HELD.set(held);
+        PEAK.set(PEAK.get().max(held));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // What another thread has allocated must not make the counter wrap.
+        HELD.set(HELD.get().saturating_sub(layout.size()));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+/// The most bytes that `work` needed at a time.
+fn peak(work: impl FnOnce()) -> usize {
+    let before = HELD.get();
+    PEAK.set(before);
+    work();
+    PEAK.get().saturating_sub(before)
+}
+
+/// Records and entries, each batch with its Commit.
+#[derive(Debug)]
+enum Said {
+    Record(Record),
+    Entry(Entry),
+    Run(Record, Vec<u32>),
+}
+
+fn log_of(batches: &[Vec<Said>]) -> Vec<u8> {
+    let mut log = Vec::new();
+    let mut sequence = 0;
+    let mut put = |log: &mut Vec<u8>, record: &Record, payload: &[u8]| {
+        let mut slot = record.to_slot();
+        slot.seal(1, sequence);
+        sequence += 1;
+        log.extend(slot.0);
+        log.extend(payload);
+        log.resize(log.len().next_multiple_of(128), 0);
+        slot.checksum()
+    };
+    put(&mut log, &Record::Header { version: LOG_VERSION, store: STORE, generation: 1 }, &[]);
+    for (place, said) in batches.iter().enumerate() {
+        let begin = log.len();
+        let mut sums = Vec::new();
+        for said in said {
+            let sum = match said {
+                Said::Record(record) => put(&mut log, record, &[]),
+                Said::Entry(entry) => {
+                    let payload = entry.to_bytes();
+                    let (len, checksum) = (payload.len() as u32, crc32c::crc32c(&payload));
+                    put(
+                        &mut log,
+                        &Record::Catalog { len, checksum, kind: entry.kind(), version: 1 },
+                        &payload,
+                    )
+                }
+                Said::Run(record, sums) => {
+                    let array: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+                    let mut record = record.clone();
+                    if let Record::CreateRun { stored, .. } = &mut record {
+                        (stored.len, stored.checksum) = (sums.len() as u32, crc32c::crc32c(&array));
+                    }
+                    put(&mut log, &record, &array)
+                }
+            };
+            sums.extend(sum.to_le_bytes());
+        }
+        let slots = ((log.len() - begin) / 128) as u32;
+        let checksum = crc32c::crc32c(&sums);
+        put(&mut log, &Record::Commit { batch: place as u64 + 1, slots, checksum }, &[]);
+    }
+    log
+}
+
+fn world_of(batches: &[Vec<Said>]) -> World {
+    let zeros = ("t/c/data/0000000000000001".to_owned(), vec![0; 10_000]);
+    World { files: [(LOG.to_owned(), log_of(batches)), zeros].into(), steps: Vec::new() }
+}
+
+fn node(id: u64, what: What) -> Entry {
+    let id = EntryId(id);
+    Entry::Node(Box::new(NodeEntry { id, mode: 0, uid: 0, gid: 0, mtime: 0, ctime: 0, created_at: 0, what }))
+}
+
+fn file(id: u64, object: u128) -> Entry {
+    node(
+        id,
+        What::File(Box::new(FileEntry {
+            content: Content::Plain,
+            objects: vec![ObjectId(object)],
+            tensor: None,
+            container: None,
+            digests: None,
+            error: None,
+            why: String::new(),
+        })),
+    )
+}
+
+fn object(id: u128, dtype: Dtype, bytes: u64, block_bytes: u32) -> Entry {
+    Entry::Object(ObjectEntry {
+        id: ObjectId(id),
+        tensor: TensorId(1),
+        seed: SeedId(0),
+        creation: 1,
+        dtype,
+        bytes,
+        block_bytes,
+        home: Some(Home { file: 1, offset: 0 }),
+    })
+}
+
+fn name(of: u64) -> Entry {
+    Entry::Name {
+        parent: EntryId(1),
+        entry: EntryId(1000 + of),
+        name: format!("n{of}").into_bytes(),
+        node: EntryId(of),
+    }
+}
+
+fn described() -> Described {
+    Described { dtype: Dtype::F32, shape: Shape::default(), parent: None, reconstruct: 0 }
+}
+
+fn create(object: u128, block: u32, stored: Stored) -> Record {
+    Record::Create { object: ObjectId(object), block, described: described(), stored, created_at: 0 }
+}
+
+fn exact(offset: u64, len: u32) -> Stored {
+    Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len, in_data: false }
+}
+
+fn root() -> Vec<Said> {
+    vec![Said::Entry(Entry::Collection { number: 1, created_at: 0 }), Said::Entry(node(1, What::Directory))]
+}
+
+#[test]
+fn objects_that_claim_more_blocks_than_the_log_describes_get_no_memory() {
+    let blocks = 1_u32 << 31;
+    let mut said = Vec::new();
+    for id in 0..500 {
+        said.push(Said::Entry(object(id, Dtype::U8, u64::from(blocks) * 4096, 4096)));
+        for block in [500, blocks - 1] {
+            said.push(Said::Record(create(id, block, exact(0, 4096))));
+        }
+        said.push(Said::Entry(file(2 + id as u64, id)));
+        said.push(Said::Entry(name(2 + id as u64)));
+    }
+    let world = world_of(&[root(), said]);
+    let disk = world.disk(world.log());
+    let needed = peak(|| {
+        let collection = open(&disk, Access::Read).unwrap();
+        assert!(collection.damage().is_some());
+    });
+    let log = world.log().len();
+    assert!(needed < 40 * log, "{needed} bytes for a log of {log}");
+}
+
+#[test]
+fn what_is_said_of_blocks_that_cannot_be_is_damage_and_not_read() {
+    let q8 = |offset, len| Stored { tier: Tier::Q8, scale: 1.0, checksum: 0, offset, len, in_data: false };
+    let bad = [
+        (Dtype::U8, 5, q8(0, 9)),
+        (Dtype::F32, 5, q8(0, 8)),
+        (Dtype::F32, 8, q8(0, 7)),
+        (Dtype::F32, 8, exact(0, 7)),
+        (Dtype::F32, 8, exact(u64::MAX - 8, 8)),
+        (Dtype::F32, 8, q8(i64::MAX as u64, 6)),
+    ];
+    for (dtype, bytes, stored) in bad {
+        let said = vec![
+            Said::Entry(object(9, dtype, bytes, 4096)),
+            Said::Record(create(9, 0, stored)),
+            Said::Entry(file(2, 9)),
+            Said::Entry(name(2)),
+        ];
+        let world = world_of(&[root(), said]);
+        let collection = open(&world.disk(world.log()), Access::Read).unwrap();
+        assert!(collection.damage().is_some(), "{dtype}, {bytes}, {stored:?}");
+        assert_eq!(picture(&collection)["/n2"].1, Err(ErrorKind::Corrupt));
+    }
+}
+
+#[test]
+fn a_block_larger_than_any_that_is_made_is_refused() {
+    let entry = object(1, Dtype::U8, 1 << 40, BLOCK_BYTES_MAX + 1);
+    assert!(Entry::parse(entry.kind(), 1, &entry.to_bytes()).is_err());
+}
+
+#[test]
+fn a_tensor_whose_shape_has_other_bytes_than_its_objects_is_damage() {
+    let tensor = |shape: &[u64]| TensorEntry {
+        name: "n".to_owned(),
+        dtype: Dtype::F32,
+        shape: Shape::new(shape).unwrap(),
+        parent: TensorId(0),
+    };
+    for (shape, is_right) in [(&[2, 5][..], true), (&[2, 6], false), (&[], false), (&[1 << 62], false)] {
+        let Entry::Node(mut entry) = file(2, 9) else { panic!() };
+        let What::File(file) = &mut entry.what else { panic!() };
+        file.tensor = Some(tensor(shape));
+        let said = vec![
+            Said::Entry(object(9, Dtype::F32, 40, 4096)),
+            Said::Record(create(9, 0, exact(0, 40))),
+            Said::Entry(Entry::Node(entry)),
+            Said::Entry(name(2)),
+        ];
+        let world = world_of(&[root(), said]);
+        let collection = open(&world.disk(world.log()), Access::Read).unwrap();
+        assert_eq!(collection.damage().is_none(), is_right, "{shape:?}");
+    }
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    let id = 0_u128..3;
+    let dtype = prop::sample::select(vec![Dtype::U8, Dtype::F32, Dtype::F16]);
+    let bytes = prop_oneof![0_u64..20_000, any::<u64>()];
+    let tier = prop::sample::select(Tier::ALL.to_vec());
+    let offset = prop_oneof![0_u64..200, Just(u64::MAX), Just(i64::MAX as u64 - 70), any::<u64>()];
+    let block = prop_oneof![0_u32..6, any::<u32>()];
+    let len = prop_oneof![Just(0_u32), Just(4096), Just(1000), any::<u32>()];
+    let stored = (tier, offset, len, any::<bool>()).prop_map(|(tier, offset, len, in_data)| Stored {
+        tier,
+        scale: 0.0,
+        checksum: 0,
+        offset,
+        len,
+        in_data,
+    });
+    prop_oneof![
+        (id.clone(), dtype, bytes, prop_oneof![Just(4096_u32), any::<u32>()])
+            .prop_map(|(id, dtype, bytes, block)| Said::Entry(object(id, dtype, bytes, block))),
+        (id.clone(), block.clone(), stored.clone())
+            .prop_map(|(id, block, stored)| Said::Record(create(id, block, stored))),
+        (id.clone(), block.clone(), stored.clone()).prop_map(|(id, block, stored)| {
+            let (object, bits) = (ObjectId(id), stored.bits(Dtype::F32));
+            Said::Record(Record::Migrate { object, block, old_tier: 0, bits, stored, migrated_at: 0 })
+        }),
+        (id.clone(), block, stored, 0_usize..6).prop_map(|(id, block, stored, count)| {
+            let (object, described) = (ObjectId(id), described());
+            let stored = Stored { tier: Tier::Exact, in_data: true, ..stored };
+            let run = Record::CreateRun { object, block, described, stored, created_at: 0 };
+            Said::Run(run, vec![0; count])
+        }),
+        id.clone().prop_map(|id| Said::Record(Record::Delete { object: ObjectId(id) })),
+        (2_u64..5, id).prop_map(|(node, id)| Said::Entry(file(node, id))),
+        (2_u64..5).prop_map(|node| Said::Entry(name(node))),
+        (1_u64..5).prop_map(|node| Said::Entry(Entry::NodeRemoved(EntryId(node)))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn no_intact_log_makes_opening_or_reading_panic(
+        said in prop::collection::vec(prop::collection::vec(said(), 0..8), 0..5),
+    ) {
+        let batches: Vec<Vec<Said>> = std::iter::once(root()).chain(said).collect();
+        let world = world_of(&batches);
+        for access in [Access::Read, Access::Write] {
+            let disk = world.disk(world.log());
+            if let Ok(collection) = open(&disk, access) {
+                for (node, bytes) in [(2, 10), (3, 5000), (4, 20_000)] {
+                    read_a_little(&collection, EntryId(node), bytes);
+                }
+                let added = crate::world::import(&collection, "more", &[7; 300], &Default::default());
+                prop_assert_eq!(added.is_ok(), access == Access::Write && collection.damage().is_none());
+            }
+        }
+    }
+}
+
+/// Reads at both ends of a file, which may say that it has any number of bytes.
+fn read_a_little(collection: &std::sync::Arc<tierfs::store::Collection>, node: EntryId, bytes: usize) {
+    use tierfs::store::read::{OpenObject, Verify};
+    for object in collection.objects_of(node).unwrap_or_default() {
+        let Ok(object) = OpenObject::open(collection, &object, Verify::First) else { continue };
+        let bytes = object.bytes().min(bytes as u64);
+        let mut out = vec![0; bytes as usize];
+        for from in [0, object.bytes() - bytes] {
+            // Every outcome but a panic is right: the checksums are made up.
+            drop(object.read(from, &mut out));
+        }
+    }
+}
+
+#[test]
+fn a_run_of_no_blocks_or_past_the_last_is_damage() {
+    for (block, count) in [(0, 0), (2, 0), (1, 2), (u32::MAX, 1)] {
+        let (object_id, described) = (ObjectId(9), described());
+        let stored = Stored { in_data: true, ..exact(0, 0) };
+        let run = Record::CreateRun { object: object_id, block, described, stored, created_at: 0 };
+        let said = vec![Said::Entry(object(9, Dtype::U8, 5000, 4096)), Said::Run(run, vec![0; count])];
+        let world = world_of(&[root(), said]);
+        let collection = open(&world.disk(world.log()), Access::Read).unwrap();
+        assert!(collection.damage().is_some(), "{count} from block {block} on");
+    }
+}

@@ -1,0 +1,421 @@
+//! The records of a log and the entries of a catalog: against golden files, there and
+//! back, and made up by somebody.
+
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use tierfs::format::catalog::{
+    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NodeEntry,
+    ObjectEntry, TensorEntry, What,
+};
+use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
+use tierfs::format::slot::{RawSlot, SLOT_BYTES};
+use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
+
+fn golden(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The golden case of a kind, of which there is one.
+fn case(kind: &str) -> serde_json::Value {
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&golden("cases.json")).unwrap();
+    all.into_iter().find(|case| case["kind"] == kind).unwrap()
+}
+
+fn file(case: &serde_json::Value, key: &str) -> Vec<u8> {
+    golden(case[key].as_str().unwrap())
+}
+
+fn number(case: &serde_json::Value, key: &str) -> u64 {
+    case[key].as_u64().unwrap()
+}
+
+fn id(case: &serde_json::Value, key: &str) -> u128 {
+    u128::from_str_radix(case[key].as_str().unwrap(), 16).unwrap()
+}
+
+fn slot(bytes: &[u8]) -> RawSlot {
+    let slot = RawSlot(bytes.try_into().unwrap());
+    assert!(slot.is_intact());
+    slot
+}
+
+/// What is written again is, with the frame of the slot, what was read.
+fn assert_same(record: &Record, read: &RawSlot) {
+    let mut written = record.to_slot();
+    written.seal(u64::from(read.generation()), read.sequence());
+    assert_eq!(written, *read, "{record:?}");
+}
+
+/// The largest magnitude of the scales at the beginning of groups of `stride` bytes.
+fn top_scale(payload: &[u8], stride: usize) -> f32 {
+    let scales = payload.chunks(stride).map(|group| f32::from_le_bytes(group[..4].try_into().unwrap()).abs());
+    scales.fold(0.0, f32::max)
+}
+
+#[test]
+fn identities_are_the_golden_ones() {
+    let case = case("identity");
+    let text = |key: &str| case[key].as_str().unwrap();
+    let tensor = TensorId::of(text("tenant"), text("collection"), text("name"), TensorId(0));
+    assert_eq!(tensor.0, id(&case, "id"));
+    assert_eq!(ObjectId::of(tensor, SeedId(0), 40).0, id(&case, "object_seed_0_creation_40"));
+    assert_eq!(ObjectId::of(tensor, SeedId(7), 41).0, id(&case, "object_seed_7_creation_41"));
+    let child = TensorId::of(text("tenant"), text("collection"), "x", tensor);
+    assert_eq!(child.0, id(&case, "child_named_x"));
+}
+
+#[test]
+fn the_golden_create_is_read_and_written() {
+    let case = case("create_record");
+    let payload = file(&case, "payload");
+    let slot = slot(&file(&case, "record"));
+    assert_eq!((slot.kind(), u64::from(slot.generation())), (0, number(&case, "generation")));
+    assert_eq!(slot.sequence(), number(&case, "seq"));
+    let record = Record::parse(&slot).unwrap();
+    let right = Record::Create {
+        object: ObjectId(id(&case, "object")),
+        block: number(&case, "block") as u32,
+        described: Described {
+            dtype: Dtype::Bf16,
+            shape: Shape::new(&[512, 64]).unwrap(),
+            parent: None,
+            reconstruct: 0,
+        },
+        stored: Stored {
+            tier: Tier::Q5,
+            scale: top_scale(&payload, 44),
+            checksum: crc32c::crc32c(&payload),
+            offset: number(&case, "offset"),
+            len: payload.len() as u32,
+            in_data: false,
+        },
+        created_at: number(&case, "created_at"),
+    };
+    assert_eq!(record, right);
+    assert_same(&record, &slot);
+}
+
+#[test]
+fn the_golden_migrate_is_read_and_written() {
+    let case = case("migrate_record");
+    let payload = file(&case, "payload");
+    let slot = slot(&file(&case, "record"));
+    assert_eq!((slot.kind(), slot.sequence()), (2, number(&case, "seq")));
+    let record = Record::parse(&slot).unwrap();
+    let Record::Migrate { object, block, old_tier, bits, stored, .. } = record else { panic!("{record:?}") };
+    assert_eq!(object.0, id(&self::case("create_record"), "object"));
+    assert_eq!((block, old_tier, bits), (3, 2, 3));
+    assert_eq!(stored.tier.byte(), 3);
+    assert_eq!((stored.offset, stored.len), (number(&case, "offset"), payload.len() as u32));
+    assert_eq!(stored.checksum, crc32c::crc32c(&payload));
+    assert_same(&record, &slot);
+}
+
+#[test]
+fn the_golden_commit_is_read_and_written() {
+    let case = case("commit_record");
+    let slot = slot(&file(&case, "record"));
+    let of = case["of"].as_array().unwrap();
+    let sums: Vec<u8> =
+        of.iter().flat_map(|name| golden(name.as_str().unwrap())[120..124].to_vec()).collect();
+    let (batch, checksum) = (number(&case, "batch"), crc32c::crc32c(&sums));
+    let record = Record::parse(&slot).unwrap();
+    assert_eq!(record, Record::Commit { batch, slots: 2, checksum });
+    assert_eq!(slot.sequence(), number(&case, "seq"));
+    assert_same(&record, &slot);
+}
+
+fn dtype() -> impl Strategy<Value = Dtype> {
+    prop::sample::select(Dtype::ALL.to_vec())
+}
+
+fn stored(tiers: &[Tier]) -> impl Strategy<Value = Stored> {
+    let tier = prop::sample::select(tiers.to_vec());
+    (tier, -1e30_f32..1e30, any::<u32>(), any::<u64>(), 1_u32.., any::<bool>()).prop_map(
+        |(tier, scale, checksum, offset, len, in_data)| {
+            let len = if tier == Tier::Absent { 0 } else { len };
+            Stored { tier, scale, checksum, offset, len, in_data }
+        },
+    )
+}
+
+fn described() -> impl Strategy<Value = Described> {
+    let shape = prop::collection::vec(0_u64..100, 0..=8);
+    (dtype(), shape, any::<Option<u128>>(), any::<u8>()).prop_map(|(dtype, shape, parent, reconstruct)| {
+        let parent = parent.filter(|parent| *parent != 0).map(ObjectId);
+        Described { dtype, shape: Shape::new(&shape).unwrap(), parent, reconstruct }
+    })
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let object = any::<u128>().prop_map(ObjectId);
+    let block = any::<u32>();
+    let create = (object.clone(), block, described(), stored(&Tier::ALL), any::<u64>());
+    let run = (object.clone(), block, described(), stored(&[Tier::Exact]), any::<u64>());
+    let migrate = (object.clone(), block, any::<u8>(), dtype(), stored(&Tier::ALL), any::<u64>());
+    let delta =
+        (any::<u64>(), any::<u64>(), any::<u32>(), any::<u16>(), any::<u32>(), any::<u32>(), any::<u8>());
+    let factor = (any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>());
+    prop_oneof![
+        create.prop_map(|(object, block, described, stored, created_at)| Record::Create {
+            object,
+            block,
+            described,
+            stored,
+            created_at
+        }),
+        run.prop_map(|(object, block, described, stored, created_at)| {
+            let stored = Stored { in_data: true, ..stored };
+            Record::CreateRun { object, block, described, stored, created_at }
+        }),
+        migrate.prop_map(|(object, block, old_tier, dtype, stored, migrated_at)| {
+            let bits = stored.bits(dtype);
+            Record::Migrate { object, block, old_tier, bits, stored, migrated_at }
+        }),
+        object.clone().prop_map(|object| Record::Delete { object }),
+        (object.clone(), block, delta).prop_map(
+            |(object, block, (base_epoch, offset, len, chain_len, nnz, checksum, kind))| Record::Delta {
+                object,
+                block,
+                base_epoch,
+                offset,
+                len,
+                chain_len,
+                nnz,
+                checksum,
+                kind
+            }
+        ),
+        (object, block, factor).prop_map(|(object, block, (offset, len, rank, checksum))| Record::Factor {
+            object,
+            block,
+            offset,
+            len,
+            rank,
+            checksum
+        }),
+        (any::<u32>(), any::<u32>(), any::<u8>(), any::<u8>())
+            .prop_map(|(len, checksum, kind, version)| Record::Catalog { len, checksum, kind, version }),
+        (any::<u64>(), any::<u32>(), any::<u32>()).prop_map(|(batch, slots, checksum)| Record::Commit {
+            batch,
+            slots,
+            checksum
+        }),
+        (any::<u128>(), any::<u64>()).prop_map(|(store, generation)| Record::Header {
+            version: LOG_VERSION,
+            store: StoreId(store),
+            generation
+        }),
+    ]
+}
+
+fn file_entry() -> impl Strategy<Value = FileEntry> {
+    let contents = [Content::Plain, Content::Tensor, Content::Safetensors, Content::Npy, Content::Part];
+    let tensor = ("\\PC{0,40}", dtype(), prop::collection::vec(0_u64..1000, 0..=6), any::<u128>()).prop_map(
+        |(name, dtype, shape, parent)| TensorEntry {
+            name,
+            dtype,
+            shape: Shape::new(&shape).unwrap(),
+            parent: TensorId(parent),
+        },
+    );
+    let digests = any::<([u8; 32], [u8; 32])>().prop_map(|(sha256, blake3)| Digests { sha256, blake3 });
+    let error = (0.0_f32..1e9, 0.0_f64..1e90, any::<u64>())
+        .prop_map(|(maximum, squares, elements)| Measured { maximum, squares, elements });
+    (
+        prop::sample::select(contents.to_vec()),
+        prop::collection::vec(any::<u128>().prop_map(ObjectId), 0..9),
+        prop::option::of(tensor),
+        any::<Option<u64>>(),
+        prop::option::of(digests),
+        prop::option::of(error),
+        "\\PC{0,100}",
+    )
+        .prop_map(|(content, objects, tensor, container, digests, error, why)| FileEntry {
+            content,
+            objects,
+            tensor,
+            container: container.map(EntryId),
+            digests,
+            error,
+            why,
+        })
+}
+
+fn name() -> impl Strategy<Value = Vec<u8>> {
+    let is_name = |name: &Vec<u8>| !matches!(name.as_slice(), b"." | b"..") && !name.contains(&b'/');
+    prop::collection::vec(1_u8.., 1..=255).prop_filter("a name", is_name)
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let what = prop_oneof![
+        Just(What::Directory),
+        prop::collection::vec(any::<u8>(), 0..300).prop_map(What::Symlink),
+        file_entry().prop_map(|file| What::File(Box::new(file))),
+    ];
+    let home = prop::option::of((any::<u64>(), 0..u64::MAX >> 2));
+    let object = (any::<[u128; 3]>(), any::<u64>(), dtype(), 0_u64..1 << 40, 4096..=BLOCK_BYTES_MAX, home);
+    prop_oneof![
+        any::<(u32, u64)>().prop_map(|(number, created_at)| Entry::Collection { number, created_at }),
+        object.prop_map(|([id, tensor, seed], creation, dtype, bytes, block_bytes, home)| {
+            Entry::Object(ObjectEntry {
+                id: ObjectId(id),
+                tensor: TensorId(tensor),
+                seed: SeedId(seed),
+                creation,
+                dtype,
+                bytes,
+                block_bytes,
+                home: home.map(|(file, offset)| Home { file, offset }),
+            })
+        }),
+        (any::<(u64, u32, u32, u32, i64, i64, u64)>(), what).prop_map(
+            |((id, mode, uid, gid, mtime, ctime, created_at), what)| {
+                Entry::Node(Box::new(NodeEntry {
+                    id: EntryId(id),
+                    mode,
+                    uid,
+                    gid,
+                    mtime,
+                    ctime,
+                    created_at,
+                    what,
+                }))
+            }
+        ),
+        any::<u64>().prop_map(|node| Entry::NodeRemoved(EntryId(node))),
+        (any::<[u64; 3]>(), name()).prop_map(|([parent, entry, node], name)| {
+            let (parent, entry, node) = (EntryId(parent), EntryId(entry), EntryId(node));
+            Entry::Name { parent, entry, name, node }
+        }),
+        (any::<u64>(), name())
+            .prop_map(|(parent, name)| Entry::NameRemoved { parent: EntryId(parent), name }),
+        (any::<u64>(), "\\PC{0,20}", any::<Option<String>>()).prop_map(|(node, key, value)| Entry::Setting {
+            node: EntryId(node),
+            key,
+            value
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn every_record_is_read_as_it_was_written(record in record(), generation in any::<u64>(), number: u64) {
+        let mut slot = record.to_slot();
+        slot.seal(generation, number);
+        prop_assert!(slot.is_intact());
+        prop_assert_eq!((slot.generation(), slot.sequence()), (generation as u32, number));
+        prop_assert_eq!(Record::parse(&slot).unwrap(), record);
+    }
+
+    #[test]
+    fn every_entry_is_read_as_it_was_written(entry in entry()) {
+        let bytes = entry.to_bytes();
+        prop_assert_eq!(Entry::parse(entry.kind(), ENTRY_VERSION, &bytes).unwrap(), entry);
+    }
+
+    #[test]
+    fn an_entry_that_is_cut_or_too_long_is_refused(entry in entry(), cut in any::<prop::sample::Index>()) {
+        let mut bytes = entry.to_bytes();
+        let short = &bytes[..cut.index(bytes.len())];
+        prop_assert!(Entry::parse(entry.kind(), ENTRY_VERSION, short).is_err());
+        bytes.push(0);
+        prop_assert!(Entry::parse(entry.kind(), ENTRY_VERSION, &bytes).is_err());
+    }
+
+    #[test]
+    fn a_changed_entry_is_refused_or_means_what_its_bytes_say(
+        entry in entry(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut bytes = entry.to_bytes();
+        for (place, value) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = value;
+        }
+        if let Ok(read) = Entry::parse(entry.kind(), ENTRY_VERSION, &bytes) {
+            prop_assert_eq!(read.to_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn noise_is_no_entry_or_one_of_these_bytes(
+        kind in 0_u8..9,
+        version in 0_u8..3,
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        match Entry::parse(kind, version, &bytes) {
+            Ok(entry) => prop_assert_eq!(entry.to_bytes(), bytes),
+            Err(error) => prop_assert!(
+                matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported), "{}", error
+            ),
+        }
+    }
+
+    #[test]
+    fn a_record_of_noise_is_refused_or_a_record(
+        kind in prop_oneof![0_u8..9, Just(16), any::<u8>()],
+        body in prop::collection::vec(any::<u8>(), SLOT_BYTES),
+    ) {
+        let mut slot = RawSlot(body.try_into().unwrap());
+        slot.put(0, [kind]);
+        slot.seal(1, 1);
+        if let Err(error) = Record::parse(&slot) {
+            prop_assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported), "{}", error);
+        }
+    }
+}
+
+#[test]
+fn a_list_longer_than_the_payload_asks_for_no_memory() {
+    // A file entry whose list of objects claims 2^24 of them, and none follows.
+    let mut payload = vec![0; 8 + 12 + 24];
+    payload.push(2);
+    payload.push(0);
+    payload.extend((1_u32 << 24).to_le_bytes());
+    payload.extend([0; 64]);
+    let error = Entry::parse(3, ENTRY_VERSION, &payload).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn what_newer_versions_write_is_unsupported_and_not_misread() {
+    let bytes = Entry::NodeRemoved(EntryId(1)).to_bytes();
+    for (kind, version) in [(4, 2), (4, 0), (8, 1), (0, 1), (255, 1)] {
+        let error = Entry::parse(kind, version, &bytes).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "kind {kind}, version {version}");
+    }
+    for kind in [1, 9, 15, 17, 255] {
+        let mut slot = RawSlot::new(kind, 1, 1);
+        slot.seal(1, 1);
+        assert_eq!(Record::parse(&slot).unwrap_err().kind(), ErrorKind::Unsupported, "type {kind}");
+    }
+}
+
+#[test]
+fn a_shape_of_nine_dimensions_and_a_scale_that_is_no_number_are_corrupt() {
+    let right = slot(&file(&case("create_record"), "record"));
+    for (at, bytes) in [(71, &[9_u8][..]), (24, &f32::NAN.to_le_bytes()), (24, &f32::INFINITY.to_le_bytes())]
+    {
+        let mut slot = right;
+        slot.0[at..at + bytes.len()].copy_from_slice(bytes);
+        assert_eq!(Record::parse(&slot).unwrap_err().kind(), ErrorKind::Corrupt, "byte {at}");
+    }
+    for (at, byte) in [(21, 200), (104, 77)] {
+        let mut slot = right;
+        slot.0[at] = byte;
+        assert_eq!(Record::parse(&slot).unwrap_err().kind(), ErrorKind::Unsupported, "byte {at}");
+    }
+    // An exact block without bits is an absent one, and has no bytes.
+    let mut slot = right;
+    slot.0[22..24].fill(0);
+    slot.0[104] = 0;
+    assert_eq!(Record::parse(&slot).unwrap_err().kind(), ErrorKind::Corrupt);
+}
