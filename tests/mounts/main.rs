@@ -8,6 +8,7 @@
 mod crash;
 mod hostile;
 mod large;
+mod lifecycle;
 mod mount;
 mod ranges;
 mod real_model;

@@ -1,10 +1,15 @@
 //! What the tests on real mounts share: a folder of their own with a store, the `tierfs` program, mounts that end with
 //! the test, and Python.
 
+mod made;
+mod read;
+
+pub use made::*;
+pub use read::*;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -276,163 +281,4 @@ fn interpreter() -> Command {
     let mut command = Command::new(path);
     command.env("PYTHONDONTWRITEBYTECODE", "1");
     command
-}
-
-/// The same numbers in every run, for one seed. Steele, Lea, Flood: SplitMix64.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();
-        bytes.truncate(count);
-        bytes
-    }
-
-    /// As many f32 between -1 and 1, little-endian.
-    pub fn floats(&mut self, count: usize) -> Vec<u8> {
-        let float = |bits: u64| (bits >> 40) as f32 / (1 << 23) as f32 - 1.0;
-        (0..count).flat_map(|_| float(self.next()).to_le_bytes()).collect()
-    }
-}
-
-/// A safetensors file as somebody might have written it: any header before any data.
-pub fn safetensors_file(header: &str, data: &[u8]) -> Vec<u8> {
-    let padded = header.len().next_multiple_of(8);
-    let mut bytes = (padded as u64).to_le_bytes().to_vec();
-    bytes.extend_from_slice(header.as_bytes());
-    bytes.resize(8 + padded, b' ');
-    bytes.extend_from_slice(data);
-    bytes
-}
-
-/// A header that lays out f32 vectors one after the other.
-pub fn header_of(tensors: &[(&str, usize)]) -> String {
-    let mut at = 0;
-    let mut fields = serde_json::Map::new();
-    for (name, elements) in tensors {
-        let end = at + elements * 4;
-        fields.insert(
-            (*name).to_owned(),
-            serde_json::json!({ "dtype": "F32", "shape": [elements], "data_offsets": [at, end] }),
-        );
-        at = end;
-    }
-    serde_json::Value::Object(fields).to_string()
-}
-
-/// A container of random f32 vectors.
-pub fn container_of(random: &mut Random, tensors: &[(&str, usize)]) -> Vec<u8> {
-    let elements = tensors.iter().map(|(_, elements)| elements).sum();
-    safetensors_file(&header_of(tensors), &random.floats(elements))
-}
-
-/// A vector of f32 as numpy writes it.
-pub fn npy_file(data: &[u8]) -> Vec<u8> {
-    let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({},), }}", data.len() / 4);
-    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
-    bytes.extend_from_slice(&118u16.to_le_bytes());
-    bytes.extend_from_slice(format!("{text:<117}\n").as_bytes());
-    bytes.extend_from_slice(data);
-    bytes
-}
-
-/// A mapping of a whole file to read.
-pub struct Mapping {
-    at: *mut libc::c_void,
-    len: usize,
-}
-
-// SAFETY: the mapping is only read, and unmapped when nobody has it any more.
-unsafe impl Sync for Mapping {}
-// SAFETY: as above.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    pub fn of(path: &Path, flags: i32) -> Mapping {
-        use std::os::fd::AsRawFd;
-        let file = fs::File::open(path).unwrap();
-        let len = file.metadata().unwrap().len() as usize;
-        // SAFETY: a new mapping at an address of the kernel's choice; the descriptor is open.
-        let at =
-            unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, flags, file.as_raw_fd(), 0) };
-        assert_ne!(at, libc::MAP_FAILED, "{}: {}", path.display(), std::io::Error::last_os_error());
-        Mapping { at, len }
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped in `of` for so many bytes, until drop, and written by nobody.
-        unsafe { std::slice::from_raw_parts(self.at.cast::<u8>(), self.len) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `of` with this length, and not used after this.
-        unsafe { libc::munmap(self.at, self.len) };
-    }
-}
-
-/// Memory as O_DIRECT needs it.
-pub struct Aligned(Vec<u8>);
-
-impl Aligned {
-    const STEP: usize = 4096;
-
-    pub fn new(bytes: usize) -> Aligned {
-        Aligned(vec![0; bytes.next_multiple_of(Self::STEP) + Self::STEP])
-    }
-
-    /// So many bytes from a page boundary on.
-    pub fn pages(&mut self, bytes: usize) -> &mut [u8] {
-        let skip = self.0.as_ptr().align_offset(Self::STEP);
-        &mut self.0[skip..skip + bytes]
-    }
-}
-
-/// Opens past the page cache.
-pub fn open_direct(path: &Path) -> fs::File {
-    fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap()
-}
-
-/// Reads until `out` is full or the file ends, in one call: a mount never reads short.
-pub fn read_at(file: &fs::File, out: &mut [u8], at: u64) -> usize {
-    file.read_at(out, at).unwrap()
-}
-
-/// The paths of all files below a folder, relative to it, sorted.
-pub fn files_below(folder: &Path) -> Vec<PathBuf> {
-    fn walk(root: &Path, at: &Path, found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(at).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                walk(root, &path, found);
-            } else {
-                found.push(path.strip_prefix(root).unwrap().to_owned());
-            }
-        }
-    }
-    let mut found = Vec::new();
-    walk(folder, folder, &mut found);
-    found.sort();
-    found
-}
-
-/// Says where two byte strings differ first, instead of printing them.
-#[track_caller]
-pub fn assert_same(got: &[u8], wanted: &[u8], what: &str) {
-    if got != wanted {
-        let at = got.iter().zip(wanted).position(|(one, other)| one != other);
-        panic!("{what}: {} bytes, {} wanted, first difference at {at:?}", got.len(), wanted.len());
-    }
 }
