@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{
-    Aligned, Place, assert_same, files_below, imported, names, open_direct, python_line, read_at, shell, text,
+    Aligned, Place, Random, assert_same, container_of, files_below, imported, names, open_direct,
+    python_line, read_at, shell, text,
 };
 
 #[test]
@@ -337,4 +338,38 @@ fn a_thousand_names_are_listed_once_each_through_small_buffers() {
     let text =
         fs::read_to_string(mounted.path("demo/many/a file with a rather long name, number 777")).unwrap();
     assert_eq!(text, "777");
+}
+
+#[test]
+fn a_snapshot_of_a_hub_s_cache_comes_in_through_its_links() {
+    let place = Place::new();
+    let mut random = Random(12);
+    let blobs = [
+        (
+            "blobs/0a",
+            container_of(&mut random, &[("layer.0.weight", 5000)]),
+            "model-00001-of-00002.safetensors",
+        ),
+        (
+            "blobs/0b",
+            container_of(&mut random, &[("layer.1.weight", 6000)]),
+            "model-00002-of-00002.safetensors",
+        ),
+        ("blobs/0c", b"{\"weight_map\": {}}".to_vec(), "model.safetensors.index.json"),
+    ];
+    let snapshot = place.path("hub/models--demo/snapshots/0123abcd");
+    fs::create_dir_all(&snapshot).unwrap();
+    for (blob, bytes, name) in &blobs {
+        place.write(&format!("hub/models--demo/{blob}"), bytes);
+        std::os::unix::fs::symlink(format!("../../{blob}"), snapshot.join(name)).unwrap();
+    }
+    place.import("demo/hub", &[&snapshot], &[]);
+    let mounted = place.mount(&[]);
+    let folder = mounted.path("demo/hub");
+    assert_eq!(names(&folder).len(), 5);
+    for (_, bytes, name) in &blobs {
+        assert!(fs::symlink_metadata(folder.join(name)).unwrap().is_file());
+        assert_same(&fs::read(folder.join(name)).unwrap(), bytes, name);
+    }
+    assert_eq!(fs::metadata(folder.join("layer.1.weight")).unwrap().len(), 24_000);
 }
