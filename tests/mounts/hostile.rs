@@ -390,6 +390,7 @@ fn a_flipped_byte_is_found_by_fsck_and_never_read() {
         run([OsStr::new("export"), place.store().as_ref(), "demo/model/second".as_ref(), out.as_ref()]);
     assert_eq!(export.code, Some(3), "{export:?}");
     assert!(!out.exists(), "half a file must not look like one");
+    assert!(!place.path("out.tierfs-partial").exists(), "nor stay");
 
     let mounted = place.mount(&[]);
     for name in ["second", "model.safetensors"] {
