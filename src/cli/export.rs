@@ -12,6 +12,7 @@ use crate::cli::output::{human, print};
 use crate::cli::tree::Tree;
 use crate::model::{Error, Result};
 use crate::namespace::{Attr, Ino, Kind, Located, Namespace, Shown};
+use crate::stream::Stream;
 
 /// Bytes that are copied at a time.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -96,7 +97,24 @@ fn entry(
     let mut draft = target.as_os_str().to_owned();
     draft.push(".tierfs-partial");
     let draft = PathBuf::from(draft);
-    let mut file = fs::File::create(&draft).map_err(failed)?;
+    match write(&stream, attr, &draft, target) {
+        Ok(bytes) => {
+            sum.0 += 1;
+            sum.1 += bytes;
+            Ok(())
+        }
+        Err(error) => {
+            // What stopped it says more than that its beginning could not be removed.
+            drop(fs::remove_file(&draft));
+            Err(error)
+        }
+    }
+}
+
+/// Writes all bytes, and gives them their name when they are durable; how many they are.
+fn write(stream: &Stream, attr: &Attr, draft: &Path, target: &Path) -> Result<u64> {
+    let failed = |error| Error::io(target.display(), error);
+    let mut file = fs::File::create(draft).map_err(failed)?;
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = 0;
     loop {
@@ -110,8 +128,6 @@ fn entry(
     let changed: SystemTime = if attr.mtime < 0 { UNIX_EPOCH - changed } else { UNIX_EPOCH + changed };
     file.set_modified(changed).map_err(failed)?;
     file.sync_all().map_err(failed)?;
-    fs::rename(&draft, target).map_err(failed)?;
-    sum.0 += 1;
-    sum.1 += at;
-    Ok(())
+    fs::rename(draft, target).map_err(failed)?;
+    Ok(at)
 }

@@ -15,7 +15,7 @@ use crate::cli::{Done, init, mounts};
 use crate::ingest::{
     Blocking, MoveTo, Options, Origin, Progress, Report, Target, import_file, import_shards,
 };
-use crate::model::{Encoder, Error, ErrorKind, Result};
+use crate::model::{Encoder, Error, ErrorKind, Result, check_label};
 use crate::store::disk::files::{FileDisk, open_source};
 use crate::store::{Access, Collection, Store};
 
@@ -31,7 +31,8 @@ pub(super) struct Args {
     /// The store; made if it is not there
     store: PathBuf,
     /// The collection, as TENANT/COLLECTION; made if it is not there
-    collection: String,
+    #[arg(value_name = "TENANT/COLLECTION", value_parser = parse_collection)]
+    collection: (String, String),
     /// Files and directories
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -42,7 +43,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "best", value_parser = parse_encoder)]
     encoder: Encoder,
     /// The paths are the shards, in this order, of one tensor of this name
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["tier", "manifest"])]
     shard_of: Option<String>,
     /// Bytes of a block, 4096 to 131072
     #[arg(long, value_name = "N", value_parser = |text: &str| number(text).and_then(Blocking::bytes), conflicts_with = "head_dim")]
@@ -58,6 +59,16 @@ pub(super) struct Args {
     json: bool,
 }
 
+fn parse_collection(text: &str) -> Result<(String, String)> {
+    let (tenant, name) = text
+        .split_once('/')
+        .ok_or_else(|| Error::invalid(format!("{text:?} is not of the form TENANT/COLLECTION")))?;
+    for label in [tenant, name] {
+        check_label(label).map_err(|wrong| Error::invalid(format!("{label:?}: {wrong}")))?;
+    }
+    Ok((tenant.to_owned(), name.to_owned()))
+}
+
 fn parse_encoder(text: &str) -> Result<Encoder> {
     Encoder::from_name(text).ok_or_else(|| Error::invalid(format!("{text:?} is neither best nor absmax")))
 }
@@ -68,9 +79,7 @@ fn number(text: &str) -> Result<u64> {
 
 impl Args {
     pub fn run(self) -> Result<Done> {
-        let (tenant, name) = self.collection.split_once('/').ok_or_else(|| {
-            Error::invalid(format!("{:?} is not of the form TENANT/COLLECTION", self.collection))
-        })?;
+        let (tenant, name) = (&self.collection.0, &self.collection.1);
         let found = match self.shard_of {
             Some(_) => Vec::new(),
             None => files(&self.paths)?,
@@ -112,15 +121,16 @@ impl Args {
     }
 
     fn shards(&self, collection: &Arc<Collection>, tensor: &str, options: &Options) -> Result<Report> {
-        if options.tier.is_some() || self.manifest.is_some() {
-            return Err(Error::invalid("shards are bytes: --tier and --manifest say nothing about them"));
-        }
         let mut sources = Vec::new();
         let mut bytes = 0;
         for path in &self.paths {
             mounts::refuse_own_mount("source", path)?;
+            let metadata = fs::metadata(path).map_err(|error| Error::io(path.display(), error))?;
+            if !metadata.is_file() {
+                return Err(Error::invalid(format!("{} is no file", path.display())));
+            }
             sources.push(open_source(path).map_err(|error| Error::io(path.display(), error))?);
-            bytes += fs::metadata(path).map_err(|error| Error::io(path.display(), error))?.len();
+            bytes += metadata.len();
         }
         let first = self.paths.first().ok_or_else(|| Error::invalid("no shards"))?;
         let metadata = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
@@ -185,7 +195,8 @@ fn open(path: &Path) -> Result<Store> {
     if !Store::exists(&disk) {
         init::create(path)?;
     }
-    Store::open(Arc::new(disk), Access::Write, &format!("process {}, which imports", std::process::id()))
+    let note = format!("process {}, which imports", std::process::id());
+    Store::open(Arc::new(disk), Access::Write, &note).map_err(|error| mounts::with_mounts(error, path))
 }
 
 fn one(

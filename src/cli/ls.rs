@@ -28,8 +28,7 @@ impl Args {
         let mut tree = Tree::open(&self.path, self.below.as_deref(), Shown::Both)?;
         let rows = tree.rows()?;
         // A file's own row names it: there is nothing to enter.
-        let alone = rows.len() == 1
-            && rows.first().is_some_and(|row| !row.is_directory && tree.place().ends_with(&row.name));
+        let alone = !tree.is_directory()?;
         let mut lines = Vec::new();
         for row in rows {
             if !alone {
@@ -57,7 +56,8 @@ fn table(lines: &[Line]) -> Result<()> {
     for line in lines {
         let row = &line.0;
         if row.is_directory {
-            text.push_str(&format!("{:<6} {:<8} {:>12} {:>12}  {}/\n", "", "", "", "", row.name));
+            let name = row.name.display();
+            text.push_str(&format!("{:<6} {:<8} {:>12} {:>12}  {name}/\n", "", "", "", ""));
             continue;
         }
         let shape = value(line, "shape");
@@ -67,7 +67,7 @@ fn table(lines: &[Line]) -> Result<()> {
             value(line, "dtype"),
             human(row.bytes),
             human(row.stored),
-            row.name,
+            row.name.display(),
             if shape.is_empty() { String::new() } else { format!("  [{shape}]") }
         ));
     }
@@ -80,7 +80,7 @@ fn json(lines: &[Line]) -> Result<()> {
         .map(|line| {
             let row = &line.0;
             let mut value = serde_json::json!({
-                "name": row.name,
+                "name": row.name.to_string_lossy(),
                 "directory": row.is_directory,
                 "bytes": row.bytes,
                 "bytes_stored": row.stored,

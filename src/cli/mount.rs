@@ -50,8 +50,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "WHAT", default_value = "both", value_parser = parse_shown)]
     list: Shown,
     /// Options as mount(8) writes them: list=containers,verify=always,ro,allow_other,threads=4
-    #[arg(short = 'o', value_name = "OPTION[,...]", value_delimiter = ',')]
-    options: Vec<String>,
+    #[arg(short = 'o', value_name = "OPTION[,...]", value_delimiter = ',', value_parser = parse_option)]
+    options: Vec<MountOption>,
     /// Where a daemon in the background logs to; nowhere without it
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -77,9 +77,57 @@ fn parse_shown(text: &str) -> Result<Shown> {
         .ok_or_else(|| Error::invalid(format!("{text:?} is none of both, tensors, containers")))
 }
 
+/// An option as mount(8) writes it.
+#[derive(Clone)]
+enum MountOption {
+    List(Shown),
+    Verify(Verify),
+    Threads(u16),
+    ReadOnly,
+    AllowOther,
+    /// For the kernel.
+    Kernel(String),
+    /// What fstab and mount(8) add by themselves.
+    Nothing,
+}
+
+fn parse_option(text: &str) -> Result<MountOption> {
+    let option = match text.split_once('=') {
+        Some(("list", value)) => MountOption::List(parse_shown(value)?),
+        Some(("verify", value)) => MountOption::Verify(parse_verify(value)?),
+        Some(("threads", value)) => {
+            let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
+            let wrong = || Error::invalid(format!("{value:?} threads: 1 to 256 are possible"));
+            MountOption::Threads(threads.ok_or_else(wrong)?)
+        }
+        None if text == "ro" => MountOption::ReadOnly,
+        None if text == "allow_other" => MountOption::AllowOther,
+        None if matches!(text, "nosuid" | "nodev" | "noexec") => MountOption::Kernel(text.to_owned()),
+        None if matches!(text, "rw" | "auto" | "noauto" | "user" | "nofail" | "_netdev") => {
+            MountOption::Nothing
+        }
+        _ => return Err(Error::invalid(format!("{text:?} is no mount option"))),
+    };
+    Ok(option)
+}
+
+/// Whether a mount answers like one whose daemon has ended.
+fn is_gone(error: &std::io::Error) -> bool {
+    let number = error.raw_os_error();
+    [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED]
+        .iter()
+        .any(|known| number == Some(known.raw_os_error()))
+}
+
+fn daemon_is_gone(mountpoint: &Path) -> Error {
+    let shown = mountpoint.display();
+    let text = format!("the daemon of {shown} is gone; tierfs umount --lazy {shown} takes its mount away");
+    Error::new(ErrorKind::Busy, text)
+}
+
 impl Args {
     pub fn run(mut self) -> Result<Done> {
-        self.take_options()?;
+        let kernel = self.take_options();
         if self.create && !Store::exists(&FileDisk::new(&self.store)) {
             init::create(&self.store)?;
         }
@@ -87,47 +135,49 @@ impl Args {
         mounts::refuse_own_mount("store", &self.store)?;
         self.store = fs::canonicalize(&self.store).map_err(|error| failed(&self.store, error))?;
         self.mountpoint = fs::canonicalize(&self.mountpoint).map_err(|error| {
-            if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) {
-                let shown = self.mountpoint.display();
-                let text = format!(
-                    "the daemon of {shown} is gone; tierfs umount --lazy {shown} takes its mount away"
-                );
-                return Error::new(ErrorKind::Busy, text);
-            }
-            failed(&self.mountpoint, error)
+            if is_gone(&error) { daemon_is_gone(&self.mountpoint) } else { failed(&self.mountpoint, error) }
         })?;
+        self.refuse_second_mount()?;
         if !self.mountpoint.is_dir() {
             return Err(Error::invalid(format!("{} is no directory", self.mountpoint.display())));
         }
         if self.store.starts_with(&self.mountpoint) || self.mountpoint.starts_with(&self.store) {
             return Err(Error::invalid("a store cannot be mounted on itself, or on what it lies in"));
         }
-        if self.foreground || self.announce { self.serve() } else { self.start() }
+        if self.foreground || self.announce { self.serve(kernel) } else { self.start() }
     }
 
-    fn take_options(&mut self) -> Result<()> {
-        let mut kernel = Vec::new();
-        for option in std::mem::take(&mut self.options) {
-            match option.split_once('=') {
-                Some(("list", value)) => self.list = parse_shown(value)?,
-                Some(("verify", value)) => self.verify = parse_verify(value)?,
-                Some(("threads", value)) => {
-                    let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
-                    self.threads = Some(threads.ok_or_else(|| Error::invalid(format!("{value:?} threads")))?);
-                }
-                None if option == "ro" => self.read_only = true,
-                None if option == "allow_other" => self.allow_other = true,
-                // What fstab and mount(8) add by themselves.
-                None if matches!(
-                    option.as_str(),
-                    "rw" | "auto" | "noauto" | "user" | "nofail" | "_netdev"
-                ) => {}
-                None if matches!(option.as_str(), "nosuid" | "nodev" | "noexec") => kernel.push(option),
-                _ => return Err(Error::invalid(format!("{option:?} is no mount option"))),
+    /// One tierfs on another would hide it, and one on a dead one cannot be.
+    fn refuse_second_mount(&self) -> Result<()> {
+        let mounted = mounts::mount_of(&self.mountpoint)?;
+        let Some(mounted) = mounted.filter(|mounted| mounted.mountpoint == self.mountpoint) else {
+            return Ok(());
+        };
+        match fs::read_dir(&self.mountpoint) {
+            Err(error) if is_gone(&error) => Err(daemon_is_gone(&self.mountpoint)),
+            _ => {
+                let (shown, store) = (self.mountpoint.display(), mounted.store.display());
+                let text = format!("{store} is mounted on {shown} already; tierfs umount {shown} ends that");
+                Err(Error::new(ErrorKind::Busy, text))
             }
         }
-        self.options = kernel;
-        Ok(())
+    }
+
+    /// Puts the options where their flags are; what is left is for the kernel.
+    fn take_options(&mut self) -> Vec<String> {
+        let mut kernel = Vec::new();
+        for option in std::mem::take(&mut self.options) {
+            match option {
+                MountOption::List(shown) => self.list = shown,
+                MountOption::Verify(verify) => self.verify = verify,
+                MountOption::Threads(threads) => self.threads = Some(threads),
+                MountOption::ReadOnly => self.read_only = true,
+                MountOption::AllowOther => self.allow_other = true,
+                MountOption::Kernel(option) => kernel.push(option),
+                MountOption::Nothing => {}
+            }
+        }
+        kernel
     }
 
     /// Starts a daemon and waits until its mount is ready.
@@ -151,7 +201,7 @@ impl Args {
     }
 
     /// Mounts and answers until somebody unmounts or stops it.
-    fn serve(&self) -> Result<Done> {
+    fn serve(&self, kernel: Vec<String>) -> Result<Done> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP]
         {
@@ -161,13 +211,14 @@ impl Args {
         let access = if self.read_only { Access::Read } else { Access::Write };
         let note =
             format!("process {}, which has it mounted on {}", std::process::id(), self.mountpoint.display());
-        let store = Arc::new(Store::open(Arc::new(FileDisk::new(&self.store)), access, &note)?);
+        let store = Store::open(Arc::new(FileDisk::new(&self.store)), access, &note);
+        let store = Arc::new(store.map_err(|error| mounts::with_mounts(error, &self.store))?);
         let options = Options {
             shown: self.list,
             verify: self.verify,
             allow_other: self.allow_other,
             threads: self.threads.map(usize::from),
-            kernel: self.options.clone(),
+            kernel,
         };
         let mount = mount(store, &self.mountpoint, &options)?;
         if self.announce {

@@ -14,6 +14,29 @@ pub(super) struct Mounted {
     pub store: PathBuf,
 }
 
+/// Names, in the error of a store that is in use, where it is mounted: those who only
+/// read it leave no note of that.
+pub(super) fn with_mounts(busy: Error, store: &Path) -> Error {
+    let found = || -> Option<String> {
+        let store = fs::canonicalize(store).ok()?;
+        let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let ours = text
+            .lines()
+            .filter_map(parse)
+            .filter(|(_, kind, source)| *kind == "fuse.tierfs" && Path::new(source) == store);
+        let places: Vec<String> = ours.map(|(mountpoint, _, _)| mountpoint.display().to_string()).collect();
+        (!places.is_empty()).then(|| places.join(" and "))
+    };
+    let text = busy.to_string();
+    match (busy.kind(), found()) {
+        (ErrorKind::Busy, Some(places)) if !text.contains("mounted on") => Error::new(
+            ErrorKind::Busy,
+            format!("{text}; it is mounted on {places}: unmount it first (tierfs umount)"),
+        ),
+        _ => busy,
+    }
+}
+
 /// The tierfs that a path lies on, if it lies on one.
 pub(super) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
     let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), error))?;

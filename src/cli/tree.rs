@@ -1,7 +1,8 @@
 //! What commands look at: a store that is not mounted, or a path of a mount.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +32,7 @@ pub(super) enum Tree {
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     /// Its name.
-    pub name: String,
+    pub name: OsString,
     /// Whether it is a directory.
     pub is_directory: bool,
     /// Logical bytes.
@@ -77,8 +78,23 @@ impl Tree {
         Ok(rows)
     }
 
+    /// Whether it has names in it.
+    pub fn is_directory(&self) -> Result<bool> {
+        match self {
+            Tree::Store { namespace, below } => {
+                let (ino, located) = namespace.walk(below)?;
+                Ok(namespace.attr(ino, &located).kind == Kind::Directory)
+            }
+            Tree::Mount(path) => {
+                let metadata =
+                    fs::symlink_metadata(path).map_err(|error| Error::io(path.display(), error))?;
+                Ok(metadata.is_dir())
+            }
+        }
+    }
+
     /// The same tree, further below.
-    pub fn enter(&mut self, name: &str) {
+    pub fn enter(&mut self, name: &OsStr) {
         match self {
             Tree::Store { below, .. } => {
                 if !below.is_empty() {
@@ -134,7 +150,7 @@ pub(super) fn mounted_at(busy: &Error) -> Option<PathBuf> {
 fn store_rows(namespace: &Namespace, ino: Ino, located: &Located, below: &[u8]) -> Result<Vec<Row>> {
     let attr = namespace.attr(ino, located);
     let row = |name: &[u8], attr: &crate::namespace::Attr| Row {
-        name: String::from_utf8_lossy(name).into_owned(),
+        name: OsStr::from_bytes(name).to_owned(),
         is_directory: attr.kind == Kind::Directory,
         bytes: attr.bytes,
         stored: attr.blocks * 512,
@@ -155,8 +171,8 @@ fn store_rows(namespace: &Namespace, ino: Ino, located: &Located, below: &[u8]) 
 
 fn mount_rows(path: &Path) -> Result<Vec<Row>> {
     let failed = |error| Error::io(path.display(), error);
-    let row = |name: &[u8], metadata: &fs::Metadata| Row {
-        name: String::from_utf8_lossy(name).into_owned(),
+    let row = |name: &OsStr, metadata: &fs::Metadata| Row {
+        name: name.to_owned(),
         is_directory: metadata.is_dir(),
         bytes: if metadata.is_dir() { 0 } else { metadata.len() },
         stored: metadata.blocks() * 512,
@@ -164,13 +180,13 @@ fn mount_rows(path: &Path) -> Result<Vec<Row>> {
     let metadata = fs::symlink_metadata(path).map_err(failed)?;
     if !metadata.is_dir() {
         let name = path.file_name().unwrap_or_default();
-        return Ok(vec![row(name.as_bytes(), &metadata)]);
+        return Ok(vec![row(name, &metadata)]);
     }
     let mut rows = Vec::new();
     for entry in fs::read_dir(path).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let metadata = entry.metadata().map_err(failed)?;
-        rows.push(row(&entry.file_name().into_vec(), &metadata));
+        rows.push(row(&entry.file_name(), &metadata));
     }
     Ok(rows)
 }

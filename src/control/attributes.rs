@@ -1,7 +1,7 @@
 //! The extended attributes.
 
 use crate::control::digests::digests;
-use crate::control::measure::Measure;
+use crate::control::measure::{Measure, checksum};
 use crate::format::catalog::FileEntry;
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, TensorId};
 use crate::namespace::{FileView, Namespace};
@@ -110,7 +110,8 @@ pub const ATTRIBUTES: &[Attribute] = &[
         on_file(view, |measure| measure.sum().stored.to_string())
     }),
     shown("checksum", "crc32c: over the stored payloads, in order", |_, view| {
-        on_file(view, |measure| format!("crc32c:{:08x}", measure.checksum))
+        let joined = view.node.file().map(|_| checksum(view)).transpose()?;
+        Ok(joined.map(|checksum| format!("crc32c:{checksum:08x}")))
     }),
     Attribute {
         cost: Cost::WholeFile,

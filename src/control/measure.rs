@@ -1,6 +1,6 @@
 //! What is stored of a file: tiers, blocks, bytes, a checksum over the payloads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::model::{Result, Tier};
 use crate::namespace::FileView;
@@ -20,8 +20,6 @@ pub struct Tally {
 pub(super) struct Measure {
     /// By tier, most precise first.
     pub tiers: BTreeMap<Tier, Tally>,
-    /// CRC32C over all payloads, in the order of the blocks.
-    pub checksum: u32,
     /// Objects.
     pub objects: u64,
 }
@@ -29,7 +27,7 @@ pub(super) struct Measure {
 impl Measure {
     /// Measures a file; of a container its tensors only, where it has any.
     pub fn of(view: &FileView) -> Result<Measure> {
-        let mut measure = Measure { tiers: BTreeMap::new(), checksum: 0, objects: 0 };
+        let mut measure = Measure { tiers: BTreeMap::new(), objects: 0 };
         let objects = view.collection.objects_of(view.node.entry.id)?;
         let tensors_only = {
             let state = view.collection.state();
@@ -43,8 +41,6 @@ impl Measure {
             for index in 0..cut.blocks() {
                 let Some(block) = blocks.get(index, cut) else { continue };
                 let stored = block.stored;
-                measure.checksum =
-                    crc32c::crc32c_combine(measure.checksum, stored.checksum, stored.len as usize);
                 if counted {
                     let tally = measure.tiers.entry(stored.tier).or_default();
                     tally.blocks += 1;
@@ -91,6 +87,56 @@ impl Tally {
     }
 }
 
+/// CRC32C over all payloads of a file, in the order of the blocks: from the blocks' own,
+/// nothing is read.
+pub(super) fn checksum(view: &FileView) -> Result<u32> {
+    let mut joined = Joined::default();
+    for object in view.collection.objects_of(view.node.entry.id)? {
+        let cut = object.cut();
+        let blocks = object.blocks.read();
+        for stored in (0..cut.blocks()).filter_map(|index| blocks.get(index, cut)).map(|block| block.stored) {
+            joined.add(stored.checksum, stored.len);
+        }
+    }
+    Ok(joined.checksum)
+}
+
+/// The CRC32C of byte strings one after the other.
+///
+/// That of A and B is that of A, shifted by B's length, plus that of B, and the shift is
+/// linear over single bits (Mark Adler's `crc32_combine` in zlib): for a length that
+/// comes often, 32 shifted bits make a table.
+#[derive(Default)]
+struct Joined {
+    checksum: u32,
+    lengths: HashMap<u32, Length>,
+}
+
+#[derive(Default)]
+struct Length {
+    seen: u32,
+    bits: Option<[u32; 32]>,
+}
+
+impl Joined {
+    /// A table costs as much as so many shifts without one.
+    const TABLE_FROM: u32 = 32;
+
+    fn add(&mut self, checksum: u32, len: u32) {
+        let length = self.lengths.entry(len).or_default();
+        length.seen = length.seen.saturating_add(1);
+        if length.seen < Self::TABLE_FROM {
+            self.checksum = crc32c::crc32c_combine(self.checksum, checksum, len as usize);
+            return;
+        }
+        let bits = length.bits.get_or_insert_with(|| {
+            std::array::from_fn(|bit| crc32c::crc32c_combine(1 << bit, 0, len as usize))
+        });
+        let set = bits.iter().enumerate().filter(|(bit, _)| self.checksum >> bit & 1 == 1);
+        self.checksum = set.fold(0, |sum, (_, shifted)| sum ^ shifted) ^ checksum;
+    }
+}
+
 /// Blocks and bytes of objects by tier.
 pub fn tally<'a>(
     objects: impl Iterator<Item = &'a std::sync::Arc<crate::store::object::Object>>,
@@ -112,4 +158,22 @@ pub fn tally<'a>(
         }
     }
     tiers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Joined;
+
+    #[test]
+    fn checksums_of_pieces_join_to_that_of_the_whole() {
+        let whole: Vec<u8> =
+            (0..200_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for piece in [1, 7, 64, 4096, 150_000] {
+            let mut joined = Joined::default();
+            for bytes in whole.chunks(piece) {
+                joined.add(crc32c::crc32c(bytes), bytes.len() as u32);
+            }
+            assert_eq!(joined.checksum, crc32c::crc32c(&whole), "pieces of {piece}");
+        }
+    }
 }

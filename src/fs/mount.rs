@@ -155,7 +155,10 @@ fn raise_read_ahead(mountpoint: &Path) {
 /// `major:minor` of the file system mounted on a directory, without asking it.
 fn device_of(mountpoint: &Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let wanted = mountpoint.to_str()?.replace(' ', "\\040");
+    // As the kernel writes it; the backslash first, for the others bring more of them.
+    let escapes = [("\\", "\\134"), (" ", "\\040"), ("\t", "\\011"), ("\n", "\\012")];
+    let wanted = mountpoint.to_str()?.to_owned();
+    let wanted = escapes.iter().fold(wanted, |text, (from, to)| text.replace(from, to));
     let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     // The last line is of the topmost mount.
     let found = fields.rfind(|fields| fields.get(4) == Some(&wanted.as_str()))?;

@@ -117,7 +117,9 @@ impl Namespace {
         let directory = directory.ok_or_else(|| crate::model::Error::invalid("not a directory"))?;
         let number = state.number();
         for (entry, name, node) in directory.after(EntryId(after)) {
-            let Some(node) = state.node(node).filter(|node| self.shown().shows(node)) else { continue };
+            let Some(node) = state.node(node).filter(|node| self.shown().shows(node, &state)) else {
+                continue;
+            };
             let place = super::Place::Node { collection: number, node: node.entry.id };
             let Some(ino) = Ino::of(place) else { continue };
             let attr = Attr::node(ino, node, &state);

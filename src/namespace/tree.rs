@@ -1,6 +1,6 @@
 //! The tree that is mounted: tenants, their collections, what is in them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -39,13 +39,29 @@ impl Shown {
         }
     }
 
-    pub(super) fn shows(self, node: &Node) -> bool {
-        let Some(file) = node.file() else { return true };
-        match self {
-            Shown::Both => true,
-            Shown::Tensors => !file.content.is_container(),
-            Shown::Containers => file.content != Content::Part,
+    /// Whether listings name a node. A directory goes with what is in it: one that has
+    /// files and would show none of them is left out.
+    pub(super) fn shows(self, node: &Node, state: &State) -> bool {
+        if self == Shown::Both {
+            return true;
         }
+        let mut waiting = vec![node];
+        // A damaged catalog could have a circle of directories.
+        let mut seen = HashSet::new();
+        let mut hides = false;
+        while let Some(node) = waiting.pop() {
+            if let Some(directory) = state.directory(node.entry.id).filter(|_| seen.insert(node.entry.id)) {
+                let below = directory.after(EntryId(0)).filter_map(|(_, _, node)| state.node(node));
+                waiting.extend(below.map(|node| &**node));
+            }
+            match (&node.entry.what, self) {
+                (What::File(file), Shown::Tensors) if file.content.is_container() => hides = true,
+                (What::File(file), Shown::Containers) if file.content == Content::Part => hides = true,
+                (What::File(_) | What::Symlink(_), _) => return true,
+                (What::Directory, _) => {}
+            }
+        }
+        !hides
     }
 }
 

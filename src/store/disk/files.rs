@@ -14,6 +14,8 @@ use crate::store::disk::{Disk, File, Listed, Lock, Open, Space};
 /// A store's files may be read by their owner only until a mount says otherwise.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
+/// Who has a store that several may have.
+const READERS: &str = "those who read it";
 
 /// A directory of the operating system.
 #[derive(Clone, Debug)]
@@ -156,12 +158,17 @@ impl Disk for FileDisk {
             Lock::Shared => FlockOperation::NonBlockingLockShared,
         };
         if let Err(error) = rustix::fs::flock(&file, operation) {
-            let mut holder = String::new();
-            file.read_to_string(&mut holder)?;
-            return Err(match error {
-                rustix::io::Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::WouldBlock, holder),
-                error => error.into(),
-            });
+            if error != rustix::io::Errno::WOULDBLOCK {
+                return Err(error.into());
+            }
+            // Readers leave no note: what stands there is of somebody who wrote before.
+            let shared = FlockOperation::NonBlockingLockShared;
+            let mut holder = READERS.to_owned();
+            if how == Lock::Shared || rustix::fs::flock(&file, shared).is_err() {
+                holder.clear();
+                file.read_to_string(&mut holder)?;
+            }
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, holder));
         }
         if how == Lock::Exclusive {
             file.set_len(0)?;

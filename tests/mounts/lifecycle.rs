@@ -1,0 +1,253 @@
+//! How mounts begin and end, who may have a store, and commands beside a mount.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::support::{
+    Mounted, PATIENCE, Place, answer, assert_same, imported, names, run, shell, text, wait_until,
+};
+
+#[test]
+fn a_mount_that_is_told_to_end_is_gone_in_five_seconds_though_a_file_is_open() {
+    let (place, _) = imported(&[]);
+    let mounted = place.mount(&[]);
+    let file = fs::File::open(mounted.path("demo/model/x")).unwrap();
+    let since = Instant::now();
+    mounted.signal(libc::SIGTERM);
+    wait_until("the end of the mount", || !mounted.is_mounted());
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    // Who has it open may still read, for a while.
+    assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 100);
+    drop(file);
+    wait_until("the end of the daemon", || mounted.daemon().is_none());
+    assert!(since.elapsed() < Duration::from_secs(6), "{:?}", since.elapsed());
+    place.mount(&[]).unmount();
+}
+
+#[test]
+fn a_busy_mount_stays_and_says_so_and_goes_lazily() {
+    let (place, _) = imported(&[]);
+    let mounted = place.mount(&[]);
+    let file = fs::File::open(mounted.path("demo/model/x")).unwrap();
+    let shown = mounted.mountpoint.display().to_string();
+    run(["umount", &shown]).failed(1, &[&shown, "in use", "--lazy"]);
+    assert!(mounted.is_mounted());
+    run(["umount", &shown, "--lazy"]).ok();
+    assert!(!mounted.is_mounted());
+    assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 100);
+    drop(file);
+    wait_until("the end of the daemon", || mounted.daemon().is_none());
+    run(["umount", &shown]).failed(1, &["no tierfs is mounted on", &shown]);
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_told_who_has_the_store() {
+    let (place, _) = imported(&[]);
+    let mounted = place.mount(&[]);
+    let other = place.path("other");
+    fs::create_dir(&other).unwrap();
+    let process = mounted.daemon().unwrap().to_string();
+    let shown = mounted.mountpoint.to_str().unwrap();
+    let mount = |options: &[&str]| {
+        let mut command = crate::support::tierfs();
+        answer(command.arg("mount").arg(place.store()).arg(&other).args(options))
+    };
+    mount(&[]).failed(1, &[&process, shown]);
+    mount(&["--read-only"]).failed(1, &[&process, shown]);
+    let text = place.try_import("demo/more", &[&place.path("model")], &[]).failed(1, &[&process, shown]);
+    assert!(text.contains(place.store().to_str().unwrap()), "{text}");
+    assert_eq!(names(&mounted.path("demo")), ["model"]);
+    // Nor does another store come on top of this one.
+    let second = place.path("second");
+    run([OsStr::new("init"), second.as_ref()]).ok();
+    run([OsStr::new("mount"), second.as_ref(), mounted.mountpoint.as_ref()]).failed(1, &[shown, "already"]);
+    run(["fsck".as_ref(), place.store().as_os_str()]).failed(1, &[&process, shown]);
+}
+
+#[test]
+fn mounting_what_is_no_store_fails_and_mounts_nothing() {
+    let place = Place::new();
+    let other = place.path("mnt");
+    fs::create_dir(&other).unwrap();
+    let mount = |store: &Path, options: &[&str]| {
+        let mut command = crate::support::tierfs();
+        answer(command.arg("mount").arg(store).arg(&other).args(options))
+    };
+    let nowhere = place.path("nowhere");
+    mount(&nowhere, &[]).failed(1, &[nowhere.to_str().unwrap()]);
+    assert!(!nowhere.exists());
+    let folder = place.path("folder");
+    fs::create_dir(&folder).unwrap();
+    let text = mount(&folder, &[]).failed(1, &[folder.to_str().unwrap()]);
+    assert!(text.contains("--create") || text.contains("init"), "{text}");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(other.to_str().unwrap()));
+    // A mount point that is not there, or is a file.
+    run(["init".as_ref(), place.store().as_os_str()]).ok();
+    let file = place.write("file", b"");
+    for bad in [place.path("no mount point"), file] {
+        let store = place.store();
+        run([OsStr::new("mount"), store.as_ref(), bad.as_ref()]).failed(1, &[bad.to_str().unwrap()]);
+    }
+    place.mount(&["--create"]).unmount();
+}
+
+#[test]
+fn a_store_is_not_mounted_on_itself_nor_made_on_a_tierfs() {
+    let (place, _) = imported(&[]);
+    let store = place.store();
+    for mountpoint in [store.clone(), store.join("demo"), place.path("")] {
+        run([OsStr::new("mount"), store.as_ref(), mountpoint.as_ref()]).failed(1, &["itself"]);
+    }
+    let mounted = place.mount(&[]);
+    let inside = mounted.path("demo/model/store");
+    run([OsStr::new("init"), inside.as_ref()]).failed(1, &["lies on the tierfs"]);
+    run([OsStr::new("import"), inside.as_ref(), "a/b".as_ref(), place.path("model").as_ref()])
+        .failed(1, &["lies on the tierfs"]);
+    // A source on its own mount would have the daemon wait for itself.
+    let own = mounted.path("demo/model/x.npy");
+    run([OsStr::new("import"), place.path("second").as_ref(), "a/b".as_ref(), own.as_ref()])
+        .failed(1, &["lies on the tierfs"]);
+    assert!(mounted.is_mounted());
+}
+
+#[test]
+fn paths_with_spaces_backslashes_and_tabs_work() {
+    let place = Place::new();
+    place.write("my model/a \\ file\twith all", b"content");
+    place.import("my tenant/my collection", &[&place.path("my model")], &[]);
+    for name in ["a mount point", "a\\b\tc\nd"] {
+        let mounted = place.mount_on(name, &[]);
+        // A control character cannot stand in a name.
+        let there = mounted.path("my tenant/my collection/a \\ file%09with all");
+        assert_eq!(fs::read(&there).unwrap(), b"content");
+        let device = fs::metadata(&there).unwrap().dev();
+        let read_ahead =
+            format!("/sys/class/bdi/{}:{}/read_ahead_kb", libc::major(device), libc::minor(device));
+        assert_eq!(fs::read_to_string(read_ahead).unwrap(), "4096\n", "on {name:?}");
+        let rows = run([OsStr::new("ls"), there.parent().unwrap().as_ref(), "--json".as_ref()]).json();
+        assert_eq!(rows[0]["name"], "a \\ file%09with all");
+        assert_eq!(rows[0]["tier"], "exact");
+        run([OsStr::new("umount"), mounted.mountpoint.as_ref()]).ok();
+        wait_until("the end of the daemon", || mounted.daemon().is_none());
+    }
+}
+
+fn both_ways(mounted: &Mounted, below: &str, command: &str) {
+    let from_store =
+        run([OsStr::new(command), mounted.store.as_ref(), below.as_ref(), "--json".as_ref()]).json();
+    let path = mounted.path(below);
+    let mut from_mount = run([OsStr::new(command), path.as_ref(), "--json".as_ref()]).json();
+    if let Some(rows) = from_mount.as_array_mut().filter(|_| command == "du") {
+        // Paths are shown as they were asked for.
+        for row in rows {
+            let shown = row["path"].as_str().unwrap();
+            row["path"] = shown
+                .replacen(mounted.mountpoint.to_str().unwrap(), mounted.store.to_str().unwrap(), 1)
+                .into();
+        }
+    }
+    assert_eq!(from_store, from_mount, "{command} {below}");
+}
+
+#[test]
+fn a_store_that_is_mounted_read_only_can_be_read_and_both_ways_agree() {
+    let (place, _) = imported(&["--tier", "q5:all"]);
+    let mounted = place.mount(&["--read-only"]);
+    for below in ["demo", "demo/model", "demo/model/deep", "demo/model/x", "demo/model/model.safetensors"] {
+        both_ways(&mounted, below, "ls");
+        both_ways(&mounted, below, "du");
+    }
+    for below in [
+        "demo/model/x",
+        "demo/model/model.safetensors",
+        "demo/model/config.json",
+        "demo/model/deep/er/b",
+        "demo/model/sub",
+    ] {
+        both_ways(&mounted, below, "stat");
+    }
+    assert!(fs::read_to_string(mounted.path(".ctl/status")).unwrap().contains("read-only"));
+    let listed = run([OsStr::new("ls"), place.store().as_ref(), "demo/model/x".as_ref()]).ok();
+    assert!(listed.contains("q5") && listed.contains("[9000]"), "{listed}");
+    // Two mounts may read one store.
+    let second = place.mount_on("second", &["--read-only"]);
+    let [one, other] = [&mounted, &second].map(|mounted| fs::read(mounted.path("demo/model/x")).unwrap());
+    assert_same(&one, &other, "the same tensor through two mounts");
+    run([OsStr::new("fsck"), place.store().as_ref()]).ok();
+    place.try_import("demo/more", &[&place.path("model")], &[]).failed(
+        1,
+        &["those who read it", mounted.mountpoint.to_str().unwrap(), second.mountpoint.to_str().unwrap()],
+    );
+}
+
+#[test]
+fn commands_on_a_mounted_store_ask_its_daemon() {
+    let (place, _) = imported(&[]);
+    let mounted = place.mount(&[]);
+    for below in ["demo/model", "demo/model/x"] {
+        let of_store =
+            run([OsStr::new("ls"), place.store().as_ref(), below.as_ref(), "--json".as_ref()]).json();
+        let of_mount = run([OsStr::new("ls"), mounted.path(below).as_ref(), "--json".as_ref()]).json();
+        assert_eq!(of_store, of_mount);
+    }
+    let export = |to: &str| {
+        run([OsStr::new("export"), place.store().as_ref(), "demo/model".as_ref(), place.path(to).as_ref()])
+    };
+    export("out").failed(1, &["cp", mounted.mountpoint.to_str().unwrap()]);
+    mounted.unmount();
+    export("out").ok();
+    shell(&place.path(""), "diff -r model out");
+}
+
+#[test]
+fn a_directory_is_no_file_of_its_own_name_s_end() {
+    let place = Place::new();
+    place.write("folder/ab/b", b"12345");
+    place.import("demo/ends", &[&place.path("folder")], &[]);
+    let rows =
+        run([OsStr::new("ls"), place.store().as_ref(), "demo/ends/ab".as_ref(), "--json".as_ref()]).json();
+    assert_eq!((rows[0]["name"].as_str(), rows[0]["tier"].as_str()), (Some("b"), Some("exact")));
+    let mounted = place.mount(&[]);
+    both_ways(&mounted, "demo/ends/ab", "ls");
+}
+
+#[test]
+fn a_file_whose_name_is_no_text_is_listed_and_read() {
+    let (place, name) = (Place::new(), OsStr::from_bytes(b"odd-\xff-name"));
+    place.write("folder/plain", b"text");
+    fs::write(place.path("folder").join(name), b"12345").unwrap();
+    place.import("demo/odd", &[&place.path("folder")], &[]);
+    let rows = run([OsStr::new("ls"), place.store().as_ref(), "demo/odd".as_ref(), "--json".as_ref()]).json();
+    assert_eq!(rows.as_array().unwrap().len(), 2);
+    let mounted = place.mount(&[]);
+    both_ways(&mounted, "demo/odd", "ls");
+    assert_eq!(fs::read(mounted.path("demo/odd").join(name)).unwrap(), b"12345");
+}
+
+#[test]
+fn a_foreground_mount_says_to_systemd_that_it_is_ready_and_ends_with_its_mount() {
+    let (place, _) = imported(&[]);
+    let mountpoint = place.path("mnt");
+    fs::create_dir(&mountpoint).unwrap();
+    let socket = place.path("notify");
+    let listener = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+    listener.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = crate::support::tierfs();
+    command.arg("mount").arg(place.store()).arg(&mountpoint).arg("-f").env("NOTIFY_SOCKET", &socket);
+    let mut daemon = command.spawn().unwrap();
+    let mut message = [0; 100];
+    let len = listener.recv(&mut message);
+    let read = fs::read(mountpoint.join("demo/model/config.json"));
+    let unmounted = run([OsStr::new("umount"), mountpoint.as_ref()]);
+    let code = crate::support::ended(&mut daemon, "the daemon");
+    assert_eq!(text(&message[..len.unwrap()]).trim(), "READY=1");
+    assert_eq!(read.unwrap(), b"{\"hidden\": 8}\n");
+    unmounted.ok();
+    assert_eq!(code, Some(0));
+}

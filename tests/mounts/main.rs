@@ -1,0 +1,16 @@
+//! The program as its users run it: imports, real mounts, standard calls, crashes. They need /dev/fuse, and what
+//! `make setup` fetches.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod crash;
+mod hostile;
+mod large;
+mod lifecycle;
+mod mount;
+mod ranges;
+mod real_model;
+mod refusals;
+mod support;

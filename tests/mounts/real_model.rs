@@ -1,0 +1,138 @@
+//! A real model: 104 tensors of all-MiniLM-L6-v2, exactly and in every tier.
+
+mod heavy {
+    use std::fs;
+    use std::path::Path;
+
+    use safetensors::SafeTensors;
+
+    use crate::support::{Mounted, Place, assert_same, minilm, python, run};
+
+    const NAME: &str = "model.safetensors";
+
+    fn imported(options: &[&str]) -> (Place, Mounted) {
+        let place = Place::new();
+        place.import("demo/minilm", &[&minilm().join(NAME)], options);
+        let mounted = place.mount(&[]);
+        (place, mounted)
+    }
+
+    #[test]
+    fn imported_exactly_the_container_and_every_tensor_are_the_source() {
+        let (_place, mounted) = imported(&[]);
+        let source = fs::read(minilm().join(NAME)).unwrap();
+        let folder = mounted.path("demo/minilm");
+        assert_same(&fs::read(folder.join(NAME)).unwrap(), &source, NAME);
+        let tensors = SafeTensors::deserialize(&source).unwrap();
+        assert_eq!(tensors.len(), 104);
+        for (name, view) in tensors.tensors() {
+            assert_same(&fs::read(folder.join(&name)).unwrap(), view.data(), &name);
+        }
+        let listed = fs::read_dir(&folder).unwrap().count();
+        assert_eq!(listed, 105);
+        python("read_model.py", [minilm().join(NAME), folder]);
+    }
+
+    #[test]
+    fn a_model_directory_comes_out_as_it_went_in() {
+        let place = Place::new();
+        place.import("demo/minilm", &[&minilm()], &[]);
+        let mounted = place.mount(&["--list", "containers"]);
+        let compare = format!("diff -r {} {}", minilm().display(), mounted.path("demo/minilm").display());
+        crate::support::shell(&place.path(""), &compare);
+    }
+
+    /// Stored bits of an element over all floats of the model.
+    fn bits(folder: &Path) -> f64 {
+        let source = fs::read(minilm().join(NAME)).unwrap();
+        let (mut stored, mut elements) = (0.0, 0.0);
+        for (name, view) in SafeTensors::deserialize(&source).unwrap().tensors() {
+            if view.dtype() == safetensors::Dtype::F32 {
+                let values = run(["stat".as_ref(), folder.join(&name).as_os_str(), "--json".as_ref()]).json();
+                stored += values["bytes_stored"].as_str().unwrap().parse::<f64>().unwrap();
+                elements += view.shape().iter().product::<usize>() as f64;
+            }
+        }
+        stored * 8.0 / elements
+    }
+
+    fn absmax_reads_as_the_reference(tier: &str, wanted: f64) {
+        let (_place, mounted) = imported(&["--tier", &format!("{tier}:all"), "--encoder", "absmax"]);
+        let folder = mounted.path("demo/minilm");
+        let got = bits(&folder);
+        assert!((got / wanted - 1.0).abs() < 0.01, "{got} bits a value, {wanted} wanted");
+        let source = minilm().join(NAME);
+        python("quantized.py", [source.as_os_str(), folder.as_os_str(), "--tier".as_ref(), tier.as_ref()]);
+    }
+
+    #[test]
+    fn in_8_bits_it_reads_as_the_reference_decodes() {
+        absmax_reads_as_the_reference("q8", 8.5);
+    }
+
+    #[test]
+    fn in_7_bits_it_reads_as_the_reference_decodes() {
+        absmax_reads_as_the_reference("q7", 7.5);
+    }
+
+    #[test]
+    fn in_5_bits_it_reads_as_the_reference_decodes() {
+        absmax_reads_as_the_reference("q5", 5.5);
+    }
+
+    #[test]
+    fn in_3_bits_it_reads_as_the_reference_decodes() {
+        absmax_reads_as_the_reference("q3", 3.5);
+    }
+
+    #[test]
+    fn the_best_scales_err_no_more_than_absmax_in_any_group() {
+        for tier in ["q8", "q7", "q5", "q3"] {
+            let (_place, mounted) = imported(&["--tier", &format!("{tier}:all")]);
+            let (source, folder) = (minilm().join(NAME), mounted.path("demo/minilm"));
+            let [source, folder] = [source.as_os_str(), folder.as_os_str()];
+            let options = ["--tier", tier, "--encoder", "best"].map(AsRef::as_ref);
+            python("quantized.py", [source, folder].into_iter().chain(options));
+        }
+    }
+
+    #[test]
+    fn without_all_small_flat_and_kept_tensors_stay_exact() {
+        let (_place, mounted) = imported(&["--tier", "q5", "--encoder", "absmax"]);
+        let (source, folder) = (minilm().join(NAME), mounted.path("demo/minilm"));
+        let [source, folder] = [source.as_os_str(), folder.as_os_str()];
+        let options = ["--tier", "q5", "--only-large"].map(AsRef::as_ref);
+        python("quantized.py", [source, folder].into_iter().chain(options));
+    }
+
+    /// Root mean square of the differences over a tensor, and the error that the mount states.
+    fn error_of(tier: &str, tensor: &str) -> (f64, f64) {
+        let (_place, mounted) = imported(&["--tier", &format!("{tier}:all")]);
+        let source = fs::read(minilm().join(NAME)).unwrap();
+        let tensors = SafeTensors::deserialize(&source).unwrap();
+        let wanted = tensors.tensor(tensor).unwrap();
+        let path = mounted.path("demo/minilm").join(tensor);
+        let got = fs::read(&path).unwrap();
+        assert_eq!(got.len(), wanted.data().len());
+        let floats = |bytes: &[u8]| -> Vec<f64> {
+            let floats = bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+            floats.map(f64::from).collect()
+        };
+        let (got, wanted) = (floats(&got), floats(wanted.data()));
+        let squares: f64 = got.iter().zip(&wanted).map(|(got, wanted)| (got - wanted).powi(2)).sum();
+        let stated = run(["stat".as_ref(), path.as_os_str(), "--json".as_ref()]).json();
+        let stated = stated["error"].as_str().unwrap().split_once("rms=").unwrap().1.parse().unwrap();
+        ((squares / got.len() as f64).sqrt(), stated)
+    }
+
+    #[test]
+    fn two_levels_err_less_than_one_and_the_stated_error_is_the_measured_one() {
+        let tensor = "encoder.layer.0.intermediate.dense.weight";
+        let (one, one_stated) = error_of("q3", tensor);
+        let (two, two_stated) = error_of("q3x", tensor);
+        assert!(two < one && two > 0.0, "q3x {two}, q3 {one}");
+        for (measured, stated) in [(one, one_stated), (two, two_stated)] {
+            assert!((measured / stated - 1.0).abs() < 1e-3, "{measured} measured, {stated} stated");
+        }
+    }
+}
