@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::cli::Done;
 use crate::cli::output::{human, print};
 use crate::cli::tree::Tree;
+use crate::edit::Live;
 use crate::model::{Error, Result};
 use crate::namespace::{Attr, Ino, Kind, Located, Namespace, Shown};
-use crate::stream::Stream;
 
 /// Bytes that are copied at a time.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -112,7 +112,7 @@ fn entry(
 }
 
 /// Writes all bytes, and gives them their name when they are durable; how many they are.
-fn write(stream: &Stream, attr: &Attr, draft: &Path, target: &Path) -> Result<u64> {
+fn write(stream: &Live, attr: &Attr, draft: &Path, target: &Path) -> Result<u64> {
     let failed = |error| Error::io(target.display(), error);
     let mut file = fs::File::create(draft).map_err(failed)?;
     let mut chunk = vec![0; CHUNK_BYTES];
