@@ -11,7 +11,9 @@ mod settle;
 mod tree;
 
 pub use live::{Live, LiveTable};
-pub use tree::{SetAttr, create, link, make_directory, remove_directory, rename, set_attr, symlink, unlink};
+pub use tree::{
+    SetAttr, create, link, make_directory, remove_directory, rename, set_attr, set_tensor, symlink, unlink,
+};
 
 use crate::model::EntryId;
 

@@ -21,6 +21,7 @@ use crate::fs::handles::{Handle, Handles};
 use crate::fs::reply::{GENERATION, Times, file_attr};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
+use crate::store::Access;
 
 thread_local! {
     /// What a read is assembled in.
@@ -115,6 +116,24 @@ impl Adapter {
                 std::thread::spawn(move || guarded("getxattr", answer));
             }
         }
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_attribute(&self, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
+        let set = control::attribute(name).and_then(|_| control::set(&self.view(ino)?, name, value));
+        match set {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.failed("setxattr", &error)),
+        }
+    }
+
+    /// What tierfs says of a file cannot be taken away.
+    pub fn remove_attribute(&self, name: &[u8], reply: ReplyEmpty) {
+        let error = match control::attribute(name) {
+            Ok(attribute) => Error::new(ErrorKind::Denied, format!("{} cannot be removed", attribute.name)),
+            Err(error) => error,
+        };
+        reply.error(self.failed("removexattr", &error));
     }
 
     /// Answers with the names of the extended attributes that listings show.
@@ -245,7 +264,7 @@ impl Adapter {
     /// changed with it before the program is answered.
     pub fn settle(&self, live: &Live, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
         let settled = self.namespace.settle(live).and_then(|forget| {
-            if durable == Durable::Yes {
+            if durable == Durable::Yes && self.namespace.store().access() == Access::Write {
                 live.collection().sync()?;
             }
             Ok(forget)
