@@ -82,8 +82,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
         Ok(Some(inherited(view, "writes", "exact")))
     }),
     shown("id", "tensor_id: 32 hex digits, from the present name", |_, view| {
-        let state = view.collection.state();
-        let below = state.path(view.node.entry.id);
+        let below = view.collection.state().path(view.node.entry.id);
         let path = String::from_utf8_lossy(&below);
         let name = match (tensor(view), path.rsplit_once('/')) {
             (Some(tensor), _) => own_path(view, &tensor.name),
