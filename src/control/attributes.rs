@@ -130,7 +130,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
         Ok(tensor(view).and(measured).map(|error| format!("max={:e} rms={:e}", error.maximum, error.rms())))
     }),
     shown("chain", "links of the longest chain of deltas", |_, view| {
-        Ok(view.node.file().map(|_| "0".to_owned()))
+        on_file(view, |measure| measure.chain.to_string())
     }),
     shown("why", "the last refusal or surprise about this file", |_, view| {
         Ok(view.node.file().map(|file| file.why.clone()).filter(|why| !why.is_empty()))

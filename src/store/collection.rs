@@ -15,8 +15,8 @@ use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
 use crate::store::state::{ROOT, State};
 
-/// The number of tier files, `tier0.dat` among them.
-const TIER_FILES: usize = 4;
+/// The number of files that payloads are put in: the tiers' and `delta.dat`.
+const PAYLOAD_FILES: usize = 5;
 /// The first generation of a log.
 const FIRST_GENERATION: u64 = 1;
 const LOG_NAME: &str = "meta.log";
@@ -39,7 +39,7 @@ pub struct Collection {
     pub(super) state: RwLock<State>,
     /// What writes. Taken before `state`; held while a batch is written.
     pub(super) writer: Mutex<Option<Writer>>,
-    pub(super) tiers: [OnceLock<Arc<dyn File>>; TIER_FILES],
+    pub(super) tiers: [OnceLock<Arc<dyn File>>; PAYLOAD_FILES],
     pub(super) data: Mutex<HashMap<u64, Weak<dyn File>>>,
     pub(super) access: Access,
     damage: Option<Damage>,
@@ -60,7 +60,7 @@ pub(super) struct Writer {
     /// nothing reads it any more.
     pub freed: Vec<(u64, Freed)>,
     /// The free space of the tier files, once something was written to them.
-    pub slots: [Option<Slots>; TIER_FILES],
+    pub slots: [Option<Slots>; PAYLOAD_FILES],
     /// The number of the next data file, once one was made; 0 before.
     pub next_data: u64,
 }
@@ -164,7 +164,7 @@ impl Collection {
             None
         };
         // What an earlier mount freed is free: the slots are found around what is used.
-        state.freed.clear();
+        state.forget_freed();
         let collection = Collection {
             tenant: tenant.to_owned(),
             name: name.to_owned(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::format::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::Collection;
+use crate::store::chain::{place_of, place_of_stored};
 use crate::store::collection::{Touched, Writer};
 use crate::store::log::Batch;
 use crate::store::object::Freed;
@@ -109,7 +110,7 @@ impl Collection {
         let is_free = |(batch, freed): &mut (u64, Freed)| {
             *batch <= durable
                 && match freed {
-                    Freed::Payload(_) => true,
+                    Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
                     // An open file keeps what it opened.
                     Freed::Object(object) => Arc::strong_count(object) == 1,
                 }
@@ -120,10 +121,18 @@ impl Collection {
         for (_, freed) in free {
             match freed {
                 Freed::Payload(stored) => give_back(writer, &stored),
+                Freed::Links(links) => links.iter().for_each(|link| give_slot_back(writer, place_of(link))),
+                Freed::Chain { object, index, epoch, links } => {
+                    object.forget_chain(index, epoch);
+                    links.iter().for_each(|link| give_slot_back(writer, place_of(link)));
+                }
                 Freed::Object(object) => {
                     let cut = object.cut();
                     for (_, block) in object.blocks.read().described(cut) {
                         give_back(writer, &block.stored);
+                    }
+                    for link in object.links() {
+                        give_slot_back(writer, place_of(&link));
                     }
                     for written in object.dirty.read().values() {
                         let len = object.entry.block_bytes;
@@ -151,8 +160,13 @@ fn give_back(writer: &mut Writer, stored: &Stored) {
     if stored.in_data || stored.len == 0 {
         return;
     }
+    give_slot_back(writer, place_of_stored(stored));
+}
+
+/// Makes a slot free: the file's number, offset and bytes.
+fn give_slot_back(writer: &mut Writer, (number, offset, len): (u8, u64, u64)) {
     // Where the free space was never asked for, it will be found around what is used.
-    if let Some(Some(slots)) = writer.slots.get_mut(usize::from(stored.tier.byte())) {
-        slots.give(stored.offset, u64::from(stored.len));
+    if let Some(Some(slots)) = writer.slots.get_mut(usize::from(number)) {
+        slots.give(offset, len);
     }
 }

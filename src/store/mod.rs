@@ -1,6 +1,7 @@
 //! A store: collections of checksummed blocks on a disk.
 
 pub mod blocks;
+pub mod chain;
 pub mod collection;
 mod commit;
 pub mod directory;

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use crate::format::record::{Record, Stored};
+use crate::format::record::Record;
 use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::blocks::Blocks;
+use crate::store::chain::{place_of, place_of_stored};
 use crate::store::collection::Touched;
 use crate::store::object::{Freed, Object};
 use crate::store::slots::Slots;
@@ -18,12 +19,14 @@ impl Collection {
         let state = self.state.read();
         let kept = freed.iter().filter_map(|(_, freed)| match freed {
             Freed::Object(object) => Some(object),
-            Freed::Payload(_) => None,
+            _ => None,
         });
         let payloads = state.objects().chain(kept).flat_map(|object| payloads(object));
-        let single = freed.iter().filter_map(|(_, freed)| match freed {
-            Freed::Payload(stored) if !stored.in_data && stored.len > 0 => Some(place(stored)),
-            _ => None,
+        let single = freed.iter().flat_map(|(_, freed)| match freed {
+            Freed::Payload(stored) if !stored.in_data && stored.len > 0 => vec![place_of_stored(stored)],
+            Freed::Links(links) => links.iter().map(place_of).collect(),
+            Freed::Chain { links, .. } => links.iter().map(place_of).collect(),
+            _ => Vec::new(),
         });
         let used = payloads.chain(single).filter(|(tier, _, _)| *tier == number);
         Slots::around(used.map(|(_, offset, len)| (offset, len)))
@@ -118,9 +121,6 @@ fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
     }
     let stored = blocks.described(object.cut()).map(|(_, block)| block.stored);
     let kept = stored.filter(|stored| !stored.in_data && stored.len > 0);
-    kept.map(|stored| place(&stored)).collect()
-}
-
-fn place(stored: &Stored) -> (u8, u64, u64) {
-    (stored.tier.byte(), stored.offset, u64::from(stored.len))
+    let links = object.links();
+    kept.map(|stored| place_of_stored(&stored)).chain(links.iter().map(place_of)).collect()
 }

@@ -99,7 +99,7 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
                     }
                     apply(&mut out, held.drain(..), &mut places)?;
                     // Nobody reads yet: what was deleted is gone.
-                    out.state.freed.clear();
+                    out.state.forget_freed();
                     checksums.clear();
                     at += SLOT;
                     out.end = LogEnd { generation, bytes: at, batch, next_sequence: sequence + 1 };

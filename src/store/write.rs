@@ -10,6 +10,7 @@ use crate::format::record::{Described, Record, Stored};
 use crate::model::{Error, Result, Shape, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Cut;
+use crate::store::chain::{DELTA_FILE, Patch};
 use crate::store::collection::{Touched, now_seconds};
 use crate::store::disk::File;
 use crate::store::log::Batch;
@@ -23,6 +24,10 @@ pub struct Written<'a> {
     open: &'a OpenObject,
     writing: MutexGuard<'a, Writing>,
     blocks: Vec<(u32, Stored)>,
+    /// What lies on encoded blocks instead of replacing them, and the slots that are not
+    /// needed then.
+    patches: Vec<Record>,
+    unneeded: Vec<Stored>,
     bytes: u64,
 }
 
@@ -210,14 +215,27 @@ impl OpenObject {
         let dirty: Vec<(u32, Stored)> =
             self.object.dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
         let mut blocks = Vec::with_capacity(dirty.len());
+        let (mut patches, mut unneeded) = (Vec::new(), Vec::new());
         let mut block = Vec::new();
         for (index, stored) in dirty {
             let len = cut.len(index);
             block.resize(len, 0);
             self.read(cut.start(index), &mut block)?;
-            blocks.push((index, Stored { checksum: crc32c::crc32c(&block), len: len as u32, ..stored }));
+            match self.patch(index, &block)? {
+                Patch::Link(record) => {
+                    patches.push(record);
+                    unneeded.push(Stored { len: cut.block_bytes, ..stored });
+                }
+                Patch::Same => unneeded.push(Stored { len: cut.block_bytes, ..stored }),
+                Patch::None => {
+                    blocks.push((
+                        index,
+                        Stored { checksum: crc32c::crc32c(&block), len: len as u32, ..stored },
+                    ));
+                }
+            }
         }
-        Ok(Written { open: self, writing, blocks, bytes: cut.bytes })
+        Ok(Written { open: self, writing, blocks, patches, unneeded, bytes: cut.bytes })
     }
 
     /// The data file and the place in it where all of the object lies, if it lies in one.
@@ -254,6 +272,11 @@ impl OpenObject {
 impl Written<'_> {
     /// The files that were written.
     pub fn touch(&self, touched: &mut Touched) {
+        if !self.patches.is_empty()
+            && let Ok(file) = self.open.collection.payload_file(DELTA_FILE)
+        {
+            touched.file(&file);
+        }
         for (_, stored) in &self.blocks {
             match (self.open.data(), stored.in_data) {
                 (Some(home), true) => touched.file(home),
@@ -272,12 +295,16 @@ impl Written<'_> {
         let entry = crate::format::catalog::ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
         batch.entry(Entry::Object(entry.clone()));
         add_blocks(batch, &entry, &self.blocks);
+        for patch in &self.patches {
+            batch.record(patch.clone());
+        }
     }
 
     /// A batch says it now.
     pub fn recorded(mut self) {
         self.open.object.dirty.write().clear();
-        let dropped = std::mem::take(&mut self.writing.dropped);
+        let mut dropped = std::mem::take(&mut self.writing.dropped);
+        dropped.append(&mut self.unneeded);
         self.open.collection.drop_payloads(dropped);
     }
 
@@ -331,7 +358,11 @@ pub fn add_blocks(batch: &mut Batch, entry: &crate::format::catalog::ObjectEntry
 impl Collection {
     /// A free slot of a tier file.
     pub(super) fn take_slot(&self, tier: Tier, len: u64) -> Result<u64> {
-        let number = tier.byte();
+        self.take_slot_of(tier.byte(), len)
+    }
+
+    /// A free slot of a file that payloads are put in.
+    pub(super) fn take_slot_of(&self, number: u8, len: u64) -> Result<u64> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         let cell = writer.slots.get_mut(usize::from(number));
