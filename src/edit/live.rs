@@ -68,6 +68,11 @@ impl Layout {
         Ok(())
     }
 
+    /// The objects that no log knows yet.
+    pub fn drafts(&self) -> impl Iterator<Item = &OpenObject> {
+        self.objects.iter().skip(self.objects.len() - self.drafts)
+    }
+
     /// Bytes of the file.
     pub fn bytes(&self) -> u64 {
         self.plan.bytes()
@@ -182,7 +187,8 @@ impl Live {
             end += object.bytes();
         }
         let known = layout.objects.len() - layout.drafts;
-        layout.objects.truncate(kept);
+        let gone = layout.objects.split_off(kept);
+        gone.iter().skip(known.saturating_sub(kept)).for_each(OpenObject::discard);
         layout.drafts = kept.saturating_sub(known);
         if let Some(last) = layout.objects.last().filter(|_| end > bytes) {
             last.resize(last.bytes() - (end - bytes))?;
@@ -242,6 +248,13 @@ impl Live {
 
     fn check_writable(&self) -> Result<()> {
         self.collection.check_writable()
+    }
+}
+
+impl Drop for Live {
+    /// What was written to a file without a name goes with its last user.
+    fn drop(&mut self) {
+        self.layout.get_mut().drafts().for_each(OpenObject::discard);
     }
 }
 

@@ -17,13 +17,16 @@ pub use tree::{
 
 use crate::model::EntryId;
 
+/// A name in a directory.
+pub type Name = (EntryId, Vec<u8>);
+
 /// What the kernel must forget after a change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
     /// Nodes whose bytes or attributes changed without the kernel.
     pub nodes: Vec<EntryId>,
     /// Names that lead elsewhere now, or nowhere: directory and name.
-    pub names: Vec<(EntryId, Vec<u8>)>,
+    pub names: Vec<Name>,
 }
 
 impl Changes {

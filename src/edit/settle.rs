@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::edit::Changes;
 use crate::edit::live::{Layout, Live};
+use crate::edit::{Changes, Name};
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
 use crate::ingest::{Bytes, Kept, arrive, may_be_recognized, recognize};
@@ -57,7 +57,7 @@ impl Live {
         let objects = layout.objects.clone();
         let changed = objects.iter().filter(|open| open.object().is_dirty());
         let written = changed.map(OpenObject::written).collect::<Result<Vec<_>>>()?;
-        let names = self.record(&node, file, &objects, &written, mtime, why)?;
+        let Some(names) = self.record(&objects, &written, mtime, why)? else { return Ok(Changes::default()) };
         written.into_iter().for_each(Written::recorded);
         let mut changes = if layout.is_other || is_plain {
             self.reload(layout, before)?
@@ -98,11 +98,7 @@ impl Live {
         };
         let kept = arrive(&self.collection, self.node, name, bytes, mtime)?;
         if kept == Kept::Copied {
-            for object in layout.objects.iter().rev().take(layout.drafts) {
-                if let Some(home) = object.object().home() {
-                    self.collection.remove_data_file(home.file);
-                }
-            }
+            layout.drafts().for_each(OpenObject::discard);
         }
         Ok(())
     }
@@ -122,7 +118,7 @@ impl Live {
         Ok(number)
     }
 
-    fn names_of_parts(&self, file: &FileEntry) -> Vec<(EntryId, Vec<u8>)> {
+    fn names_of_parts(&self, file: &FileEntry) -> Vec<Name> {
         let state = self.collection.state();
         let links = state.parts(file).flat_map(|part| state.links(part.entry.id));
         links.map(|(parent, name)| (*parent, name.to_vec())).collect()
@@ -159,22 +155,22 @@ impl Live {
     }
 
     /// Puts it into the log. With `why` the file is plain now; the names that its tensors
-    /// had.
+    /// had. `None` where the file has lost its last name meanwhile.
     fn record(
         &self,
-        node: &Node,
-        file: &FileEntry,
         objects: &[OpenObject],
         written: &[Written<'_>],
         mtime: i64,
         why: Option<String>,
-    ) -> Result<Vec<(EntryId, Vec<u8>)>> {
+    ) -> Result<Option<Vec<Name>>> {
         let mut touched = Touched::default();
         for written in written {
             written.touch(&mut touched);
         }
         let bytes = objects.iter().map(OpenObject::bytes).sum();
         self.collection.record(touched, |batch, state| {
+            let Some(node) = state.node(self.node) else { return Ok(None) };
+            let Some(file) = node.file() else { return Ok(None) };
             let mut ids: Vec<ObjectId> = Vec::with_capacity(objects.len());
             for open in objects {
                 let found = written.iter().find(|written| Arc::ptr_eq(written.object(), open.object()));
@@ -200,6 +196,7 @@ impl Live {
                 entry.why = format!("no tensor any more: {bytes} bytes are not whole rows of it");
             }
             let mut gone = Vec::new();
+            let others = if why.is_none() { self.changed_with(state, file, written) } else { Vec::new() };
             if let Some(why) = why {
                 entry.why = why;
                 entry.content = Content::Plain;
@@ -207,17 +204,15 @@ impl Live {
             }
             let what = What::File(Box::new(entry));
             batch.entry(Entry::Node(Box::new(NodeEntry { mtime, ctime: now, what, ..node.entry.clone() })));
-            for other in self.changed_with(state, file, written).into_iter().filter_map(|id| state.node(id)) {
-                if gone.is_empty() {
-                    let mut entry = other.entry.clone();
-                    (entry.mtime, entry.ctime) = (mtime, now);
-                    if let What::File(file) = &mut entry.what {
-                        file.digests = None;
-                    }
-                    batch.entry(Entry::Node(Box::new(entry)));
+            for other in others.into_iter().filter_map(|id| state.node(id)) {
+                let mut entry = other.entry.clone();
+                (entry.mtime, entry.ctime) = (mtime, now);
+                if let What::File(file) = &mut entry.what {
+                    file.digests = None;
                 }
+                batch.entry(Entry::Node(Box::new(entry)));
             }
-            Ok(gone)
+            Ok(Some(gone))
         })
     }
 
@@ -292,7 +287,7 @@ fn resized(
 }
 
 /// Takes the names of a container's tensors away; the names.
-pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -> Vec<(EntryId, Vec<u8>)> {
+pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -> Vec<Name> {
     let mut gone = Vec::new();
     for part in state.parts(file) {
         for (parent, name) in state.links(part.entry.id) {

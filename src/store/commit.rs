@@ -10,6 +10,7 @@ use crate::format::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::Collection;
 use crate::store::chain::{place_of, place_of_stored};
+use crate::store::check::check;
 use crate::store::collection::{Touched, Writer};
 use crate::store::log::Batch;
 use crate::store::object::Freed;
@@ -44,6 +45,7 @@ impl Collection {
             return Ok(filled);
         }
         batch.check()?;
+        check(&batch, &self.state.read())?;
         if let Err(error) = writer.log.append(&batch) {
             return Err(if writer.log.is_whole() { error } else { self.poison(error) });
         }

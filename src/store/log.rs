@@ -115,6 +115,11 @@ impl Batch {
     }
 
     /// The records, in order.
+    pub fn records(&self) -> &[Added] {
+        &self.records
+    }
+
+    /// The records, in order.
     pub fn into_records(self) -> Vec<Added> {
         self.records
     }

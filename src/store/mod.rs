@@ -2,6 +2,7 @@
 
 pub mod blocks;
 pub mod chain;
+mod check;
 pub mod collection;
 mod commit;
 pub mod directory;

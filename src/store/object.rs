@@ -110,6 +110,11 @@ impl Object {
         Cut { bytes: self.bytes(), block_bytes: self.entry.block_bytes }
     }
 
+    /// Where its blocks begin and end as the log says it.
+    pub fn logged_cut(&self) -> Cut {
+        Cut { bytes: self.logged.load(Ordering::Acquire), block_bytes: self.entry.block_bytes }
+    }
+
     /// Bytes of all its payloads.
     pub fn stored(&self) -> u64 {
         self.stored.load(Ordering::Relaxed)
@@ -126,7 +131,9 @@ impl Object {
 
     /// Whether something was written since the last batch.
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.read().is_empty() || self.bytes() != self.logged.load(Ordering::Acquire)
+        !self.dirty.read().is_empty()
+            || self.bytes() != self.logged.load(Ordering::Acquire)
+            || self.described() != self.cut().blocks()
     }
 
     /// Blocks that the log describes: those behind are dirty or zeros.

@@ -238,6 +238,18 @@ impl OpenObject {
         Ok(Written { open: self, writing, blocks, patches, unneeded, bytes: cut.bytes })
     }
 
+    /// Gives back the space of an object that no record names, and none will.
+    pub fn discard(&self) {
+        let _writing = self.object.writing.lock();
+        let written = std::mem::take(&mut *self.object.dirty.write());
+        let len = self.object.entry.block_bytes;
+        let slots = written.into_values().filter(|stored| !stored.in_data);
+        self.collection.drop_payloads(slots.map(|stored| Stored { len, ..stored }).collect());
+        if let Some(home) = self.object.home() {
+            self.collection.remove_data_file(home.file);
+        }
+    }
+
     /// The data file and the place in it where all of the object lies, if it lies in one.
     pub fn place_in_data(&self) -> Result<Option<Home>> {
         let mut writing = self.object.writing.lock();

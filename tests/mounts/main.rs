@@ -10,6 +10,7 @@ mod hostile;
 mod large;
 mod lifecycle;
 mod mount;
+mod patches;
 mod ranges;
 mod real_model;
 mod refusals;
