@@ -8,6 +8,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
+use crate::store::compact::due;
 use crate::store::disk::{Disk, File, Open};
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
@@ -32,6 +33,7 @@ pub enum Access {
 
 /// A collection of a store.
 pub struct Collection {
+    pub(super) store: StoreId,
     tenant: String,
     name: String,
     pub(super) disk: Arc<dyn Disk>,
@@ -63,6 +65,8 @@ pub(super) struct Writer {
     pub slots: [Option<Slots>; PAYLOAD_FILES],
     /// The number of the next data file, once one was made; 0 before.
     pub next_data: u64,
+    /// The log is written anew when it has so many bytes.
+    pub compact_at: u64,
 }
 
 /// Files that were written and must be durable before a batch that names them.
@@ -107,7 +111,7 @@ impl Collection {
         let file = disk.open(&log_path, Open::Create).map_err(failed)?;
         let mut log = Log::create(file.clone(), store, FIRST_GENERATION)?;
         let mut batch = log.begin();
-        batch.entry(Entry::Collection { number, created_at: now_seconds() });
+        batch.entry(Entry::Collection { number, created_at: now_seconds(), last_entry: 0 });
         let now = now_nanoseconds();
         batch.entry(Entry::Node(Box::new(NodeEntry {
             id: ROOT,
@@ -159,6 +163,7 @@ impl Collection {
                 freed: Vec::new(),
                 slots: Default::default(),
                 next_data: 0,
+                compact_at: due(&state),
             })
         } else {
             None
@@ -166,6 +171,7 @@ impl Collection {
         // What an earlier mount freed is free: the slots are found around what is used.
         state.forget_freed();
         let collection = Collection {
+            store,
             tenant: tenant.to_owned(),
             name: name.to_owned(),
             disk: disk.clone(),

@@ -72,6 +72,7 @@ impl Collection {
         let writer = self.writable(&mut writer)?;
         let touched = std::mem::take(&mut writer.unsynced);
         self.sync_files(&touched).and_then(|()| writer.log.sync()).map_err(|error| self.poison(error))?;
+        self.compact_if_due(writer)?;
         self.reclaim(writer);
         Ok(())
     }
@@ -91,7 +92,7 @@ impl Collection {
 
     /// After a failed sync asking again would say that all is well: the collection takes
     /// no more writes.
-    fn poison(&self, error: Error) -> Error {
+    pub(super) fn poison(&self, error: Error) -> Error {
         let reason = format!("{error}; unmount, look after the disk, run tierfs fsck, and mount again");
         let reason = self.poisoned.get_or_init(|| reason);
         log::error!("{} takes no more writes: {reason}", self.path());

@@ -5,6 +5,7 @@ pub mod chain;
 mod check;
 pub mod collection;
 mod commit;
+mod compact;
 pub mod directory;
 pub mod disk;
 pub mod log;

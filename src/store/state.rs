@@ -105,6 +105,11 @@ impl State {
         self.settings.get(&node)?.get(key).map(String::as_str)
     }
 
+    /// All settings of a node's own.
+    pub fn settings_of(&self, node: EntryId) -> impl Iterator<Item = (&str, &str)> {
+        self.settings.get(&node).into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
     /// A node's setting, or that of the nearest directory above it that has one.
     pub fn inherited(&self, node: EntryId, key: &str) -> Option<&str> {
         let mut at = node;
@@ -167,7 +172,8 @@ impl State {
     /// Takes in an entry of the catalog.
     pub fn apply_entry(&mut self, entry: Entry) -> Result<()> {
         match entry {
-            Entry::Collection { number, created_at } => {
+            Entry::Collection { number, created_at, last_entry } => {
+                self.last_entry = self.last_entry.max(last_entry);
                 self.number = number;
                 self.created_at = created_at;
             }
