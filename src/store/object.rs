@@ -54,6 +54,9 @@ pub(super) struct Writing {
     /// Bytes of the data file, counted from the object's place in it, that were used:
     /// what lies before may be named by a record.
     pub used: u64,
+    /// The block that goes on where the log says that it ends, and how many bytes of it the
+    /// log describes there: these are not written in place.
+    pub edge: Option<(u32, usize)>,
     /// Payloads that the log still names and that nothing reads any more.
     pub dropped: Vec<Stored>,
 }
@@ -79,7 +82,7 @@ impl Object {
             checked: Checked::none(),
             stored: AtomicU64::new(0),
             dirty: RwLock::default(),
-            writing: Mutex::new(Writing { used: entry.bytes, dropped: Vec::new() }),
+            writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
             entry,
         }
     }
