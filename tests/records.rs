@@ -125,7 +125,7 @@ fn the_golden_commit_is_read_and_written() {
         of.iter().flat_map(|name| golden(name.as_str().unwrap())[120..124].to_vec()).collect();
     let (batch, checksum) = (number(&case, "batch"), crc32c::crc32c(&sums));
     let record = Record::parse(&slot).unwrap();
-    assert_eq!(record, Record::Commit { batch, slots: 2, checksum });
+    assert_eq!(record, Record::Commit { batch, slots: 2, checksum, unsynced: 0 });
     assert_eq!(slot.sequence(), number(&case, "seq"));
     assert_same(&record, &slot);
 }
@@ -201,10 +201,11 @@ fn record() -> impl Strategy<Value = Record> {
         }),
         (any::<u32>(), any::<u32>(), any::<u8>(), any::<u8>())
             .prop_map(|(len, checksum, kind, version)| Record::Catalog { len, checksum, kind, version }),
-        (any::<u64>(), any::<u32>(), any::<u32>()).prop_map(|(batch, slots, checksum)| Record::Commit {
+        (any::<u64>(), any::<[u32; 3]>()).prop_map(|(batch, [slots, checksum, unsynced])| Record::Commit {
             batch,
             slots,
-            checksum
+            checksum,
+            unsynced
         }),
         (any::<u128>(), any::<u64>()).prop_map(|(store, generation)| Record::Header {
             version: LOG_VERSION,

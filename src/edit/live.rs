@@ -1,11 +1,13 @@
 //! Files that are open: one for each node, however often it is opened.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::edit::Changes;
 use crate::format::catalog::{Content, NodeEntry, ObjectEntry};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
@@ -27,6 +29,10 @@ pub struct Live {
     pub(super) layout: RwLock<Layout>,
     /// Whether something was written that the log does not say yet.
     pub(super) changed: AtomicBool,
+    /// Changes that nobody was told of yet.
+    pub(super) untold: Mutex<Changes>,
+    /// Objects that no log knew when they were made.
+    made: Mutex<Vec<Arc<Object>>>,
 }
 
 /// What a file's bytes are made of.
@@ -68,11 +74,6 @@ impl Layout {
         Ok(())
     }
 
-    /// The objects that no log knows yet.
-    pub fn drafts(&self) -> impl Iterator<Item = &OpenObject> {
-        self.objects.iter().skip(self.objects.len() - self.drafts)
-    }
-
     /// Bytes of the file.
     pub fn bytes(&self) -> u64 {
         self.plan.bytes()
@@ -92,6 +93,8 @@ impl Live {
             entry,
             layout: RwLock::new(Layout::of(objects.collect::<Result<_>>()?)?),
             changed: AtomicBool::new(false),
+            untold: Mutex::default(),
+            made: Mutex::default(),
         })
     }
 
@@ -120,9 +123,10 @@ impl Live {
         self.layout.read().mtime
     }
 
-    /// Whether something was written that the log does not say yet.
+    /// Whether something was written that the log does not say yet, or that others have not
+    /// been told.
     pub fn is_changed(&self) -> bool {
-        self.changed.load(Ordering::Acquire)
+        self.changed.load(Ordering::Acquire) || !self.untold.lock().is_empty()
     }
 
     /// Reads from `offset` on until `out` is full or the file ends. The bytes read.
@@ -139,7 +143,17 @@ impl Live {
             return Ok(());
         }
         self.check_writable()?;
+        self.write_once(offset, end, bytes).or_else(|error| {
+            if error.kind() == ErrorKind::Full && self.collection.make_room() {
+                return self.write_once(offset, end, bytes);
+            }
+            Err(error)
+        })
+    }
+
+    fn write_once(&self, offset: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let mut layout = self.layout.upgradable_read();
+        let before = layout.bytes();
         if end > layout.bytes() || layout.mtime.is_none() {
             let mut whole = parking_lot::RwLockUpgradableReadGuard::upgrade(layout);
             if end > whole.bytes() {
@@ -150,14 +164,16 @@ impl Live {
         }
         self.changed.store(true, Ordering::Release);
         let layout = parking_lot::RwLockUpgradableReadGuard::downgrade(layout);
-        let mut rest = bytes;
-        for piece in layout.plan.pieces(offset..end) {
-            let (here, after) = rest.split_at((piece.range.end - piece.range.start) as usize);
-            let object = layout.objects.get(piece.segment);
-            object.ok_or_else(|| Error::invalid("a piece of no object"))?.write(piece.range.start, here)?;
-            rest = after;
+        let written = write_pieces(&layout, offset..end, bytes);
+        drop(layout);
+        if written.is_err() && end > before {
+            // A file does not grow by what could not be written.
+            let mut layout = self.layout.write();
+            if layout.bytes() == end {
+                self.cut(&mut layout, before)?;
+            }
         }
-        Ok(())
+        written
     }
 
     /// Cuts the file, or lets it grow by zeros.
@@ -187,8 +203,7 @@ impl Live {
             end += object.bytes();
         }
         let known = layout.objects.len() - layout.drafts;
-        let gone = layout.objects.split_off(kept);
-        gone.iter().skip(known.saturating_sub(kept)).for_each(OpenObject::discard);
+        layout.objects.truncate(kept);
         layout.drafts = kept.saturating_sub(known);
         if let Some(last) = layout.objects.last().filter(|_| end > bytes) {
             last.resize(last.bytes() - (end - bytes))?;
@@ -229,7 +244,25 @@ impl Live {
             block_bytes: Blocking::default().block_bytes(Dtype::U8, u64::MAX),
             home: Some(crate::format::catalog::Home { file: number, offset: 0 }),
         };
-        OpenObject::open(&self.collection, &Arc::new(Object::draft(entry)), self.verify)
+        let object = Arc::new(Object::draft(entry));
+        self.made.lock().push(object.clone());
+        OpenObject::open(&self.collection, &object, self.verify)
+    }
+
+    /// Gives back what was made for drafts that are none of `kept` and that no log names.
+    pub(super) fn discard_drafts(&self, kept: &[OpenObject]) {
+        let is_kept = |draft: &mut Arc<Object>| kept.iter().any(|open| Arc::ptr_eq(open.object(), draft));
+        let mut gone = Vec::new();
+        self.made.lock().retain_mut(|draft| {
+            let kept = is_kept(draft);
+            if !kept {
+                gone.push(draft.clone());
+            }
+            kept
+        });
+        for draft in gone {
+            self.collection.discard(&draft);
+        }
     }
 
     /// A tensor of a container has the size that the container says.
@@ -251,10 +284,20 @@ impl Live {
     }
 }
 
+fn write_pieces(layout: &Layout, range: Range<u64>, bytes: &[u8]) -> Result<()> {
+    let mut rest = bytes;
+    for piece in layout.plan.pieces(range) {
+        let (here, after) = rest.split_at((piece.range.end - piece.range.start) as usize);
+        let object = layout.objects.get(piece.segment);
+        object.ok_or_else(|| Error::invalid("a piece of no object"))?.write(piece.range.start, here)?;
+        rest = after;
+    }
+    Ok(())
+}
+
 impl Drop for Live {
-    /// What was written to a file without a name goes with its last user.
     fn drop(&mut self) {
-        self.layout.get_mut().drafts().for_each(OpenObject::discard);
+        self.discard_drafts(&[]);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::edit::live::{Layout, Live};
 use crate::edit::{Changes, Name};
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
-use crate::ingest::{Bytes, Kept, arrive, may_be_recognized, recognize};
+use crate::ingest::{Bytes, arrive, may_be_recognized, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::collection::{Touched, now_nanoseconds};
 use crate::store::disk::File;
@@ -24,7 +24,26 @@ impl Live {
     /// every name of these bytes agrees. A file that has no name any more keeps what was
     /// written while it is open.
     pub fn settle(&self) -> Result<Changes> {
-        if !self.is_changed() {
+        let mut changes = self.settle_once();
+        if changes.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) && self.collection.make_room()
+        {
+            changes = self.settle_once();
+        }
+        let mut changes = changes?;
+        changes.merge(std::mem::take(&mut *self.untold.lock()));
+        Ok(changes)
+    }
+
+    /// The same for somebody who cannot tell the kernel: what it must forget is said at the
+    /// next [`settle`](Self::settle).
+    pub fn settle_untold(&self) -> Result<()> {
+        let changes = self.settle()?;
+        self.untold.lock().merge(changes);
+        Ok(())
+    }
+
+    fn settle_once(&self) -> Result<Changes> {
+        if !self.changed.load(Ordering::Acquire) {
             return Ok(Changes::default());
         }
         let mut layout = self.layout.write();
@@ -33,6 +52,8 @@ impl Live {
         let settled = self.settle_layout(&mut layout);
         if settled.is_err() {
             self.changed.store(true, Ordering::Release);
+        } else {
+            self.discard_drafts(&layout.objects);
         }
         settled
     }
@@ -75,7 +96,12 @@ impl Live {
         let mut layout = self.layout.write();
         let Some((node, name)) = self.named() else { return Ok(changes) };
         let Some(file) = node.file() else { return Ok(changes) };
-        if file.content == Content::Part || (file.content == Content::Plain && !may_be_recognized(&name)) {
+        let may_be = match file.content {
+            Content::Part | Content::Tensor => false,
+            Content::Plain => may_be_recognized(&name),
+            Content::Safetensors | Content::Npy => true,
+        };
+        if !may_be {
             return Ok(changes);
         }
         let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
@@ -96,11 +122,8 @@ impl Live {
             Some(number) => Bytes::DataFile { number, file: source },
             None => Bytes::Other(source),
         };
-        let kept = arrive(&self.collection, self.node, name, bytes, mtime)?;
-        if kept == Kept::Copied {
-            layout.drafts().for_each(OpenObject::discard);
-        }
-        Ok(())
+        // The drafts that were copied are discarded with the layout.
+        arrive(&self.collection, self.node, name, bytes, mtime)
     }
 
     /// The data file that is the file, byte for byte.
@@ -128,8 +151,9 @@ impl Live {
     fn named(&self) -> Option<(Arc<Node>, Vec<u8>)> {
         let state = self.collection.state();
         let node = state.node(self.node)?.clone();
-        let (_, name) = state.links(self.node).first()?;
-        Some((node, name.to_vec()))
+        // A tensor whose name was removed is still there in its container.
+        let name = state.links(self.node).first().map(|(_, name)| name.to_vec());
+        Some((node, name.unwrap_or_default()))
     }
 
     /// The container of a tensor, the tensors of a container.

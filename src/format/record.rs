@@ -10,7 +10,7 @@
 //! | 4 Delta | 21 base_epoch u64, 29 offset u64 in delta.dat, 37 length u32, 41 chain_len u16, 43 nnz u32, 47 checksum u32, 51 kind u8 |
 //! | 5 Factor | 21 offset u64 in factor.dat, 29 length u64, 37 rank u32, 41 checksum u32 |
 //! | 6 Catalog | 21 payload length u32, 25 payload CRC32C u32, 29 kind u8, 30 version u8; then payload slots |
-//! | 7 Commit | 21 batch u64, 29 slots since the last Commit u32, 33 CRC32C over the CRC fields of the batch's records u32 |
+//! | 7 Commit | 21 batch u64, 29 slots since the last Commit u32, 33 CRC32C over the CRC fields of the batch's records u32, 37 batches before it that were not known to be durable when it was written u32 |
 //! | 8 CreateRun | as Create for the first block, 46 block count u32, 50 CRC32C of the array; then the array: a CRC32C u32 for each block |
 //! | 16 Log header | 21 magic `TFML`, 25 version u16, 27 store uuid 16 bytes, 43 generation u64 |
 
@@ -89,7 +89,7 @@ pub enum Record {
     /// An entry of the catalog; its payload follows.
     Catalog { len: u32, checksum: u32, kind: u8, version: u8 },
     /// The records since the last one count.
-    Commit { batch: u64, slots: u32, checksum: u32 },
+    Commit { batch: u64, slots: u32, checksum: u32, unsynced: u32 },
     /// The first record of a log.
     Header { version: u16, store: StoreId, generation: u64 },
 }
@@ -201,6 +201,7 @@ impl Record {
                 batch: u64::from_le_bytes(slot.get::<21, 8>()),
                 slots: u32::from_le_bytes(slot.get::<29, 4>()),
                 checksum: u32::from_le_bytes(slot.get::<33, 4>()),
+                unsynced: u32::from_le_bytes(slot.get::<37, 4>()),
             },
             16 => {
                 if slot.get::<21, 4>() != MAGIC {
@@ -278,11 +279,12 @@ impl Record {
                     .body(30, [*version]);
                 slot
             }
-            Record::Commit { batch, slots, checksum } => {
+            Record::Commit { batch, slots, checksum, unsynced } => {
                 let mut slot = RawSlot::new(7, 0, 0);
                 slot.body(21, batch.to_le_bytes())
                     .body(29, slots.to_le_bytes())
-                    .body(33, checksum.to_le_bytes());
+                    .body(33, checksum.to_le_bytes())
+                    .body(37, unsynced.to_le_bytes());
                 slot
             }
             Record::Header { version, store, generation } => {

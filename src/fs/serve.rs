@@ -120,9 +120,15 @@ impl Adapter {
 
     /// Sets an extended attribute.
     pub fn set_attribute(&self, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
-        let set = control::attribute(name).and_then(|_| control::set(&self.view(ino)?, name, value));
+        let set = control::attribute(name).and_then(|_| {
+            // What was written counts.
+            let forget =
+                self.namespace.live(Ino(ino.0)).map(|live| self.namespace.settle(&live)).transpose()?;
+            control::set(&self.view(ino)?, name, value)?;
+            Ok(forget.unwrap_or_default())
+        });
         match set {
-            Ok(()) => reply.ok(),
+            Ok(forget) => self.forgetter.forget(forget, move || reply.ok()),
             Err(error) => reply.error(self.failed("setxattr", &error)),
         }
     }
@@ -216,7 +222,10 @@ impl Adapter {
         let mode = self.namespace.stat(Ino(ino.0)).ok().and_then(|attr| plain_mode(attr.mode));
         match mode {
             Some(_) => {
-                self.namespace.set_attr(Ino(ino.0), SetAttr { mode, ..SetAttr::default() }, None).map(|_| ())
+                let set = SetAttr { mode, ..SetAttr::default() };
+                let forget = self.namespace.set_attr(Ino(ino.0), set, None)?;
+                self.forgetter.forget(forget, || ());
+                Ok(())
             }
             None => Ok(()),
         }
@@ -225,7 +234,7 @@ impl Adapter {
     /// Makes a directory's names durable: those of its collection.
     pub fn sync_directory(&self, ino: INodeNo) -> Result<()> {
         match self.located(ino)?.1 {
-            Located::Node(view) => view.collection.sync(),
+            Located::Node(view) if view.collection.access() == Access::Write => view.collection.sync(),
             _ => Ok(()),
         }
     }

@@ -29,15 +29,6 @@ pub enum Bytes<'a> {
     Other(&'a Arc<dyn File>),
 }
 
-/// What came of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kept {
-    /// The bytes lie where they were written.
-    InPlace,
-    /// The bytes were copied: where they were written is not used any more.
-    Copied,
-}
-
 /// Gives the file `node`, called `name`, these bytes, and its tensors names beside it. A
 /// file that is not what its name says is kept as it is, and says why.
 pub fn arrive(
@@ -46,7 +37,7 @@ pub fn arrive(
     name: &[u8],
     bytes: Bytes<'_>,
     mtime: i64,
-) -> Result<Kept> {
+) -> Result<()> {
     let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
     let (recognized, why) = match recognize(source, name) {
         Ok(recognized) => (recognized, String::new()),
@@ -54,9 +45,9 @@ pub fn arrive(
         Err(error) => (plain(source)?, format!("kept as a plain file: {error}")),
     };
     let mut unnamed = Unnamed::new(collection);
-    let (taken, kept) = match &bytes {
+    let taken = match &bytes {
         Bytes::DataFile { number, file } if recognized.bytes > PACKED_BYTES_MAX => {
-            (cut_in_place(collection, *number, file, &recognized)?, Kept::InPlace)
+            cut_in_place(collection, *number, file, &recognized)?
         }
         _ => {
             let options = Options::default();
@@ -64,11 +55,10 @@ pub fn arrive(
                 take(&mut unnamed, collection, source, &recognized, &|_| None, &options, &Silent)?;
             // Small files are many: their digests are made when somebody asks.
             taken.digests = None;
-            (taken, Kept::Copied)
+            taken
         }
     };
-    publish::publish_over(unnamed, collection, node, mtime, recognized, taken, why)?;
-    Ok(kept)
+    publish::publish_over(unnamed, collection, node, mtime, recognized, taken, why)
 }
 
 /// Whether a file of this name could be something else than plain.

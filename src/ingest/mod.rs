@@ -15,7 +15,7 @@ mod shards;
 mod take;
 mod unnamed;
 
-pub use arrive::{Bytes, Kept, arrive, may_be_recognized};
+pub use arrive::{Bytes, arrive, may_be_recognized};
 pub use cut::Blocking;
 pub use publish::Target;
 pub use recognize::{Part, PartTensor, Recognized, recognize};

@@ -52,7 +52,7 @@ impl Namespace {
     pub fn sync(&self) -> Result<()> {
         let mut first = Ok(());
         for live in self.live.all() {
-            first = first.and(live.settle().map(|_| ()));
+            first = first.and(live.settle_untold());
         }
         for collection in self.store().open_collections() {
             if collection.check_writable().is_ok() {

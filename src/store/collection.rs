@@ -144,7 +144,7 @@ impl Collection {
         let how = if access == Access::Write { Open::Write } else { Open::Read };
         let file =
             disk.open(&log_path, how).map_err(|error| Error::io(format!("opening {log_path}"), error))?;
-        let Replayed { mut state, end, events, damage } =
+        let Replayed { mut state, end, durable, events, damage } =
             replay(&file, store).map_err(|error| error.at(&path))?;
         if state.node(ROOT).is_none() && damage.is_none() {
             return Err(Error::new(
@@ -155,7 +155,7 @@ impl Collection {
         let writer = if access == Access::Write && damage.is_none() {
             // What lies after the end is of a batch that was dropped, and must not be
             // taken for a later one.
-            let cut = file.set_len(end.bytes).and_then(|()| file.sync_data());
+            let cut = file.set_len(end.bytes);
             cut.map_err(|error| Error::io(format!("cutting {log_path}"), error))?;
             Some(Writer {
                 log: Log::resume(file, end),
@@ -186,6 +186,7 @@ impl Collection {
             events,
             log_bytes: end.bytes,
         };
+        collection.sync_unsure(durable)?;
         collection.recover()?;
         Ok(collection)
     }
@@ -193,6 +194,11 @@ impl Collection {
     /// `tenant/name`.
     pub fn path(&self) -> String {
         format!("{}/{}", self.tenant, self.name)
+    }
+
+    /// What it was opened for.
+    pub fn access(&self) -> Access {
+        self.access
     }
 
     /// Its tenant.

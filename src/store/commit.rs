@@ -4,16 +4,14 @@
 //! payloads durable before the log. What a batch freed is used again only once the batch
 //! is durable and every read that began before has ended.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 
-use crate::format::record::Stored;
-use crate::model::{Error, Result};
+use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
-use crate::store::chain::{place_of, place_of_stored};
+use crate::store::chain::DELTA_FILE;
 use crate::store::check::check;
 use crate::store::collection::{Touched, Writer};
 use crate::store::log::Batch;
-use crate::store::object::Freed;
 use crate::store::state::State;
 
 impl Collection {
@@ -23,7 +21,11 @@ impl Collection {
         touched: Touched,
         fill: impl FnOnce(&mut Batch, &State) -> Result<T>,
     ) -> Result<T> {
-        let filled = self.record(touched, fill)?;
+        // Before the batch, not only before its sync: the system may write the log to the
+        // disk by itself, and a name must not be there before its bytes.
+        self.check_writable()?;
+        self.sync_files(&touched).map_err(|error| self.poison(error))?;
+        let filled = self.record(Touched::default(), fill)?;
         self.sync()?;
         Ok(filled)
     }
@@ -46,7 +48,14 @@ impl Collection {
         }
         batch.check()?;
         check(&batch, &self.state.read())?;
-        if let Err(error) = writer.log.append(&batch) {
+        let mut appended = writer.log.append(&batch);
+        let is_full = appended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
+        if is_full && writer.log.is_whole() && !writer.freed.is_empty() {
+            // What was given up gives its space back when that is durable.
+            self.sync_all(writer)?;
+            appended = writer.log.append(&batch);
+        }
+        if let Err(error) = appended {
             return Err(if writer.log.is_whole() { error } else { self.poison(error) });
         }
         let mut state = self.state.write();
@@ -69,12 +78,22 @@ impl Collection {
     /// is on the disk: the collection takes no more writes.
     pub fn sync(&self) -> Result<()> {
         let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
+        self.sync_all(self.writable(&mut writer)?)
+    }
+
+    fn sync_all(&self, writer: &mut Writer) -> Result<()> {
         let touched = std::mem::take(&mut writer.unsynced);
         self.sync_files(&touched).and_then(|()| writer.log.sync()).map_err(|error| self.poison(error))?;
         self.compact_if_due(writer)?;
         self.reclaim(writer);
         Ok(())
+    }
+
+    /// Whether space has come free that was given up before: worth trying again what found
+    /// the disk full.
+    pub fn make_room(&self) -> bool {
+        let given_up = self.writer.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty());
+        given_up && self.sync().is_ok()
     }
 
     fn sync_files(&self, touched: &Touched) -> Result<()> {
@@ -90,6 +109,35 @@ impl Collection {
         Ok(())
     }
 
+    /// Makes durable what a log that was read back says and may not be: its payloads, then
+    /// itself. The space that it gave up is used again after this. Records of at most the
+    /// number `durable` are durable.
+    pub(super) fn sync_unsure(&self, durable: u64) -> Result<()> {
+        let mut writer = self.writer.lock();
+        let Some(writer) = writer.as_mut() else { return Ok(()) };
+        let mut found: HashSet<(bool, u64)> = HashSet::new();
+        for object in self.state.read().objects() {
+            let blocks = object.blocks.read();
+            let unsure = blocks.described(object.cut()).filter(|(_, block)| block.epoch > durable);
+            if !object.links().is_empty() {
+                found.insert((false, u64::from(DELTA_FILE)));
+            }
+            found.extend(unsure.map(|(_, block)| match (block.stored.in_data, object.home()) {
+                (true, Some(home)) => (true, home.file),
+                _ => (false, u64::from(block.stored.tier.byte())),
+            }));
+        }
+        let mut touched = Touched::default();
+        for (in_data, number) in found {
+            let tier = u8::try_from(number).unwrap_or(u8::MAX);
+            let file = if in_data { self.data_file(number) } else { self.tier_file_made(tier, false) };
+            // One that is gone is told to whoever reads it.
+            touched.files.extend(file.ok());
+        }
+        self.sync_files(&touched)?;
+        writer.log.sync()
+    }
+
     /// After a failed sync asking again would say that all is well: the collection takes
     /// no more writes.
     pub(super) fn poison(&self, error: Error) -> Error {
@@ -102,74 +150,5 @@ impl Collection {
     /// Why it takes no more writes since a sync failed, if one did.
     pub fn poisoned(&self) -> Option<&str> {
         self.poisoned.get().map(String::as_str)
-    }
-
-    /// Gives back what no reader and no record needs any more.
-    pub(super) fn reclaim(&self, writer: &mut Writer) {
-        if writer.freed.is_empty() {
-            return;
-        }
-        let durable = writer.log.synced();
-        let is_free = |(batch, freed): &mut (u64, Freed)| {
-            *batch <= durable
-                && match freed {
-                    Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
-                    // An open file keeps what it opened.
-                    Freed::Object(object) => Arc::strong_count(object) == 1,
-                }
-        };
-        let free: Vec<(u64, Freed)> = writer.freed.extract_if(.., is_free).collect();
-        // Reads that looked up a place before it was freed have ended after this.
-        drop(self.reading.write());
-        for (_, freed) in free {
-            match freed {
-                Freed::Payload(stored) => give_back(writer, &stored),
-                Freed::Links(links) => links.iter().for_each(|link| give_slot_back(writer, place_of(link))),
-                Freed::Chain { object, index, epoch, links } => {
-                    object.forget_chain(index, epoch);
-                    links.iter().for_each(|link| give_slot_back(writer, place_of(link)));
-                }
-                Freed::Object(object) => {
-                    let cut = object.cut();
-                    for (_, block) in object.blocks.read().described(cut) {
-                        give_back(writer, &block.stored);
-                    }
-                    for link in object.links() {
-                        give_slot_back(writer, place_of(&link));
-                    }
-                    for written in object.dirty.read().values() {
-                        let len = object.entry.block_bytes;
-                        give_back(writer, &Stored { len, ..*written });
-                    }
-                    self.remove_home(&object);
-                }
-            }
-        }
-    }
-
-    /// Removes an object's data file if no other object lies in it. What is open stays
-    /// readable; a file that cannot be removed is found when the store is opened again.
-    fn remove_home(&self, object: &crate::store::object::Object) {
-        let Some(home) = object.home() else { return };
-        if self.state.read().has_home(home.file) {
-            return;
-        }
-        self.remove_data_file(home.file);
-    }
-}
-
-/// Makes a payload's slot free.
-fn give_back(writer: &mut Writer, stored: &Stored) {
-    if stored.in_data || stored.len == 0 {
-        return;
-    }
-    give_slot_back(writer, place_of_stored(stored));
-}
-
-/// Makes a slot free: the file's number, offset and bytes.
-fn give_slot_back(writer: &mut Writer, (number, offset, len): (u8, u64, u64)) {
-    // Where the free space was never asked for, it will be found around what is used.
-    if let Some(Some(slots)) = writer.slots.get_mut(usize::from(number)) {
-        slots.give(offset, len);
     }
 }

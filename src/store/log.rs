@@ -1,4 +1,7 @@
 //! Appending to `meta.log`: batches, each ended by the Commit that makes it count.
+//!
+//! Behind the end some space stays reserved, so that files can be removed when the disk is
+//! full: only batches that give space back may use it.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -9,6 +12,11 @@ use crate::format::slot::{RawSlot, SLOT_BYTES};
 use crate::model::{Error, Result, StoreId};
 use crate::store::disk::File;
 
+/// What is kept allocated behind the end.
+const RESERVE_BYTES: u64 = 64 << 10;
+/// What is reserved at a time beyond that.
+const RESERVE_STEP_BYTES: u64 = 64 << 10;
+
 /// The open log of a collection, at its end.
 pub struct Log {
     file: Arc<dyn File>,
@@ -18,6 +26,8 @@ pub struct Log {
     synced: u64,
     next_sequence: u64,
     failed: bool,
+    /// How far the file has space allocated, as far as this knows.
+    reserved: u64,
 }
 
 /// Where a log ends.
@@ -66,6 +76,19 @@ impl Batch {
     /// Slots that it will take, the Commit not counted.
     pub fn slots(&self) -> u64 {
         self.slots
+    }
+
+    /// Whether it takes names or objects away and describes nothing new.
+    pub fn gives_back(&self) -> bool {
+        let is_new = |added: &Added| {
+            matches!(added.record, Record::Create { .. } | Record::CreateRun { .. } | Record::Migrate { .. })
+                || matches!(added.entry, Some(Entry::Object(_) | Entry::Name { .. }))
+        };
+        let is_gone = |added: &Added| {
+            matches!(added.record, Record::Delete { .. })
+                || matches!(added.entry, Some(Entry::NodeRemoved(_) | Entry::NameRemoved { .. }))
+        };
+        self.records.iter().any(is_gone) && !self.records.iter().any(is_new)
     }
 
     /// Whether nothing was added.
@@ -153,6 +176,7 @@ impl Log {
             synced: end.batch.saturating_sub(1),
             next_sequence: end.next_sequence,
             failed: false,
+            reserved: 0,
         }
     }
 
@@ -187,17 +211,48 @@ impl Log {
         }
         let number = self.batch + 1;
         let checksum = crc32c::crc32c(&checksums);
-        let mut commit = Record::Commit { batch: number, slots: slots as u32, checksum }.to_slot();
+        // A batch that is lost, with later ones still there, was torn if none of these says that
+        // it was durable.
+        let unsynced = u32::try_from(self.batch.saturating_sub(self.synced)).unwrap_or(u32::MAX);
+        let mut commit = Record::Commit { batch: number, slots: slots as u32, checksum, unsynced }.to_slot();
         commit.seal(self.generation, batch.next_sequence);
         append(&mut bytes, &commit, &[]);
+        self.reserve(bytes.len() as u64, batch.gives_back())?;
         if let Err(error) = self.file.write_at(&bytes, self.end) {
             let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
             self.failed = !is_full || self.file.set_len(self.end).is_err();
+            // Cutting gives what was reserved back too.
+            self.reserved = 0;
             return Err(Error::io("appending to meta.log", error));
         }
         self.end += bytes.len() as u64;
         self.batch = number;
         self.next_sequence = batch.next_sequence + 1;
+        Ok(())
+    }
+
+    /// Lets the file have room for `bytes` more and for the reserve behind them. `Full` where
+    /// there is none, unless the batch may use the reserve.
+    fn reserve(&mut self, bytes: u64, may_use: bool) -> Result<()> {
+        let needed = self.end.saturating_add(bytes).saturating_add(RESERVE_BYTES);
+        if self.reserved >= needed {
+            return Ok(());
+        }
+        let is_full = |error: &std::io::Error| {
+            matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+        };
+        for until in [needed.saturating_add(RESERVE_STEP_BYTES), needed] {
+            match self.file.reserve(self.end, until - self.end) {
+                Ok(()) => {
+                    self.reserved = until;
+                    return Ok(());
+                }
+                Err(error) if is_full(&error) && until == needed && !may_use => {
+                    return Err(Error::io("making room in meta.log", error));
+                }
+                Err(_) => {}
+            }
+        }
         Ok(())
     }
 

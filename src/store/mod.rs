@@ -16,6 +16,7 @@ mod recover;
 pub mod replay;
 pub mod settings;
 pub mod slots;
+mod space;
 pub mod state;
 mod tree;
 pub mod write;

@@ -60,6 +60,9 @@ pub(super) struct Writing {
     /// Bytes of the data file, counted from the object's place in it, that were used:
     /// what lies before may be named by a record.
     pub used: u64,
+    /// The block that goes on where the log says that it ends, and how many bytes of it the
+    /// log describes there: these are not written in place.
+    pub edge: Option<(u32, usize)>,
     /// Payloads that the log still names and that nothing reads any more.
     pub dropped: Vec<Stored>,
 }
@@ -90,7 +93,7 @@ impl Object {
             stored: AtomicU64::new(0),
             dirty: RwLock::default(),
             chains: RwLock::default(),
-            writing: Mutex::new(Writing { used: entry.bytes, dropped: Vec::new() }),
+            writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
             entry,
         }
     }
@@ -193,6 +196,10 @@ impl Object {
         let gone = if cut.blocks() < self.described() { self.truncate(cut.blocks()) } else { Vec::new() };
         self.set_bytes(bytes);
         self.logged.store(bytes, Ordering::Release);
+        // Who commits holds it, and has raised it.
+        if let Some(mut writing) = self.writing.try_lock() {
+            writing.used = writing.used.max(bytes);
+        }
         self.described.store(cut.blocks(), Ordering::Release);
         self.recount(&self.blocks.read(), cut);
         gone
@@ -215,6 +222,7 @@ impl Object {
         }
         let mut blocks = self.blocks.write();
         let before = blocks.get(index, cut);
+        self.checked.clear(index);
         let was_dense = matches!(*blocks, Blocks::Dense(_));
         blocks.set(index, block, cut, places)?;
         if was_dense {

@@ -87,8 +87,12 @@ impl Collection {
         let homes: HashSet<u64> =
             self.state.read().objects().filter_map(|object| object.home()).map(|home| home.file).collect();
         let directory = format!("{}/data", self.path());
-        let listed = self.disk.list(&directory);
-        for file in listed.map_err(|error| Error::io(format!("listing {directory}"), error))? {
+        let listed = match self.disk.list(&directory) {
+            // What a removal that was cut off has left.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            listed => listed.map_err(|error| Error::io(format!("listing {directory}"), error))?,
+        };
+        for file in listed {
             let id = u64::from_str_radix(&file.name, 16).ok().filter(|_| file.name.len() == 16);
             if id.is_some_and(|id| !homes.contains(&id)) {
                 let path = format!("{directory}/{}", file.name);

@@ -6,8 +6,10 @@
 //!    bit could be put right and the Commit then verifies.
 //! 3. A bad slot after which no later batch begins is a torn end: that batch is dropped
 //!    and reported. Before that it is damage: what the log says of blocks up to the end
-//!    of that batch is not believed.
+//!    of that batch is not believed. Batches of which no later Commit says that they were
+//!    durable may be lost in any order: the first that is lost is a torn end too.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::format::catalog::Entry;
@@ -30,6 +32,8 @@ pub struct Replayed {
     pub state: State,
     /// Where the log goes on.
     pub end: LogEnd,
+    /// Records of at most this number are known to be durable.
+    pub durable: u64,
     /// What was found and mended, for the event log.
     pub events: Vec<String>,
     /// What was found and could not be mended.
@@ -67,6 +71,7 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
     let mut out = Replayed {
         state: State::default(),
         end: LogEnd { generation, bytes: SLOT, batch: 0, next_sequence: 1 },
+        durable: 0,
         events: Vec::new(),
         damage: None,
     };
@@ -79,10 +84,11 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
     let mut held: Vec<Held> = Vec::new();
     let mut checksums: Vec<u8> = Vec::new();
     let mut corrected = Vec::new();
+    let mut unsure: VecDeque<(u64, u64)> = VecDeque::new();
     loop {
         let bad = match log.next(at, generation, out.end.next_sequence)? {
             Found::Record {
-                record: Record::Commit { batch, slots, checksum },
+                record: Record::Commit { batch, slots, checksum, unsynced },
                 sequence,
                 corrected: mended,
                 ..
@@ -101,6 +107,11 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
                     // Nobody reads yet: what was deleted is gone.
                     out.state.forget_freed();
                     checksums.clear();
+                    let durable = durable_before(batch, unsynced);
+                    while let Some((_, sequence)) = unsure.pop_front_if(|(batch, _)| *batch <= durable) {
+                        out.durable = sequence;
+                    }
+                    unsure.push_back((batch, sequence));
                     at += SLOT;
                     out.end = LogEnd { generation, bytes: at, batch, next_sequence: sequence + 1 };
                     continue;
@@ -120,7 +131,9 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
             Found::End => "the log ends before the Commit".to_owned(),
             Found::Bad(reason) => reason,
         };
-        let Some(later) = log.later_batch(at, &out.end)? else {
+        let is_kept = log.was_durable(at, &out.end)?;
+        let later = log.later_batch(at, &out.end)?;
+        let Some(later) = later.filter(|_| is_kept) else {
             out.events.push(format!(
                 "meta.log at byte {at}: {bad}; batch {} was never finished and is dropped",
                 out.end.batch + 1
@@ -202,6 +215,11 @@ fn header(log: &mut Read<'_>, store: StoreId) -> Result<(u64, bool)> {
         }
         _ => Err(damaged()),
     }
+}
+
+/// The last batch that was known to be durable when batch `batch` was written.
+fn durable_before(batch: u64, unsynced: u32) -> u64 {
+    batch.saturating_sub(1).saturating_sub(u64::from(unsynced))
 }
 
 fn put_right(at: u64) -> String {
@@ -300,6 +318,23 @@ impl Read<'_> {
             at += count;
         }
         Ok(true)
+    }
+
+    /// Whether a Commit behind `bad` says that the batch after the end was durable.
+    fn was_durable(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
+        let mut at = bad;
+        while let Some(slot) = self.slot(at)? {
+            if slot.is_intact()
+                && slot.generation() == end.generation as u32
+                && slot.sequence() >= end.next_sequence
+                && let Ok(Record::Commit { batch, unsynced, .. }) = Record::parse(&slot)
+                && durable_before(batch, unsynced) > end.batch
+            {
+                return Ok(true);
+            }
+            at += SLOT;
+        }
+        Ok(false)
     }
 
     /// Where a later batch begins after a bad slot at `bad`, if one does. Behind the bad

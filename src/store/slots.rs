@@ -6,6 +6,7 @@
 //!    these.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Slots are rounded up to this many bytes.
 pub const SLOT_ALIGN: u64 = 64;
@@ -54,8 +55,9 @@ impl Slots {
         }
     }
 
-    /// Takes back a slot of `len` bytes at `at`, which was handed out.
-    pub fn give(&mut self, at: u64, len: u64) {
+    /// Takes back a slot of `len` bytes at `at`, which was handed out; the free stretch that
+    /// it lies in now.
+    pub fn give(&mut self, at: u64, len: u64) -> Range<u64> {
         let (mut at, mut end) = (at, at + len.next_multiple_of(SLOT_ALIGN));
         debug_assert!(end <= self.end, "a slot past the end");
         if let Some((&before, &free)) = self.free.range(..at).next_back()
@@ -72,6 +74,7 @@ impl Slots {
         } else {
             self.free.insert(at, end - at);
         }
+        at..end
     }
 
     /// Bytes up to the last slot in use.

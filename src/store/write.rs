@@ -8,7 +8,6 @@ use parking_lot::MutexGuard;
 use crate::format::catalog::{Entry, Home};
 use crate::format::record::{Described, Record, Stored};
 use crate::model::{Error, Result, Shape, Tier};
-use crate::store::Collection;
 use crate::store::blocks::Cut;
 use crate::store::chain::{DELTA_FILE, Patch};
 use crate::store::collection::{Touched, now_seconds};
@@ -78,6 +77,8 @@ impl OpenObject {
             }
         }
         if bytes < before.bytes {
+            // What is dropped here is named by the log still, and by no block any more.
+            self.collection.find_space()?;
             let count = after.blocks();
             let written = self.object.dirty.write().split_off(&count);
             let slots = written.into_values().map(|stored| Stored { len: before.block_bytes, ..stored });
@@ -109,6 +110,7 @@ impl OpenObject {
                 self.put(&stored, kept as u64, &zeros)?;
                 writing.used = after.start(index) + after.len(index) as u64;
                 self.object.dirty.write().insert(index, stored);
+                writing.edge = Some((index, kept));
                 Ok(())
             }
             None => {
@@ -129,7 +131,8 @@ impl OpenObject {
         bytes: &[u8],
     ) -> Result<()> {
         let dirty = self.object.dirty.read().get(&index).copied();
-        if let Some(stored) = dirty {
+        let is_described = writing.edge.is_some_and(|(edge, kept)| edge == index && inside < kept);
+        if let Some(stored) = dirty.filter(|_| !is_described) {
             return self.put(&stored, inside as u64, bytes);
         }
         if bytes.len() == cut.len(index) {
@@ -159,8 +162,12 @@ impl OpenObject {
         } else {
             exact_at(self.collection.take_slot(Tier::Exact, u64::from(cut.block_bytes))?, false)
         };
-        self.put(&stored, 0, block)?;
+        if let Err(error) = self.put(&stored, 0, block) {
+            self.collection.drop_payloads(vec![Stored { len: cut.block_bytes, ..stored }]);
+            return Err(error);
+        }
         self.object.dirty.write().insert(index, stored);
+        writing.edge = writing.edge.filter(|(edge, _)| *edge != index);
         Ok(())
     }
 
@@ -170,14 +177,21 @@ impl OpenObject {
 
     /// Whether the block's stretch of the data file was never used.
     fn fits_data(&self, writing: &Writing, cut: Cut, index: u32) -> bool {
-        self.data().is_some() && cut.start(index) >= writing.used
+        cut.start(index) >= writing.used && self.is_last(writing)
     }
 
     /// Whether a described block is the last thing in the data file, so that it can go on
     /// there.
     fn ends_used(&self, writing: &Writing, cut: Cut, index: u32) -> bool {
         let block = self.object.blocks.read().get(index, cut);
-        block.is_some_and(|block| block.stored.in_data) && writing.used == cut.bytes
+        block.is_some_and(|block| block.stored.in_data) && writing.used == cut.bytes && self.is_last(writing)
+    }
+
+    /// Whether nothing lies behind the object in its data file: what was deleted there may
+    /// be open still, or come back with a power cut.
+    fn is_last(&self, writing: &Writing) -> bool {
+        let (Some(file), Some(home)) = (self.data(), self.object.home()) else { return false };
+        file.len().is_ok_and(|len| len <= home.offset + writing.used)
     }
 
     /// Lets the data file reach to the end of a block.
@@ -236,18 +250,6 @@ impl OpenObject {
             }
         }
         Ok(Written { open: self, writing, blocks, patches, unneeded, bytes: cut.bytes })
-    }
-
-    /// Gives back the space of an object that no record names, and none will.
-    pub fn discard(&self) {
-        let _writing = self.object.writing.lock();
-        let written = std::mem::take(&mut *self.object.dirty.write());
-        let len = self.object.entry.block_bytes;
-        let slots = written.into_values().filter(|stored| !stored.in_data);
-        self.collection.drop_payloads(slots.map(|stored| Stored { len, ..stored }).collect());
-        if let Some(home) = self.object.home() {
-            self.collection.remove_data_file(home.file);
-        }
     }
 
     /// The data file and the place in it where all of the object lies, if it lies in one.
@@ -315,8 +317,16 @@ impl Written<'_> {
     /// A batch says it now.
     pub fn recorded(mut self) {
         self.open.object.dirty.write().clear();
+        self.writing.edge = None;
         let mut dropped = std::mem::take(&mut self.writing.dropped);
         dropped.append(&mut self.unneeded);
+        // A slot had room for a whole block; what a short one left of it is free.
+        let block_bytes = self.open.object.entry.block_bytes;
+        for (_, stored) in self.blocks.iter().filter(|(_, stored)| !stored.in_data) {
+            let kept = stored.len.next_multiple_of(SLOT_ALIGN as u32);
+            let len = block_bytes.next_multiple_of(SLOT_ALIGN as u32).saturating_sub(kept);
+            dropped.push(Stored { offset: stored.offset + u64::from(kept), len, ..*stored });
+        }
         self.open.collection.drop_payloads(dropped);
     }
 
@@ -364,37 +374,5 @@ pub fn add_blocks(batch: &mut Batch, entry: &crate::format::catalog::ObjectEntry
             stored: Stored { checksum, len, ..*stored },
             created_at,
         });
-    }
-}
-
-impl Collection {
-    /// A free slot of a tier file.
-    pub(super) fn take_slot(&self, tier: Tier, len: u64) -> Result<u64> {
-        self.take_slot_of(tier.byte(), len)
-    }
-
-    /// A free slot of a file that payloads are put in.
-    pub(super) fn take_slot_of(&self, number: u8, len: u64) -> Result<u64> {
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
-        let cell = writer.slots.get_mut(usize::from(number));
-        let slots = cell
-            .ok_or_else(|| Error::invalid("tier"))?
-            .get_or_insert_with(|| self.space_of(number, &writer.freed));
-        self.tier_file_made(number, slots.end() == 0)?;
-        Ok(slots.take(len.next_multiple_of(SLOT_ALIGN)))
-    }
-
-    /// Payloads that the last batch no longer names.
-    fn drop_payloads(&self, dropped: Vec<Stored>) {
-        if dropped.is_empty() {
-            return;
-        }
-        if let Some(writer) = self.writer.lock().as_mut() {
-            let number = writer.log.batch();
-            let freed =
-                dropped.into_iter().map(|stored| (number, crate::store::object::Freed::Payload(stored)));
-            writer.freed.extend(freed);
-        }
     }
 }

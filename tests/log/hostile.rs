@@ -99,7 +99,7 @@ fn log_of(batches: &[Vec<Said>]) -> Vec<u8> {
         }
         let slots = ((log.len() - begin) / 128) as u32;
         let checksum = crc32c::crc32c(&sums);
-        put(&mut log, &Record::Commit { batch: place as u64 + 1, slots, checksum }, &[]);
+        put(&mut log, &Record::Commit { batch: place as u64 + 1, slots, checksum, unsynced: 0 }, &[]);
     }
     log
 }

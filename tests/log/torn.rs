@@ -30,7 +30,7 @@ fn every_prefix_of_a_log_is_the_state_after_its_last_whole_batch() {
 fn stale(place: usize) -> [u8; SLOT] {
     let record = match place % 3 {
         0 => Record::Delete { object: ObjectId(place as u128) },
-        1 => Record::Commit { batch: 3 + place as u64, slots: 2, checksum: 5 },
+        1 => Record::Commit { batch: 3 + place as u64, slots: 2, checksum: 5, unsynced: 0 },
         _ => Record::Catalog { len: 100, checksum: 7, kind: 1, version: 1 },
     };
     let mut slot = record.to_slot();

@@ -7,7 +7,8 @@ use crate::support::{Place, Random, npy_file, run, shell};
 
 /// The tree as `ls` and `sha256sum` show it.
 fn picture(mountpoint: &std::path::Path) -> String {
-    let script = "find demo/c -printf '%p %i %s %m %n %T@\\n' | sort; find demo/c -type f -exec sha256sum {} + | sort";
+    let script =
+        "find demo/c -printf '%p %i %s %m %n %T@\\n' | sort; find demo/c -type f -exec sha256sum {} + | sort";
     String::from_utf8(shell(mountpoint, script).stdout).unwrap()
 }
 

@@ -7,7 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
 
 use crate::store::disk::{Disk, File, Listed, Lock, Open, Space};
 
@@ -68,8 +69,25 @@ impl File for SystemFile {
         self.0.set_len(len)
     }
 
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        possible(rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, offset, len))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
+        possible(rustix::fs::fallocate(&self.0, flags, offset, len))
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+}
+
+/// What a file system cannot do is not missed.
+fn possible(result: rustix::io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        done => Ok(done?),
     }
 }
 
@@ -158,7 +176,7 @@ impl Disk for FileDisk {
             Lock::Shared => FlockOperation::NonBlockingLockShared,
         };
         if let Err(error) = rustix::fs::flock(&file, operation) {
-            if error != rustix::io::Errno::WOULDBLOCK {
+            if error != Errno::WOULDBLOCK {
                 return Err(error.into());
             }
             // Readers leave no note: what stands there is of somebody who wrote before.

@@ -25,6 +25,16 @@ pub trait File: Send + Sync {
     }
     /// Cuts or grows the file; what grows is zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Sets space aside for bytes that will be written behind the end; the size stays. A file
+    /// system that cannot do it does nothing.
+    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+    /// Gives the space of a stretch back, which reads as zeros then. A file system that cannot
+    /// do it does nothing.
+    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
     /// Makes what was written durable, and the size.
     fn sync_data(&self) -> io::Result<()>;
 

@@ -215,8 +215,14 @@ impl Mounted {
 
     /// Kills the daemon as a crash would, and waits until it is gone.
     pub fn kill(&self) {
+        let process = self.daemon();
         self.signal(libc::SIGKILL);
-        wait_until("the end of the killed daemon", || self.daemon().is_none());
+        // Its arguments go before its locks do.
+        let runs = |process: i32| {
+            let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+        };
+        wait_until("the end of the killed daemon", || !process.is_some_and(runs));
     }
 
     /// Unmounts as a user does.

@@ -1,0 +1,158 @@
+//! Space that is taken and given back.
+//!
+//! Invariants:
+//! 1. What a batch gave up is used again only once the batch is durable and every read that
+//!    began before has ended; an object's, once nobody has it open.
+//! 2. What nothing names and nobody reads goes back to the disk, page by page.
+
+use std::sync::Arc;
+
+use crate::format::record::Stored;
+use crate::model::{Error, Result, Tier};
+use crate::store::Collection;
+use crate::store::chain::{place_of, place_of_stored};
+use crate::store::collection::Writer;
+use crate::store::object::{Freed, Object};
+use crate::store::slots::SLOT_ALIGN;
+
+/// Space is given back to the disk in pages of this size.
+const PAGE_BYTES: u64 = 4096;
+
+impl Collection {
+    /// A free slot of a tier file.
+    pub(super) fn take_slot(&self, tier: Tier, len: u64) -> Result<u64> {
+        self.take_slot_of(tier.byte(), len)
+    }
+
+    /// A free slot of a file that payloads are put in.
+    pub(super) fn take_slot_of(&self, number: u8, len: u64) -> Result<u64> {
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        self.reclaim(writer);
+        let cell = writer.slots.get_mut(usize::from(number));
+        let slots = cell
+            .ok_or_else(|| Error::invalid("tier"))?
+            .get_or_insert_with(|| self.space_of(number, &writer.freed));
+        self.tier_file_made(number, slots.end() == 0)?;
+        Ok(slots.take(len.next_multiple_of(SLOT_ALIGN)))
+    }
+
+    /// Gives back what was written to an object that no log ever named. The bytes of one that
+    /// the log knows by another identity now stay.
+    pub fn discard(&self, draft: &Object) {
+        let len = draft.entry.block_bytes;
+        let mut dropped: Vec<Stored> =
+            draft.dirty.read().values().map(|stored| Stored { len, ..*stored }).collect();
+        dropped.append(&mut draft.writing.lock().dropped);
+        self.drop_payloads(dropped);
+        if let Some(home) = draft.home()
+            && !self.state.read().has_home(home.file)
+        {
+            self.remove_data_file(home.file);
+        }
+    }
+
+    /// Finds the free space of all tier files, if that was not done yet.
+    pub(super) fn find_space(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        let Writer { slots, freed, .. } = self.writable(&mut writer)?;
+        for (number, slots) in (0..).zip(slots) {
+            slots.get_or_insert_with(|| self.space_of(number, freed));
+        }
+        Ok(())
+    }
+
+    /// Payloads that the last batch no longer names.
+    pub(super) fn drop_payloads(&self, dropped: Vec<Stored>) {
+        if dropped.is_empty() {
+            return;
+        }
+        if let Some(writer) = self.writer.lock().as_mut() {
+            let number = writer.log.batch();
+            let freed = dropped.into_iter().map(|stored| (number, Freed::Payload(stored)));
+            writer.freed.extend(freed);
+        }
+    }
+
+    /// Gives back what no reader and no record needs any more.
+    pub(super) fn reclaim(&self, writer: &mut Writer) {
+        if writer.freed.is_empty() {
+            return;
+        }
+        let durable = writer.log.synced();
+        let is_free = |(batch, freed): &mut (u64, Freed)| {
+            *batch <= durable
+                && match freed {
+                    Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
+                    // An open file keeps what it opened.
+                    Freed::Object(object) => Arc::strong_count(object) == 1,
+                }
+        };
+        let free: Vec<(u64, Freed)> = writer.freed.extract_if(.., is_free).collect();
+        // Reads that looked up a place before it was freed have ended after this.
+        drop(self.reading.write());
+        for (_, freed) in free {
+            match freed {
+                Freed::Payload(stored) => self.give_back(writer, &stored),
+                Freed::Links(links) => {
+                    links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)))
+                }
+                Freed::Chain { object, index, epoch, links } => {
+                    object.forget_chain(index, epoch);
+                    links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)));
+                }
+                Freed::Object(object) => {
+                    let cut = object.cut();
+                    for (_, block) in object.blocks.read().described(cut) {
+                        self.give_back(writer, &block.stored);
+                    }
+                    for link in object.links() {
+                        self.give_slot_back(writer, place_of(&link));
+                    }
+                    for written in object.dirty.read().values() {
+                        let len = object.entry.block_bytes;
+                        self.give_back(writer, &Stored { len, ..*written });
+                    }
+                    for stored in &object.writing.lock().dropped {
+                        self.give_back(writer, stored);
+                    }
+                    self.remove_home(&object);
+                }
+            }
+        }
+    }
+
+    /// Removes an object's data file if no other object lies in it. What is open stays
+    /// readable; a file that cannot be removed is found when the store is opened again.
+    fn remove_home(&self, object: &Object) {
+        let Some(home) = object.home() else { return };
+        if self.state.read().has_home(home.file) {
+            return;
+        }
+        self.remove_data_file(home.file);
+    }
+
+    /// Makes a payload's slot free, and gives the disk the pages that are free with it.
+    fn give_back(&self, writer: &mut Writer, stored: &Stored) {
+        if stored.in_data || stored.len == 0 {
+            return;
+        }
+        self.give_slot_back(writer, place_of_stored(stored));
+    }
+
+    /// Makes a slot free: the file's number, offset and bytes.
+    fn give_slot_back(&self, writer: &mut Writer, (number, offset, len): (u8, u64, u64)) {
+        // Where the free space was never asked for, it will be found around what is used.
+        let Some(Some(slots)) = writer.slots.get_mut(usize::from(number)) else { return };
+        let free = slots.give(offset, len);
+        let from = free.start.next_multiple_of(PAGE_BYTES).max(offset / PAGE_BYTES * PAGE_BYTES);
+        let end = offset + len;
+        let until = (free.end / PAGE_BYTES * PAGE_BYTES).min(end.next_multiple_of(PAGE_BYTES));
+        if let Some(Some(file)) = self.tiers.get(usize::from(number)).map(|cell| cell.get())
+            && from < until
+            && let Err(error) = file.punch(from, until - from)
+        {
+            log::warn!("giving back space of {}: {error}", self.payload_path(number));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! A disk in memory that can lose, at a power cut, any part of what was not synced.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
+
+use crate::support::Random;
+
+const SECTOR: usize = 512;
+
+#[derive(Clone, Default)]
+pub struct CutDisk(Arc<Mutex<Tree>>);
+
+#[derive(Default)]
+struct Tree {
+    directories: Vec<String>,
+    names: BTreeMap<String, Arc<CutFile>>,
+    durable: BTreeMap<String, Arc<CutFile>>,
+    /// Names made or removed since their directory was synced, in order.
+    pending: Vec<(String, Option<Arc<CutFile>>)>,
+}
+
+#[derive(Default)]
+struct CutFile(Mutex<Content>);
+
+#[derive(Default)]
+struct Content {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    pending: Vec<Change>,
+}
+
+#[derive(Clone)]
+enum Change {
+    Write(usize, Vec<u8>),
+    Len(usize),
+}
+
+fn change(bytes: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::Write(at, new) => {
+            if bytes.len() < at + new.len() {
+                bytes.resize(at + new.len(), 0);
+            }
+            bytes[*at..at + new.len()].copy_from_slice(new);
+        }
+        Change::Len(len) => bytes.resize(*len, 0),
+    }
+}
+
+impl CutDisk {
+    fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.0.lock().unwrap()
+    }
+
+    /// The disk after a power cut: of what was not synced each sector, size and name is kept
+    /// with a chance of `kept` in four.
+    pub fn cut(&self, random: &mut Random, kept: usize) -> CutDisk {
+        let tree = self.tree();
+        let mut keep = || random.below(4) < kept;
+        let mut names = tree.durable.clone();
+        for (path, file) in &tree.pending {
+            if keep() {
+                match file {
+                    Some(file) => names.insert(path.clone(), file.clone()),
+                    None => names.remove(path),
+                };
+            }
+        }
+        let names: BTreeMap<String, Arc<CutFile>> = names
+            .into_iter()
+            .map(|(path, file)| {
+                let content = file.0.lock().unwrap();
+                let mut bytes = content.durable.clone();
+                for pending in &content.pending {
+                    match pending {
+                        Change::Write(at, new) => {
+                            let mut from = 0;
+                            while from < new.len() {
+                                let end = (SECTOR - (at + from) % SECTOR + from).min(new.len());
+                                if keep() {
+                                    change(&mut bytes, &Change::Write(at + from, new[from..end].to_vec()));
+                                }
+                                from = end;
+                            }
+                        }
+                        Change::Len(_) if !keep() => {}
+                        len => change(&mut bytes, len),
+                    }
+                }
+                let content = Content { now: bytes.clone(), durable: bytes, pending: Vec::new() };
+                (path, Arc::new(CutFile(Mutex::new(content))))
+            })
+            .collect();
+        let directories = tree.directories.clone();
+        let tree = Tree { directories, durable: names.clone(), names, pending: Vec::new() };
+        CutDisk(Arc::new(Mutex::new(tree)))
+    }
+
+    /// Bytes of a file.
+    pub fn len(&self, path: &str) -> u64 {
+        self.tree().names.get(path).map_or(0, |file| file.0.lock().unwrap().now.len() as u64)
+    }
+}
+
+impl File for CutFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let content = self.0.lock().unwrap();
+        let rest = content.now.get(offset as usize..).unwrap_or_default();
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut content = self.0.lock().unwrap();
+        let new = Change::Write(offset as usize, bytes.to_vec());
+        change(&mut content.now, &new);
+        content.pending.push(new);
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().unwrap().now.len() as u64)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut content = self.0.lock().unwrap();
+        content.now.resize(len as usize, 0);
+        content.pending.push(Change::Len(len as usize));
+        Ok(())
+    }
+
+    /// As a file system that frees the pages at once, whatever is durable of the rest.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut content = self.0.lock().unwrap();
+        let Content { now, durable, .. } = &mut *content;
+        for bytes in [now, durable] {
+            let end = bytes.len().min((offset + len) as usize);
+            bytes.get_mut(offset as usize..end).unwrap_or_default().fill(0);
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut content = self.0.lock().unwrap();
+        content.pending.clear();
+        content.durable = content.now.clone();
+        Ok(())
+    }
+}
+
+impl Disk for CutDisk {
+    fn place(&self) -> String {
+        "a disk to cut".to_owned()
+    }
+
+    fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
+        let mut tree = self.tree();
+        match (tree.names.get(path).cloned(), how) {
+            (Some(_), Open::Create) => Err(io::ErrorKind::AlreadyExists.into()),
+            (Some(file), _) => Ok(file),
+            (None, Open::Create) => {
+                let file = Arc::new(CutFile::default());
+                tree.names.insert(path.to_owned(), file.clone());
+                tree.pending.push((path.to_owned(), Some(file.clone())));
+                Ok(file)
+            }
+            (None, _) => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn create_directory(&self, path: &str) -> io::Result<()> {
+        self.tree().directories.push(path.to_owned());
+        Ok(())
+    }
+
+    fn rename(&self, _from: &str, _to: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        let mut tree = self.tree();
+        tree.names.remove(path).ok_or(io::ErrorKind::NotFound)?;
+        tree.pending.push((path.to_owned(), None));
+        Ok(())
+    }
+
+    fn remove_directory(&self, _path: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
+        let tree = self.tree();
+        let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
+        let below = |name: &String| {
+            name.strip_prefix(&prefix)
+                .filter(|rest| !rest.is_empty() && !rest.contains('/'))
+                .map(str::to_owned)
+        };
+        let files = tree.names.keys().filter_map(below).map(|name| Listed { name, is_directory: false });
+        let directories = tree.directories.iter().filter_map(below);
+        Ok(files.chain(directories.map(|name| Listed { name, is_directory: true })).collect())
+    }
+
+    fn sync_directory(&self, path: &str) -> io::Result<()> {
+        let mut tree = self.tree();
+        let pending = std::mem::take(&mut tree.pending);
+        for (name, file) in pending {
+            let parent = name.rsplit_once('/').map_or("", |(parent, _)| parent);
+            match file {
+                _ if parent != path => tree.pending.push((name, file)),
+                Some(file) => drop(tree.durable.insert(name, file)),
+                None => drop(tree.durable.remove(&name)),
+            }
+        }
+        Ok(())
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        Ok(Space::default())
+    }
+
+    fn lock(&self, _how: Lock, _note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
+        Ok(Box::new(()))
+    }
+}

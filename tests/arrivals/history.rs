@@ -1,0 +1,255 @@
+//! Random histories of a collection, at the library's level, beside a model of what may be read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tierfs::edit::{self, Live, LiveTable};
+use tierfs::model::{EntryId, ErrorKind, StoreId};
+use tierfs::store::disk::Disk;
+use tierfs::store::read::Verify;
+use tierfs::store::state::ROOT;
+use tierfs::store::{Access, Collection};
+
+use crate::support::{Random, npy_file};
+
+const STORE: StoreId = StoreId(0x5707e);
+const BYTES_MAX: usize = 200_000;
+
+/// What is known of a name.
+#[derive(Clone, Default)]
+pub struct Known {
+    /// What the last sync made durable, and what was put into the log after it; `None`: not there.
+    pub versions: Vec<Option<Vec<u8>>>,
+}
+
+/// A collection, and what its names may read as.
+pub struct History {
+    pub collection: Arc<Collection>,
+    pub random: Random,
+    pub names: BTreeMap<String, Known>,
+    table: LiveTable,
+    /// Files that are open with something written that no batch says: their bytes by now.
+    held: BTreeMap<String, (Arc<Live>, Vec<u8>)>,
+}
+
+impl History {
+    pub fn new(disk: &Arc<dyn Disk>, seed: u64) -> History {
+        disk.create_directory("t").unwrap();
+        let collection = Arc::new(Collection::create(disk, STORE, "t", "c", 1, (0, 0)).unwrap());
+        History {
+            collection,
+            random: Random(seed),
+            names: BTreeMap::new(),
+            table: LiveTable::default(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    pub fn open(disk: &Arc<dyn Disk>) -> Arc<Collection> {
+        let collection = Collection::open(disk, STORE, "t", "c", Access::Write).unwrap();
+        assert_eq!(collection.damage(), None);
+        Arc::new(collection)
+    }
+
+    fn node(collection: &Collection, name: &str) -> Option<EntryId> {
+        collection.state().directory(ROOT).unwrap().get(name.as_bytes())
+    }
+
+    fn live(&self, name: &str) -> Arc<Live> {
+        let node = Self::node(&self.collection, name).unwrap();
+        self.table.open(&self.collection, node, Verify::First).unwrap()
+    }
+
+    fn log(&mut self, name: &str, bytes: Option<Vec<u8>>) {
+        self.names
+            .entry(name.to_owned())
+            .or_insert_with(|| Known { versions: vec![None] })
+            .versions
+            .push(bytes);
+    }
+
+    fn last(&self, name: &str) -> Option<Vec<u8>> {
+        self.names.get(name)?.versions.last()?.clone()
+    }
+
+    fn settle(&mut self, name: &str, live: &Live, bytes: Vec<u8>) {
+        live.settle().unwrap();
+        self.log(name, Some(bytes));
+    }
+
+    /// Makes everything durable that is in the log.
+    pub fn sync(&mut self) {
+        self.collection.sync().unwrap();
+        for known in self.names.values_mut() {
+            known.versions.drain(..known.versions.len() - 1);
+        }
+        self.names.retain(|_, known| known.versions != [None]);
+    }
+
+    /// Puts into the log what was written to files that are open.
+    pub fn settle_all(&mut self) {
+        for (name, (live, bytes)) in std::mem::take(&mut self.held) {
+            self.settle(&name, &live, bytes);
+        }
+    }
+
+    /// One random thing.
+    pub fn step(&mut self) {
+        let name = match self.random.below(5) {
+            0 => "x.npy".to_owned(),
+            number => format!("f{number}"),
+        };
+        if let Some((live, bytes)) = self.held.remove(&name) {
+            return self.settle(&name, &live, bytes);
+        }
+        let Some(bytes) = self.last(&name) else { return self.create(&name) };
+        match self.random.below(12) {
+            0 => {
+                edit::unlink(&self.collection, ROOT, name.as_bytes()).unwrap();
+                self.log(&name, None);
+            }
+            1 | 2 => self.replace(&name),
+            3 => self.sync(),
+            4 if name != "x.npy" => {
+                let live = self.live(&name);
+                let len = self.random.below(BYTES_MAX);
+                let mut bytes = bytes;
+                live.truncate(len as u64).unwrap();
+                bytes.resize(len, 0);
+                self.write(&name, live, bytes);
+            }
+            _ => {
+                let live = self.live(&name);
+                self.write(&name, live, bytes);
+            }
+        }
+    }
+
+    fn fresh(&mut self, name: &str) -> Vec<u8> {
+        let len = match self.random.below(3) {
+            0 => self.random.below(3000),
+            _ => self.random.below(BYTES_MAX),
+        };
+        let bytes = self.random.bytes(len / 4 * 4);
+        if name == "x.npy" { npy_file(&bytes) } else { bytes }
+    }
+
+    fn create(&mut self, name: &str) {
+        let bytes = self.fresh(name);
+        edit::create(&self.collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        self.log(name, Some(Vec::new()));
+        let live = self.live(name);
+        live.write(0, &bytes).unwrap();
+        self.settle(name, &live, bytes);
+    }
+
+    /// A new file under another name, which then replaces this one.
+    fn replace(&mut self, name: &str) {
+        let bytes = self.fresh(name);
+        edit::create(&self.collection, ROOT, b".new", 0o644, (0, 0)).unwrap();
+        self.log(".new", Some(Vec::new()));
+        let live = self.live(".new");
+        live.write(0, &bytes).unwrap();
+        self.settle(".new", &live, bytes.clone());
+        edit::rename(&self.collection, (ROOT, b".new"), (ROOT, name.as_bytes()), false).unwrap();
+        live.look_again().unwrap();
+        self.log(".new", None);
+        self.log(name, Some(bytes));
+    }
+
+    /// Writes inside and at the end; sometimes it is not put into the log yet.
+    fn write(&mut self, name: &str, live: Arc<Live>, mut bytes: Vec<u8>) {
+        // Of an array only the elements, through its tensor sometimes.
+        let (from, end) = if name == "x.npy" { (128, bytes.len()) } else { (0, bytes.len() + 40_000) };
+        for _ in 0..=self.random.below(3) {
+            if from >= end {
+                break;
+            }
+            let at = from + self.random.below(end - from);
+            let len = 1 + self.random.below((end - at).min(50_000));
+            let new = self.random.bytes(len);
+            let before = bytes.clone();
+            if bytes.len() < at + len {
+                bytes.resize(at + len, 0);
+            }
+            bytes[at..at + len].copy_from_slice(&new);
+            let part = (name == "x.npy" && self.random.below(2) == 0)
+                .then(|| Self::node(&self.collection, "x"))
+                .flatten();
+            match part {
+                Some(part) => {
+                    let tensor = self.table.open(&self.collection, part, Verify::First).unwrap();
+                    self.settle(name, &live, before);
+                    tensor.write(at as u64 - 128, &new).unwrap();
+                    tensor.settle().unwrap();
+                    self.log(name, Some(bytes.clone()));
+                }
+                None => live.write(at as u64, &new).unwrap(),
+            }
+        }
+        let mut found = vec![0; bytes.len() + 1];
+        assert_eq!(live.read(0, &mut found).unwrap(), bytes.len(), "{name}");
+        assert!(found[..bytes.len()] == bytes, "{name}: not what was written");
+        if name != "x.npy" && self.random.below(3) == 0 {
+            self.held.insert(name.to_owned(), (live, bytes));
+        } else {
+            self.settle(name, &live, bytes);
+        }
+    }
+
+    /// Every name reads as one of what it may be.
+    pub fn check(names: &BTreeMap<String, Known>, collection: &Arc<Collection>, context: &str) {
+        let table = LiveTable::default();
+        for (name, known) in names {
+            let context = format!("{context}, {name} of {} versions", known.versions.len());
+            let Some(node) = Self::node(collection, name) else {
+                assert!(known.versions.contains(&None), "{context}: gone");
+                continue;
+            };
+            let live = table.open(collection, node, Verify::First).unwrap();
+            let mut found = vec![0; live.bytes() as usize];
+            match live.read(0, &mut found) {
+                Ok(_) => {
+                    let right = known.versions.iter().flatten().any(|version| *version == found);
+                    assert!(right, "{context}: {} bytes that nobody wrote", found.len());
+                }
+                Err(error) => {
+                    assert!(known.versions.len() > 1, "{context}: {error}");
+                    assert_eq!(error.kind(), ErrorKind::Corrupt, "{context}");
+                    for (place, piece) in found.chunks_mut(1000).enumerate() {
+                        let at = place * 1000;
+                        let right =
+                            live.read(at as u64, piece).is_err()
+                                || known.versions.iter().flatten().any(|version| {
+                                    version.get(at..).is_some_and(|rest| rest.starts_with(piece))
+                                });
+                        assert!(right, "{context}: bytes at {at} that nobody wrote");
+                    }
+                }
+            }
+        }
+    }
+
+    /// No byte of a file is two blocks', and none is past its end.
+    pub fn check_owners(collection: &Collection, len: impl Fn(&str) -> u64) {
+        let mut owned: BTreeMap<String, Vec<(u64, u64)>> = BTreeMap::new();
+        for object in collection.state().objects() {
+            for (_, block) in object.blocks.read().described(object.cut()) {
+                let path = match (block.stored.in_data, object.home()) {
+                    (true, Some(home)) => collection.data_path(home.file),
+                    _ => collection.tier_path(block.stored.tier.byte()),
+                };
+                let end = block.stored.offset + u64::from(block.stored.len);
+                owned.entry(path).or_default().push((block.stored.offset, end));
+            }
+        }
+        for (path, mut places) in owned {
+            places.sort_unstable();
+            for pair in places.windows(2) {
+                assert!(pair[0].1 <= pair[1].0, "{path}: {pair:?} overlap");
+            }
+            let end = places.last().unwrap().1;
+            assert!(end <= len(&path), "{path} ends at {} before {end}", len(&path));
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What programs write through a mount: what was written is what is read, by every name of the same bytes, over the
+//! daemon's end too, and space is neither lost nor used twice. They need /dev/fuse, and what `make setup` fetches.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod arrive;
+mod change;
+mod cut;
+mod disk;
+mod full;
+mod history;
+mod space;
+// Other test programs use the rest of it.
+#[path = "../mounts/support/mod.rs"]
+#[allow(unused)]
+mod support;
+mod tensors;
+mod versions;
+mod world;

@@ -1,0 +1,140 @@
+//! Space is neither lost nor used twice.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use tierfs::store::disk::Disk;
+
+use crate::disk::CutDisk;
+use crate::history::History;
+use crate::support::{Random, assert_same, container_of};
+use crate::world::World;
+
+#[test]
+fn no_block_owns_what_another_owns_and_files_stay_bounded() {
+    for seed in 0..6 {
+        let cut_disk = CutDisk::default();
+        let disk: Arc<dyn Disk> = Arc::new(cut_disk.clone());
+        let mut history = History::new(&disk, seed);
+        for step in 0..300 {
+            history.step();
+            if step % 10 == 0 {
+                history.settle_all();
+                history.sync();
+                History::check_owners(&history.collection, |path| cut_disk.len(path));
+                History::check(
+                    &history.names.clone(),
+                    &history.collection,
+                    &format!("seed {seed}, step {step}"),
+                );
+            }
+        }
+        let bytes = cut_disk.len("t/c/tier0.dat");
+        assert!(bytes < 4 << 20, "seed {seed}: tier0.dat has {bytes} bytes for at most five files of 240 KB");
+        let files = disk.list("t/c/data").unwrap().len();
+        assert!(files <= 12, "seed {seed}: {files} data files");
+    }
+}
+
+#[test]
+fn overwriting_for_long_does_not_let_the_store_grow() {
+    let mut world = World::new();
+    let mut random = Random(2);
+    let mut expected = container_of(&mut random, &[("w", 512 * 1024)]);
+    fs::write(world.path("m.safetensors"), &expected).unwrap();
+    let start = expected.len() - (2 << 20);
+    let mut highest = 0;
+    for round in 0..60 {
+        let file = fs::File::options().write(true).open(world.path("w")).unwrap();
+        for _ in 0..10 {
+            let at = random.below((2 << 20) - 20_000);
+            let len = 1 + random.below(20_000);
+            let new = random.bytes(len);
+            file.write_all_at(&new, at as u64).unwrap();
+            expected[start + at..start + at + len].copy_from_slice(&new);
+        }
+        file.sync_all().unwrap();
+        drop(file);
+        highest = highest.max(fs::metadata(world.place.store().join("demo/m/tier0.dat")).unwrap().len());
+        if round == 30 {
+            world.crash();
+        }
+    }
+    // All blocks there once, and those of the rounds that are not durable yet again.
+    assert!(highest < 5 << 20, "tier0.dat grew to {highest} bytes");
+    assert_same(&world.read("m.safetensors"), &expected, "the container");
+    world.again();
+    assert_same(&world.read("m.safetensors"), &expected, "after a check");
+}
+
+#[test]
+fn a_version_that_is_open_stays_while_its_space_would_be_used_again() {
+    let mut world = World::new();
+    let mut random = Random(3);
+    let mut open: Vec<(fs::File, Vec<u8>)> = Vec::new();
+    for round in 0..60 {
+        let size = [3000, 15_000, 150_000][round % 3];
+        let bytes = random.bytes(size + round);
+        let name = format!("f{}", round % 4);
+        match round % 5 {
+            0 => {
+                fs::write(world.path(".t"), &bytes).unwrap();
+                fs::rename(world.path(".t"), world.path(&name)).unwrap();
+            }
+            1 if world.path(&name).exists() => {
+                fs::remove_file(world.path(&name)).unwrap();
+                fs::write(world.path(&name), &bytes).unwrap();
+            }
+            _ => {
+                // Not in place: what is open would change with it.
+                fs::write(world.path(".u"), &bytes).unwrap();
+                fs::rename(world.path(".u"), world.path(&name)).unwrap();
+            }
+        }
+        let file = fs::File::open(world.path(&name)).unwrap();
+        file.sync_all().unwrap();
+        open.push((file, bytes));
+        if open.len() > 12 {
+            open.swap_remove(random.below(12));
+        }
+        for (file, bytes) in &open {
+            // Past the kernel's cache of it too.
+            rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            let mut found = vec![0; bytes.len()];
+            file.read_exact_at(&mut found, 0).unwrap();
+            assert_same(&found, bytes, "a version that is open");
+        }
+    }
+    drop(open);
+    world.unmount();
+    assert!(world.data_files() <= 4, "{} data files", world.data_files());
+}
+
+#[test]
+fn a_file_that_had_no_name_when_it_was_closed_leaves_nothing() {
+    let mut world = World::new();
+    for size in [1000, 900_000] {
+        let file = fs::File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(world.path("t"))
+            .unwrap();
+        let bytes = Random(4).bytes(size);
+        fs::remove_file(world.path("t")).unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        let mut found = vec![0; size];
+        file.read_exact_at(&mut found, 0).unwrap();
+        assert_same(&found, &bytes, "a file without a name");
+        drop(file);
+        // Cut to nothing and written again: what was there first goes.
+        fs::write(world.path("u"), &bytes).unwrap();
+        fs::write(world.path("u"), &bytes[..size / 2]).unwrap();
+    }
+    crate::support::wait_until("the data files' end", || world.data_files() <= 1);
+    assert_same(&world.read("u"), &Random(4).bytes(900_000)[..450_000], "u");
+    assert!(world.allocated("tier0.dat") < 1 << 20);
+    world.again();
+}

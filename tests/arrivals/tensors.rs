@@ -1,0 +1,143 @@
+//! Writes into tensors in every tier, and files that grow by little.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use crate::support::{Place, Random, assert_same, container_of, text};
+use crate::world::World;
+
+const ELEMENTS: usize = 256 * 1024;
+
+fn in_tier(tier: &str, seed: u64) -> World {
+    let place = Place::new();
+    let file = place.write("w.safetensors", container_of(&mut Random(seed), &[("w", ELEMENTS)]));
+    place.import("demo/m", &[&file], &["--tier", &format!("{tier}:all")]);
+    let mut world = World::unmounted(place);
+    world.mount();
+    world
+}
+
+#[test]
+fn elements_written_into_a_quantized_tensor_read_as_written_and_the_others_as_before() {
+    for (tier, seed) in [("q8", 1), ("q5", 2), ("q3", 3)] {
+        let mut world = in_tier(tier, seed);
+        let mut random = Random(seed + 100);
+        let mut expected = world.read("w");
+        let header = world.read("w.safetensors").len() - expected.len();
+        assert_eq!(world.attribute("w", "tier"), tier);
+        for round in 0..20 {
+            let through_container = round % 3 == 0;
+            let name = if through_container { "w.safetensors" } else { "w" };
+            let skip = if through_container { header } else { 0 };
+            let file = fs::File::options().write(true).open(world.path(name)).unwrap();
+            for _ in 0..10 {
+                let at = random.below(ELEMENTS) * 4;
+                let new =
+                    if random.below(8) == 0 { f32::NAN.to_le_bytes().to_vec() } else { random.floats(1) };
+                file.write_all_at(&new, (skip + at) as u64).unwrap();
+                expected[at..at + 4].copy_from_slice(&new);
+            }
+            if round % 5 == 0 {
+                // A whole block, and a stretch over the edges of blocks.
+                let new = random.floats(4096 * 3);
+                let at = random.below(ELEMENTS / 4096 - 4) * 16384 + if round == 5 { 4000 } else { 0 };
+                file.write_all_at(&new, (skip + at) as u64).unwrap();
+                expected[at..at + new.len()].copy_from_slice(&new);
+            }
+            drop(file);
+            assert_same(&world.read("w"), &expected, tier);
+            assert_same(&world.read("w.safetensors")[header..], &expected, "the container");
+            match round % 4 {
+                0 => world.crash(),
+                1 => world.again(),
+                _ => {}
+            }
+            assert_same(&world.read("w"), &expected, "after a remount");
+        }
+        assert_eq!(world.attribute("w", "tier"), "mixed");
+        assert_same(&world.read("w.safetensors")[header..], &expected, "the container");
+    }
+}
+
+#[test]
+fn bare_tensors_of_shards_take_writes_over_the_edges_of_the_shards() {
+    let place = Place::new();
+    let mut random = Random(4);
+    let shards = [70_001, 16_384, 3].map(|len| random.bytes(len));
+    let paths: Vec<_> =
+        shards.iter().enumerate().map(|(n, bytes)| place.write(&format!("s{n}"), bytes)).collect();
+    let paths: Vec<&std::path::Path> = paths.iter().map(|path| path.as_path()).collect();
+    place.import("demo/m", &paths, &["--shard-of", "t"]);
+    let mut world = World::unmounted(place);
+    world.mount();
+    let mut expected = shards.concat();
+    assert_same(&world.read("t"), &expected, "before");
+    for round in 0..10 {
+        let file = fs::File::options().write(true).open(world.path("t")).unwrap();
+        for _ in 0..5 {
+            let at = random.below(expected.len() - 1);
+            let new = {
+                let len = 1 + random.below((expected.len() - at).min(30_000));
+                random.bytes(len)
+            };
+            file.write_all_at(&new, at as u64).unwrap();
+            expected[at..at + new.len()].copy_from_slice(&new);
+        }
+        drop(file);
+        assert_same(&world.read("t"), &expected, "written");
+        if round % 3 == 0 {
+            world.crash();
+            assert_same(&world.read("t"), &expected, "after a crash");
+        }
+    }
+    world.again();
+    assert_same(&world.read("t"), &expected, "at the end");
+}
+
+#[test]
+fn a_file_that_grows_by_ten_thousand_appends_stays_one_data_file() {
+    let mut world = World::new();
+    let mut random = Random(5);
+    let mut expected = Vec::new();
+    let mut file = fs::File::options().append(true).create(true).open(world.path("log")).unwrap();
+    for number in 0..10_000 {
+        let line = {
+            let len = 1 + random.below(90);
+            random.bytes(len)
+        };
+        file.write_all(&line).unwrap();
+        expected.extend(line);
+        if number % 500 == 250 {
+            file.sync_all().unwrap();
+        }
+        if number % 2500 == 0 {
+            drop(file);
+            file = fs::File::options().append(true).open(world.path("log")).unwrap();
+        }
+    }
+    drop(file);
+    assert_same(&world.read("log"), &expected, "the file");
+    assert!(world.data_files() <= 1, "{} data files", world.data_files());
+    let log = fs::metadata(world.place.store().join("demo/m/meta.log")).unwrap().len();
+    assert!(log < 512 << 10, "{log} bytes of log");
+    let stored = fs::metadata(world.path("log")).unwrap().blocks() * 512;
+    assert!((expected.len() as u64..expected.len() as u64 + 4096).contains(&stored), "{stored} bytes in du");
+    world.crash();
+    assert_same(&world.read("log"), &expected, "after a crash");
+    world.again();
+    assert_same(&world.read("log"), &expected, "after a remount");
+    let mut file = fs::File::options().append(true).open(world.path("log")).unwrap();
+    for _ in 0..100 {
+        file.write_all(b"more").unwrap();
+        expected.extend(b"more");
+    }
+    drop(file);
+    world.again();
+    assert_same(&world.read("log"), &expected, "after more");
+    assert!(world.data_files() <= 1, "{} data files", world.data_files());
+    let used =
+        text(&crate::world::script(&world.path(""), "du -s --block-size=1 . | cut -f1").ok().into_bytes());
+    let used: u64 = used.trim().parse().unwrap();
+    assert!(used >= expected.len() as u64 && used < expected.len() as u64 + 65536, "{used}");
+}

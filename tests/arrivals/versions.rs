@@ -1,0 +1,94 @@
+//! Many readers, each of which must see one version whole, while others replace them.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::world::World;
+
+const FILES: usize = 6;
+const BLOCKS: usize = 5;
+const BLOCK_BYTES: usize = 16 << 10;
+
+/// Block `place` of version `version` is one value all over.
+fn value(version: u8, place: usize) -> u8 {
+    version.wrapping_mul(7).wrapping_add(place as u8)
+}
+
+#[test]
+fn every_reader_sees_one_version_whole_while_files_are_replaced() {
+    let mut world = World::new();
+    let path = |n: usize| world.path(&format!("f{n}"));
+    let write = |path: &std::path::Path, version: u8, synced: bool| {
+        let mut file = fs::File::create(path).unwrap();
+        for place in 0..BLOCKS {
+            file.write_all(&[value(version, place); BLOCK_BYTES]).unwrap();
+        }
+        if synced {
+            file.sync_all().unwrap();
+        }
+    };
+    for n in 0..FILES {
+        write(&path(n), 0, true);
+    }
+    let (stop, reads, writes) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let stale = AtomicU64::new(0);
+    let until = Instant::now() + Duration::from_secs(15);
+    let check = |bytes: &[u8], what: usize| {
+        assert_eq!(bytes.len(), BLOCKS * BLOCK_BYTES);
+        let version = (0..=255).find(|&version| value(version, 0) == bytes[0]).unwrap();
+        for (place, block) in bytes.chunks(BLOCK_BYTES).enumerate() {
+            let other = block.iter().position(|byte| *byte != value(version, place));
+            assert_eq!(other, None, "f{what}, block {place} of version {version}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for reader in 0..16 {
+            let (stop, reads, stale, check, path) = (&stop, &reads, &stale, &check, &path);
+            scope.spawn(move || {
+                let mut n = reader;
+                while !stop.load(Ordering::Relaxed) && Instant::now() < until {
+                    n = (n + 1) % FILES;
+                    let mut file = match fs::File::open(path(n)) {
+                        // The name led to a file that was replaced meanwhile, twice.
+                        Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {
+                            stale.fetch_add(1, Ordering::Relaxed);
+                            continue;
+                        }
+                        opened => opened.unwrap(),
+                    };
+                    let mut bytes = Vec::new();
+                    file.read_to_end(&mut bytes).unwrap();
+                    check(&bytes, n);
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for writer in 0..4usize {
+            let (writes, write, path, world) = (&writes, &write, &path, &world);
+            scope.spawn(move || {
+                let mut version = writer as u8;
+                while Instant::now() < until {
+                    version = version.wrapping_add(4);
+                    let temporary = world.path(&format!(".t{writer}"));
+                    write(&temporary, version, version % 16 < 4);
+                    fs::rename(&temporary, path(usize::from(version) % FILES)).unwrap();
+                    writes.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    stop.store(true, Ordering::Relaxed);
+    let (reads, writes) = (reads.into_inner(), writes.into_inner());
+    assert!(reads > 200 && writes > 50, "{reads} reads, {writes} writes");
+    eprintln!("{reads} reads, {} of stale names, {writes} writes", stale.into_inner());
+    let bytes: Vec<Vec<u8>> = (0..FILES).map(|n| fs::read(path(n)).unwrap()).collect();
+    world.crash();
+    for (n, wanted) in bytes.iter().enumerate() {
+        check(wanted, n);
+        assert!(world.read(&format!("f{n}")) == *wanted);
+    }
+    world.unmount();
+    assert!(world.data_files() <= FILES + 1, "{} data files", world.data_files());
+}
