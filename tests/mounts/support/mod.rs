@@ -223,6 +223,10 @@ impl Mounted {
             stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
         };
         wait_until("the end of the killed daemon", || !process.is_some_and(runs));
+        // A process that ends loses its arguments before its locks.
+        let lock = fs::File::open(self.store.join("lock")).unwrap();
+        let shared = rustix::fs::FlockOperation::NonBlockingLockShared;
+        wait_until("the end of the killed daemon's lock", || rustix::fs::flock(&lock, shared).is_ok());
     }
 
     /// Unmounts as a user does.
