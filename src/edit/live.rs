@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::format::catalog::{Content, NodeEntry, ObjectEntry};
+use crate::format::catalog::{Content, NodeEntry, ObjectEntry, What};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
 use crate::store::Collection;
@@ -228,10 +228,9 @@ impl Live {
 
     /// A tensor of a container has the size that the container says.
     fn refuse_part(&self) -> Result<()> {
-        let state = self.collection.state();
-        let content = state.node(self.node).and_then(|node| node.file()).map(|file| file.content);
-        match content {
-            Some(Content::Part) => {
+        // As it was opened: a tensor whose container was taken apart shares its bytes still.
+        match &self.entry.what {
+            What::File(file) if file.content == Content::Part => {
                 let text =
                     "a tensor of a container has the size that the container says; change the container";
                 Err(Error::new(ErrorKind::Denied, text))

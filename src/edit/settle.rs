@@ -10,7 +10,7 @@ use crate::edit::live::{Layout, Live};
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
 use crate::ingest::{Bytes, Kept, arrive, may_be_recognized, recognize};
-use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
+use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::collection::{Touched, now_nanoseconds};
 use crate::store::disk::File;
 use crate::store::log::Batch;
@@ -28,13 +28,15 @@ impl Live {
             return Ok(Changes::default());
         }
         let mut layout = self.layout.write();
-        // What is written from here on waits for the layout.
-        self.changed.store(false, Ordering::Release);
         let settled = self.settle_layout(&mut layout);
-        if settled.is_err() {
-            self.changed.store(true, Ordering::Release);
+        // Not before the log says it: who asks for the size then asks the log. What is
+        // written from here on waits for the layout.
+        self.changed.store(settled.is_err(), Ordering::Release);
+        match settled {
+            // Its last name went meanwhile: it keeps what was written while it is open.
+            Err(error) if error.kind() == ErrorKind::Gone && self.named().is_none() => Ok(Changes::default()),
+            settled => settled,
         }
-        settled
     }
 
     fn settle_layout(&self, layout: &mut Layout) -> Result<Changes> {
@@ -57,7 +59,7 @@ impl Live {
         let objects = layout.objects.clone();
         let changed = objects.iter().filter(|open| open.object().is_dirty());
         let written = changed.map(OpenObject::written).collect::<Result<Vec<_>>>()?;
-        let names = self.record(&node, file, &objects, &written, mtime, why)?;
+        let names = self.record(file, &objects, &written, mtime, why)?;
         written.into_iter().for_each(Written::recorded);
         let mut changes = if layout.is_other || is_plain {
             self.reload(layout, before)?
@@ -162,7 +164,6 @@ impl Live {
     /// had.
     fn record(
         &self,
-        node: &Node,
         file: &FileEntry,
         objects: &[OpenObject],
         written: &[Written<'_>],
@@ -175,6 +176,9 @@ impl Live {
         }
         let bytes = objects.iter().map(OpenObject::bytes).sum();
         self.collection.record(touched, |batch, state| {
+            // As it is now: its mode, and whether it has a name, may be others since.
+            let node =
+                state.node(self.node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
             let mut ids: Vec<ObjectId> = Vec::with_capacity(objects.len());
             for open in objects {
                 let found = written.iter().find(|written| Arc::ptr_eq(written.object(), open.object()));
@@ -200,6 +204,7 @@ impl Live {
                 entry.why = format!("no tensor any more: {bytes} bytes are not whole rows of it");
             }
             let mut gone = Vec::new();
+            let stays = why.is_none();
             if let Some(why) = why {
                 entry.why = why;
                 entry.content = Content::Plain;
@@ -208,7 +213,7 @@ impl Live {
             let what = What::File(Box::new(entry));
             batch.entry(Entry::Node(Box::new(NodeEntry { mtime, ctime: now, what, ..node.entry.clone() })));
             for other in self.changed_with(state, file, written).into_iter().filter_map(|id| state.node(id)) {
-                if gone.is_empty() {
+                if stays {
                     let mut entry = other.entry.clone();
                     (entry.mtime, entry.ctime) = (mtime, now);
                     if let What::File(file) = &mut entry.what {

@@ -1,9 +1,12 @@
 //! What the kernel keeps of the mount and must forget.
 //!
-//! The kernel answers such a call only when reads of the same pages that are under way
-//! have been answered, and takes the lock of a directory for a name. So it is told from a
-//! thread of its own, which holds nothing, and no request that may hold a directory waits
-//! for that.
+//! The kernel answers such a call only when reads and writes of the same pages that are
+//! under way have been answered, and takes the lock of a directory for a name. So it is
+//! told from threads of their own, which hold nothing:
+//!
+//! 1. Inodes and names have a thread each. A request that waits for inodes may hold a
+//!    directory that a name before it needs.
+//! 2. A request that stops the writing of pages (a change of the size) waits for neither.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -55,26 +58,40 @@ impl Forgetting {
     /// Starts to tell.
     pub fn start(&self, notifier: Notifier) -> std::io::Result<()> {
         let Some(receiver) = self.receiver.lock().take() else { return Ok(()) };
+        let (names, names_to_tell) = channel::<Forget>();
+        let teller = notifier.clone();
+        std::thread::Builder::new().name("forget-names".to_owned()).spawn(move || {
+            for forget in names_to_tell {
+                forget_names(&teller, &forget);
+            }
+        })?;
         let kept = self.notifier.clone();
         let builder = std::thread::Builder::new().name("forget".to_owned());
         builder.spawn(move || {
             let notifier = kept.get_or_init(|| notifier);
             for (forget, then) in receiver {
-                tell(notifier, forget, then);
+                forget_nodes(notifier, &forget);
+                then();
+                // Its end is the end of the mount.
+                if !forget.names.is_empty() && names.send(forget).is_err() {
+                    return;
+                }
             }
         })?;
         Ok(())
     }
 }
 
-fn tell(notifier: &Notifier, forget: Forget, then: Then) {
+fn forget_nodes(notifier: &Notifier, forget: &Forget) {
     for ino in &forget.nodes {
         // An inode that the kernel does not know is none to forget.
         if let Err(error) = notifier.inval_inode(INodeNo(ino.0), 0, 0) {
             log::debug!("forgetting inode {:#x}: {error}", ino.0);
         }
     }
-    then();
+}
+
+fn forget_names(notifier: &Notifier, forget: &Forget) {
     for (parent, name) in &forget.names {
         if let Err(error) = notifier.inval_entry(INodeNo(parent.0), OsStr::from_bytes(name)) {
             log::debug!("forgetting a name: {error}");
