@@ -7,8 +7,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::edit::Changes;
-use crate::format::catalog::{Content, NodeEntry, ObjectEntry};
+use crate::format::catalog::{Content, NodeEntry, ObjectEntry, What};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
 use crate::store::Collection;
@@ -29,8 +28,6 @@ pub struct Live {
     pub(super) layout: RwLock<Layout>,
     /// Whether something was written that the log does not say yet.
     pub(super) changed: AtomicBool,
-    /// Changes that nobody was told of yet.
-    pub(super) untold: Mutex<Changes>,
     /// Objects that no log knew when they were made.
     made: Mutex<Vec<Arc<Object>>>,
 }
@@ -93,7 +90,6 @@ impl Live {
             entry,
             layout: RwLock::new(Layout::of(objects.collect::<Result<_>>()?)?),
             changed: AtomicBool::new(false),
-            untold: Mutex::default(),
             made: Mutex::default(),
         })
     }
@@ -126,7 +122,7 @@ impl Live {
     /// Whether something was written that the log does not say yet, or that others have not
     /// been told.
     pub fn is_changed(&self) -> bool {
-        self.changed.load(Ordering::Acquire) || !self.untold.lock().is_empty()
+        self.changed.load(Ordering::Acquire)
     }
 
     /// Reads from `offset` on until `out` is full or the file ends. The bytes read.
@@ -267,10 +263,9 @@ impl Live {
 
     /// A tensor of a container has the size that the container says.
     fn refuse_part(&self) -> Result<()> {
-        let state = self.collection.state();
-        let content = state.node(self.node).and_then(|node| node.file()).map(|file| file.content);
-        match content {
-            Some(Content::Part) => {
+        // As it was opened: a tensor whose container was taken apart shares its bytes still.
+        match &self.entry.what {
+            What::File(file) if file.content == Content::Part => {
                 let text =
                     "a tensor of a container has the size that the container says; change the container";
                 Err(Error::new(ErrorKind::Denied, text))

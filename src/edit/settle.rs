@@ -29,17 +29,7 @@ impl Live {
         {
             changes = self.settle_once();
         }
-        let mut changes = changes?;
-        changes.merge(std::mem::take(&mut *self.untold.lock()));
-        Ok(changes)
-    }
-
-    /// The same for somebody who cannot tell the kernel: what it must forget is said at the
-    /// next [`settle`](Self::settle).
-    pub fn settle_untold(&self) -> Result<()> {
-        let changes = self.settle()?;
-        self.untold.lock().merge(changes);
-        Ok(())
+        changes
     }
 
     fn settle_once(&self) -> Result<Changes> {
@@ -47,15 +37,19 @@ impl Live {
             return Ok(Changes::default());
         }
         let mut layout = self.layout.write();
-        // What is written from here on waits for the layout.
-        self.changed.store(false, Ordering::Release);
         let settled = self.settle_layout(&mut layout);
-        if settled.is_err() {
-            self.changed.store(true, Ordering::Release);
-        } else {
-            self.discard_drafts(&layout.objects);
+        // Not before the log says it: who asks for the size then asks the log. What is
+        // written from here on waits for the layout.
+        self.changed.store(settled.is_err(), Ordering::Release);
+        match settled {
+            // Its last name went meanwhile: it keeps what was written while it is open.
+            Err(error) if error.kind() == ErrorKind::Gone && self.named().is_none() => Ok(Changes::default()),
+            Err(error) => Err(error),
+            Ok(changes) => {
+                self.discard_drafts(&layout.objects);
+                Ok(changes)
+            }
         }
-        settled
     }
 
     fn settle_layout(&self, layout: &mut Layout) -> Result<Changes> {

@@ -13,6 +13,9 @@ use crate::store::state::{Node, ROOT, State};
 /// A name has at most this many bytes.
 const NAME_BYTES_MAX: usize = 255;
 
+/// The bit of a directory's mode that says whose group new files have.
+const SET_GROUP_ID: u32 = 0o2000;
+
 /// Attributes to set; what is `None` stays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
@@ -24,6 +27,17 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// When its bytes changed, in nanoseconds since 1970.
     pub mtime: Option<i64>,
+}
+
+impl SetAttr {
+    /// Sets them; `ctime` is now.
+    pub fn apply(self, entry: &mut NodeEntry) {
+        entry.mode = self.mode.map_or(entry.mode, |mode| mode & 0o7777);
+        entry.uid = self.uid.unwrap_or(entry.uid);
+        entry.gid = self.gid.unwrap_or(entry.gid);
+        entry.mtime = self.mtime.unwrap_or(entry.mtime);
+        entry.ctime = now_nanoseconds();
+    }
 }
 
 /// Makes an empty file. `Exists` where the name is taken.
@@ -78,6 +92,7 @@ fn make(
 ) -> Result<EntryId> {
     collection.record(Touched::default(), |batch, state| {
         check_free(state, parent, name)?;
+        let (mode, owner) = inherited(state, parent, mode, owner, what == What::Directory);
         let id = EntryId(state.last_entry() + 1);
         let now = now_nanoseconds();
         batch.entry(Entry::Node(Box::new(NodeEntry {
@@ -94,6 +109,24 @@ fn make(
         touch_directory(batch, state, parent);
         Ok(id)
     })
+}
+
+/// What is made in a directory with the set-group-ID bit has the directory's group, and a
+/// directory has the bit too.
+fn inherited(
+    state: &State,
+    parent: EntryId,
+    mode: u32,
+    owner: (u32, u32),
+    is_directory: bool,
+) -> (u32, (u32, u32)) {
+    match state.node(parent) {
+        Some(above) if above.entry.mode & SET_GROUP_ID != 0 => {
+            let mode = if is_directory { mode | SET_GROUP_ID } else { mode };
+            (mode, (owner.0, above.entry.gid))
+        }
+        _ => (mode, owner),
+    }
 }
 
 /// Gives a file a second name. `Denied` for directories and for tensors of containers.
@@ -212,11 +245,7 @@ pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<
     collection.record(Touched::default(), |batch, state| {
         let found = known(state, node)?;
         let mut entry = found.entry.clone();
-        entry.mode = set.mode.map_or(entry.mode, |mode| mode & 0o7777);
-        entry.uid = set.uid.unwrap_or(entry.uid);
-        entry.gid = set.gid.unwrap_or(entry.gid);
-        entry.mtime = set.mtime.unwrap_or(entry.mtime);
-        entry.ctime = now_nanoseconds();
+        set.apply(&mut entry);
         batch.entry(Entry::Node(Box::new(entry)));
         Ok(())
     })

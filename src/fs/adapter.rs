@@ -17,6 +17,7 @@ use crate::fs::errno;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds};
 use crate::fs::serve::{Adapter, Durable, READ, guarded};
+use crate::model::{Error, ErrorKind};
 use crate::namespace::{Ino, Located};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
@@ -31,6 +32,10 @@ impl Filesystem for Adapter {
         guarded("lookup", || {
             self.entry("lookup", reply, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
         });
+    }
+
+    fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
+        guarded("forget", || self.namespace.let_go(Ino(ino.0)));
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -256,7 +261,7 @@ impl Filesystem for Adapter {
         _atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        handle: Option<FileHandle>,
+        _handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -265,7 +270,7 @@ impl Filesystem for Adapter {
     ) {
         guarded("setattr", || {
             let set = SetAttr { mode, uid, gid, mtime: mtime.map(nanoseconds) };
-            self.set_attr(ino, handle, set, size, reply);
+            self.set_attr(ino, set, size, reply);
         });
     }
 
@@ -368,6 +373,13 @@ impl Filesystem for Adapter {
         guarded("create", || {
             let owner = (request.uid(), request.gid());
             let made = self.namespace.create(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
+            let made = made.map_err(|error| match error.kind() {
+                // Made by a name of other bytes meanwhile: the kernel looks again, and opens it.
+                ErrorKind::Exists if flags & libc::O_EXCL == 0 => {
+                    Error::new(ErrorKind::Gone, error.to_string())
+                }
+                _ => error,
+            });
             self.created(made, OpenFlags(flags), reply);
         });
     }

@@ -1,11 +1,13 @@
 //! What the kernel keeps of the mount and must forget.
 //!
-//! Two threads of their own tell it, which hold nothing:
-//! - Inodes: the call returns when reads of the same pages that are under way have been
-//!   answered. Requests wait for it, so nothing that it waits for may wait for a request:
-//!   workers are never blocked by it.
-//! - Names: the call takes the lock of a directory, which a request may hold that waits
-//!   for the first thread. So nobody waits for names.
+//! The kernel answers such a call only when reads and writes of the same pages that are
+//! under way have been answered, and takes the lock of a directory for a name. So it is
+//! told from threads of their own, which hold nothing:
+//!
+//! 1. Inodes and names have a thread each. A request that waits for inodes may hold a
+//!    directory that a name before it needs; nobody waits for names.
+//! 2. A request that stops the writing of pages (a change of the size) waits for neither.
+//! 3. Workers never wait for these threads.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

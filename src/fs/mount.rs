@@ -40,6 +40,7 @@ pub struct Mount {
     session: BackgroundSession,
     mountpoint: PathBuf,
     namespace: Arc<Namespace>,
+    forgetter: Forgetter,
 }
 
 /// Mounts a store. Requests are answered when this returns.
@@ -72,7 +73,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
     let (forgetter, forgetting) = Forgetter::new();
     let namespace = Arc::new(namespace);
-    let adapter = Adapter::new(namespace.clone(), Arc::new(mounted), forgetter);
+    let adapter = Adapter::new(namespace.clone(), Arc::new(mounted), forgetter.clone());
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
         Error::io(text, error)
@@ -81,7 +82,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let session = session.spawn().map_err(failed)?;
     forgetting.start(session.notifier()).map_err(failed)?;
     raise_read_ahead(mountpoint);
-    Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace })
+    Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace, forgetter })
 }
 
 impl Mount {
@@ -104,7 +105,7 @@ impl Mount {
             }
             std::thread::sleep(STEP);
         };
-        self.namespace.sync()?;
+        self.namespace.sync(&mut |_| ())?;
         if ended {
             self.session.join().map_err(|error| Error::io("answering requests", error))?;
         }
@@ -113,7 +114,7 @@ impl Mount {
 
     /// A failure is told to whoever asks for a sync himself, and in the log.
     fn sync(&self) {
-        if let Err(error) = self.namespace.sync() {
+        if let Err(error) = self.namespace.sync(&mut |forget| self.forgetter.forget(forget, || ())) {
             log::error!("syncing: {error}");
         }
     }

@@ -81,6 +81,11 @@ pub(super) fn nanoseconds(time: TimeOrNow) -> i64 {
     let signed = |distance: Duration| i64::try_from(distance.as_nanos()).unwrap_or(i64::MAX);
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => signed(after),
-        Err(before) => -signed(before.duration()),
+        // `fuser` counts the nanoseconds of a time before 1970 backwards; the kernel, and
+        // who asks for the time, count them forwards.
+        Err(before) => {
+            let (seconds, rest) = (before.duration().as_secs(), before.duration().subsec_nanos());
+            i64::from(rest) - signed(Duration::from_secs(seconds))
+        }
     }
 }

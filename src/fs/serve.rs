@@ -181,26 +181,13 @@ impl Adapter {
         }
     }
 
-    pub fn set_attr(
-        &self,
-        ino: INodeNo,
-        handle: Option<FileHandle>,
-        set: SetAttr,
-        bytes: Option<u64>,
-        reply: ReplyAttr,
-    ) {
-        let open = handle.and_then(|handle| self.file(handle));
-        let changed = match (open, bytes) {
-            // An open file, with or without a name: what is written is settled at its close.
-            (Some(live), Some(bytes)) if self.namespace.locate(Ino(ino.0)).is_err() => {
-                live.truncate(bytes).map(|()| Forget::default())
-            }
-            _ => self.namespace.set_attr(Ino(ino.0), self.without_privilege(ino, set, bytes), bytes),
-        };
+    pub fn set_attr(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>, reply: ReplyAttr) {
+        let changed = self.namespace.set_attr(Ino(ino.0), self.without_privilege(ino, set, bytes), bytes);
         match changed.and_then(|forget| Ok((forget, self.namespace.stat(Ino(ino.0))?))) {
             Ok((forget, attr)) => {
-                let times = self.times.entries;
-                self.forgetter.forget(forget, move || reply.attr(&times, &file_attr(&attr)));
+                // The kernel writes no pages of the file before this is answered.
+                reply.attr(&self.times.entries, &file_attr(&attr));
+                self.forgetter.forget(forget, || ());
             }
             Err(error) => reply.error(self.failed("setattr", &error)),
         }
@@ -242,14 +229,20 @@ impl Adapter {
     pub fn open_handle(&self, ino: INodeNo, flags: OpenFlags) -> Result<(Handle, FopenFlags)> {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
         self.mounted.counters.opens.fetch_add(1, Ordering::Relaxed);
-        match self.located(ino)?.1 {
-            Located::Node(view) => {
-                if !reads {
-                    view.collection.check_writable()?;
-                }
-                let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
-                Ok((Handle::File(self.namespace.open(&view)?), FopenFlags::FOPEN_KEEP_CACHE | flags))
+        let file = |live: Arc<Live>| {
+            if !reads {
+                live.collection().check_writable()?;
             }
+            let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
+            Ok((Handle::File(live), FopenFlags::FOPEN_KEEP_CACHE | flags))
+        };
+        let located = match self.namespace.locate(Ino(ino.0)) {
+            Ok(located) => located,
+            // Its name went since the kernel looked it up.
+            Err(error) => return file(self.namespace.live(Ino(ino.0)).ok_or(error)?),
+        };
+        match located {
+            Located::Node(view) => file(self.namespace.open(&view)?),
             Located::Control { .. } if !reads => Err(Error::new(ErrorKind::Denied, "it can only be read")),
             Located::Control { collection, place } => {
                 let text = control::render(&self.mounted, collection.as_ref(), place)?;

@@ -45,7 +45,27 @@ pub struct Attr {
     pub ctime: i64,
 }
 
+/// What was written to an open file and is not in the log yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unlogged {
+    /// Logical bytes.
+    pub bytes: u64,
+    /// When it was written, in nanoseconds since 1970.
+    pub mtime: i64,
+}
+
 impl Attr {
+    /// With what was written and is not in the log yet.
+    pub(super) fn with(self, written: Option<Unlogged>) -> Attr {
+        match written {
+            Some(Unlogged { bytes, mtime }) => {
+                let blocks = self.blocks.max(bytes.div_ceil(STAT_BLOCK_BYTES));
+                Attr { bytes, blocks, mtime, ..self }
+            }
+            None => self,
+        }
+    }
+
     /// A directory that no log has: of the mount, of a tenant, of controls.
     pub(super) fn directory(ino: Ino, mode: u32, time: i64, owner: (u32, u32)) -> Attr {
         Attr {
@@ -63,8 +83,8 @@ impl Attr {
     }
 
     /// A file that is open and has no name any more.
-    pub(super) fn unnamed(ino: Ino, live: &Live) -> Attr {
-        let NodeEntry { mode, uid, gid, mtime, ctime, .. } = *live.entry();
+    pub(super) fn unnamed(ino: Ino, live: &Live, entry: &NodeEntry) -> Attr {
+        let NodeEntry { mode, uid, gid, mtime, ctime, .. } = *entry;
         let bytes = live.bytes();
         let blocks = bytes.div_ceil(STAT_BLOCK_BYTES);
         let mtime = live.mtime().unwrap_or(mtime);

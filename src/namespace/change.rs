@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::edit::{self, Changes, Live, SetAttr};
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::ino::{Ino, Place};
-use crate::namespace::tree::{FileView, Located, Namespace};
+use crate::namespace::tree::{FileView, Located, Nameless, Namespace};
 use crate::store::{Access, Collection};
 
 /// What the kernel must forget.
@@ -48,15 +48,58 @@ impl Namespace {
         }
     }
 
+    /// The kernel knows an inode number no more.
+    pub fn let_go(&self, ino: Ino) {
+        let kept = self.nameless.lock().remove(&ino);
+        // Closing files may take a while: not under the lock.
+        drop(kept);
+    }
+
+    /// The file that would have no name without this one. The kernel may still open it:
+    /// it has looked it up.
+    fn last_name(&self, collection: &Arc<Collection>, parent: EntryId, name: &[u8]) -> Option<Nameless> {
+        let entry = {
+            let state = collection.state();
+            let node = state.node(state.directory(parent)?.get(name)?)?;
+            let is_last = state.links(node.entry.id).len() == 1;
+            node.file().filter(|file| is_last && file.container.is_none())?;
+            node.entry.clone()
+        };
+        // What cannot be opened cannot be opened later.
+        let live = self.live.open(collection, entry.id, self.verify).ok()?;
+        Some(Nameless { live, entry })
+    }
+
+    /// Keeps a file that has no name now until the kernel knows it no more.
+    fn keep(&self, file: Option<Nameless>) {
+        let Some(file) = file else { return };
+        let (number, node) = {
+            let state = file.live.collection().state();
+            (state.number(), state.node(file.entry.id).map(|node| node.entry.id))
+        };
+        if node.is_none()
+            && let Some(ino) = Ino::of(Place::Node { collection: number, node: file.entry.id })
+        {
+            self.nameless.lock().insert(ino, file);
+        }
+    }
+
     /// Puts into the log what was written to open files, and makes everything durable.
-    pub fn sync(&self) -> Result<()> {
+    /// `forget` is told what the kernel must forget.
+    pub fn sync(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
         let mut first = Ok(());
         for live in self.live.all() {
-            first = first.and(live.settle_untold());
+            first = first.and(self.settle(&live).map(&mut *forget));
         }
         for collection in self.store().open_collections() {
             if collection.check_writable().is_ok() {
-                first = first.and(collection.sync());
+                first = first.and(match collection.sync() {
+                    // It was removed meanwhile.
+                    Err(error) if error.kind() == ErrorKind::ReadOnly && collection.poisoned().is_none() => {
+                        Ok(())
+                    }
+                    synced => synced,
+                });
             }
         }
         first
@@ -129,7 +172,9 @@ impl Namespace {
     /// Takes a file's name away.
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Forget> {
         let directory = self.directory(parent)?;
+        let last = self.last_name(&directory.collection, directory.node, name);
         let changes = edit::unlink(&directory.collection, directory.node, name)?;
+        self.keep(last);
         Ok(self.forget(&directory.collection, changes))
     }
 
@@ -160,7 +205,9 @@ impl Namespace {
             return Err(other_collection());
         }
         let moved = source.node != target.node;
+        let last = self.last_name(collection, target.node, to.1);
         let (node, mut changes) = edit::rename(collection, (source.node, from.1), (target.node, to.1), keep)?;
+        self.keep(last);
         let is_file = collection.state().node(node).is_some_and(|node| node.file().is_some());
         if is_file && (moved || suffix(from.1) != suffix(to.1) || suffix(to.1) == b"npy") {
             changes.merge(self.live.open(collection, node, self.verify)?.look_again()?);
@@ -171,7 +218,11 @@ impl Namespace {
     /// Sets attributes, and the size with `bytes`.
     pub fn set_attr(&self, ino: Ino, set: SetAttr, bytes: Option<u64>) -> Result<Forget> {
         self.check_access()?;
-        let Located::Node(view) = self.locate(ino)? else { return Err(not_here()) };
+        let located = match self.locate(ino) {
+            Err(error) => return self.set_nameless(ino, set, bytes, error),
+            Ok(located) => located,
+        };
+        let Located::Node(view) = located else { return Err(not_here()) };
         let (collection, node) = (&view.collection, view.node.entry.id);
         let mut changes = Changes::default();
         if let Some(bytes) = bytes {
@@ -188,6 +239,18 @@ impl Namespace {
             edit::set_attr(collection, node, set)?;
         }
         Ok(self.forget(collection, changes))
+    }
+
+    /// Sets attributes of an open file without a name: they go with it.
+    fn set_nameless(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Forget> {
+        let live = self.live(ino).ok_or(gone)?;
+        if let Some(bytes) = bytes {
+            live.truncate(bytes)?;
+        }
+        if let Some(file) = self.nameless.lock().get_mut(&ino) {
+            set.apply(&mut file.entry);
+        }
+        Ok(Forget::default())
     }
 
     /// What was written to an open file goes to the log.

@@ -1,14 +1,15 @@
 //! What stands in a directory.
 
-use crate::model::{EntryId, ErrorKind, Result};
+use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::attr::Attr;
-use crate::namespace::ino::Ino;
+use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Namespace};
 
 /// Offsets 1 and 2 are those of `.` and `..`; names follow by their own numbers.
 const FIRST_OFFSET: u64 = 2;
-/// Names that are looked at before the collection is let go.
-const NAMES_AT_A_TIME: usize = 128;
+
+/// Names that are looked up at a time.
+const LISTED: usize = 128;
 
 /// A name in a directory.
 #[derive(Clone, Debug)]
@@ -55,7 +56,7 @@ impl Namespace {
             Located::Control { collection, place: 0 } => {
                 let names =
                     self.controls(collection.as_ref()).iter().map(|name| (*name).to_owned()).collect();
-                let mut place = after as u32;
+                let mut place = 0;
                 self.list_names(names, after, take, |_| {
                     place += 1;
                     Ok(Located::Control { collection: collection.clone(), place })
@@ -85,7 +86,8 @@ impl Namespace {
         Ok(self.attr(self.ino(&above)?, &above))
     }
 
-    /// Names that no log numbers: their places are their numbers.
+    /// Names that no log numbers. Their places are of what they lead to, so that a name
+    /// that comes or goes moves no other.
     fn list_names(
         &self,
         names: Vec<String>,
@@ -93,20 +95,22 @@ impl Namespace {
         take: &mut dyn FnMut(Listed) -> bool,
         mut located: impl FnMut(&str) -> Result<Located>,
     ) -> Result<()> {
-        for (place, name) in names.into_iter().enumerate().skip(after as usize) {
-            let found = match located(&name) {
-                Ok(found) => found,
-                // Never finished, or damaged: the others can still be listed.
-                Err(error) => {
-                    if error.kind() != ErrorKind::NotFound {
-                        log::warn!("{name} is left out of the listing: {error}");
-                    }
-                    continue;
+        let mut found = Vec::with_capacity(names.len());
+        for name in names {
+            match located(&name) {
+                Ok(located) => {
+                    let ino = self.ino(&located)?;
+                    found.push((place_of(ino), ino, located, name));
                 }
-            };
-            let attr = self.attr(self.ino(&found)?, &found);
-            let listed = Listed { offset: place as u64 + 1 + FIRST_OFFSET, name: name.into_bytes(), attr };
-            if !take(listed) {
+                // Never finished, or damaged: the others can still be listed.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => log::warn!("{name} is left out of the listing: {error}"),
+            }
+        }
+        found.sort_by_key(|(place, ..)| *place);
+        for (place, ino, located, name) in found.into_iter().filter(|(place, ..)| *place > after) {
+            let attr = self.attr(ino, &located);
+            if !take(Listed { offset: place + FIRST_OFFSET, name: name.into_bytes(), attr }) {
                 return Ok(());
             }
         }
@@ -116,12 +120,10 @@ impl Namespace {
     fn list_node(&self, view: &FileView, after: u64, take: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
         let mut after = EntryId(after);
         loop {
-            let listed = self.names_after(view, after)?;
-            let Some((last, _)) = listed.last() else { return Ok(()) };
+            let some = self.some_after(view, after)?;
+            let Some((last, _)) = some.last() else { return Ok(()) };
             after = *last;
-            for mut listed in listed.into_iter().filter_map(|(_, listed)| listed) {
-                // Not under the state's lock: an open file may be waiting for it.
-                self.overlay(&mut listed.attr);
+            for (_, listed) in some {
                 if !take(listed) {
                     return Ok(());
                 }
@@ -129,21 +131,31 @@ impl Namespace {
         }
     }
 
-    /// The next names, with the numbers of all that were looked at.
-    fn names_after(&self, view: &FileView, after: EntryId) -> Result<Vec<(EntryId, Option<Listed>)>> {
+    /// Some names after one, as the log says them.
+    fn some_after(&self, view: &FileView, after: EntryId) -> Result<Vec<(EntryId, Listed)>> {
+        // Asked before the log: what it says then is not older.
+        let written = self.written_in(&view.collection);
         let state = view.collection.state();
         let directory = state.directory(view.node.entry.id);
-        let directory = directory.ok_or_else(|| crate::model::Error::invalid("not a directory"))?;
+        let directory = directory.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
         let number = state.number();
-        let listed = directory.after(after).take(NAMES_AT_A_TIME).map(|(entry, name, node)| {
-            let node = state.node(node).filter(|node| self.shown().shows(node, &state));
-            let listed = node.and_then(|node| {
-                let ino = Ino::of(super::Place::Node { collection: number, node: node.entry.id })?;
-                let attr = Attr::node(ino, node, &state);
-                Some(Listed { offset: entry.0 + FIRST_OFFSET, name: name.to_vec(), attr })
-            });
-            (entry, listed)
+        let shown = directory.after(after).filter_map(|(entry, name, node)| {
+            let node = state.node(node).filter(|node| self.shown().shows(node, &state))?;
+            let ino = Ino::of(Place::Node { collection: number, node: node.entry.id })?;
+            let attr = Attr::node(ino, node, &state).with(written.get(&node.entry.id).copied());
+            Some((entry, Listed { offset: entry.0 + FIRST_OFFSET, name: name.to_vec(), attr }))
         });
-        Ok(listed.collect())
+        Ok(shown.take(LISTED).collect())
+    }
+}
+
+/// Where a name stands among others that no log numbers: by its collection's number, its
+/// tenant's hash, its place in the table of control files.
+fn place_of(ino: Ino) -> u64 {
+    match ino.place() {
+        Place::Root => 0,
+        Place::Tenant(hash) => hash,
+        Place::Node { collection, .. } => u64::from(collection),
+        Place::Control { place, .. } => u64::from(place),
     }
 }

@@ -3,18 +3,21 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
-use crate::edit::LiveTable;
-use crate::format::catalog::{Content, What};
+use crate::edit::{Live, LiveTable};
+use crate::format::catalog::{Content, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::CONTROL_NAME;
-use crate::namespace::attr::{Attr, Kind};
+use crate::namespace::attr::{Attr, Kind, Unlogged};
 use crate::namespace::ino::{Ino, Place};
 use crate::store::collection::now_nanoseconds;
 use crate::store::read::Verify;
 use crate::store::state::{Node, ROOT, State};
 use crate::store::{Collection, Store};
+
+/// A name has at most this many bytes.
+const NAME_BYTES_MAX: usize = 255;
 
 /// Which files of a collection listings show. All open by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -103,12 +106,21 @@ impl FileView {
     }
 }
 
+/// A file without a name that was open, or could still be opened, when the name went.
+pub(super) struct Nameless {
+    pub live: Arc<Live>,
+    /// What the catalog said of it last, and what was set since.
+    pub entry: NodeEntry,
+}
+
 /// The tree that is mounted.
 pub struct Namespace {
     store: Arc<Store>,
     shown: Shown,
     pub(super) verify: Verify,
     pub(super) live: LiveTable,
+    /// Files that have no name any more and that the kernel may still open.
+    pub(super) nameless: Mutex<HashMap<Ino, Nameless>>,
     owner: (u32, u32),
     mounted_at: i64,
     /// Control files' names: of the mount, and of a collection.
@@ -131,8 +143,8 @@ impl Namespace {
     ) -> Namespace {
         let mounted_at = now_nanoseconds();
         let (collections, tenants) = (RwLock::default(), RwLock::default());
-        let live = LiveTable::default();
-        Namespace { store, shown, verify, live, owner, mounted_at, controls, collections, tenants }
+        let (live, nameless) = (LiveTable::default(), Mutex::default());
+        Namespace { store, shown, verify, live, nameless, owner, mounted_at, controls, collections, tenants }
     }
 
     /// The store.
@@ -173,22 +185,35 @@ impl Namespace {
 
     /// What `name` in a directory leads to. `NotFound` where nothing has it.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Error::new(ErrorKind::NameTooLong, "a name of more than 255 bytes"));
+        }
         let located = match self.locate(parent)? {
             Located::Root if name == CONTROL_NAME.as_bytes() => {
                 Located::Control { collection: None, place: 0 }
             }
             Located::Root => Located::Tenant(self.tenant_named(text(name)?)?),
             Located::Tenant(tenant) => {
-                let collection = self.collection_named(&tenant, text(name)?)?;
+                let label = text(name)?;
+                if crate::model::check_label(label).is_err() {
+                    return Err(no_name(name));
+                }
+                let collection = self.collection_named(&tenant, label)?;
                 self.node_in(collection, ROOT)?
             }
             Located::Node(view) if view.node.entry.id == ROOT && name == CONTROL_NAME.as_bytes() => {
                 Located::Control { collection: Some(view.collection), place: 0 }
             }
             Located::Node(FileView { collection, node }) => {
-                let found = collection.state().directory(node.entry.id).map(|directory| directory.get(name));
-                let found = found.ok_or_else(|| Error::invalid("a name in what is no directory"))?;
-                self.node_in(collection, found.ok_or_else(|| no_name(name))?)?
+                // Name and node at one time: names come and go.
+                let found = {
+                    let state = collection.state();
+                    let found = state.directory(node.entry.id).map(|directory| directory.get(name));
+                    let found =
+                        found.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
+                    self.found(&state, found.ok_or_else(|| no_name(name))?)?
+                };
+                Located::Node(FileView { collection, node: found })
             }
             Located::Control { collection, place: 0 } => {
                 let known =
@@ -231,9 +256,11 @@ impl Namespace {
         match located {
             Located::Root | Located::Tenant(_) => Attr::directory(ino, 0o755, self.mounted_at, self.owner),
             Located::Node(FileView { collection, node }) => {
-                let mut attr = Attr::node(ino, node, &collection.state());
-                self.overlay(&mut attr);
-                attr
+                // Asked before the log: what it says then is not older.
+                let written = self.live(ino).and_then(|live| written(&live));
+                let state = collection.state();
+                let node = state.node(node.entry.id).unwrap_or(node);
+                Attr::node(ino, node, &state).with(written)
             }
             Located::Control { place: 0, .. } => Attr::directory(ino, 0o555, self.mounted_at, self.owner),
             Located::Control { .. } => Attr {
@@ -244,16 +271,12 @@ impl Namespace {
         }
     }
 
-    /// An open file has the size that is read, whatever the log says yet. The kernel
-    /// believes what it is told: a size from before a write would cut the file there.
-    pub(super) fn overlay(&self, attr: &mut Attr) {
-        if let Some(live) = self.live(attr.ino) {
-            attr.bytes = live.bytes();
-            attr.mtime = live.mtime().unwrap_or(attr.mtime);
-            if live.is_changed() {
-                attr.blocks = attr.blocks.max(attr.bytes.div_ceil(512));
-            }
-        }
+    /// What was written to the files of a collection and is not in its log yet. None of
+    /// its locks may be held: an open file's is taken before those.
+    pub(super) fn written_in(&self, collection: &Arc<Collection>) -> HashMap<EntryId, Unlogged> {
+        let open = self.live.all();
+        let open = open.iter().filter(|live| Arc::ptr_eq(live.collection(), collection));
+        open.filter_map(|live| Some((live.node(), written(live)?))).collect()
     }
 
     /// What stat shows of an inode number, of an open file without a name too.
@@ -261,7 +284,11 @@ impl Namespace {
         match self.locate(ino) {
             Ok(located) => Ok(self.attr(ino, &located)),
             Err(error) => match self.live(ino) {
-                Some(live) => Ok(Attr::unnamed(ino, &live)),
+                Some(live) => {
+                    let nameless = self.nameless.lock();
+                    let entry = nameless.get(&ino).map_or(live.entry(), |file| &file.entry);
+                    Ok(Attr::unnamed(ino, &live, entry))
+                }
                 None => Err(error),
             },
         }
@@ -327,6 +354,15 @@ impl Namespace {
             .cloned()
             .ok_or_else(|| Error::corrupt(format!("a name leads to node {}, which is gone", node.0)))
     }
+}
+
+/// Size and time of what was written to an open file and is not in the log yet.
+fn written(live: &Live) -> Option<Unlogged> {
+    if !live.is_changed() {
+        return None;
+    }
+    let mtime = live.mtime()?;
+    Some(Unlogged { bytes: live.bytes(), mtime })
 }
 
 fn text(name: &[u8]) -> Result<&str> {

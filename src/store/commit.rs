@@ -58,16 +58,19 @@ impl Collection {
         if let Err(error) = appended {
             return Err(if writer.log.is_whole() { error } else { self.poison(error) });
         }
+        // The log says what cannot be: nothing may be built on it.
+        let differs = |error| self.poison(error);
         let mut state = self.state.write();
         let mut places = u64::MAX;
         for added in batch.into_records() {
             if let Some(entry) = added.entry {
-                state.apply_entry(entry)?;
+                state.apply_entry(entry).map_err(differs)?;
                 continue;
             }
             let numbers = added.payload.chunks_exact(4);
             let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default()));
-            state.apply_record(&added.record, added.sequence, checksums.collect(), &mut places)?;
+            let applied = state.apply_record(&added.record, added.sequence, checksums.collect(), &mut places);
+            applied.map_err(differs)?;
         }
         let number = writer.log.batch();
         writer.freed.extend(state.freed.drain(..).map(|freed| (number, freed)));

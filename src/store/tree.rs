@@ -25,6 +25,8 @@ pub struct Store {
     /// Collections that were asked for. Held while one is opened, so that no
     /// collection is opened twice.
     open: Mutex<HashMap<(String, String), Arc<Collection>>>,
+    /// The highest number that a collection was given since the store was opened.
+    numbered: Mutex<u32>,
     _lock: Box<dyn Any + Send + Sync>,
 }
 
@@ -87,7 +89,7 @@ impl Store {
         let mut text = vec![0; len as usize];
         file.read_exact_at(&mut text, 0).map_err(failed)?;
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
-        Ok(Store { disk, access, settings, open: Mutex::default(), _lock: lock })
+        Ok(Store { disk, access, settings, open: Mutex::default(), numbered: Mutex::default(), _lock: lock })
     }
 
     /// Where it is, for messages.
@@ -198,7 +200,9 @@ impl Store {
 
     /// A collection's number that no other has: inode numbers are made of it.
     fn free_number(&self) -> Result<u32> {
-        let mut highest = 0;
+        // Held until a number is given: two collections that are made at once have two.
+        let mut numbered = self.numbered.lock();
+        let mut highest = *numbered;
         for tenant in self.tenants()? {
             for name in self.collections(&tenant)? {
                 match self.collection(&tenant, &name) {
@@ -208,7 +212,8 @@ impl Store {
                 }
             }
         }
-        Ok(highest + 1)
+        *numbered = highest + 1;
+        Ok(*numbered)
     }
 
     fn directories(&self, path: &str) -> Result<Vec<String>> {

@@ -1,0 +1,16 @@
+//! Writes through real mounts: what a POSIX program relies on, and what survives a crash.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod calls;
+mod crash;
+mod files;
+mod model;
+mod names;
+mod others;
+mod stress;
+#[path = "../mounts/support/mod.rs"]
+#[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
+mod support;

@@ -1,0 +1,157 @@
+//! Many threads on few files: nothing may hang, and nobody sees what was never there.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::calls::{Ends, SharedMap, World};
+use crate::support::{Random, container_of, npy_file};
+
+const THREADS: u64 = 8;
+const LASTING: Duration = Duration::from_secs(20);
+
+/// Containers come and go in one directory: the kernel is told of their tensors' names meanwhile.
+#[test]
+fn containers_are_written_and_removed_by_many_at_once() {
+    let world = World::new();
+    let until = Instant::now() + Duration::from_secs(5);
+    let container = container_of(&mut Random(3), &[("a", 3), ("b", 5), ("deep/c", 40)]);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (world, container) = (&world, &container);
+            scope.spawn(move || {
+                let path = world.path(&format!("x{thread}.safetensors"));
+                while Instant::now() < until {
+                    fs::write(&path, container).unwrap();
+                    assert_eq!(&fs::read(&path).unwrap(), container);
+                    fs::remove_file(&path).unwrap();
+                }
+            });
+        }
+        scope.spawn(|| {
+            while Instant::now() < until {
+                for entry in fs::read_dir(world.path("")).unwrap() {
+                    // It may have gone since.
+                    let seen = fs::metadata(entry.unwrap().path());
+                    assert!(seen.is_ok_and(|seen| seen.mode() != 0) || Instant::now() < until + LASTING);
+                }
+            }
+        });
+    });
+    world.check();
+}
+
+/// A reader of a file that is replaced by rename has one of them whole, and never an error.
+#[test]
+fn a_file_replaced_by_rename_can_be_opened_at_every_moment() {
+    let world = World::new();
+    let path = world.path("current");
+    fs::write(&path, [0; 5000]).unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut reads = 0;
+                while !ended.load(Ordering::Relaxed) {
+                    let found = fs::read(&path).unwrap();
+                    assert_eq!(found.len(), 5000);
+                    assert!(found.iter().all(|byte| *byte == found[0]), "a mixture of two versions");
+                    reads += 1;
+                }
+                assert!(reads > 100, "{reads} reads show little");
+            });
+        }
+        let until = Instant::now() + Duration::from_secs(6);
+        let _ends = Ends(&ended);
+        let mut version = 0u8;
+        while Instant::now() < until {
+            version = version.wrapping_add(1);
+            let new = world.path("next");
+            fs::write(&new, [version; 5000]).unwrap();
+            fs::rename(&new, &path).unwrap();
+        }
+    });
+    world.check();
+}
+
+/// What threads that take each other's files away may be told.
+fn is_expected(error: &std::io::Error) -> bool {
+    let known = [
+        ErrorKind::NotFound,
+        ErrorKind::AlreadyExists,
+        ErrorKind::DirectoryNotEmpty,
+        ErrorKind::IsADirectory,
+        ErrorKind::NotADirectory,
+        ErrorKind::PermissionDenied,
+        ErrorKind::InvalidInput,
+        ErrorKind::UnexpectedEof,
+    ];
+    known.contains(&error.kind())
+}
+
+fn one_operation(root: &Path, random: &mut Random, made: &[Vec<u8>]) -> std::io::Result<()> {
+    const NAMES: [&str; 9] =
+        ["plain", "other", "x.npy", "y.safetensors", "x", "d/x.npy", "d/plain", "one", "z.safetensors"];
+    let name = |random: &mut Random| root.join(NAMES[random.below(NAMES.len())]);
+    let path = name(random);
+    let open = || fs::OpenOptions::new().read(true).write(true).open(&path);
+    match random.below(14) {
+        0 => fs::write(&path, &made[random.below(made.len())]),
+        1 => fs::read(&path).map(|_| ()),
+        2 => open()?.write_all_at(&random.bytes(300), random.below(20_000) as u64),
+        3 => open()?.set_len(random.below(30_000) as u64),
+        4 => fs::remove_file(&path),
+        5 => fs::rename(&path, name(random)),
+        6 => fs::hard_link(&path, name(random)),
+        7 => open()?.sync_all(),
+        8 => fs::OpenOptions::new().append(true).create(true).open(&path)?.write_all(&random.bytes(100)),
+        9 => fs::read_dir(root)?.try_for_each(|entry| entry?.metadata().map(|_| ())),
+        10 => fs::create_dir(root.join("d")),
+        11 => fs::remove_dir(root.join("d")),
+        12 => fs::metadata(&path).map(|_| ()),
+        _ => {
+            // Nobody cuts this one: that would end who has it mapped.
+            let file = fs::OpenOptions::new().read(true).write(true).open(root.join("mapped"))?;
+            let mut map = SharedMap::of(&file, 8192);
+            map.write(random.below(8000), b"mapped");
+            if random.below(2) == 0 { map.sync() } else { Ok(()) }
+        }
+    }
+}
+
+#[test]
+fn many_threads_of_mixed_operations_on_a_few_files_come_to_an_end() {
+    let world = World::new();
+    let root = world.path("");
+    let mut random = Random(17);
+    let mut made: Vec<Vec<u8>> = vec![random.bytes(9000), npy_file(&random.floats(2000)), Vec::new()];
+    made.push(container_of(&mut random, &[("plain", 100), ("d/t", 2000)]));
+    made.push(container_of(&mut random, &[("first", 3000), ("other", 7)]));
+    fs::write(root.join("mapped"), [0; 8192]).unwrap();
+    let until = Instant::now() + LASTING;
+    let done: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|seed| {
+                let (root, made) = (&root, &made);
+                scope.spawn(move || {
+                    let mut random = Random(seed);
+                    let mut done = 0;
+                    while Instant::now() < until {
+                        if let Err(error) = one_operation(root, &mut random, made) {
+                            assert!(is_expected(&error), "after {done} of thread {seed}: {error}");
+                        }
+                        done += 1;
+                    }
+                    done
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(done > 1000, "{done} operations show little");
+    assert!(world.mounted().is_mounted());
+    world.check();
+}
