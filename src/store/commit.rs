@@ -13,13 +13,22 @@ use crate::store::log::Batch;
 use crate::store::state::State;
 
 impl Collection {
-    /// [`record`](Self::record), then [`sync`](Self::sync).
+    /// [`record`](Self::record), then [`sync`](Self::sync). What was recorded before is made
+    /// durable first, so that the log says so: damage to it is never taken for a torn end.
     pub fn commit<T>(
         &self,
         touched: Touched,
         fill: impl FnOnce(&mut Batch, &State) -> Result<T>,
     ) -> Result<T> {
-        let filled = self.record(touched, fill)?;
+        {
+            let mut writer = self.writer.lock();
+            let writer = self.writable(&mut writer)?;
+            writer.unsynced.merge(touched);
+            if writer.log.synced() < writer.log.batch() {
+                self.sync_all(writer)?;
+            }
+        }
+        let filled = self.record(Touched::default(), fill)?;
         self.sync()?;
         Ok(filled)
     }
