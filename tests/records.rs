@@ -262,7 +262,11 @@ fn entry() -> impl Strategy<Value = Entry> {
     let home = prop::option::of((any::<u64>(), 0..u64::MAX >> 2));
     let object = (any::<[u128; 3]>(), any::<u64>(), dtype(), 0_u64..1 << 40, 4096..=BLOCK_BYTES_MAX, home);
     prop_oneof![
-        any::<(u32, u64)>().prop_map(|(number, created_at)| Entry::Collection { number, created_at }),
+        any::<(u32, u64, u64)>().prop_map(|(number, created_at, last_entry)| Entry::Collection {
+            number,
+            created_at,
+            last_entry
+        }),
         object.prop_map(|([id, tensor, seed], creation, dtype, bytes, block_bytes, home)| {
             Entry::Object(ObjectEntry {
                 id: ObjectId(id),

@@ -60,7 +60,7 @@ const CORRUPT: u8 = 3;
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let environment = env_logger::Env::new().filter_or("TIERFS_LOG", "warn");
+    let environment = env_logger::Env::new().filter_or("TIERFS_LOG", "warn,fuser=error");
     env_logger::Builder::from_env(environment).format_target(false).init();
     let done = match Cli::parse().command {
         Command::Init(args) => args.run(),

@@ -19,7 +19,7 @@ use crate::store::{Access, Store};
 
 /// Mount a store: its tensors and files appear below the mount point.
 ///
-/// Returns when the mount is ready. This version's mounts take no writes.
+/// Returns when the mount is ready.
 ///
 /// Example: tierfs mount /srv/tensors /mnt
 #[derive(clap::Args)]
@@ -229,7 +229,7 @@ impl Args {
         let ended = mount.wait(|| stop.load(Ordering::Relaxed), PATIENCE)?;
         if !ended {
             log::warn!("{} was still in use after {} s", self.mountpoint.display(), PATIENCE.as_secs());
-            // What is read after this fails; nothing is lost, the mount takes no writes.
+            // Who still reads gets errors after this; what was written is in the log.
             std::process::exit(0);
         }
         Ok(Done::Well)

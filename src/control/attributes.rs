@@ -2,8 +2,9 @@
 
 use crate::control::digests::digests;
 use crate::control::measure::{Measure, checksum};
+use crate::edit;
 use crate::format::catalog::FileEntry;
-use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, TensorId};
+use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Shape, TensorId};
 use crate::namespace::{FileView, Namespace};
 
 /// What every name begins with.
@@ -81,8 +82,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
         Ok(Some(inherited(view, "writes", "exact")))
     }),
     shown("id", "tensor_id: 32 hex digits, from the present name", |_, view| {
-        let state = view.collection.state();
-        let below = state.path(view.node.entry.id);
+        let below = view.collection.state().path(view.node.entry.id);
         let path = String::from_utf8_lossy(&below);
         let name = match (tensor(view), path.rsplit_once('/')) {
             (Some(tensor), _) => own_path(view, &tensor.name),
@@ -130,7 +130,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
         Ok(tensor(view).and(measured).map(|error| format!("max={:e} rms={:e}", error.maximum, error.rms())))
     }),
     shown("chain", "links of the longest chain of deltas", |_, view| {
-        Ok(view.node.file().map(|_| "0".to_owned()))
+        on_file(view, |measure| measure.chain.to_string())
     }),
     shown("why", "the last refusal or surprise about this file", |_, view| {
         Ok(view.node.file().map(|file| file.why.clone()).filter(|why| !why.is_empty()))
@@ -158,12 +158,21 @@ impl Attribute {
     }
 }
 
-/// Whether an attribute can be set at all: `Err` says why not.
-pub fn may_set(name: &[u8]) -> Result<()> {
+/// Sets an attribute of a file. `Denied` for one that can only be read, `NotSupported` for
+/// one that this version does not set.
+pub fn set(view: &FileView, name: &[u8], value: &[u8]) -> Result<()> {
     let attribute = attribute(name)?;
-    match attribute.is_setting {
-        true => Ok(()),
-        false => Err(Error::new(ErrorKind::Denied, format!("{} can only be read", attribute.name))),
+    if !attribute.is_setting {
+        return Err(Error::new(ErrorKind::Denied, format!("{} can only be read", attribute.name)));
+    }
+    view.collection.check_writable()?;
+    let text = std::str::from_utf8(value).map_err(|_| Error::invalid("a value that is not text"))?;
+    let (collection, node) = (&view.collection, view.node.entry.id);
+    let wrong = || Error::invalid(format!("{text:?} is no {}", attribute.name));
+    match attribute.name {
+        "dtype" => edit::set_tensor(collection, node, Some(Dtype::from_name(text).ok_or_else(wrong)?), None),
+        "shape" => edit::set_tensor(collection, node, None, Some(Shape::parse(text).ok_or_else(wrong)?)),
+        other => Err(Error::new(ErrorKind::NotSupported, format!("this version does not set {other}"))),
     }
 }
 

@@ -22,12 +22,14 @@ pub(super) struct Measure {
     pub tiers: BTreeMap<Tier, Tally>,
     /// Objects.
     pub objects: u64,
+    /// The links of the longest chain of deltas.
+    pub chain: usize,
 }
 
 impl Measure {
     /// Measures a file; of a container its tensors only, where it has any.
     pub fn of(view: &FileView) -> Result<Measure> {
-        let mut measure = Measure { tiers: BTreeMap::new(), objects: 0 };
+        let mut measure = Measure { tiers: BTreeMap::new(), objects: 0, chain: 0 };
         let objects = view.collection.objects_of(view.node.entry.id)?;
         let tensors_only = {
             let state = view.collection.state();
@@ -45,7 +47,9 @@ impl Measure {
                     let tally = measure.tiers.entry(stored.tier).or_default();
                     tally.blocks += 1;
                     tally.logical += cut.len(index) as u64;
-                    tally.stored += u64::from(stored.len);
+                    let (links, link_bytes) = object.chain_size(index, block.epoch);
+                    tally.stored += u64::from(stored.len) + link_bytes;
+                    measure.chain = measure.chain.max(links);
                 }
             }
             measure.objects += u64::from(counted);

@@ -6,7 +6,7 @@ mod digests;
 mod files;
 mod measure;
 
-pub use attributes::{ATTRIBUTES, Attribute, Cost, PREFIX, attribute, listed, may_set, values};
+pub use attributes::{ATTRIBUTES, Attribute, Cost, PREFIX, attribute, listed, set, values};
 pub use digests::digests;
 pub use files::{COLLECTION_FILES, Counters, File, MOUNT_FILES, Mounted, render};
 pub use measure::{Tally, tally};

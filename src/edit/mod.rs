@@ -11,9 +11,14 @@ mod settle;
 mod tree;
 
 pub use live::{Live, LiveTable};
-pub use tree::{SetAttr, create, link, make_directory, remove_directory, rename, set_attr, symlink, unlink};
+pub use tree::{
+    SetAttr, create, link, make_directory, remove_directory, rename, set_attr, set_tensor, symlink, unlink,
+};
 
 use crate::model::EntryId;
+
+/// A name in a directory.
+pub type Name = (EntryId, Vec<u8>);
 
 /// What the kernel must forget after a change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -21,7 +26,7 @@ pub struct Changes {
     /// Nodes whose bytes or attributes changed without the kernel.
     pub nodes: Vec<EntryId>,
     /// Names that lead elsewhere now, or nowhere: directory and name.
-    pub names: Vec<(EntryId, Vec<u8>)>,
+    pub names: Vec<Name>,
 }
 
 impl Changes {

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::edit::Changes;
 use crate::edit::live::{Layout, Live};
+use crate::edit::{Changes, Name};
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
 use crate::ingest::{Bytes, arrive, may_be_recognized, recognize};
@@ -78,7 +78,7 @@ impl Live {
         let objects = layout.objects.clone();
         let changed = objects.iter().filter(|open| open.object().is_dirty());
         let written = changed.map(OpenObject::written).collect::<Result<Vec<_>>>()?;
-        let names = self.record(&node, file, &objects, &written, mtime, why)?;
+        let Some(names) = self.record(&objects, &written, mtime, why)? else { return Ok(Changes::default()) };
         written.into_iter().for_each(Written::recorded);
         let mut changes = if layout.is_other || is_plain {
             self.reload(layout, before)?
@@ -96,7 +96,12 @@ impl Live {
         let mut layout = self.layout.write();
         let Some((node, name)) = self.named() else { return Ok(changes) };
         let Some(file) = node.file() else { return Ok(changes) };
-        if file.content == Content::Part || (file.content == Content::Plain && !may_be_recognized(&name)) {
+        let may_be = match file.content {
+            Content::Part | Content::Tensor => false,
+            Content::Plain => may_be_recognized(&name),
+            Content::Safetensors | Content::Npy => true,
+        };
+        if !may_be {
             return Ok(changes);
         }
         let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
@@ -136,7 +141,7 @@ impl Live {
         Ok(number)
     }
 
-    fn names_of_parts(&self, file: &FileEntry) -> Vec<(EntryId, Vec<u8>)> {
+    fn names_of_parts(&self, file: &FileEntry) -> Vec<Name> {
         let state = self.collection.state();
         let links = state.parts(file).flat_map(|part| state.links(part.entry.id));
         links.map(|(parent, name)| (*parent, name.to_vec())).collect()
@@ -146,8 +151,9 @@ impl Live {
     fn named(&self) -> Option<(Arc<Node>, Vec<u8>)> {
         let state = self.collection.state();
         let node = state.node(self.node)?.clone();
-        let (_, name) = state.links(self.node).first()?;
-        Some((node, name.to_vec()))
+        // A tensor whose name was removed is still there in its container.
+        let name = state.links(self.node).first().map(|(_, name)| name.to_vec());
+        Some((node, name.unwrap_or_default()))
     }
 
     /// The container of a tensor, the tensors of a container.
@@ -173,22 +179,22 @@ impl Live {
     }
 
     /// Puts it into the log. With `why` the file is plain now; the names that its tensors
-    /// had.
+    /// had. `None` where the file has lost its last name meanwhile.
     fn record(
         &self,
-        node: &Node,
-        file: &FileEntry,
         objects: &[OpenObject],
         written: &[Written<'_>],
         mtime: i64,
         why: Option<String>,
-    ) -> Result<Vec<(EntryId, Vec<u8>)>> {
+    ) -> Result<Option<Vec<Name>>> {
         let mut touched = Touched::default();
         for written in written {
             written.touch(&mut touched);
         }
         let bytes = objects.iter().map(OpenObject::bytes).sum();
         self.collection.record(touched, |batch, state| {
+            let Some(node) = state.node(self.node) else { return Ok(None) };
+            let Some(file) = node.file() else { return Ok(None) };
             let mut ids: Vec<ObjectId> = Vec::with_capacity(objects.len());
             for open in objects {
                 let found = written.iter().find(|written| Arc::ptr_eq(written.object(), open.object()));
@@ -214,6 +220,7 @@ impl Live {
                 entry.why = format!("no tensor any more: {bytes} bytes are not whole rows of it");
             }
             let mut gone = Vec::new();
+            let others = if why.is_none() { self.changed_with(state, file, written) } else { Vec::new() };
             if let Some(why) = why {
                 entry.why = why;
                 entry.content = Content::Plain;
@@ -221,17 +228,15 @@ impl Live {
             }
             let what = What::File(Box::new(entry));
             batch.entry(Entry::Node(Box::new(NodeEntry { mtime, ctime: now, what, ..node.entry.clone() })));
-            for other in self.changed_with(state, file, written).into_iter().filter_map(|id| state.node(id)) {
-                if gone.is_empty() {
-                    let mut entry = other.entry.clone();
-                    (entry.mtime, entry.ctime) = (mtime, now);
-                    if let What::File(file) = &mut entry.what {
-                        file.digests = None;
-                    }
-                    batch.entry(Entry::Node(Box::new(entry)));
+            for other in others.into_iter().filter_map(|id| state.node(id)) {
+                let mut entry = other.entry.clone();
+                (entry.mtime, entry.ctime) = (mtime, now);
+                if let What::File(file) = &mut entry.what {
+                    file.digests = None;
                 }
+                batch.entry(Entry::Node(Box::new(entry)));
             }
-            Ok(gone)
+            Ok(Some(gone))
         })
     }
 
@@ -306,7 +311,7 @@ fn resized(
 }
 
 /// Takes the names of a container's tensors away; the names.
-pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -> Vec<(EntryId, Vec<u8>)> {
+pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -> Vec<Name> {
     let mut gone = Vec::new();
     for part in state.parts(file) {
         for (parent, name) in state.links(part.entry.id) {

@@ -12,9 +12,8 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use crate::control;
 use crate::edit::SetAttr;
-use crate::fs::errno::{self, errno};
+use crate::fs::errno;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds};
 use crate::fs::serve::{Adapter, Durable, READ, guarded};
@@ -376,23 +375,17 @@ impl Filesystem for Adapter {
     fn setxattr(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         name: &OsStr,
-        _value: &[u8],
+        value: &[u8],
         _flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        guarded("setxattr", || match control::may_set(name.as_bytes()) {
-            Ok(()) => reply.error(errno::READ_ONLY),
-            Err(error) => reply.error(errno(&error)),
-        });
+        guarded("setxattr", || self.set_attribute(ino, name.as_bytes(), value, reply));
     }
 
     fn removexattr(&self, _request: &Request, _ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        guarded("removexattr", || match control::may_set(name.as_bytes()) {
-            Ok(()) => reply.error(errno::READ_ONLY),
-            Err(error) => reply.error(errno(&error)),
-        });
+        guarded("removexattr", || self.remove_attribute(name.as_bytes(), reply));
     }
 }

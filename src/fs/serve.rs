@@ -21,6 +21,7 @@ use crate::fs::handles::{Handle, Handles};
 use crate::fs::reply::{GENERATION, Times, file_attr};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
+use crate::store::Access;
 
 thread_local! {
     /// What a read is assembled in.
@@ -117,6 +118,30 @@ impl Adapter {
         }
     }
 
+    /// Sets an extended attribute.
+    pub fn set_attribute(&self, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
+        let set = control::attribute(name).and_then(|_| {
+            // What was written counts.
+            let forget =
+                self.namespace.live(Ino(ino.0)).map(|live| self.namespace.settle(&live)).transpose()?;
+            control::set(&self.view(ino)?, name, value)?;
+            Ok(forget.unwrap_or_default())
+        });
+        match set {
+            Ok(forget) => self.forgetter.forget(forget, move || reply.ok()),
+            Err(error) => reply.error(self.failed("setxattr", &error)),
+        }
+    }
+
+    /// What tierfs says of a file cannot be taken away.
+    pub fn remove_attribute(&self, name: &[u8], reply: ReplyEmpty) {
+        let error = match control::attribute(name) {
+            Ok(attribute) => Error::new(ErrorKind::Denied, format!("{} cannot be removed", attribute.name)),
+            Err(error) => error,
+        };
+        reply.error(self.failed("removexattr", &error));
+    }
+
     /// Answers with the names of the extended attributes that listings show.
     pub fn attribute_names(&self, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let names = match self.located(ino) {
@@ -197,7 +222,10 @@ impl Adapter {
         let mode = self.namespace.stat(Ino(ino.0)).ok().and_then(|attr| plain_mode(attr.mode));
         match mode {
             Some(_) => {
-                self.namespace.set_attr(Ino(ino.0), SetAttr { mode, ..SetAttr::default() }, None).map(|_| ())
+                let set = SetAttr { mode, ..SetAttr::default() };
+                let forget = self.namespace.set_attr(Ino(ino.0), set, None)?;
+                self.forgetter.forget(forget, || ());
+                Ok(())
             }
             None => Ok(()),
         }
@@ -206,7 +234,7 @@ impl Adapter {
     /// Makes a directory's names durable: those of its collection.
     pub fn sync_directory(&self, ino: INodeNo) -> Result<()> {
         match self.located(ino)?.1 {
-            Located::Node(view) => view.collection.sync(),
+            Located::Node(view) if view.collection.access() == Access::Write => view.collection.sync(),
             _ => Ok(()),
         }
     }
@@ -245,7 +273,7 @@ impl Adapter {
     /// changed with it before the program is answered.
     pub fn settle(&self, live: &Live, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
         let settled = self.namespace.settle(live).and_then(|forget| {
-            if durable == Durable::Yes {
+            if durable == Durable::Yes && self.namespace.store().access() == Access::Write {
                 live.collection().sync()?;
             }
             Ok(forget)

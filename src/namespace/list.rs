@@ -7,6 +7,8 @@ use crate::namespace::tree::{FileView, Located, Namespace};
 
 /// Offsets 1 and 2 are those of `.` and `..`; names follow by their own numbers.
 const FIRST_OFFSET: u64 = 2;
+/// Names that are looked at before the collection is let go.
+const NAMES_AT_A_TIME: usize = 128;
 
 /// A name in a directory.
 #[derive(Clone, Debug)]
@@ -112,22 +114,36 @@ impl Namespace {
     }
 
     fn list_node(&self, view: &FileView, after: u64, take: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
+        let mut after = EntryId(after);
+        loop {
+            let listed = self.names_after(view, after)?;
+            let Some((last, _)) = listed.last() else { return Ok(()) };
+            after = *last;
+            for mut listed in listed.into_iter().filter_map(|(_, listed)| listed) {
+                // Not under the state's lock: an open file may be waiting for it.
+                self.overlay(&mut listed.attr);
+                if !take(listed) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The next names, with the numbers of all that were looked at.
+    fn names_after(&self, view: &FileView, after: EntryId) -> Result<Vec<(EntryId, Option<Listed>)>> {
         let state = view.collection.state();
         let directory = state.directory(view.node.entry.id);
         let directory = directory.ok_or_else(|| crate::model::Error::invalid("not a directory"))?;
         let number = state.number();
-        for (entry, name, node) in directory.after(EntryId(after)) {
-            let Some(node) = state.node(node).filter(|node| self.shown().shows(node, &state)) else {
-                continue;
-            };
-            let place = super::Place::Node { collection: number, node: node.entry.id };
-            let Some(ino) = Ino::of(place) else { continue };
-            let attr = Attr::node(ino, node, &state);
-            let listed = Listed { offset: entry.0 + FIRST_OFFSET, name: name.to_vec(), attr };
-            if !take(listed) {
-                return Ok(());
-            }
-        }
-        Ok(())
+        let listed = directory.after(after).take(NAMES_AT_A_TIME).map(|(entry, name, node)| {
+            let node = state.node(node).filter(|node| self.shown().shows(node, &state));
+            let listed = node.and_then(|node| {
+                let ino = Ino::of(super::Place::Node { collection: number, node: node.entry.id })?;
+                let attr = Attr::node(ino, node, &state);
+                Some(Listed { offset: entry.0 + FIRST_OFFSET, name: name.to_vec(), attr })
+            });
+            (entry, listed)
+        });
+        Ok(listed.collect())
     }
 }

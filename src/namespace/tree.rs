@@ -232,11 +232,7 @@ impl Namespace {
             Located::Root | Located::Tenant(_) => Attr::directory(ino, 0o755, self.mounted_at, self.owner),
             Located::Node(FileView { collection, node }) => {
                 let mut attr = Attr::node(ino, node, &collection.state());
-                if let Some(live) = self.live(ino).filter(|live| live.is_changed()) {
-                    attr.bytes = live.bytes();
-                    attr.blocks = attr.blocks.max(attr.bytes.div_ceil(512));
-                    attr.mtime = live.mtime().unwrap_or(attr.mtime);
-                }
+                self.overlay(&mut attr);
                 attr
             }
             Located::Control { place: 0, .. } => Attr::directory(ino, 0o555, self.mounted_at, self.owner),
@@ -245,6 +241,18 @@ impl Namespace {
                 links: 1,
                 ..Attr::directory(ino, 0o444, self.mounted_at, self.owner)
             },
+        }
+    }
+
+    /// An open file has the size that is read, whatever the log says yet. The kernel
+    /// believes what it is told: a size from before a write would cut the file there.
+    pub(super) fn overlay(&self, attr: &mut Attr) {
+        if let Some(live) = self.live(attr.ino) {
+            attr.bytes = live.bytes();
+            attr.mtime = live.mtime().unwrap_or(attr.mtime);
+            if live.is_changed() {
+                attr.blocks = attr.blocks.max(attr.bytes.div_ceil(512));
+            }
         }
     }
 
@@ -285,6 +293,9 @@ impl Namespace {
 
     /// A collection by its name, remembered under its number.
     pub(super) fn collection_named(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+        if crate::model::check_label(name).is_err() {
+            return Err(no_name(name.as_bytes()));
+        }
         let collection = self.store.collection(tenant, name)?;
         let number = collection.state().number();
         let mut collections = self.collections.write();

@@ -215,6 +215,14 @@ impl Checked {
             .is_some_and(|word| word.load(Ordering::Relaxed) >> (index % 64) & 1 == 1)
     }
 
+    /// Notes that block `index` is another now.
+    pub fn clear(&self, index: u32) {
+        let words = self.0.read();
+        if let Some(word) = words.get(index as usize / 64) {
+            word.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
+        }
+    }
+
     /// Notes that block `index` has been checked.
     pub fn set(&self, index: u32) {
         let place = index as usize / 64;

@@ -8,6 +8,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
+use crate::store::compact::due;
 use crate::store::disk::{Disk, File, Open};
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
@@ -15,8 +16,8 @@ use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
 use crate::store::state::{ROOT, State};
 
-/// The number of tier files, `tier0.dat` among them.
-const TIER_FILES: usize = 4;
+/// The number of files that payloads are put in: the tiers' and `delta.dat`.
+const PAYLOAD_FILES: usize = 5;
 /// The first generation of a log.
 const FIRST_GENERATION: u64 = 1;
 const LOG_NAME: &str = "meta.log";
@@ -32,6 +33,7 @@ pub enum Access {
 
 /// A collection of a store.
 pub struct Collection {
+    pub(super) store: StoreId,
     tenant: String,
     name: String,
     pub(super) disk: Arc<dyn Disk>,
@@ -39,7 +41,7 @@ pub struct Collection {
     pub(super) state: RwLock<State>,
     /// What writes. Taken before `state`; held while a batch is written.
     pub(super) writer: Mutex<Option<Writer>>,
-    pub(super) tiers: [OnceLock<Arc<dyn File>>; TIER_FILES],
+    pub(super) tiers: [OnceLock<Arc<dyn File>>; PAYLOAD_FILES],
     pub(super) data: Mutex<HashMap<u64, Weak<dyn File>>>,
     pub(super) access: Access,
     damage: Option<Damage>,
@@ -60,9 +62,11 @@ pub(super) struct Writer {
     /// nothing reads it any more.
     pub freed: Vec<(u64, Freed)>,
     /// The free space of the tier files, once something was written to them.
-    pub slots: [Option<Slots>; TIER_FILES],
+    pub slots: [Option<Slots>; PAYLOAD_FILES],
     /// The number of the next data file, once one was made; 0 before.
     pub next_data: u64,
+    /// The log is written anew when it has so many bytes.
+    pub compact_at: u64,
 }
 
 /// Files that were written and must be durable before a batch that names them.
@@ -109,7 +113,7 @@ impl Collection {
         let file = disk.open(&log_path, Open::Create).map_err(failed)?;
         let mut log = Log::create(file.clone(), store, FIRST_GENERATION)?;
         let mut batch = log.begin();
-        batch.entry(Entry::Collection { number, created_at: now_seconds() });
+        batch.entry(Entry::Collection { number, created_at: now_seconds(), last_entry: 0 });
         let now = now_nanoseconds();
         batch.entry(Entry::Node(Box::new(NodeEntry {
             id: ROOT,
@@ -161,13 +165,15 @@ impl Collection {
                 freed: Vec::new(),
                 slots: Default::default(),
                 next_data: 0,
+                compact_at: due(&state),
             })
         } else {
             None
         };
         // What an earlier mount freed is free: the slots are found around what is used.
-        state.freed.clear();
+        state.forget_freed();
         let collection = Collection {
+            store,
             tenant: tenant.to_owned(),
             name: name.to_owned(),
             disk: disk.clone(),
@@ -190,6 +196,11 @@ impl Collection {
     /// `tenant/name`.
     pub fn path(&self) -> String {
         format!("{}/{}", self.tenant, self.name)
+    }
+
+    /// What it was opened for.
+    pub fn access(&self) -> Access {
+        self.access
     }
 
     /// Its tenant.

@@ -8,6 +8,8 @@ use std::collections::HashSet;
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
+use crate::store::chain::DELTA_FILE;
+use crate::store::check::check;
 use crate::store::collection::{Touched, Writer};
 use crate::store::log::Batch;
 use crate::store::state::State;
@@ -21,12 +23,12 @@ impl Collection {
         fill: impl FnOnce(&mut Batch, &State) -> Result<T>,
     ) -> Result<T> {
         {
+            // Before the batch, not only before its sync: the system may write the log to the
+            // disk by itself, and a name must not be there before its bytes.
             let mut writer = self.writer.lock();
             let writer = self.writable(&mut writer)?;
             writer.unsynced.merge(touched);
-            if writer.log.synced() < writer.log.batch() {
-                self.sync_all(writer)?;
-            }
+            self.sync_all(writer)?;
         }
         let filled = self.record(Touched::default(), fill)?;
         self.sync()?;
@@ -50,6 +52,7 @@ impl Collection {
             return Ok(filled);
         }
         batch.check()?;
+        check(&batch, &self.state.read())?;
         let mut appended = writer.log.append(&batch);
         let is_full = appended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
         if is_full && writer.log.is_whole() && !writer.freed.is_empty() {
@@ -86,6 +89,7 @@ impl Collection {
     fn sync_all(&self, writer: &mut Writer) -> Result<()> {
         let touched = std::mem::take(&mut writer.unsynced);
         self.sync_files(&touched).and_then(|()| writer.log.sync()).map_err(|error| self.poison(error))?;
+        self.compact_if_due(writer)?;
         self.reclaim(writer);
         Ok(())
     }
@@ -120,6 +124,9 @@ impl Collection {
         for object in self.state.read().objects() {
             let blocks = object.blocks.read();
             let unsure = blocks.described(object.cut()).filter(|(_, block)| block.epoch > durable);
+            if !object.links().is_empty() {
+                found.insert((false, u64::from(DELTA_FILE)));
+            }
             found.extend(unsure.map(|(_, block)| match (block.stored.in_data, object.home()) {
                 (true, Some(home)) => (true, home.file),
                 _ => (false, u64::from(block.stored.tier.byte())),
@@ -138,7 +145,7 @@ impl Collection {
 
     /// After a failed sync asking again would say that all is well: the collection takes
     /// no more writes.
-    fn poison(&self, error: Error) -> Error {
+    pub(super) fn poison(&self, error: Error) -> Error {
         let reason = format!("{error}; unmount, look after the disk, run tierfs fsck, and mount again");
         let reason = self.poisoned.get_or_init(|| reason);
         log::error!("{} takes no more writes: {reason}", self.path());

@@ -68,6 +68,11 @@ impl Batch {
         self.next_sequence
     }
 
+    /// Gives the next record this number, as a log that is written anew does.
+    pub fn number_next(&mut self, sequence: u64) {
+        self.next_sequence = sequence;
+    }
+
     /// Slots that it will take, the Commit not counted.
     pub fn slots(&self) -> u64 {
         self.slots
@@ -135,6 +140,11 @@ impl Batch {
             }
         }
         Ok(())
+    }
+
+    /// The records, in order.
+    pub fn records(&self) -> &[Added] {
+        &self.records
     }
 
     /// The records, in order.
@@ -257,6 +267,21 @@ impl Log {
             self.synced = self.batch;
         }
         Ok(())
+    }
+
+    /// The generation of the log.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The sequence number of the next record.
+    pub fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    /// Goes on with the numbers of another log, of which it has what is there now.
+    pub fn continue_from(&mut self, next_sequence: u64) {
+        self.next_sequence = self.next_sequence.max(next_sequence);
     }
 
     /// The number of the last batch.

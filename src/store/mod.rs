@@ -1,8 +1,11 @@
 //! A store: collections of checksummed blocks on a disk.
 
 pub mod blocks;
+pub mod chain;
+mod check;
 pub mod collection;
 mod commit;
+mod compact;
 pub mod directory;
 pub mod disk;
 pub mod log;

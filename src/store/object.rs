@@ -8,7 +8,7 @@
 //!    it stops being dirty.
 //! 3. Blocks past those that the log describes, and not dirty, are zeros.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -19,6 +19,7 @@ use crate::format::catalog::{Home, ObjectEntry};
 use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
+use crate::store::chain::Link;
 
 /// The epoch that stands for a block that was written since the last batch.
 pub(super) const DIRTY: u64 = u64::MAX;
@@ -47,10 +48,15 @@ pub struct Object {
     /// block is read as it was before a write or after it. Held across input and output;
     /// the last lock that is taken.
     pub(super) in_place: RwLock<()>,
+    /// The deltas on encoded blocks, by block and epoch. Taken after `blocks`.
+    pub(super) chains: RwLock<Chains>,
     /// Held while it is written and while what was written is committed; taken before
     /// every other lock of the collection.
     pub(super) writing: Mutex<Writing>,
 }
+
+/// The deltas on encoded blocks, by block and epoch.
+type Chains = HashMap<(u32, u64), Arc<[Link]>>;
 
 /// What only writers look at.
 #[derive(Debug)]
@@ -70,6 +76,10 @@ pub(super) struct Writing {
 pub(super) enum Freed {
     /// A payload in a tier file.
     Payload(Stored),
+    /// Deltas in `delta.dat`.
+    Links(Vec<Link>),
+    /// The deltas of a block that was written anew, which its old epoch still has.
+    Chain { object: Arc<Object>, index: u32, epoch: u64, links: Arc<[Link]> },
     /// All of an object's.
     Object(Arc<Object>),
 }
@@ -87,6 +97,7 @@ impl Object {
             stored: AtomicU64::new(0),
             dirty: RwLock::default(),
             in_place: RwLock::default(),
+            chains: RwLock::default(),
             writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
             entry,
         }
@@ -107,9 +118,18 @@ impl Object {
         Cut { bytes: self.bytes(), block_bytes: self.entry.block_bytes }
     }
 
+    /// Where its blocks begin and end as the log says it.
+    pub fn logged_cut(&self) -> Cut {
+        Cut { bytes: self.logged.load(Ordering::Acquire), block_bytes: self.entry.block_bytes }
+    }
+
     /// Bytes of all its payloads.
     pub fn stored(&self) -> u64 {
         self.stored.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add_stored(&self, change: u64) {
+        self.stored.fetch_add(change, Ordering::Relaxed);
     }
 
     /// Its data file, if it has one.
@@ -119,7 +139,9 @@ impl Object {
 
     /// Whether something was written since the last batch.
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.read().is_empty() || self.bytes() != self.logged.load(Ordering::Acquire)
+        !self.dirty.read().is_empty()
+            || self.bytes() != self.logged.load(Ordering::Acquire)
+            || self.described() != self.cut().blocks()
     }
 
     /// Blocks that the log describes: those behind are dirty or zeros.
@@ -179,6 +201,10 @@ impl Object {
         let gone = if cut.blocks() < self.described() { self.truncate(cut.blocks()) } else { Vec::new() };
         self.set_bytes(bytes);
         self.logged.store(bytes, Ordering::Release);
+        // Who commits holds it, and has raised it.
+        if let Some(mut writing) = self.writing.try_lock() {
+            writing.used = writing.used.max(bytes);
+        }
         self.described.store(cut.blocks(), Ordering::Release);
         self.recount(&self.blocks.read(), cut);
         gone
@@ -187,7 +213,7 @@ impl Object {
     /// Takes in a block that the log describes, `Corrupt` where it cannot be one of this
     /// object's; the payload that it replaces. `places` is how many blocks may still be
     /// given memory.
-    pub(super) fn set(&self, index: u32, block: Block, places: &mut u64) -> Result<Option<Stored>> {
+    pub(super) fn set(&self, index: u32, block: Block, places: &mut u64) -> Result<Option<Block>> {
         let (cut, stored, id) = (self.cut(), block.stored, self.entry.id);
         let expected = self.payload_len(index, stored.tier)?;
         if stored.len as usize != expected || !lies_in_a_file(stored.offset, u64::from(stored.len)) {
@@ -200,11 +226,12 @@ impl Object {
             return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
         }
         let mut blocks = self.blocks.write();
-        let before = blocks.get(index, cut).map(|block| block.stored);
+        let before = blocks.get(index, cut);
+        self.checked.clear(index);
         let was_dense = matches!(*blocks, Blocks::Dense(_));
         blocks.set(index, block, cut, places)?;
         if was_dense {
-            let before_len = before.map_or(0, |stored| stored.len);
+            let before_len = before.map_or(0, |block| block.stored.len);
             let change = u64::from(block.stored.len).wrapping_sub(u64::from(before_len));
             self.stored.fetch_add(change, Ordering::Relaxed);
         } else {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
+use crate::store::chain::DELTA_FILE;
 use crate::store::collection::{Access, Touched};
 use crate::store::disk::{File, Open};
 use crate::store::object::Freed;
@@ -12,14 +13,18 @@ use crate::store::slots::SLOT_ALIGN;
 impl Collection {
     /// The tier file of a tier's payloads.
     pub fn tier_file(&self, tier: Tier) -> Result<Arc<dyn File>> {
-        let number = tier.byte();
+        self.payload_file(tier.byte())
+    }
+
+    /// A file that payloads are put in, by its number: a tier's or that of deltas.
+    pub(super) fn payload_file(&self, number: u8) -> Result<Arc<dyn File>> {
         let Some(cell) = self.tiers.get(usize::from(number)) else {
             return Err(Error::invalid(format!("tier {number}")));
         };
         if let Some(file) = cell.get() {
             return Ok(file.clone());
         }
-        let path = self.tier_path(number);
+        let path = self.payload_path(number);
         let how = if self.access == Access::Write { Open::Write } else { Open::Read };
         let file = self.disk.open(&path, how).map_err(|error| Error::io(format!("opening {path}"), error))?;
         Ok(cell.get_or_init(|| file).clone())
@@ -28,6 +33,14 @@ impl Collection {
     /// The path of a tier file in the store.
     pub fn tier_path(&self, number: u8) -> String {
         format!("{}/tier{number}.dat", self.path())
+    }
+
+    /// The path of a file that payloads are put in.
+    pub(super) fn payload_path(&self, number: u8) -> String {
+        match number {
+            DELTA_FILE => format!("{}/delta.dat", self.path()),
+            _ => self.tier_path(number),
+        }
     }
 
     /// The path of a data file in the store.
@@ -61,7 +74,7 @@ impl Collection {
             let state = self.state.read();
             let kept = writer.freed.iter().filter_map(|(_, freed)| match freed {
                 Freed::Object(object) => Some(object),
-                Freed::Payload(_) => None,
+                _ => None,
             });
             let objects = state.objects().chain(kept);
             let last = objects.filter_map(|object| object.home()).map(|home| home.file).max();
@@ -126,7 +139,7 @@ impl Collection {
         if let Some(file) = cell.get() {
             return Ok(file.clone());
         }
-        let path = self.tier_path(number);
+        let path = self.payload_path(number);
         let file = match self.disk.open(&path, Open::Write) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && may_be_missing => {
                 self.disk.open(&path, Open::Create)

@@ -108,7 +108,23 @@ impl OpenObject {
             let payload = sized(payload, block.stored.len as usize);
             self.fetch(&block.stored, 0, payload)?;
             self.verify(index, &block.stored, payload)?;
-            Ok(block)
+            Ok::<(), Error>(())
+        })?;
+        if self.object.chain(index, block.epoch).is_some() {
+            let mut elements = vec![0; cut.len(index)];
+            self.apply_chain(index, &block, &mut elements)?;
+        }
+        Ok(block)
+    }
+
+    /// What an encoded block decodes to, without what was written to it.
+    pub(super) fn read_base(&self, index: u32, block: &Block, out: &mut [u8]) -> Result<()> {
+        let _reading = self.collection.reading.read();
+        SCRATCH.with_borrow_mut(|(payload, _)| {
+            let payload = sized(payload, block.stored.len as usize);
+            self.fetch(&block.stored, 0, payload)?;
+            self.verify(index, &block.stored, payload)?;
+            self.decode(index, &block.stored, payload, out)
         })
     }
 
@@ -206,7 +222,8 @@ impl OpenObject {
         let (Some(Some(head)), Some(Some(tail))) = (blocks.first(), blocks.last()) else { return Ok(()) };
         SCRATCH.with_borrow_mut(|(payloads, part)| {
             let inside = overlap(cut.start(first), cut.len(first), at, end);
-            if blocks.len() == 1 && inside.len() < cut.len(first) && self.is_checked(first) {
+            let is_bare = self.object.chain(first, head.epoch).is_none();
+            if blocks.len() == 1 && inside.len() < cut.len(first) && self.is_checked(first) && is_bare {
                 return self.read_groups(first, &head.stored, inside, payloads, part, out);
             }
             let fetched = tail.stored.offset + u64::from(tail.stored.len) - head.stored.offset;
@@ -222,9 +239,11 @@ impl OpenObject {
                 let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
                 if inside.len() == cut.len(index) {
                     self.decode(index, &block.stored, payload, target)?;
+                    self.apply_chain(index, block, target)?;
                 } else {
                     let whole = sized(part, cut.len(index));
                     self.decode(index, &block.stored, payload, whole)?;
+                    self.apply_chain(index, block, whole)?;
                     target.copy_from_slice(whole.get(inside).unwrap_or_default());
                 }
             }

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use crate::format::record::{Record, Stored};
+use crate::format::record::Record;
 use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::blocks::Blocks;
+use crate::store::chain::{place_of, place_of_stored};
 use crate::store::collection::Touched;
 use crate::store::object::{Freed, Object};
 use crate::store::slots::Slots;
@@ -18,12 +19,14 @@ impl Collection {
         let state = self.state.read();
         let kept = freed.iter().filter_map(|(_, freed)| match freed {
             Freed::Object(object) => Some(object),
-            Freed::Payload(_) => None,
+            _ => None,
         });
         let payloads = state.objects().chain(kept).flat_map(|object| payloads(object));
-        let single = freed.iter().filter_map(|(_, freed)| match freed {
-            Freed::Payload(stored) if !stored.in_data && stored.len > 0 => Some(place(stored)),
-            _ => None,
+        let single = freed.iter().flat_map(|(_, freed)| match freed {
+            Freed::Payload(stored) if !stored.in_data && stored.len > 0 => vec![place_of_stored(stored)],
+            Freed::Links(links) => links.iter().map(place_of).collect(),
+            Freed::Chain { links, .. } => links.iter().map(place_of).collect(),
+            _ => Vec::new(),
         });
         let used = payloads.chain(single).filter(|(tier, _, _)| *tier == number);
         Slots::around(used.map(|(_, offset, len)| (offset, len)))
@@ -84,8 +87,12 @@ impl Collection {
         let homes: HashSet<u64> =
             self.state.read().objects().filter_map(|object| object.home()).map(|home| home.file).collect();
         let directory = format!("{}/data", self.path());
-        let listed = self.disk.list(&directory);
-        for file in listed.map_err(|error| Error::io(format!("listing {directory}"), error))? {
+        let listed = match self.disk.list(&directory) {
+            // What a removal that was cut off has left.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            listed => listed.map_err(|error| Error::io(format!("listing {directory}"), error))?,
+        };
+        for file in listed {
             let id = u64::from_str_radix(&file.name, 16).ok().filter(|_| file.name.len() == 16);
             if id.is_some_and(|id| !homes.contains(&id)) {
                 let path = format!("{directory}/{}", file.name);
@@ -118,9 +125,6 @@ fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
     }
     let stored = blocks.described(object.cut()).map(|(_, block)| block.stored);
     let kept = stored.filter(|stored| !stored.in_data && stored.len > 0);
-    kept.map(|stored| place(&stored)).collect()
-}
-
-fn place(stored: &Stored) -> (u8, u64, u64) {
-    (stored.tier.byte(), stored.offset, u64::from(stored.len))
+    let links = object.links();
+    kept.map(|stored| place_of_stored(&stored)).chain(links.iter().map(place_of)).collect()
 }

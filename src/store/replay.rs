@@ -105,7 +105,7 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
                     }
                     apply(&mut out, held.drain(..), &mut places)?;
                     // Nobody reads yet: what was deleted is gone.
-                    out.state.freed.clear();
+                    out.state.forget_freed();
                     checksums.clear();
                     let durable = durable_before(batch, unsynced);
                     while let Some((_, sequence)) = unsure.pop_front_if(|(batch, _)| *batch <= durable) {

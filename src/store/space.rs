@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
+use crate::store::chain::{place_of, place_of_stored};
 use crate::store::collection::Writer;
 use crate::store::object::{Freed, Object};
 use crate::store::slots::SLOT_ALIGN;
@@ -20,7 +21,11 @@ const PAGE_BYTES: u64 = 4096;
 impl Collection {
     /// A free slot of a tier file.
     pub(super) fn take_slot(&self, tier: Tier, len: u64) -> Result<u64> {
-        let number = tier.byte();
+        self.take_slot_of(tier.byte(), len)
+    }
+
+    /// A free slot of a file that payloads are put in.
+    pub(super) fn take_slot_of(&self, number: u8, len: u64) -> Result<u64> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         self.reclaim(writer);
@@ -78,7 +83,7 @@ impl Collection {
         let is_free = |(batch, freed): &mut (u64, Freed)| {
             *batch <= durable
                 && match freed {
-                    Freed::Payload(_) => true,
+                    Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
                     // An open file keeps what it opened.
                     Freed::Object(object) => Arc::strong_count(object) == 1,
                 }
@@ -89,10 +94,20 @@ impl Collection {
         for (_, freed) in free {
             match freed {
                 Freed::Payload(stored) => self.give_back(writer, &stored),
+                Freed::Links(links) => {
+                    links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)))
+                }
+                Freed::Chain { object, index, epoch, links } => {
+                    object.forget_chain(index, epoch);
+                    links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)));
+                }
                 Freed::Object(object) => {
                     let cut = object.cut();
                     for (_, block) in object.blocks.read().described(cut) {
                         self.give_back(writer, &block.stored);
+                    }
+                    for link in object.links() {
+                        self.give_slot_back(writer, place_of(&link));
                     }
                     for written in object.dirty.read().values() {
                         let len = object.entry.block_bytes;
@@ -122,18 +137,22 @@ impl Collection {
         if stored.in_data || stored.len == 0 {
             return;
         }
-        let number = stored.tier.byte();
+        self.give_slot_back(writer, place_of_stored(stored));
+    }
+
+    /// Makes a slot free: the file's number, offset and bytes.
+    fn give_slot_back(&self, writer: &mut Writer, (number, offset, len): (u8, u64, u64)) {
         // Where the free space was never asked for, it will be found around what is used.
         let Some(Some(slots)) = writer.slots.get_mut(usize::from(number)) else { return };
-        let free = slots.give(stored.offset, u64::from(stored.len));
-        let from = free.start.next_multiple_of(PAGE_BYTES).max(stored.offset / PAGE_BYTES * PAGE_BYTES);
-        let end = stored.offset + u64::from(stored.len);
+        let free = slots.give(offset, len);
+        let from = free.start.next_multiple_of(PAGE_BYTES).max(offset / PAGE_BYTES * PAGE_BYTES);
+        let end = offset + len;
         let until = (free.end / PAGE_BYTES * PAGE_BYTES).min(end.next_multiple_of(PAGE_BYTES));
         if let Some(Some(file)) = self.tiers.get(usize::from(number)).map(|cell| cell.get())
             && from < until
             && let Err(error) = file.punch(from, until - from)
         {
-            log::warn!("giving back space of {}: {error}", self.tier_path(number));
+            log::warn!("giving back space of {}: {error}", self.payload_path(number));
         }
     }
 }

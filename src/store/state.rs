@@ -7,6 +7,7 @@ use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
 use crate::format::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::blocks::{Block, Run};
+use crate::store::chain::link_of;
 use crate::store::directory::Directory;
 use crate::store::object::{Freed, Object};
 
@@ -104,6 +105,11 @@ impl State {
         self.settings.get(&node)?.get(key).map(String::as_str)
     }
 
+    /// All settings of a node's own.
+    pub fn settings_of(&self, node: EntryId) -> impl Iterator<Item = (&str, &str)> {
+        self.settings.get(&node).into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
     /// A node's setting, or that of the nearest directory above it that has one.
     pub fn inherited(&self, node: EntryId, key: &str) -> Option<&str> {
         let mut at = node;
@@ -154,10 +160,20 @@ impl State {
         self.last_entry
     }
 
+    /// Forgets what was freed: nobody reads while a log is replayed.
+    pub(super) fn forget_freed(&mut self) {
+        for freed in self.freed.drain(..) {
+            if let Freed::Chain { object, index, epoch, .. } = freed {
+                object.forget_chain(index, epoch);
+            }
+        }
+    }
+
     /// Takes in an entry of the catalog.
     pub fn apply_entry(&mut self, entry: Entry) -> Result<()> {
         match entry {
-            Entry::Collection { number, created_at } => {
+            Entry::Collection { number, created_at, last_entry } => {
+                self.last_entry = self.last_entry.max(last_entry);
                 self.number = number;
                 self.created_at = created_at;
             }
@@ -241,8 +257,13 @@ impl State {
             Record::Create { object, block, stored, created_at: since, .. }
             | Record::Migrate { object, block, stored, migrated_at: since, .. } => {
                 let found = Block { epoch: sequence, stored, since: since as u32 };
-                let replaced = self.known(object)?.set(block, found, places)?;
-                self.freed.extend(replaced.map(Freed::Payload));
+                let object = self.known(object)?.clone();
+                if let Some(before) = object.set(block, found, places)? {
+                    self.freed.push(Freed::Payload(before.stored));
+                    let (index, epoch) = (block, before.epoch);
+                    let ended = object.end_chain(index, epoch);
+                    self.freed.extend(ended.map(|links| Freed::Chain { object, index, epoch, links }));
+                }
                 Ok(())
             }
             Record::CreateRun { object, block, stored, created_at, .. } => {
@@ -262,8 +283,15 @@ impl State {
                 }
                 Ok(())
             }
-            Record::Delta { .. } | Record::Factor { .. } => {
-                Err(Error::unsupported("a delta or a factor, which this version does not read yet"))
+            Record::Delta { .. } => {
+                let unknown = || Error::unsupported("a delta of a kind that this program does not know");
+                let (object, index, base_epoch, chain_len, link) = link_of(record).ok_or_else(unknown)?;
+                let replaced = self.known(object)?.link(index, base_epoch, link, chain_len)?;
+                self.freed.push(Freed::Links(replaced));
+                Ok(())
+            }
+            Record::Factor { .. } => {
+                Err(Error::unsupported("a factor, which this version does not read yet"))
             }
             Record::Catalog { .. } | Record::Commit { .. } | Record::Header { .. } => Ok(()),
         }

@@ -9,6 +9,7 @@ use crate::format::catalog::{Entry, Home};
 use crate::format::record::{Described, Record, Stored};
 use crate::model::{Error, Result, Shape, Tier};
 use crate::store::blocks::Cut;
+use crate::store::chain::{DELTA_FILE, Patch};
 use crate::store::collection::{Touched, now_seconds};
 use crate::store::disk::File;
 use crate::store::log::Batch;
@@ -22,6 +23,10 @@ pub struct Written<'a> {
     open: &'a OpenObject,
     writing: MutexGuard<'a, Writing>,
     blocks: Vec<(u32, Stored)>,
+    /// What lies on encoded blocks instead of replacing them, and the slots that are not
+    /// needed then.
+    patches: Vec<Record>,
+    unneeded: Vec<Stored>,
     bytes: u64,
 }
 
@@ -225,14 +230,27 @@ impl OpenObject {
         let dirty: Vec<(u32, Stored)> =
             self.object.dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
         let mut blocks = Vec::with_capacity(dirty.len());
+        let (mut patches, mut unneeded) = (Vec::new(), Vec::new());
         let mut block = Vec::new();
         for (index, stored) in dirty {
             let len = cut.len(index);
             block.resize(len, 0);
             self.read(cut.start(index), &mut block)?;
-            blocks.push((index, Stored { checksum: crc32c::crc32c(&block), len: len as u32, ..stored }));
+            match self.patch(index, &block)? {
+                Patch::Link(record) => {
+                    patches.push(record);
+                    unneeded.push(Stored { len: cut.block_bytes, ..stored });
+                }
+                Patch::Same => unneeded.push(Stored { len: cut.block_bytes, ..stored }),
+                Patch::None => {
+                    blocks.push((
+                        index,
+                        Stored { checksum: crc32c::crc32c(&block), len: len as u32, ..stored },
+                    ));
+                }
+            }
         }
-        Ok(Written { open: self, writing, blocks, bytes: cut.bytes })
+        Ok(Written { open: self, writing, blocks, patches, unneeded, bytes: cut.bytes })
     }
 
     /// The data file and the place in it where all of the object lies, if it lies in one.
@@ -269,6 +287,11 @@ impl OpenObject {
 impl Written<'_> {
     /// The files that were written.
     pub fn touch(&self, touched: &mut Touched) {
+        if !self.patches.is_empty()
+            && let Ok(file) = self.open.collection.payload_file(DELTA_FILE)
+        {
+            touched.file(&file);
+        }
         for (_, stored) in &self.blocks {
             match (self.open.data(), stored.in_data) {
                 (Some(home), true) => touched.file(home),
@@ -287,6 +310,9 @@ impl Written<'_> {
         let entry = crate::format::catalog::ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
         batch.entry(Entry::Object(entry.clone()));
         add_blocks(batch, &entry, &self.blocks);
+        for patch in &self.patches {
+            batch.record(patch.clone());
+        }
     }
 
     /// A batch says it now.
@@ -294,6 +320,7 @@ impl Written<'_> {
         self.open.object.dirty.write().clear();
         self.writing.edge = None;
         let mut dropped = std::mem::take(&mut self.writing.dropped);
+        dropped.append(&mut self.unneeded);
         // A slot had room for a whole block; what a short one left of it is free.
         let block_bytes = self.open.object.entry.block_bytes;
         for (_, stored) in self.blocks.iter().filter(|(_, stored)| !stored.in_data) {

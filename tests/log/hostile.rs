@@ -164,7 +164,10 @@ fn exact(offset: u64, len: u32) -> Stored {
 }
 
 fn root() -> Vec<Said> {
-    vec![Said::Entry(Entry::Collection { number: 1, created_at: 0 }), Said::Entry(node(1, What::Directory))]
+    vec![
+        Said::Entry(Entry::Collection { number: 1, created_at: 0, last_entry: 0 }),
+        Said::Entry(node(1, What::Directory)),
+    ]
 }
 
 #[test]

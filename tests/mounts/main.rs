@@ -5,11 +5,13 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod compaction;
 mod crash;
 mod hostile;
 mod large;
 mod lifecycle;
 mod mount;
+mod patches;
 mod ranges;
 mod real_model;
 mod refusals;

@@ -6,7 +6,7 @@
 //!
 //! | kind | payload of version 1 |
 //! |---|---|
-//! | 1 Collection | number u32, created_at u64 (s) |
+//! | 1 Collection | number u32, created_at u64 (s), last_entry u64 |
 //! | 2 Object | object_id u128, tensor_id u128 at creation, seed_id u128, creation u64, dtype u8, bytes u64, block_bytes u32, home: optional (data file u64, offset u64) |
 //! | 3 Node | node u64, mode u32, uid u32, gid u32, mtime i64 (ns), ctime i64 (ns), created_at u64 (s), what u8, then by what: 0 directory: nothing; 1 symlink: target text; 2 file: see below |
 //! | 4 Node removed | node u64 |
@@ -42,6 +42,8 @@ pub enum Entry {
         number: u32,
         /// When it was made, in seconds since 1970.
         created_at: u64,
+        /// The highest number that a node or a name has had.
+        last_entry: u64,
     },
     /// Something that blocks are keyed by.
     Object(ObjectEntry),

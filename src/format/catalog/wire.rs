@@ -30,8 +30,8 @@ impl Entry {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::new();
         match self {
-            Entry::Collection { number, created_at } => {
-                out.u32(*number).u64(*created_at);
+            Entry::Collection { number, created_at, last_entry } => {
+                out.u32(*number).u64(*created_at).u64(*last_entry);
             }
             Entry::Object(object) => write_object(&mut out, object),
             Entry::Node(node) => write_node(&mut out, node),
@@ -65,7 +65,9 @@ impl Entry {
         }
         let mut bytes = Reader::new(payload);
         let entry = match kind {
-            1 => Entry::Collection { number: bytes.u32()?, created_at: bytes.u64()? },
+            1 => {
+                Entry::Collection { number: bytes.u32()?, created_at: bytes.u64()?, last_entry: bytes.u64()? }
+            }
             2 => Entry::Object(read_object(&mut bytes)?),
             3 => Entry::Node(Box::new(read_node(&mut bytes)?)),
             4 => Entry::NodeRemoved(EntryId(bytes.u64()?)),

@@ -1,0 +1,240 @@
+//! Chains: what was written to encoded blocks, as deltas that lie on them.
+//!
+//! Invariants:
+//! 1. A chain belongs to one epoch of its block: a block that is written anew has none.
+//! 2. A block with a chain is never shown without it.
+//! 3. A chain has at most [`LINKS_MAX`] links. A record with chain length 1 where there
+//!    is a chain begins it anew: the links before are merged into it.
+
+use std::sync::Arc;
+
+use crate::codec;
+use crate::format::delta::{Changes, Delta, DeltaKind};
+use crate::format::record::{Record, Stored};
+use crate::model::{Dtype, Error, ObjectId, Result};
+use crate::store::Collection;
+use crate::store::blocks::Block;
+use crate::store::object::Object;
+use crate::store::read::OpenObject;
+
+/// A chain has at most so many links.
+pub const LINKS_MAX: usize = 8;
+/// The number of `delta.dat` among the files of payloads.
+pub(super) const DELTA_FILE: u8 = 4;
+/// A block of which more than one element in so many changed is written anew.
+const CHANGED_SHARE: usize = 10;
+
+/// A delta on a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// Byte offset of its record in `delta.dat`.
+    pub offset: u64,
+    /// Bytes of the record.
+    pub len: u32,
+    /// CRC32C of the record.
+    pub checksum: u32,
+    /// How it changes elements.
+    pub kind: DeltaKind,
+}
+
+impl Object {
+    /// The deltas on a block of this epoch, in order.
+    pub fn chain(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
+        self.chains.read().get(&(index, epoch)).cloned()
+    }
+
+    /// The links on a block of this epoch, and the bytes of their records.
+    pub fn chain_size(&self, index: u32, epoch: u64) -> (usize, u64) {
+        let chains = self.chains.read();
+        let links = chains.get(&(index, epoch)).map(AsRef::as_ref).unwrap_or_default();
+        (links.len(), links.iter().map(|link| u64::from(link.len)).sum())
+    }
+
+    /// Takes in a delta that the log describes; the links that it replaces.
+    pub(super) fn link(&self, index: u32, base_epoch: u64, link: Link, chain_len: u16) -> Result<Vec<Link>> {
+        let block = self.blocks.read().get(index, self.cut());
+        let is_base =
+            block.is_some_and(|block| block.epoch == base_epoch && block.stored.tier.code_bits().is_some());
+        if !is_base {
+            let id = self.entry.id;
+            return Err(Error::corrupt(format!(
+                "a delta on block {index} of object {id}, which is no base for it"
+            )));
+        }
+        let mut chains = self.chains.write();
+        let before = chains.get(&(index, base_epoch)).cloned().unwrap_or_default();
+        let place = usize::from(chain_len);
+        if place == 0 || place > LINKS_MAX || (place != 1 && place != before.len() + 1) {
+            let id = self.entry.id;
+            return Err(Error::corrupt(format!(
+                "link {place} on block {index} of object {id}, which has {}",
+                before.len()
+            )));
+        }
+        let replaced = if place == 1 { before.to_vec() } else { Vec::new() };
+        let kept = if place == 1 { &[] } else { &*before };
+        chains.insert((index, base_epoch), kept.iter().copied().chain([link]).collect());
+        let gone: u64 = replaced.iter().map(|link| u64::from(link.len)).sum();
+        self.add_stored(u64::from(link.len).wrapping_sub(gone));
+        Ok(replaced)
+    }
+
+    /// The chain of a block that is written anew: it is not counted any more, and stays
+    /// until [`forget_chain`](Self::forget_chain) for those who are reading the old block.
+    pub(super) fn end_chain(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
+        let links = self.chain(index, epoch)?;
+        let bytes: u64 = links.iter().map(|link| u64::from(link.len)).sum();
+        self.add_stored(0_u64.wrapping_sub(bytes));
+        Some(links)
+    }
+
+    /// Nobody reads the old block any more.
+    pub(super) fn forget_chain(&self, index: u32, epoch: u64) {
+        self.chains.write().remove(&(index, epoch));
+    }
+
+    /// All links.
+    pub(super) fn links(&self) -> Vec<Link> {
+        self.chains.read().values().flat_map(|links| links.iter().copied()).collect()
+    }
+}
+
+impl OpenObject {
+    /// Applies the chain of a block, if it has one, to what it decodes to.
+    pub(super) fn apply_chain(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
+        let Some(links) = self.object.chain(index, block.epoch) else { return Ok(()) };
+        let mut record = Vec::new();
+        for link in links.iter() {
+            let place = || {
+                let path = self.collection.payload_path(DELTA_FILE);
+                format!("{path} at byte {}, block {index} of object {}", link.offset, self.object.entry.id)
+            };
+            record.resize(link.len as usize, 0);
+            let file = self
+                .collection
+                .payload_file(DELTA_FILE)
+                .map_err(|error| Error::corrupt(error.to_string()))?;
+            file.read_exact_at(&mut record, link.offset).map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => Error::corrupt(format!("{}: {error}", place())),
+                _ => Error::io(place(), error),
+            })?;
+            let found = crc32c::crc32c(&record);
+            if found != link.checksum {
+                return Err(Error::corrupt(format!(
+                    "{}: delta crc {found:#010x} but the log says {:#010x}; run tierfs fsck",
+                    place(),
+                    link.checksum
+                )));
+            }
+            let dtype = self.object.entry.dtype;
+            let count = elements.len() as u64 / dtype.bytes();
+            let delta = Delta::parse(&record, link.kind, dtype, count).map_err(|error| error.at(place()))?;
+            if (delta.object, delta.block, delta.base_epoch) != (self.object.entry.id, index, block.epoch) {
+                return Err(Error::corrupt(format!("{}: the delta is of another block", place())));
+            }
+            delta.apply(dtype, elements).map_err(|error| error.at(place()))?;
+        }
+        Ok(())
+    }
+
+    /// What was written to an encoded block, as a patch on it, where that is smaller than
+    /// half of the exact block and few elements changed.
+    pub(super) fn patch(&self, index: u32, new: &[u8]) -> Result<Patch> {
+        let object = &self.object;
+        let cut = object.cut();
+        let block = object.blocks.read().get(index, cut).filter(|_| index < object.described());
+        let width = object.entry.dtype.bytes() as usize;
+        let is_base = |block: &Block| {
+            let payload_len = codec::payload_len(block.stored.tier, new.len() / width);
+            payload_len == Some(block.stored.len as usize)
+        };
+        let Some(block) = block.filter(is_base) else { return Ok(Patch::None) };
+        let mut base = vec![0; new.len()];
+        self.read_base(index, &block, &mut base)?;
+        let links = object.chain(index, block.epoch).map_or(0, |links| links.len());
+        let chain_len = if links < LINKS_MAX { links + 1 } else { 1 };
+        if chain_len > 1 {
+            self.apply_chain(index, &block, &mut base)?;
+        }
+        let Some(changes) = changes(object.entry.dtype, &base, new) else { return Ok(Patch::None) };
+        if changes.is_empty() && chain_len == links + 1 {
+            return Ok(Patch::Same);
+        }
+        let delta = Delta { object: object.entry.id, block: index, base_epoch: block.epoch, changes };
+        let record = delta.write(object.entry.dtype)?;
+        if record.len() * 2 >= new.len() {
+            return Ok(Patch::None);
+        }
+        let offset = self.collection.write_delta(&record)?;
+        Ok(Patch::Link(Record::Delta {
+            object: object.entry.id,
+            block: index,
+            base_epoch: block.epoch,
+            offset,
+            len: record.len() as u32,
+            chain_len: chain_len as u16,
+            nnz: delta.changes.len() as u32,
+            checksum: crc32c::crc32c(&record),
+            kind: DeltaKind::Patch.byte(),
+        }))
+    }
+}
+
+/// What becomes of a write to a block.
+pub(super) enum Patch {
+    /// A link on the block that the log has.
+    Link(Record),
+    /// Nothing: the block reads as it did.
+    Same,
+    /// The block is written anew.
+    None,
+}
+
+/// The elements that differ bitwise, unless they are more than one in ten. None at all is
+/// a patch without changes.
+fn changes(dtype: Dtype, base: &[u8], new: &[u8]) -> Option<Changes> {
+    let width = dtype.bytes() as usize;
+    let most = new.len() / width / CHANGED_SHARE;
+    let (mut indices, mut elements) = (Vec::new(), Vec::new());
+    for (place, (before, after)) in base.chunks_exact(width).zip(new.chunks_exact(width)).enumerate() {
+        if before != after {
+            if indices.len() == most {
+                return None;
+            }
+            indices.push(u16::try_from(place).ok()?);
+            elements.extend_from_slice(after);
+        }
+    }
+    Some(Changes::Patch { indices, elements })
+}
+
+impl Collection {
+    /// Writes a delta's record to a free slot; its offset.
+    fn write_delta(&self, record: &[u8]) -> Result<u64> {
+        let offset = self.take_slot_of(DELTA_FILE, record.len() as u64)?;
+        let file = self.payload_file(DELTA_FILE)?;
+        file.write_at(record, offset)
+            .map_err(|error| Error::io(format!("writing {}", self.payload_path(DELTA_FILE)), error))?;
+        Ok(offset)
+    }
+}
+
+/// The link of a Delta record; `None` for other records and unknown kinds.
+pub(super) fn link_of(record: &Record) -> Option<(ObjectId, u32, u64, u16, Link)> {
+    let Record::Delta { object, block, base_epoch, offset, len, chain_len, checksum, kind, .. } = *record
+    else {
+        return None;
+    };
+    let kind = DeltaKind::from_byte(kind)?;
+    Some((object, block, base_epoch, chain_len, Link { offset, len, checksum, kind }))
+}
+
+/// A link as a payload: where its bytes lie.
+pub(super) fn place_of(link: &Link) -> (u8, u64, u64) {
+    (DELTA_FILE, link.offset, u64::from(link.len))
+}
+
+/// A payload in a tier file: where its bytes lie.
+pub(super) fn place_of_stored(stored: &Stored) -> (u8, u64, u64) {
+    (stored.tier.byte(), stored.offset, u64::from(stored.len))
+}

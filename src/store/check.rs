@@ -1,0 +1,111 @@
+//! Whether a batch makes sense before it is in the log: afterwards it would be damage.
+
+use std::collections::HashMap;
+
+use crate::format::catalog::{Entry, What};
+use crate::format::record::Record;
+use crate::model::{EntryId, Error, ObjectId, Result};
+use crate::store::blocks::Cut;
+use crate::store::log::Batch;
+use crate::store::state::State;
+
+/// What a batch has changed so far.
+struct Planned<'a> {
+    state: &'a State,
+    /// Objects that it makes, resizes, or deletes (`None`).
+    objects: HashMap<ObjectId, Option<Cut>>,
+    /// Nodes that it makes or removes: whether they are directories.
+    nodes: HashMap<EntryId, Option<bool>>,
+}
+
+/// `Invalid` where a record of the batch is about something that is not there, or does
+/// not fit it.
+pub(super) fn check(batch: &Batch, state: &State) -> Result<()> {
+    let mut planned = Planned { state, objects: HashMap::new(), nodes: HashMap::new() };
+    for added in batch.records() {
+        match &added.entry {
+            Some(entry) => planned.entry(entry)?,
+            None => planned.record(&added.record)?,
+        }
+    }
+    Ok(())
+}
+
+impl Planned<'_> {
+    fn entry(&mut self, entry: &Entry) -> Result<()> {
+        match entry {
+            Entry::Object(object) => {
+                let cut = Cut { bytes: object.bytes, block_bytes: object.block_bytes };
+                self.objects.insert(object.id, Some(cut));
+            }
+            Entry::Node(node) => {
+                if let What::File(file) = &node.what {
+                    let mut bytes = 0;
+                    for object in &file.objects {
+                        bytes += self.object(*object)?.bytes;
+                    }
+                    let tensor = file.tensor.as_ref();
+                    if tensor
+                        .is_some_and(|tensor| tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes))
+                    {
+                        return Err(Error::invalid(format!("a tensor of another size than {bytes} bytes")));
+                    }
+                }
+                self.nodes.insert(node.id, Some(node.what == What::Directory));
+            }
+            Entry::NodeRemoved(id) => {
+                self.nodes.insert(*id, None);
+            }
+            Entry::Name { parent, node, .. } => {
+                self.directory(*parent)?;
+                if self.is_directory(*node).is_none() {
+                    return Err(Error::invalid(format!("a name for node {}, which is not there", node.0)));
+                }
+            }
+            Entry::NameRemoved { parent, .. } => self.directory(*parent)?,
+            Entry::Collection { .. } | Entry::Setting { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record) -> Result<()> {
+        let (object, end) = match record {
+            Record::Delete { object } => {
+                self.objects.insert(*object, None);
+                return Ok(());
+            }
+            Record::Create { object, block, .. }
+            | Record::Migrate { object, block, .. }
+            | Record::Delta { object, block, .. } => (*object, u64::from(*block) + 1),
+            Record::CreateRun { object, block, stored, .. } => {
+                (*object, u64::from(*block) + u64::from(stored.len))
+            }
+            _ => return Ok(()),
+        };
+        let blocks = self.object(object)?.blocks();
+        if end > u64::from(blocks) {
+            return Err(Error::invalid(format!("block {} of object {object}, which has {blocks}", end - 1)));
+        }
+        Ok(())
+    }
+
+    fn object(&self, id: ObjectId) -> Result<Cut> {
+        let planned = self.objects.get(&id).copied();
+        // What is written since is not what the log says.
+        let logged = || self.state.object(id).map(|object| object.logged_cut());
+        let found = planned.unwrap_or_else(logged);
+        found.ok_or_else(|| Error::invalid(format!("object {id}, which is not there")))
+    }
+
+    fn is_directory(&self, id: EntryId) -> Option<bool> {
+        let known = || self.state.node(id).map(|node| node.entry.what == What::Directory);
+        self.nodes.get(&id).copied().unwrap_or_else(known)
+    }
+
+    fn directory(&self, id: EntryId) -> Result<()> {
+        match self.is_directory(id) {
+            Some(true) => Ok(()),
+            _ => Err(Error::invalid(format!("a name in node {}, which is no directory", id.0))),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The log, written anew: what the collection holds now, without how it came to it.
+//!
+//! The new log is a file of its own until it is whole and durable; then it takes the old
+//! one's name, in one step. Blocks keep their epochs, which deltas name: records stand in
+//! the order of their sequence numbers, an object's entry under the number that created
+//! it, names last.
+
+use crate::format::catalog::{Entry, ObjectEntry};
+use crate::format::record::{Described, Record, Stored};
+use crate::format::slot::SLOT_BYTES;
+use crate::model::{Error, Result, Shape, Tier};
+use crate::store::Collection;
+use crate::store::blocks::Blocks;
+use crate::store::collection::Writer;
+use crate::store::disk::Open;
+use crate::store::log::{Batch, Log};
+use crate::store::object::Object;
+use crate::store::state::{ROOT, State};
+
+/// A log of fewer bytes is not written anew.
+const LOG_BYTES_MIN: u64 = 4 << 20;
+/// A log is written anew when it has so many times the bytes that it had after the last
+/// time.
+const GROWTH: u64 = 4;
+/// About the most slots of a batch.
+const BATCH_SLOTS_MAX: u64 = 32 << 10;
+
+/// When the log is written anew next.
+pub(super) fn due(state: &State) -> u64 {
+    let blocks: u64 = state.objects().map(|object| slots_of(object)).sum();
+    let entries = state.nodes().count() as u64 * 8;
+    (GROWTH * (blocks + entries) * SLOT_BYTES as u64).max(LOG_BYTES_MIN)
+}
+
+/// About how many slots describe an object.
+fn slots_of(object: &Object) -> u64 {
+    match &*object.blocks.read() {
+        Blocks::Unknown => 3,
+        Blocks::Run(run) => 4 + run.checksums.len() as u64 * 4 / SLOT_BYTES as u64,
+        Blocks::Dense(blocks) => 3 + blocks.len() as u64,
+    }
+}
+
+impl Collection {
+    /// Writes the log anew if it has grown enough. All that was recorded is durable.
+    pub(super) fn compact_if_due(&self, writer: &mut Writer) -> Result<()> {
+        if writer.log.bytes() < writer.compact_at {
+            return Ok(());
+        }
+        self.compact(writer)
+    }
+
+    /// Writes the log anew now.
+    pub fn compact_log(&self) -> Result<()> {
+        self.sync()?;
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        writer.log.sync()?;
+        self.compact(writer)
+    }
+
+    fn compact(&self, writer: &mut Writer) -> Result<()> {
+        let (path, draft) = (format!("{}/meta.log", self.path()), format!("{}/meta.log.new", self.path()));
+        let failed = |error| Error::io(format!("writing {draft}"), error);
+        match self.disk.remove_file(&draft) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let file = self.disk.open(&draft, Open::Create).map_err(failed)?;
+        let mut log = Log::create(file, self.store, writer.log.generation() + 1)?;
+        let state = self.state.read();
+        for batch in checkpoint(&state, writer.log.next_sequence(), &log) {
+            log.append(&batch)?;
+        }
+        log.continue_from(writer.log.next_sequence());
+        log.sync()?;
+        let switched = self.disk.rename(&draft, &path).and_then(|()| self.disk.sync_directory(&self.path()));
+        // Whether the old or the new one is found after a power cut is not known then.
+        switched.map_err(|error| self.poison(Error::io(format!("renaming {draft}"), error)))?;
+        writer.log = log;
+        writer.compact_at = due(&state).max(writer.log.bytes() * GROWTH);
+        // What was freed is not named by any log now, and all of this is durable.
+        for (batch, _) in &mut writer.freed {
+            *batch = 0;
+        }
+        Ok(())
+    }
+}
+
+/// What the state is, as batches.
+fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Vec<Batch> {
+    let mut objects: Vec<(u64, Said)> = Vec::new();
+    for object in state.objects() {
+        let entry = ObjectEntry { bytes: object.logged_cut().bytes, ..object.entry.clone() };
+        objects.push((entry.creation, Said::Entry(Entry::Object(entry.clone()))));
+        blocks(object, &entry, &mut objects);
+    }
+    // An object's entry was pushed before its blocks, and sorting keeps that.
+    objects.sort_by_key(|(sequence, _)| *sequence);
+    let last = next_sequence.saturating_sub(1);
+    let named = names(state).into_iter().map(|entry| (last, Said::Entry(entry)));
+    let mut batches = Vec::new();
+    let mut batch = log.begin();
+    let mut before = 0;
+    for (sequence, said) in objects.into_iter().chain(named) {
+        if batch.slots() >= BATCH_SLOTS_MAX && sequence > before {
+            batches.push(std::mem::replace(&mut batch, log.begin()));
+        }
+        batch.number_next(sequence);
+        match said {
+            Said::Entry(entry) => batch.entry(entry),
+            Said::Record(record) => batch.record(record),
+            Said::Run(checksums, record) => {
+                batch.run(&checksums, |len, checksum| with_run(record, len, checksum))
+            }
+        }
+        batch.number_next(sequence);
+        before = sequence;
+    }
+    batches.push(batch);
+    batches
+}
+
+/// Something for the log.
+enum Said {
+    Entry(Entry),
+    Record(Record),
+    Run(Vec<u32>, Record),
+}
+
+fn with_run(record: Record, len: u32, checksum: u32) -> Record {
+    match record {
+        Record::CreateRun { object, block, described, stored, created_at } => {
+            let stored = Stored { len, checksum, ..stored };
+            Record::CreateRun { object, block, described, stored, created_at }
+        }
+        other => other,
+    }
+}
+
+fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) {
+    let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
+    let described = Described { dtype: entry.dtype, shape, parent: None, reconstruct: 0 };
+    let cut = object.logged_cut();
+    let blocks = object.blocks.read();
+    if let Blocks::Run(run) = &*blocks {
+        let stored =
+            Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset: run.offset, len: 0, in_data: true };
+        let created_at = u64::from(run.since);
+        let record = Record::CreateRun { object: entry.id, block: 0, described, stored, created_at };
+        if !run.checksums.is_empty() {
+            out.push((run.epoch, Said::Run(run.checksums.clone(), record)));
+        }
+        return;
+    }
+    for (index, block) in blocks.described(cut) {
+        out.push((
+            block.epoch,
+            Said::Record(Record::Create {
+                object: entry.id,
+                block: index,
+                described: described.clone(),
+                stored: block.stored,
+                created_at: u64::from(block.since),
+            }),
+        ));
+        let links = object.chain(index, block.epoch);
+        for (place, link) in links.iter().flat_map(|links| links.iter()).enumerate() {
+            // After its block, before anything that is newer: the order among links is kept.
+            out.push((
+                block.epoch,
+                Said::Record(Record::Delta {
+                    object: entry.id,
+                    block: index,
+                    base_epoch: block.epoch,
+                    offset: link.offset,
+                    len: link.len,
+                    chain_len: place as u16 + 1,
+                    nnz: link.len.saturating_sub(34) / (2 + entry.dtype.bytes() as u32),
+                    checksum: link.checksum,
+                    kind: link.kind.byte(),
+                }),
+            ));
+        }
+    }
+}
+
+/// The nodes, then the names that lead to them, directories before what is in them.
+fn names(state: &State) -> Vec<Entry> {
+    let mut entries = vec![Entry::Collection {
+        number: state.number(),
+        created_at: state.created_at(),
+        last_entry: state.last_entry(),
+    }];
+    let mut nodes: Vec<_> = state.nodes().collect();
+    nodes.sort_by_key(|node| node.entry.id);
+    entries.extend(nodes.iter().map(|node| Entry::Node(Box::new(node.entry.clone()))));
+    let mut links: Vec<Entry> = Vec::new();
+    for node in &nodes {
+        let parent = node.entry.id;
+        let Some(directory) = state.directory(parent) else { continue };
+        links.extend(directory.after(crate::model::EntryId(0)).map(|(entry, name, node)| Entry::Name {
+            parent,
+            entry,
+            name: name.to_vec(),
+            node,
+        }));
+    }
+    // A file's names in the order in which they were given: the first is where its tensors are.
+    links.sort_by_key(|link| match link {
+        Entry::Name { entry, .. } => entry.0,
+        _ => ROOT.0,
+    });
+    entries.extend(links);
+    for node in &nodes {
+        let id = node.entry.id;
+        entries.extend(state.settings_of(id).map(|(key, value)| Entry::Setting {
+            node: id,
+            key: key.to_owned(),
+            value: Some(value.to_owned()),
+        }));
+    }
+    entries
+}

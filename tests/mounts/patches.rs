@@ -1,0 +1,104 @@
+//! Small writes into encoded tensors: what was written is read, the rest as before, in little space.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::support::{Mounted, Place, Random, npy_file};
+
+const ELEMENTS: usize = 256 << 10;
+const ROUNDS: usize = 20;
+
+fn attribute(path: &Path, name: &str) -> String {
+    let mut value = vec![0; 1024];
+    let len = rustix::fs::getxattr(path, format!("user.tierfs.{name}"), &mut value[..]).unwrap();
+    String::from_utf8(value[..len].to_vec()).unwrap()
+}
+
+fn stored(path: &Path) -> u64 {
+    attribute(path, "bytes_stored").parse().unwrap()
+}
+
+fn same(mounted: &Mounted, wanted: &[u8], round: usize) {
+    let found = fs::read(mounted.path("demo/c/w")).unwrap();
+    let differs = found.iter().zip(wanted).position(|(one, other)| one != other);
+    assert!(found.len() == wanted.len() && differs.is_none(), "round {round}: first at {differs:?}");
+}
+
+/// Overwrites one element in a hundred of a tensor in `tier`, twenty times over remounts. The share of the exact
+/// size that the first round adds, and the longest chain seen.
+fn overwritten(tier: &str) -> (f64, usize) {
+    let mut random = Random(7);
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&random.floats(ELEMENTS)));
+    place.import("demo/c", &[&source], &["--tier", &format!("{tier}:all")]);
+    let mut mounted = place.mount(&[]);
+    let mut wanted = fs::read(mounted.path("demo/c/w")).unwrap();
+    let before = stored(&mounted.path("demo/c/w"));
+    let (mut first, mut longest) = (0.0, 0);
+    for round in 0..ROUNDS {
+        let file = fs::OpenOptions::new().write(true).open(mounted.path("demo/c/w")).unwrap();
+        for _ in 0..ELEMENTS / 100 {
+            let (at, new) = (random.below(ELEMENTS) * 4, random.floats(1));
+            file.write_all_at(&new, at as u64).unwrap();
+            wanted[at..at + 4].copy_from_slice(&new);
+        }
+        drop(file);
+        same(&mounted, &wanted, round);
+        if round == 0 {
+            first = (stored(&mounted.path("demo/c/w")) - before) as f64 / wanted.len() as f64;
+            assert_eq!(attribute(&mounted.path("demo/c/w"), "tier"), tier);
+        }
+        longest = longest.max(attribute(&mounted.path("demo/c/w"), "chain").parse().unwrap());
+        if round % 5 == 4 {
+            mounted.unmount();
+            mounted = place.mount(&[]);
+            same(&mounted, &wanted, round);
+        }
+    }
+    mounted.unmount();
+    crate::support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    (first, longest)
+}
+
+#[test]
+fn a_hundredth_of_a_q3_tensor_overwritten_twenty_times_reads_as_written_and_takes_little() {
+    let (first, longest) = overwritten("q3");
+    assert!(first < 0.05, "the first round takes {first} of the exact size");
+    assert_eq!(longest, 8);
+}
+
+#[test]
+fn a_hundredth_of_a_q8_tensor_overwritten_twenty_times_reads_as_written_and_takes_little() {
+    assert!(overwritten("q8").0 < 0.05);
+}
+
+#[test]
+fn a_write_that_changes_much_makes_the_block_exact_and_one_that_changes_nothing_keeps_it() {
+    let mut random = Random(8);
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&random.floats(ELEMENTS)));
+    place.import("demo/c", &[&source], &["--tier", "q5:all"]);
+    let mounted = place.mount(&[]);
+    let path = mounted.path("demo/c/w");
+    let mut wanted = fs::read(&path).unwrap();
+    let before = stored(&path);
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&wanted, 0).unwrap();
+    drop(file);
+    assert_eq!((attribute(&path, "tier").as_str(), stored(&path)), ("q5", before));
+    // One block of 16 KiB and a half.
+    let new = random.floats(6 << 10);
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&new, 16 << 10).unwrap();
+    drop(file);
+    wanted[16 << 10..40 << 10].copy_from_slice(&new);
+    same(&mounted, &wanted, 0);
+    assert_eq!(attribute(&path, "tier"), "mixed");
+    // What is not a number is kept as it was written.
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&f32::NAN.to_le_bytes(), 400_000).unwrap();
+    drop(file);
+    wanted[400_000..400_004].copy_from_slice(&f32::NAN.to_le_bytes());
+    same(&mounted, &wanted, 1);
+}
