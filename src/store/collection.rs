@@ -73,6 +73,8 @@ pub(super) struct Writer {
 #[derive(Default)]
 pub struct Touched {
     pub(super) files: Vec<Arc<dyn File>>,
+    /// Where these are in memory, so that each stands there once.
+    seen: HashSet<usize>,
     pub(super) tiers: HashSet<u8>,
 }
 
@@ -298,12 +300,14 @@ fn refuse_remains(disk: &Arc<dyn Disk>, path: &str) -> Result<()> {
 impl Touched {
     /// Notes a file that was written.
     pub fn file(&mut self, file: &Arc<dyn File>) {
-        self.files.push(file.clone());
+        if self.seen.insert(Arc::as_ptr(file).cast::<()>().addr()) {
+            self.files.push(file.clone());
+        }
     }
 
     /// Takes over what another has noted.
     pub fn merge(&mut self, other: Touched) {
-        self.files.extend(other.files);
+        other.files.iter().for_each(|file| self.file(file));
         self.tiers.extend(other.tiers);
     }
 }

@@ -15,16 +15,21 @@ use crate::store::log::Batch;
 use crate::store::state::State;
 
 impl Collection {
-    /// [`record`](Self::record), then [`sync`](Self::sync).
+    /// [`record`](Self::record), then [`sync`](Self::sync). What was recorded before is made
+    /// durable first, so that the log says so: damage to it is never taken for a torn end.
     pub fn commit<T>(
         &self,
         touched: Touched,
         fill: impl FnOnce(&mut Batch, &State) -> Result<T>,
     ) -> Result<T> {
-        // Before the batch, not only before its sync: the system may write the log to the
-        // disk by itself, and a name must not be there before its bytes.
-        self.check_writable()?;
-        self.sync_files(&touched).map_err(|error| self.poison(error))?;
+        {
+            // Before the batch, not only before its sync: the system may write the log to the
+            // disk by itself, and a name must not be there before its bytes.
+            let mut writer = self.writer.lock();
+            let writer = self.writable(&mut writer)?;
+            writer.unsynced.merge(touched);
+            self.sync_all(writer)?;
+        }
         let filled = self.record(Touched::default(), fill)?;
         self.sync()?;
         Ok(filled)

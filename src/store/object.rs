@@ -44,6 +44,10 @@ pub struct Object {
     /// What was written since the last batch: the checksum is not known yet, and the
     /// length is that of the block. Taken before `blocks`; not held across input or output.
     pub(super) dirty: RwLock<BTreeMap<u32, Stored>>,
+    /// Held by reads of dirty blocks, and whole while one is written to where it lies: a
+    /// block is read as it was before a write or after it. Held across input and output;
+    /// the last lock that is taken.
+    pub(super) in_place: RwLock<()>,
     /// The deltas on encoded blocks, by block and epoch. Taken after `blocks`.
     pub(super) chains: RwLock<Chains>,
     /// Held while it is written and while what was written is committed; taken before
@@ -92,6 +96,7 @@ impl Object {
             checked: Checked::none(),
             stored: AtomicU64::new(0),
             dirty: RwLock::default(),
+            in_place: RwLock::default(),
             chains: RwLock::default(),
             writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
             entry,

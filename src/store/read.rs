@@ -86,7 +86,10 @@ impl OpenObject {
             let end = (cut.start(first + count as u32 - 1) + u64::from(cut.block_bytes))
                 .min(from + out.len() as u64);
             let here = out.get_mut(done..(end - from) as usize).unwrap_or_default();
-            self.read_blocks(first, found.get(..count).unwrap_or_default(), at, here)?;
+            let found = found.get(..count).unwrap_or_default();
+            let is_dirty = found.iter().flatten().any(|block| block.epoch == DIRTY);
+            let _whole = is_dirty.then(|| self.object.in_place.read());
+            self.read_blocks(first, found, at, here)?;
             done = (end - from) as usize;
         }
         Ok(())

@@ -133,6 +133,7 @@ impl OpenObject {
         let dirty = self.object.dirty.read().get(&index).copied();
         let is_described = writing.edge.is_some_and(|(edge, kept)| edge == index && inside < kept);
         if let Some(stored) = dirty.filter(|_| !is_described) {
+            let _whole = self.object.in_place.write();
             return self.put(&stored, inside as u64, bytes);
         }
         if bytes.len() == cut.len(index) {

@@ -28,6 +28,7 @@ struct CutFile(Mutex<Content>);
 
 #[derive(Default)]
 struct Content {
+    syncs: usize,
     now: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<Change>,
@@ -91,13 +92,18 @@ impl CutDisk {
                         len => change(&mut bytes, len),
                     }
                 }
-                let content = Content { now: bytes.clone(), durable: bytes, pending: Vec::new() };
+                let content = Content { now: bytes.clone(), durable: bytes, ..Content::default() };
                 (path, Arc::new(CutFile(Mutex::new(content))))
             })
             .collect();
         let directories = tree.directories.clone();
         let tree = Tree { directories, durable: names.clone(), names, pending: Vec::new() };
         CutDisk(Arc::new(Mutex::new(tree)))
+    }
+
+    /// How often files were synced.
+    pub fn syncs(&self) -> usize {
+        self.tree().names.values().map(|file| file.0.lock().unwrap().syncs).sum()
     }
 
     /// Bytes of a file.
@@ -148,6 +154,7 @@ impl File for CutFile {
     fn sync_data(&self) -> io::Result<()> {
         let mut content = self.0.lock().unwrap();
         content.pending.clear();
+        content.syncs += 1;
         content.durable = content.now.clone();
         Ok(())
     }

@@ -93,6 +93,20 @@ impl History {
         }
     }
 
+    /// Writes inside a new file, and puts each write into the log.
+    pub fn write_often(&mut self, name: &str, times: usize) {
+        edit::create(&self.collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        let live = self.live(name);
+        let mut bytes = self.random.bytes(100_000);
+        live.write(0, &bytes).unwrap();
+        for place in 0..times {
+            live.write(place as u64, b"z").unwrap();
+            live.settle().unwrap();
+        }
+        bytes[..times].fill(b'z');
+        self.log(name, Some(bytes));
+    }
+
     /// One random thing.
     pub fn step(&mut self) {
         let name = match self.random.below(5) {

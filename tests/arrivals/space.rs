@@ -38,6 +38,18 @@ fn no_block_owns_what_another_owns_and_files_stay_bounded() {
 }
 
 #[test]
+fn a_sync_asks_for_each_file_once_however_often_it_was_written() {
+    let cut_disk = CutDisk::default();
+    let disk: Arc<dyn Disk> = Arc::new(cut_disk.clone());
+    let mut history = History::new(&disk, 1);
+    history.write_often("f", 200);
+    let before = cut_disk.syncs();
+    history.sync();
+    let syncs = cut_disk.syncs() - before;
+    assert!((2..=4).contains(&syncs), "{syncs} syncs");
+}
+
+#[test]
 fn overwriting_for_long_does_not_let_the_store_grow() {
     let mut world = World::new();
     let mut random = Random(2);

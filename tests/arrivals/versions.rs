@@ -2,8 +2,14 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use tierfs::model::StoreId;
+use tierfs::store::Collection;
+use tierfs::store::read::Verify;
+use tierfs::store::state::ROOT;
 
 use crate::world::World;
 
@@ -14,6 +20,46 @@ const BLOCK_BYTES: usize = 16 << 10;
 /// Block `place` of version `version` is one value all over.
 fn value(version: u8, place: usize) -> u8 {
     version.wrapping_mul(7).wrapping_add(place as u8)
+}
+
+#[test]
+fn a_block_that_is_written_again_and_again_is_always_read_whole() {
+    use tierfs::edit::{self, LiveTable};
+    use tierfs::store::disk::{Disk, files::FileDisk};
+    let folder = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(FileDisk::create(folder.path()).unwrap());
+    disk.create_directory("t").unwrap();
+    let collection = Arc::new(Collection::create(&disk, StoreId(1), "t", "c", 1, (0, 0)).unwrap());
+    let node = edit::create(&collection, ROOT, b"f", 0o644, (0, 0)).unwrap();
+    let live = LiveTable::default().open(&collection, node, Verify::First).unwrap();
+    live.write(0, &[0; 64 << 10]).unwrap();
+    let until = Instant::now() + Duration::from_secs(2);
+    let reads = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for version in 0u64.. {
+                live.write(0, &[version as u8; 64 << 10]).unwrap();
+                if version % 50 == 0 {
+                    live.settle().unwrap();
+                }
+                if Instant::now() > until {
+                    return;
+                }
+            }
+        });
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut block = vec![0; 64 << 10];
+                while Instant::now() < until {
+                    live.read(0, &mut block).unwrap();
+                    let is_whole = |block: &[u8]| block.iter().all(|byte| *byte == block[0]);
+                    assert!(block.chunks(BLOCK_BYTES).all(is_whole), "a block of two versions");
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert!(reads.into_inner() > 100);
 }
 
 #[test]

@@ -147,8 +147,8 @@ fn after_a_failed_sync_nothing_is_written_any_more() {
             second.unwrap();
         }
     }
-    // Three syncs of the data, the writes of two batches, and the sync of the log.
-    assert_eq!(refused, 6);
+    // Three syncs of the data, the writes of two batches, and a sync of the log after each.
+    assert_eq!(refused, 7);
 }
 
 #[test]

@@ -217,16 +217,15 @@ impl Mounted {
     pub fn kill(&self) {
         let process = self.daemon();
         self.signal(libc::SIGKILL);
-        // Its arguments go before its locks do.
+        // Its arguments go before its locks do, which go with its last thread.
         let runs = |process: i32| {
-            let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+            let threads = fs::read_dir(format!("/proc/{process}/task"));
+            threads.into_iter().flatten().flatten().any(|thread| {
+                let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+            })
         };
         wait_until("the end of the killed daemon", || !process.is_some_and(runs));
-        // A process that ends loses its arguments before its locks.
-        let lock = fs::File::open(self.store.join("lock")).unwrap();
-        let shared = rustix::fs::FlockOperation::NonBlockingLockShared;
-        wait_until("the end of the killed daemon's lock", || rustix::fs::flock(&lock, shared).is_ok());
     }
 
     /// Unmounts as a user does.
