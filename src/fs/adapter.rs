@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use crate::edit::SetAttr;
@@ -240,14 +240,6 @@ impl Filesystem for Adapter {
 
     fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         guarded("listxattr", || self.attribute_names(ino, size, reply));
-    }
-
-    fn access(&self, _request: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        guarded("access", || match self.located(ino) {
-            Ok(_) if mask.contains(AccessFlags::W_OK) && self.times.listings => reply.error(errno::READ_ONLY),
-            Ok(_) => reply.ok(),
-            Err(error) => reply.error(self.failed("access", &error)),
-        });
     }
 
     fn setattr(

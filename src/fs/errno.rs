@@ -4,8 +4,6 @@ use fuser::Errno;
 
 use crate::model::{Error, ErrorKind};
 
-/// No writes are taken.
-pub(super) const READ_ONLY: Errno = Errno::EROFS;
 /// No such device, fifo or socket can be made.
 pub(super) const NO_DEVICES: Errno = Errno::EPERM;
 /// A buffer is too short for an attribute.
