@@ -205,8 +205,9 @@ impl Filesystem for Adapter {
     ) {
         guarded("readdirplus", || {
             let listed = self.namespace.list(Ino(ino.0), offset, &mut |listed| {
+                let times = self.times.of_name(&listed.attr);
                 let (attr, name) = (file_attr(&listed.attr), OsStr::from_bytes(&listed.name));
-                !reply.add(attr.ino, listed.offset, name, &self.times.entries, &attr, GENERATION)
+                !reply.add(attr.ino, listed.offset, name, &times, &attr, GENERATION)
             });
             match listed {
                 Ok(()) => reply.ok(),

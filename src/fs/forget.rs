@@ -1,16 +1,14 @@
 //! What the kernel keeps of the mount and must forget.
 //!
 //! The kernel answers such a call only when reads and writes of the same pages that are
-//! under way have been answered, and takes the lock of a directory for a name. So it is
-//! told from threads of their own, which hold nothing:
+//! under way have been answered. So it is told from a thread of its own, which holds
+//! nothing and which workers never wait for. A request that stops the writing of pages (a
+//! change of the size) does not wait for it either.
 //!
-//! 1. Inodes and names have a thread each. A request that waits for inodes may hold a
-//!    directory that a name before it needs; nobody waits for names.
-//! 2. A request that stops the writing of pages (a change of the size) waits for neither.
-//! 3. Workers never wait for these threads.
+//! Names are never taken from the kernel: that waits for the lock of their directory, and
+//! a daemon that is killed while it waits keeps the mount, and who has the lock, waiting
+//! for ever. The kernel asks again for names that may go without it, at every use.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use fuser::{INodeNo, Notifier};
@@ -18,13 +16,10 @@ use parking_lot::Mutex;
 
 use crate::namespace::{Forget, Ino};
 
-type Then = Box<dyn FnOnce() + Send>;
-
-/// Inodes to forget, what is done then, and names to forget after it.
+/// Inodes to forget, and what is done then.
 struct Task {
     nodes: Vec<Ino>,
-    then: Then,
-    names: Vec<(Ino, Vec<u8>)>,
+    then: Box<dyn FnOnce() + Send>,
 }
 
 /// Takes what the kernel must forget.
@@ -43,14 +38,13 @@ impl Forgetter {
         (Forgetter { tasks }, Forgetting(Mutex::new(Some(receiver))))
     }
 
-    /// Does `then` when the kernel has forgotten the inodes; names go after that.
+    /// Does `then` when the kernel has forgotten the inodes.
     pub fn forget(&self, forget: Forget, then: impl FnOnce() + Send + 'static) {
         if forget.is_empty() {
             return then();
         }
-        let task = Task { nodes: forget.nodes, then: Box::new(then), names: forget.names };
         // Nobody listens when the mount has ended: there is nothing to forget then.
-        if let Err(unsent) = self.tasks.send(task) {
+        if let Err(unsent) = self.tasks.send(Task { nodes: forget.nodes, then: Box::new(then) }) {
             (unsent.0.then)();
         }
     }
@@ -60,18 +54,12 @@ impl Forgetting {
     /// Starts to tell.
     pub fn start(&self, notifier: Notifier) -> std::io::Result<()> {
         let Some(tasks) = self.0.lock().take() else { return Ok(()) };
-        let (names, receiver) = channel();
-        let of_names = notifier.clone();
-        thread("forget-names", move || forget_names(&of_names, receiver))?;
-        thread("forget-inodes", move || forget_inodes(&notifier, tasks, names))
+        let thread = std::thread::Builder::new().name("forget-inodes".to_owned());
+        thread.spawn(move || forget_inodes(&notifier, tasks)).map(|_| ())
     }
 }
 
-fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(body).map(|_| ())
-}
-
-fn forget_inodes(notifier: &Notifier, tasks: Receiver<Task>, names: Sender<Vec<(Ino, Vec<u8>)>>) {
+fn forget_inodes(notifier: &Notifier, tasks: Receiver<Task>) {
     for task in tasks {
         for ino in &task.nodes {
             // One that the kernel does not know is none to forget.
@@ -80,16 +68,5 @@ fn forget_inodes(notifier: &Notifier, tasks: Receiver<Task>, names: Sender<Vec<(
             }
         }
         (task.then)();
-        if !task.names.is_empty() && names.send(task.names).is_err() {
-            return;
-        }
-    }
-}
-
-fn forget_names(notifier: &Notifier, names: Receiver<Vec<(Ino, Vec<u8>)>>) {
-    for (parent, name) in names.into_iter().flatten() {
-        if let Err(error) = notifier.inval_entry(INodeNo(parent.0), OsStr::from_bytes(&name)) {
-            log::debug!("forgetting a name: {error}");
-        }
     }
 }

@@ -28,6 +28,14 @@ impl Times {
     }
 }
 
+impl Times {
+    /// How long the kernel may keep a name. While files are written, those that come and
+    /// go with a container are asked for at every use.
+    pub fn of_name(&self, attr: &Attr) -> Duration {
+        if attr.of_container && !self.listings { Duration::ZERO } else { self.entries }
+    }
+}
+
 /// An inode number is never given to other content.
 pub(super) const GENERATION: Generation = Generation(0);
 const PREFERRED_BYTES: u32 = 4096;

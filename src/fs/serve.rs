@@ -80,7 +80,7 @@ impl Adapter {
         match found {
             Ok((ino, located)) => {
                 let attr = self.namespace.attr(ino, &located);
-                reply.entry(&self.times.entries, &file_attr(&attr), GENERATION);
+                reply.entry(&self.times.of_name(&attr), &file_attr(&attr), GENERATION);
             }
             Err(error) => reply.error(self.failed(doing, &error)),
         }

@@ -39,6 +39,8 @@ pub struct Attr {
     /// What is stored for it, in units of 512 bytes. Never 0 for a file with content:
     /// tar would take it for a hole.
     pub blocks: u64,
+    /// Whether its name comes and goes with a container.
+    pub of_container: bool,
     /// When its bytes changed, in nanoseconds since 1970.
     pub mtime: i64,
     /// When anything of it changed, in nanoseconds since 1970.
@@ -77,6 +79,7 @@ impl Attr {
             gid: owner.1,
             bytes: 0,
             blocks: 0,
+            of_container: false,
             mtime: time,
             ctime: time,
         }
@@ -88,7 +91,19 @@ impl Attr {
         let bytes = live.bytes();
         let blocks = bytes.div_ceil(STAT_BLOCK_BYTES);
         let mtime = live.mtime().unwrap_or(mtime);
-        Attr { ino, kind: Kind::File, mode, links: 0, uid, gid, bytes, blocks, mtime, ctime }
+        Attr {
+            ino,
+            kind: Kind::File,
+            mode,
+            links: 0,
+            uid,
+            gid,
+            bytes,
+            blocks,
+            of_container: false,
+            mtime,
+            ctime,
+        }
     }
 
     /// A node of a collection.
@@ -101,6 +116,7 @@ impl Attr {
             What::File(file) => (Kind::File, names, state.stored(file)),
         };
         let blocks = stored.div_ceil(STAT_BLOCK_BYTES).max(u64::from(node.bytes > 0));
-        Attr { ino, kind, mode, links, uid, gid, bytes: node.bytes, blocks, mtime, ctime }
+        let of_container = node.file().is_some_and(|file| file.container.is_some());
+        Attr { ino, kind, mode, links, uid, gid, bytes: node.bytes, blocks, of_container, mtime, ctime }
     }
 }

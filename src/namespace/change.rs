@@ -14,14 +14,12 @@ use crate::store::{Access, Collection};
 pub struct Forget {
     /// Inodes whose bytes or attributes changed without the kernel.
     pub nodes: Vec<Ino>,
-    /// Names that lead elsewhere now, or nowhere: directory and name.
-    pub names: Vec<(Ino, Vec<u8>)>,
 }
 
 impl Forget {
     /// Whether there is nothing to forget.
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.names.is_empty()
+        self.nodes.is_empty()
     }
 }
 
@@ -262,14 +260,9 @@ impl Namespace {
     fn forget(&self, collection: &Collection, changes: Changes) -> Forget {
         let number = collection.state().number();
         let ino = |node| Ino::of(Place::Node { collection: number, node });
-        Forget {
-            nodes: changes.nodes.into_iter().filter_map(ino).collect(),
-            names: changes
-                .names
-                .into_iter()
-                .filter_map(|(parent, name)| Some((ino(parent)?, name)))
-                .collect(),
-        }
+        // Of names that went the kernel asks anyway; their directories changed.
+        let above = changes.names.into_iter().map(|(parent, _)| parent);
+        Forget { nodes: changes.nodes.into_iter().chain(above).filter_map(ino).collect() }
     }
 
     /// A directory that files can be made in.
