@@ -17,7 +17,6 @@ use crate::fs::errno;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds};
 use crate::fs::serve::{Adapter, Durable, READ, guarded};
-use crate::model::{Error, ErrorKind};
 use crate::namespace::{Ino, Located};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
@@ -366,13 +365,6 @@ impl Filesystem for Adapter {
         guarded("create", || {
             let owner = (request.uid(), request.gid());
             let made = self.namespace.create(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
-            let made = made.map_err(|error| match error.kind() {
-                // Made by a name of other bytes meanwhile: the kernel looks again, and opens it.
-                ErrorKind::Exists if flags & libc::O_EXCL == 0 => {
-                    Error::new(ErrorKind::Gone, error.to_string())
-                }
-                _ => error,
-            });
             self.created(made, OpenFlags(flags), reply);
         });
     }

@@ -160,6 +160,13 @@ impl Adapter {
 
     /// Answers with a file that was made, open.
     pub fn created(&self, made: Result<(Ino, Located)>, flags: OpenFlags, reply: ReplyCreate) {
+        let made = made.map_err(|error| match error.kind() {
+            // Made by a container meanwhile: the kernel looks again, and opens it.
+            ErrorKind::Exists if flags.0 & libc::O_EXCL == 0 => {
+                Error::new(ErrorKind::Gone, error.to_string())
+            }
+            _ => error,
+        });
         let opened = made.and_then(|(ino, located)| {
             let (handle, open_flags) = self.open_handle(INodeNo(ino.0), flags)?;
             Ok((self.namespace.attr(ino, &located), handle, open_flags))
