@@ -40,10 +40,6 @@ impl World {
         self.mounted().path("t/c").join(name)
     }
 
-    pub fn place(&self) -> &Place {
-        &self.place
-    }
-
     /// Unmounts and mounts again.
     pub fn remount(&mut self) {
         self.mounted.take().unwrap().unmount();
