@@ -92,7 +92,7 @@ impl Collection {
     fn sync_all(&self, writer: &mut Writer) -> Result<()> {
         let touched = std::mem::take(&mut writer.unsynced);
         self.sync_files(&touched).and_then(|()| writer.log.sync()).map_err(|error| self.poison(error))?;
-        self.compact_if_due(writer)?;
+        self.compact_if_due(writer);
         self.reclaim(writer);
         Ok(())
     }

@@ -42,12 +42,16 @@ fn slots_of(object: &Object) -> u64 {
 }
 
 impl Collection {
-    /// Writes the log anew if it has grown enough. All that was recorded is durable.
-    pub(super) fn compact_if_due(&self, writer: &mut Writer) -> Result<()> {
+    /// Writes the log anew if it has grown enough. All that was recorded is durable. A
+    /// failure leaves the log as it is, and is tried again when it has grown more.
+    pub(super) fn compact_if_due(&self, writer: &mut Writer) {
         if writer.log.bytes() < writer.compact_at {
-            return Ok(());
+            return;
         }
-        self.compact(writer)
+        if let Err(error) = self.compact(writer) {
+            log::warn!("{}: the log is not written anew: {error}", self.path());
+            writer.compact_at = writer.log.bytes() * 2;
+        }
     }
 
     /// Writes the log anew now.
