@@ -1,6 +1,6 @@
 # Every target is a script of its own name under scripts/, so that it also runs without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build fmt lint setup clean
+.PHONY: help demo test suites build fmt lint setup clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -10,6 +10,9 @@ demo: ## Mount a small real model and read it, exactly and quantized
 
 test: ## Everything that CI runs
 	@scripts/test.sh
+
+suites: ## Test suites of others on a real mount, as root: fsx and pjdfstest
+	@scripts/suites.sh
 
 build: ## The release binary, target/release/tierfs
 	cargo build --release --locked
