@@ -115,13 +115,13 @@ pub const ATTRIBUTES: &[Attribute] = &[
     }),
     Attribute {
         cost: Cost::WholeFile,
-        ..shown("blake3", "of the bytes that came in, while all of them are exact", |namespace, view| {
+        ..shown("blake3", "of the bytes, while all of them are exact", |namespace, view| {
             on_digests(namespace, view, |digests| hex(&digests.blake3))
         })
     },
     Attribute {
         cost: Cost::WholeFile,
-        ..shown("sha256", "of the bytes that came in, while all of them are exact", |namespace, view| {
+        ..shown("sha256", "of the bytes, while all of them are exact", |namespace, view| {
             on_digests(namespace, view, |digests| hex(&digests.sha256))
         })
     },

@@ -8,7 +8,7 @@
 use crate::format::catalog::{Entry, ObjectEntry};
 use crate::format::record::{Described, Record, Stored};
 use crate::format::slot::SLOT_BYTES;
-use crate::model::{Error, Result, Shape, Tier};
+use crate::model::{Error, ErrorKind, Result, Shape, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Blocks;
 use crate::store::collection::Writer;
@@ -54,15 +54,6 @@ impl Collection {
         }
     }
 
-    /// Writes the log anew now.
-    pub fn compact_log(&self) -> Result<()> {
-        self.sync()?;
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
-        writer.log.sync()?;
-        self.compact(writer)
-    }
-
     fn compact(&self, writer: &mut Writer) -> Result<()> {
         let (path, draft) = (format!("{}/meta.log", self.path()), format!("{}/meta.log.new", self.path()));
         let failed = |error| Error::io(format!("writing {draft}"), error);
@@ -73,7 +64,7 @@ impl Collection {
         let file = self.disk.open(&draft, Open::Create).map_err(failed)?;
         let mut log = Log::create(file, self.store, writer.log.generation() + 1)?;
         let state = self.state.read();
-        for batch in checkpoint(&state, writer.log.next_sequence(), &log) {
+        for batch in checkpoint(&state, writer.log.next_sequence(), &log)? {
             log.append(&batch)?;
         }
         log.continue_from(writer.log.next_sequence());
@@ -92,12 +83,16 @@ impl Collection {
 }
 
 /// What the state is, as batches.
-fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Vec<Batch> {
+fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>> {
     let mut objects: Vec<(u64, Said)> = Vec::new();
     for object in state.objects() {
         let entry = ObjectEntry { bytes: object.logged_cut().bytes, ..object.entry.clone() };
         objects.push((entry.creation, Said::Entry(Entry::Object(entry.clone()))));
-        blocks(object, &entry, &mut objects);
+        if !blocks(object, &entry, &mut objects) {
+            // Cut, and the batch that says so is to come: the log still names all of it.
+            let text = format!("object {} is being cut", entry.id);
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
     }
     // An object's entry was pushed before its blocks, and sorting keeps that.
     objects.sort_by_key(|(sequence, _)| *sequence);
@@ -122,7 +117,7 @@ fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Vec<Batch> {
         before = sequence;
     }
     batches.push(batch);
-    batches
+    Ok(batches)
 }
 
 /// Something for the log.
@@ -142,7 +137,8 @@ fn with_run(record: Record, len: u32, checksum: u32) -> Record {
     }
 }
 
-fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) {
+/// Adds an object's blocks; whether all that the log names are there.
+fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> bool {
     let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
     let described = Described { dtype: entry.dtype, shape, parent: None, reconstruct: 0 };
     let cut = object.logged_cut();
@@ -155,9 +151,11 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) {
         if !run.checksums.is_empty() {
             out.push((run.epoch, Said::Run(run.checksums.clone(), record)));
         }
-        return;
+        return run.checksums.len() as u64 == u64::from(cut.blocks());
     }
+    let mut count = 0;
     for (index, block) in blocks.described(cut) {
+        count += 1;
         out.push((
             block.epoch,
             Said::Record(Record::Create {
@@ -187,6 +185,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) {
             ));
         }
     }
+    count == cut.blocks()
 }
 
 /// The nodes, then the names that lead to them, directories before what is in them.

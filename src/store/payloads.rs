@@ -100,16 +100,11 @@ impl Collection {
         let number = tier.byte();
         let slot_of = |len: usize| (len as u64).next_multiple_of(SLOT_ALIGN);
         let total: u64 = lens.iter().map(|&len| slot_of(len)).sum();
-        let (file, start) = {
-            let mut writer = self.writer.lock();
-            let writer = self.writable(&mut writer)?;
-            self.reclaim(writer);
-            let cell = writer.slots.get_mut(usize::from(number));
-            let slots = cell
-                .ok_or_else(|| Error::invalid("tier"))?
-                .get_or_insert_with(|| self.space_of(number, &writer.freed));
-            (self.tier_file_made(number, slots.end() == 0)?, slots.take(total))
-        };
+        if lens.is_empty() {
+            return Ok(Vec::new());
+        }
+        let start = self.take_slot_of(number, total)?;
+        let file = self.payload_file(number)?;
         let mut bytes = Vec::with_capacity(total as usize);
         let mut offsets = Vec::with_capacity(lens.len());
         let mut rest = payloads;
