@@ -53,14 +53,13 @@ impl Namespace {
         drop(kept);
     }
 
-    /// The file that would have no name without this one. The kernel may still open it:
-    /// it has looked it up.
-    fn last_name(&self, collection: &Arc<Collection>, parent: EntryId, name: &[u8]) -> Option<Nameless> {
+    /// The file that may have no name without this one. The kernel may still open it: it
+    /// has looked it up. Whether others of its names go meanwhile is not known before.
+    fn unnamed_file(&self, collection: &Arc<Collection>, parent: EntryId, name: &[u8]) -> Option<Nameless> {
         let entry = {
             let state = collection.state();
             let node = state.node(state.directory(parent)?.get(name)?)?;
-            let is_last = state.links(node.entry.id).len() == 1;
-            node.file().filter(|file| is_last && file.container.is_none())?;
+            node.file().filter(|file| file.container.is_none())?;
             node.entry.clone()
         };
         // What cannot be opened cannot be opened later.
@@ -170,7 +169,7 @@ impl Namespace {
     /// Takes a file's name away.
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Forget> {
         let directory = self.directory(parent)?;
-        let last = self.last_name(&directory.collection, directory.node, name);
+        let last = self.unnamed_file(&directory.collection, directory.node, name);
         let changes = edit::unlink(&directory.collection, directory.node, name)?;
         self.keep(last);
         Ok(self.forget(&directory.collection, changes))
@@ -203,7 +202,7 @@ impl Namespace {
             return Err(other_collection());
         }
         let moved = source.node != target.node;
-        let last = self.last_name(collection, target.node, to.1);
+        let last = self.unnamed_file(collection, target.node, to.1);
         let (node, mut changes) = edit::rename(collection, (source.node, from.1), (target.node, to.1), keep)?;
         self.keep(last);
         let is_file = collection.state().node(node).is_some_and(|node| node.file().is_some());

@@ -88,6 +88,9 @@ fn is_expected(error: &std::io::Error) -> bool {
         ErrorKind::PermissionDenied,
         ErrorKind::InvalidInput,
         ErrorKind::UnexpectedEof,
+        // The kernel looks a name up again once; a tensor's name may have gone again by then,
+        // with its container.
+        ErrorKind::StaleNetworkFileHandle,
     ];
     known.contains(&error.kind())
 }
