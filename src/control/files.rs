@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use crate::control::jobs::Jobs;
 use crate::control::measure::{Tally, tally};
 use crate::model::{ErrorKind, Result, Tier};
 use crate::store::{Access, Collection, Store};
@@ -22,6 +23,11 @@ pub struct File {
 pub const MOUNT_FILES: &[File] = &[
     File { name: "status", help: "what the store holds, for people", render: mount_status },
     File { name: "stats.json", help: "counters, as JSON", render: stats },
+    File {
+        name: "jobs",
+        help: "running and last jobs, a line each",
+        render: |mounted, _| Ok(mounted.jobs.text()),
+    },
 ];
 
 /// The files of a collection's `.ctl`.
@@ -53,6 +59,8 @@ pub struct Mounted {
     pub since: Instant,
     /// What was done.
     pub counters: Counters,
+    /// What goes on in the background.
+    pub jobs: Jobs,
 }
 
 /// The text of a control file; `place` counts from 1. `NotFound` where there is none.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
-use crate::control::{COLLECTION_FILES, Counters, MOUNT_FILES, Mounted};
+use crate::control::{COLLECTION_FILES, Counters, Jobs, MOUNT_FILES, Mounted};
 use crate::fs::forget::Forgetter;
 use crate::fs::serve::Adapter;
 use crate::model::{Error, Result};
@@ -41,6 +41,9 @@ pub struct Mount {
     mountpoint: PathBuf,
     namespace: Arc<Namespace>,
     forgetter: Forgetter,
+    mounted: Arc<Mounted>,
+    /// The thread that does jobs.
+    jobs: std::thread::JoinHandle<()>,
 }
 
 /// Mounts a store. Requests are answered when this returns.
@@ -54,7 +57,9 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
         mountpoint: mountpoint.display().to_string(),
         since: Instant::now(),
         counters: Counters::default(),
+        jobs: Jobs::default(),
     };
+    let mounted = Arc::new(mounted);
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let mut config = Config::default();
     config.n_threads = Some(options.threads.unwrap_or(cores).max(2));
@@ -73,7 +78,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
     let (forgetter, forgetting) = Forgetter::new();
     let namespace = Arc::new(namespace);
-    let adapter = Adapter::new(namespace.clone(), Arc::new(mounted), forgetter.clone());
+    let adapter = Adapter::new(namespace.clone(), mounted.clone(), forgetter.clone());
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
         Error::io(text, error)
@@ -82,7 +87,8 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let session = session.spawn().map_err(failed)?;
     forgetting.start(session.notifier()).map_err(failed)?;
     raise_read_ahead(mountpoint);
-    Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace, forgetter })
+    let jobs = start_jobs(mounted.clone(), forgetter.clone())?;
+    Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace, forgetter, mounted, jobs })
 }
 
 impl Mount {
@@ -105,6 +111,10 @@ impl Mount {
             }
             std::thread::sleep(STEP);
         };
+        self.mounted.jobs.end();
+        if self.jobs.join().is_err() {
+            log::error!("jobs: a bug in tierfs: the last one was not finished");
+        }
         self.namespace.sync(&mut |_| ())?;
         if ended {
             self.session.join().map_err(|error| Error::io("answering requests", error))?;
@@ -134,6 +144,18 @@ impl Mount {
         }
         Ok(true)
     }
+}
+
+/// A thread that does the jobs of a mount, with the least claim to the processor.
+fn start_jobs(mounted: Arc<Mounted>, forgetter: Forgetter) -> Result<std::thread::JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name("jobs".to_owned());
+    let spawned = thread.spawn(move || {
+        if let Err(error) = rustix::process::nice(19) {
+            log::info!("jobs run like requests do: {error}");
+        }
+        mounted.jobs.work(&|forget| forgetter.forget(forget, || ()));
+    });
+    spawned.map_err(|error| Error::io("starting the thread of jobs", error))
 }
 
 /// The names of a table, kept for as long as the program runs.

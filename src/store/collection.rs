@@ -43,6 +43,8 @@ pub struct Collection {
     pub(super) writer: Mutex<Option<Writer>>,
     pub(super) tiers: [OnceLock<Arc<dyn File>>; PAYLOAD_FILES],
     pub(super) data: Mutex<HashMap<u64, Weak<dyn File>>>,
+    /// Data files that somebody reads without asking for blocks.
+    pub(super) shown: Mutex<HashMap<u64, Weak<()>>>,
     pub(super) access: Access,
     damage: Option<Damage>,
     /// Set once, when a sync has failed.
@@ -181,6 +183,7 @@ impl Collection {
             writer: Mutex::new(writer),
             tiers: Default::default(),
             data: Mutex::default(),
+            shown: Mutex::default(),
             access,
             damage,
             poisoned: OnceLock::new(),
