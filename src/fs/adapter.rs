@@ -13,11 +13,12 @@ use fuser::{
 };
 
 use crate::edit::SetAttr;
+use crate::fs::controls::is_control;
 use crate::fs::errno;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds};
 use crate::fs::serve::{Adapter, Durable, READ, guarded};
-use crate::namespace::{Ino, Located};
+use crate::namespace::{Ino, Kind, Located};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
@@ -49,6 +50,9 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if is_control(ino) {
+            return guarded("open", || self.open_control(ino, flags, reply));
+        }
         guarded("open", || match self.open_handle(ino, flags) {
             Ok((handle, flags)) => reply.opened(FileHandle(self.handles.insert(handle)), flags),
             Err(error) => reply.error(self.failed("open", &error)),
@@ -94,7 +98,7 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         guarded("write", || {
-            let Some(live) = self.file(handle) else { return reply.error(errno::BAD_HANDLE) };
+            let Some(live) = self.file(handle) else { return self.act(handle, data, reply) };
             let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
             match live
                 .write(offset, data)
@@ -164,7 +168,11 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         guarded("opendir", || match self.located(ino) {
-            Ok((_, Located::Control { place, .. })) if place > 0 => reply.error(errno::NOT_DIRECTORY),
+            Ok((ino, located @ Located::Control(_)))
+                if self.namespace.attr(ino, &located).kind != Kind::Directory =>
+            {
+                reply.error(errno::NOT_DIRECTORY);
+            }
             Ok((_, Located::Node(view))) if view.node.file().is_some() => reply.error(errno::NOT_DIRECTORY),
             Ok(_) if self.times.listings => {
                 reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);

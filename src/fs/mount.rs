@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
-use crate::control::{COLLECTION_FILES, Counters, Jobs, MOUNT_FILES, Mounted};
+use crate::control::{self, Counters, Jobs, Mounted};
 use crate::fs::forget::Forgetter;
 use crate::fs::serve::Adapter;
 use crate::model::{Error, Result};
@@ -50,10 +50,10 @@ pub struct Mount {
 pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let source = store.place();
-    let controls: [&'static [&'static str]; 2] = [names_of(MOUNT_FILES), names_of(COLLECTION_FILES)];
-    let namespace = Namespace::new(store.clone(), options.shown, options.verify, owner, controls);
+    let namespace = Namespace::new(store, options.shown, options.verify, owner, control::controls());
+    let namespace = Arc::new(namespace);
     let mounted = Mounted {
-        store,
+        namespace: namespace.clone(),
         mountpoint: mountpoint.display().to_string(),
         since: Instant::now(),
         counters: Counters::default(),
@@ -77,7 +77,6 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     }
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
     let (forgetter, forgetting) = Forgetter::new();
-    let namespace = Arc::new(namespace);
     let adapter = Adapter::new(namespace.clone(), mounted.clone(), forgetter.clone());
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
@@ -156,11 +155,6 @@ fn start_jobs(mounted: Arc<Mounted>, forgetter: Forgetter) -> Result<std::thread
         mounted.jobs.work(&|forget| forgetter.forget(forget, || ()));
     });
     spawned.map_err(|error| Error::io("starting the thread of jobs", error))
-}
-
-/// The names of a table, kept for as long as the program runs.
-fn names_of(files: &'static [crate::control::File]) -> &'static [&'static str] {
-    Vec::leak(files.iter().map(|file| file.name).collect())
 }
 
 /// Without this the kernel reads 128 KiB ahead. Not everybody may: reading is slower then.

@@ -41,7 +41,7 @@ pub(super) enum Durable {
 pub(super) struct Adapter {
     pub namespace: Arc<Namespace>,
     pub mounted: Arc<Mounted>,
-    pub handles: Handles,
+    pub handles: Arc<Handles>,
     pub forgetter: Forgetter,
     pub times: Times,
 }
@@ -49,25 +49,12 @@ pub(super) struct Adapter {
 impl Adapter {
     pub fn new(namespace: Arc<Namespace>, mounted: Arc<Mounted>, forgetter: Forgetter) -> Adapter {
         let times = Times::of(namespace.store().access());
-        Adapter { namespace, mounted, handles: Handles::default(), forgetter, times }
+        Adapter { namespace, mounted, handles: Arc::default(), forgetter, times }
     }
 
     /// Counts and logs an error; what the program is told.
     pub fn failed(&self, doing: &str, error: &Error) -> Errno {
-        let counters = &self.mounted.counters;
-        match error.kind() {
-            ErrorKind::Corrupt => {
-                counters.corrupt.fetch_add(1, Ordering::Relaxed);
-                counters.errors.fetch_add(1, Ordering::Relaxed);
-                log::error!("{doing}: {error}");
-            }
-            ErrorKind::Io | ErrorKind::Unsupported => {
-                counters.errors.fetch_add(1, Ordering::Relaxed);
-                log::error!("{doing}: {error}");
-            }
-            _ => log::debug!("{doing}: {error}"),
-        }
-        errno(error)
+        failed(&self.mounted, doing, error)
     }
 
     pub fn located(&self, ino: INodeNo) -> Result<(Ino, Located)> {
@@ -89,7 +76,7 @@ impl Adapter {
     /// Answers with what stat shows.
     pub fn stat(&self, doing: &str, reply: ReplyAttr, ino: INodeNo) {
         match self.namespace.stat(Ino(ino.0)) {
-            Ok(attr) => reply.attr(&self.times.entries, &file_attr(&attr)),
+            Ok(attr) => reply.attr(&self.times.of_attr(&attr), &file_attr(&attr)),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }
@@ -212,7 +199,7 @@ impl Adapter {
         match changed.and_then(|forget| Ok((forget, self.namespace.stat(Ino(ino.0))?))) {
             Ok((forget, attr)) => {
                 // The kernel writes no pages of the file before this is answered.
-                reply.attr(&self.times.entries, &file_attr(&attr));
+                reply.attr(&self.times.of_attr(&attr), &file_attr(&attr));
                 self.forgetter.forget(forget, || ());
             }
             Err(error) => reply.error(self.failed("setattr", &error)),
@@ -273,13 +260,6 @@ impl Adapter {
         };
         match located {
             Located::Node(view) => file(self.namespace.open(&view)?),
-            Located::Control { .. } if !reads => Err(Error::new(ErrorKind::Denied, "it can only be read")),
-            Located::Control { collection, place } => {
-                let text = control::render(&self.mounted, collection.as_ref(), place)?;
-                // Its size is not known before it is opened, so the kernel's cache is no use.
-                let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
-                Ok((Handle::Text(text.into_bytes()), flags))
-            }
             _ => Err(Error::new(ErrorKind::IsDirectory, "not a file")),
         }
     }
@@ -310,7 +290,7 @@ impl Adapter {
     pub fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
         let count = match handle {
             Handle::File(live) => live.read(offset, out)?,
-            Handle::Text(text) => {
+            Handle::Control(_, text) => {
                 let rest = text.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or_default();
                 let count = rest.len().min(out.len());
                 if let Some((to, from)) = out.get_mut(..count).zip(rest.get(..count)) {
@@ -334,6 +314,24 @@ impl Adapter {
             )),
         }
     }
+}
+
+/// Counts and logs an error; what the program is told.
+pub(super) fn failed(mounted: &Mounted, doing: &str, error: &Error) -> Errno {
+    let counters = &mounted.counters;
+    match error.kind() {
+        ErrorKind::Corrupt => {
+            counters.corrupt.fetch_add(1, Ordering::Relaxed);
+            counters.errors.fetch_add(1, Ordering::Relaxed);
+            log::error!("{doing}: {error}");
+        }
+        ErrorKind::Io | ErrorKind::Unsupported => {
+            counters.errors.fetch_add(1, Ordering::Relaxed);
+            log::error!("{doing}: {error}");
+        }
+        _ => log::debug!("{doing}: {error}"),
+    }
+    errno(error)
 }
 
 /// A mode without the bits that let others act as the owner, if it has any of them.
