@@ -14,6 +14,7 @@ pub mod migrate;
 pub mod object;
 mod payloads;
 pub mod read;
+pub mod rebuild;
 mod recover;
 pub mod replay;
 pub mod settings;
