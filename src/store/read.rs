@@ -355,15 +355,6 @@ impl OpenObject {
         }
     }
 
-    fn absent(&self, index: u32) -> Error {
-        let text = format!(
-            "{}: block {index} of object {} is absent and there is no way to make it again",
-            self.collection.path(),
-            self.object.entry.id
-        );
-        Error::new(ErrorKind::Absent, text)
-    }
-
     fn file_place(&self, stored: &Stored) -> String {
         let path = match self.object.home() {
             Some(home) if stored.in_data => self.collection.data_path(home.file),

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLockReadGuard;
 
-use crate::model::{ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::blocks::Block;
 use crate::store::read::{OpenObject, overlap};
@@ -98,5 +98,14 @@ impl OpenObject {
         let inside = (at - cut.start(index)) as usize;
         out.copy_from_slice(whole.get(inside..inside + out.len()).unwrap_or_default());
         Ok(found)
+    }
+
+    pub(super) fn absent(&self, index: u32) -> Error {
+        let text = format!(
+            "{}: block {index} of object {} is absent and there is no way to make it again",
+            self.collection.path(),
+            self.object.entry.id
+        );
+        Error::new(ErrorKind::Absent, text)
     }
 }
