@@ -17,6 +17,7 @@ pub mod read;
 pub mod rebuild;
 mod recover;
 pub mod replay;
+pub mod rounded;
 pub mod settings;
 pub mod slots;
 mod space;
