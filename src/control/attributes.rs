@@ -1,6 +1,7 @@
 //! The extended attributes.
 
 use crate::control::digests::digests;
+use crate::control::files::tell;
 use crate::control::measure::{Measure, checksum};
 use crate::edit;
 use crate::format::catalog::FileEntry;
@@ -159,9 +160,16 @@ impl Attribute {
 }
 
 /// Sets an attribute of a file. `Denied` for one that can only be read, `NotSupported` for
-/// one that this version does not set.
-pub fn set(view: &FileView, name: &[u8], value: &[u8]) -> Result<()> {
+/// one that this version does not set. `user` is who asks.
+pub fn set(view: &FileView, user: u32, name: &[u8], value: &[u8]) -> Result<()> {
     let attribute = attribute(name)?;
+    let done = done(view, attribute, value);
+    let (cause, asked) = (format!("{}, user {user}", attribute.name), String::from_utf8_lossy(value));
+    tell(view.collection.event_log(), &view.path(), &cause, &asked, &done);
+    done
+}
+
+fn done(view: &FileView, attribute: &Attribute, value: &[u8]) -> Result<()> {
     if !attribute.is_setting {
         return Err(Error::new(ErrorKind::Denied, format!("{} can only be read", attribute.name)));
     }

@@ -93,6 +93,11 @@ impl Object {
         self.chains.write().remove(&(index, epoch));
     }
 
+    /// The links of each chain.
+    pub fn chain_lens(&self) -> Vec<u64> {
+        self.chains.read().values().map(|links| links.len() as u64).filter(|len| *len > 0).collect()
+    }
+
     /// All links.
     pub(super) fn links(&self) -> Vec<Link> {
         self.chains.read().values().flat_map(|links| links.iter().copied()).collect()
@@ -102,6 +107,10 @@ impl Object {
 impl OpenObject {
     /// Applies the chain of a block, if it has one, to what it decodes to.
     pub(super) fn apply_chain(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
+        self.apply_links(index, block, elements).map_err(|error| self.wrong(index, &block.stored, error))
+    }
+
+    fn apply_links(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
         let Some(links) = self.object.chain(index, block.epoch) else { return Ok(()) };
         let mut record = Vec::new();
         for link in links.iter() {

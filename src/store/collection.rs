@@ -8,8 +8,9 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
-use crate::store::compact::due;
+use crate::store::compact::{Compaction, due};
 use crate::store::disk::{Disk, File, Open};
+use crate::store::events::{Events, Note};
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
 use crate::store::replay::{Damage, Replayed, replay};
@@ -50,7 +51,10 @@ pub struct Collection {
     /// Held by every read of payloads, and taken whole before space is used again: a
     /// read that began before a change may still look at the old place.
     pub(super) reading: RwLock<()>,
-    events: Vec<String>,
+    events: Vec<Note>,
+    pub(super) event_log: Arc<Events>,
+    /// Held for a look or a change; no other lock is taken with it.
+    pub(super) last_compaction: Mutex<Option<Compaction>>,
     log_bytes: u64,
 }
 
@@ -186,6 +190,8 @@ impl Collection {
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
             events,
+            event_log: Arc::default(),
+            last_compaction: Mutex::default(),
             log_bytes: end.bytes,
         };
         collection.sync_unsure(durable)?;
@@ -224,7 +230,7 @@ impl Collection {
     }
 
     /// What was found and mended while it was opened.
-    pub fn events(&self) -> &[String] {
+    pub fn events(&self) -> &[Note] {
         &self.events
     }
 

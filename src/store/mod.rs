@@ -8,6 +8,7 @@ mod commit;
 mod compact;
 pub mod directory;
 pub mod disk;
+pub mod events;
 pub mod log;
 pub mod object;
 mod payloads;
@@ -22,4 +23,5 @@ mod tree;
 pub mod write;
 
 pub use collection::{Access, Collection};
+pub use compact::Compaction;
 pub use tree::Store;
