@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::codec;
 use crate::format::delta::{Changes, Delta, DeltaKind};
 use crate::format::record::{Record, Stored};
-use crate::model::{Dtype, Error, ObjectId, Result};
+use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::blocks::Block;
 use crate::store::object::Object;
@@ -159,11 +159,17 @@ impl OpenObject {
         };
         let Some(block) = block.filter(is_base) else { return Ok(Patch::None) };
         let mut base = vec![0; new.len()];
-        self.read_base(index, &block, &mut base)?;
+        let read = self.read_base(index, &block, &mut base);
         let links = object.chain(index, block.epoch).map_or(0, |links| links.len());
         let chain_len = if links < LINKS_MAX { links + 1 } else { 1 };
-        if chain_len > 1 {
-            self.apply_chain(index, &block, &mut base)?;
+        let read = match chain_len {
+            1 => read,
+            _ => read.and_then(|()| self.apply_chain(index, &block, &mut base)),
+        };
+        match read {
+            // Written over, it is good again: nothing of what was wrong is needed.
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Patch::None),
+            read => read?,
         }
         let Some(changes) = changes(object.entry.dtype, &base, new) else { return Ok(Patch::None) };
         if changes.is_empty() && chain_len == links + 1 {
