@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::control::attributes::attribute;
+use crate::control::attributes::{Attribute, attribute};
+use crate::control::files::tell;
 use crate::control::jobs::{Job, Jobs};
 use crate::edit;
 use crate::engine::{self, Counted, Evict, Moved, REFUSED, Setting};
@@ -48,15 +49,30 @@ pub(super) const TIER: Set = Set { acts: Acts::Slowly, set: set_tier };
 pub(super) const EVICT: Set = Set { acts: Acts::Slowly, set: evict };
 
 /// Sets an attribute of a file or a directory. `Denied` for one that can only be read.
-/// A refusal leaves its reason in `why` of a file. What the kernel must forget.
+/// A refusal leaves its reason in `why` of a file. `user` is who asks. What the kernel must
+/// forget.
 pub fn set(
     namespace: &Arc<Namespace>,
     jobs: &Jobs,
     view: &FileView,
+    user: u32,
     name: &[u8],
     value: &[u8],
 ) -> Result<Forget> {
     let attribute = attribute(name)?;
+    let done = done(namespace, jobs, view, attribute, value);
+    let (cause, asked) = (format!("{}, user {user}", attribute.name), String::from_utf8_lossy(value));
+    tell(view.collection.event_log(), &view.path(), &cause, &asked, &done);
+    done
+}
+
+fn done(
+    namespace: &Arc<Namespace>,
+    jobs: &Jobs,
+    view: &FileView,
+    attribute: &Attribute,
+    value: &[u8],
+) -> Result<Forget> {
     let Some(set) = &attribute.set else {
         return Err(Error::new(ErrorKind::Denied, format!("{} can only be read", attribute.name)));
     };

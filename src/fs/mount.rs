@@ -35,6 +35,19 @@ pub struct Options {
     pub kernel: Vec<String>,
 }
 
+impl Options {
+    /// As the control file `config` shows them.
+    fn table(&self, threads: usize) -> toml::Table {
+        let mut table = toml::Table::new();
+        table.insert("list".to_owned(), self.shown.name().into());
+        table.insert("verify".to_owned(), self.verify.name().into());
+        table.insert("allow_other".to_owned(), self.allow_other.into());
+        table.insert("threads".to_owned(), i64::try_from(threads).unwrap_or(i64::MAX).into());
+        table.insert("kernel".to_owned(), self.kernel.clone().into());
+        table
+    }
+}
+
 /// A mounted store.
 pub struct Mount {
     session: BackgroundSession,
@@ -50,19 +63,21 @@ pub struct Mount {
 pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let source = store.place();
+    let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+    let threads = options.threads.unwrap_or(cores).max(2);
     let namespace = Namespace::new(store, options.shown, options.verify, owner, control::controls());
     let namespace = Arc::new(namespace);
     let mounted = Mounted {
         namespace: namespace.clone(),
         mountpoint: mountpoint.display().to_string(),
+        options: options.table(threads),
         since: Instant::now(),
         counters: Counters::default(),
         jobs: Jobs::default(),
     };
     let mounted = Arc::new(mounted);
-    let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let mut config = Config::default();
-    config.n_threads = Some(options.threads.unwrap_or(cores).max(2));
+    config.n_threads = Some(threads);
     config.clone_fd = true;
     config.mount_options = vec![
         MountOption::FSName(source),
