@@ -1,7 +1,7 @@
 //! The settings of the whole mount, and what acts on all of it.
 
 use crate::control::files::Context;
-use crate::model::Result;
+use crate::model::{Error, Result};
 use crate::namespace::Forget;
 use crate::store::Access;
 
@@ -23,4 +23,15 @@ pub(super) fn config(context: &Context) -> Result<String> {
     let mut table = toml::Table::new();
     table.insert("mount".to_owned(), mount.into());
     Ok(format!("{}\n# How it is mounted.\n{table}", store.settings().to_text()))
+}
+
+/// `cancel N` stops a job.
+pub(super) fn jobs(context: &Context, text: &str) -> Result<Forget> {
+    let number = text.strip_prefix("cancel ").and_then(|number| number.trim().parse().ok());
+    let number =
+        number.ok_or_else(|| Error::invalid(format!("{text:?}: write cancel and a job's number")))?;
+    match context.mounted.jobs.cancel(number) {
+        true => Ok(Forget::default()),
+        false => Err(Error::invalid(format!("there is no job {number} that could be cancelled"))),
+    }
 }

@@ -79,6 +79,12 @@ pub const MOUNT_FILES: &[File] = &[
         act: Some(actions::sync),
         ..shown("sync", "write anything: all that was written is durable then", actions::config)
     },
+    File {
+        act: Some(actions::jobs),
+        ..shown("jobs", "running and last jobs, a line each; write cancel N", |context| {
+            Ok(context.mounted.jobs.text())
+        })
+    },
     shown("config", "settings in effect, as TOML", actions::config),
     shown("metrics", "counters, as Prometheus text", metrics::text),
     File {

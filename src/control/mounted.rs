@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::control::counters::Counters;
+use crate::control::jobs::Jobs;
 use crate::namespace::Namespace;
 use crate::store::Store;
 
@@ -19,6 +20,8 @@ pub struct Mounted {
     pub since: Instant,
     /// What was done.
     pub counters: Counters,
+    /// What goes on in the background.
+    pub jobs: Jobs,
 }
 
 impl Mounted {

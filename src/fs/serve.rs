@@ -14,7 +14,7 @@ use fuser::{
     ReplyEntry, ReplyXattr,
 };
 
-use crate::control::{self, Cost, Mounted, Operation};
+use crate::control::{self, Acts, Cost, Mounted, Operation};
 use crate::edit::{Live, SetAttr};
 use crate::fs::errno::{self, errno};
 use crate::fs::forget::Forgetter;
@@ -116,16 +116,37 @@ impl Adapter {
 
     /// Sets an extended attribute.
     pub fn set_attribute(&self, user: u32, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
-        let set = control::attribute(name).and_then(|_| {
+        let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
+        let (attribute, view) = match found {
+            Ok(found) => found,
+            Err(error) => return reply.error(self.failed("setxattr", &error)),
+        };
+        let (namespace, mounted) = (self.namespace.clone(), self.mounted.clone());
+        let asker = self.mounted.clone();
+        let (forgetter, name, value) = (self.forgetter.clone(), name.to_vec(), value.to_vec());
+        let act = move || {
             // What was written counts.
-            let forget =
-                self.namespace.live(Ino(ino.0)).map(|live| self.namespace.settle(&live)).transpose()?;
-            control::set(&self.view(ino)?, user, name, value)?;
-            Ok(forget.unwrap_or_default())
-        });
-        match set {
-            Ok(forget) => self.forgetter.forget(forget, move || reply.ok()),
-            Err(error) => reply.error(self.failed("setxattr", &error)),
+            let written = namespace.live(Ino(ino.0)).map(|live| namespace.settle(&live)).transpose();
+            let set = written.and_then(|written| {
+                let mut forget = written.unwrap_or_default();
+                let set = control::set(&namespace, &mounted.jobs, &view, user, (&name, &value));
+                forget.nodes.extend(set?.nodes);
+                Ok(forget)
+            });
+            match set {
+                Ok(forget) => forgetter.forget(forget, move || reply.ok()),
+                Err(error) => {
+                    log::debug!("setxattr: {error}");
+                    reply.error(errno(&error));
+                }
+            }
+        };
+        match &attribute.set {
+            // Others must be answered meanwhile.
+            Some(set) if set.acts == Acts::Slowly => {
+                std::thread::spawn(move || guarded(&asker, "setxattr", act));
+            }
+            _ => act(),
         }
     }
 
@@ -234,6 +255,10 @@ impl Adapter {
         let file = |live: Arc<Live>| {
             if !reads {
                 live.collection().check_writable()?;
+            } else if live.has_absent() {
+                // Who writes may be about to replace it.
+                let text = "bytes of it are absent, and there is no way to make them again";
+                return Err(Error::new(ErrorKind::Absent, text));
             }
             let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
             Ok((Handle::File(live), FopenFlags::FOPEN_KEEP_CACHE | flags))

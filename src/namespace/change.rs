@@ -274,6 +274,20 @@ impl Namespace {
         Ok(self.forget(live.collection(), changes))
     }
 
+    /// What was written to the open files of a collection goes to the log.
+    pub fn settle_all(&self, collection: &Arc<Collection>) -> Result<Forget> {
+        let mut forget = Forget::default();
+        for live in self.live.all().iter().filter(|live| Arc::ptr_eq(live.collection(), collection)) {
+            forget.nodes.extend(self.settle(live)?.nodes);
+        }
+        Ok(forget)
+    }
+
+    /// What the kernel must forget of nodes whose bytes changed.
+    pub fn forget_nodes(&self, collection: &Collection, nodes: impl IntoIterator<Item = EntryId>) -> Forget {
+        self.forget(collection, Changes { nodes: nodes.into_iter().collect(), names: Vec::new() })
+    }
+
     fn forget(&self, collection: &Collection, changes: Changes) -> Forget {
         let number = collection.state().number();
         let ino = |node| Ino::of(Place::Node { collection: number, node });

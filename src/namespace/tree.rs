@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use crate::edit::{Live, LiveTable};
+use crate::engine::Engine;
 use crate::format::catalog::{Content, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::CONTROL_NAME;
@@ -121,6 +122,7 @@ pub(super) struct Nameless {
 /// The tree that is mounted.
 pub struct Namespace {
     store: Arc<Store>,
+    engine: Engine,
     shown: Shown,
     pub(super) verify: Verify,
     pub(super) live: LiveTable,
@@ -147,12 +149,30 @@ impl Namespace {
         let mounted_at = now_nanoseconds();
         let (collections, tenants) = (RwLock::default(), RwLock::default());
         let (live, nameless) = (LiveTable::default(), Mutex::default());
-        Namespace { store, shown, verify, live, nameless, owner, mounted_at, controls, collections, tenants }
+        let engine = Engine::new(store.clone());
+        Namespace {
+            store,
+            engine,
+            shown,
+            verify,
+            live,
+            nameless,
+            owner,
+            mounted_at,
+            controls,
+            collections,
+            tenants,
+        }
     }
 
     /// The store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// What moves its tensors.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     pub(super) fn shown(&self) -> Shown {

@@ -13,6 +13,7 @@ use crate::store::disk::{Disk, File, Open};
 use crate::store::events::{Events, Note};
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
+use crate::store::rebuild::Rebuilder;
 use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
 use crate::store::state::{ROOT, State};
@@ -44,6 +45,8 @@ pub struct Collection {
     pub(super) writer: Mutex<Option<Writer>>,
     pub(super) tiers: [OnceLock<Arc<dyn File>>; PAYLOAD_FILES],
     pub(super) data: Mutex<HashMap<u64, Weak<dyn File>>>,
+    /// Data files that somebody reads without asking for blocks.
+    pub(super) shown: Mutex<HashMap<u64, Weak<()>>>,
     pub(super) access: Access,
     damage: Option<Damage>,
     /// Set once, when a sync has failed.
@@ -55,6 +58,8 @@ pub struct Collection {
     pub(super) event_log: Arc<Events>,
     /// Held for a look or a change; no other lock is taken with it.
     pub(super) last_compaction: Mutex<Option<Compaction>>,
+    /// Who knows other ways to blocks.
+    pub(super) rebuilder: Rebuilder,
     log_bytes: u64,
 }
 
@@ -185,10 +190,12 @@ impl Collection {
             writer: Mutex::new(writer),
             tiers: Default::default(),
             data: Mutex::default(),
+            shown: Mutex::default(),
             access,
             damage,
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
+            rebuilder: Rebuilder::default(),
             events,
             event_log: Arc::default(),
             last_compaction: Mutex::default(),
