@@ -17,5 +17,5 @@ mod work;
 pub use evict::Evict;
 pub use moves::{Moved, REFUSED};
 pub use select::{Target, targets};
-pub use settings::{ENCODER, LOSSY, POLICY, Setting, WRITES, note_why, set_setting};
+pub use settings::{ENCODER, LOSSY, POLICY, Setting, WRITES, encoder, note_why, set_setting};
 pub use work::{Counted, Engine, Running};

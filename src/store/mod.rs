@@ -18,6 +18,7 @@ pub mod read;
 pub mod rebuild;
 mod recover;
 pub mod replay;
+pub mod rounded;
 pub mod settings;
 pub mod slots;
 mod space;
