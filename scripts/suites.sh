@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Test suites of others on a real mount, as root. Installs what they need: fsx and pjdfstest, pinned, below target/tools;
-# fio and stress-ng from Debian.
+# Test suites of others on a real mount, as root. scripts/setup.sh suites installs them.
 #
 #   scripts/suites.sh              all
 #   scripts/suites.sh fsx fio      only these
@@ -22,18 +21,8 @@ tools=$PWD/target/tools
 here=$PWD/tests/suites
 tierfs=$PWD/target/debug/tierfs
 
+scripts/setup.sh suites
 cargo build --locked --quiet
-mkdir -p "$tools"
-
-program() {
-    [ -x "$tools/bin/$1" ] || cargo install --quiet --locked --root "$tools" --version "$2" "$1"
-}
-
-package() {
-    ! command -v "$1" >/dev/null || return 0
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1" >/dev/null
-}
 
 place=$(mktemp -d)
 chmod 755 "$place"
@@ -87,16 +76,18 @@ typed() {
     setfattr -n user.tierfs.dtype -v "$1" "$2"
 }
 
-# container TIER KIND: a store's file TIER-KIND.safetensors with one f32 tensor of 1 MiB of zeros or of values.
+# container TIER KIND: a store's file TIER-KIND.safetensors with one f32 tensor of 16 MiB, of zeros
+# or of values. So large that most blocks are written to a few times only, and stay encoded.
 container() {
     local source=$place/$1-$2.safetensors
     python3 - "$2" "$1-$2" "$source" <<'PYTHON'
 import json, random, struct, sys
 kind, name, path = sys.argv[1:]
 choose = random.Random(name)
-count = 1 << 18
-values = bytes(4 * count) if kind == "zeros" else struct.pack(f"<{count}f", *(choose.gauss(0, 1) for _ in range(count)))
-header = json.dumps({name: {"dtype": "F32", "shape": [512, 512], "data_offsets": [0, 4 * count]}}).encode()
+count = 1 << 22
+some = struct.pack("<65536f", *(0 if kind == "zeros" else choose.gauss(0, 1) for _ in range(65536)))
+values = some * (count >> 16)
+header = json.dumps({name: {"dtype": "F32", "shape": [2048, 2048], "data_offsets": [0, 4 * count]}}).encode()
 header += b" " * (-len(header) % 8)
 open(path, "wb").write(struct.pack("<Q", len(header)) + header + values)
 PYTHON
@@ -105,8 +96,6 @@ PYTHON
 }
 
 suite_fsx() {
-    program fsx 0.3.2
-    package attr
     local tier
     for tier in q8 q3; do
         container "$tier" zeros
@@ -153,7 +142,6 @@ suite_fsx() {
 }
 
 suite_pjdfstest() {
-    program pjdfstest 0.2.2
     mount_store
     local log=$place/pjdfstest.log expected=$here/pjdfstest-expected.txt unexpected
     mkdir -p "$place/mnt/suites/pjdfstest"
@@ -172,7 +160,6 @@ suite_pjdfstest() {
 }
 
 suite_fio() {
-    package fio
     mount_store
     local engine
     # Verified by who wrote it, and by another process after a remount.
@@ -201,7 +188,6 @@ suite_fio() {
 not_here=bind-mount,binderfs,procfs,eventfd
 
 suite_stress() {
-    package stress-ng
     mount_store
     local daemon descriptors log=$place/stress.log status=0 folder=$collection/stress
     mkdir -p "$folder"
