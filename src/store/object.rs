@@ -20,6 +20,7 @@ use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
+use crate::store::events::Told;
 use crate::store::origin::Origin;
 
 /// The epoch that stands for a block that was written since the last batch.
@@ -53,6 +54,8 @@ pub struct Object {
     /// block is read as it was before a write or after it. Held across input and output;
     /// the last lock that is taken.
     pub(super) in_place: RwLock<()>,
+    /// Which wrong blocks were told of.
+    pub(super) told: Told,
     /// The deltas on encoded blocks, by block and epoch. Taken after `blocks`.
     pub(super) chains: RwLock<Chains>,
     /// Held while it is written and while what was written is committed; taken before
@@ -105,6 +108,7 @@ impl Object {
             absent: AtomicU32::new(0),
             dirty: RwLock::default(),
             in_place: RwLock::default(),
+            told: Told::default(),
             chains: RwLock::default(),
             writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
             origin: None,
@@ -164,7 +168,7 @@ impl Object {
     }
 
     /// Blocks that the log describes: those behind are dirty or zeros.
-    pub(super) fn described(&self) -> u32 {
+    pub fn described(&self) -> u32 {
         self.described.load(Ordering::Acquire)
     }
 

@@ -6,9 +6,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod attributes;
+mod command;
 mod evict;
+mod heal;
 mod moves;
 mod origin;
+mod rounded;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
 #[allow(unused)]
