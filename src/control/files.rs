@@ -102,6 +102,9 @@ impl Held {
         if let Some(damage) = collection.damage() {
             self.problems.push(format!("{} is damaged and read-only: {}", collection.path(), damage.reason));
         }
+        if let Some(reason) = collection.poisoned() {
+            self.problems.push(format!("{} takes no more writes: {reason}", collection.path()));
+        }
         self.problems
             .extend(collection.events().iter().map(|event| format!("{}: {event}", collection.path())));
     }

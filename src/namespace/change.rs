@@ -201,12 +201,12 @@ impl Namespace {
         if !Arc::ptr_eq(collection, &target.collection) {
             return Err(other_collection());
         }
-        let moved = source.node != target.node;
-        let last = self.unnamed_file(collection, target.node, to.1);
-        let (node, mut changes) = edit::rename(collection, (source.node, from.1), (target.node, to.1), keep)?;
+        let (from, to) = ((source.node, from.1), (target.node, to.1));
+        let last = self.unnamed_file(collection, to.0, to.1);
+        let (node, mut changes) = edit::rename(collection, from, to, keep)?;
         self.keep(last);
         let is_file = collection.state().node(node).is_some_and(|node| node.file().is_some());
-        if is_file && (moved || suffix(from.1) != suffix(to.1) || suffix(to.1) == b"npy") {
+        if is_file && edit::is_another_place(from, to) {
             changes.merge(self.live.open(collection, node, self.verify)?.look_again()?);
         }
         Ok(self.forget(collection, changes))
@@ -279,10 +279,6 @@ impl Namespace {
             Access::Read => Err(Error::new(ErrorKind::ReadOnly, "the store is mounted to be read only")),
         }
     }
-}
-
-fn suffix(name: &[u8]) -> &[u8] {
-    name.rsplit(|byte| *byte == b'.').next().filter(|suffix| suffix.len() < name.len()).unwrap_or_default()
 }
 
 fn not_here() -> Error {

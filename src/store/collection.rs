@@ -188,9 +188,12 @@ impl Collection {
             events,
             log_bytes: end.bytes,
         };
-        collection.sync_unsure(durable)?;
-        collection.recover()?;
-        Ok(collection)
+        let synced = collection.sync_unsure(durable).map_err(|error| collection.poison(error));
+        match synced.and_then(|()| collection.recover()) {
+            // Opened again it would be synced again, and that is said to work: it stays as it is.
+            Err(error) if collection.poisoned().is_none() => Err(error),
+            _ => Ok(collection),
+        }
     }
 
     /// `tenant/name`.
