@@ -156,6 +156,7 @@ impl OpenObject {
             let blocks = found.get(place..place + joined).unwrap_or_default();
             match block.stored.tier {
                 Tier::Absent if block.epoch == DIRTY => here.fill(0),
+                Tier::Absent if block.stored.is_lost() => return Err(self.lost(index)),
                 Tier::Absent => return Err(self.absent(index)),
                 Tier::Exact => self.read_exact(index, blocks, at, here)?,
                 _ => self.read_encoded(index, blocks, at, here)?,
@@ -343,6 +344,13 @@ impl OpenObject {
             }
             _ => Ok(block),
         }
+    }
+
+    fn lost(&self, index: u32) -> Error {
+        let (path, id) = (self.collection.path(), self.object.entry.id);
+        Error::corrupt(format!(
+            "{path}: block {index} of object {id} was lost when the store was repaired; copy the file in again"
+        ))
     }
 
     fn absent(&self, index: u32) -> Error {

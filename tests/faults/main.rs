@@ -12,6 +12,7 @@
 mod errors;
 mod journal;
 mod kill;
+mod repair;
 mod stores;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
