@@ -8,7 +8,7 @@ use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
 use crate::control::{COLLECTION_FILES, Counters, MOUNT_FILES, Mounted};
 use crate::fs::forget::Forgetter;
-use crate::fs::serve::Adapter;
+use crate::fs::serve::{Adapter, guarded};
 use crate::model::{Error, Result};
 use crate::namespace::{Namespace, Shown};
 use crate::store::Store;
@@ -100,7 +100,7 @@ impl Mount {
                 break self.unmount(patience)?;
             }
             if synced.elapsed() >= SYNC_EVERY {
-                self.sync();
+                guarded("syncing", || self.sync());
                 synced = Instant::now();
             }
             std::thread::sleep(STEP);

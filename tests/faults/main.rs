@@ -12,6 +12,7 @@
 mod errors;
 mod journal;
 mod kill;
+mod lives;
 mod repair;
 mod stores;
 // Other test programs use the rest of it.
