@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Counters, Job, Jobs, Mounted};
 use crate::fs::forget::Forgetter;
-use crate::fs::serve::Adapter;
+use crate::fs::serve::{Adapter, guarded};
 use crate::model::{Error, Result};
 use crate::namespace::{Forget, Namespace, Shown};
 use crate::store::Store;
@@ -134,7 +134,7 @@ impl Mount {
                 break self.unmount(patience)?;
             }
             if synced.elapsed() >= SYNC_EVERY {
-                self.sync();
+                guarded(&self.mounted, "syncing", || self.sync());
                 synced = Instant::now();
             }
             self.heal(&heals);

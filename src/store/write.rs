@@ -6,11 +6,12 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 
 use crate::format::catalog::{Entry, Home, ObjectEntry};
-use crate::format::record::{Described, Record, Stored};
-use crate::model::{Error, Result, Shape, Tier};
+use crate::format::record::{Record, Stored};
+use crate::model::{Error, Result, Tier};
 use crate::store::blocks::Cut;
 use crate::store::chain::{DELTA_FILE, Patch};
-use crate::store::collection::{Touched, now_seconds};
+use crate::store::collection::Touched;
+use crate::store::describe::add_blocks;
 use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::object::{Object, Writing, exact_at};
@@ -366,41 +367,5 @@ impl Written<'_> {
     /// The size that the object has now.
     pub fn bytes(&self) -> u64 {
         self.bytes
-    }
-}
-
-/// What a record that makes a block says of its object.
-pub(super) fn described(entry: &ObjectEntry) -> Described {
-    let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
-    Described { dtype: entry.dtype, shape, parent: None, reconstruct: 0 }
-}
-
-/// Adds blocks of an object to a batch: runs where they stand one after the other in its
-/// data file.
-pub fn add_blocks(batch: &mut Batch, entry: &ObjectEntry, blocks: &[(u32, Stored)]) {
-    let created_at = now_seconds();
-    let described = described(entry);
-    let object = entry.id;
-    let joins = |before: &(u32, Stored), next: &(u32, Stored)| {
-        before.1.in_data
-            && next.1.in_data
-            && next.0 == before.0 + 1
-            && next.1.offset == before.1.offset + u64::from(before.1.len)
-    };
-    for run in blocks.chunk_by(joins) {
-        let Some((first, stored)) = run.first() else { continue };
-        let described = described.clone();
-        if !stored.in_data {
-            batch.record(Record::Create { object, block: *first, described, stored: *stored, created_at });
-            continue;
-        }
-        let checksums: Vec<u32> = run.iter().map(|(_, stored)| stored.checksum).collect();
-        batch.run(&checksums, |len, checksum| Record::CreateRun {
-            object,
-            block: *first,
-            described,
-            stored: Stored { checksum, len, ..*stored },
-            created_at,
-        });
     }
 }
