@@ -8,6 +8,7 @@
 
 mod live;
 mod settle;
+mod source;
 mod tree;
 
 pub use live::{Live, LiveTable};

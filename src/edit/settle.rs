@@ -1,11 +1,11 @@
 //! What was written to an open file goes to the log.
 
 use std::collections::HashSet;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::edit::live::{Layout, Live};
+use crate::edit::source::StreamFile;
 use crate::edit::{Changes, LOOK_AGAIN, LiveTable, Name};
 use crate::engine;
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
@@ -20,7 +20,6 @@ use crate::store::read::{OpenObject, Verify};
 use crate::store::rounded::Writes;
 use crate::store::state::{Node, State};
 use crate::store::write::{Written, add_blocks};
-use crate::stream::Stream;
 
 impl Live {
     /// Puts what was written into the log: it survives the end of this process, and
@@ -371,36 +370,4 @@ pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -
         batch.entry(Entry::NodeRemoved(part.entry.id));
     }
     gone
-}
-
-/// A stream as something to import.
-struct StreamFile(Arc<Stream>);
-
-impl File for StreamFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read(offset, buffer).map_err(|error| {
-            let kind = if error.kind() == ErrorKind::Absent {
-                io::ErrorKind::NotFound
-            } else {
-                io::ErrorKind::Other
-            };
-            io::Error::new(kind, error.to_string())
-        })
-    }
-
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.0.bytes())
-    }
-
-    fn set_len(&self, _len: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Ok(())
-    }
 }
