@@ -33,6 +33,8 @@ pub const COLLECTION_FILES: &[File] =
 pub struct Counters {
     /// Files opened.
     pub opens: AtomicU64,
+    /// Files opened whose reads the kernel answers itself.
+    pub passthrough_opens: AtomicU64,
     /// Reads answered.
     pub reads: AtomicU64,
     /// Bytes of these reads.
@@ -177,6 +179,7 @@ fn stats(mounted: &Mounted, _: Option<&Arc<Collection>>) -> Result<String> {
         "log_bytes": held.log_bytes,
         "tiers": tiers,
         "opens": count(&counters.opens),
+        "passthrough_opens": count(&counters.passthrough_opens),
         "reads": count(&counters.reads),
         "read_bytes": count(&counters.read_bytes),
         "errors": count(&counters.errors),

@@ -15,7 +15,7 @@ use fuser::{
 use crate::edit::SetAttr;
 use crate::fs::errno;
 use crate::fs::kernel;
-use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds};
+use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable, READ, guarded};
 use crate::namespace::{Ino, Located};
 
@@ -24,17 +24,20 @@ const NAME_BYTES_MAX: u32 = 255;
 
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        kernel::ask(config)
+        if kernel::ask(config, self.stack_depth)? {
+            self.passthrough.begin();
+        }
+        Ok(())
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         guarded("lookup", || {
-            self.entry("lookup", reply, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
+            self.named(reply, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
         });
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
-        guarded("forget", || self.namespace.let_go(Ino(ino.0)));
+        guarded("forget", || self.namespace.let_go(own(ino)));
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -48,11 +51,8 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        guarded("open", || match self.open_handle(ino, flags) {
-            Ok((handle, flags)) => reply.opened(FileHandle(self.handles.insert(handle)), flags),
-            Err(error) => reply.error(self.failed("open", &error)),
-        });
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        guarded("open", || self.open_file(request.pid(), Ino(ino.0), flags, reply));
     }
 
     fn read(
@@ -153,6 +153,8 @@ impl Filesystem for Adapter {
     ) {
         guarded("release", || {
             let live = self.file(handle);
+            // First: the number may be used again right after.
+            self.passthrough.released(handle.0);
             self.handles.remove(handle.0);
             match live {
                 // Mapped stores arrive after the last flush.
@@ -304,7 +306,9 @@ impl Filesystem for Adapter {
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         guarded("unlink", || {
-            self.forgotten("unlink", reply, self.namespace.unlink(Ino(parent.0), name.as_bytes()));
+            let also = self.also_open(Ino(parent.0), name.as_bytes());
+            let forget = self.namespace.unlink(Ino(parent.0), name.as_bytes());
+            self.forgotten("unlink", reply, forget.map(|forget| forget.and(also)));
         });
     }
 
@@ -342,13 +346,15 @@ impl Filesystem for Adapter {
             }
             let keep = flags.contains(RenameFlags::RENAME_NOREPLACE);
             let (from, to) = ((Ino(parent.0), name.as_bytes()), (Ino(new_parent.0), new_name.as_bytes()));
-            self.forgotten("rename", reply, self.namespace.rename(from, to, keep));
+            let also = self.also_open(to.0, to.1);
+            let forget = self.namespace.rename(from, to, keep);
+            self.forgotten("rename", reply, forget.map(|forget| forget.and(also)));
         });
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         guarded("link", || {
-            self.entry("link", reply, self.namespace.link(Ino(ino.0), Ino(parent.0), name.as_bytes()));
+            self.entry("link", reply, self.namespace.link(own(ino), Ino(parent.0), name.as_bytes()));
         });
     }
 

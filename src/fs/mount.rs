@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
+use rustix::process::Resource;
+
 use crate::control::{COLLECTION_FILES, Counters, MOUNT_FILES, Mounted};
 use crate::fs::forget::Forgetter;
 use crate::fs::serve::Adapter;
@@ -20,6 +22,11 @@ const READ_AHEAD_KIB: u32 = 4096;
 /// What nobody asked to be made durable is made so after this time.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
+/// How many file systems may lie one on the other where the kernel reads files of a store
+/// itself: the most that it takes. The store may lie on an overlay then. An overlay on this
+/// one, which could not follow a file from one number to the other, is refused by the kernel.
+const STACK_DEPTH: u32 = 2;
+
 /// How a store is mounted.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -31,6 +38,9 @@ pub struct Options {
     pub allow_other: bool,
     /// Threads that answer requests; as many as cores, and at least 2, without one.
     pub threads: Option<usize>,
+    /// Whether the daemon answers all reads, those of files that the kernel could read
+    /// itself too.
+    pub reads_all: bool,
     /// Further options for the kernel, as they are.
     pub kernel: Vec<String>,
 }
@@ -73,7 +83,8 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
     let (forgetter, forgetting) = Forgetter::new();
     let namespace = Arc::new(namespace);
-    let adapter = Adapter::new(namespace.clone(), Arc::new(mounted), forgetter.clone());
+    let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
+    let adapter = Adapter::new(namespace.clone(), Arc::new(mounted), forgetter.clone(), stack_depth);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
         Error::io(text, error)
@@ -82,6 +93,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let session = session.spawn().map_err(failed)?;
     forgetting.start(session.notifier()).map_err(failed)?;
     raise_read_ahead(mountpoint);
+    raise_descriptors();
     Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace, forgetter })
 }
 
@@ -139,6 +151,15 @@ impl Mount {
 /// The names of a table, kept for as long as the program runs.
 fn names_of(files: &'static [crate::control::File]) -> &'static [&'static str] {
     Vec::leak(files.iter().map(|file| file.name).collect())
+}
+
+/// Each open file takes a descriptor.
+fn raise_descriptors() {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = rustix::process::setrlimit(Resource::Nofile, limit) {
+        log::info!("the limit of descriptors could not be raised: {error}");
+    }
 }
 
 /// Without this the kernel reads 128 KiB ahead. Not everybody may: reading is slower then.

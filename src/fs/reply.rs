@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
 
-use crate::namespace::{Attr, Kind};
+use crate::namespace::{Attr, Ino, Kind};
 use crate::store::Access;
 
 /// How long the kernel may keep what it was told.
@@ -34,11 +34,22 @@ impl Times {
     pub fn of_name(&self, attr: &Attr) -> Duration {
         if attr.of_container && !self.listings { Duration::ZERO } else { self.entries }
     }
+
+    /// How long the kernel may keep what stat shows. It takes a file's number from what a
+    /// lookup answers; the one that programs see it has only from stat.
+    pub fn of_number(&self, number: INodeNo) -> Duration {
+        if Ino(number.0).is_backed() { Duration::ZERO } else { self.entries }
+    }
 }
 
 /// An inode number is never given to other content.
 pub(super) const GENERATION: Generation = Generation(0);
 const PREFERRED_BYTES: u32 = 4096;
+
+/// A file's own number, which programs see, whichever the kernel uses.
+pub(super) fn own(ino: INodeNo) -> Ino {
+    Ino(ino.0).own()
+}
 
 /// The kind of a node.
 pub(super) fn file_type(kind: Kind) -> FileType {

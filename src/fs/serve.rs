@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyAttr, ReplyCreate, ReplyEmpty,
@@ -18,7 +19,8 @@ use crate::edit::{Live, SetAttr};
 use crate::fs::errno::{self, errno};
 use crate::fs::forget::Forgetter;
 use crate::fs::handles::{Handle, Handles};
-use crate::fs::reply::{GENERATION, Times, file_attr};
+use crate::fs::passthrough::Passthrough;
+use crate::fs::reply::{GENERATION, Times, file_attr, own};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
 use crate::store::Access;
@@ -44,12 +46,23 @@ pub(super) struct Adapter {
     pub handles: Handles,
     pub forgetter: Forgetter,
     pub times: Times,
+    pub passthrough: Passthrough,
+    /// How many file systems may lie one on the other where the kernel reads files of the
+    /// store itself; 0 where it is not to.
+    pub stack_depth: u32,
 }
 
 impl Adapter {
-    pub fn new(namespace: Arc<Namespace>, mounted: Arc<Mounted>, forgetter: Forgetter) -> Adapter {
+    pub fn new(
+        namespace: Arc<Namespace>,
+        mounted: Arc<Mounted>,
+        forgetter: Forgetter,
+        stack_depth: u32,
+    ) -> Adapter {
         let times = Times::of(namespace.store().access());
-        Adapter { namespace, mounted, handles: Handles::default(), forgetter, times }
+        let handles = Handles::default();
+        let passthrough = Passthrough::new(namespace.store().settings().passthrough_files_max as usize);
+        Adapter { namespace, mounted, handles, forgetter, times, passthrough, stack_depth }
     }
 
     /// Counts and logs an error; what the program is told.
@@ -71,7 +84,7 @@ impl Adapter {
     }
 
     pub fn located(&self, ino: INodeNo) -> Result<(Ino, Located)> {
-        let ino = Ino(ino.0);
+        let ino = own(ino);
         Ok((ino, self.namespace.locate(ino)?))
     }
 
@@ -88,8 +101,8 @@ impl Adapter {
 
     /// Answers with what stat shows.
     pub fn stat(&self, doing: &str, reply: ReplyAttr, ino: INodeNo) {
-        match self.namespace.stat(Ino(ino.0)) {
-            Ok(attr) => reply.attr(&self.times.entries, &file_attr(&attr)),
+        match self.namespace.stat(own(ino)) {
+            Ok(attr) => reply.attr(&self.times.of_number(ino), &file_attr(&attr)),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }
@@ -123,9 +136,9 @@ impl Adapter {
         let set = control::attribute(name).and_then(|_| {
             // What was written counts.
             let forget =
-                self.namespace.live(Ino(ino.0)).map(|live| self.namespace.settle(&live)).transpose()?;
+                self.namespace.live(own(ino)).map(|live| self.namespace.settle(&live)).transpose()?;
             control::set(&self.view(ino)?, name, value)?;
-            Ok(forget.unwrap_or_default())
+            Ok(forget.unwrap_or_default().and(other_number(ino)))
         });
         match set {
             Ok(forget) => self.forgetter.forget(forget, move || reply.ok()),
@@ -168,13 +181,17 @@ impl Adapter {
             _ => error,
         });
         let opened = made.and_then(|(ino, located)| {
-            let (handle, open_flags) = self.open_handle(INodeNo(ino.0), flags)?;
+            let (handle, open_flags) = self.open_handle(ino, flags)?;
             Ok((self.namespace.attr(ino, &located), handle, open_flags))
         });
         match opened {
-            Ok((attr, handle, flags)) => {
-                let handle = FileHandle(self.handles.insert(handle));
-                reply.created(&self.times.entries, &file_attr(&attr), GENERATION, handle, flags);
+            Ok((attr, handle, open_flags)) => {
+                let handle = self.handles.insert(handle);
+                if flags.acc_mode() != OpenAccMode::O_RDONLY {
+                    self.passthrough.opened_to_write(handle, attr.ino);
+                }
+                let handle = FileHandle(handle);
+                reply.created(&self.times.entries, &file_attr(&attr), GENERATION, handle, open_flags);
             }
             Err(error) => reply.error(self.failed("create", &error)),
         }
@@ -189,13 +206,20 @@ impl Adapter {
     }
 
     pub fn set_attr(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>, reply: ReplyAttr) {
-        let changed = self.namespace.set_attr(Ino(ino.0), self.without_privilege(ino, set, bytes), bytes);
-        match changed.and_then(|forget| Ok((forget, self.namespace.stat(Ino(ino.0))?))) {
-            Ok((forget, attr)) => {
-                // The kernel writes no pages of the file before this is answered.
-                reply.attr(&self.times.entries, &file_attr(&attr));
-                self.forgetter.forget(forget, || ());
-            }
+        let changed = self.namespace.set_attr(own(ino), self.without_privilege(ino, set, bytes), bytes);
+        match changed.and_then(|forget| Ok((forget, self.namespace.stat(own(ino))?))) {
+            Ok((forget, attr)) => match other_number(ino) {
+                // Under this number the kernel has no pages to write, under the other it may.
+                Some(other) => {
+                    let answer = move || reply.attr(&Duration::ZERO, &file_attr(&attr));
+                    self.forgetter.forget(forget.and(Some(other)), answer);
+                }
+                None => {
+                    // The kernel writes no pages of the file before this is answered.
+                    reply.attr(&self.times.entries, &file_attr(&attr));
+                    self.forgetter.forget(forget, || ());
+                }
+            },
             Err(error) => reply.error(self.failed("setattr", &error)),
         }
     }
@@ -203,7 +227,7 @@ impl Adapter {
     /// A new owner or other bytes take away the bits that let others act as the owner.
     fn without_privilege(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>) -> SetAttr {
         let changes = set.uid.is_some() || set.gid.is_some() || bytes.is_some();
-        match self.namespace.stat(Ino(ino.0)) {
+        match self.namespace.stat(own(ino)) {
             Ok(attr) if changes && set.mode.is_none() && attr.kind == Kind::File => {
                 SetAttr { mode: plain_mode(attr.mode), ..set }
             }
@@ -233,7 +257,7 @@ impl Adapter {
         }
     }
 
-    pub fn open_handle(&self, ino: INodeNo, flags: OpenFlags) -> Result<(Handle, FopenFlags)> {
+    pub fn open_handle(&self, ino: Ino, flags: OpenFlags) -> Result<(Handle, FopenFlags)> {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
         self.mounted.counters.opens.fetch_add(1, Ordering::Relaxed);
         let file = |live: Arc<Live>| {
@@ -243,10 +267,10 @@ impl Adapter {
             let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
             Ok((Handle::File(live), FopenFlags::FOPEN_KEEP_CACHE | flags))
         };
-        let located = match self.namespace.locate(Ino(ino.0)) {
+        let located = match self.namespace.locate(ino) {
             Ok(located) => located,
             // Its name went since the kernel looked it up.
-            Err(error) => return file(self.namespace.live(Ino(ino.0)).ok_or(error)?),
+            Err(error) => return file(self.namespace.live(ino).ok_or(error)?),
         };
         match located {
             Located::Node(view) => file(self.namespace.open(&view)?),
@@ -311,6 +335,11 @@ impl Adapter {
             )),
         }
     }
+}
+
+/// A file's own number, where the kernel asks by the second.
+fn other_number(ino: INodeNo) -> Option<Ino> {
+    Some(own(ino)).filter(|own| own.0 != ino.0)
 }
 
 /// A mode without the bits that let others act as the owner, if it has any of them.

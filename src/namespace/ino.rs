@@ -2,9 +2,14 @@
 //!
 //! | bits | meaning |
 //! |---|---|
-//! | 63 | a control file or directory |
+//! | 63 | a control file or directory; with bit 39 a file that the kernel reads where it lies |
 //! | 62..40 | the collection's number; 0: the mount itself and its tenants |
 //! | 39..0 | the node's number; of a tenant: a hash of its name; of a control: its place in the table |
+//!
+//! A file has two numbers: its own, which programs see and under which the daemon reads and
+//! writes it, and with bits 63 and 39 the one under which the kernel knows it while it
+//! reads the physical file itself (only node numbers below 2^39 have it). Programs are
+//! shown the first for both.
 //!
 //! A collection's number and its nodes' numbers are kept in its log and never used
 //! twice, so that an inode number means the same content after a remount.
@@ -12,6 +17,8 @@
 use crate::model::EntryId;
 
 const CONTROL: u64 = 1 << 63;
+/// Places of controls are far below.
+const BACKED: u64 = CONTROL | 1 << 39;
 const COLLECTION_SHIFT: u32 = 40;
 const NODE_MASK: u64 = (1 << COLLECTION_SHIFT) - 1;
 const COLLECTION_MASK: u64 = (1 << (63 - COLLECTION_SHIFT)) - 1;
@@ -66,11 +73,32 @@ impl Ino {
         }
     }
 
+    /// The number under which the kernel reads a file's physical file. `None` for what is no
+    /// file's own number.
+    pub fn backed(self) -> Option<Ino> {
+        match self.place() {
+            Place::Node { .. } if self.0 & BACKED == 0 => Some(Ino(self.0 | BACKED)),
+            _ => None,
+        }
+    }
+
+    /// Whether the kernel reads a physical file under this number.
+    pub fn is_backed(self) -> bool {
+        self.0 & BACKED == BACKED
+    }
+
+    /// The number that programs see.
+    pub fn own(self) -> Ino {
+        if self.is_backed() { Ino(self.0 & !BACKED) } else { self }
+    }
+
     /// What the number stands for.
     pub fn place(self) -> Place {
         let collection = (self.0 >> COLLECTION_SHIFT & COLLECTION_MASK) as u32;
         let low = self.0 & NODE_MASK;
-        if self.0 & CONTROL != 0 {
+        if self.is_backed() {
+            self.own().place()
+        } else if self.0 & CONTROL != 0 {
             Place::Control { collection, place: low as u32 }
         } else if self == Ino::ROOT {
             Place::Root
@@ -107,7 +135,29 @@ mod tests {
         for place in places {
             assert_eq!(Ino::of(place).unwrap().place(), place);
         }
+        let controls = Ino::of(Place::Control { collection: 3, place: u32::MAX }).unwrap();
+        assert!(!controls.is_backed());
         assert_eq!(Ino::of(Place::Node { collection: 8_388_608, node: EntryId(1) }), None);
         assert_eq!(Ino::of(Place::Node { collection: 1, node: EntryId(1 << 40) }), None);
+    }
+
+    #[test]
+    fn a_file_has_a_second_number_that_leads_to_the_same_place() {
+        for (collection, node) in [(1, 1), (8_388_607, (1 << 39) - 1)] {
+            let ino = Ino::of(Place::Node { collection, node: EntryId(node) }).unwrap();
+            let backed = ino.backed().unwrap();
+            assert!(backed.is_backed() && !ino.is_backed() && backed != ino);
+            assert_eq!((backed.own(), ino.own(), backed.place()), (ino, ino, ino.place()));
+            assert_eq!(backed.backed(), None);
+        }
+        let places = [
+            Place::Root,
+            Place::Tenant(Ino::tenant_hash("acme")),
+            Place::Control { collection: 3, place: 7 },
+            Place::Node { collection: 1, node: EntryId(1 << 39) },
+        ];
+        for place in places {
+            assert_eq!(Ino::of(place).unwrap().backed(), None, "{place:?}");
+        }
     }
 }
