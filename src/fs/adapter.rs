@@ -13,11 +13,12 @@ use fuser::{
 };
 
 use crate::edit::SetAttr;
+use crate::fs::controls::is_control;
 use crate::fs::errno;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable, READ, guarded};
-use crate::namespace::{Ino, Located};
+use crate::namespace::{Ino, Kind, Located};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
@@ -52,6 +53,9 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if is_control(ino) {
+            return guarded("open", || self.open_control(ino, flags, reply));
+        }
         guarded("open", || self.open_file(request.pid(), Ino(ino.0), flags, reply));
     }
 
@@ -94,7 +98,7 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         guarded("write", || {
-            let Some(live) = self.file(handle) else { return reply.error(errno::BAD_HANDLE) };
+            let Some(live) = self.file(handle) else { return self.act(handle, data, reply) };
             let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
             match live
                 .write(offset, data)
@@ -166,7 +170,11 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         guarded("opendir", || match self.located(ino) {
-            Ok((_, Located::Control { place, .. })) if place > 0 => reply.error(errno::NOT_DIRECTORY),
+            Ok((ino, located @ Located::Control(_)))
+                if self.namespace.attr(ino, &located).kind != Kind::Directory =>
+            {
+                reply.error(errno::NOT_DIRECTORY);
+            }
             Ok((_, Located::Node(view))) if view.node.file().is_some() => reply.error(errno::NOT_DIRECTORY),
             Ok(_) if self.times.listings => {
                 reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE);

@@ -8,7 +8,7 @@ use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
 use rustix::process::Resource;
 
-use crate::control::{COLLECTION_FILES, Counters, MOUNT_FILES, Mounted};
+use crate::control::{self, Counters, Jobs, Mounted};
 use crate::fs::forget::Forgetter;
 use crate::fs::serve::Adapter;
 use crate::model::{Error, Result};
@@ -51,20 +51,25 @@ pub struct Mount {
     mountpoint: PathBuf,
     namespace: Arc<Namespace>,
     forgetter: Forgetter,
+    mounted: Arc<Mounted>,
+    /// The thread that does jobs.
+    jobs: std::thread::JoinHandle<()>,
 }
 
 /// Mounts a store. Requests are answered when this returns.
 pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let source = store.place();
-    let controls: [&'static [&'static str]; 2] = [names_of(MOUNT_FILES), names_of(COLLECTION_FILES)];
-    let namespace = Namespace::new(store.clone(), options.shown, options.verify, owner, controls);
+    let namespace = Namespace::new(store, options.shown, options.verify, owner, control::controls());
+    let namespace = Arc::new(namespace);
     let mounted = Mounted {
-        store,
+        namespace: namespace.clone(),
         mountpoint: mountpoint.display().to_string(),
         since: Instant::now(),
         counters: Counters::default(),
+        jobs: Jobs::default(),
     };
+    let mounted = Arc::new(mounted);
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let mut config = Config::default();
     config.n_threads = Some(options.threads.unwrap_or(cores).max(2));
@@ -82,9 +87,8 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     }
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
     let (forgetter, forgetting) = Forgetter::new();
-    let namespace = Arc::new(namespace);
     let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
-    let adapter = Adapter::new(namespace.clone(), Arc::new(mounted), forgetter.clone(), stack_depth);
+    let adapter = Adapter::new(namespace.clone(), mounted.clone(), forgetter.clone(), stack_depth);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
         Error::io(text, error)
@@ -94,7 +98,8 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     forgetting.start(session.notifier()).map_err(failed)?;
     raise_read_ahead(mountpoint);
     raise_descriptors();
-    Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace, forgetter })
+    let jobs = start_jobs(mounted.clone(), forgetter.clone())?;
+    Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace, forgetter, mounted, jobs })
 }
 
 impl Mount {
@@ -117,6 +122,10 @@ impl Mount {
             }
             std::thread::sleep(STEP);
         };
+        self.mounted.jobs.end();
+        if self.jobs.join().is_err() {
+            log::error!("jobs: a bug in tierfs: the last one was not finished");
+        }
         self.namespace.sync(&mut |_| ())?;
         if ended {
             self.session.join().map_err(|error| Error::io("answering requests", error))?;
@@ -148,9 +157,16 @@ impl Mount {
     }
 }
 
-/// The names of a table, kept for as long as the program runs.
-fn names_of(files: &'static [crate::control::File]) -> &'static [&'static str] {
-    Vec::leak(files.iter().map(|file| file.name).collect())
+/// A thread that does the jobs of a mount, with the least claim to the processor.
+fn start_jobs(mounted: Arc<Mounted>, forgetter: Forgetter) -> Result<std::thread::JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name("jobs".to_owned());
+    let spawned = thread.spawn(move || {
+        if let Err(error) = rustix::process::nice(19) {
+            log::info!("jobs run like requests do: {error}");
+        }
+        mounted.jobs.work(&|forget| forgetter.forget(forget, || ()));
+    });
+    spawned.map_err(|error| Error::io("starting the thread of jobs", error))
 }
 
 /// Each open file takes a descriptor.

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
 
-use crate::namespace::{Attr, Ino, Kind};
+use crate::namespace::{Attr, Ino, Kind, Place};
 use crate::store::Access;
 
 /// How long the kernel may keep what it was told.
@@ -32,13 +32,21 @@ impl Times {
     /// How long the kernel may keep a name. While files are written, those that come and
     /// go with a container are asked for at every use.
     pub fn of_name(&self, attr: &Attr) -> Duration {
-        if attr.of_container && !self.listings { Duration::ZERO } else { self.entries }
+        if attr.of_container && !self.listings { Duration::ZERO } else { self.of_attr(attr) }
     }
 
-    /// How long the kernel may keep what stat shows. It takes a file's number from what a
-    /// lookup answers; the one that programs see it has only from stat.
-    pub fn of_number(&self, number: INodeNo) -> Duration {
-        if Ino(number.0).is_backed() { Duration::ZERO } else { self.entries }
+    /// How long the kernel may keep what stat shows. Controls change by themselves.
+    pub fn of_attr(&self, attr: &Attr) -> Duration {
+        match attr.ino.place() {
+            Place::Control { .. } => Duration::ZERO,
+            _ => self.entries,
+        }
+    }
+
+    /// How long the kernel may keep what stat shows under a number. It takes a file's number
+    /// from what a lookup answers; the one that programs see it has only from stat.
+    pub fn of_number(&self, number: INodeNo, attr: &Attr) -> Duration {
+        if Ino(number.0).is_backed() { Duration::ZERO } else { self.of_attr(attr) }
     }
 }
 

@@ -14,7 +14,7 @@ use fuser::{
     ReplyEntry, ReplyXattr,
 };
 
-use crate::control::{self, Cost, Mounted};
+use crate::control::{self, Acts, Cost, Mounted};
 use crate::edit::{Live, SetAttr};
 use crate::fs::errno::{self, errno};
 use crate::fs::forget::Forgetter;
@@ -43,7 +43,7 @@ pub(super) enum Durable {
 pub(super) struct Adapter {
     pub namespace: Arc<Namespace>,
     pub mounted: Arc<Mounted>,
-    pub handles: Handles,
+    pub handles: Arc<Handles>,
     pub forgetter: Forgetter,
     pub times: Times,
     pub passthrough: Passthrough,
@@ -60,27 +60,14 @@ impl Adapter {
         stack_depth: u32,
     ) -> Adapter {
         let times = Times::of(namespace.store().access());
-        let handles = Handles::default();
+        let handles = Arc::default();
         let passthrough = Passthrough::new(namespace.store().settings().passthrough_files_max as usize);
         Adapter { namespace, mounted, handles, forgetter, times, passthrough, stack_depth }
     }
 
     /// Counts and logs an error; what the program is told.
     pub fn failed(&self, doing: &str, error: &Error) -> Errno {
-        let counters = &self.mounted.counters;
-        match error.kind() {
-            ErrorKind::Corrupt => {
-                counters.corrupt.fetch_add(1, Ordering::Relaxed);
-                counters.errors.fetch_add(1, Ordering::Relaxed);
-                log::error!("{doing}: {error}");
-            }
-            ErrorKind::Io | ErrorKind::Unsupported => {
-                counters.errors.fetch_add(1, Ordering::Relaxed);
-                log::error!("{doing}: {error}");
-            }
-            _ => log::debug!("{doing}: {error}"),
-        }
-        errno(error)
+        failed(&self.mounted, doing, error)
     }
 
     pub fn located(&self, ino: INodeNo) -> Result<(Ino, Located)> {
@@ -102,7 +89,7 @@ impl Adapter {
     /// Answers with what stat shows.
     pub fn stat(&self, doing: &str, reply: ReplyAttr, ino: INodeNo) {
         match self.namespace.stat(own(ino)) {
-            Ok(attr) => reply.attr(&self.times.of_number(ino), &file_attr(&attr)),
+            Ok(attr) => reply.attr(&self.times.of_number(ino, &attr), &file_attr(&attr)),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }
@@ -133,16 +120,35 @@ impl Adapter {
 
     /// Sets an extended attribute.
     pub fn set_attribute(&self, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
-        let set = control::attribute(name).and_then(|_| {
+        let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
+        let (attribute, view) = match found {
+            Ok(found) => found,
+            Err(error) => return reply.error(self.failed("setxattr", &error)),
+        };
+        let (namespace, mounted) = (self.namespace.clone(), self.mounted.clone());
+        let (forgetter, name, value) = (self.forgetter.clone(), name.to_vec(), value.to_vec());
+        let act = move || {
             // What was written counts.
-            let forget =
-                self.namespace.live(own(ino)).map(|live| self.namespace.settle(&live)).transpose()?;
-            control::set(&self.view(ino)?, name, value)?;
-            Ok(forget.unwrap_or_default().and(other_number(ino)))
-        });
-        match set {
-            Ok(forget) => self.forgetter.forget(forget, move || reply.ok()),
-            Err(error) => reply.error(self.failed("setxattr", &error)),
+            let written = namespace.live(own(ino)).map(|live| namespace.settle(&live)).transpose();
+            let set = written.and_then(|written| {
+                let mut forget = written.unwrap_or_default();
+                forget.nodes.extend(control::set(&namespace, &mounted.jobs, &view, &name, &value)?.nodes);
+                Ok(forget.and(other_number(ino)))
+            });
+            match set {
+                Ok(forget) => forgetter.forget(forget, move || reply.ok()),
+                Err(error) => {
+                    log::debug!("setxattr: {error}");
+                    reply.error(errno(&error));
+                }
+            }
+        };
+        match &attribute.set {
+            // Others must be answered meanwhile.
+            Some(set) if set.acts == Acts::Slowly => {
+                std::thread::spawn(move || guarded("setxattr", act));
+            }
+            _ => act(),
         }
     }
 
@@ -216,7 +222,7 @@ impl Adapter {
                 }
                 None => {
                     // The kernel writes no pages of the file before this is answered.
-                    reply.attr(&self.times.entries, &file_attr(&attr));
+                    reply.attr(&self.times.of_attr(&attr), &file_attr(&attr));
                     self.forgetter.forget(forget, || ());
                 }
             },
@@ -263,6 +269,10 @@ impl Adapter {
         let file = |live: Arc<Live>| {
             if !reads {
                 live.collection().check_writable()?;
+            } else if live.has_absent() {
+                // Who writes may be about to replace it.
+                let text = "bytes of it are absent, and there is no way to make them again";
+                return Err(Error::new(ErrorKind::Absent, text));
             }
             let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
             Ok((Handle::File(live), FopenFlags::FOPEN_KEEP_CACHE | flags))
@@ -274,13 +284,6 @@ impl Adapter {
         };
         match located {
             Located::Node(view) => file(self.namespace.open(&view)?),
-            Located::Control { .. } if !reads => Err(Error::new(ErrorKind::Denied, "it can only be read")),
-            Located::Control { collection, place } => {
-                let text = control::render(&self.mounted, collection.as_ref(), place)?;
-                // Its size is not known before it is opened, so the kernel's cache is no use.
-                let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
-                Ok((Handle::Text(text.into_bytes()), flags))
-            }
             _ => Err(Error::new(ErrorKind::IsDirectory, "not a file")),
         }
     }
@@ -311,7 +314,7 @@ impl Adapter {
     pub fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
         let count = match handle {
             Handle::File(live) => live.read(offset, out)?,
-            Handle::Text(text) => {
+            Handle::Control(_, text) => {
                 let rest = text.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or_default();
                 let count = rest.len().min(out.len());
                 if let Some((to, from)) = out.get_mut(..count).zip(rest.get(..count)) {
@@ -335,6 +338,24 @@ impl Adapter {
             )),
         }
     }
+}
+
+/// Counts and logs an error; what the program is told.
+pub(super) fn failed(mounted: &Mounted, doing: &str, error: &Error) -> Errno {
+    let counters = &mounted.counters;
+    match error.kind() {
+        ErrorKind::Corrupt => {
+            counters.corrupt.fetch_add(1, Ordering::Relaxed);
+            counters.errors.fetch_add(1, Ordering::Relaxed);
+            log::error!("{doing}: {error}");
+        }
+        ErrorKind::Io | ErrorKind::Unsupported => {
+            counters.errors.fetch_add(1, Ordering::Relaxed);
+            log::error!("{doing}: {error}");
+        }
+        _ => log::debug!("{doing}: {error}"),
+    }
+    errno(error)
 }
 
 /// A file's own number, where the kernel asks by the second.

@@ -17,6 +17,8 @@ use crate::store::object::Object;
 pub struct Backing {
     path: String,
     _objects: Vec<Arc<Object>>,
+    /// Its stretches are not given back to the disk while somebody has this.
+    _shown: Arc<()>,
 }
 
 impl Backing {
@@ -34,10 +36,16 @@ impl Collection {
         if self.damage().is_some() {
             return None;
         }
-        let number = objects.iter().find(|object| object.bytes() > 0)?.home()?.file;
+        let first = objects.iter().find(|object| object.bytes() > 0)?;
+        let number = first.home()?.file;
+        if !first.lies_in(number, 0) {
+            return None;
+        }
+        // Before it is looked at: a block that leaves it afterwards leaves its bytes.
+        let shown = self.show_data_file(number);
         let bytes = bytes_in(number, &objects)?;
         let len = self.data_file(number).ok()?.len().ok()?;
-        (len == bytes).then(|| Backing { path: self.data_path(number), _objects: objects })
+        (len == bytes).then(|| Backing { path: self.data_path(number), _objects: objects, _shown: shown })
     }
 
     /// Opens a physical file to be read, on its own.

@@ -9,13 +9,14 @@
 use std::sync::Arc;
 
 use crate::codec;
-use crate::format::delta::{Changes, Delta, DeltaKind};
+use crate::format::delta::{Changes, Delta, DeltaKind, HEAD_BYTES};
 use crate::format::record::{Record, Stored};
-use crate::model::{Dtype, Error, ObjectId, Result};
+use crate::model::{Dtype, Encoder, Error, ObjectId, Result, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Block;
 use crate::store::object::Object;
 use crate::store::read::OpenObject;
+use crate::store::rounded::{Writes, scaled};
 
 /// A chain has at most so many links.
 pub const LINKS_MAX: usize = 8;
@@ -137,9 +138,10 @@ impl OpenObject {
         Ok(())
     }
 
-    /// What was written to an encoded block, as a patch on it, where that is smaller than
-    /// half of the exact block and few elements changed.
-    pub(super) fn patch(&self, index: u32, new: &[u8]) -> Result<Patch> {
+    /// What was written to an encoded block, as a delta on it. Exact: where that is smaller than
+    /// half of the exact block and few elements changed. Rounded: where it is smaller than half
+    /// of the encoded block, few elements changed by little, and the chain has room.
+    pub(super) fn patch(&self, index: u32, new: &[u8], writes: Writes) -> Result<Patch> {
         let object = &self.object;
         let cut = object.cut();
         let block = object.blocks.read().get(index, cut).filter(|_| index < object.described());
@@ -151,20 +153,49 @@ impl OpenObject {
         let Some(block) = block.filter(is_base) else { return Ok(Patch::None) };
         let mut base = vec![0; new.len()];
         self.read_base(index, &block, &mut base)?;
-        let links = object.chain(index, block.epoch).map_or(0, |links| links.len());
+        let links = object.chain(index, block.epoch);
+        let is_rounded =
+            links.iter().flat_map(|links| links.iter()).any(|link| link.kind == DeltaKind::Scaled);
+        let links = links.map_or(0, |links| links.len());
+        let dtype = object.entry.dtype;
+        if let Writes::Rounded(encoder) = writes {
+            self.apply_chain(index, &block, &mut base)?;
+            if base == new {
+                return Ok(Patch::Same);
+            }
+            let changes = scaled(dtype, &base, new, new.len() / width / CHANGED_SHARE);
+            let len = changes.as_ref().map(|changes| HEAD_BYTES + 4 * changes.len());
+            return match changes
+                .zip(len)
+                .filter(|(_, len)| links < LINKS_MAX && len * 2 < block.stored.len as usize)
+            {
+                Some((changes, _)) if changes.is_empty() => Ok(Patch::Same),
+                Some((changes, _)) => self.link(index, &block, changes, links + 1),
+                None => Ok(Patch::Encoded(block.stored.tier, encoder)),
+            };
+        }
+        // What was rounded cannot be merged into a patch of few elements.
+        if links == LINKS_MAX && is_rounded {
+            return Ok(Patch::None);
+        }
         let chain_len = if links < LINKS_MAX { links + 1 } else { 1 };
         if chain_len > 1 {
             self.apply_chain(index, &block, &mut base)?;
         }
-        let Some(changes) = changes(object.entry.dtype, &base, new) else { return Ok(Patch::None) };
+        let Some(changes) = changes(dtype, &base, new) else { return Ok(Patch::None) };
         if changes.is_empty() && chain_len == links + 1 {
             return Ok(Patch::Same);
         }
-        let delta = Delta { object: object.entry.id, block: index, base_epoch: block.epoch, changes };
-        let record = delta.write(object.entry.dtype)?;
-        if record.len() * 2 >= new.len() {
+        if (HEAD_BYTES + (2 + width) * changes.len()) * 2 >= new.len() {
             return Ok(Patch::None);
         }
+        self.link(index, &block, changes, chain_len)
+    }
+
+    fn link(&self, index: u32, block: &Block, changes: Changes, chain_len: usize) -> Result<Patch> {
+        let object = &self.object;
+        let delta = Delta { object: object.entry.id, block: index, base_epoch: block.epoch, changes };
+        let record = delta.write(object.entry.dtype)?;
         let offset = self.collection.write_delta(&record)?;
         Ok(Patch::Link(Record::Delta {
             object: object.entry.id,
@@ -175,7 +206,7 @@ impl OpenObject {
             chain_len: chain_len as u16,
             nnz: delta.changes.len() as u32,
             checksum: crc32c::crc32c(&record),
-            kind: DeltaKind::Patch.byte(),
+            kind: delta.changes.kind().byte(),
         }))
     }
 }
@@ -186,7 +217,9 @@ pub(super) enum Patch {
     Link(Record),
     /// Nothing: the block reads as it did.
     Same,
-    /// The block is written anew.
+    /// The block is written anew, in this tier.
+    Encoded(Tier, Encoder),
+    /// The block is written anew, exact.
     None,
 }
 

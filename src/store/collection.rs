@@ -12,6 +12,7 @@ use crate::store::compact::due;
 use crate::store::disk::{Disk, File, Open};
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
+use crate::store::rebuild::Rebuilder;
 use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
 use crate::store::state::{ROOT, State};
@@ -43,6 +44,8 @@ pub struct Collection {
     pub(super) writer: Mutex<Option<Writer>>,
     pub(super) tiers: [OnceLock<Arc<dyn File>>; PAYLOAD_FILES],
     pub(super) data: Mutex<HashMap<u64, Weak<dyn File>>>,
+    /// Data files that somebody reads without asking for blocks.
+    pub(super) shown: Mutex<HashMap<u64, Weak<()>>>,
     pub(super) access: Access,
     damage: Option<Damage>,
     /// Set once, when a sync has failed.
@@ -50,6 +53,8 @@ pub struct Collection {
     /// Held by every read of payloads, and taken whole before space is used again: a
     /// read that began before a change may still look at the old place.
     pub(super) reading: RwLock<()>,
+    /// Who knows other ways to blocks.
+    pub(super) rebuilder: Rebuilder,
     events: Vec<String>,
     log_bytes: u64,
 }
@@ -181,10 +186,12 @@ impl Collection {
             writer: Mutex::new(writer),
             tiers: Default::default(),
             data: Mutex::default(),
+            shown: Mutex::default(),
             access,
             damage,
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
+            rebuilder: Rebuilder::default(),
             events,
             log_bytes: end.bytes,
         };

@@ -73,7 +73,7 @@ impl OpenObject {
         if from.checked_add(out.len() as u64).is_none_or(|end| end > self.bytes()) {
             return Err(Error::invalid("a range past the end of an object"));
         }
-        let _reading = self.collection.reading.read();
+        let _reading = self.collection.begin_read();
         let cut = self.object.cut();
         let mut found = [None::<Block>; LOOKED_UP];
         let mut done = 0;
@@ -89,7 +89,10 @@ impl OpenObject {
             let found = found.get(..count).unwrap_or_default();
             let is_dirty = found.iter().flatten().any(|block| block.epoch == DIRTY);
             let _whole = is_dirty.then(|| self.object.in_place.read());
-            self.read_blocks(first, found, at, here)?;
+            match self.read_blocks(first, found, at, here) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => self.read_each(first, found, at, here)?,
+                read => read?,
+            }
             done = (end - from) as usize;
         }
         Ok(())
@@ -103,7 +106,7 @@ impl OpenObject {
         if block.stored.len == 0 {
             return Ok(block);
         }
-        let _reading = self.collection.reading.read();
+        let _reading = self.collection.begin_read();
         SCRATCH.with_borrow_mut(|(payload, _)| {
             let payload = sized(payload, block.stored.len as usize);
             self.fetch(&block.stored, 0, payload)?;
@@ -119,7 +122,7 @@ impl OpenObject {
 
     /// What an encoded block decodes to, without what was written to it.
     pub(super) fn read_base(&self, index: u32, block: &Block, out: &mut [u8]) -> Result<()> {
-        let _reading = self.collection.reading.read();
+        let _reading = self.collection.begin_read();
         SCRATCH.with_borrow_mut(|(payload, _)| {
             let payload = sized(payload, block.stored.len as usize);
             self.fetch(&block.stored, 0, payload)?;
@@ -129,7 +132,13 @@ impl OpenObject {
     }
 
     /// `found` are the blocks from `first` on; `out` is wanted from `at` on.
-    fn read_blocks(&self, first: u32, found: &[Option<Block>], at: u64, out: &mut [u8]) -> Result<()> {
+    pub(super) fn read_blocks(
+        &self,
+        first: u32,
+        found: &[Option<Block>],
+        at: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
         let cut = self.object.cut();
         let mut rest = out;
         let mut at = at;
@@ -156,6 +165,7 @@ impl OpenObject {
             let blocks = found.get(place..place + joined).unwrap_or_default();
             match block.stored.tier {
                 Tier::Absent if block.epoch == DIRTY => here.fill(0),
+                Tier::Absent if self.rebuild(index, &block, at, here)? => {}
                 Tier::Absent => return Err(self.absent(index)),
                 Tier::Exact => self.read_exact(index, blocks, at, here)?,
                 _ => self.read_encoded(index, blocks, at, here)?,
@@ -329,7 +339,7 @@ impl OpenObject {
         self.verify == Verify::First && self.object.checked.get(index)
     }
 
-    fn known(&self, index: u32, found: Option<Block>) -> Result<Block> {
+    pub(super) fn known(&self, index: u32, found: Option<Block>) -> Result<Block> {
         let block = found.ok_or_else(|| {
             let object = self.object.entry.id;
             let path = self.collection.path();
@@ -343,15 +353,6 @@ impl OpenObject {
             }
             _ => Ok(block),
         }
-    }
-
-    fn absent(&self, index: u32) -> Error {
-        let text = format!(
-            "{}: block {index} of object {} is absent and there is no way to make it again",
-            self.collection.path(),
-            self.object.entry.id
-        );
-        Error::new(ErrorKind::Absent, text)
     }
 
     fn file_place(&self, stored: &Stored) -> String {
@@ -372,11 +373,14 @@ impl OpenObject {
 fn follows(before: &Stored, next: &Stored) -> bool {
     let end = before.offset + u64::from(before.len);
     let gap = if before.tier == Tier::Exact { 0 } else { crate::store::slots::SLOT_ALIGN };
-    before.tier == next.tier && before.in_data == next.in_data && (end..=end + gap).contains(&next.offset)
+    before.tier == next.tier
+        && before.tier != Tier::Absent
+        && before.in_data == next.in_data
+        && (end..=end + gap).contains(&next.offset)
 }
 
 /// The part of a block that a request wants, from the block's start.
-fn overlap(start: u64, len: usize, at: u64, end: u64) -> Range<usize> {
+pub(super) fn overlap(start: u64, len: usize, at: u64, end: u64) -> Range<usize> {
     let from = at.saturating_sub(start).min(len as u64) as usize;
     let until = end.saturating_sub(start).min(len as u64) as usize;
     from..until.max(from)

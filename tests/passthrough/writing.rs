@@ -242,6 +242,47 @@ fn a_file_that_is_replaced_or_removed_is_read_on_by_who_has_it_open() {
 }
 
 #[test]
+fn a_tensor_that_moves_to_another_tier_leaves_its_bytes_to_who_reads_them_where_they_were() {
+    let place = Place::new();
+    let before = crate::support::container_of(&mut crate::support::Random(5), &[("a", 300_000)]);
+    place.import("demo/model", &[&place.write("m.safetensors", &before)], &[]);
+    let mounted = place.mount(&[]);
+    let path = mounted.path("demo/model/m.safetensors");
+    assert_same(&fs::read(&path).unwrap(), &before, "checked");
+    let opens = || mounted.stats()["passthrough_opens"].clone();
+    let reader = fs::File::open(&path).unwrap();
+    let mapping = Mapping::of(&path, libc::MAP_SHARED);
+    assert_eq!(opens(), 2);
+    let flags = rustix::fs::XattrFlags::empty();
+    let tensor = mounted.path("demo/model/a");
+    rustix::fs::setxattr(&tensor, "user.tierfs.lossy", b"allow", flags).unwrap();
+    rustix::fs::setxattr(&tensor, "user.tierfs.tier", b"q8", flags).unwrap();
+    // Space of what is not needed is given back here.
+    let make_room = || {
+        fs::write(mounted.path("demo/model/other"), b"x").unwrap();
+        fs::File::open(mounted.path("demo/model/other")).unwrap().sync_all().unwrap();
+    };
+    make_room();
+    let after = fs::read(&path).unwrap();
+    assert_eq!(opens(), 2);
+    assert_ne!(after, before);
+    assert_same(&after[before.len() - 1_200_000..], &fs::read(&tensor).unwrap(), "the container");
+    assert_same(&all_of(&reader, 2 << 20), &before, "an earlier descriptor");
+    assert_same(mapping.bytes(), &before, "an earlier mapping");
+    let stored = || -> u64 {
+        let files = fs::read_dir(place.store().join("demo/model/data")).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().blocks() * 512).sum()
+    };
+    assert!(stored() >= 1_200_000, "{}", stored());
+    drop((reader, mapping));
+    crate::support::wait_until("the end of the bytes where they were", || {
+        make_room();
+        stored() < 300_000
+    });
+    assert_same(&fs::read(&path).unwrap(), &after, "afterwards");
+}
+
+#[test]
 fn what_nobody_has_open_any_more_takes_no_space() {
     let world = World::new(&[]);
     world.check("sub/vocab.txt");

@@ -1,0 +1,11 @@
+//! Control files of real mounts: what they show, what they do, and to whom.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod files;
+#[path = "../mounts/support/mod.rs"]
+#[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
+mod support;
+mod world;
