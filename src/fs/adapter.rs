@@ -314,9 +314,8 @@ impl Filesystem for Adapter {
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         guarded("unlink", || {
-            let also = self.also_open(Ino(parent.0), name.as_bytes());
-            let forget = self.namespace.unlink(Ino(parent.0), name.as_bytes());
-            self.forgotten("unlink", reply, forget.map(|forget| forget.and(also)));
+            let from = (Ino(parent.0), name.as_bytes());
+            self.name_gone("unlink", reply, from, || self.namespace.unlink(from.0, from.1));
         });
     }
 
@@ -354,9 +353,7 @@ impl Filesystem for Adapter {
             }
             let keep = flags.contains(RenameFlags::RENAME_NOREPLACE);
             let (from, to) = ((Ino(parent.0), name.as_bytes()), (Ino(new_parent.0), new_name.as_bytes()));
-            let also = self.also_open(to.0, to.1);
-            let forget = self.namespace.rename(from, to, keep);
-            self.forgotten("rename", reply, forget.map(|forget| forget.and(also)));
+            self.name_gone("rename", reply, to, || self.namespace.rename(from, to, keep));
         });
     }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEntry, ReplyOpen};
+use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyEntry, ReplyOpen};
 use parking_lot::Mutex;
 
 use crate::edit::Live;
@@ -27,7 +27,7 @@ use crate::fs::handles::Handle;
 use crate::fs::reply::{GENERATION, file_attr};
 use crate::fs::serve::Adapter;
 use crate::model::Result;
-use crate::namespace::{Ino, Located};
+use crate::namespace::{Forget, Ino, Located};
 use crate::store::backing::Backing;
 
 /// Who was sent to look a name up again has come back or ended by then.
@@ -339,9 +339,20 @@ impl Adapter {
         passthrough.has_room(ino, &backing).then_some(backing)
     }
 
-    /// The own number of a file that is open under one number while its name may lead to the
-    /// other: what happens to the name must be told of both.
-    pub fn also_open(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+    /// Answers a request that takes a name away. A file may be open under one number while
+    /// its name leads to the other: the kernel is told of both.
+    pub fn name_gone(
+        &self,
+        doing: &str,
+        reply: ReplyEmpty,
+        (parent, name): (Ino, &[u8]),
+        change: impl FnOnce() -> Result<Forget>,
+    ) {
+        let also = self.also_open(parent, name);
+        self.forgotten(doing, reply, change().map(|forget| forget.and(also)));
+    }
+
+    fn also_open(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
         if !self.passthrough.is_on() {
             return None;
         }

@@ -29,7 +29,7 @@ const COLLECTION_END: u32 = COLLECTION_MASK as u32 + 1 - TENANT_PLACES;
 /// Where the place of a control stands.
 const PLACE_SHIFT: u32 = 34;
 const CONTROL_NODE_MASK: u64 = (1 << PLACE_SHIFT) - 1;
-const PLACE_MASK: u64 = (BACKED & NODE_MASK) - 1 >> PLACE_SHIFT;
+const PLACE_MASK: u64 = ((BACKED & NODE_MASK) - 1) >> PLACE_SHIFT;
 
 /// An inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
