@@ -34,7 +34,16 @@ pub enum Shown {
 }
 
 impl Shown {
-    /// The value of the mount option `list`.
+    /// The value of the mount option `list`, as [`from_name`](Self::from_name) takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Shown::Both => "both",
+            Shown::Tensors => "tensors",
+            Shown::Containers => "containers",
+        }
+    }
+
+    /// The choice of a value of the mount option `list`.
     pub fn from_name(name: &str) -> Option<Shown> {
         match name {
             "both" => Some(Shown::Both),

@@ -8,8 +8,9 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
-use crate::store::compact::due;
+use crate::store::compact::{Compaction, due};
 use crate::store::disk::{Disk, File, Open};
+use crate::store::events::{Events, Note};
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
 use crate::store::rebuild::Rebuilder;
@@ -55,7 +56,10 @@ pub struct Collection {
     pub(super) reading: RwLock<()>,
     /// Who knows other ways to blocks.
     pub(super) rebuilder: Rebuilder,
-    events: Vec<String>,
+    events: Vec<Note>,
+    pub(super) event_log: Arc<Events>,
+    /// Held for a look or a change; no other lock is taken with it.
+    pub(super) last_compaction: Mutex<Option<Compaction>>,
     log_bytes: u64,
 }
 
@@ -193,6 +197,8 @@ impl Collection {
             reading: RwLock::new(()),
             rebuilder: Rebuilder::default(),
             events,
+            event_log: Arc::default(),
+            last_compaction: Mutex::default(),
             log_bytes: end.bytes,
         };
         collection.sync_unsure(durable)?;
@@ -231,7 +237,7 @@ impl Collection {
     }
 
     /// What was found and mended while it was opened.
-    pub fn events(&self) -> &[String] {
+    pub fn events(&self) -> &[Note] {
         &self.events
     }
 

@@ -10,6 +10,7 @@ mod compact;
 pub mod directory;
 pub mod disk;
 mod encode;
+pub mod events;
 pub mod log;
 pub mod migrate;
 pub mod object;
@@ -24,7 +25,9 @@ pub mod slots;
 mod space;
 pub mod state;
 mod tree;
+mod verify;
 pub mod write;
 
 pub use collection::{Access, Collection};
+pub use compact::Compaction;
 pub use tree::Store;

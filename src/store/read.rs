@@ -98,34 +98,12 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Checks block `index` and tells what it stores, for `verify` and `fsck`.
-    pub fn check(&self, index: u32) -> Result<Block> {
-        let cut = self.object.cut();
-        let found = self.object.blocks.read().get(index, cut);
-        let block = self.known(index, found)?;
-        if block.stored.len == 0 {
-            return Ok(block);
-        }
-        let _reading = self.collection.begin_read();
-        SCRATCH.with_borrow_mut(|(payload, _)| {
-            let payload = sized(payload, block.stored.len as usize);
-            self.fetch(&block.stored, 0, payload)?;
-            self.verify(index, &block.stored, payload)?;
-            Ok::<(), Error>(())
-        })?;
-        if self.object.chain(index, block.epoch).is_some() {
-            let mut elements = vec![0; cut.len(index)];
-            self.apply_chain(index, &block, &mut elements)?;
-        }
-        Ok(block)
-    }
-
     /// What an encoded block decodes to, without what was written to it.
     pub(super) fn read_base(&self, index: u32, block: &Block, out: &mut [u8]) -> Result<()> {
         let _reading = self.collection.begin_read();
         SCRATCH.with_borrow_mut(|(payload, _)| {
             let payload = sized(payload, block.stored.len as usize);
-            self.fetch(&block.stored, 0, payload)?;
+            self.fetch(index, &block.stored, 0, payload)?;
             self.verify(index, &block.stored, payload)?;
             self.decode(index, &block.stored, payload, out)
         })
@@ -196,7 +174,7 @@ impl OpenObject {
             let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
             SCRATCH.with_borrow_mut(|(_, whole)| {
                 let whole = sized(whole, cut.len(index));
-                self.fetch(&block.stored, 0, whole)?;
+                self.fetch(index, &block.stored, 0, whole)?;
                 self.verify(index, &block.stored, whole)?;
                 target.copy_from_slice(whole.get(inside.clone()).unwrap_or_default());
                 Ok::<(), Error>(())
@@ -213,7 +191,7 @@ impl OpenObject {
         let begin = cut.index(at + from as u64);
         let Some(Some(block)) = blocks.get((begin - first) as usize) else { return Ok(()) };
         let target = out.get_mut(from..until).unwrap_or_default();
-        self.fetch(&block.stored, at + from as u64 - cut.start(begin), target)?;
+        self.fetch(begin, &block.stored, at + from as u64 - cut.start(begin), target)?;
         for index in begin..=cut.index(at + until as u64 - 1) {
             let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
             if is_whole(index) && block.epoch != DIRTY {
@@ -238,7 +216,7 @@ impl OpenObject {
             }
             let fetched = tail.stored.offset + u64::from(tail.stored.len) - head.stored.offset;
             let payloads = sized(payloads, fetched as usize);
-            self.fetch(&head.stored, 0, payloads)?;
+            self.fetch(first, &head.stored, 0, payloads)?;
             for (place, block) in blocks.iter().flatten().enumerate() {
                 let index = first + place as u32;
                 let begin = (block.stored.offset - head.stored.offset) as usize;
@@ -281,7 +259,7 @@ impl OpenObject {
             codec::group_offset(stored.tier, first_group).zip(codec::payload_len(stored.tier, elements));
         let (skip, len) = lens.ok_or_else(|| Error::invalid("groups of a block without codes"))?;
         let payload = sized(payload, len);
-        self.fetch(stored, skip as u64, payload)?;
+        self.fetch(index, stored, skip as u64, payload)?;
         let part = sized(part, end - begin);
         codec::decode_groups(stored.tier, self.object.entry.dtype, payload, part)
             .map_err(|error| error.at(self.place(index, stored)))?;
@@ -293,10 +271,14 @@ impl OpenObject {
         let dtype = self.object.entry.dtype;
         let elements = out.len() / dtype.bytes() as usize;
         codec::decode(stored.tier, dtype, payload, elements, out)
-            .map_err(|error| error.at(self.place(index, stored)))
+            .map_err(|error| self.wrong(index, stored, error.at(self.place(index, stored))))
     }
 
-    fn fetch(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
+    pub(super) fn fetch(&self, index: u32, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
+        self.fetched(stored, skip, out).map_err(|error| self.wrong(index, stored, error))
+    }
+
+    fn fetched(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
         let tier_file;
         let file = if stored.in_data {
             match &self.home {
@@ -322,19 +304,6 @@ impl OpenObject {
         })
     }
 
-    fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {
-        let found = crc32c::crc32c(payload);
-        if found != stored.checksum {
-            return Err(Error::corrupt(format!(
-                "{}: payload crc {found:#010x} but the log says {:#010x}; run tierfs fsck",
-                self.place(index, stored),
-                stored.checksum
-            )));
-        }
-        self.object.checked.set(index);
-        Ok(())
-    }
-
     fn is_checked(&self, index: u32) -> bool {
         self.verify == Verify::First && self.object.checked.get(index)
     }
@@ -353,18 +322,6 @@ impl OpenObject {
             }
             _ => Ok(block),
         }
-    }
-
-    fn file_place(&self, stored: &Stored) -> String {
-        let path = match self.object.home() {
-            Some(home) if stored.in_data => self.collection.data_path(home.file),
-            _ => self.collection.tier_path(stored.tier.byte()),
-        };
-        format!("{path} at byte {}", stored.offset)
-    }
-
-    fn place(&self, index: u32, stored: &Stored) -> String {
-        format!("{}, block {index} of object {}", self.file_place(stored), self.object.entry.id)
     }
 }
 

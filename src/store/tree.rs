@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
 use crate::store::collection::{Access, Collection};
 use crate::store::disk::{Disk, Lock, Open, Space};
+use crate::store::events::Events;
 use crate::store::rebuild::{Rebuild, Rebuilder};
 use crate::store::settings::Settings;
 
@@ -29,6 +30,8 @@ pub struct Store {
     /// The highest number that a collection was given since the store was opened.
     numbered: Mutex<u32>,
     rebuilder: Rebuilder,
+    /// What happened since it was opened.
+    events: Arc<Events>,
     _lock: Box<dyn Any + Send + Sync>,
 }
 
@@ -91,15 +94,9 @@ impl Store {
         let mut text = vec![0; len as usize];
         file.read_exact_at(&mut text, 0).map_err(failed)?;
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
-        Ok(Store {
-            disk,
-            access,
-            settings,
-            open: Mutex::default(),
-            numbered: Mutex::default(),
-            rebuilder: Rebuilder::default(),
-            _lock: lock,
-        })
+        let (open, numbered, events) = (Mutex::default(), Mutex::default(), Arc::default());
+        let rebuilder = Rebuilder::default();
+        Ok(Store { disk, access, settings, open, numbered, events, rebuilder, _lock: lock })
     }
 
     /// Where it is, for messages.
@@ -120,6 +117,11 @@ impl Store {
     /// What it was opened for.
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    /// What happened since it was opened.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
     }
 
     /// Space left on its disk.
@@ -150,7 +152,7 @@ impl Store {
         }
         let mut collection = Collection::open(&self.disk, self.id(), tenant, name, self.access)?;
         collection.rebuilder = self.rebuilder.clone();
-        let collection = Arc::new(collection);
+        let collection = Arc::new(collection.reporting_to(&self.events));
         open.insert(key, collection.clone());
         Ok(collection)
     }
@@ -167,7 +169,7 @@ impl Store {
         made.map_err(|error| Error::io(format!("making the tenant {tenant}"), error))?;
         let mut collection = Collection::create(&self.disk, self.id(), tenant, name, number, owner)?;
         collection.rebuilder = self.rebuilder.clone();
-        let collection = Arc::new(collection);
+        let collection = Arc::new(collection.reporting_to(&self.events));
         open.insert((tenant.to_owned(), name.to_owned()), collection.clone());
         Ok(collection)
     }
