@@ -155,9 +155,7 @@ impl Filesystem for Adapter {
     ) {
         self.measured(Operation::Release, || {
             let live = self.file(handle);
-            // First: the number may be used again right after.
-            self.passthrough.released(handle.0);
-            self.handles.remove(handle.0);
+            self.let_go(handle.0);
             match live {
                 // Mapped stores arrive after the last flush.
                 Some(live) if live.is_changed() => self.settle(&live, Durable::No, "release", reply),

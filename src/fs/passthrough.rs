@@ -310,6 +310,13 @@ impl Adapter {
         reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH, &backed.id);
     }
 
+    /// Lets an open file go.
+    pub fn let_go(&self, handle: u64) {
+        // First: the number may be used again right after the other.
+        self.passthrough.released(handle);
+        self.handles.remove(handle);
+    }
+
     /// What an open of the second number is answered with.
     fn backed_for(&self, thread: u32, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
         let promised = self.passthrough.arrived(ino, thread, |awaited| awaited.backed.is_some());
