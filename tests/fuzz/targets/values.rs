@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tierfs::control::{attribute, set};
+use tierfs::control::{Jobs, attribute, controls, set};
 use tierfs::ingest::{MoveTo, Options, Origin, Silent, Target, import_file};
 use tierfs::model::{DIMENSIONS_MAX, Dtype, Encoder, Shape, StoreId, Tier};
 use tierfs::namespace::{FileView, Located, Namespace, Shown};
@@ -49,30 +49,36 @@ fn set_on_a_file(name: &[u8], value: &[u8]) {
         return;
     }
     let (namespace, before) = namespace();
-    let outcome = set(&before, name, value);
+    let outcome = set(&namespace, &Jobs::default(), &before, 0, (name, value));
     let view = view(&namespace);
     let get = |key: &str| -> Option<String> {
         let found =
             attribute(format!("user.tierfs.{key}").as_bytes()).and_then(|found| found.get(&namespace, &view));
         found.ok()
     };
-    match outcome {
-        Err(_) => assert_eq!(get("dtype"), None, "refused, and a tensor all the same"),
-        Ok(()) => {
+    let key = name.strip_prefix(b"user.tierfs.").and_then(|key| std::str::from_utf8(key).ok());
+    let (Some(key), Ok(value)) = (key, std::str::from_utf8(value)) else {
+        return assert!(outcome.is_err(), "set by what is no text");
+    };
+    match (key, outcome) {
+        (_, Err(_)) => assert_eq!(get("dtype"), None, "refused, and a tensor all the same"),
+        ("dtype" | "shape", Ok(_)) => {
             let dtype = get("dtype").and_then(|name| Dtype::from_name(&name));
             let shape = get("shape").and_then(|text| Shape::parse(&text));
             let bytes = dtype.zip(shape).and_then(|(dtype, shape)| dtype.bytes_of(shape.elements()));
             assert_eq!(bytes, Some(FILE_BYTES));
-            let own = name.strip_prefix(b"user.tierfs.").and_then(|key| get(std::str::from_utf8(key).ok()?));
-            let is_kept =
-                own.is_some_and(|own| own.as_bytes().eq_ignore_ascii_case(value) || own.contains('x'));
-            let digits = std::str::from_utf8(value).ok().and_then(Shape::parse).is_some();
-            assert!(is_kept || digits, "{:?} reads as another", String::from_utf8_lossy(value));
+            let value = value.trim_end_matches('\n');
+            match key {
+                "dtype" => assert_eq!(dtype, Dtype::from_name(value)),
+                _ => assert_eq!(shape, Shape::parse(value)),
+            }
         }
+        ("evict", Ok(_)) => assert_eq!(value.trim_end_matches('\n'), "cache"),
+        (key, Ok(_)) => assert_eq!(get(key).as_deref(), Some(value.trim_end_matches('\n'))),
     }
 }
 
-fn namespace() -> (Namespace, FileView) {
+fn namespace() -> (Arc<Namespace>, FileView) {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     let id = StoreId(7);
     let made = Store::create(disk.as_ref(), id).and_then(|()| Store::open(disk, Access::Write, "fuzz"));
@@ -85,7 +91,8 @@ fn namespace() -> (Namespace, FileView) {
     let origin = Origin { mode: 0o644, owner: (0, 0), mtime: 0, sha256: None };
     import_file(&collection, &Settings::new(id), &target, &source, &origin, &Options::default(), &Silent)
         .unwrap_or_else(|error| panic!("{error}"));
-    let namespace = Namespace::new(Arc::new(store), Shown::Both, Verify::First, (0, 0), [&[], &[]]);
+    let namespace = Namespace::new(Arc::new(store), Shown::Both, Verify::First, (0, 0), controls());
+    let namespace = Arc::new(namespace);
     let view = view(&namespace);
     (namespace, view)
 }
