@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyAttr, ReplyCreate, ReplyEmpty,
@@ -19,7 +19,7 @@ use crate::edit::{Live, SetAttr};
 use crate::fs::errno::{self, errno};
 use crate::fs::forget::Forgetter;
 use crate::fs::handles::{Handle, Handles};
-use crate::fs::passthrough::Passthrough;
+use crate::fs::passthrough::{Passthrough, other_number};
 use crate::fs::reply::{GENERATION, Times, file_attr, own};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
@@ -224,18 +224,12 @@ impl Adapter {
     pub fn set_attr(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>, reply: ReplyAttr) {
         let changed = self.namespace.set_attr(own(ino), self.without_privilege(ino, set, bytes), bytes);
         match changed.and_then(|forget| Ok((forget, self.namespace.stat(own(ino))?))) {
-            Ok((forget, attr)) => match other_number(ino) {
-                // Under this number the kernel has no pages to write, under the other it may.
-                Some(other) => {
-                    let answer = move || reply.attr(&Duration::ZERO, &file_attr(&attr));
-                    self.forgetter.forget(forget.and(Some(other)), answer);
-                }
-                None => {
-                    // The kernel writes no pages of the file before this is answered.
-                    reply.attr(&self.times.of_attr(&attr), &file_attr(&attr));
-                    self.forgetter.forget(forget, || ());
-                }
-            },
+            Ok((forget, attr)) if Ino(ino.0).is_backed() => self.attr_set_backed(ino, forget, attr, reply),
+            Ok((forget, attr)) => {
+                // The kernel writes no pages of the file before this is answered.
+                reply.attr(&self.times.of_attr(&attr), &file_attr(&attr));
+                self.forgetter.forget(forget, || ());
+            }
             Err(error) => reply.error(self.failed("setattr", &error)),
         }
     }
@@ -372,11 +366,6 @@ pub(super) fn failed(mounted: &Mounted, doing: &str, error: &Error) -> Errno {
         _ => log::debug!("{doing}: {error}"),
     }
     errno(error)
-}
-
-/// A file's own number, where the kernel asks by the second.
-fn other_number(ino: INodeNo) -> Option<Ino> {
-    Some(own(ino)).filter(|own| own.0 != ino.0)
 }
 
 /// A mode without the bits that let others act as the owner, if it has any of them.
