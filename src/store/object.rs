@@ -278,6 +278,7 @@ impl Object {
         }
         let end = end as u32;
         let mut blocks = self.blocks.write();
+        self.checked.clear_range(first, end);
         let before: Vec<Stored> = match *blocks {
             Blocks::Unknown => Vec::new(),
             _ => (first..end).filter_map(|index| Some(blocks.get(index, cut)?.stored)).collect(),
