@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use crate::edit::live::{Layout, Live};
 use crate::edit::{Changes, Name};
+use crate::engine;
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
 use crate::ingest::{Bytes, arrive, may_be_recognized, recognize};
@@ -15,6 +16,7 @@ use crate::store::collection::{Touched, now_nanoseconds};
 use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::read::OpenObject;
+use crate::store::rounded::Writes;
 use crate::store::state::{Node, State};
 use crate::store::write::{Written, add_blocks};
 use crate::stream::Stream;
@@ -73,7 +75,8 @@ impl Live {
         let is_plain = why.is_some();
         let objects = layout.objects.clone();
         let changed = objects.iter().filter(|open| open.object().is_dirty());
-        let written = changed.map(OpenObject::written).collect::<Result<Vec<_>>>()?;
+        let written = changed.map(|open| open.written(self.writes(open))).collect::<Result<Vec<_>>>()?;
+        let is_rounded = written.iter().any(Written::is_rounded);
         let Some(names) = self.record(&objects, &written, mtime, why)? else { return Ok(Changes::default()) };
         written.into_iter().for_each(Written::recorded);
         let mut changes = if layout.is_other || is_plain {
@@ -83,7 +86,20 @@ impl Live {
             Changes { nodes: before, names: Vec::new() }
         };
         changes.names.extend(names);
+        if is_rounded {
+            // The kernel has what was written.
+            changes.nodes.push(self.node);
+        }
         Ok(changes)
+    }
+
+    /// How writes into an object are kept: as the tensor that it belongs to says.
+    fn writes(&self, open: &OpenObject) -> Writes {
+        let state = self.collection.state();
+        let node = state.part_of(open.object().entry.id).unwrap_or(self.node);
+        let is_rounded =
+            engine::WRITES.of(&state, node) == "delta" && engine::LOSSY.of(&state, node) == "allow";
+        if is_rounded { Writes::Rounded(engine::encoder(&state, node)) } else { Writes::Exact }
     }
 
     /// Looks at what the file is under the name that it has now.

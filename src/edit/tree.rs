@@ -17,7 +17,7 @@ const NAME_BYTES_MAX: usize = 255;
 const SET_GROUP_ID: u32 = 0o2000;
 
 /// Attributes to set; what is `None` stays.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttr {
     /// Permission bits.
     pub mode: Option<u32>,
