@@ -11,6 +11,7 @@ use crate::format::catalog::What;
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
 use crate::namespace::{FileView, Forget, Namespace};
+use crate::store::events::EventKind;
 
 /// How long setting an attribute takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,8 +57,7 @@ pub fn set(
     jobs: &Jobs,
     view: &FileView,
     user: u32,
-    name: &[u8],
-    value: &[u8],
+    (name, value): (&[u8], &[u8]),
 ) -> Result<Forget> {
     let attribute = attribute(name)?;
     let done = done(namespace, jobs, view, attribute, value);
@@ -125,18 +125,25 @@ fn do_or_queue(
     };
     if place.1.node.entry.what != What::Directory {
         let moved = act(&Counted::default(), &place)?;
+        tell_moved(&place.1, &what, &format!("{} blocks", moved.blocks));
         forget.nodes.extend(changed(&place, moved).nodes);
         return Ok(forget);
     }
+    let asked = what.clone();
     let job = Job::new(what, place.1.path(), bytes);
     jobs.push(job, move |progress| {
         let moved = act(progress, &place)?;
         let left = moved.left.first().map(|(_, why)| format!("{} left: {why}", moved.left.len()));
         let blocks = moved.blocks;
         let note = left.map_or(format!("{blocks} blocks"), |left| format!("{blocks} blocks; {left}"));
+        tell_moved(&place.1, &asked, &note);
         Ok((changed(&place, moved), note))
     });
     Ok(forget)
+}
+
+fn tell_moved(view: &FileView, asked: &str, note: &str) {
+    view.collection.event_log().tell(EventKind::Migration, &view.path(), asked, note);
 }
 
 fn wrong(name: &str, text: &str) -> Error {

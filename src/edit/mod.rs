@@ -7,12 +7,10 @@
 //! 3. A file that is open keeps what it opened when its name goes.
 
 mod live;
-mod settings;
 mod settle;
 mod tree;
 
 pub use live::{Live, LiveTable};
-pub use settings::set_setting;
 pub use tree::{
     SetAttr, create, link, make_directory, remove_directory, rename, set_attr, set_tensor, symlink, unlink,
 };

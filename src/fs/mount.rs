@@ -41,7 +41,11 @@ impl Options {
     fn table(&self, threads: usize) -> toml::Table {
         let mut table = toml::Table::new();
         table.insert("list".to_owned(), self.shown.name().into());
-        table.insert("verify".to_owned(), self.verify.name().into());
+        let verify = match self.verify {
+            Verify::First => "first",
+            Verify::Always => "always",
+        };
+        table.insert("verify".to_owned(), verify.into());
         table.insert("allow_other".to_owned(), self.allow_other.into());
         table.insert("threads".to_owned(), i64::try_from(threads).unwrap_or(i64::MAX).into());
         table.insert("kernel".to_owned(), self.kernel.clone().into());

@@ -122,15 +122,15 @@ impl Adapter {
             Err(error) => return reply.error(self.failed("setxattr", &error)),
         };
         let (namespace, mounted) = (self.namespace.clone(), self.mounted.clone());
+        let asker = self.mounted.clone();
         let (forgetter, name, value) = (self.forgetter.clone(), name.to_vec(), value.to_vec());
         let act = move || {
             // What was written counts.
             let written = namespace.live(Ino(ino.0)).map(|live| namespace.settle(&live)).transpose();
             let set = written.and_then(|written| {
                 let mut forget = written.unwrap_or_default();
-                forget
-                    .nodes
-                    .extend(control::set(&namespace, &mounted.jobs, &view, user, &name, &value)?.nodes);
+                let set = control::set(&namespace, &mounted.jobs, &view, user, (&name, &value));
+                forget.nodes.extend(set?.nodes);
                 Ok(forget)
             });
             match set {
@@ -144,8 +144,7 @@ impl Adapter {
         match &attribute.set {
             // Others must be answered meanwhile.
             Some(set) if set.acts == Acts::Slowly => {
-                let told = self.mounted.clone();
-                std::thread::spawn(move || guarded(&told, "setxattr", act));
+                std::thread::spawn(move || guarded(&asker, "setxattr", act));
             }
             _ => act(),
         }
@@ -375,5 +374,43 @@ fn send_attribute(reply: ReplyXattr, size: u32, value: &[u8]) {
         reply.error(errno::TOO_SHORT);
     } else {
         reply.data(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::guarded;
+    use crate::control::{Counters, Jobs, Mounted, controls};
+    use crate::model::StoreId;
+    use crate::namespace::{Namespace, Shown};
+    use crate::store::disk::Disk;
+    use crate::store::disk::memory::MemoryDisk;
+    use crate::store::read::Verify;
+    use crate::store::{Access, Store};
+
+    #[test]
+    fn a_panic_in_a_request_is_told_and_goes_no_further() {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        Store::create(&*disk, StoreId(1)).unwrap();
+        let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());
+        let namespace = Namespace::new(store.clone(), Shown::Both, Verify::First, (0, 0), controls());
+        let mounted = Mounted {
+            namespace: Arc::new(namespace),
+            mountpoint: String::new(),
+            options: toml::Table::new(),
+            since: Instant::now(),
+            counters: Counters::default(),
+            jobs: Jobs::default(),
+        };
+        guarded(&mounted, "lookup", || ());
+        guarded(&mounted, "read", || panic!("a bug"));
+        let (start, end) = store.events().range();
+        let mut told = vec![0; (end - start) as usize];
+        store.events().read(start, &mut told).unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+        assert_eq!((&told["kind"], &told["cause"]), (&"panic".into(), &"read".into()));
     }
 }

@@ -150,7 +150,16 @@ impl OpenObject {
     /// What was written to an encoded block, as a delta on it. Exact: where that is smaller than
     /// half of the exact block and few elements changed. Rounded: where it is smaller than half
     /// of the encoded block, few elements changed by little, and the chain has room.
+    /// A block whose payload is wrong, and that was written over, is written anew: it is good
+    /// again then.
     pub(super) fn patch(&self, index: u32, new: &[u8], writes: Writes) -> Result<Patch> {
+        match self.patch_on_base(index, new, writes) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Patch::None),
+            patch => patch,
+        }
+    }
+
+    fn patch_on_base(&self, index: u32, new: &[u8], writes: Writes) -> Result<Patch> {
         let object = &self.object;
         let cut = object.cut();
         let block = object.blocks.read().get(index, cut).filter(|_| index < object.described());

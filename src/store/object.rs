@@ -159,7 +159,7 @@ impl Object {
     }
 
     /// Blocks that the log describes: those behind are dirty or zeros.
-    pub(super) fn described(&self) -> u32 {
+    pub fn described(&self) -> u32 {
         self.described.load(Ordering::Acquire)
     }
 

@@ -31,16 +31,6 @@ pub enum Verify {
     Always,
 }
 
-impl Verify {
-    /// The value of the mount option `verify`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Verify::First => "first",
-            Verify::Always => "always",
-        }
-    }
-}
-
 /// An object that is open for reading: its data file stays there while this lives.
 #[derive(Clone)]
 pub struct OpenObject {

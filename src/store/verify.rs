@@ -6,10 +6,10 @@ use crate::store::blocks::Block;
 use crate::store::read::OpenObject;
 
 impl OpenObject {
-    /// Checks block `index` and tells what it stores, for `verify` and `fsck`.
+    /// Checks block `index`, as the log says it, and tells what it stores: for `verify` and `fsck`.
     pub fn check(&self, index: u32) -> Result<Block> {
         let _reading = self.collection.begin_read();
-        let cut = self.object.cut();
+        let cut = self.object.logged_cut();
         let found = self.object.blocks.read().get(index, cut);
         let block = self.known(index, found)?;
         if block.stored.len == 0 {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
@@ -184,6 +185,39 @@ fn a_flipped_bit_is_one_corrupt_block_and_one_event_until_the_block_changes() {
         }
         assert_eq!(events(&mounted, "corruption").len(), 2);
         drop(file);
+        mounted.unmount();
+    }
+}
+
+#[test]
+fn a_file_that_is_written_and_cut_meanwhile_is_not_called_corrupt() {
+    for tier in ["exact", "q8"] {
+        let place = Place::new();
+        let source = place.write("w.npy", npy_file(&Random(9).floats(128 << 10)));
+        place.import("demo/model", &[&source], &["--tier", &format!("{tier}:all")]);
+        let mounted = place.mount(&[]);
+        let name = if tier == "exact" { "plain" } else { "w" };
+        fs::write(mounted.path("demo/model/plain"), Random(2).bytes(700_001)).unwrap();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = Random(4);
+                let file =
+                    fs::OpenOptions::new().write(true).open(mounted.path("demo/model").join(name)).unwrap();
+                while !is_over.load(Ordering::Relaxed) {
+                    let (at, many) = (random.below(100_000) as u64 * 4, 1 + random.below(30_000));
+                    file.write_all_at(&random.floats(many), at).unwrap();
+                    if name == "plain" {
+                        file.set_len(random.below(900_000) as u64).unwrap();
+                    }
+                    file.sync_data().unwrap();
+                }
+            });
+            let found: Vec<String> = (0..1000).map(|_| shown(&mounted, "verify", name)).collect();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(found.iter().all(|text| text == "ok\n"), "{tier}: {found:?}");
+        });
+        assert!(events(&mounted, "corruption").is_empty());
         mounted.unmount();
     }
 }
