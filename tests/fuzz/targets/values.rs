@@ -48,7 +48,7 @@ fn set_on_a_file(name: &[u8], value: &[u8]) {
     let Ok(set_one) = attribute(name) else { return };
     let (namespace, before) = namespace();
     let jobs = Jobs::default();
-    let outcome = set(&namespace, &jobs, &before, 0, name, value);
+    let outcome = set(&namespace, &jobs, &before, 0, (name, value));
     let view = view(&namespace);
     let get = |key: &str| -> Option<String> {
         let found = attribute(format!("user.tierfs.{key}").as_bytes());
