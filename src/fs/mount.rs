@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Counters, Jobs, Mounted};
 use crate::fs::forget::Forgetter;
-use crate::fs::serve::Adapter;
+use crate::fs::serve::{Adapter, guarded};
 use crate::model::{Error, Result};
 use crate::namespace::{Namespace, Shown};
 use crate::store::Store;
@@ -126,7 +126,7 @@ impl Mount {
                 break self.unmount(patience)?;
             }
             if synced.elapsed() >= SYNC_EVERY {
-                self.sync();
+                guarded(&self.mounted, "syncing", || self.sync());
                 synced = Instant::now();
             }
             std::thread::sleep(STEP);

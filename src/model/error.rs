@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_file_that_the_disk_below_cannot_hold_is_too_large_and_no_error_of_the_disk() {
-        let error = Error::io("writing", io::ErrorKind::FileTooLarge.into());
+        let error = Error::io("writing", io::Error::from(io::ErrorKind::FileTooLarge));
         assert_eq!(error.kind(), ErrorKind::TooLarge);
     }
 }

@@ -143,6 +143,7 @@ impl OpenObject {
             let blocks = found.get(place..place + joined).unwrap_or_default();
             match block.stored.tier {
                 Tier::Absent if block.epoch == DIRTY => here.fill(0),
+                Tier::Absent if block.stored.is_lost() => return Err(self.lost(index)),
                 Tier::Absent if self.rebuild(index, &block, at, here)? => {}
                 Tier::Absent => return Err(self.absent(index)),
                 Tier::Exact => self.read_exact(index, blocks, at, here)?,

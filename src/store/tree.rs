@@ -7,10 +7,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
-use crate::store::collection::{Access, Collection};
+use crate::store::collection::{Access, Collection, refuse_remains};
 use crate::store::disk::{Disk, Lock, Open, Space};
 use crate::store::events::Events;
 use crate::store::rebuild::{Rebuild, Rebuilder};
+use crate::store::repair::{Repaired, repair};
 use crate::store::settings::Settings;
 
 const SETTINGS_NAME: &str = "tierfs.toml";
@@ -155,6 +156,26 @@ impl Store {
         let collection = Arc::new(collection.reporting_to(&self.events));
         open.insert(key, collection.clone());
         Ok(collection)
+    }
+
+    /// A collection as it lies there, to be read only and whatever this store was opened for:
+    /// nothing is mended. `Corrupt` where its log is gone.
+    pub fn look_at(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+        let opened = Collection::open(&self.disk, self.id(), tenant, name, Access::Read);
+        if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            refuse_remains(&self.disk, &format!("{tenant}/{name}"))?;
+        }
+        opened.map(Arc::new)
+    }
+
+    /// Repairs a collection that was not asked for yet. `number` is what it gets where its
+    /// log does not say its number any more.
+    pub fn repair(&self, tenant: &str, name: &str, number: u32) -> Result<Option<Repaired>> {
+        if self.access != Access::Write {
+            let text = format!("{} was opened to be read only", self.place());
+            return Err(Error::new(ErrorKind::ReadOnly, text));
+        }
+        repair(&self.disk, self.id(), (tenant, name), number)
     }
 
     /// A collection, made if it is not there. `owner` is its user and group.

@@ -152,8 +152,9 @@ fn after_a_failed_sync_nothing_is_written_any_more() {
             second.unwrap();
         }
     }
-    // Three syncs of the data, the writes of two batches, and a sync of the log after each.
-    assert_eq!(refused, 7);
+    // The sync of the log when it is opened; three syncs of the data, the writes of two batches, and a sync of the
+    // log after each.
+    assert_eq!(refused, 8);
 }
 
 #[test]
@@ -165,6 +166,10 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_space_again() {
         let failing = FailingDisk::new(&memory, at, Failure::Once(io::ErrorKind::StorageFull));
         let disk: Arc<dyn Disk> = Arc::new(failing.clone());
         let Ok(collection) = open(&disk) else { continue };
+        if collection.poisoned().is_some() {
+            // A sync that fails is a failed sync, whatever it says.
+            continue;
+        }
         let first = import(&collection, "a", &[1; 20_000], &Options::default());
         if !failing.has_failed() {
             return;
