@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod act;
 mod doctor;
 mod du;
 mod export;
@@ -39,6 +40,8 @@ enum Command {
     Ls(ls::Args),
     Stat(stat::Args),
     Du(du::Args),
+    Tier(act::Tier),
+    Evict(act::Evict),
     Fsck(fsck::Args),
     Doctor(doctor::Args),
 }
@@ -71,6 +74,8 @@ pub fn main() -> ExitCode {
         Command::Ls(args) => args.run(),
         Command::Stat(args) => args.run(),
         Command::Du(args) => args.run(),
+        Command::Tier(args) => args.run(),
+        Command::Evict(args) => args.run(),
         Command::Fsck(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };

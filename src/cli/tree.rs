@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::mounts::mount_of;
-use crate::control::{self, ATTRIBUTES, COLLECTION_FILES, Cost, MOUNT_FILES, PREFIX};
+use crate::control::{self, ATTRIBUTES, Cost, PREFIX};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{Ino, Kind, Located, Namespace, Shown};
 use crate::store::disk::files::FileDisk;
@@ -57,11 +57,7 @@ impl Tree {
             }
             opened => opened?,
         };
-        let names = |files: &'static [control::File]| -> &'static [&'static str] {
-            Vec::leak(files.iter().map(|file| file.name).collect())
-        };
-        let controls = [names(MOUNT_FILES), names(COLLECTION_FILES)];
-        let namespace = Namespace::new(Arc::new(store), shown, Verify::First, (0, 0), controls);
+        let namespace = Namespace::new(Arc::new(store), shown, Verify::First, (0, 0), control::controls());
         Ok(Tree::Store { namespace: Box::new(namespace), below: below.as_bytes().to_vec() })
     }
 

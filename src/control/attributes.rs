@@ -2,9 +2,10 @@
 
 use crate::control::digests::digests;
 use crate::control::measure::{Measure, checksum};
-use crate::edit;
+use crate::control::sets::{self, Set};
+use crate::engine;
 use crate::format::catalog::FileEntry;
-use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Shape, TensorId};
+use crate::model::{Dtype, Error, ErrorKind, Result, TensorId};
 use crate::namespace::{FileView, Namespace};
 
 /// What every name begins with.
@@ -27,8 +28,8 @@ pub struct Attribute {
     pub help: &'static str,
     /// What reading it costs.
     pub cost: Cost,
-    /// Whether a mount that takes writes lets it be set.
-    pub is_setting: bool,
+    /// What sets it, in a mount that takes writes.
+    pub set: Option<Set>,
     /// Whether listings name it: copying tools restore what they list.
     pub is_listed: bool,
     get: fn(&Namespace, &FileView) -> Result<Option<String>>,
@@ -39,48 +40,73 @@ const fn shown(
     help: &'static str,
     get: fn(&Namespace, &FileView) -> Result<Option<String>>,
 ) -> Attribute {
-    Attribute { name, help, cost: Cost::Small, is_setting: false, is_listed: false, get }
+    Attribute { name, help, cost: Cost::Small, set: None, is_listed: false, get }
 }
 
 const fn setting(
     name: &'static str,
     help: &'static str,
+    set: Set,
     get: fn(&Namespace, &FileView) -> Result<Option<String>>,
 ) -> Attribute {
-    Attribute { is_setting: true, ..shown(name, help, get) }
+    Attribute { set: Some(set), ..shown(name, help, get) }
 }
 
 /// Every attribute, in the order in which `tierfs stat` prints them.
 pub const ATTRIBUTES: &[Attribute] = &[
     Attribute {
         is_listed: true,
-        ..setting("dtype", "element type: f32, f16, bf16, i8, ...", |_, view| {
+        ..setting("dtype", "element type: f32, f16, bf16, i8, ...", sets::DTYPE, |_, view| {
             Ok(tensor(view).map(|tensor| tensor.dtype.name().to_owned()))
         })
     },
     Attribute {
         is_listed: true,
-        ..setting("shape", "sizes of the dimensions, outermost first: 4096x11008", |_, view| {
+        ..setting("shape", "sizes of the dimensions, outermost first: 4096x11008", sets::SHAPE, |_, view| {
             Ok(tensor(view).map(|tensor| tensor.shape.to_string()))
         })
     },
-    setting("tier", "exact, q8, q7, q5, q3, q3x, absent, or mixed", |_, view| {
-        on_file(view, |measure| measure.tier().to_owned())
+    setting(
+        "tier",
+        "exact, q8, q7, q5, q3, q3x, absent, or mixed; moves it (hot, warm, warm5, cold are q8, q7, q5, q3)",
+        sets::TIER,
+        |namespace, view| {
+            let number = view.collection.state().number();
+            if let Some(moving) = namespace.engine().moving(number, view.node.entry.id) {
+                return Ok(Some(format!("{} -> {} {}%", moving.from, moving.to, moving.percent())));
+            }
+            on_file(view, |measure| measure.tier().to_owned())
+        },
+    ),
+    setting(
+        "lossy",
+        "may precision be given up where no exact source remains: deny or allow; inherited",
+        sets::LOSSY,
+        |_, view| Ok(Some(inherited(view, &engine::LOSSY))),
+    ),
+    shown("pin", "1: never moved to a lower tier; 0: may be", |_, _| Ok(Some("0".to_owned()))),
+    setting(
+        "evict",
+        "set only: cache drops decoded copies, 1 stored bytes that can be made again, discard all, for good",
+        sets::EVICT,
+        |_, _| Ok(None),
+    ),
+    shown("reconstruct", "how absent blocks are made again: none", |_, _| Ok(Some("none".to_owned()))),
+    setting(
+        "policy",
+        "may tiers change by themselves: manual, auto or cache; inherited",
+        sets::POLICY,
+        |_, view| Ok(Some(inherited(view, &engine::POLICY))),
+    ),
+    setting("encoder", "how scales are chosen: best or absmax; inherited", sets::ENCODER, |_, view| {
+        Ok(Some(inherited(view, &engine::ENCODER)))
     }),
-    setting("lossy", "may precision be given up where no exact source remains: deny or allow", |_, view| {
-        Ok(Some(inherited(view, "lossy", "deny")))
-    }),
-    setting("pin", "1: never moved to a lower tier; 0: may be", |_, _| Ok(Some("0".to_owned()))),
-    setting("reconstruct", "how absent blocks are made again: none", |_, _| Ok(Some("none".to_owned()))),
-    setting("policy", "may tiers change by themselves: manual", |_, view| {
-        Ok(Some(inherited(view, "policy", "manual")))
-    }),
-    setting("encoder", "how scales are chosen: best or absmax", |_, view| {
-        Ok(Some(inherited(view, "encoder", Encoder::default().name())))
-    }),
-    setting("writes", "how small writes into an encoded tensor are kept: exact", |_, view| {
-        Ok(Some(inherited(view, "writes", "exact")))
-    }),
+    setting(
+        "writes",
+        "how small writes into an encoded tensor are kept: exact or delta; inherited",
+        sets::WRITES,
+        |_, view| Ok(Some(inherited(view, &engine::WRITES))),
+    ),
     shown("id", "tensor_id: 32 hex digits, from the present name", |_, view| {
         let below = view.collection.state().path(view.node.entry.id);
         let path = String::from_utf8_lossy(&below);
@@ -158,24 +184,6 @@ impl Attribute {
     }
 }
 
-/// Sets an attribute of a file. `Denied` for one that can only be read, `NotSupported` for
-/// one that this version does not set.
-pub fn set(view: &FileView, name: &[u8], value: &[u8]) -> Result<()> {
-    let attribute = attribute(name)?;
-    if !attribute.is_setting {
-        return Err(Error::new(ErrorKind::Denied, format!("{} can only be read", attribute.name)));
-    }
-    view.collection.check_writable()?;
-    let text = std::str::from_utf8(value).map_err(|_| Error::invalid("a value that is not text"))?;
-    let (collection, node) = (&view.collection, view.node.entry.id);
-    let wrong = || Error::invalid(format!("{text:?} is no {}", attribute.name));
-    match attribute.name {
-        "dtype" => edit::set_tensor(collection, node, Some(Dtype::from_name(text).ok_or_else(wrong)?), None),
-        "shape" => edit::set_tensor(collection, node, None, Some(Shape::parse(text).ok_or_else(wrong)?)),
-        other => Err(Error::new(ErrorKind::NotSupported, format!("this version does not set {other}"))),
-    }
-}
-
 /// The full names that listings show for a file.
 pub fn listed(namespace: &Namespace, view: &FileView) -> Result<Vec<String>> {
     let mut names = Vec::new();
@@ -241,8 +249,8 @@ fn on_digests(
     view.node.file().map(|_| digests(namespace, view).map(show)).transpose()
 }
 
-fn inherited(view: &FileView, key: &str, default: &str) -> String {
-    view.collection.state().inherited(view.node.entry.id, key).unwrap_or(default).to_owned()
+fn inherited(view: &FileView, setting: &engine::Setting) -> String {
+    setting.of(&view.collection.state(), view.node.entry.id).to_owned()
 }
 
 fn hex(bytes: &[u8]) -> String {

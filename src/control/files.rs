@@ -1,190 +1,227 @@
-//! The files in `.ctl` directories.
+//! The one table of control files: what each shows when it is read, and does when it is
+//! written.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
-use crate::control::measure::{Tally, tally};
-use crate::model::{ErrorKind, Result, Tier};
-use crate::store::{Access, Collection, Store};
+use crate::control::mounted::Mounted;
+use crate::control::{actions, blocks, compact, metrics, policy, status, tiers};
+use crate::model::{Error, ErrorKind, Result};
+use crate::namespace::{Control, ControlView, Controls, FileView, Forget, Scope, Shape};
+use crate::store::Collection;
+use crate::store::events::{EventKind, Events};
 
-/// A control file.
+/// Bytes of a text that is written at once. The kernel cuts what is much longer, and a part
+/// of a text must not act.
+const TEXT_BYTES_MAX: usize = 64 << 10;
+
+/// What a control file is asked about.
+pub struct Context<'a> {
+    /// The mount.
+    pub mounted: &'a Mounted,
+    /// The file.
+    pub view: &'a ControlView,
+}
+
+impl Context<'_> {
+    /// The collection that the file belongs to.
+    pub fn collection(&self) -> Result<&Arc<Collection>> {
+        match &self.view.scope {
+            Scope::Collection(collection) => Ok(collection),
+            _ => Err(no_file()),
+        }
+    }
+
+    /// In a tree: the file of the collection that it stands for.
+    pub fn file(&self) -> Result<FileView> {
+        self.view.file().ok_or_else(no_file)
+    }
+}
+
+/// What reading shows.
+type Show = fn(&Context) -> Result<String>;
+/// What writing a text does: all of it or, where it fails, nothing. White space around the
+/// text is gone; `Invalid` for a text that it does not take.
+type Act = fn(&Context, &str) -> Result<Forget>;
+
+/// A control file, or a tree of them.
 pub struct File {
     /// Its name.
     pub name: &'static str,
-    /// What reading it shows.
+    /// What reading it shows, and writing to it does.
     pub help: &'static str,
-    render: fn(&Mounted, Option<&Arc<Collection>>) -> Result<String>,
+    /// A file, or a tree with one for each file of the collection.
+    pub shape: Shape,
+    /// Whether only who runs the mount may read it.
+    pub is_private: bool,
+    show: Option<Show>,
+    act: Option<Act>,
 }
 
-/// The files of the mount's `.ctl`.
+const fn shown(name: &'static str, help: &'static str, show: Show) -> File {
+    File { name, help, shape: Shape::File, is_private: false, show: Some(show), act: None }
+}
+
+/// A file that acts, and shows something too.
+const fn acting(name: &'static str, help: &'static str, show: Show, act: Act) -> File {
+    File { act: Some(act), ..shown(name, help, show) }
+}
+
+const fn tree(name: &'static str, help: &'static str, show: Show) -> File {
+    File { shape: Shape::Tree, ..shown(name, help, show) }
+}
+
+/// The files of the mount's `.ctl`. New ones go to the end: places are inode numbers.
 pub const MOUNT_FILES: &[File] = &[
-    File { name: "status", help: "what the store holds, for people", render: mount_status },
-    File { name: "stats.json", help: "counters, as JSON", render: stats },
+    shown("status", "what the store holds, for people", status::of_mount),
+    shown("stats.json", "counters, as JSON", status::stats),
+    File {
+        show: None,
+        act: Some(actions::sync),
+        ..shown("sync", "write anything: all that was written is durable then", actions::config)
+    },
+    File {
+        act: Some(actions::jobs),
+        ..shown("jobs", "running and last jobs, a line each; write cancel N", |context| {
+            Ok(context.mounted.jobs.text())
+        })
+    },
+    shown("config", "settings in effect, as TOML", actions::config),
+    shown("metrics", "counters, as Prometheus text", metrics::text),
+    File {
+        shape: Shape::Growing,
+        is_private: true,
+        show: None,
+        ..shown("events", "what happened, a line of JSON each", actions::config)
+    },
+    acting(
+        "compact",
+        "start: the logs are written anew; the last result",
+        compact::of_mount,
+        compact::start_all,
+    ),
+];
+
+/// The files of a tenant's `.ctl`; at most 15.
+pub const TENANT_FILES: &[File] = &[
+    shown("status", "what the tenant holds, for people", status::of_tenant),
+    shown("quota", "what the tenant uses", status::quota_of_tenant),
 ];
 
 /// The files of a collection's `.ctl`.
-pub const COLLECTION_FILES: &[File] =
-    &[File { name: "status", help: "what the collection holds, for people", render: collection_status }];
+pub const COLLECTION_FILES: &[File] = &[
+    shown("status", "what the collection holds, for people", status::of_collection),
+    shown("tiers", "tensors, blocks and bytes by tier", tiers::table),
+    acting("policy", "the setting policy: manual, auto or cache", policy::shown, policy::set),
+    tree("blocks", "a line a block: where it lies and how", blocks::table),
+    tree("verify", "checks every stored checksum: ends with ok, or corrupt N of M", blocks::verify),
+    File { is_private: true, ..tree("extents", "where the bytes lie on the disk, as JSON", blocks::extents) },
+    acting("compact", "start: the log is written anew; the last result", compact::shown, compact::start),
+];
 
-/// Operations since the mount began.
-#[derive(Default)]
-pub struct Counters {
-    /// Files opened.
-    pub opens: AtomicU64,
-    /// Reads answered.
-    pub reads: AtomicU64,
-    /// Bytes of these reads.
-    pub read_bytes: AtomicU64,
-    /// Requests that ended with an error of the store.
-    pub errors: AtomicU64,
-    /// Reads of blocks whose stored bytes were wrong.
-    pub corrupt: AtomicU64,
+fn table(scope: &Scope) -> &'static [File] {
+    match scope {
+        Scope::Mount => MOUNT_FILES,
+        Scope::Tenant(_) => TENANT_FILES,
+        Scope::Collection(_) => COLLECTION_FILES,
+    }
 }
 
-/// What is mounted, for those who show it.
-pub struct Mounted {
-    /// The store.
-    pub store: Arc<Store>,
-    /// Where.
-    pub mountpoint: String,
-    /// Since when.
-    pub since: Instant,
-    /// What was done.
-    pub counters: Counters,
+/// What listings and stat show of the tables, made once a mount.
+pub fn controls() -> Controls {
+    let rows = |files: &'static [File]| -> &'static [Control] {
+        Vec::leak(files.iter().map(File::control).collect())
+    };
+    Controls { mount: rows(MOUNT_FILES), tenant: rows(TENANT_FILES), collection: rows(COLLECTION_FILES) }
 }
 
-/// The text of a control file; `place` counts from 1. `NotFound` where there is none.
-pub fn render(mounted: &Mounted, collection: Option<&Arc<Collection>>, place: u32) -> Result<String> {
-    let files = if collection.is_some() { COLLECTION_FILES } else { MOUNT_FILES };
-    let file = (place as usize).checked_sub(1).and_then(|place| files.get(place));
-    let file =
-        file.ok_or_else(|| crate::model::Error::new(ErrorKind::NotFound, "there is no such control file"))?;
-    (file.render)(mounted, collection)
+impl File {
+    fn control(&self) -> Control {
+        let mode = match (&self.act, self.is_private) {
+            (Some(_), _) => 0o600,
+            (None, true) => 0o400,
+            (None, false) => 0o444,
+        };
+        Control { name: self.name, shape: self.shape, mode, is_private: self.is_private }
+    }
+
+    /// Whether writing to it does something.
+    pub fn acts(&self) -> bool {
+        self.act.is_some()
+    }
+
+    /// Whether reading it shows something.
+    pub fn shows(&self) -> bool {
+        self.show.is_some() || self.shape == Shape::Growing
+    }
 }
 
-/// What a store holds.
-#[derive(Default)]
-struct Held {
-    tenants: u64,
-    collections: u64,
-    files: u64,
-    log_bytes: u64,
-    tiers: BTreeMap<Tier, Tally>,
-    problems: Vec<String>,
+/// The row of a control file. `IsDirectory` for a control directory.
+pub fn file_of(view: &ControlView) -> Result<&'static File> {
+    let directory = || Error::new(ErrorKind::IsDirectory, "a directory of control files");
+    let place = (view.place as usize).checked_sub(1).ok_or_else(directory)?;
+    let file = table(&view.scope).get(place).ok_or_else(no_file)?;
+    let is_file = file.shape != Shape::Tree || view.node.as_ref().is_some_and(|node| node.file().is_some());
+    if is_file { Ok(file) } else { Err(directory()) }
 }
 
-impl Held {
-    fn of(store: &Store) -> Result<Held> {
-        let mut held = Held::default();
-        for tenant in store.tenants()? {
-            held.tenants += 1;
-            for name in store.collections(&tenant)? {
-                match store.collection(&tenant, &name) {
-                    Ok(collection) => held.add(&collection),
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    Err(error) => held.problems.push(error.to_string()),
-                }
+/// What a control file shows now; nothing where it only acts. May take as long as reading
+/// what it is about.
+pub fn show(mounted: &Mounted, view: &ControlView) -> Result<String> {
+    match file_of(view)?.show {
+        Some(show) => show(&Context { mounted, view }),
+        None => Ok(String::new()),
+    }
+}
+
+/// Does what a text that is written to a control file asks for; what the kernel must forget
+/// then. `Denied` for a file that only shows, `Invalid` for a text that it does not take.
+pub fn act(mounted: &Mounted, view: &ControlView, user: u32, text: &[u8]) -> Result<Forget> {
+    let file = file_of(view)?;
+    let done = done(mounted, view, file, text);
+    let cause = format!(".ctl/{}, user {user}", file.name);
+    tell(mounted.store().events(), &view.path(), &cause, &String::from_utf8_lossy(text), &done);
+    done
+}
+
+/// Tells that something was asked for, and whether it was done.
+pub(super) fn tell<T>(events: &Events, path: &str, cause: &str, asked: &str, done: &Result<T>) {
+    match done {
+        Ok(_) => events.tell(EventKind::Control, path, cause, asked.trim()),
+        Err(error) => events.tell(EventKind::Refusal, path, cause, &error.to_string()),
+    }
+}
+
+fn done(mounted: &Mounted, view: &ControlView, file: &File, text: &[u8]) -> Result<Forget> {
+    let act = file.act.ok_or_else(|| read_only(file))?;
+    if text.len() > TEXT_BYTES_MAX {
+        let most = TEXT_BYTES_MAX;
+        return Err(Error::invalid(format!("{}: more than {most} bytes at once", file.name)));
+    }
+    let text = std::str::from_utf8(text).map_err(|_| Error::invalid(format!("{}: not text", file.name)))?;
+    act(&Context { mounted, view }, text.trim())
+}
+
+/// The refusal to write to a file that only shows.
+pub fn read_only(file: &File) -> Error {
+    Error::new(ErrorKind::Denied, format!("{} can only be read", file.name))
+}
+
+fn no_file() -> Error {
+    Error::new(ErrorKind::NotFound, "there is no such control file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COLLECTION_FILES, MOUNT_FILES, TENANT_FILES};
+
+    #[test]
+    fn names_are_told_apart_and_every_file_shows_or_acts() {
+        for files in [MOUNT_FILES, TENANT_FILES, COLLECTION_FILES] {
+            for (place, file) in files.iter().enumerate() {
+                assert!(file.shows() || file.acts(), "{}", file.name);
+                assert!(files[..place].iter().all(|other| other.name != file.name), "{}", file.name);
             }
         }
-        Ok(held)
+        assert!(TENANT_FILES.len() < 16);
     }
-
-    fn add(&mut self, collection: &Collection) {
-        let state = collection.state();
-        self.collections += 1;
-        self.files += state.nodes().filter(|node| node.file().is_some()).count() as u64;
-        self.log_bytes += collection.log_bytes();
-        for (tier, found) in tally(state.objects()) {
-            self.tiers.entry(tier).or_default().add(found);
-        }
-        if let Some(damage) = collection.damage() {
-            self.problems.push(format!("{} is damaged and read-only: {}", collection.path(), damage.reason));
-        }
-        if let Some(reason) = collection.poisoned() {
-            self.problems.push(format!("{} takes no more writes: {reason}", collection.path()));
-        }
-        self.problems
-            .extend(collection.events().iter().map(|event| format!("{}: {event}", collection.path())));
-    }
-
-    fn table(&self) -> String {
-        let mut text =
-            format!("{:<8}{:>12}{:>20}{:>20}\n", "tier", "blocks", "logical bytes", "stored bytes");
-        for (tier, tally) in &self.tiers {
-            let Tally { blocks, logical, stored } = tally;
-            text.push_str(&format!("{:<8}{blocks:>12}{logical:>20}{stored:>20}\n", tier.name()));
-        }
-        text
-    }
-
-    fn problems(&self) -> String {
-        self.problems.iter().map(|problem| format!("! {problem}\n")).collect()
-    }
-}
-
-fn mount_status(mounted: &Mounted, _: Option<&Arc<Collection>>) -> Result<String> {
-    let held = Held::of(&mounted.store)?;
-    let access = match mounted.store.access() {
-        Access::Read => "read-only",
-        Access::Write => "exclusive",
-    };
-    Ok(format!(
-        "store        {}\nuuid         {}\nmounted at   {}\naccess       {access}\nuptime       {} s\n\
-         tenants      {}\ncollections  {}\nfiles        {}\n\n{}{}",
-        mounted.store.place(),
-        mounted.store.id(),
-        mounted.mountpoint,
-        mounted.since.elapsed().as_secs(),
-        held.tenants,
-        held.collections,
-        held.files,
-        held.table(),
-        held.problems()
-    ))
-}
-
-fn collection_status(_: &Mounted, collection: Option<&Arc<Collection>>) -> Result<String> {
-    let mut held = Held::default();
-    let mut path = String::new();
-    if let Some(collection) = collection {
-        held.add(collection);
-        path = collection.path();
-    }
-    let (files, log_bytes) = (held.files, held.log_bytes);
-    let (table, problems) = (held.table(), held.problems());
-    Ok(format!("collection   {path}\nfiles        {files}\nlog bytes    {log_bytes}\n\n{table}{problems}"))
-}
-
-fn stats(mounted: &Mounted, _: Option<&Arc<Collection>>) -> Result<String> {
-    let held = Held::of(&mounted.store)?;
-    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let counters = &mounted.counters;
-    let tiers: serde_json::Map<String, serde_json::Value> = held
-        .tiers
-        .iter()
-        .map(|(tier, tally)| {
-            let Tally { blocks, logical, stored } = tally;
-            let value =
-                serde_json::json!({ "blocks": blocks, "logical_bytes": logical, "stored_bytes": stored });
-            (tier.name().to_owned(), value)
-        })
-        .collect();
-    let value = serde_json::json!({
-        "store": mounted.store.id().to_string(),
-        "uptime_seconds": mounted.since.elapsed().as_secs(),
-        "tenants": held.tenants,
-        "collections": held.collections,
-        "files": held.files,
-        "log_bytes": held.log_bytes,
-        "tiers": tiers,
-        "opens": count(&counters.opens),
-        "reads": count(&counters.reads),
-        "read_bytes": count(&counters.read_bytes),
-        "errors": count(&counters.errors),
-        "corrupt": count(&counters.corrupt),
-        "problems": held.problems,
-    });
-    Ok(format!("{value:#}\n"))
 }

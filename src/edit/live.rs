@@ -114,6 +114,11 @@ impl Live {
         self.layout.read().bytes()
     }
 
+    /// Whether bytes of it are absent.
+    pub fn has_absent(&self) -> bool {
+        self.layout.read().objects.iter().any(|open| open.object().has_absent())
+    }
+
     /// When it was written, in nanoseconds since 1970, if the log does not say it yet.
     pub fn mtime(&self) -> Option<i64> {
         self.layout.read().mtime

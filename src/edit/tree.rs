@@ -1,7 +1,8 @@
 //! Names and attributes: each change is one batch.
 
+use crate::edit::Changes;
+use crate::edit::renamed::LOOK_AGAIN;
 use crate::edit::settle::remove_parts;
-use crate::edit::{Changes, LOOK_AGAIN};
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, TensorEntry, What};
 use crate::format::record::Record;
 use crate::ingest::may_be_recognized;
@@ -18,7 +19,7 @@ const NAME_BYTES_MAX: usize = 255;
 const SET_GROUP_ID: u32 = 0o2000;
 
 /// Attributes to set; what is `None` stays.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttr {
     /// Permission bits.
     pub mode: Option<u32>,

@@ -1,17 +1,21 @@
 //! Open files.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::RwLock;
 
 use crate::edit::Live;
+use crate::namespace::ControlView;
 
 /// What an open file reads from.
 pub(super) enum Handle {
     /// A file of a collection.
     File(Arc<Live>),
-    /// The text of a control file, as it was at its opening.
-    Text(Vec<u8>),
+    /// A control file, and its text as it was at its opening.
+    Control(ControlView, Vec<u8>),
+    /// A text that grows, and where in it the file begins.
+    Growing(AtomicU64),
 }
 
 /// The open files by their numbers.
@@ -64,11 +68,12 @@ impl Handles {
 #[cfg(test)]
 mod tests {
     use super::{Handle, Handles};
+    use crate::namespace::{ControlView, Scope};
 
     #[test]
     fn numbers_are_used_again_only_after_they_were_let_go() {
         let handles = Handles::default();
-        let text = |byte| Handle::Text(vec![byte]);
+        let text = |byte| Handle::Control(ControlView::top(Scope::Mount), vec![byte]);
         let (first, second) = (handles.insert(text(1)), handles.insert(text(2)));
         assert_ne!(first, second);
         handles.remove(first);
@@ -77,6 +82,6 @@ mod tests {
         let (third, fourth) = (handles.insert(text(3)), handles.insert(text(4)));
         assert_eq!(third, first);
         assert!(fourth != first && fourth != second);
-        assert!(matches!(handles.get(second).as_deref(), Some(Handle::Text(bytes)) if bytes == &[2]));
+        assert!(matches!(handles.get(second).as_deref(), Some(Handle::Control(_, bytes)) if bytes == &[2]));
     }
 }

@@ -1,6 +1,7 @@
 //! The edge to the kernel: requests in, replies out. The only place that names `fuser`.
 
 mod adapter;
+mod controls;
 mod errno;
 mod forget;
 mod handles;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
-use crate::control::{COLLECTION_FILES, Counters, MOUNT_FILES, Mounted};
+use crate::control::{self, Counters, Jobs, Mounted};
 use crate::fs::forget::Forgetter;
 use crate::fs::serve::{Adapter, guarded};
 use crate::model::{Error, Result};
@@ -35,29 +35,53 @@ pub struct Options {
     pub kernel: Vec<String>,
 }
 
+impl Options {
+    /// As the control file `config` shows them.
+    fn table(&self, threads: usize) -> toml::Table {
+        let mut table = toml::Table::new();
+        table.insert("list".to_owned(), self.shown.name().into());
+        let verify = match self.verify {
+            Verify::First => "first",
+            Verify::Always => "always",
+        };
+        table.insert("verify".to_owned(), verify.into());
+        table.insert("allow_other".to_owned(), self.allow_other.into());
+        table.insert("threads".to_owned(), i64::try_from(threads).unwrap_or(i64::MAX).into());
+        table.insert("kernel".to_owned(), self.kernel.clone().into());
+        table
+    }
+}
+
 /// A mounted store.
 pub struct Mount {
     session: BackgroundSession,
     mountpoint: PathBuf,
     namespace: Arc<Namespace>,
     forgetter: Forgetter,
+    mounted: Arc<Mounted>,
+    /// The thread that does jobs.
+    jobs: std::thread::JoinHandle<()>,
 }
 
 /// Mounts a store. Requests are answered when this returns.
 pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let source = store.place();
-    let controls: [&'static [&'static str]; 2] = [names_of(MOUNT_FILES), names_of(COLLECTION_FILES)];
-    let namespace = Namespace::new(store.clone(), options.shown, options.verify, owner, controls);
+    let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+    let threads = options.threads.unwrap_or(cores).max(2);
+    let namespace = Namespace::new(store, options.shown, options.verify, owner, control::controls());
+    let namespace = Arc::new(namespace);
     let mounted = Mounted {
-        store,
+        namespace: namespace.clone(),
         mountpoint: mountpoint.display().to_string(),
+        options: options.table(threads),
         since: Instant::now(),
         counters: Counters::default(),
+        jobs: Jobs::default(),
     };
-    let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+    let mounted = Arc::new(mounted);
     let mut config = Config::default();
-    config.n_threads = Some(options.threads.unwrap_or(cores).max(2));
+    config.n_threads = Some(threads);
     config.clone_fd = true;
     config.mount_options = vec![
         MountOption::FSName(source),
@@ -72,8 +96,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     }
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
     let (forgetter, forgetting) = Forgetter::new();
-    let namespace = Arc::new(namespace);
-    let adapter = Adapter::new(namespace.clone(), Arc::new(mounted), forgetter.clone());
+    let adapter = Adapter::new(namespace.clone(), mounted.clone(), forgetter.clone());
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
         Error::io(text, error)
@@ -82,7 +105,8 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let session = session.spawn().map_err(failed)?;
     forgetting.start(session.notifier()).map_err(failed)?;
     raise_read_ahead(mountpoint);
-    Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace, forgetter })
+    let jobs = start_jobs(mounted.clone(), forgetter.clone())?;
+    Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace, forgetter, mounted, jobs })
 }
 
 impl Mount {
@@ -100,11 +124,15 @@ impl Mount {
                 break self.unmount(patience)?;
             }
             if synced.elapsed() >= SYNC_EVERY {
-                guarded("syncing", || self.sync());
+                guarded(&self.mounted, "syncing", || self.sync());
                 synced = Instant::now();
             }
             std::thread::sleep(STEP);
         };
+        self.mounted.jobs.end();
+        if self.jobs.join().is_err() {
+            log::error!("jobs: a bug in tierfs: the last one was not finished");
+        }
         self.namespace.sync(&mut |_| ())?;
         if ended {
             self.session.join().map_err(|error| Error::io("answering requests", error))?;
@@ -136,9 +164,16 @@ impl Mount {
     }
 }
 
-/// The names of a table, kept for as long as the program runs.
-fn names_of(files: &'static [crate::control::File]) -> &'static [&'static str] {
-    Vec::leak(files.iter().map(|file| file.name).collect())
+/// A thread that does the jobs of a mount, with the least claim to the processor.
+fn start_jobs(mounted: Arc<Mounted>, forgetter: Forgetter) -> Result<std::thread::JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name("jobs".to_owned());
+    let spawned = thread.spawn(move || {
+        if let Err(error) = rustix::process::nice(19) {
+            log::info!("jobs run like requests do: {error}");
+        }
+        mounted.jobs.work(&|forget| forgetter.forget(forget, || ()));
+    });
+    spawned.map_err(|error| Error::io("starting the thread of jobs", error))
 }
 
 /// Without this the kernel reads 128 KiB ahead. Not everybody may: reading is slower then.

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
 
-use crate::namespace::{Attr, Kind};
+use crate::namespace::{Attr, Kind, Place};
 use crate::store::Access;
 
 /// How long the kernel may keep what it was told.
@@ -32,7 +32,15 @@ impl Times {
     /// How long the kernel may keep a name. While files are written, those that come and
     /// go with a container are asked for at every use.
     pub fn of_name(&self, attr: &Attr) -> Duration {
-        if attr.of_container && !self.listings { Duration::ZERO } else { self.entries }
+        if attr.of_container && !self.listings { Duration::ZERO } else { self.of_attr(attr) }
+    }
+
+    /// How long the kernel may keep what stat shows. Controls change by themselves.
+    pub fn of_attr(&self, attr: &Attr) -> Duration {
+        match attr.ino.place() {
+            Place::Control { .. } => Duration::ZERO,
+            _ => self.entries,
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub use shards::import_shards;
 use std::sync::Arc;
 
 use crate::ingest::unnamed::Unnamed;
-use crate::model::{Encoder, Error, Result, Tier};
+use crate::model::{Dtype, Encoder, Error, Result, Shape, Tier};
 use crate::store::Collection;
 use crate::store::disk::File;
 use crate::store::settings::Settings;
@@ -70,14 +70,18 @@ impl MoveTo {
         }
     }
 
-    /// The tier that a tensor goes to, if it goes anywhere.
+    /// Whether a tensor is one that goes there when many are asked for: float tensors; without
+    /// `all` only those that quantizers of models take too. Back to exact all float tensors go.
+    pub fn takes(self, dtype: Dtype, shape: &Shape, name: &str, settings: &Settings) -> bool {
+        let is_large = || shape.dimensions().len() >= 2 && shape.elements() >= ELEMENTS_MIN;
+        dtype.is_quantizable()
+            && (self.all || self.tier == Tier::Exact || (is_large() && !settings.keeps(name)))
+    }
+
+    /// The tier that a tensor of a file goes to as it comes in, if it goes anywhere.
     fn of(self, tensor: &PartTensor, settings: &Settings) -> Option<Tier> {
-        let moves = tensor.dtype.is_quantizable()
-            && (self.all
-                || (tensor.shape.dimensions().len() >= 2
-                    && tensor.shape.elements() >= ELEMENTS_MIN
-                    && !settings.keeps(&tensor.name)));
-        (moves && self.tier != Tier::Exact).then_some(self.tier)
+        let takes = self.takes(tensor.dtype, &tensor.shape, &tensor.name, settings);
+        (takes && self.tier != Tier::Exact).then_some(self.tier)
     }
 }
 

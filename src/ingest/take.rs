@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
-use crate::codec::{self, NotEncodable};
 use crate::format::catalog::{Digests, Home, Measured};
 use crate::format::record::Stored;
 use crate::ingest::recognize::{Part, PartTensor, Recognized};
@@ -154,9 +152,11 @@ impl Intake<'_> {
                     blake3.update(chunk);
                 },
                 || match (tier, &data) {
-                    (Some(tier), _) => encode(collection, tier, *encoder, chunk, &mut taken, touched),
                     (None, Some((_, file))) => copy(file, at, chunk, &mut taken),
-                    (None, None) => pack(collection, chunk, &mut taken, touched),
+                    _ => {
+                        let to = (tier.unwrap_or(Tier::Exact), *encoder);
+                        store(collection, to, chunk, &mut taken, touched)
+                    }
                 },
             );
             stored?;
@@ -177,75 +177,20 @@ fn copy(file: &Arc<dyn File>, at: u64, chunk: &[u8], taken: &mut TakenObject) ->
     file.write_at(chunk, at).map_err(|error| Error::io("writing its data file", error))
 }
 
-/// Exact blocks, packed among others.
-fn pack(collection: &Collection, chunk: &[u8], taken: &mut TakenObject, touched: &mut Touched) -> Result<()> {
-    let TakenBlocks::Each(blocks) = &mut taken.blocks else { return Ok(()) };
-    let lens: Vec<usize> = chunk.chunks(taken.block_bytes as usize).map(<[u8]>::len).collect();
-    let offsets = collection.write_payloads(Tier::Exact, chunk, &lens, touched)?;
-    for (block, offset) in chunk.chunks(taken.block_bytes as usize).zip(offsets) {
-        blocks.push(exact_at(block, offset));
-    }
-    Ok(())
-}
-
-fn exact_at(block: &[u8], offset: u64) -> Stored {
-    let checksum = crc32c::crc32c(block);
-    Stored { tier: Tier::Exact, scale: 0.0, checksum, offset, len: block.len() as u32, in_data: false }
-}
-
-/// Encoded blocks; those that cannot be encoded are packed exact.
-fn encode(
+/// Blocks in tier files: encoded, or exact and packed among others.
+fn store(
     collection: &Collection,
-    tier: Tier,
-    encoder: Encoder,
+    to: (Tier, Encoder),
     chunk: &[u8],
     taken: &mut TakenObject,
     touched: &mut Touched,
 ) -> Result<()> {
     let TakenBlocks::Each(blocks) = &mut taken.blocks else { return Ok(()) };
-    let dtype = taken.dtype;
-    let encoded: Vec<_> = chunk
-        .par_chunks(taken.block_bytes as usize)
-        .map(|block| {
-            let mut payload = Vec::with_capacity(codec::payload_len(tier, block.len()).unwrap_or(0));
-            let encoded = codec::encode(tier, encoder, dtype, block, &mut payload)?;
-            Ok((block, payload, encoded))
-        })
-        .collect::<Result<_>>()?;
-    let mut payloads = Vec::with_capacity(chunk.len());
-    let mut lens = Vec::with_capacity(encoded.len());
-    for (_, payload, result) in &encoded {
-        if result.is_ok() {
-            payloads.extend_from_slice(payload);
-            lens.push(payload.len());
-        }
-    }
-    let mut offsets = collection.write_payloads(tier, &payloads, &lens, touched)?.into_iter();
-    for (block, payload, result) in &encoded {
-        match result {
-            Ok(encoded) => {
-                let offset = offsets.next().ok_or_else(|| Error::invalid("fewer offsets than payloads"))?;
-                blocks.push(Stored {
-                    tier,
-                    scale: encoded.scale,
-                    checksum: crc32c::crc32c(payload),
-                    offset,
-                    len: payload.len() as u32,
-                    in_data: false,
-                });
-                taken.error.get_or_insert_default().add(Measured {
-                    maximum: encoded.error_max,
-                    squares: encoded.error_square_sum,
-                    elements: block.len() as u64 / dtype.bytes(),
-                });
-            }
-            Err(NotEncodable::NotFinite | NotEncodable::SubnormalScale) => {
-                let offset = collection.write_payloads(Tier::Exact, block, &[block.len()], touched)?;
-                let offset =
-                    offset.first().copied().ok_or_else(|| Error::invalid("no offset for a payload"))?;
-                blocks.push(exact_at(block, offset));
-            }
-        }
+    let block_bytes = taken.block_bytes as usize;
+    let (stored, measured) = collection.store_blocks(to, taken.dtype, chunk, block_bytes, touched)?;
+    blocks.extend(stored);
+    if measured.elements > 0 {
+        taken.error.get_or_insert_default().add(measured);
     }
     Ok(())
 }

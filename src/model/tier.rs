@@ -73,6 +73,21 @@ impl Tier {
         }
     }
 
+    /// Whether it keeps more of a value than another tier.
+    pub fn finer_than(self, other: Tier) -> bool {
+        // Two scales a group keep more than one.
+        let place = |tier| match tier {
+            Tier::Exact => 0,
+            Tier::Q8 => 1,
+            Tier::Q7 => 2,
+            Tier::Q5 => 3,
+            Tier::Q3x => 4,
+            Tier::Q3 => 5,
+            Tier::Absent => 6,
+        };
+        place(self) < place(other)
+    }
+
     /// The layout of its payloads.
     pub fn encoding(self) -> Encoding {
         match self {

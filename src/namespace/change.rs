@@ -5,9 +5,14 @@ use std::sync::Arc;
 
 use crate::edit::{self, Changes, Live, SetAttr};
 use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::namespace::CONTROL_NAME;
+use crate::namespace::controls::ControlView;
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Nameless, Namespace};
 use crate::store::{Access, Collection};
+
+/// The bit of a mode that lets the owner write.
+const OWNER_WRITES: u32 = 0o200;
 
 /// What the kernel must forget.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -126,6 +131,7 @@ impl Namespace {
         };
         self.check_access()?;
         match self.locate(parent)? {
+            _ if name == CONTROL_NAME.as_bytes() => return Err(not_here()),
             Located::Root => self.store().create_tenant(label()?)?,
             Located::Tenant(tenant) => {
                 let label = label()?;
@@ -181,6 +187,7 @@ impl Namespace {
         let label =
             || std::str::from_utf8(name).map_err(|_| Error::new(ErrorKind::NotFound, "no such directory"));
         match self.locate(parent)? {
+            _ if name == CONTROL_NAME.as_bytes() => Err(not_here()),
             Located::Root => self.store().remove_tenant(label()?),
             Located::Tenant(tenant) => {
                 let number = self.store().remove_collection(&tenant, label()?)?;
@@ -219,7 +226,11 @@ impl Namespace {
             Err(error) => return self.set_nameless(ino, set, bytes, error),
             Ok(located) => located,
         };
-        let Located::Node(view) = located else { return Err(not_here()) };
+        let view = match located {
+            Located::Node(view) => view,
+            Located::Control(view) => return self.set_control(&view, set, bytes),
+            _ => return Err(not_here()),
+        };
         let (collection, node) = (&view.collection, view.node.entry.id);
         let mut changes = Changes::default();
         if let Some(bytes) = bytes {
@@ -238,6 +249,13 @@ impl Namespace {
         Ok(self.forget(collection, changes))
     }
 
+    /// `>` cuts a file before it writes to it; a control that can be written has nothing to cut.
+    fn set_control(&self, view: &ControlView, set: SetAttr, bytes: Option<u64>) -> Result<Forget> {
+        let is_cut = bytes.is_some() && set == SetAttr::default();
+        let is_written = self.row(view).is_some_and(|row| row.mode & OWNER_WRITES != 0);
+        if is_cut && is_written { Ok(Forget::default()) } else { Err(not_here()) }
+    }
+
     /// Sets attributes of an open file without a name: they go with it.
     fn set_nameless(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Forget> {
         let live = self.live(ino).ok_or(gone)?;
@@ -254,6 +272,20 @@ impl Namespace {
     pub fn settle(&self, live: &Live) -> Result<Forget> {
         let changes = live.settle()?;
         Ok(self.forget(live.collection(), changes))
+    }
+
+    /// What was written to the open files of a collection goes to the log.
+    pub fn settle_all(&self, collection: &Arc<Collection>) -> Result<Forget> {
+        let mut forget = Forget::default();
+        for live in self.live.all().iter().filter(|live| Arc::ptr_eq(live.collection(), collection)) {
+            forget.nodes.extend(self.settle(live)?.nodes);
+        }
+        Ok(forget)
+    }
+
+    /// What the kernel must forget of nodes whose bytes changed.
+    pub fn forget_nodes(&self, collection: &Collection, nodes: impl IntoIterator<Item = EntryId>) -> Forget {
+        self.forget(collection, Changes { nodes: nodes.into_iter().collect(), names: Vec::new() })
     }
 
     fn forget(&self, collection: &Collection, changes: Changes) -> Forget {
@@ -282,7 +314,8 @@ impl Namespace {
 }
 
 fn not_here() -> Error {
-    Error::new(ErrorKind::Denied, "only directories stand among tenants and collections")
+    let text = "only directories stand among tenants and collections, and .ctl is the daemon's";
+    Error::new(ErrorKind::Denied, text)
 }
 
 fn other_collection() -> Error {

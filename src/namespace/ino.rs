@@ -3,8 +3,8 @@
 //! | bits | meaning |
 //! |---|---|
 //! | 63 | a control file or directory |
-//! | 62..40 | the collection's number; 0: the mount itself and its tenants |
-//! | 39..0 | the node's number; of a tenant: a hash of its name; of a control: its place in the table |
+//! | 62..40 | the collection's number; 0: the mount itself and its tenants; of a tenant's control: 2^23 - 16 and its place in the table |
+//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 39..34 its place in the table, 33..0 the number of the node it is about, or 0 |
 //!
 //! A collection's number and its nodes' numbers are kept in its log and never used
 //! twice, so that an inode number means the same content after a remount.
@@ -15,6 +15,14 @@ const CONTROL: u64 = 1 << 63;
 const COLLECTION_SHIFT: u32 = 40;
 const NODE_MASK: u64 = (1 << COLLECTION_SHIFT) - 1;
 const COLLECTION_MASK: u64 = (1 << (63 - COLLECTION_SHIFT)) - 1;
+/// Control files of a tenant, the directory included.
+const TENANT_PLACES: u32 = 16;
+/// Numbers of collections from here on stand for places of a tenant's controls.
+const COLLECTION_END: u32 = COLLECTION_MASK as u32 + 1 - TENANT_PLACES;
+/// Where the place of a control stands.
+const PLACE_SHIFT: u32 = 34;
+const CONTROL_NODE_MASK: u64 = (1 << PLACE_SHIFT) - 1;
+const PLACE_MASK: u64 = NODE_MASK >> PLACE_SHIFT;
 
 /// An inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -34,14 +42,26 @@ pub enum Place {
         /// The node.
         node: EntryId,
     },
-    /// A control directory (place 0), or a control file, of a collection; of the mount
-    /// where that is 0.
+    /// A control directory, or something in it.
     Control {
-        /// The collection's number.
-        collection: u32,
-        /// The place in the table of control files, counted from 1.
+        /// Whose.
+        owner: Owner,
+        /// The place in the table of control files, counted from 1; 0: the directory.
         place: u32,
+        /// The node that it is about; 0: none.
+        node: EntryId,
     },
+}
+
+/// Whose a control is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Owner {
+    /// The mount's.
+    Mount,
+    /// A tenant's, by a hash of its name.
+    Tenant(u64),
+    /// A collection's, by its number.
+    Collection(u32),
 }
 
 impl Ino {
@@ -53,15 +73,26 @@ impl Ino {
     pub fn of(place: Place) -> Option<Ino> {
         let joined = |collection: u32, low: u64| {
             let collection = u64::from(collection);
-            (collection <= COLLECTION_MASK && low <= NODE_MASK)
-                .then_some(collection << COLLECTION_SHIFT | low)
+            (low <= NODE_MASK).then_some(collection << COLLECTION_SHIFT | low)
         };
+        let numbered =
+            |collection: u32, low| (collection < COLLECTION_END).then(|| joined(collection, low))?;
         match place {
             Place::Root => Some(Ino::ROOT),
             Place::Tenant(hash) => Some(Ino(hash)),
-            Place::Node { collection, node } => joined(collection, node.0).map(Ino),
-            Place::Control { collection, place } => {
-                joined(collection, u64::from(place)).map(|joined| Ino(CONTROL | joined))
+            Place::Node { collection, node } => numbered(collection, node.0).map(Ino),
+            Place::Control { owner, place, node } => {
+                let fits = u64::from(place) <= PLACE_MASK && node.0 <= CONTROL_NODE_MASK;
+                let low = u64::from(place) << PLACE_SHIFT | node.0;
+                let number = match owner {
+                    _ if !fits => None,
+                    Owner::Mount => joined(0, low),
+                    Owner::Tenant(hash) => {
+                        (place < TENANT_PLACES).then(|| joined(COLLECTION_END + place, hash))?
+                    }
+                    Owner::Collection(number) => numbered(number, low),
+                };
+                number.map(|number| Ino(CONTROL | number))
             }
         }
     }
@@ -70,8 +101,13 @@ impl Ino {
     pub fn place(self) -> Place {
         let collection = (self.0 >> COLLECTION_SHIFT & COLLECTION_MASK) as u32;
         let low = self.0 & NODE_MASK;
-        if self.0 & CONTROL != 0 {
-            Place::Control { collection, place: low as u32 }
+        if self.0 & CONTROL != 0 && collection >= COLLECTION_END {
+            let place = collection - COLLECTION_END;
+            Place::Control { owner: Owner::Tenant(low), place, node: EntryId(0) }
+        } else if self.0 & CONTROL != 0 {
+            let owner = if collection == 0 { Owner::Mount } else { Owner::Collection(collection) };
+            let (place, node) = ((low >> PLACE_SHIFT) as u32, EntryId(low & CONTROL_NODE_MASK));
+            Place::Control { owner, place, node }
         } else if self == Ino::ROOT {
             Place::Root
         } else if collection == 0 {
@@ -91,7 +127,7 @@ impl Ino {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ino, Place};
+    use super::{Ino, Owner, Place};
     use crate::model::EntryId;
 
     #[test]
@@ -100,14 +136,28 @@ mod tests {
             Place::Root,
             Place::Tenant(Ino::tenant_hash("acme")),
             Place::Node { collection: 1, node: EntryId(1) },
-            Place::Node { collection: 8_388_607, node: EntryId((1 << 40) - 1) },
-            Place::Control { collection: 0, place: 0 },
-            Place::Control { collection: 3, place: 7 },
+            Place::Node { collection: 8_388_591, node: EntryId((1 << 40) - 1) },
+            Place::Control { owner: Owner::Mount, place: 0, node: EntryId(0) },
+            Place::Control { owner: Owner::Mount, place: 63, node: EntryId(0) },
+            Place::Control { owner: Owner::Tenant(Ino::tenant_hash("acme")), place: 0, node: EntryId(0) },
+            Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
+            Place::Control { owner: Owner::Collection(3), place: 7, node: EntryId(0) },
+            Place::Control { owner: Owner::Collection(8_388_591), place: 63, node: EntryId((1 << 34) - 1) },
         ];
+        let numbers: std::collections::HashSet<_> = places.iter().map(|place| Ino::of(*place)).collect();
+        assert_eq!(numbers.len(), places.len());
         for place in places {
             assert_eq!(Ino::of(place).unwrap().place(), place);
         }
-        assert_eq!(Ino::of(Place::Node { collection: 8_388_608, node: EntryId(1) }), None);
+        assert_eq!(Ino::of(Place::Node { collection: 8_388_592, node: EntryId(1) }), None);
+        for (owner, place, node) in [
+            (Owner::Mount, 64, 0),
+            (Owner::Tenant(7), 16, 0),
+            (Owner::Collection(8_388_592), 1, 0),
+            (Owner::Collection(1), 1, 1 << 34),
+        ] {
+            assert_eq!(Ino::of(Place::Control { owner, place, node: EntryId(node) }), None);
+        }
         assert_eq!(Ino::of(Place::Node { collection: 1, node: EntryId(1 << 40) }), None);
     }
 }

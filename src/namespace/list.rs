@@ -1,9 +1,13 @@
 //! What stands in a directory.
 
+use std::sync::Arc;
+
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::attr::Attr;
-use crate::namespace::ino::{Ino, Place};
+use crate::namespace::controls::{ControlView, Scope};
+use crate::namespace::ino::{Ino, Owner, Place};
 use crate::namespace::tree::{FileView, Located, Namespace};
+use crate::store::state::Node;
 
 /// Offsets 1 and 2 are those of `.` and `..`; names follow by their own numbers.
 const FIRST_OFFSET: u64 = 2;
@@ -52,27 +56,32 @@ impl Namespace {
                     Ok(Located::Node(FileView { collection, node }))
                 })
             }
-            Located::Node(view) => self.list_node(view, after, take),
-            Located::Control { collection, place: 0 } => {
-                let names =
-                    self.controls(collection.as_ref()).iter().map(|name| (*name).to_owned()).collect();
-                let mut place = 0;
-                self.list_names(names, after, take, |_| {
-                    place += 1;
-                    Ok(Located::Control { collection: collection.clone(), place })
-                })
-            }
-            Located::Control { .. } => Err(crate::model::Error::invalid("not a directory")),
+            Located::Node(view) => self.list_node(view, after, take, &|attr, _| Some(attr)),
+            Located::Control(view) => match (&view.scope, self.directory_of(view)?) {
+                (Scope::Collection(collection), Some(node)) => {
+                    let below = FileView { collection: collection.clone(), node };
+                    self.list_node(&below, after, take, &|attr, node| {
+                        let row = self.row(view).filter(|_| self.is_in_tree(node))?;
+                        Some(self.tree_attr(tree_ino(attr.ino, view.place)?, row, node))
+                    })
+                }
+                _ => {
+                    let names = self.controls.of(&view.scope).iter().map(|control| control.name.to_owned());
+                    let mut place = 0;
+                    self.list_names(names.collect(), after, take, |_| {
+                        place += 1;
+                        Ok(Located::Control(ControlView { place, ..view.clone() }))
+                    })
+                }
+            },
         }
     }
 
     /// What stat shows of the directory above; of the mount: itself.
     fn parent(&self, located: &Located) -> Result<Attr> {
         let above = match located {
-            Located::Root | Located::Tenant(_) | Located::Control { collection: None, .. } => Located::Root,
-            Located::Control { collection: Some(collection), .. } => {
-                Located::Tenant(collection.tenant().to_owned())
-            }
+            Located::Root | Located::Tenant(_) => Located::Root,
+            Located::Control(view) => self.above_control(view)?,
             Located::Node(FileView { collection, node }) => {
                 let state = collection.state();
                 let above =
@@ -117,10 +126,18 @@ impl Namespace {
         Ok(())
     }
 
-    fn list_node(&self, view: &FileView, after: u64, take: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
+    /// The names in a directory of a collection. `shown_as` is what stat shows of each, if it
+    /// is listed; the state of the collection is held meanwhile.
+    fn list_node(
+        &self,
+        view: &FileView,
+        after: u64,
+        take: &mut dyn FnMut(Listed) -> bool,
+        shown_as: &dyn Fn(Attr, &Arc<Node>) -> Option<Attr>,
+    ) -> Result<()> {
         let mut after = EntryId(after);
         loop {
-            let some = self.some_after(view, after)?;
+            let some = self.some_after(view, after, shown_as)?;
             let Some((last, _)) = some.last() else { return Ok(()) };
             after = *last;
             for (_, listed) in some {
@@ -132,7 +149,12 @@ impl Namespace {
     }
 
     /// Some names after one, as the log says them.
-    fn some_after(&self, view: &FileView, after: EntryId) -> Result<Vec<(EntryId, Listed)>> {
+    fn some_after(
+        &self,
+        view: &FileView,
+        after: EntryId,
+        shown_as: &dyn Fn(Attr, &Arc<Node>) -> Option<Attr>,
+    ) -> Result<Vec<(EntryId, Listed)>> {
         // Asked before the log: what it says then is not older.
         let written = self.written_in(&view.collection);
         let state = view.collection.state();
@@ -143,9 +165,20 @@ impl Namespace {
             let node = state.node(node).filter(|node| self.shown().shows(node, &state))?;
             let ino = Ino::of(Place::Node { collection: number, node: node.entry.id })?;
             let attr = Attr::node(ino, node, &state).with(written.get(&node.entry.id).copied());
+            let attr = shown_as(attr, node)?;
             Some((entry, Listed { offset: entry.0 + FIRST_OFFSET, name: name.to_vec(), attr }))
         });
         Ok(shown.take(LISTED).collect())
+    }
+}
+
+/// The number of what stands for a node in a tree of controls.
+fn tree_ino(node: Ino, place: u32) -> Option<Ino> {
+    match node.place() {
+        Place::Node { collection, node } => {
+            Ino::of(Place::Control { owner: Owner::Collection(collection), place, node })
+        }
+        _ => None,
     }
 }
 

@@ -3,13 +3,15 @@
 
 mod attr;
 mod change;
+mod controls;
 mod ino;
 mod list;
 mod tree;
 
 pub use attr::{Attr, Kind};
 pub use change::Forget;
-pub use ino::{Ino, Place};
+pub use controls::{Control, ControlView, Controls, Scope, Shape};
+pub use ino::{Ino, Owner, Place};
 pub use list::Listed;
 pub use tree::{FileView, Located, Namespace, Shown};
 

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use crate::edit::{Live, LiveTable, finish_renames};
+use crate::engine::Engine;
 use crate::format::catalog::{Content, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::CONTROL_NAME;
-use crate::namespace::attr::{Attr, Kind, Unlogged};
+use crate::namespace::attr::{Attr, Unlogged};
+use crate::namespace::controls::{ControlView, Controls, Scope};
 use crate::namespace::ino::{Ino, Place};
 use crate::store::collection::now_nanoseconds;
 use crate::store::read::Verify;
@@ -32,7 +34,16 @@ pub enum Shown {
 }
 
 impl Shown {
-    /// The value of the mount option `list`.
+    /// The value of the mount option `list`, as [`from_name`](Self::from_name) takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Shown::Both => "both",
+            Shown::Tensors => "tensors",
+            Shown::Containers => "containers",
+        }
+    }
+
+    /// The choice of a value of the mount option `list`.
     pub fn from_name(name: &str) -> Option<Shown> {
         match name {
             "both" => Some(Shown::Both),
@@ -77,13 +88,8 @@ pub enum Located {
     Tenant(String),
     /// Something in a collection.
     Node(FileView),
-    /// A control directory, or a control file.
-    Control {
-        /// The collection; of the mount without one.
-        collection: Option<Arc<Collection>>,
-        /// The place in the table, counted from 1; 0 is the directory.
-        place: u32,
-    },
+    /// A control directory, or something in it.
+    Control(ControlView),
 }
 
 /// A node of a collection, as it was when it was looked up.
@@ -116,15 +122,15 @@ pub(super) struct Nameless {
 /// The tree that is mounted.
 pub struct Namespace {
     store: Arc<Store>,
+    engine: Engine,
     shown: Shown,
     pub(super) verify: Verify,
     pub(super) live: LiveTable,
     /// Files that have no name any more and that the kernel may still open.
     pub(super) nameless: Mutex<HashMap<Ino, Nameless>>,
-    owner: (u32, u32),
-    mounted_at: i64,
-    /// Control files' names: of the mount, and of a collection.
-    controls: [&'static [&'static str]; 2],
+    pub(super) owner: (u32, u32),
+    pub(super) mounted_at: i64,
+    pub(super) controls: Controls,
     /// Collections by their numbers, once a name led to them.
     collections: RwLock<HashMap<u32, Arc<Collection>>>,
     /// Tenants by the hashes of their names, once a name led to them.
@@ -132,19 +138,31 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// The tree of a store. `owner` is the user and group of what no log has;
-    /// `controls` are the names of control files, of the mount and of a collection.
+    /// The tree of a store. `owner` is the user and group of what no log has.
     pub fn new(
         store: Arc<Store>,
         shown: Shown,
         verify: Verify,
         owner: (u32, u32),
-        controls: [&'static [&'static str]; 2],
+        controls: Controls,
     ) -> Namespace {
         let mounted_at = now_nanoseconds();
         let (collections, tenants) = (RwLock::default(), RwLock::default());
         let (live, nameless) = (LiveTable::default(), Mutex::default());
-        Namespace { store, shown, verify, live, nameless, owner, mounted_at, controls, collections, tenants }
+        let engine = Engine::new(store.clone());
+        Namespace {
+            store,
+            engine,
+            shown,
+            verify,
+            live,
+            nameless,
+            owner,
+            mounted_at,
+            controls,
+            collections,
+            tenants,
+        }
     }
 
     /// The store.
@@ -152,14 +170,13 @@ impl Namespace {
         &self.store
     }
 
-    pub(super) fn shown(&self) -> Shown {
-        self.shown
+    /// What moves its tensors.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
-    /// The names of the control files of a collection, or of the mount.
-    pub(super) fn controls(&self, collection: Option<&Arc<Collection>>) -> &'static [&'static str] {
-        let [of_mount, of_collection] = self.controls;
-        if collection.is_some() { of_collection } else { of_mount }
+    pub(super) fn shown(&self) -> Shown {
+        self.shown
     }
 
     /// What an inode number stands for. `NotFound` for one that no name has led to, or
@@ -167,18 +184,14 @@ impl Namespace {
     pub fn locate(&self, ino: Ino) -> Result<Located> {
         match ino.place() {
             Place::Root => Ok(Located::Root),
-            Place::Tenant(hash) => {
-                self.tenants.read().get(&hash).cloned().map(Located::Tenant).ok_or_else(|| gone(ino))
-            }
+            Place::Tenant(hash) => self.hashed(hash).map(Located::Tenant).ok_or_else(|| gone(ino)),
             Place::Node { collection, node } => {
                 let collection = self.numbered(collection).ok_or_else(|| gone(ino))?;
                 let node = collection.state().node(node).cloned().ok_or_else(|| gone(ino))?;
                 Ok(Located::Node(FileView { collection, node }))
             }
-            Place::Control { collection: 0, place } => Ok(Located::Control { collection: None, place }),
-            Place::Control { collection, place } => {
-                let collection = self.numbered(collection).ok_or_else(|| gone(ino))?;
-                Ok(Located::Control { collection: Some(collection), place })
+            Place::Control { owner, place, node } => {
+                self.control(owner, place, node).map(Located::Control).ok_or_else(|| gone(ino))
             }
         }
     }
@@ -190,9 +203,12 @@ impl Namespace {
         }
         let located = match self.locate(parent)? {
             Located::Root if name == CONTROL_NAME.as_bytes() => {
-                Located::Control { collection: None, place: 0 }
+                Located::Control(ControlView::top(Scope::Mount))
             }
             Located::Root => Located::Tenant(self.tenant_named(text(name)?)?),
+            Located::Tenant(tenant) if name == CONTROL_NAME.as_bytes() => {
+                Located::Control(ControlView::top(Scope::Tenant(tenant)))
+            }
             Located::Tenant(tenant) => {
                 let label = text(name)?;
                 if crate::model::check_label(label).is_err() {
@@ -202,26 +218,13 @@ impl Namespace {
                 self.node_in(collection, ROOT)?
             }
             Located::Node(view) if view.node.entry.id == ROOT && name == CONTROL_NAME.as_bytes() => {
-                Located::Control { collection: Some(view.collection), place: 0 }
+                Located::Control(ControlView::top(Scope::Collection(view.collection)))
             }
             Located::Node(FileView { collection, node }) => {
-                // Name and node at one time: names come and go.
-                let found = {
-                    let state = collection.state();
-                    let found = state.directory(node.entry.id).map(|directory| directory.get(name));
-                    let found =
-                        found.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
-                    self.found(&state, found.ok_or_else(|| no_name(name))?)?
-                };
+                let found = self.named(&collection, node.entry.id, name)?;
                 Located::Node(FileView { collection, node: found })
             }
-            Located::Control { collection, place: 0 } => {
-                let known =
-                    self.controls(collection.as_ref()).iter().position(|known| known.as_bytes() == name);
-                let place = known.ok_or_else(|| no_name(name))? as u32 + 1;
-                Located::Control { collection, place }
-            }
-            Located::Control { .. } => return Err(Error::invalid("a name in what is no directory")),
+            Located::Control(view) => Located::Control(self.control_named(view, name)?),
         };
         Ok((self.ino(&located)?, located))
     }
@@ -243,10 +246,7 @@ impl Namespace {
             Located::Node(FileView { collection, node }) => {
                 Place::Node { collection: collection.state().number(), node: node.entry.id }
             }
-            Located::Control { collection, place } => Place::Control {
-                collection: collection.as_ref().map_or(0, |collection| collection.state().number()),
-                place: *place,
-            },
+            Located::Control(view) => view.number(),
         };
         Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^40 files in one"))
     }
@@ -262,12 +262,7 @@ impl Namespace {
                 let node = state.node(node.entry.id).unwrap_or(node);
                 Attr::node(ino, node, &state).with(written)
             }
-            Located::Control { place: 0, .. } => Attr::directory(ino, 0o555, self.mounted_at, self.owner),
-            Located::Control { .. } => Attr {
-                kind: Kind::File,
-                links: 1,
-                ..Attr::directory(ino, 0o444, self.mounted_at, self.owner)
-            },
+            Located::Control(view) => self.control_attr(ino, view),
         }
     }
 
@@ -347,13 +342,32 @@ impl Namespace {
         self.collections.write().remove(&number);
     }
 
-    fn numbered(&self, number: u32) -> Option<Arc<Collection>> {
+    /// The tenant of a hash, if a name led to it.
+    pub(super) fn hashed(&self, hash: u64) -> Option<String> {
+        self.tenants.read().get(&hash).cloned()
+    }
+
+    pub(super) fn numbered(&self, number: u32) -> Option<Arc<Collection>> {
         self.collections.read().get(&number).cloned()
     }
 
     fn node_in(&self, collection: Arc<Collection>, node: EntryId) -> Result<Located> {
         let found = self.found(&collection.state(), node)?;
         Ok(Located::Node(FileView { collection, node: found }))
+    }
+
+    /// The node of a name in a directory of a collection.
+    pub(super) fn named(
+        &self,
+        collection: &Collection,
+        directory: EntryId,
+        name: &[u8],
+    ) -> Result<Arc<Node>> {
+        // Name and node at one time: names come and go.
+        let state = collection.state();
+        let found = state.directory(directory).map(|directory| directory.get(name));
+        let found = found.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
+        self.found(&state, found.ok_or_else(|| no_name(name))?)
     }
 
     fn found(&self, state: &State, node: EntryId) -> Result<Arc<Node>> {
@@ -377,7 +391,7 @@ fn text(name: &[u8]) -> Result<&str> {
     std::str::from_utf8(name).map_err(|_| no_name(name))
 }
 
-fn no_name(name: &[u8]) -> Error {
+pub(super) fn no_name(name: &[u8]) -> Error {
     Error::new(ErrorKind::NotFound, format!("{}: there is no such file", String::from_utf8_lossy(name)))
 }
 

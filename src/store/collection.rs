@@ -8,10 +8,12 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
-use crate::store::compact::due;
+use crate::store::compact::{Compaction, due};
 use crate::store::disk::{Disk, File, Open};
+use crate::store::events::{Events, Note};
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
+use crate::store::rebuild::Rebuilder;
 use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
 use crate::store::state::{ROOT, State};
@@ -43,6 +45,8 @@ pub struct Collection {
     pub(super) writer: Mutex<Option<Writer>>,
     pub(super) tiers: [OnceLock<Arc<dyn File>>; PAYLOAD_FILES],
     pub(super) data: Mutex<HashMap<u64, Weak<dyn File>>>,
+    /// Data files that somebody reads without asking for blocks.
+    pub(super) shown: Mutex<HashMap<u64, Weak<()>>>,
     pub(super) access: Access,
     damage: Option<Damage>,
     /// Set once, when a sync has failed.
@@ -50,7 +54,12 @@ pub struct Collection {
     /// Held by every read of payloads, and taken whole before space is used again: a
     /// read that began before a change may still look at the old place.
     pub(super) reading: RwLock<()>,
-    events: Vec<String>,
+    /// Who knows other ways to blocks.
+    pub(super) rebuilder: Rebuilder,
+    events: Vec<Note>,
+    pub(super) event_log: Arc<Events>,
+    /// Held for a look or a change; no other lock is taken with it.
+    pub(super) last_compaction: Mutex<Option<Compaction>>,
     log_bytes: u64,
 }
 
@@ -204,11 +213,15 @@ impl Collection {
             writer: Mutex::new(None),
             tiers: Default::default(),
             data: Mutex::default(),
+            shown: Mutex::default(),
             access: Access::Read,
             damage: None,
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
+            rebuilder: Rebuilder::default(),
             events: Vec::new(),
+            event_log: Arc::default(),
+            last_compaction: Mutex::default(),
             log_bytes: 0,
         }
     }
@@ -244,7 +257,7 @@ impl Collection {
     }
 
     /// What was found and mended while it was opened.
-    pub fn events(&self) -> &[String] {
+    pub fn events(&self) -> &[Note] {
         &self.events
     }
 

@@ -11,8 +11,9 @@ use crate::format::slot::SLOT_BYTES;
 use crate::model::{Error, ErrorKind, Result, Shape, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Blocks;
-use crate::store::collection::{LOG_NAME, Writer};
+use crate::store::collection::{LOG_NAME, Writer, now_seconds};
 use crate::store::disk::Open;
+use crate::store::events::EventKind;
 use crate::store::log::{Batch, Log};
 use crate::store::object::Object;
 use crate::store::state::{ROOT, State};
@@ -26,6 +27,17 @@ const LOG_BYTES_MIN: u64 = 4 << 20;
 const GROWTH: u64 = 4;
 /// About the most slots of a batch.
 const BATCH_SLOTS_MAX: u64 = 32 << 10;
+
+/// How a log was written anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Compaction {
+    /// When, in seconds since 1970.
+    pub at: u64,
+    /// The bytes that it had.
+    pub before: u64,
+    /// The bytes that it has.
+    pub after: u64,
+}
 
 /// When the log is written anew next.
 pub(super) fn due(state: &State) -> u64 {
@@ -56,7 +68,22 @@ impl Collection {
         }
     }
 
-    fn compact(&self, writer: &mut Writer) -> Result<()> {
+    /// Makes all that was recorded durable and writes the log anew. `Busy` while an object is
+    /// being cut.
+    pub fn compact_now(&self) -> Result<Compaction> {
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        self.sync_all(writer)?;
+        self.compact(writer)
+    }
+
+    /// How the log was last written anew since the collection was opened.
+    pub fn last_compaction(&self) -> Option<Compaction> {
+        *self.last_compaction.lock()
+    }
+
+    fn compact(&self, writer: &mut Writer) -> Result<Compaction> {
+        let before = writer.log.bytes();
         let state = self.state.read();
         let log = self.write_draft(&state, writer.log.generation() + 1, writer.log.next_sequence())?;
         // Whether the old or the new one is found after a power cut is not known then.
@@ -67,7 +94,11 @@ impl Collection {
         for (batch, _) in &mut writer.freed {
             *batch = 0;
         }
-        Ok(())
+        let compaction = Compaction { at: now_seconds(), before, after: writer.log.bytes() };
+        *self.last_compaction.lock() = Some(compaction);
+        let text = format!("meta.log of {before} bytes has {} now", compaction.after);
+        self.event_log.tell(EventKind::Compaction, &self.path(), "compact", &text);
+        Ok(compaction)
     }
 }
 

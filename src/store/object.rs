@@ -20,6 +20,7 @@ use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
+use crate::store::events::Told;
 
 /// The epoch that stands for a block that was written since the last batch.
 pub(super) const DIRTY: u64 = u64::MAX;
@@ -41,6 +42,8 @@ pub struct Object {
     pub checked: Checked,
     /// Bytes of all payloads.
     stored: AtomicU64,
+    /// How many of its blocks are absent.
+    absent: AtomicU32,
     /// What was written since the last batch: the checksum is not known yet, and the
     /// length is that of the block. Taken before `blocks`; not held across input or output.
     pub(super) dirty: RwLock<BTreeMap<u32, Stored>>,
@@ -48,6 +51,8 @@ pub struct Object {
     /// block is read as it was before a write or after it. Held across input and output;
     /// the last lock that is taken.
     pub(super) in_place: RwLock<()>,
+    /// Which wrong blocks were told of.
+    pub(super) told: Told,
     /// The deltas on encoded blocks, by block and epoch. Taken after `blocks`.
     pub(super) chains: RwLock<Chains>,
     /// Held while it is written and while what was written is committed; taken before
@@ -76,6 +81,8 @@ pub(super) struct Writing {
 pub(super) enum Freed {
     /// A payload in a tier file.
     Payload(Stored),
+    /// A block's stretch of the object's data file.
+    Stretch { object: Arc<Object>, stored: Stored },
     /// Deltas in `delta.dat`.
     Links(Vec<Link>),
     /// The deltas of a block that was written anew, which its old epoch still has.
@@ -95,8 +102,10 @@ impl Object {
             blocks: RwLock::default(),
             checked: Checked::none(),
             stored: AtomicU64::new(0),
+            absent: AtomicU32::new(0),
             dirty: RwLock::default(),
             in_place: RwLock::default(),
+            told: Told::default(),
             chains: RwLock::default(),
             writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
             entry,
@@ -128,6 +137,11 @@ impl Object {
         self.stored.load(Ordering::Relaxed)
     }
 
+    /// Whether blocks of it are absent.
+    pub fn has_absent(&self) -> bool {
+        self.absent.load(Ordering::Relaxed) > 0
+    }
+
     pub(super) fn add_stored(&self, change: u64) {
         self.stored.fetch_add(change, Ordering::Relaxed);
     }
@@ -145,7 +159,7 @@ impl Object {
     }
 
     /// Blocks that the log describes: those behind are dirty or zeros.
-    pub(super) fn described(&self) -> u32 {
+    pub fn described(&self) -> u32 {
         self.described.load(Ordering::Acquire)
     }
 
@@ -189,6 +203,8 @@ impl Object {
             .collect();
         blocks.truncate(count);
         self.described.fetch_min(count, Ordering::AcqRel);
+        let absent = gone.iter().filter(|stored| stored.is_absent()).count() as u32;
+        self.absent.fetch_sub(absent, Ordering::Relaxed);
         let bytes: u64 = gone.iter().map(|stored| u64::from(stored.len)).sum();
         let before = self.stored();
         self.stored.store(before.saturating_sub(bytes), Ordering::Relaxed);
@@ -230,6 +246,14 @@ impl Object {
         self.checked.clear(index);
         let was_dense = matches!(*blocks, Blocks::Dense(_));
         blocks.set(index, block, cut, places)?;
+        // One that no record describes is none.
+        let was_absent = before.is_some_and(|before| before.stored.is_absent() && before.epoch > 0);
+        if was_absent {
+            self.absent.fetch_sub(1, Ordering::Relaxed);
+        }
+        if block.stored.is_absent() {
+            self.absent.fetch_add(1, Ordering::Relaxed);
+        }
         if was_dense {
             let before_len = before.map_or(0, |block| block.stored.len);
             let change = u64::from(block.stored.len).wrapping_sub(u64::from(before_len));

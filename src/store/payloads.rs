@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Weak};
 
+use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::chain::DELTA_FILE;
 use crate::store::collection::{Access, Touched};
 use crate::store::disk::{File, Open};
-use crate::store::object::Freed;
+use crate::store::object::{Freed, Object};
 use crate::store::slots::SLOT_ALIGN;
 
 impl Collection {
@@ -46,6 +47,14 @@ impl Collection {
     /// The path of a data file in the store.
     pub fn data_path(&self, id: u64) -> String {
         format!("{}/data/{id:016x}", self.path())
+    }
+
+    /// The path in the store of the file that a payload lies in.
+    pub fn path_of_payload(&self, object: &Object, stored: &Stored) -> String {
+        match object.home() {
+            Some(home) if stored.in_data => self.data_path(home.file),
+            _ => self.tier_path(stored.tier.byte()),
+        }
     }
 
     /// A data file, opened once for all who use it at the same time.

@@ -16,6 +16,7 @@ use crate::format::catalog::Entry;
 use crate::format::record::Record;
 use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::store::disk::File;
+use crate::store::events::{EventKind, Note};
 use crate::store::log::LogEnd;
 use crate::store::scan::{Found, Read, SLOT, durable_before};
 use crate::store::state::State;
@@ -29,9 +30,15 @@ pub struct Replayed {
     /// Records of at most this number are known to be durable.
     pub durable: u64,
     /// What was found and mended, for the event log.
-    pub events: Vec<String>,
+    pub events: Vec<Note>,
     /// What was found and could not be mended.
     pub damage: Option<Damage>,
+}
+
+impl Replayed {
+    fn note(&mut self, kind: EventKind, text: String) {
+        self.events.push(Note { kind, text });
+    }
 }
 
 /// Damage in the middle of a log.
@@ -50,7 +57,7 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
     let (generation, mended) = header(&mut log, store)?;
     let mut out = Replayed::new(generation);
     if mended {
-        out.events.push(put_right(0));
+        out.note(EventKind::Repair, put_right(0));
     }
     follow(&mut log, out, None)
 }
@@ -117,9 +124,7 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                     && u64::from(slots) == (at - out.end.bytes) / SLOT
                     && checksum == crc32c::crc32c(&checksums);
                 if whole {
-                    for mended in corrected.drain(..) {
-                        out.events.push(put_right(mended));
-                    }
+                    corrected.drain(..).for_each(|at| out.note(EventKind::Repair, put_right(at)));
                     apply(&mut out, held.drain(..), &mut places, refused.as_deref_mut())?;
                     // Nobody reads yet: what was deleted is gone.
                     out.state.forget_freed();
@@ -151,17 +156,17 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
         let is_kept = log.was_durable(at, &out.end)?;
         let later = log.later_batch(at, &out.end)?;
         let Some(later) = later.filter(|_| is_kept) else {
-            out.events.push(format!(
-                "meta.log at byte {at}: {bad}; batch {} was never finished and is dropped",
-                out.end.batch + 1
-            ));
+            let batch = out.end.batch + 1;
+            let text =
+                format!("meta.log at byte {at}: {bad}; batch {batch} was never finished and is dropped");
+            out.note(EventKind::Dropped, text);
             return Ok(out);
         };
         let reason = format!("meta.log at byte {at}: {bad}");
         match &mut out.damage {
             Some(damage) => {
                 damage.sequence = damage.sequence.max(later.sequence);
-                out.events.push(reason);
+                out.note(EventKind::Corruption, reason);
             }
             None => out.damage = Some(Damage { sequence: later.sequence, reason }),
         }
@@ -171,7 +176,8 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
         }
         for held in held.drain(..) {
             if let Err(error) = held.apply(&mut out.state, &mut places, refused.as_deref_mut()) {
-                out.events.push(format!("meta.log before byte {}: {error}", later.at));
+                let text = format!("meta.log before byte {}: {error}", later.at);
+                out.note(EventKind::Corruption, text);
             }
         }
         checksums.clear();
@@ -262,7 +268,7 @@ fn apply(
                 let reason = format!("meta.log, record {sequence}: {error}");
                 match out.damage {
                     // It is about something that was lost there.
-                    Some(_) => out.events.push(reason),
+                    Some(_) => out.note(EventKind::Corruption, reason),
                     None => out.damage = Some(Damage { sequence, reason }),
                 }
             }

@@ -5,7 +5,7 @@
 //!    began before has ended; an object's, once nobody has it open.
 //! 2. What nothing names and nobody reads goes back to the disk, page by page.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
@@ -84,6 +84,7 @@ impl Collection {
             *batch <= durable
                 && match freed {
                     Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
+                    Freed::Stretch { object, .. } => !self.is_shown(object),
                     // An open file keeps what it opened.
                     Freed::Object(object) => Arc::strong_count(object) == 1,
                 }
@@ -94,6 +95,7 @@ impl Collection {
         for (_, freed) in free {
             match freed {
                 Freed::Payload(stored) => self.give_back(writer, &stored),
+                Freed::Stretch { object, stored } => self.punch_stretch(&object, &stored),
                 Freed::Links(links) => {
                     links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)))
                 }
@@ -119,6 +121,53 @@ impl Collection {
                     self.remove_home(&object);
                 }
             }
+        }
+    }
+
+    /// Keeps the bytes of a data file where they are while what is returned lives: somebody
+    /// reads the file itself.
+    pub fn show_data_file(&self, file: u64) -> Arc<()> {
+        let mut shown = self.shown.lock();
+        shown.retain(|_, shown| shown.strong_count() > 0);
+        if let Some(shown) = shown.get(&file).and_then(Weak::upgrade) {
+            return shown;
+        }
+        let new = Arc::new(());
+        shown.insert(file, Arc::downgrade(&new));
+        new
+    }
+
+    fn is_shown(&self, object: &Object) -> bool {
+        let shown = self.shown.lock();
+        object.home().and_then(|home| shown.get(&home.file)).is_some_and(|shown| shown.strong_count() > 0)
+    }
+
+    /// Gives the disk the pages of a data file that a block has left: those that it shares
+    /// with a neighbour too, where that has left them before.
+    fn punch_stretch(&self, object: &Object, stored: &Stored) {
+        let (Some(home), cut) = (object.home(), object.logged_cut()) else { return };
+        let index = cut.index(stored.offset.saturating_sub(home.offset));
+        let has_left = |index: Option<u32>| {
+            let block = index.and_then(|index| object.blocks.read().get(index, cut));
+            block.is_some_and(|block| !block.stored.in_data)
+        };
+        let (begin, end) = (stored.offset, stored.offset + u64::from(stored.len));
+        let from = match has_left(index.checked_sub(1)) {
+            true => begin / PAGE_BYTES * PAGE_BYTES,
+            false => begin.next_multiple_of(PAGE_BYTES),
+        };
+        let next = index.saturating_add(1);
+        let next_end = end + cut.len(next) as u64;
+        let until = match has_left(Some(next)) && end.next_multiple_of(PAGE_BYTES) <= next_end {
+            true => end.next_multiple_of(PAGE_BYTES),
+            false => end / PAGE_BYTES * PAGE_BYTES,
+        };
+        if from >= until {
+            return;
+        }
+        let punched = self.data_file(home.file).map(|file| file.punch(from, until - from));
+        if let Ok(Err(error)) = punched {
+            log::warn!("giving back space of {}: {error}", self.data_path(home.file));
         }
     }
 

@@ -110,14 +110,19 @@ impl State {
         self.settings.get(&node).into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// A node's setting, or that of the nearest directory above it that has one.
+    /// A node's setting, or that of the container that it is a part of, or that of the nearest
+    /// directory above it that has one.
     pub fn inherited(&self, node: EntryId, key: &str) -> Option<&str> {
         let mut at = node;
         for _ in 0..=self.nodes.len() {
             if let Some(value) = self.setting(at, key) {
                 return Some(value);
             }
-            at = self.links(at).first()?.0;
+            let container = self.node(at).and_then(|node| node.file()).and_then(|file| file.container);
+            at = match container {
+                Some(container) => container,
+                None => self.links(at).first()?.0,
+            };
         }
         None
     }
@@ -259,7 +264,10 @@ impl State {
                 let found = Block { epoch: sequence, stored, since: since as u32 };
                 let object = self.known(object)?.clone();
                 if let Some(before) = object.set(block, found, places)? {
-                    self.freed.push(Freed::Payload(before.stored));
+                    self.freed.push(match before.stored.in_data {
+                        true => Freed::Stretch { object: object.clone(), stored: before.stored },
+                        false => Freed::Payload(before.stored),
+                    });
                     let (index, epoch) = (block, before.epoch);
                     let ended = object.end_chain(index, epoch);
                     self.freed.extend(ended.map(|links| Freed::Chain { object, index, epoch, links }));

@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
 use crate::store::collection::{Access, Collection, refuse_remains};
 use crate::store::disk::{Disk, Lock, Open, Space};
+use crate::store::events::Events;
+use crate::store::rebuild::{Rebuild, Rebuilder};
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::Settings;
 
@@ -28,6 +30,9 @@ pub struct Store {
     open: Mutex<HashMap<(String, String), Arc<Collection>>>,
     /// The highest number that a collection was given since the store was opened.
     numbered: Mutex<u32>,
+    rebuilder: Rebuilder,
+    /// What happened since it was opened.
+    events: Arc<Events>,
     _lock: Box<dyn Any + Send + Sync>,
 }
 
@@ -90,7 +95,9 @@ impl Store {
         let mut text = vec![0; len as usize];
         file.read_exact_at(&mut text, 0).map_err(failed)?;
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
-        Ok(Store { disk, access, settings, open: Mutex::default(), numbered: Mutex::default(), _lock: lock })
+        let (open, numbered, events) = (Mutex::default(), Mutex::default(), Arc::default());
+        let rebuilder = Rebuilder::default();
+        Ok(Store { disk, access, settings, open, numbered, events, rebuilder, _lock: lock })
     }
 
     /// Where it is, for messages.
@@ -111,6 +118,11 @@ impl Store {
     /// What it was opened for.
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    /// What happened since it was opened.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
     }
 
     /// Space left on its disk.
@@ -139,7 +151,9 @@ impl Store {
         if let Some(collection) = open.get(&key) {
             return Ok(collection.clone());
         }
-        let collection = Arc::new(Collection::open(&self.disk, self.id(), tenant, name, self.access)?);
+        let mut collection = Collection::open(&self.disk, self.id(), tenant, name, self.access)?;
+        collection.rebuilder = self.rebuilder.clone();
+        let collection = Arc::new(collection.reporting_to(&self.events));
         open.insert(key, collection.clone());
         Ok(collection)
     }
@@ -174,10 +188,16 @@ impl Store {
         let mut open = self.open.lock();
         let made = self.disk.create_directory(tenant);
         made.map_err(|error| Error::io(format!("making the tenant {tenant}"), error))?;
-        let collection = Collection::create(&self.disk, self.id(), tenant, name, number, owner)?;
-        let collection = Arc::new(collection);
+        let mut collection = Collection::create(&self.disk, self.id(), tenant, name, number, owner)?;
+        collection.rebuilder = self.rebuilder.clone();
+        let collection = Arc::new(collection.reporting_to(&self.events));
         open.insert((tenant.to_owned(), name.to_owned()), collection.clone());
         Ok(collection)
+    }
+
+    /// Says who knows other ways to blocks; only the first who says so is asked.
+    pub fn set_rebuilder(&self, rebuilder: Arc<dyn Rebuild>) {
+        self.rebuilder.get_or_init(|| rebuilder);
     }
 
     /// The collections that were asked for.

@@ -15,6 +15,7 @@ use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::object::{Object, Writing, exact_at};
 use crate::store::read::OpenObject;
+use crate::store::rounded::Writes;
 use crate::store::slots::SLOT_ALIGN;
 
 /// What was written to an object, with its checksums, before a batch says so. Nobody
@@ -26,7 +27,10 @@ pub struct Written<'a> {
     /// What lies on encoded blocks instead of replacing them, and the slots that are not
     /// needed then.
     patches: Vec<Record>,
+    /// Blocks that were encoded anew, in slots of their own.
+    encoded: Vec<(u32, Stored)>,
     unneeded: Vec<Stored>,
+    is_rounded: bool,
     bytes: u64,
 }
 
@@ -223,25 +227,32 @@ impl OpenObject {
     }
 
     /// What was written since the last batch, with its checksums.
-    pub fn written(&self) -> Result<Written<'_>> {
+    pub fn written(&self, writes: Writes) -> Result<Written<'_>> {
         let mut writing = self.object.writing.lock();
         let cut = self.object.cut();
         self.place_zeros(&mut writing, cut)?;
         let dirty: Vec<(u32, Stored)> =
             self.object.dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
         let mut blocks = Vec::with_capacity(dirty.len());
-        let (mut patches, mut unneeded) = (Vec::new(), Vec::new());
+        let (mut patches, mut encoded, mut unneeded) = (Vec::new(), Vec::new(), Vec::new());
         let mut block = Vec::new();
         for (index, stored) in dirty {
             let len = cut.len(index);
             block.resize(len, 0);
             self.read(cut.start(index), &mut block)?;
-            match self.patch(index, &block)? {
+            match self.patch(index, &block, writes)? {
                 Patch::Link(record) => {
                     patches.push(record);
                     unneeded.push(Stored { len: cut.block_bytes, ..stored });
                 }
                 Patch::Same => unneeded.push(Stored { len: cut.block_bytes, ..stored }),
+                Patch::Encoded(tier, encoder) => {
+                    let (to, dtype, all) =
+                        ((tier, encoder), self.object.entry.dtype, &mut Touched::default());
+                    let (placed, _) = self.collection.store_blocks(to, dtype, &block, len, all)?;
+                    encoded.extend(placed.first().map(|placed| (index, *placed)));
+                    unneeded.push(Stored { len: cut.block_bytes, ..stored });
+                }
                 Patch::None => {
                     blocks.push((
                         index,
@@ -250,7 +261,8 @@ impl OpenObject {
                 }
             }
         }
-        Ok(Written { open: self, writing, blocks, patches, unneeded, bytes: cut.bytes })
+        let is_rounded = writes != Writes::Exact && !unneeded.is_empty();
+        Ok(Written { open: self, writing, blocks, patches, encoded, unneeded, is_rounded, bytes: cut.bytes })
     }
 
     /// The data file and the place in it where all of the object lies, if it lies in one.
@@ -292,7 +304,7 @@ impl Written<'_> {
         {
             touched.file(&file);
         }
-        for (_, stored) in &self.blocks {
+        for (_, stored) in self.blocks.iter().chain(&self.encoded) {
             match (self.open.data(), stored.in_data) {
                 (Some(home), true) => touched.file(home),
                 _ => {
@@ -310,6 +322,7 @@ impl Written<'_> {
         let entry = crate::format::catalog::ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
         batch.entry(Entry::Object(entry.clone()));
         add_blocks(batch, &entry, &self.blocks);
+        add_blocks(batch, &entry, &self.encoded);
         for patch in &self.patches {
             batch.record(patch.clone());
         }
@@ -329,6 +342,11 @@ impl Written<'_> {
             dropped.push(Stored { offset: stored.offset + u64::from(kept), len, ..*stored });
         }
         self.open.collection.drop_payloads(dropped);
+    }
+
+    /// Whether readers see something else than what was written: it was rounded.
+    pub fn is_rounded(&self) -> bool {
+        self.is_rounded
     }
 
     /// The object.

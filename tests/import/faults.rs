@@ -143,6 +143,11 @@ fn after_a_failed_sync_nothing_is_written_any_more() {
             assert!(reason.contains("fsck"), "{reason}");
             assert_eq!(second.unwrap_err().kind(), ErrorKind::ReadOnly);
             refused += 1;
+            let (start, end) = collection.event_log().range();
+            let mut told = vec![0; (end - start) as usize];
+            collection.event_log().read(start, &mut told).unwrap();
+            let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+            assert_eq!((&told["kind"], &told["path"]), (&"poisoned".into(), &"t/c".into()), "one event");
         } else {
             second.unwrap();
         }

@@ -75,7 +75,7 @@ fn listings_leave_out_the_controls_but_they_open_by_name() {
     assert!(status.contains(mounted.mountpoint.to_str().unwrap()), "{status}");
     let status = fs::read_to_string(mounted.path("demo/model/.ctl/status")).unwrap();
     assert!(status.contains("demo/model"), "{status}");
-    assert_eq!(names(&mounted.path(".ctl")), ["stats.json", "status"]);
+    assert!(names(&mounted.path(".ctl")).contains(&"stats.json".to_owned()));
     assert_eq!(fs::metadata(mounted.path(".ctl/status")).unwrap().permissions().mode() & 0o7777, 0o444);
     let before = mounted.stats();
     drop(fs::read(mounted.path("demo/model/x")).unwrap());

@@ -105,7 +105,7 @@ fn attributes_are_refused_as_what_they_are() {
         let path = mounted.path(path);
         for (name, set_number, remove_number) in [
             ("user.tierfs.tier", libc::EROFS, libc::EPERM),
-            ("user.tierfs.pin", libc::EROFS, libc::EPERM),
+            ("user.tierfs.evict", libc::EROFS, libc::EPERM),
             ("user.tierfs.dtype", libc::EROFS, libc::EPERM),
             ("user.tierfs.sha256", libc::EPERM, libc::EPERM),
             ("user.tierfs.bytes_stored", libc::EPERM, libc::EPERM),

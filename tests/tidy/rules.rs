@@ -11,11 +11,12 @@ const LAYERS: &[(&str, u8)] = &[
     ("store", 2),
     ("stream", 3),
     ("ingest", 4),
-    ("edit", 5),
-    ("namespace", 6),
-    ("control", 7),
-    ("fs", 8),
-    ("cli", 9),
+    ("engine", 5),
+    ("edit", 6),
+    ("namespace", 7),
+    ("control", 8),
+    ("fs", 9),
+    ("cli", 10),
 ];
 
 /// Crates that one place wraps: the crate, the path prefixes that may name it, what others do instead.

@@ -1,0 +1,197 @@
+//! Work that goes on after the request that asked for it: a job after another, in order.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::engine::Counted;
+use crate::ingest::Progress;
+use crate::model::{Error, ErrorKind, Result};
+use crate::namespace::Forget;
+
+/// Jobs that ended are shown until so many others have.
+const ENDED_MAX: usize = 100;
+
+/// A piece of work.
+pub struct Job {
+    what: String,
+    path: String,
+    bytes: u64,
+    counted: Counted,
+    state: Mutex<State>,
+}
+
+enum State {
+    Waiting,
+    Running(Instant),
+    Ended(String),
+}
+
+type Work = Box<dyn FnOnce(&dyn Progress) -> Result<(Forget, String)> + Send>;
+
+/// The jobs of a mount.
+#[derive(Default)]
+pub struct Jobs {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    last: u64,
+    waiting: VecDeque<(Arc<Job>, Work)>,
+    /// Those that wait, run or have ended, by number.
+    shown: VecDeque<(u64, Arc<Job>)>,
+    is_ending: bool,
+}
+
+impl Job {
+    /// A job on a path. `bytes` is what it will deal with, 0 where that is not known.
+    pub fn new(what: String, path: String, bytes: u64) -> Job {
+        Job { what, path, bytes, counted: Counted::default(), state: Mutex::new(State::Waiting) }
+    }
+
+    fn line(&self, number: u64) -> String {
+        let done = self.counted.done.load(Ordering::Relaxed);
+        let state = match &*self.state.lock() {
+            State::Waiting => "waiting".to_owned(),
+            State::Running(since) => {
+                let percent = (done * 100)
+                    .checked_div(self.bytes)
+                    .map_or(String::new(), |part| format!(" {}%", part.min(100)));
+                format!("running{percent} {done} of {} bytes, {} s", self.bytes, since.elapsed().as_secs())
+            }
+            State::Ended(how) => how.clone(),
+        };
+        format!("{number} {} {} {state}\n", self.what, self.path)
+    }
+}
+
+impl Jobs {
+    /// Puts a job behind the others; its number.
+    pub fn push(
+        &self,
+        job: Job,
+        work: impl FnOnce(&dyn Progress) -> Result<(Forget, String)> + Send + 'static,
+    ) -> u64 {
+        let job = Arc::new(job);
+        let mut inner = self.inner.lock();
+        inner.last += 1;
+        let number = inner.last;
+        inner.waiting.push_back((job.clone(), Box::new(work)));
+        inner.shown.push_back((number, job));
+        let ended = |shown: &(u64, Arc<Job>)| matches!(*shown.1.state.lock(), State::Ended(_));
+        while inner.shown.len() > ENDED_MAX && inner.shown.front().is_some_and(ended) {
+            inner.shown.pop_front();
+        }
+        self.changed.notify_all();
+        number
+    }
+
+    /// A line for each job: its number, what it does, where, and how far it is.
+    pub fn text(&self) -> String {
+        let shown: Vec<_> = self.inner.lock().shown.iter().cloned().collect();
+        shown.iter().map(|(number, job)| job.line(*number)).collect()
+    }
+
+    /// Stops a job, or takes it out of the queue. Whether there was one to stop.
+    pub fn cancel(&self, number: u64) -> bool {
+        let mut inner = self.inner.lock();
+        let found = inner.shown.iter().find(|(known, _)| *known == number).map(|(_, job)| job.clone());
+        let Some(job) = found else { return false };
+        if matches!(*job.state.lock(), State::Ended(_)) {
+            return false;
+        }
+        job.counted.is_cancelled.store(true, Ordering::Relaxed);
+        let is_waiting = |waiting: &(Arc<Job>, Work)| Arc::ptr_eq(&waiting.0, &job);
+        if let Some(place) = inner.waiting.iter().position(is_waiting) {
+            inner.waiting.remove(place);
+            *job.state.lock() = State::Ended("cancelled".to_owned());
+        }
+        true
+    }
+
+    /// Does jobs until [`end`](Self::end). `forget` is told what the kernel must forget.
+    pub fn work(&self, forget: &dyn Fn(Forget)) {
+        loop {
+            let (job, work) = {
+                let mut inner = self.inner.lock();
+                loop {
+                    if inner.is_ending {
+                        return;
+                    }
+                    if let Some(next) = inner.waiting.pop_front() {
+                        break next;
+                    }
+                    self.changed.wait(&mut inner);
+                }
+            };
+            let since = Instant::now();
+            *job.state.lock() = State::Running(since);
+            let done = catch_unwind(AssertUnwindSafe(|| work(&job.counted)));
+            let bug = || Err(Error::new(ErrorKind::Io, "a bug in tierfs ended it; its log says more"));
+            let ended = match done.unwrap_or_else(|_| bug()) {
+                Ok((changed, note)) => {
+                    forget(changed);
+                    format!("done in {:.1} s: {note}", since.elapsed().as_secs_f64())
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => "cancelled".to_owned(),
+                Err(error) => {
+                    log::error!("{} of {}: {error}", job.what, job.path);
+                    format!("failed: {error}")
+                }
+            };
+            *job.state.lock() = State::Ended(ended);
+        }
+    }
+
+    /// Ends the work after the step that it is in; what waits is not done.
+    pub fn end(&self) {
+        let mut inner = self.inner.lock();
+        inner.is_ending = true;
+        for (_, job) in &inner.shown {
+            job.counted.is_cancelled.store(true, Ordering::Relaxed);
+        }
+        self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{Job, Jobs};
+    use crate::model::{Error, ErrorKind};
+    use crate::namespace::Forget;
+
+    fn job() -> Job {
+        Job::new("tier=q8".to_owned(), "t/c".to_owned(), 100)
+    }
+
+    #[test]
+    fn jobs_are_done_in_order_and_say_how_they_ended() {
+        let jobs = Arc::new(Jobs::default());
+        let ender = jobs.clone();
+        jobs.push(job(), |progress| {
+            progress.advance(100);
+            Ok((Forget::default(), "3 blocks".to_owned()))
+        });
+        jobs.push(job(), |_| Err(Error::new(ErrorKind::Full, "no space")));
+        let cancelled = jobs.push(job(), |_| unreachable!());
+        assert!(jobs.cancel(cancelled) && !jobs.cancel(cancelled) && !jobs.cancel(99));
+        jobs.push(job(), move |_| {
+            ender.end();
+            Ok((Forget::default(), String::new()))
+        });
+        jobs.work(&|_| ());
+        let text = jobs.text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("1 tier=q8 t/c done in ") && lines[0].ends_with("3 blocks"));
+        assert_eq!(lines[1], "2 tier=q8 t/c failed: no space");
+        assert_eq!(lines[2], "3 tier=q8 t/c cancelled");
+    }
+}

@@ -1,0 +1,113 @@
+//! What a store, a tenant and a collection hold, for people and as counters.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::control::counters::Operation;
+use crate::control::files::Context;
+use crate::control::held::Held;
+use crate::control::measure::Tally;
+use crate::model::{Error, ErrorKind, Result};
+use crate::namespace::Scope;
+use crate::store::Access;
+
+/// What the store holds.
+pub(super) fn of_mount(context: &Context) -> Result<String> {
+    let (mounted, store) = (context.mounted, context.mounted.store());
+    let held = Held::of(store)?;
+    let access = match store.access() {
+        Access::Read => "read-only",
+        Access::Write => "exclusive",
+    };
+    Ok(format!(
+        "store        {}\nuuid         {}\nmounted at   {}\naccess       {access}\nuptime       {} s\n\
+         tenants      {}\ncollections  {}\nfiles        {}\n\n{}{}",
+        store.place(),
+        store.id(),
+        mounted.mountpoint,
+        mounted.since.elapsed().as_secs(),
+        held.tenants,
+        held.collections,
+        held.files,
+        held.table(),
+        held.problems()
+    ))
+}
+
+/// What a tenant holds.
+pub(super) fn of_tenant(context: &Context) -> Result<String> {
+    let (tenant, held) = held_by_tenant(context)?;
+    Ok(format!(
+        "tenant       {tenant}\ncollections  {}\nfiles        {}\n\n{}{}",
+        held.collections,
+        held.files,
+        held.table(),
+        held.problems()
+    ))
+}
+
+/// What a tenant uses.
+pub(super) fn quota_of_tenant(context: &Context) -> Result<String> {
+    let (_, held) = held_by_tenant(context)?;
+    let (logical, stored) =
+        held.tiers.values().fold((0, 0), |sum, tally| (sum.0 + tally.logical, sum.1 + tally.stored));
+    Ok(format!("files          {}\nlogical bytes  {logical}\nstored bytes   {stored}\n", held.files))
+}
+
+fn held_by_tenant<'a>(context: &'a Context) -> Result<(&'a str, Held)> {
+    let Scope::Tenant(tenant) = &context.view.scope else {
+        return Err(Error::new(ErrorKind::NotFound, "there is no such control file"));
+    };
+    let mut held = Held::default();
+    held.add_tenant(context.mounted.store(), tenant)?;
+    Ok((tenant, held))
+}
+
+/// What a collection holds.
+pub(super) fn of_collection(context: &Context) -> Result<String> {
+    let collection = context.collection()?;
+    let mut held = Held::default();
+    held.add(collection);
+    let (path, files, log_bytes) = (collection.path(), held.files, held.log_bytes);
+    let (table, problems) = (held.table(), held.problems());
+    Ok(format!("collection   {path}\nfiles        {files}\nlog bytes    {log_bytes}\n\n{table}{problems}"))
+}
+
+/// What the store holds and what was done, as JSON.
+pub(super) fn stats(context: &Context) -> Result<String> {
+    let mounted = context.mounted;
+    let held = Held::of(mounted.store())?;
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let counters = &mounted.counters;
+    let tiers: serde_json::Map<String, serde_json::Value> = held
+        .tiers
+        .iter()
+        .map(|(tier, tally)| {
+            let Tally { blocks, logical, stored } = tally;
+            let value =
+                serde_json::json!({ "blocks": blocks, "logical_bytes": logical, "stored_bytes": stored });
+            (tier.name().to_owned(), value)
+        })
+        .collect();
+    let operations: serde_json::Map<String, serde_json::Value> = counters
+        .operations()
+        .map(|(operation, times)| (operation.name().to_owned(), times.count().into()))
+        .collect();
+    let value = serde_json::json!({
+        "store": mounted.store().id().to_string(),
+        "uptime_seconds": mounted.since.elapsed().as_secs(),
+        "tenants": held.tenants,
+        "collections": held.collections,
+        "files": held.files,
+        "log_bytes": held.log_bytes,
+        "tiers": tiers,
+        "operations": operations,
+        "opens": counters.count(&[Operation::Open, Operation::Create]),
+        "reads": counters.count(&[Operation::Read]),
+        "read_bytes": count(&counters.read_bytes),
+        "written_bytes": count(&counters.written_bytes),
+        "errors": count(&counters.errors),
+        "corrupt": count(&counters.corrupt),
+        "problems": held.problems,
+    });
+    Ok(format!("{value:#}\n"))
+}

@@ -1,0 +1,21 @@
+//! What changes how precisely tensors are kept: moves between tiers, and what may not be
+//! moved.
+//!
+//! Invariants:
+//! 1. The last exact copy of a block goes only where `lossy` allows it.
+//! 2. A request that is refused changes nothing but `why`.
+//! 3. A block is moved from the most precise bytes at hand, and is never said to be more
+//!    precise than these.
+//! 4. A reader sees each block whole, as it was before a move or after it.
+
+mod evict;
+mod moves;
+mod select;
+mod settings;
+mod work;
+
+pub use evict::Evict;
+pub use moves::{Moved, REFUSED};
+pub use select::{Target, targets};
+pub use settings::{ENCODER, LOSSY, POLICY, Setting, WRITES, encoder, note_why, set_setting};
+pub use work::{Counted, Engine, Running};

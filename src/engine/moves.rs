@@ -1,0 +1,251 @@
+//! Moves between tiers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::engine::select::{Target, taken, targets};
+use crate::engine::settings::{encoder, is_lossy_allowed};
+use crate::engine::work::Engine;
+use crate::format::catalog::{Entry, Measured, NodeEntry, What};
+use crate::ingest::{MoveTo, Progress};
+use crate::model::{Encoder, EntryId, Error, ErrorKind, Result, Tier};
+use crate::store::Collection;
+use crate::store::blocks::Block;
+use crate::store::collection::now_nanoseconds;
+use crate::store::migrate::Migration;
+use crate::store::read::{OpenObject, Verify};
+use crate::store::state::State;
+
+/// Logical bytes that are moved with one batch.
+const STEP_BYTES: u64 = 8 << 20;
+/// Space that was left is given back at least so often.
+const SYNC_BYTES: u64 = 256 << 20;
+
+/// What stands in `why` of a request that was refused: the next one that is not takes it away.
+pub const REFUSED: &str = " refused: ";
+
+/// What a request has changed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Moved {
+    /// The files that read otherwise now: tensors and their containers.
+    pub nodes: BTreeSet<EntryId>,
+    /// Blocks that were moved.
+    pub blocks: u64,
+    /// Tensors that could not be moved, with the reason: those among many.
+    pub left: Vec<(EntryId, String)>,
+}
+
+/// What a move would do to a tensor.
+struct Planned {
+    target: Target,
+    /// By tier, the blocks that would move.
+    from: BTreeMap<Tier, u64>,
+}
+
+impl Engine {
+    /// Moves a tensor to a tier, or, of a container or a directory, those tensors that
+    /// [`MoveTo::takes`] names. Durable when it returns.
+    ///
+    /// `Denied` where precision would be lost that nothing else has and `lossy` does not allow
+    /// it, or where it is no float tensor; `Invalid` where a block would have to become more
+    /// precise than anything that is at hand; nothing is changed then.
+    pub fn set_tier(
+        &self,
+        collection: &Arc<Collection>,
+        node: EntryId,
+        to: MoveTo,
+        progress: &dyn Progress,
+    ) -> Result<Moved> {
+        let _alone = self.at_work.lock();
+        collection.check_writable()?;
+        let mut moved = Moved::default();
+        let planned = self.plan(collection, node, to, &mut moved)?;
+        let encoder = |node| encoder(&collection.state(), node);
+        let mut unsynced = 0;
+        for Planned { target, from } in planned {
+            let tiers: Vec<&str> = from.keys().map(|tier| tier.name()).collect();
+            let from = if tiers.len() == 1 { tiers.concat() } else { "mixed".to_owned() };
+            let number = collection.state().number();
+            let moving = self.begin((number, target.node), from, to.tier, target.bytes());
+            let encoder = encoder(target.node);
+            let mut advance = |bytes| {
+                moving.running.advance(bytes);
+                progress.advance(bytes);
+                unsynced += bytes;
+                if unsynced >= SYNC_BYTES {
+                    unsynced = 0;
+                    collection.sync()?;
+                }
+                match progress.is_cancelled() {
+                    true => Err(Error::new(ErrorKind::Interrupted, "it was told to stop")),
+                    false => Ok(()),
+                }
+            };
+            move_target(collection, &target, (to.tier, encoder), &mut moved, &mut advance)?;
+        }
+        collection.sync()?;
+        Ok(moved)
+    }
+
+    /// Logical bytes of the tensors that a move would go through. Errors as those of
+    /// [`set_tier`](Self::set_tier).
+    pub fn check_tier(&self, collection: &Arc<Collection>, node: EntryId, to: MoveTo) -> Result<u64> {
+        let planned = self.plan(collection, node, to, &mut Moved::default())?;
+        Ok(planned.iter().map(|planned| planned.target.bytes()).sum())
+    }
+
+    fn plan(
+        &self,
+        collection: &Arc<Collection>,
+        node: EntryId,
+        to: MoveTo,
+        moved: &mut Moved,
+    ) -> Result<Vec<Planned>> {
+        let found = targets(collection, node)?;
+        let is_one = {
+            let state = collection.state();
+            state.node(node).and_then(|node| node.file()).is_some_and(|file| file.tensor.is_some())
+        };
+        let chosen = match is_one {
+            true => found,
+            false => taken(found, to, self.store.settings()),
+        };
+        let mut planned = Vec::new();
+        for target in chosen {
+            match check(collection, &target, to.tier) {
+                Ok(from) if from.is_empty() => {}
+                Ok(from) => planned.push(Planned { target, from }),
+                // Others of many go where they can.
+                Err(error) if !is_one && error.kind() == ErrorKind::Invalid => {
+                    moved.left.push((target.node, error.to_string()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match moved.left.first() {
+            Some((_, why)) if planned.is_empty() => Err(Error::invalid(why.clone())),
+            _ => Ok(planned),
+        }
+    }
+}
+
+/// The blocks of a tensor that a move to a tier concerns, by their tiers.
+fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<BTreeMap<Tier, u64>> {
+    let path = || format!("{}/{}", collection.path(), target.path);
+    if !target.dtype.is_quantizable() && to != Tier::Exact {
+        let text =
+            format!("{}: elements of {} are kept exact; f32, f16 and bf16 have tiers", path(), target.dtype);
+        return Err(Error::new(ErrorKind::Denied, text));
+    }
+    let mut from: BTreeMap<Tier, u64> = BTreeMap::new();
+    for object in &target.objects {
+        let open = OpenObject::open(collection, object, Verify::First)?;
+        let cut = object.cut();
+        for (index, block) in (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?))) {
+            if open.is_due(index, &block, to) {
+                let source = source_of(&block);
+                if source == Tier::Absent {
+                    let text = format!("{}: block {index} is absent; nothing can be made of it", path());
+                    return Err(Error::new(ErrorKind::Absent, text));
+                }
+                if to.finer_than(source) {
+                    let text = format!(
+                        "{}: block {index} is {source}, and there is nothing more precise to make {to} of; \
+                         write it anew, or import it again",
+                        path()
+                    );
+                    return Err(Error::invalid(text));
+                }
+                *from.entry(block.stored.tier).or_default() += 1;
+            }
+        }
+    }
+    if !from.is_empty() && to != Tier::Exact && !is_lossy_allowed(&collection.state(), target.node) {
+        let text = format!(
+            "{}: its last exact copy would go; set user.tierfs.lossy to allow on it or above it first",
+            path()
+        );
+        return Err(Error::new(ErrorKind::Denied, text));
+    }
+    Ok(from)
+}
+
+/// How precise the best bytes at hand of a block are: those that a reader sees.
+fn source_of(block: &Block) -> Tier {
+    block.stored.tier
+}
+
+fn move_target(
+    collection: &Arc<Collection>,
+    target: &Target,
+    to: (Tier, Encoder),
+    moved: &mut Moved,
+    advance: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let mut measured = Measured::default();
+    for object in &target.objects {
+        let open = OpenObject::open(collection, object, Verify::First)?;
+        let cut = object.cut();
+        let step = (STEP_BYTES / u64::from(cut.block_bytes)).max(1) as u32;
+        let mut first = 0;
+        while first < cut.blocks() {
+            let last = first.saturating_add(step).min(cut.blocks());
+            let mut migration = open.migrate(first..last, to)?;
+            if !migration.is_empty() {
+                measured.add(migration.measured);
+                moved.blocks += migration.blocks() as u64;
+                let touched = std::mem::take(&mut migration.touched);
+                let recorded = collection.record(touched, |batch, state| {
+                    migration.add(batch);
+                    Ok(touch(batch, state, target.node, measured))
+                });
+                match recorded {
+                    Ok(nodes) => moved.nodes.extend(nodes),
+                    Err(error) => {
+                        discard(collection, migration);
+                        return Err(error);
+                    }
+                }
+            }
+            let end = (cut.start(last - 1) + cut.len(last - 1) as u64).min(cut.bytes);
+            advance(end - cut.start(first))?;
+            first = last;
+        }
+    }
+    Ok(())
+}
+
+/// Space that no batch names is free again; a collection that takes no writes keeps it.
+fn discard(collection: &Collection, migration: Migration<'_>) {
+    if collection.poisoned().is_none() {
+        migration.discard();
+    }
+}
+
+/// The tensor and its container have other bytes now: their times, and how far the tensor is
+/// from what was encoded.
+pub(super) fn touch(
+    batch: &mut crate::store::log::Batch,
+    state: &State,
+    node: EntryId,
+    measured: Measured,
+) -> Vec<EntryId> {
+    let now = now_nanoseconds();
+    let mut touched = Vec::new();
+    let container = state.node(node).and_then(|node| node.file()).and_then(|file| file.container);
+    for id in [Some(node), container].into_iter().flatten() {
+        let Some(found) = state.node(id) else { continue };
+        let mut entry = NodeEntry { mtime: now, ctime: now, ..found.entry.clone() };
+        if let What::File(file) = &mut entry.what {
+            if id == node {
+                file.error = Some(measured).filter(|measured| measured.elements > 0);
+            }
+            if file.why.contains(REFUSED) {
+                file.why.clear();
+            }
+        }
+        batch.entry(Entry::Node(Box::new(entry)));
+        touched.push(id);
+    }
+    touched
+}

@@ -1,0 +1,101 @@
+//! Which tensors a request is about.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::format::catalog::{Content, What};
+use crate::ingest::MoveTo;
+use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
+use crate::store::Collection;
+use crate::store::object::Object;
+use crate::store::settings::Settings;
+use crate::store::state::{Node, State};
+
+/// A tensor that something is done to.
+#[derive(Clone)]
+pub struct Target {
+    /// Its node.
+    pub node: EntryId,
+    /// Its path in the collection; of one whose name was removed: its own name.
+    pub path: String,
+    /// Its own name, in its container.
+    pub name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Shape.
+    pub shape: Shape,
+    /// Its objects, in the order of its bytes.
+    pub objects: Vec<Arc<Object>>,
+}
+
+impl Target {
+    /// Logical bytes.
+    pub fn bytes(&self) -> u64 {
+        self.objects.iter().map(|object| object.bytes()).sum()
+    }
+}
+
+/// The tensors that a node is: itself; of a container those in it; of a directory all below
+/// it, each once, in the order of their paths. `Denied` where a file is no tensor.
+pub fn targets(collection: &Collection, node: EntryId) -> Result<Vec<Target>> {
+    let state = collection.state();
+    let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
+    let mut nodes = Vec::new();
+    match &found.entry.what {
+        What::File(file) if file.content.is_container() => nodes.extend(state.parts(file).cloned()),
+        What::File(file) if file.tensor.is_some() => nodes.push(found.clone()),
+        What::Directory => nodes = below(&state, node),
+        What::File(_) | What::Symlink(_) => {
+            let path = String::from_utf8_lossy(&state.path(node)).into_owned();
+            let text = format!("{path} is not a tensor; setting its dtype and shape makes it one");
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+    }
+    let mut seen = HashSet::new();
+    nodes.retain(|node| seen.insert(node.entry.id));
+    let mut targets: Vec<Target> = nodes.iter().filter_map(|node| target(&state, node)).collect();
+    targets.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(targets)
+}
+
+fn target(state: &State, node: &Node) -> Option<Target> {
+    let file = node.file()?;
+    let tensor = file.tensor.as_ref()?;
+    let path = match state.links(node.entry.id).is_empty() {
+        true => tensor.name.clone(),
+        false => String::from_utf8_lossy(&state.path(node.entry.id)).into_owned(),
+    };
+    let objects = file.objects.iter().map(|id| state.object(*id).cloned()).collect::<Option<Vec<_>>>()?;
+    let name = tensor.name.clone();
+    Some(Target { node: node.entry.id, path, name, dtype: tensor.dtype, shape: tensor.shape, objects })
+}
+
+/// Tensors below a directory: those in containers too whose own names are gone.
+fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
+    let mut found = Vec::new();
+    let mut waiting = vec![directory];
+    // A damaged catalog could have a circle of directories.
+    let mut seen = HashSet::from([directory]);
+    while let Some(directory) = waiting.pop() {
+        let Some(names) = state.directory(directory) else { continue };
+        for node in names.after(EntryId(0)).filter_map(|(_, _, node)| state.node(node)) {
+            match &node.entry.what {
+                What::Directory if seen.insert(node.entry.id) => waiting.push(node.entry.id),
+                What::File(file) if file.content.is_container() => {
+                    found.extend(state.parts(file).cloned());
+                }
+                What::File(file) if matches!(file.content, Content::Part | Content::Tensor) => {
+                    found.push(node.clone());
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// Of many tensors those that a move takes: see [`MoveTo::takes`].
+pub(super) fn taken(targets: Vec<Target>, to: MoveTo, settings: &Settings) -> Vec<Target> {
+    let takes = |target: &Target| to.takes(target.dtype, &target.shape, &target.name, settings);
+    targets.into_iter().filter(takes).collect()
+}

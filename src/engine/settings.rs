@@ -1,0 +1,93 @@
+//! Settings of files and directories: what the log keeps of them, and what they mean.
+
+use crate::format::catalog::{Entry, NodeEntry, What};
+use crate::model::{Encoder, EntryId, Error, ErrorKind, Result};
+use crate::store::Collection;
+use crate::store::collection::Touched;
+use crate::store::state::State;
+
+/// A setting that is kept as a text and inherited: of a tensor from its container, of a file
+/// from the directories above it.
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What holds where nothing is set: the first of what it may be.
+    pub values: &'static [&'static str],
+}
+
+/// May precision be given up where no exact source remains.
+pub const LOSSY: Setting = Setting { name: "lossy", values: &["deny", "allow"] };
+/// May the engine move it by itself.
+pub const POLICY: Setting = Setting { name: "policy", values: &["manual", "auto", "cache"] };
+/// How scales are chosen.
+pub const ENCODER: Setting = Setting { name: "encoder", values: &["best", "absmax"] };
+/// How small writes into an encoded tensor are kept.
+pub const WRITES: Setting = Setting { name: "writes", values: &["exact", "delta"] };
+
+impl Setting {
+    /// All of them.
+    pub const ALL: [Setting; 4] = [LOSSY, POLICY, ENCODER, WRITES];
+
+    /// The one of a name.
+    pub fn from_name(name: &str) -> Option<Setting> {
+        Setting::ALL.into_iter().find(|setting| setting.name == name)
+    }
+
+    /// What it is where nothing is set.
+    pub fn default_value(&self) -> &'static str {
+        self.values.first().copied().unwrap_or_default()
+    }
+
+    /// What it is for a node.
+    pub fn of<'a>(&self, state: &'a State, node: EntryId) -> &'a str {
+        state.inherited(node, self.name).unwrap_or(self.default_value())
+    }
+}
+
+/// Whether precision may be given up.
+pub fn is_lossy_allowed(state: &State, node: EntryId) -> bool {
+    LOSSY.of(state, node) == "allow"
+}
+
+/// How scales are chosen for what is encoded from now on.
+pub fn encoder(state: &State, node: EntryId) -> Encoder {
+    Encoder::from_name(ENCODER.of(state, node)).unwrap_or_default()
+}
+
+/// Sets a setting of a file or a directory. `Invalid` for a value that it cannot have,
+/// `Denied` where another setting forbids it.
+pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, value: &str) -> Result<()> {
+    if !setting.values.contains(&value) {
+        let (name, values) = (setting.name, setting.values.join(" or "));
+        return Err(Error::invalid(format!("{value:?} is no {name}; there are {values}")));
+    }
+    collection.record(Touched::default(), |batch, state| {
+        let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
+        if setting.name == WRITES.name && value == "delta" && !is_lossy_allowed(state, node) {
+            let text = "writes=delta rounds what is written; set lossy=allow first";
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        if state.setting(node, setting.name) == Some(value) {
+            return Ok(());
+        }
+        let (key, value) = (setting.name.to_owned(), Some(value.to_owned()));
+        batch.entry(Entry::Setting { node, key, value });
+        let ctime = crate::store::collection::now_nanoseconds();
+        batch.entry(Entry::Node(Box::new(NodeEntry { ctime, ..found.entry.clone() })));
+        Ok(())
+    })
+}
+
+/// Leaves the reason of a refusal with a file. A directory keeps none.
+pub fn note_why(collection: &Collection, node: EntryId, why: &str) -> Result<()> {
+    collection.record(Touched::default(), |batch, state| {
+        let Some(found) = state.node(node) else { return Ok(()) };
+        let mut entry = found.entry.clone();
+        let What::File(file) = &mut entry.what else { return Ok(()) };
+        if file.why != why {
+            file.why = why.to_owned();
+            batch.entry(Entry::Node(Box::new(entry)));
+        }
+        Ok(())
+    })
+}

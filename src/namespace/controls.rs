@@ -1,0 +1,248 @@
+//! Control directories: `.ctl` of the mount, of a tenant, of a collection, and the trees in
+//! them that mirror a collection. What the files say and do is told by a table from above.
+
+use std::sync::Arc;
+
+use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::namespace::attr::{Attr, Kind, STAT_BLOCK_BYTES};
+use crate::namespace::ino::{Ino, Owner, Place};
+use crate::namespace::tree::{FileView, Located, Namespace, no_name};
+use crate::store::Collection;
+use crate::store::state::{Node, ROOT};
+
+const READ_BITS: u32 = 0o444;
+const ENTER_BITS: u32 = 0o555;
+const OWNER_BITS: u32 = 0o700;
+
+/// What a control is to those who list and open it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Control {
+    /// Its name.
+    pub name: &'static str,
+    /// What stands there.
+    pub shape: Shape,
+    /// Permission bits; of a tree those of its files are masked with it.
+    pub mode: u32,
+    /// Whether it is only for who runs the mount, whoever has the collection.
+    pub is_private: bool,
+}
+
+/// What stands under the name of a control.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// A file.
+    File,
+    /// The file of events: it grows while it is open, and its size is true.
+    Growing,
+    /// A directory that mirrors the collection: a file for each of its files.
+    Tree,
+}
+
+/// The controls there are, in the order of their places.
+#[derive(Clone, Copy, Debug)]
+pub struct Controls {
+    /// Of the mount.
+    pub mount: &'static [Control],
+    /// Of a tenant.
+    pub tenant: &'static [Control],
+    /// Of a collection.
+    pub collection: &'static [Control],
+}
+
+impl Controls {
+    /// Those of a scope.
+    pub fn of(&self, scope: &Scope) -> &'static [Control] {
+        match scope {
+            Scope::Mount => self.mount,
+            Scope::Tenant(_) => self.tenant,
+            Scope::Collection(_) => self.collection,
+        }
+    }
+}
+
+/// What a control is about.
+#[derive(Clone)]
+pub enum Scope {
+    /// The mount.
+    Mount,
+    /// A tenant.
+    Tenant(String),
+    /// A collection.
+    Collection(Arc<Collection>),
+}
+
+/// A control directory, or something in it.
+#[derive(Clone)]
+pub struct ControlView {
+    /// What it is about.
+    pub scope: Scope,
+    /// The place in the table, counted from 1; 0 is the directory itself.
+    pub place: u32,
+    /// In a tree: the node that it stands for; none for the tree itself.
+    pub node: Option<Arc<Node>>,
+}
+
+impl ControlView {
+    /// A control directory.
+    pub fn top(scope: Scope) -> ControlView {
+        ControlView { scope, place: 0, node: None }
+    }
+
+    /// The file of the collection that it stands for, in a tree.
+    pub fn file(&self) -> Option<FileView> {
+        match (&self.scope, &self.node) {
+            (Scope::Collection(collection), Some(node)) => {
+                Some(FileView { collection: collection.clone(), node: node.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    /// What it is about, as a path in the mount; empty for the mount itself.
+    pub fn path(&self) -> String {
+        match (&self.scope, self.file()) {
+            (_, Some(file)) => file.path(),
+            (Scope::Mount, _) => String::new(),
+            (Scope::Tenant(tenant), _) => tenant.clone(),
+            (Scope::Collection(collection), _) => collection.path(),
+        }
+    }
+
+    pub(super) fn number(&self) -> Place {
+        let owner = match &self.scope {
+            Scope::Mount => Owner::Mount,
+            Scope::Tenant(name) => Owner::Tenant(Ino::tenant_hash(name)),
+            Scope::Collection(collection) => Owner::Collection(collection.state().number()),
+        };
+        let node = self.node.as_ref().map_or(EntryId(0), |node| node.entry.id);
+        Place::Control { owner, place: self.place, node }
+    }
+}
+
+impl Namespace {
+    /// The control of an inode number, if what it is about is there.
+    pub(super) fn control(&self, owner: Owner, place: u32, node: EntryId) -> Option<ControlView> {
+        let scope = match owner {
+            Owner::Mount => Scope::Mount,
+            Owner::Tenant(hash) => Scope::Tenant(self.hashed(hash)?),
+            Owner::Collection(number) => Scope::Collection(self.numbered(number)?),
+        };
+        let node = match (&scope, node) {
+            (_, EntryId(0)) => None,
+            (Scope::Collection(collection), node) => Some(collection.state().node(node)?.clone()),
+            _ => return None,
+        };
+        Some(ControlView { scope, place, node })
+    }
+
+    /// The row of the table; none for a control directory.
+    pub fn row(&self, view: &ControlView) -> Option<&'static Control> {
+        self.controls.of(&view.scope).get((view.place as usize).checked_sub(1)?)
+    }
+
+    /// What a name in a control directory, or in a tree of one, leads to.
+    pub(super) fn control_named(&self, view: ControlView, name: &[u8]) -> Result<ControlView> {
+        match (&view.scope, self.directory_of(&view)?) {
+            (Scope::Collection(collection), Some(directory)) => {
+                let found = self.named(collection, directory.entry.id, name)?;
+                match self.is_in_tree(&found) {
+                    true => Ok(ControlView { node: Some(found), ..view }),
+                    false => Err(no_name(name)),
+                }
+            }
+            _ => {
+                let rows = self.controls.of(&view.scope);
+                let place = rows.iter().position(|row| row.name.as_bytes() == name);
+                let place = place.ok_or_else(|| no_name(name))? as u32 + 1;
+                Ok(ControlView { place, ..view })
+            }
+        }
+    }
+
+    /// The directory of the collection that a directory of a tree mirrors; none for a
+    /// control directory. `NotDirectory` for what is none.
+    pub(super) fn directory_of(&self, view: &ControlView) -> Result<Option<Arc<Node>>> {
+        let not_directory = || Error::new(ErrorKind::NotDirectory, "a control file is no directory");
+        if view.place == 0 {
+            return Ok(None);
+        }
+        if self.row(view).is_none_or(|row| row.shape != Shape::Tree) {
+            return Err(not_directory());
+        }
+        match (&view.node, &view.scope) {
+            (Some(node), _) if node.file().is_none() => Ok(Some(node.clone())),
+            (None, Scope::Collection(collection)) => {
+                let node = collection.state().node(ROOT).cloned();
+                node.map(Some).ok_or_else(|| Error::corrupt("a collection without a node"))
+            }
+            _ => Err(not_directory()),
+        }
+    }
+
+    /// Whether a node has a place in a tree: symbolic links have none.
+    pub(super) fn is_in_tree(&self, node: &Node) -> bool {
+        node.file().is_some() || matches!(node.entry.what, crate::format::catalog::What::Directory)
+    }
+
+    /// What stat shows of a control.
+    pub(super) fn control_attr(&self, ino: Ino, view: &ControlView) -> Attr {
+        let row = self.row(view);
+        if let (Some(row), Some(node)) = (row, &view.node) {
+            return self.tree_attr(ino, row, node);
+        }
+        let owner = match &view.scope {
+            Scope::Collection(collection) if !row.is_some_and(|row| row.is_private) => {
+                let node = collection.state().node(ROOT).cloned();
+                node.map_or(self.owner, |node| (node.entry.uid, node.entry.gid))
+            }
+            _ => self.owner,
+        };
+        let attr = Attr::directory(ino, ENTER_BITS, self.mounted_at, owner);
+        match row {
+            Some(row) if row.shape != Shape::Tree => {
+                let (start, end) = self.store().events().range();
+                let bytes = if row.shape == Shape::Growing { end - start } else { 0 };
+                let blocks = bytes.div_ceil(STAT_BLOCK_BYTES);
+                Attr { kind: Kind::File, links: 1, mode: row.mode, bytes, blocks, ..attr }
+            }
+            Some(row) if row.is_private => Attr { mode: ENTER_BITS & OWNER_BITS, ..attr },
+            _ => attr,
+        }
+    }
+
+    /// What stat shows of a directory or a file in a tree: whoever may read or enter what it
+    /// stands for may do so here.
+    pub(super) fn tree_attr(&self, ino: Ino, row: &Control, node: &Node) -> Attr {
+        let entry = &node.entry;
+        let (owner, may) = match row.is_private {
+            true => (self.owner, OWNER_BITS),
+            false => ((entry.uid, entry.gid), entry.mode),
+        };
+        let directory = Attr::directory(ino, ENTER_BITS & may, entry.ctime, owner);
+        match node.file() {
+            Some(_) => Attr { kind: Kind::File, links: 1, mode: row.mode & READ_BITS & may, ..directory },
+            None => directory,
+        }
+    }
+
+    /// The directory above a control.
+    pub(super) fn above_control(&self, view: &ControlView) -> Result<Located> {
+        let above = match (&view.scope, &view.node) {
+            (Scope::Collection(collection), Some(node)) => {
+                let state = collection.state();
+                let parent = state.links(node.entry.id).first().map(|(parent, _)| *parent);
+                let parent = parent.filter(|parent| *parent != ROOT);
+                ControlView { node: parent.and_then(|parent| state.node(parent).cloned()), ..view.clone() }
+            }
+            _ if view.place > 0 => ControlView::top(view.scope.clone()),
+            (Scope::Mount, _) => return Ok(Located::Root),
+            (Scope::Tenant(tenant), _) => return Ok(Located::Tenant(tenant.clone())),
+            (Scope::Collection(collection), _) => {
+                let node = collection.state().node(ROOT).cloned();
+                let node = node.ok_or_else(|| Error::corrupt("a collection without a node"))?;
+                return Ok(Located::Node(FileView { collection: collection.clone(), node }));
+            }
+        };
+        Ok(Located::Control(above))
+    }
+}

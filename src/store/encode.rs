@@ -1,0 +1,80 @@
+//! Elements into payloads: blocks are encoded, side by side, and put into tier files.
+
+use rayon::prelude::*;
+
+use crate::codec::{self, NotEncodable};
+use crate::format::catalog::Measured;
+use crate::format::record::Stored;
+use crate::model::{Dtype, Encoder, Error, Result, Tier};
+use crate::store::Collection;
+use crate::store::collection::Touched;
+
+impl Collection {
+    /// Stores blocks that stand one after the other in `elements`, `block_bytes` each, the
+    /// last perhaps shorter. Those that cannot be encoded are stored exact. Where each
+    /// lies, and how far what is decoded is from `elements`, over the blocks that were
+    /// encoded.
+    pub fn store_blocks(
+        &self,
+        (tier, encoder): (Tier, Encoder),
+        dtype: Dtype,
+        elements: &[u8],
+        block_bytes: usize,
+        touched: &mut Touched,
+    ) -> Result<(Vec<Stored>, Measured)> {
+        let blocks = || elements.chunks(block_bytes.max(1));
+        let mut measured = Measured::default();
+        if tier.code_bits().is_none() {
+            let lens: Vec<usize> = blocks().map(<[u8]>::len).collect();
+            let offsets = self.write_payloads(Tier::Exact, elements, &lens, touched)?;
+            let stored = blocks().zip(offsets).map(|(block, offset)| exact(block, offset));
+            return Ok((stored.collect(), measured));
+        }
+        let encoded: Vec<_> = elements
+            .par_chunks(block_bytes.max(1))
+            .map(|block| {
+                let mut payload = Vec::with_capacity(codec::payload_len(tier, block.len()).unwrap_or(0));
+                let encoded = codec::encode(tier, encoder, dtype, block, &mut payload)?;
+                Ok((block, payload, encoded))
+            })
+            .collect::<Result<_>>()?;
+        let mut payloads = Vec::with_capacity(elements.len());
+        let mut lens = Vec::with_capacity(encoded.len());
+        for (_, payload, result) in &encoded {
+            if result.is_ok() {
+                payloads.extend_from_slice(payload);
+                lens.push(payload.len());
+            }
+        }
+        let mut offsets = self.write_payloads(tier, &payloads, &lens, touched)?.into_iter();
+        let mut stored = Vec::with_capacity(encoded.len());
+        for (block, payload, result) in &encoded {
+            match result {
+                Ok(encoded) => {
+                    let offset =
+                        offsets.next().ok_or_else(|| Error::invalid("fewer offsets than payloads"))?;
+                    let checksum = crc32c::crc32c(payload);
+                    let (scale, len) = (encoded.scale, payload.len() as u32);
+                    stored.push(Stored { tier, scale, checksum, offset, len, in_data: false });
+                    measured.add(Measured {
+                        maximum: encoded.error_max,
+                        squares: encoded.error_square_sum,
+                        elements: block.len() as u64 / dtype.bytes(),
+                    });
+                }
+                Err(NotEncodable::NotFinite | NotEncodable::SubnormalScale) => {
+                    let offsets = self.write_payloads(Tier::Exact, block, &[block.len()], touched)?;
+                    let offset = offsets.first().copied();
+                    stored
+                        .push(exact(block, offset.ok_or_else(|| Error::invalid("no offset for a payload"))?));
+                }
+            }
+        }
+        Ok((stored, measured))
+    }
+}
+
+fn exact(block: &[u8], offset: u64) -> Stored {
+    let checksum = crc32c::crc32c(block);
+    Stored { tier: Tier::Exact, scale: 0.0, checksum, offset, len: block.len() as u32, in_data: false }
+}

@@ -1,0 +1,111 @@
+//! Other ways to the elements of a block: of one that is absent, and of one whose payload is
+//! not what the log says.
+
+use std::cell::Cell;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLockReadGuard;
+
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::Collection;
+use crate::store::blocks::Block;
+use crate::store::read::{OpenObject, overlap};
+
+/// Knows other ways. It is asked by reads, from many threads, and may read itself.
+pub trait Rebuild: Send + Sync {
+    /// Puts into `elements`, which has the bytes of the whole block, what a reader is to see of
+    /// it. `false` where there is no way; an error where there is one and it fails.
+    fn rebuild(&self, open: &OpenObject, index: u32, block: &Block, elements: &mut [u8]) -> Result<bool>;
+
+    /// A payload was not what the log says, and was made good for a reader: it is to be stored
+    /// anew, by somebody who may write.
+    fn made_good(&self, open: &OpenObject, index: u32, block: &Block);
+}
+
+/// Who is asked, once somebody is there.
+pub(super) type Rebuilder = Arc<OnceLock<Arc<dyn Rebuild>>>;
+
+thread_local! {
+    /// Whether this thread is in a read already: one that rebuilds a block reads others.
+    static IS_READING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A read that is under way: space is not used again meanwhile.
+pub(super) struct Reading<'a> {
+    _gate: RwLockReadGuard<'a, ()>,
+    was_reading: bool,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        IS_READING.set(self.was_reading);
+    }
+}
+
+impl Collection {
+    /// Begins a read. A read inside another does not wait for those who wait for that one.
+    pub(super) fn begin_read(&self) -> Reading<'_> {
+        let was_reading = IS_READING.replace(true);
+        let gate = if was_reading { self.reading.read_recursive() } else { self.reading.read() };
+        Reading { _gate: gate, was_reading }
+    }
+}
+
+impl OpenObject {
+    /// As [`read_blocks`](Self::read_blocks), a block at a time: one whose payload is not what
+    /// the log says is made good where there is another way to it.
+    pub(super) fn read_each(
+        &self,
+        first: u32,
+        found: &[Option<Block>],
+        at: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let cut = self.object.cut();
+        let end = at + out.len() as u64;
+        for (index, found) in (first..).zip(found) {
+            let inside = overlap(cut.start(index), cut.len(index), at, end);
+            let begin = cut.start(index) + inside.start as u64;
+            let place = (begin - at) as usize;
+            let part = out.get_mut(place..place + inside.len()).unwrap_or_default();
+            let block = self.known(index, *found)?;
+            match self.read_blocks(index, &[Some(block)], begin, part) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    if !self.rebuild(index, &block, begin, part)? {
+                        return Err(error);
+                    }
+                    log::warn!("{error}; made good from another source");
+                    if let Some(rebuilder) = self.collection.rebuilder.get() {
+                        rebuilder.made_good(self, index, &block);
+                    }
+                }
+                read => read?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a part of a block another way: `out` is wanted from `at` on, and ends in the block.
+    /// `false` where there is none.
+    pub(super) fn rebuild(&self, index: u32, block: &Block, at: u64, out: &mut [u8]) -> Result<bool> {
+        let Some(rebuilder) = self.collection.rebuilder.get() else { return Ok(false) };
+        let cut = self.object.cut();
+        if out.len() == cut.len(index) {
+            return rebuilder.rebuild(self, index, block, out);
+        }
+        let mut whole = vec![0; cut.len(index)];
+        let found = rebuilder.rebuild(self, index, block, &mut whole)?;
+        let inside = (at - cut.start(index)) as usize;
+        out.copy_from_slice(whole.get(inside..inside + out.len()).unwrap_or_default());
+        Ok(found)
+    }
+
+    pub(super) fn absent(&self, index: u32) -> Error {
+        let text = format!(
+            "{}: block {index} of object {} is absent and there is no way to make it again",
+            self.collection.path(),
+            self.object.entry.id
+        );
+        Error::new(ErrorKind::Absent, text)
+    }
+}

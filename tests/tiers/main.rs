@@ -1,0 +1,16 @@
+//! Tensors that change how precisely they are kept: by setfattr, on files, containers and directories, while they are
+//! read. They need /dev/fuse, and what `make setup` fetches.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod attributes;
+mod command;
+mod evict;
+mod moves;
+mod rounded;
+// Other test programs use the rest of it.
+#[path = "../mounts/support/mod.rs"]
+#[allow(unused)]
+mod support;

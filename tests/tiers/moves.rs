@@ -1,0 +1,189 @@
+//! Moves between tiers. What a tensor reads as in a tier is what an import into that tier gives, which is compared
+//! with an independent implementation elsewhere.
+
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+
+use crate::attributes::{get, refused, set, try_get};
+use crate::support::{
+    Aligned, Mounted, Place, Random, container_of, npy_file, open_direct, read_at, run, wait_until,
+};
+
+const TENSORS: [(&str, usize); 4] = [("a", 200_000), ("b/w", 70_001), ("norm", 80_000), ("small", 100)];
+
+/// What each tensor and the container read as after an import into a tier.
+fn imported_into(source: &[u8], tier: &str, encoder: &str) -> Vec<Vec<u8>> {
+    let place = Place::new();
+    let model = place.write("m.safetensors", source);
+    place.import("t/c", &[&model], &["--tier", tier, "--encoder", encoder]);
+    let mounted = place.mount(&["--read-only"]);
+    all(&mounted)
+}
+
+fn all(mounted: &Mounted) -> Vec<Vec<u8>> {
+    let names = TENSORS.iter().map(|(name, _)| *name).chain(["m.safetensors"]);
+    names.map(|name| fs::read(mounted.path("t/c").join(name)).unwrap()).collect()
+}
+
+fn stored_bytes(store: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut waiting = vec![store.to_path_buf()];
+    let mut bytes = 0;
+    while let Some(path) = waiting.pop() {
+        let seen = fs::symlink_metadata(&path).unwrap();
+        bytes += seen.blocks() * 512;
+        if seen.is_dir() {
+            waiting.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    bytes
+}
+
+#[test]
+fn a_container_reads_in_each_tier_as_an_import_into_it_does() {
+    let source = container_of(&mut Random(11), &TENSORS);
+    for (tier, encoder) in [("q8:all", "absmax"), ("q5:all", "best"), ("q3:all", "best"), ("q3x:all", "best")]
+    {
+        let place = Place::new();
+        let model = place.write("m.safetensors", &source);
+        place.import("t/c", &[&model], &[]);
+        let mounted = place.mount(&[]);
+        let container = mounted.path("t/c/m.safetensors");
+        // Pages that the kernel has must go.
+        let before = all(&mounted);
+        let exact_bytes = stored_bytes(&place.store());
+        assert!(refused(&container, "tier", tier, Errno::PERM).contains("lossy"));
+        assert_eq!(all(&mounted), before);
+        set(&container, "lossy", "allow").unwrap();
+        set(&container, "encoder", encoder).unwrap();
+        let mtime = fs::metadata(&container).unwrap().modified().unwrap();
+        set(&container, "tier", tier).unwrap();
+        let wanted = imported_into(&source, tier, encoder);
+        assert_eq!(all(&mounted), wanted, "{tier} {encoder}");
+        assert!(fs::metadata(&container).unwrap().modified().unwrap() > mtime);
+        assert_eq!(try_get(&container, "why").ok(), None);
+        assert!(stored_bytes(&place.store()) < exact_bytes / 2 || tier == "q5", "space was not given back");
+        mounted.unmount();
+        run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+        let mounted = place.mount(&["--read-only"]);
+        assert_eq!(all(&mounted), wanted, "{tier} {encoder}, mounted again");
+    }
+}
+
+#[test]
+fn a_tensor_goes_down_step_by_step_and_not_up_again() {
+    let mut random = Random(12);
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&random.floats(300_000)));
+    place.import("t/c", &[&source], &[]);
+    let mounted = place.mount(&[]);
+    let tensor = mounted.path("t/c/w");
+    set(&mounted.path("t/c"), "lossy", "allow").unwrap();
+    for (tier, shown) in [("hot", "q8"), ("warm", "q7"), ("q5", "q5"), ("q3x", "q3x"), ("cold", "q3")] {
+        set(&tensor, "tier", tier).unwrap();
+        assert_eq!(get(&tensor, "tier"), shown);
+        assert!(get(&tensor, "error").starts_with("max="));
+    }
+    let cold = fs::read(&tensor).unwrap();
+    for tier in ["exact", "q8", "q3x"] {
+        assert!(refused(&tensor, "tier", tier, Errno::INVAL).contains("more precise"), "{tier}");
+    }
+    set(&tensor, "tier", "q3").unwrap();
+    assert_eq!(fs::read(&tensor).unwrap(), cold);
+    // What was written is exact, and goes where it is told.
+    let new = random.floats(300_000);
+    let file = fs::OpenOptions::new().write(true).open(&tensor).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &new, 0).unwrap();
+    drop(file);
+    assert_eq!((get(&tensor, "tier"), fs::read(&tensor).unwrap()), ("exact".to_owned(), new));
+    set(&tensor, "tier", "q5").unwrap();
+    assert_eq!(get(&tensor, "tier"), "q5");
+}
+
+#[test]
+fn blocks_that_cannot_be_encoded_stay_exact() {
+    let mut random = Random(13);
+    let mut elements = random.floats(100_000);
+    elements[200_000..200_004].copy_from_slice(&f32::NAN.to_le_bytes());
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&elements));
+    place.import("t/c", &[&source], &[]);
+    let mounted = place.mount(&[]);
+    let tensor = mounted.path("t/c/w");
+    set(&tensor, "lossy", "allow").unwrap();
+    for _ in 0..2 {
+        set(&tensor, "tier", "q8").unwrap();
+        assert_eq!(get(&tensor, "tier"), "mixed");
+    }
+    let found = fs::read(&tensor).unwrap();
+    let block = 200_000 / 16_384 * 16_384;
+    assert_eq!(found[block..block + 16_384], elements[block..block + 16_384]);
+    let plain = place.write("plain.bin", b"no tensor");
+    fs::copy(plain, mounted.path("t/c/plain.bin")).unwrap();
+    assert!(refused(&mounted.path("t/c/plain.bin"), "tier", "q8", Errno::PERM).contains("dtype"));
+}
+
+#[test]
+fn a_directory_is_moved_in_the_background_and_small_and_kept_tensors_stay() {
+    let source = container_of(&mut Random(14), &TENSORS);
+    let place = Place::new();
+    let model = place.write("m.safetensors", &source);
+    place.import("t/c", &[&model], &[]);
+    let mounted = place.mount(&[]);
+    let collection = mounted.path("t/c");
+    assert_eq!(set(&collection, "tier", "q8:all"), Err(Errno::PERM));
+    set(&collection, "lossy", "allow").unwrap();
+    set(&collection, "tier", "q8:all").unwrap();
+    let jobs = mounted.path(".ctl/jobs");
+    wait_until("the job ends", || fs::read_to_string(&jobs).unwrap().contains("done"));
+    assert!(fs::read_to_string(&jobs).unwrap().starts_with("1 tier=q8:all t/c done in "));
+    for (name, _) in TENSORS {
+        assert_eq!(get(&collection.join(name), "tier"), "q8", "{name}");
+    }
+    assert_eq!(all(&mounted), imported_into(&source, "q8:all", "best"));
+}
+
+#[test]
+fn readers_see_each_block_in_one_of_its_two_states_while_it_moves() {
+    let mut random = Random(15);
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&random.floats(2 << 20)));
+    place.import("t/c", &[&source], &[]);
+    let mounted = place.mount(&[]);
+    let tensor = mounted.path("t/c/w");
+    set(&tensor, "lossy", "allow").unwrap();
+    let exact = fs::read(&tensor).unwrap();
+    let wanted = {
+        let place = Place::new();
+        place.import("t/c", &[&source], &["--tier", "q8:all"]);
+        fs::read(place.mount(&["--read-only"]).path("t/c/w")).unwrap()
+    };
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let (tensor, exact, wanted, ended) = (&tensor, &exact, &wanted, &ended);
+            scope.spawn(move || {
+                // What the kernel keeps are pages, and these are whole; past its cache blocks are.
+                let direct = seed % 2 == 0;
+                let file = if direct { open_direct(tensor) } else { fs::File::open(tensor).unwrap() };
+                let mut random = Random(seed);
+                let mut buffer = Aligned::new(16_384);
+                let len = if direct { 16_384 } else { 4096 };
+                while !ended.load(Ordering::Relaxed) {
+                    let at = random.below(exact.len() / len) * len;
+                    let found = buffer.pages(len);
+                    assert_eq!(read_at(&file, found, at as u64), len);
+                    let range = at..at + len;
+                    assert!(found == &exact[range.clone()] || found == &wanted[range], "one of neither");
+                }
+            });
+        }
+        set(&tensor, "tier", "q8").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(fs::read(&tensor).unwrap(), wanted);
+}
