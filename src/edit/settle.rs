@@ -12,7 +12,6 @@ use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, 
 use crate::format::record::Record;
 use crate::ingest::{Bytes, arrive, may_be_recognized, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
-use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds};
 use crate::store::disk::File;
 use crate::store::log::Batch;
