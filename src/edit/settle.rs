@@ -60,7 +60,9 @@ impl Live {
         let mtime = layout.mtime.unwrap_or_else(now_nanoseconds);
         let before = self.related(&node);
         let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
-        let is_new = layout.drafts > 0 && layout.drafts == layout.objects.len();
+        // A tensor that is a file of its own stays one when all of its bytes are new.
+        let is_new =
+            layout.drafts > 0 && layout.drafts == layout.objects.len() && file.content != Content::Tensor;
         let recognized = match is_new || self.must_be_looked_at(layout, file, &name) {
             true => Some(recognize(&source, &name)),
             false => None,

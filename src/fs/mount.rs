@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Counters, Jobs, Mounted};
 use crate::fs::forget::Forgetter;
@@ -105,6 +106,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let session = session.spawn().map_err(failed)?;
     forgetting.start(session.notifier()).map_err(failed)?;
     raise_read_ahead(mountpoint);
+    raise_descriptor_limit();
     let jobs = start_jobs(mounted.clone(), forgetter.clone())?;
     Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace, forgetter, mounted, jobs })
 }
@@ -185,6 +187,15 @@ fn raise_read_ahead(mountpoint: &Path) {
         log::info!(
             "the kernel's read-ahead could not be raised to {READ_AHEAD_KIB} KiB; reads will be smaller"
         );
+    }
+}
+
+/// Each data file that somebody has open is a descriptor; most systems begin with 1024 and allow more.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        log::info!("the limit of {:?} open files could not be raised: {error}", limit.current);
     }
 }
 

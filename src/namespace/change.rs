@@ -219,6 +219,14 @@ impl Namespace {
         Ok(self.forget(collection, changes))
     }
 
+    /// Writes to an open file.
+    pub fn write(&self, live: &Live, offset: u64, bytes: &[u8]) -> Result<()> {
+        live.write(offset, bytes).or_else(|error| match error.kind() {
+            ErrorKind::Full if self.let_go_unnamed() => live.write(offset, bytes),
+            _ => Err(error),
+        })
+    }
+
     /// Sets attributes, and the size with `bytes`.
     pub fn set_attr(&self, ino: Ino, set: SetAttr, bytes: Option<u64>) -> Result<Forget> {
         self.check_access()?;
@@ -268,9 +276,20 @@ impl Namespace {
         Ok(Forget::default())
     }
 
+    /// Lets go of the files without a name that nobody has open: the kernel could open them
+    /// still, and they take space. Whether there were any.
+    pub fn let_go_unnamed(&self) -> bool {
+        let is_idle = |_: &Ino, file: &mut Nameless| Arc::strong_count(&file.live) == 1;
+        let idle: Vec<_> = self.nameless.lock().extract_if(is_idle).collect();
+        !idle.is_empty()
+    }
+
     /// What was written to an open file goes to the log.
     pub fn settle(&self, live: &Live) -> Result<Forget> {
-        let changes = live.settle()?;
+        let changes = live.settle().or_else(|error| match error.kind() {
+            ErrorKind::Full if self.let_go_unnamed() => live.settle(),
+            _ => Err(error),
+        })?;
         Ok(self.forget(live.collection(), changes))
     }
 

@@ -324,13 +324,6 @@ impl OpenObject {
             _ => Ok(block),
         }
     }
-
-    fn lost(&self, index: u32) -> Error {
-        let (path, id) = (self.collection.path(), self.object.entry.id);
-        Error::corrupt(format!(
-            "{path}: block {index} of object {id} was lost when the store was repaired; copy the file in again"
-        ))
-    }
 }
 
 /// Whether `next` can be fetched with the same call as `before`: in the same file, right
