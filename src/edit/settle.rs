@@ -6,17 +6,16 @@ use std::sync::atomic::Ordering;
 
 use crate::edit::live::{Layout, Live};
 use crate::edit::source::StreamFile;
-use crate::edit::{Changes, LOOK_AGAIN, LiveTable, Name};
+use crate::edit::{Changes, Name};
 use crate::engine;
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
 use crate::ingest::{Bytes, arrive, may_be_recognized, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
-use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds};
 use crate::store::disk::File;
 use crate::store::log::Batch;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::read::OpenObject;
 use crate::store::rounded::Writes;
 use crate::store::state::{Node, State};
 use crate::store::write::{Written, add_blocks};
@@ -102,28 +101,8 @@ impl Live {
         if is_rounded { Writes::Rounded(engine::encoder(&state, node)) } else { Writes::Exact }
     }
 
-    /// Looks at what the file is under the name that it has now, and takes away the mark
-    /// that a rename has left for this.
-    pub fn look_again(&self) -> Result<Changes> {
-        let changes = self.looked_at()?;
-        let marked = |state: &State| state.setting(self.node, LOOK_AGAIN).is_some();
-        if marked(&self.collection.state()) {
-            let taken = self.collection.record(Touched::default(), |batch, state| {
-                if marked(state) {
-                    let key = LOOK_AGAIN.to_owned();
-                    batch.entry(Entry::Setting { node: self.node, key, value: None });
-                }
-                Ok(())
-            });
-            // Looking once more changes nothing.
-            if let Err(error) = taken {
-                log::warn!("{}: {error}", self.collection.path());
-            }
-        }
-        Ok(changes)
-    }
-
-    fn looked_at(&self) -> Result<Changes> {
+    /// Looks at what the file is under the name that it has now.
+    pub(super) fn looked_at(&self) -> Result<Changes> {
         let mut changes = self.settle()?;
         let mut layout = self.layout.write();
         let Some((node, name)) = self.named() else { return Ok(changes) };
@@ -320,23 +299,6 @@ impl Live {
         };
         related.extend(names);
         Ok(Changes { nodes: related, names: Vec::new() })
-    }
-}
-
-/// Looks at the files that were renamed and not looked at before their process ended.
-pub fn finish_renames(collection: &Arc<Collection>, table: &LiveTable, verify: Verify) {
-    if collection.check_writable().is_err() {
-        return;
-    }
-    let marked: Vec<EntryId> = {
-        let state = collection.state();
-        let nodes = state.nodes().map(|node| node.entry.id);
-        nodes.filter(|node| state.setting(*node, LOOK_AGAIN).is_some()).collect()
-    };
-    for node in marked {
-        if let Err(error) = table.open(collection, node, verify).and_then(|live| live.look_again()) {
-            log::warn!("{}: looking at a renamed file: {error}", collection.path());
-        }
     }
 }
 
