@@ -139,6 +139,7 @@ impl InProcess {
         fs::create_dir(&mountpoint).unwrap();
         let store = Arc::new(Store::open(Arc::new(disk), Access::Write, "a test").unwrap());
         let options = Options {
+            reads_all: false,
             shown: Shown::Both,
             verify: Verify::Always,
             allow_other: false,
