@@ -87,6 +87,11 @@ impl Stored {
     pub fn is_lost(&self) -> bool {
         self.tier == Tier::Absent && self.checksum == Stored::LOST.checksum
     }
+
+    /// Whether it was made absent: what was lost is something else.
+    pub fn is_absent(&self) -> bool {
+        self.tier == Tier::Absent && !self.is_lost()
+    }
 }
 
 impl Block {
