@@ -159,6 +159,8 @@ impl Drop for InProcess {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         let served = self.serving.take().unwrap().join();
+        // Still there where the serving has failed.
+        drop(rustix::mount::unmount(&self.mountpoint, rustix::mount::UnmountFlags::DETACH));
         assert!(served.is_ok() || std::thread::panicking(), "the mount ended with a panic");
     }
 }
