@@ -160,7 +160,11 @@ impl Drop for InProcess {
         self.stop.store(true, Ordering::SeqCst);
         let served = self.serving.take().unwrap().join();
         // Still there where the serving has failed.
-        drop(rustix::mount::unmount(&self.mountpoint, rustix::mount::UnmountFlags::DETACH));
+        if served.is_err()
+            && let Err(error) = rustix::mount::unmount(&self.mountpoint, rustix::mount::UnmountFlags::DETACH)
+        {
+            eprintln!("unmounting {}: {error}", self.mountpoint.display());
+        }
         assert!(served.is_ok() || std::thread::panicking(), "the mount ended with a panic");
     }
 }
