@@ -277,6 +277,11 @@ fn entry() -> impl Strategy<Value = Entry> {
                 bytes,
                 block_bytes,
                 home: home.map(|(file, offset)| Home { file, offset }),
+                parent: (creation % 2 == 1).then(|| Parent {
+                    object: ObjectId(id ^ 1),
+                    tenant: "acme".to_owned(),
+                    collection: format!("base {creation}"),
+                }),
             })
         }),
         (any::<(u64, u32, u32, u32, i64, i64, u64)>(), what).prop_map(

@@ -244,6 +244,7 @@ impl Live {
             bytes: 0,
             block_bytes: Blocking::default().block_bytes(Dtype::U8, u64::MAX),
             home: Some(crate::format::catalog::Home { file: number, offset: 0 }),
+            parent: None,
         };
         let object = Arc::new(Object::draft(entry));
         self.made.lock().push(object.clone());

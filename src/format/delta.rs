@@ -25,7 +25,7 @@ use crate::model::{Dtype, Error, ObjectId, Result};
 pub const CHANGES_MAX: usize = u16::MAX as usize;
 
 /// Bytes before the changes.
-const HEAD_BYTES: usize = 34;
+pub const HEAD_BYTES: usize = 34;
 
 /// How a record changes elements: the kind byte of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -10,6 +10,7 @@ use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
 use crate::store::compact::due;
 use crate::store::disk::{Disk, File, Open};
+use crate::store::lineage::Lineage;
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
 use crate::store::rebuild::Rebuilder;
@@ -17,8 +18,8 @@ use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
 use crate::store::state::{ROOT, State};
 
-/// The number of files that payloads are put in: the tiers' and `delta.dat`.
-const PAYLOAD_FILES: usize = 5;
+/// The number of files that payloads are put in: the tiers', `delta.dat` and `factor.dat`.
+const PAYLOAD_FILES: usize = 6;
 /// The first generation of a log.
 const FIRST_GENERATION: u64 = 1;
 const LOG_NAME: &str = "meta.log";
@@ -55,6 +56,8 @@ pub struct Collection {
     pub(super) reading: RwLock<()>,
     /// Who knows other ways to blocks.
     pub(super) rebuilder: Rebuilder,
+    /// Who depends on objects of it.
+    pub(super) lineage: Arc<Lineage>,
     events: Vec<String>,
     log_bytes: u64,
 }
@@ -192,6 +195,7 @@ impl Collection {
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
             rebuilder: Rebuilder::default(),
+            lineage: Arc::default(),
             events,
             log_bytes: end.bytes,
         };

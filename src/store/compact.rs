@@ -6,6 +6,7 @@
 //! it, names last.
 
 use crate::format::catalog::{Entry, ObjectEntry};
+use crate::format::factor::WHOLE_TENSOR;
 use crate::format::record::{Described, Record, Stored};
 use crate::format::slot::SLOT_BYTES;
 use crate::model::{Error, ErrorKind, Result, Shape, Tier};
@@ -13,6 +14,7 @@ use crate::store::Collection;
 use crate::store::blocks::Blocks;
 use crate::store::collection::Writer;
 use crate::store::disk::Open;
+use crate::store::factors::FactorLink;
 use crate::store::log::{Batch, Log};
 use crate::store::object::Object;
 use crate::store::state::{ROOT, State};
@@ -140,7 +142,12 @@ fn with_run(record: Record, len: u32, checksum: u32) -> Record {
 /// Adds an object's blocks; whether all that the log names are there.
 fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> bool {
     let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
-    let described = Described { dtype: entry.dtype, shape, parent: None, reconstruct: 0 };
+    let described = Described {
+        dtype: entry.dtype,
+        shape,
+        parent: entry.parent.as_ref().map(|parent| parent.object),
+        reconstruct: 0,
+    };
     let cut = object.logged_cut();
     let blocks = object.blocks.read();
     if let Blocks::Run(run) = &*blocks {
@@ -152,6 +159,13 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
             out.push((run.epoch, Said::Run(run.checksums.clone(), record)));
         }
         return run.checksums.len() as u64 == u64::from(cut.blocks());
+    }
+    // One that no block is a part of any more is forgotten.
+    let is_used = |(_, block)| object.factor_of(&block).is_some();
+    let factor = object.factor().filter(|_| blocks.described(cut).any(is_used));
+    if let Some(FactorLink { epoch, offset, len, rank, checksum }) = factor {
+        let record = Record::Factor { object: entry.id, block: WHOLE_TENSOR, offset, len, rank, checksum };
+        out.push((epoch, Said::Record(record)));
     }
     let mut count = 0;
     for (index, block) in blocks.described(cut) {
@@ -174,11 +188,11 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
                 Said::Record(Record::Delta {
                     object: entry.id,
                     block: index,
-                    base_epoch: block.epoch,
+                    base_epoch: link.base_epoch,
                     offset: link.offset,
                     len: link.len,
                     chain_len: place as u16 + 1,
-                    nnz: link.len.saturating_sub(34) / (2 + entry.dtype.bytes() as u32),
+                    nnz: link.changes(entry.dtype),
                     checksum: link.checksum,
                     kind: link.kind.byte(),
                 }),

@@ -9,6 +9,8 @@ mod compact;
 pub mod directory;
 pub mod disk;
 mod encode;
+pub mod factors;
+pub mod lineage;
 pub mod log;
 pub mod migrate;
 pub mod object;

@@ -20,6 +20,7 @@ use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
+use crate::store::factors::FactorLink;
 
 /// The epoch that stands for a block that was written since the last batch.
 pub(super) const DIRTY: u64 = u64::MAX;
@@ -52,6 +53,10 @@ pub struct Object {
     pub(super) in_place: RwLock<()>,
     /// The deltas on encoded blocks, by block and epoch. Taken after `blocks`.
     pub(super) chains: RwLock<Chains>,
+    /// What its absent blocks are rows of. Taken after `blocks`.
+    pub(super) factor: RwLock<Option<FactorLink>>,
+    /// The number of the factorization that was checked since the store was opened, 0 for none.
+    pub(super) factor_checked: Mutex<u64>,
     /// Held while it is written and while what was written is committed; taken before
     /// every other lock of the collection.
     pub(super) writing: Mutex<Writing>,
@@ -84,8 +89,23 @@ pub(super) enum Freed {
     Links(Vec<Link>),
     /// The deltas of a block that was written anew, which its old epoch still has.
     Chain { object: Arc<Object>, index: u32, epoch: u64, links: Arc<[Link]> },
+    /// A factorization that another one has replaced.
+    Factor(FactorLink),
+    /// The factorization of an object of which no block is absent any more.
+    EndedFactor { object: Arc<Object>, link: FactorLink },
     /// All of an object's.
     Object(Arc<Object>),
+}
+
+impl Freed {
+    /// Whether a lineage parent may be needed no more when this is given back.
+    pub(super) fn lets_parent_go(&self) -> bool {
+        match self {
+            Freed::Chain { links, .. } => links.iter().any(|link| link.is_on_parent),
+            Freed::Object(object) => object.needs_parent(),
+            _ => false,
+        }
+    }
 }
 
 impl Object {
@@ -103,6 +123,8 @@ impl Object {
             dirty: RwLock::default(),
             in_place: RwLock::default(),
             chains: RwLock::default(),
+            factor: RwLock::default(),
+            factor_checked: Mutex::default(),
             writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
             entry,
         }

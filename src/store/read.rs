@@ -103,21 +103,28 @@ impl OpenObject {
         let cut = self.object.cut();
         let found = self.object.blocks.read().get(index, cut);
         let block = self.known(index, found)?;
-        if block.stored.len == 0 {
-            return Ok(block);
-        }
         let _reading = self.collection.begin_read();
-        SCRATCH.with_borrow_mut(|(payload, _)| {
-            let payload = sized(payload, block.stored.len as usize);
-            self.fetch(&block.stored, 0, payload)?;
-            self.verify(index, &block.stored, payload)?;
-            Ok::<(), Error>(())
-        })?;
+        if let Some(link) = self.object.factor_of(&block) {
+            self.check_factor(&link)?;
+        }
+        if block.stored.len > 0 {
+            self.check_payload(index, &block)?;
+        }
         if self.object.chain(index, block.epoch).is_some() {
+            // What lies on the parent can be checked without it.
             let mut elements = vec![0; cut.len(index)];
             self.apply_chain(index, &block, &mut elements)?;
         }
         Ok(block)
+    }
+
+    fn check_payload(&self, index: u32, block: &Block) -> Result<()> {
+        SCRATCH.with_borrow_mut(|(payload, _)| {
+            let payload = sized(payload, block.stored.len as usize);
+            self.fetch(&block.stored, 0, payload)?;
+            self.verify(index, &block.stored, payload)?;
+            Ok(())
+        })
     }
 
     /// What an encoded block decodes to, without what was written to it.

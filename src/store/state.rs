@@ -9,6 +9,7 @@ use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::blocks::{Block, Run};
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
+use crate::store::factors::factor_link_of;
 use crate::store::object::{Freed, Object};
 
 /// The node of a collection's own directory.
@@ -168,8 +169,10 @@ impl State {
     /// Forgets what was freed: nobody reads while a log is replayed.
     pub(super) fn forget_freed(&mut self) {
         for freed in self.freed.drain(..) {
-            if let Freed::Chain { object, index, epoch, .. } = freed {
-                object.forget_chain(index, epoch);
+            match freed {
+                Freed::Chain { object, index, epoch, .. } => object.forget_chain(index, epoch),
+                Freed::EndedFactor { object, link } => object.forget_factor(&link),
+                _ => {}
             }
         }
     }
@@ -270,7 +273,10 @@ impl State {
                     });
                     let (index, epoch) = (block, before.epoch);
                     let ended = object.end_chain(index, epoch);
-                    self.freed.extend(ended.map(|links| Freed::Chain { object, index, epoch, links }));
+                    let (owner, of) = (object.clone(), object.clone());
+                    self.freed.extend(ended.map(|links| Freed::Chain { object: owner, index, epoch, links }));
+                    let ended = object.end_factor();
+                    self.freed.extend(ended.map(|link| Freed::EndedFactor { object: of, link }));
                 }
                 Ok(())
             }
@@ -298,8 +304,13 @@ impl State {
                 self.freed.push(Freed::Links(replaced));
                 Ok(())
             }
-            Record::Factor { .. } => {
-                Err(Error::unsupported("a factor, which this version does not read yet"))
+            Record::Factor { object, .. } => {
+                let unknown =
+                    || Error::unsupported("a factor of one block, which this program does not know");
+                let link = factor_link_of(record, sequence).ok_or_else(unknown)?;
+                let replaced = self.known(object)?.factored(link)?;
+                self.freed.extend(replaced.map(Freed::Factor));
+                Ok(())
             }
             Record::Catalog { .. } | Record::Commit { .. } | Record::Header { .. } => Ok(()),
         }

@@ -9,12 +9,15 @@ use parking_lot::Mutex;
 use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
 use crate::store::collection::{Access, Collection};
 use crate::store::disk::{Disk, Lock, Open, Space};
+use crate::store::lineage::{Lineage, relatives};
 use crate::store::rebuild::{Rebuild, Rebuilder};
 use crate::store::settings::Settings;
 
 const SETTINGS_NAME: &str = "tierfs.toml";
 /// Files of the store that a tenant's directory would collide with.
 const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
+/// Collections by their tenants and names.
+type OpenCollections = HashMap<(String, String), Arc<Collection>>;
 /// Settings of more bytes than this are not settings.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
@@ -25,10 +28,11 @@ pub struct Store {
     settings: Settings,
     /// Collections that were asked for. Held while one is opened, so that no
     /// collection is opened twice.
-    open: Mutex<HashMap<(String, String), Arc<Collection>>>,
+    open: Mutex<OpenCollections>,
     /// The highest number that a collection was given since the store was opened.
     numbered: Mutex<u32>,
     rebuilder: Rebuilder,
+    lineage: Arc<Lineage>,
     _lock: Box<dyn Any + Send + Sync>,
 }
 
@@ -98,6 +102,7 @@ impl Store {
             open: Mutex::default(),
             numbered: Mutex::default(),
             rebuilder: Rebuilder::default(),
+            lineage: Arc::default(),
             _lock: lock,
         })
     }
@@ -148,11 +153,48 @@ impl Store {
         if let Some(collection) = open.get(&key) {
             return Ok(collection.clone());
         }
-        let mut collection = Collection::open(&self.disk, self.id(), tenant, name, self.access)?;
+        let collection = self.open_one(&mut open, key)?;
+        // Before anybody can write to what others depend on.
+        let mut waiting = vec![collection.clone()];
+        while let Some(found) = waiting.pop() {
+            for relative in relatives(&found.state()) {
+                let home = match open.get(&relative) {
+                    Some(home) => home.clone(),
+                    None => match self.open_one(&mut open, relative) {
+                        Ok(home) => {
+                            waiting.push(home.clone());
+                            home
+                        }
+                        // Whoever reads what needs it is told.
+                        Err(error) => {
+                            log::warn!("{}: what it has to do with is not there: {error}", found.path());
+                            continue;
+                        }
+                    },
+                };
+                found.note_children(&home);
+                home.note_children(&found);
+            }
+        }
+        Ok(collection)
+    }
+
+    fn open_one(&self, open: &mut OpenCollections, key: (String, String)) -> Result<Arc<Collection>> {
+        let collection = Collection::open(&self.disk, self.id(), &key.0, &key.1, self.access)?;
+        Ok(self.keep(open, key, collection))
+    }
+
+    fn keep(
+        &self,
+        open: &mut OpenCollections,
+        key: (String, String),
+        mut collection: Collection,
+    ) -> Arc<Collection> {
         collection.rebuilder = self.rebuilder.clone();
+        collection.lineage = self.lineage.clone();
         let collection = Arc::new(collection);
         open.insert(key, collection.clone());
-        Ok(collection)
+        collection
     }
 
     /// A collection, made if it is not there. `owner` is its user and group.
@@ -165,11 +207,8 @@ impl Store {
         let mut open = self.open.lock();
         let made = self.disk.create_directory(tenant);
         made.map_err(|error| Error::io(format!("making the tenant {tenant}"), error))?;
-        let mut collection = Collection::create(&self.disk, self.id(), tenant, name, number, owner)?;
-        collection.rebuilder = self.rebuilder.clone();
-        let collection = Arc::new(collection);
-        open.insert((tenant.to_owned(), name.to_owned()), collection.clone());
-        Ok(collection)
+        let collection = Collection::create(&self.disk, self.id(), tenant, name, number, owner)?;
+        Ok(self.keep(&mut open, (tenant.to_owned(), name.to_owned()), collection))
     }
 
     /// Says who knows other ways to blocks; only the first who says so is asked.

@@ -35,6 +35,7 @@ impl OpenObject {
     /// [`Written`] is recorded.
     pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
         let mut writing = self.object.writing.lock();
+        self.check_writable()?;
         let cut = self.object.cut();
         if from.checked_add(bytes.len() as u64).is_none_or(|end| end > cut.bytes) {
             return Err(Error::invalid("a write past the end of an object"));
@@ -55,6 +56,7 @@ impl OpenObject {
     /// Cuts the object, or lets it grow by zeros.
     pub fn resize(&self, bytes: u64) -> Result<()> {
         let mut writing = self.object.writing.lock();
+        self.check_writable()?;
         let before = self.object.cut();
         let after = Cut { bytes, ..before };
         if bytes > i64::MAX as u64 || after.blocks() == u32::MAX {
@@ -352,7 +354,12 @@ impl Written<'_> {
 pub fn add_blocks(batch: &mut Batch, entry: &crate::format::catalog::ObjectEntry, blocks: &[(u32, Stored)]) {
     let created_at = now_seconds();
     let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
-    let described = Described { dtype: entry.dtype, shape, parent: None, reconstruct: 0 };
+    let described = Described {
+        dtype: entry.dtype,
+        shape,
+        parent: entry.parent.as_ref().map(|parent| parent.object),
+        reconstruct: 0,
+    };
     let object = entry.id;
     let joins = |before: &(u32, Stored), next: &(u32, Stored)| {
         before.1.in_data

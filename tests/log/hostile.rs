@@ -139,6 +139,7 @@ fn object(id: u128, dtype: Dtype, bytes: u64, block_bytes: u32) -> Entry {
         bytes,
         block_bytes,
         home: Some(Home { file: 1, offset: 0 }),
+        parent: None,
     })
 }
 
