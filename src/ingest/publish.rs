@@ -163,6 +163,12 @@ impl<'a> Arrived<'a> {
             });
             found.push(id);
         }
+        if let Some(outside) = taken.outside.clone() {
+            collection.record(Touched::default(), |batch, _| {
+                batch.entry(Entry::Outside(outside));
+                Ok(())
+            })?;
+        }
         arrived.objects = objects(unnamed, collection, &drafts)?;
         arrived.parents = found;
         Ok(arrived)

@@ -8,7 +8,7 @@ use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::blocks::Cut;
 use crate::store::lineage::Lineage;
 use crate::store::log::Batch;
-use crate::store::state::State;
+use crate::store::state::{State, is_relocation};
 
 /// What a batch has changed so far.
 struct Planned<'a> {
@@ -37,7 +37,14 @@ pub(super) fn check(batch: &Batch, state: &State, lineage: &Lineage) -> Result<(
             | Record::Factor { object, .. } => object,
             _ => continue,
         };
-        if lineage.is_needed(object) {
+        let is_relocation = match &added.record {
+            Record::Migrate { block, stored, .. } => state.object(object).is_some_and(|object| {
+                let before = object.blocks.read().get(*block, object.logged_cut());
+                before.is_some_and(|before| is_relocation(&before.stored, stored))
+            }),
+            _ => false,
+        };
+        if !is_relocation && lineage.is_needed(object) {
             let text = format!(
                 "tensors are kept as differences to object {object}; move these to a tier first, or remove them"
             );
@@ -79,7 +86,7 @@ impl Planned<'_> {
                 }
             }
             Entry::NameRemoved { parent, .. } => self.directory(*parent)?,
-            Entry::Collection { .. } | Entry::Setting { .. } => {}
+            Entry::Collection { .. } | Entry::Setting { .. } | Entry::Outside(_) => {}
         }
         Ok(())
     }

@@ -52,7 +52,9 @@ impl OpenObject {
     /// of its blocks only.
     pub fn open(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> Result<OpenObject> {
         let home = match object.home().map(|home| collection.data_file(home.file)) {
-            Some(Err(error)) if error.kind() == ErrorKind::NotFound => Some(Err(error.to_string())),
+            Some(Err(error)) if object.origin.is_some() || error.kind() == ErrorKind::NotFound => {
+                Some(Err(error.to_string()))
+            }
             opened => opened.transpose()?.map(Ok),
         };
         Ok(OpenObject { collection: collection.clone(), object: object.clone(), home, verify })
@@ -61,6 +63,11 @@ impl OpenObject {
     /// Logical bytes.
     pub fn bytes(&self) -> u64 {
         self.object.bytes()
+    }
+
+    /// The collection.
+    pub fn collection(&self) -> &Arc<Collection> {
+        &self.collection
     }
 
     /// The object itself.
@@ -103,6 +110,9 @@ impl OpenObject {
         let cut = self.object.cut();
         let found = self.object.blocks.read().get(index, cut);
         let block = self.known(index, found)?;
+        if block.stored.len == 0 {
+            self.has_origin(index)?;
+        }
         let _reading = self.collection.begin_read();
         if let Some(link) = self.object.factor_of(&block) {
             self.check_factor(&link)?;
@@ -296,7 +306,7 @@ impl OpenObject {
         Ok(())
     }
 
-    fn decode(&self, index: u32, stored: &Stored, payload: &[u8], out: &mut [u8]) -> Result<()> {
+    pub(super) fn decode(&self, index: u32, stored: &Stored, payload: &[u8], out: &mut [u8]) -> Result<()> {
         let dtype = self.object.entry.dtype;
         let elements = out.len() / dtype.bytes() as usize;
         codec::decode(stored.tier, dtype, payload, elements, out)
@@ -323,7 +333,7 @@ impl OpenObject {
         file.read_exact_at(out, stored.offset + skip).map_err(|error| {
             let text = format!("{}: {error}; run tierfs fsck", self.file_place(stored));
             match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => Error::corrupt(text),
+                std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::InvalidData => Error::corrupt(text),
                 _ => Error::new(ErrorKind::Io, text),
             }
         })
@@ -332,6 +342,8 @@ impl OpenObject {
     fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {
         let found = crc32c::crc32c(payload);
         if found != stored.checksum {
+            // Parts of it are not believed any more either.
+            self.object.checked.clear(index);
             return Err(Error::corrupt(format!(
                 "{}: payload crc {found:#010x} but the log says {:#010x}; run tierfs fsck",
                 self.place(index, stored),
@@ -363,8 +375,9 @@ impl OpenObject {
     }
 
     fn file_place(&self, stored: &Stored) -> String {
-        let path = match self.object.home() {
-            Some(home) if stored.in_data => self.collection.data_path(home.file),
+        let path = match (self.object.home(), &self.object.origin) {
+            (Some(_), Some(origin)) if stored.in_data => origin.path(),
+            (Some(home), None) if stored.in_data => self.collection.data_path(home.file),
             _ => self.collection.tier_path(stored.tier.byte()),
         };
         format!("{path} at byte {}", stored.offset)

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
-use crate::format::record::Record;
+use crate::format::catalog::{Entry, FileEntry, NodeEntry, ObjectEntry, OutsideFile, What};
+use crate::format::record::{Record, Stored};
 use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::blocks::{Block, Run};
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
 use crate::store::factors::factor_link_of;
 use crate::store::object::{Freed, Object};
+use crate::store::origin::{Origin, OriginRun};
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
@@ -53,6 +54,10 @@ pub struct State {
     pub(super) freed: Vec<Freed>,
     /// How many objects lie in each data file.
     homes: HashMap<u64, u32>,
+    /// Data files that are files outside the store.
+    outside: HashMap<u64, Arc<OutsideFile>>,
+    /// The number of the last record that gave a block another place and nothing else.
+    pub(super) relocated: u64,
 }
 
 impl State {
@@ -138,6 +143,16 @@ impl State {
         self.homes.get(&file).is_some_and(|count| *count > 0)
     }
 
+    /// The file outside the store that a data file is.
+    pub fn outside(&self, file: u64) -> Option<&Arc<OutsideFile>> {
+        self.outside.get(&file)
+    }
+
+    /// The files outside the store that are data files, in no order.
+    pub fn outside_files(&self) -> impl Iterator<Item = &Arc<OutsideFile>> {
+        self.outside.values()
+    }
+
     /// All objects, in no order.
     pub fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
         self.objects.values()
@@ -191,12 +206,20 @@ impl State {
                     self.freed.extend(gone.into_iter().map(Freed::Payload));
                 }
                 None => {
-                    if let Some(home) = entry.home {
+                    let object = self.object_of(entry)?;
+                    if let Some(home) = object.home() {
                         *self.homes.entry(home.file).or_default() += 1;
                     }
-                    self.objects.insert(entry.id, Arc::new(Object::new(entry)));
+                    self.objects.insert(object.entry.id, Arc::new(object));
                 }
             },
+            Entry::Outside(outside) => {
+                let number = outside.file;
+                if self.has_home(number) || self.outside.contains_key(&number) {
+                    return Err(Error::corrupt(format!("data file {number} is there already")));
+                }
+                self.outside.insert(number, Arc::new(outside));
+            }
             Entry::Node(node) => {
                 self.last_entry = self.last_entry.max(node.id.0);
                 let mut bytes = 0;
@@ -262,27 +285,34 @@ impl State {
         places: &mut u64,
     ) -> Result<()> {
         match *record {
-            Record::Create { object, block, stored, created_at: since, .. }
-            | Record::Migrate { object, block, stored, migrated_at: since, .. } => {
-                let found = Block { epoch: sequence, stored, since: since as u32 };
+            Record::Create { object, block, stored, created_at, .. } => {
+                let found = Block { epoch: sequence, stored, since: created_at as u32 };
                 let object = self.known(object)?.clone();
-                if let Some(before) = object.set(block, found, places)? {
-                    self.freed.push(match before.stored.in_data {
-                        true => Freed::Stretch { object: object.clone(), stored: before.stored },
-                        false => Freed::Payload(before.stored),
-                    });
-                    let (index, epoch) = (block, before.epoch);
-                    let ended = object.end_chain(index, epoch);
-                    let (owner, of) = (object.clone(), object.clone());
-                    self.freed.extend(ended.map(|links| Freed::Chain { object: owner, index, epoch, links }));
-                    let ended = object.end_factor();
-                    self.freed.extend(ended.map(|link| Freed::EndedFactor { object: of, link }));
+                if let Some(origin) = &object.origin {
+                    origin.sever(block);
                 }
-                Ok(())
+                self.set_block(&object, block, found, places)
+            }
+            Record::Migrate { object, block, stored, migrated_at, .. } => {
+                let mut found = Block { epoch: sequence, stored, since: migrated_at as u32 };
+                let object = self.known(object)?.clone();
+                let before = object.blocks.read().get(block, object.logged_cut());
+                if let Some(before) = before.filter(|before| is_relocation(&before.stored, &stored)) {
+                    (found.epoch, found.since) = (before.epoch, before.since);
+                    self.relocated = sequence;
+                }
+                self.set_block(&object, block, found, places)
             }
             Record::CreateRun { object, block, stored, created_at, .. } => {
                 let found = self.known(object)?;
-                let run = Run { epoch: sequence, offset: stored.offset, since: created_at as u32, checksums };
+                let since = created_at as u32;
+                if let (Some(origin), Some(home)) = (&found.origin, found.home()) {
+                    if block != 0 || stored.offset != home.offset {
+                        return Err(Error::corrupt(format!("a run of object {object} beside its place")));
+                    }
+                    origin.set_run(OriginRun { epoch: sequence, since, checksums: checksums.clone() });
+                }
+                let run = Run { epoch: sequence, offset: stored.offset, since, checksums };
                 let replaced = found.set_run(block, run, places)?;
                 self.freed.extend(replaced.into_iter().map(Freed::Payload));
                 Ok(())
@@ -293,6 +323,9 @@ impl State {
                     if let Some(count) = removed.home().and_then(|home| self.homes.get_mut(&home.file)) {
                         *count -= 1;
                     }
+                    if let Some(home) = removed.home().filter(|home| !self.has_home(home.file)) {
+                        self.outside.remove(&home.file);
+                    }
                     self.freed.push(Freed::Object(removed));
                 }
                 Ok(())
@@ -300,7 +333,11 @@ impl State {
             Record::Delta { .. } => {
                 let unknown = || Error::unsupported("a delta of a kind that this program does not know");
                 let (object, index, base_epoch, chain_len, link) = link_of(record).ok_or_else(unknown)?;
-                let replaced = self.known(object)?.link(index, base_epoch, link, chain_len)?;
+                let found = self.known(object)?;
+                let replaced = found.link(index, base_epoch, link, chain_len)?;
+                if let Some(origin) = &found.origin {
+                    origin.sever(index);
+                }
                 self.freed.push(Freed::Links(replaced));
                 Ok(())
             }
@@ -314,6 +351,38 @@ impl State {
             }
             Record::Catalog { .. } | Record::Commit { .. } | Record::Header { .. } => Ok(()),
         }
+    }
+
+    /// Takes in a block, and what it frees.
+    fn set_block(&mut self, object: &Arc<Object>, index: u32, found: Block, places: &mut u64) -> Result<()> {
+        object.check_home(index, &found)?;
+        let Some(before) = object.set(index, found, places)? else { return Ok(()) };
+        match before.stored.in_data {
+            // Nothing is given back of what is not the store's.
+            true if object.origin.is_some() => {}
+            true => self.freed.push(Freed::Stretch { object: object.clone(), stored: before.stored }),
+            false => self.freed.push(Freed::Payload(before.stored)),
+        }
+        let epoch = before.epoch;
+        if epoch != found.epoch
+            && let Some(links) = object.end_chain(index, epoch)
+        {
+            self.freed.push(Freed::Chain { object: object.clone(), index, epoch, links });
+        }
+        if let Some(link) = object.end_factor() {
+            self.freed.push(Freed::EndedFactor { object: object.clone(), link });
+        }
+        Ok(())
+    }
+
+    /// A new object, of a file outside the store where its data file is one.
+    fn object_of(&self, entry: ObjectEntry) -> Result<Object> {
+        let outside = entry.home.and_then(|home| Some((home, self.outside.get(&home.file)?)));
+        let Some((home, outside)) = outside else { return Ok(Object::new(entry)) };
+        if home.offset.checked_add(entry.bytes).is_none_or(|end| end > outside.bytes) {
+            return Err(Error::corrupt(format!("object {} past the end of an outside file", entry.id)));
+        }
+        Ok(Object::of_outside(entry, Origin::new(outside.clone())))
     }
 
     /// Logical bytes of a file. Its objects stand in the log before it.
@@ -347,6 +416,13 @@ impl State {
             links.retain(|(of, called)| *of != parent || called.as_ref() != name);
         }
     }
+}
+
+/// Whether a block has only another place: its payload is the same, and so are its deltas.
+pub(super) fn is_relocation(before: &Stored, after: &Stored) -> bool {
+    let payload = |stored: &Stored| (stored.tier, stored.checksum, stored.len);
+    let place = |stored: &Stored| (stored.in_data, stored.offset);
+    before.len > 0 && payload(before) == payload(after) && place(before) != place(after)
 }
 
 fn no_directory(id: EntryId) -> Error {

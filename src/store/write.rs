@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use crate::format::catalog::{Entry, Home};
+use crate::format::catalog::{Entry, Home, ObjectEntry};
 use crate::format::record::{Described, Record, Stored};
 use crate::model::{Error, Result, Shape, Tier};
 use crate::store::blocks::Cut;
@@ -193,6 +193,10 @@ impl OpenObject {
     /// Whether nothing lies behind the object in its data file: what was deleted there may
     /// be open still, or come back with a power cut.
     fn is_last(&self, writing: &Writing) -> bool {
+        if self.object.origin.is_some() {
+            // Nothing is ever added to a file outside the store.
+            return false;
+        }
         let (Some(file), Some(home)) = (self.data(), self.object.home()) else { return false };
         file.len().is_ok_and(|len| len <= home.offset + writing.used)
     }
@@ -309,7 +313,7 @@ impl Written<'_> {
     /// Adds the object's size and blocks to a batch, under the object's own identity.
     pub fn add(&self, batch: &mut Batch) {
         let object: &Object = &self.open.object;
-        let entry = crate::format::catalog::ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
+        let entry = ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
         batch.entry(Entry::Object(entry.clone()));
         add_blocks(batch, &entry, &self.blocks);
         for patch in &self.patches {
@@ -349,17 +353,18 @@ impl Written<'_> {
     }
 }
 
+/// What a record that makes a block says of its object.
+pub(super) fn described(entry: &ObjectEntry) -> Described {
+    let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
+    let parent = entry.parent.as_ref().map(|parent| parent.object);
+    Described { dtype: entry.dtype, shape, parent, reconstruct: 0 }
+}
+
 /// Adds blocks of an object to a batch: runs where they stand one after the other in its
 /// data file.
-pub fn add_blocks(batch: &mut Batch, entry: &crate::format::catalog::ObjectEntry, blocks: &[(u32, Stored)]) {
+pub fn add_blocks(batch: &mut Batch, entry: &ObjectEntry, blocks: &[(u32, Stored)]) {
     let created_at = now_seconds();
-    let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
-    let described = Described {
-        dtype: entry.dtype,
-        shape,
-        parent: entry.parent.as_ref().map(|parent| parent.object),
-        reconstruct: 0,
-    };
+    let described = described(entry);
     let object = entry.id;
     let joins = |before: &(u32, Stored), next: &(u32, Stored)| {
         before.1.in_data

@@ -8,6 +8,7 @@
 mod attributes;
 mod evict;
 mod moves;
+mod origin;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
 #[allow(unused)]
