@@ -32,15 +32,19 @@ pub struct FactorLink {
     pub checksum: u32,
 }
 
+/// Whether a factorization was given up, and waits for its last reader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct IsEnded(bool);
+
 /// A factorization as a payload: where its bytes lie.
 pub(super) fn place_of_factor(link: &FactorLink) -> (u8, u64, u64) {
     (FACTOR_FILE, link.offset, link.len)
 }
 
 impl Object {
-    /// Its factorization.
+    /// Its factorization; until the last reader has ended, one that it needs no more too.
     pub fn factor(&self) -> Option<FactorLink> {
-        *self.factor.read()
+        self.factor.read().map(|(link, _)| link)
     }
 
     /// The factorization that an absent block is a part of.
@@ -55,7 +59,8 @@ impl Object {
             let id = self.entry.id;
             return Err(Error::corrupt(format!("a factorization of object {id}, which it cannot be of")));
         }
-        let before = self.factor.write().replace(link);
+        let before = self.factor.write().replace((link, IsEnded(false)));
+        let before = before.filter(|(_, is_ended)| !is_ended.0).map(|(link, _)| link);
         self.add_stored(link.len.wrapping_sub(before.map_or(0, |before| before.len)));
         Ok(before)
     }
@@ -63,7 +68,13 @@ impl Object {
     /// Its factorization, where no block is absent any more: it is not counted from now on, and
     /// stays until [`forget_factor`](Self::forget_factor) for those who are reading.
     pub(super) fn end_factor(&self) -> Option<FactorLink> {
-        let link = self.factor().filter(|_| !self.has_absent())?;
+        if self.has_absent() {
+            return None;
+        }
+        let mut factor = self.factor.write();
+        let (link, is_ended) = factor.as_mut().filter(|(_, is_ended)| !is_ended.0)?;
+        is_ended.0 = true;
+        let link = *link;
         self.add_stored(0_u64.wrapping_sub(link.len));
         Some(link)
     }
@@ -71,7 +82,7 @@ impl Object {
     /// Nobody reads by way of it any more.
     pub(super) fn forget_factor(&self, link: &FactorLink) {
         let mut factor = self.factor.write();
-        if *factor == Some(*link) {
+        if factor.is_some_and(|(known, _)| known == *link) {
             *factor = None;
         }
     }

@@ -20,7 +20,7 @@ use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
-use crate::store::factors::FactorLink;
+use crate::store::factors::{FactorLink, IsEnded};
 use crate::store::origin::Origin;
 
 /// The epoch that stands for a block that was written since the last batch.
@@ -57,7 +57,7 @@ pub struct Object {
     /// The deltas on encoded blocks, by block and epoch. Taken after `blocks`.
     pub(super) chains: RwLock<Chains>,
     /// What its absent blocks are rows of. Taken after `blocks`.
-    pub(super) factor: RwLock<Option<FactorLink>>,
+    pub(super) factor: RwLock<Option<(FactorLink, IsEnded)>>,
     /// The number of the factorization that was checked since the store was opened, 0 for none.
     pub(super) factor_checked: Mutex<u64>,
     /// Held while it is written and while what was written is committed; taken before
