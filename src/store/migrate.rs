@@ -12,9 +12,9 @@ use crate::model::{Encoder, Result, Tier};
 use crate::store::blocks::Block;
 use crate::store::collection::{Touched, now_seconds};
 use crate::store::log::Batch;
-use crate::store::object::{DIRTY, Object, Writing};
+use crate::store::object::{DIRTY, Freed, Object, Writing};
 use crate::store::read::OpenObject;
-use crate::store::state::is_relocation;
+use crate::store::state::State;
 use crate::store::write::described;
 
 /// Blocks that are stored in another tier, and that no batch says so of yet. Nobody writes
@@ -197,6 +197,33 @@ impl Migration<'_> {
     }
 }
 
+impl State {
+    /// Takes in a block, and what it frees.
+    pub(super) fn set_block(
+        &mut self,
+        object: &Arc<Object>,
+        index: u32,
+        found: Block,
+        places: &mut u64,
+    ) -> Result<()> {
+        object.check_home(index, &found)?;
+        let Some(before) = object.set(index, found, places)? else { return Ok(()) };
+        match before.stored.in_data {
+            // Nothing is given back of what is not the store's.
+            true if object.origin.is_some() => {}
+            true => self.freed.push(Freed::Stretch { object: object.clone(), stored: before.stored }),
+            false => self.freed.push(Freed::Payload(before.stored)),
+        }
+        let epoch = before.epoch;
+        if epoch != found.epoch
+            && let Some(links) = object.end_chain(index, epoch)
+        {
+            self.freed.push(Freed::Chain { object: object.clone(), index, epoch, links });
+        }
+        Ok(())
+    }
+}
+
 /// The record of a block that has another place or another tier.
 pub(super) fn migrate(
     entry: &ObjectEntry,
@@ -211,4 +238,11 @@ pub(super) fn migrate(
         tier => tier.code_bits().unwrap_or(0),
     };
     Record::Migrate { object: entry.id, block, old_tier: old_tier.byte(), bits, stored, migrated_at }
+}
+
+/// Whether a block has only another place: its payload is the same, and so are its deltas.
+pub(super) fn is_relocation(before: &Stored, after: &Stored) -> bool {
+    let payload = |stored: &Stored| (stored.tier, stored.checksum, stored.len);
+    let place = |stored: &Stored| (stored.in_data, stored.offset);
+    before.len > 0 && payload(before) == payload(after) && place(before) != place(after)
 }

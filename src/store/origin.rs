@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::format::catalog::OutsideFile;
+use crate::format::catalog::{ObjectEntry, OutsideFile};
 use crate::format::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::Collection;
@@ -20,6 +20,7 @@ use crate::store::blocks::{Block, Checked};
 use crate::store::disk::File;
 use crate::store::object::{Object, exact_at};
 use crate::store::read::OpenObject;
+use crate::store::state::State;
 
 /// What an object's blocks were when they came in, in a file outside the store.
 #[derive(Debug)]
@@ -105,6 +106,18 @@ impl Object {
             )));
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// A new object, of a file outside the store where its data file is one.
+    pub(super) fn object_of(&self, entry: ObjectEntry) -> Result<Object> {
+        let outside = entry.home.and_then(|home| Some((home, self.outside(home.file)?)));
+        let Some((home, outside)) = outside else { return Ok(Object::new(entry)) };
+        if home.offset.checked_add(entry.bytes).is_none_or(|end| end > outside.bytes) {
+            return Err(Error::corrupt(format!("object {} past the end of an outside file", entry.id)));
+        }
+        Ok(Object::of_outside(entry, Origin::new(outside.clone())))
     }
 }
 

@@ -105,6 +105,7 @@ impl OpenObject {
         Ok(())
     }
 
+<<<<<<< HEAD
     /// Checks block `index` and tells what it stores, for `verify` and `fsck`.
     pub fn check(&self, index: u32) -> Result<Block> {
         let cut = self.object.cut();
@@ -137,6 +138,8 @@ impl OpenObject {
         })
     }
 
+=======
+>>>>>>> ea8abd74cd0ededc2d8da36f33964acedc5d5c2e
     /// What an encoded block decodes to, without what was written to it.
     pub(super) fn read_base(&self, index: u32, block: &Block, out: &mut [u8]) -> Result<()> {
         let _reading = self.collection.begin_read();
@@ -313,7 +316,7 @@ impl OpenObject {
             .map_err(|error| error.at(self.place(index, stored)))
     }
 
-    fn fetch(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
+    pub(super) fn fetch(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
         let tier_file;
         let file = if stored.in_data {
             match &self.home {
@@ -339,7 +342,7 @@ impl OpenObject {
         })
     }
 
-    fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {
+    pub(super) fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {
         let found = crc32c::crc32c(payload);
         if found != stored.checksum {
             // Parts of it are not believed any more either.

@@ -3,15 +3,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::format::catalog::{Entry, FileEntry, NodeEntry, ObjectEntry, OutsideFile, What};
-use crate::format::record::{Record, Stored};
+use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
+use crate::format::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::blocks::{Block, Run};
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
+<<<<<<< HEAD
 use crate::store::factors::factor_link_of;
+=======
+use crate::store::migrate::is_relocation;
+>>>>>>> ea8abd74cd0ededc2d8da36f33964acedc5d5c2e
 use crate::store::object::{Freed, Object};
-use crate::store::origin::{Origin, OriginRun};
+use crate::store::origin::OriginRun;
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
@@ -353,6 +357,7 @@ impl State {
         }
     }
 
+<<<<<<< HEAD
     /// Takes in a block, and what it frees.
     fn set_block(&mut self, object: &Arc<Object>, index: u32, found: Block, places: &mut u64) -> Result<()> {
         object.check_home(index, &found)?;
@@ -385,6 +390,8 @@ impl State {
         Ok(Object::of_outside(entry, Origin::new(outside.clone())))
     }
 
+=======
+>>>>>>> ea8abd74cd0ededc2d8da36f33964acedc5d5c2e
     /// Logical bytes of a file. Its objects stand in the log before it.
     fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
         let mut bytes: u64 = 0;
@@ -416,13 +423,6 @@ impl State {
             links.retain(|(of, called)| *of != parent || called.as_ref() != name);
         }
     }
-}
-
-/// Whether a block has only another place: its payload is the same, and so are its deltas.
-pub(super) fn is_relocation(before: &Stored, after: &Stored) -> bool {
-    let payload = |stored: &Stored| (stored.tier, stored.checksum, stored.len);
-    let place = |stored: &Stored| (stored.in_data, stored.offset);
-    before.len > 0 && payload(before) == payload(after) && place(before) != place(after)
 }
 
 fn no_directory(id: EntryId) -> Error {
