@@ -8,7 +8,8 @@ use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::blocks::Cut;
 use crate::store::lineage::Lineage;
 use crate::store::log::Batch;
-use crate::store::state::{State, is_relocation};
+use crate::store::migrate::is_relocation;
+use crate::store::state::State;
 
 /// What a batch has changed so far.
 struct Planned<'a> {

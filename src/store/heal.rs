@@ -15,13 +15,18 @@ impl OpenObject {
         let block = self.known(index, found)?;
         if block.stored.len == 0 {
             self.has_origin(index)?;
-            return Ok(block);
         }
         let _reading = self.collection.begin_read();
-        let mut payload = vec![0; block.stored.len as usize];
-        self.fetch(&block.stored, 0, &mut payload)?;
-        self.verify(index, &block.stored, &payload)?;
+        if let Some(link) = self.object.factor_of(&block) {
+            self.check_factor(&link)?;
+        }
+        if block.stored.len > 0 {
+            let mut payload = vec![0; block.stored.len as usize];
+            self.fetch(&block.stored, 0, &mut payload)?;
+            self.verify(index, &block.stored, &payload)?;
+        }
         if self.object.chain(index, block.epoch).is_some() {
+            // What lies on a parent's block can be checked without that.
             let mut elements = vec![0; cut.len(index)];
             self.apply_chain(index, &block, &mut elements)?;
         }

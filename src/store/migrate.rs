@@ -220,6 +220,9 @@ impl State {
         {
             self.freed.push(Freed::Chain { object: object.clone(), index, epoch, links });
         }
+        if let Some(link) = object.end_factor() {
+            self.freed.push(Freed::EndedFactor { object: object.clone(), link });
+        }
         Ok(())
     }
 }

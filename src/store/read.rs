@@ -105,41 +105,6 @@ impl OpenObject {
         Ok(())
     }
 
-<<<<<<< HEAD
-    /// Checks block `index` and tells what it stores, for `verify` and `fsck`.
-    pub fn check(&self, index: u32) -> Result<Block> {
-        let cut = self.object.cut();
-        let found = self.object.blocks.read().get(index, cut);
-        let block = self.known(index, found)?;
-        if block.stored.len == 0 {
-            self.has_origin(index)?;
-        }
-        let _reading = self.collection.begin_read();
-        if let Some(link) = self.object.factor_of(&block) {
-            self.check_factor(&link)?;
-        }
-        if block.stored.len > 0 {
-            self.check_payload(index, &block)?;
-        }
-        if self.object.chain(index, block.epoch).is_some() {
-            // What lies on the parent can be checked without it.
-            let mut elements = vec![0; cut.len(index)];
-            self.apply_chain(index, &block, &mut elements)?;
-        }
-        Ok(block)
-    }
-
-    fn check_payload(&self, index: u32, block: &Block) -> Result<()> {
-        SCRATCH.with_borrow_mut(|(payload, _)| {
-            let payload = sized(payload, block.stored.len as usize);
-            self.fetch(&block.stored, 0, payload)?;
-            self.verify(index, &block.stored, payload)?;
-            Ok(())
-        })
-    }
-
-=======
->>>>>>> ea8abd74cd0ededc2d8da36f33964acedc5d5c2e
     /// What an encoded block decodes to, without what was written to it.
     pub(super) fn read_base(&self, index: u32, block: &Block, out: &mut [u8]) -> Result<()> {
         let _reading = self.collection.begin_read();

@@ -9,11 +9,8 @@ use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::blocks::{Block, Run};
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
-<<<<<<< HEAD
 use crate::store::factors::factor_link_of;
-=======
 use crate::store::migrate::is_relocation;
->>>>>>> ea8abd74cd0ededc2d8da36f33964acedc5d5c2e
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
 
@@ -357,41 +354,6 @@ impl State {
         }
     }
 
-<<<<<<< HEAD
-    /// Takes in a block, and what it frees.
-    fn set_block(&mut self, object: &Arc<Object>, index: u32, found: Block, places: &mut u64) -> Result<()> {
-        object.check_home(index, &found)?;
-        let Some(before) = object.set(index, found, places)? else { return Ok(()) };
-        match before.stored.in_data {
-            // Nothing is given back of what is not the store's.
-            true if object.origin.is_some() => {}
-            true => self.freed.push(Freed::Stretch { object: object.clone(), stored: before.stored }),
-            false => self.freed.push(Freed::Payload(before.stored)),
-        }
-        let epoch = before.epoch;
-        if epoch != found.epoch
-            && let Some(links) = object.end_chain(index, epoch)
-        {
-            self.freed.push(Freed::Chain { object: object.clone(), index, epoch, links });
-        }
-        if let Some(link) = object.end_factor() {
-            self.freed.push(Freed::EndedFactor { object: object.clone(), link });
-        }
-        Ok(())
-    }
-
-    /// A new object, of a file outside the store where its data file is one.
-    fn object_of(&self, entry: ObjectEntry) -> Result<Object> {
-        let outside = entry.home.and_then(|home| Some((home, self.outside.get(&home.file)?)));
-        let Some((home, outside)) = outside else { return Ok(Object::new(entry)) };
-        if home.offset.checked_add(entry.bytes).is_none_or(|end| end > outside.bytes) {
-            return Err(Error::corrupt(format!("object {} past the end of an outside file", entry.id)));
-        }
-        Ok(Object::of_outside(entry, Origin::new(outside.clone())))
-    }
-
-=======
->>>>>>> ea8abd74cd0ededc2d8da36f33964acedc5d5c2e
     /// Logical bytes of a file. Its objects stand in the log before it.
     fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
         let mut bytes: u64 = 0;
