@@ -12,7 +12,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::output::{human, print, print_json};
 use crate::cli::walk::{Found, files};
-use crate::cli::{Done, init, mounts};
+use crate::cli::{Done, evict, init, mounts};
+use crate::engine::{Engine, Reconstruct};
 use crate::ingest::{
     Blocking, MoveTo, Options, Origin, Parents, Progress, Report, Target, import_file, import_shards,
 };
@@ -53,6 +54,9 @@ pub(super) struct Args {
     /// Copy nothing: the bytes stay in the files, which must not change from now on
     #[arg(long, conflicts_with_all = ["tier", "shard_of"])]
     in_place: bool,
+    /// Evict what came in, to be made again so: delta, origin, factor, factor:rank=K or factor:energy=E
+    #[arg(long, value_name = "HOW", value_parser = |text: &str| Reconstruct::parse(text))]
+    reconstruct: Option<Reconstruct>,
     /// Bytes of a block, 4096 to 131072
     #[arg(long, value_name = "N", value_parser = |text: &str| number(text).and_then(Blocking::bytes), conflicts_with = "head_dim")]
     block_bytes: Option<Blocking>,
@@ -93,7 +97,8 @@ impl Args {
             None => files(&self.paths)?,
         };
         let sums = self.manifest.as_deref().map(Manifest::read).transpose()?;
-        let store = open(&self.store)?;
+        let store = Arc::new(open(&self.store)?);
+        let engine = Engine::new(store.clone());
         let options = Options {
             tier: self.tier,
             encoder: self.encoder,
@@ -118,6 +123,11 @@ impl Args {
             match options.and_then(|options| one(&store, &collection, found, sums.as_ref(), &options, &bar)) {
                 Ok(report) => {
                     sum.add(report);
+                    if let Some(how) = self.reconstruct
+                        && let Some(why) = evict::evict(&engine, &collection, &found.target, how)?
+                    {
+                        bar.warn(&format!("tierfs: {}: {why}", found.target.path()));
+                    }
                     bar.say(&format!("{}  {}", found.target.path(), human(report.bytes)))?;
                 }
                 Err(error) => {

@@ -2,6 +2,7 @@
 
 mod doctor;
 mod du;
+mod evict;
 mod export;
 mod fsck;
 mod import;

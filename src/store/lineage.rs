@@ -123,6 +123,11 @@ impl Collection {
         }
     }
 
+    /// Whether there are any parents, as far as collections are open.
+    pub fn has_relatives(&self) -> bool {
+        !self.lineage.relations.read().is_empty()
+    }
+
     /// Whether blocks elsewhere are kept as differences to an object of this collection.
     pub fn is_needed(&self, object: ObjectId) -> bool {
         self.lineage.is_needed(object)
