@@ -7,6 +7,8 @@
 
 mod attributes;
 mod evict;
+mod factors;
+mod lineage;
 mod moves;
 mod origin;
 // Other test programs use the rest of it.
