@@ -18,7 +18,7 @@ use crate::format::record::{Record, Stored};
 use crate::model::{Dtype, Error, ObjectId, Result, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Block;
-use crate::store::object::Object;
+use crate::store::object::{Object, lies_in_a_file};
 use crate::store::read::OpenObject;
 
 /// A chain has at most so many links.
@@ -83,6 +83,7 @@ impl Object {
             }
             _ => (None, link),
         };
+        let epoch = epoch.filter(|_| lies_in_a_file(link.offset, u64::from(link.len)));
         let Some(epoch) = epoch else {
             let id = self.entry.id;
             return Err(Error::corrupt(format!(

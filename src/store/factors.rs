@@ -11,7 +11,7 @@ use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Block;
 use crate::store::collection::Touched;
-use crate::store::object::Object;
+use crate::store::object::{Object, lies_in_a_file};
 use crate::store::read::OpenObject;
 
 /// The number of `factor.dat` among the files of payloads.
@@ -54,8 +54,7 @@ impl Object {
 
     /// Takes in a factorization that the log describes; the one that it replaces.
     pub(super) fn factored(&self, link: FactorLink) -> Result<Option<FactorLink>> {
-        let ends = link.offset.checked_add(link.len).is_some_and(|end| end <= i64::MAX as u64);
-        if !ends || !self.has_absent() {
+        if !lies_in_a_file(link.offset, link.len) || !self.has_absent() {
             let id = self.entry.id;
             return Err(Error::corrupt(format!("a factorization of object {id}, which it cannot be of")));
         }

@@ -355,6 +355,6 @@ pub(super) fn exact_at(offset: u64, in_data: bool) -> Stored {
 }
 
 /// Whether a file can have so many bytes from `offset` on.
-fn lies_in_a_file(offset: u64, bytes: u64) -> bool {
+pub(super) fn lies_in_a_file(offset: u64, bytes: u64) -> bool {
     offset.checked_add(bytes).is_some_and(|end| end <= i64::MAX as u64)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
 use crate::format::record::Record;
-use crate::model::{EntryId, Error, ObjectId, Result};
+use crate::model::{EntryId, Error, ObjectId, Result, Tier};
 use crate::store::blocks::{Block, Run};
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
@@ -336,7 +336,10 @@ impl State {
                 let (object, index, base_epoch, chain_len, link) = link_of(record).ok_or_else(unknown)?;
                 let found = self.known(object)?;
                 let replaced = found.link(index, base_epoch, link, chain_len)?;
-                if let Some(origin) = &found.origin {
+                let before = found.blocks.read().get(index, found.logged_cut());
+                if let Some(origin) = &found.origin
+                    && before.is_some_and(|block| block.stored.tier != Tier::Absent)
+                {
                     origin.sever(index);
                 }
                 self.freed.push(Freed::Links(replaced));
