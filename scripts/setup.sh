@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh         all of it; exits 1 where the tests could not run afterwards
 #   scripts/setup.sh demo    what the demo needs; makes do without the Python package registry
+#   scripts/setup.sh suites  what scripts/suites.sh and scripts/fuzz.sh need: test suites of others, and a fuzzer
 #
 # Everything but system packages and cargo-nextest lands under target/.
 set -euo pipefail
@@ -11,14 +12,16 @@ PATH="$HOME/.cargo/bin:$PATH"
 
 purpose=${1:-tests}
 case $purpose in
-tests | demo) ;;
+tests | demo | suites) ;;
 *)
-    echo "usage: scripts/setup.sh [demo]" >&2
+    echo "usage: scripts/setup.sh [demo|suites]" >&2
     exit 2
     ;;
 esac
 nextest_version=0.9.143
 nextest_oldest=0.9.100
+# Programs of crates.io that only the suites need: name and version.
+suite_programs=("fsx 0.3.2" "pjdfstest 0.2.2" "cargo-fuzz 0.13.2")
 stamps=target/setup
 venv=target/venv
 models=target/models
@@ -75,6 +78,11 @@ system_packages() {
     command -v fusermount3 >/dev/null || missing+=(fuse3)
     command -v getfattr >/dev/null || missing+=(attr)
     command -v strace >/dev/null || missing+=(strace)
+    if [ "$purpose" = suites ]; then
+        command -v c++ >/dev/null || missing+=(g++)
+        command -v fio >/dev/null || missing+=(fio)
+        command -v stress-ng >/dev/null || missing+=(stress-ng)
+    fi
     if [ ${#missing[@]} = 0 ]; then
         say "system packages: present"
         return
@@ -176,8 +184,27 @@ real_models() {
     say "models: tests that need the real ones will fail until 'make setup' can fetch them."
 }
 
+programs_of_suites() {
+    local program name version
+    for program in "${suite_programs[@]}"; do
+        read -r name version <<<"$program"
+        if ! grep -qs "^\"$name $version " target/tools/.crates.toml; then
+            say "$name: building $version, a few minutes"
+            quietly 1500 cargo install --locked --force --root target/tools --version "$version" "$name" ||
+                fail "cargo install $name failed"
+        fi
+        say "$name: $version"
+    done
+    quietly 600 cargo fetch --locked --manifest-path tests/fuzz/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
+}
+
 system_packages
 rust_tools
+if [ "$purpose" = suites ]; then
+    crates
+    programs_of_suites
+    exit
+fi
 [ "$purpose" = demo ] || nextest
 crates
 python_environment

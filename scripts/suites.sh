@@ -1,59 +1,249 @@
 #!/usr/bin/env bash
-# Test suites of others on a real mount: fsx (random reads, writes, truncations, mappings of one file) on a plain file and
-# on tensors, and pjdfstest (POSIX calls) against the list of what is expected to fail. Installs both, pinned, below
-# target/tools. As root. Usage: scripts/suites.sh [FSX_OPERATIONS]
+# Test suites of others on a real mount, as root. scripts/setup.sh suites installs them.
+#
+#   scripts/suites.sh              all
+#   scripts/suites.sh fsx fio      only these
+#
+# fsx: random reads, writes, truncations and mappings of one file, FSX_OPERATIONS of them in all (200,000), on plain
+# files, tensors, encoded tensors, and while the log is written anew. pjdfstest: POSIX calls, against the list of what is
+# expected to fail. fio: what was written is verified, three ways to write. stress-ng: its file system class,
+# STRESS_SECONDS (2) each. sqlite: a database in WAL mode, whose daemon is killed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+PATH="$HOME/.cargo/bin:$PATH"
 
-operations=${1:-20000}
+all_suites=(fsx pjdfstest fio stress sqlite)
+suites=("$@")
+[ $# != 0 ] || suites=("${all_suites[@]}")
+operations=${FSX_OPERATIONS:-200000}
+stress_seconds=${STRESS_SECONDS:-2}
 tools=$PWD/target/tools
-expected=tests/suites/pjdfstest-expected.txt
-
-cargo build --locked --quiet
+here=$PWD/tests/suites
 tierfs=$PWD/target/debug/tierfs
-install() {
-    [ -x "$tools/bin/$1" ] || cargo install --quiet --locked --root "$tools" --version "$2" "$1"
-}
-install fsx 0.3.2
-install pjdfstest 0.2.2
+
+scripts/setup.sh suites
+cargo build --locked --quiet
 
 place=$(mktemp -d)
 chmod 755 "$place"
 mkdir "$place/mnt"
+collection=$place/mnt/suites/one
+churn=""
 clean() {
+    [ -z "$churn" ] || kill "$churn" 2>/dev/null || true
     umount -l "$place/mnt" 2>/dev/null || true
-    rm -rf "$place"
+    rm -rf --one-file-system "$place"
 }
 trap clean EXIT
 
-"$tierfs" mount "$place/store" "$place/mnt" --create --allow-other
-collection=$place/mnt/suites/fsx
-mkdir -p "$collection"
+mount_store() {
+    "$tierfs" mount "$place/store" "$place/mnt" --create --allow-other
+    mkdir -p "$collection"
+}
+
+# Unmounted, the store is whole.
+unmount_store() {
+    "$tierfs" umount "$place/mnt"
+    "$tierfs" fsck "$place/store"
+}
+
+# fsx_on SETTINGS SHARE FILE: a share of all operations, in hundredths.
 seed=1
-for dtype in plain f32 bf16 u8; do
-    file=$collection/$dtype
-    truncate -s 65536 "$file"
-    [ "$dtype" = plain ] || setfattr -n user.tierfs.dtype -v "$dtype" "$file"
-    echo "fsx: $operations operations on a file of type $dtype, seed $seed"
-    timeout 900 "$tools/bin/fsx" -q -N "$operations" -S "$seed" "$file"
+fsx_on() {
+    local count=$((operations * $2 / 100))
+    echo "fsx: $count operations with $1 on ${3#"$place/mnt/"}, seed $seed"
+    timeout 1200 "$tools/bin/fsx" -q -f "$here/fsx-$1.toml" -P "$place" -N "$count" -S "$seed" "$3"
     seed=$((seed + 1))
+}
+
+attribute() { getfattr --absolute-names --only-values -n "user.tierfs.$1" "$2"; }
+
+# What stands in a tensor's attribute, or the suite fails: it would test something else than it says.
+must_be() {
+    local found
+    found=$(attribute "$1" "$2")
+    case $found in
+    $3) ;;
+    *)
+        echo "$1 of $2 is '$found', not '$3'" >&2
+        exit 1
+        ;;
+    esac
+}
+
+typed() {
+    : >"$2"
+    setfattr -n user.tierfs.dtype -v "$1" "$2"
+}
+
+# container TIER KIND: a store's file TIER-KIND.safetensors with one f32 tensor of 16 MiB, of zeros
+# or of values. So large that most blocks are written to a few times only, and stay encoded.
+container() {
+    local source=$place/$1-$2.safetensors
+    python3 - "$2" "$1-$2" "$source" <<'PYTHON'
+import json, random, struct, sys
+kind, name, path = sys.argv[1:]
+choose = random.Random(name)
+count = 1 << 22
+some = struct.pack("<65536f", *(0 if kind == "zeros" else choose.gauss(0, 1) for _ in range(65536)))
+values = some * (count >> 16)
+header = json.dumps({name: {"dtype": "F32", "shape": [2048, 2048], "data_offsets": [0, 4 * count]}}).encode()
+header += b" " * (-len(header) % 8)
+open(path, "wb").write(struct.pack("<Q", len(header)) + header + values)
+PYTHON
+    "$tierfs" import "$place/store" suites/one "$source" --tier "$1:all" --block-bytes 16384 >/dev/null
+    rm "$source"
+}
+
+suite_fsx() {
+    local tier
+    for tier in q8 q3; do
+        container "$tier" zeros
+        container "$tier" values
+    done
+    mount_store
+    fsx_on plain 20 "$collection/plain"
+    typed u8 "$collection/u8"
+    fsx_on plain 10 "$collection/u8"
+    must_be dtype "$collection/u8" u8
+    for dtype in f32 bf16 f64; do
+        typed "$dtype" "$collection/$dtype"
+        fsx_on tensor 10 "$collection/$dtype"
+        must_be dtype "$collection/$dtype" "$dtype"
+    done
+    for tier in q8 q3; do
+        must_be tier "$collection/$tier-zeros" "$tier"
+        fsx_on fixed 10 "$collection/$tier-zeros"
+        must_be chain "$collection/$tier-zeros" "[1-8]"
+        python3 "$here/lossy.py" "$collection/$tier-values.safetensors" "$collection/$tier-values" $((operations / 40)) "$seed"
+        must_be tier "$collection/$tier-values" mixed
+    done
+    # The same while the log is written anew.
+    python3 "$here/churn.py" "$collection" "$place/store/suites/one/meta.log" "$place/churning" &
+    churn=$!
+    local until=$((SECONDS + 120))
+    until [ -e "$place/churning" ]; do
+        [ "$SECONDS" -lt "$until" ] || { echo "the log was not written anew within 120 s"; exit 1; }
+        sleep 0.1
+    done
+    fsx_on plain 10 "$collection/plain-while-compacted"
+    typed f32 "$collection/f32-while-compacted"
+    fsx_on tensor 10 "$collection/f32-while-compacted"
+    kill "$churn"
+    wait "$churn"
+    churn=""
+    local before after
+    before=$(cd "$collection" && find . -type f -exec sha256sum {} + | sort)
+    unmount_store
+    mount_store
+    after=$(cd "$collection" && find . -type f -exec sha256sum {} + | sort)
+    [ "$before" = "$after" ] || { echo "other bytes after a remount"; exit 1; }
+    unmount_store
+}
+
+suite_pjdfstest() {
+    mount_store
+    local log=$place/pjdfstest.log expected=$here/pjdfstest-expected.txt unexpected
+    mkdir -p "$place/mnt/suites/pjdfstest"
+    # It fails when a test does; which may fail is decided here.
+    timeout 900 "$tools/bin/pjdfstest" -c "$here/pjdfstest.toml" -p "$place/mnt/suites/pjdfstest" >"$log" 2>&1 || true
+    count() { grep -cE " $1\$" "$log" || true; }
+    echo "pjdfstest: $(count ok) passed, $(count FAILED) failed"
+    [ "$(count ok)" -ge 150 ] || { tail -20 "$log"; echo "pjdfstest did not run to its end"; exit 1; }
+    unexpected=$(grep -E ' FAILED$' "$log" | awk '{ print $1 }' | grep -vE '::(fifo|socket|char|block)$' |
+        grep -vxFf <(grep -vE '^(#|$)' "$expected") || true)
+    if [ -n "$unexpected" ]; then
+        printf 'these were not expected to fail:\n%s\n' "$unexpected"
+        exit 1
+    fi
+    unmount_store
+}
+
+suite_fio() {
+    mount_store
+    local engine
+    # Verified by who wrote it, and by another process after a remount.
+    verify() {
+        timeout 600 fio --output="$place/fio.log" --directory="$collection" --fallocate=none --size=32m --numjobs=2 \
+            --rw=randwrite --bsrange=512-64k --verify=crc32c --verify_fatal=1 --verify_backlog=512 --randseed=7 \
+            --name="fio-$1" --ioengine="$1" "${@:2}" || { tail -30 "$place/fio.log"; exit 1; }
+    }
+    local -A options=([psync]="--fsync=200" [mmap]="--bsrange=4k-64k" [io_uring]="--iodepth=16")
+    for engine in psync mmap io_uring; do
+        read -ra more <<<"${options[$engine]}"
+        verify "$engine" "${more[@]}"
+        echo "fio: $engine, written and verified"
+    done
+    unmount_store
+    mount_store
+    for engine in psync mmap io_uring; do
+        read -ra more <<<"${options[$engine]}"
+        verify "$engine" "${more[@]}" --verify_only=1
+        echo "fio: $engine, verified after a remount"
+    done
+    unmount_store
+}
+
+# What leaves the mount, mounts or needs a device.
+not_here=bind-mount,binderfs,procfs,eventfd
+
+suite_stress() {
+    mount_store
+    local daemon descriptors log=$place/stress.log status=0 folder=$collection/stress
+    mkdir -p "$folder"
+    daemon=$(daemon_of_mount)
+    descriptors=$(open_descriptors "$daemon")
+    timeout 900 stress-ng --class filesystem --seq 2 --timeout "${stress_seconds}s" --exclude "$not_here" \
+        --temp-path "$folder" --verify --metrics-brief >"$log" 2>&1 || status=$?
+    # 2: a stressor failed. 3 and 4: one found no resources, or was skipped for what is not supported.
+    grep -E 'fail:|error:|skipp|resource|not supported|not implemented' "$log" | sed 's/\[[0-9]*\] //' | sort -u || true
+    case $status in
+    0 | 3 | 4) ;;
+    *)
+        tail -20 "$log"
+        echo "stress-ng ended with $status"
+        exit 1
+        ;;
+    esac
+    ! grep -qE 'fail:|unsuccessful' "$log" || { echo "a stressor failed"; exit 1; }
+    [ "$(find "$folder" -mindepth 1 | wc -l)" = 0 ] || { find "$folder" | head; echo "stress-ng left files"; exit 1; }
+    local until=$((SECONDS + 30))
+    while [ "$(open_descriptors "$daemon")" -gt "$((descriptors + 4))" ]; do
+        [ "$SECONDS" -lt "$until" ] || { ls -l "/proc/$daemon/fd"; echo "the daemon keeps descriptors"; exit 1; }
+        sleep 0.2
+    done
+    echo "stress-ng: $(grep -oE '(un)?successful run.*' "$log"); descriptors $descriptors before, $(open_descriptors "$daemon") after"
+    unmount_store
+}
+
+daemon_of_mount() {
+    local directory
+    for directory in /proc/[0-9]*; do
+        if tr '\0' ' ' <"$directory/cmdline" 2>/dev/null | grep -qF "mount $place/store"; then
+            echo "${directory#/proc/}"
+        fi
+    done | tail -1
+}
+
+open_descriptors() { find "/proc/$1/fd" -mindepth 1 | wc -l; }
+
+suite_sqlite() {
+    timeout 600 python3 "$here/sqlite.py" "$tierfs" "$place/store" "$place/mnt" "${SQLITE_ROUNDS:-6}"
+}
+
+for suite in "${suites[@]}"; do
+    case " ${all_suites[*]} " in
+    *" $suite "*) ;;
+    *)
+        echo "no suite '$suite'; there are: ${all_suites[*]}" >&2
+        exit 2
+        ;;
+    esac
 done
-
-echo "pjdfstest"
-mkdir "$place/mnt/suites/pjdfstest"
-log=$place/pjdfstest.log
-# It fails when a test does; which may fail is decided here.
-timeout 900 "$tools/bin/pjdfstest" -c tests/suites/pjdfstest.toml -p "$place/mnt/suites/pjdfstest" >"$log" 2>&1 || true
-count() { grep -cE " $1\$" "$log" || true; }
-echo "pjdfstest: $(count ok) passed, $(count FAILED) failed"
-[ "$(count ok)" -ge 150 ] || { tail -20 "$log"; echo "pjdfstest did not run to its end"; exit 1; }
-unexpected=$(grep -E ' FAILED$' "$log" | awk '{ print $1 }' | grep -vE '::(fifo|socket|char|block)$' |
-    grep -vxFf <(grep -vE '^(#|$)' "$expected") || true)
-if [ -n "$unexpected" ]; then
-    printf 'these were not expected to fail:\n%s\n' "$unexpected"
-    exit 1
-fi
-
-"$tierfs" umount "$place/mnt"
-"$tierfs" fsck "$place/store"
-echo "ok"
+for suite in "${suites[@]}"; do
+    printf '\n== %s\n' "$suite"
+    started=$SECONDS
+    "suite_$suite"
+    echo "$suite: ok, $((SECONDS - started)) s"
+    rm -rf --one-file-system "$place/store"
+done

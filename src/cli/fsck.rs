@@ -4,22 +4,29 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+
 use crate::cli::Done;
 use crate::cli::output::{print, print_json};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::read::{OpenObject, Verify};
+use crate::store::repair::{Lost, Repaired};
 use crate::store::{Access, Collection, Store};
 
-/// Check a store that is not mounted: every log, every stored checksum. Nothing is changed.
+/// Check a store that is not mounted: every log, every stored checksum.
 ///
-/// Exits with 3 where corruption was found, and says where.
+/// Nothing is changed without --repair. Exits with 3 where corruption was found, and says
+/// where, repaired or not.
 ///
 /// Example: tierfs fsck /srv/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store
     store: PathBuf,
+    /// Keep what can be read, name what was lost, and let damaged collections take writes again
+    #[arg(long)]
+    repair: bool,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -32,33 +39,70 @@ struct Findings {
     blocks: u64,
     notes: Vec<String>,
     corrupt: Vec<String>,
+    /// The highest number of a collection.
+    number: u32,
+    repaired: Vec<(String, Repaired)>,
+    /// What is wrong still after a repair.
+    left: Vec<String>,
 }
 
 impl Args {
     pub fn run(self) -> Result<Done> {
         let disk = Arc::new(FileDisk::new(&self.store));
-        let store = Store::open(disk, Access::Read, "")?;
+        let access = if self.repair { Access::Write } else { Access::Read };
+        let note = format!("process {}, which repairs it", std::process::id());
+        let store = Store::open(disk, access, &note)?;
         let mut findings = Findings::default();
+        let mut damaged = Vec::new();
         for tenant in store.tenants()? {
             for name in store.collections(&tenant)? {
-                match store.collection(&tenant, &name) {
-                    Ok(collection) => findings.collection(&collection)?,
-                    Err(error) if error.kind() == ErrorKind::NotFound => {
-                        findings
-                            .notes
-                            .push(format!("{tenant}/{name} was never finished; the next import makes it"));
-                    }
-                    Err(error) => findings.corrupt.push(error.to_string()),
+                let before = findings.corrupt.len();
+                findings.look_at(&store, &tenant, &name)?;
+                if findings.corrupt.len() > before {
+                    damaged.push((tenant.clone(), name));
                 }
             }
         }
+        if self.repair {
+            for (tenant, name) in damaged {
+                findings.repair(&store, &tenant, &name)?;
+            }
+        }
         let done = if findings.corrupt.is_empty() { Done::Well } else { Done::Corrupt };
-        if self.json { findings.json() } else { findings.text() }?;
+        if self.json { findings.json() } else { findings.text(self.repair) }?;
         Ok(done)
     }
 }
 
 impl Findings {
+    fn look_at(&mut self, store: &Store, tenant: &str, name: &str) -> Result<()> {
+        match store.look_at(tenant, name) {
+            Ok(collection) => return self.collection(&collection),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.notes.push(format!("{tenant}/{name} was never finished; the next import makes it"));
+            }
+            Err(error) => self.corrupt.push(error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn repair(&mut self, store: &Store, tenant: &str, name: &str) -> Result<()> {
+        let path = format!("{tenant}/{name}");
+        self.number += 1;
+        match store.repair(tenant, name, self.number) {
+            Ok(Some(repaired)) => self.repaired.push((path, repaired)),
+            Ok(None) => self.left.push(format!("{path}: nothing that a repair could change")),
+            Err(error) => {
+                self.left.push(error.to_string());
+                return Ok(());
+            }
+        }
+        let mut after = Findings::default();
+        after.look_at(store, tenant, name)?;
+        self.left.append(&mut after.corrupt);
+        Ok(())
+    }
+
     fn collection(&mut self, collection: &Arc<Collection>) -> Result<()> {
         self.collections += 1;
         let path = collection.path();
@@ -68,6 +112,7 @@ impl Findings {
         }
         let (objects, owners, files) = {
             let state = collection.state();
+            self.number = self.number.max(state.number());
             let mut owners: HashMap<ObjectId, EntryId> = HashMap::new();
             let mut files = 0;
             for node in state.nodes() {
@@ -86,59 +131,115 @@ impl Findings {
         for object in objects {
             let blocks = object.cut().blocks();
             self.blocks += u64::from(blocks);
-            let bad = match OpenObject::open(collection, &object, Verify::Always) {
+            let found = match OpenObject::open(collection, &object, Verify::Always) {
                 Ok(open) => check(&open, blocks),
-                Err(error) => Some((blocks, error)),
+                Err(error) => Checked { bad: blocks, first: Some(error), lost: 0 },
             };
-            if let Some((count, first)) = bad {
-                let owner = owners.get(&object.entry.id).map(|node| collection.state().path(*node));
-                let owner = owner
-                    .map_or_else(|| "no file".into(), |path| String::from_utf8_lossy(&path).into_owned());
+            let owner = owners.get(&object.entry.id).map(|node| collection.state().path(*node));
+            let owner =
+                owner.map_or_else(|| "no file".into(), |path| String::from_utf8_lossy(&path).into_owned());
+            if found.lost > 0 {
+                self.notes.push(format!(
+                    "{path}/{owner}: {} of {blocks} blocks were lost before a repair",
+                    found.lost
+                ));
+            }
+            if let Some(first) = found.first {
+                let bad = found.bad;
                 self.corrupt
-                    .push(format!("{path}/{owner}: {count} of {blocks} blocks cannot be read: {first}"));
+                    .push(format!("{path}/{owner}: {bad} of {blocks} blocks cannot be read: {first}"));
             }
         }
         Ok(())
     }
 
-    fn text(&self) -> Result<()> {
+    fn text(&self, is_repair: bool) -> Result<()> {
         let mut text = String::new();
-        for note in &self.notes {
-            text.push_str(&format!("note: {note}\n"));
+        let mut line = |what: &str, of: &str| text.push_str(&format!("{what}: {of}\n"));
+        self.notes.iter().for_each(|note| line("note", note));
+        self.corrupt.iter().for_each(|corrupt| line("corrupt", corrupt));
+        for (path, repaired) in &self.repaired {
+            line("repaired", &format!("{path}; its log of before is {}", repaired.kept_log));
+            for lost in &repaired.lost {
+                line("lost", &format!("{path}/{}: {}", lost.path, bytes_of(lost)));
+            }
+            for unsure in &repaired.unsure {
+                line("perhaps old", &format!("{path}/{unsure}: from before the damaged part of the log"));
+            }
+            repaired.moved.iter().for_each(|moved| line("found", moved));
         }
-        for corrupt in &self.corrupt {
-            text.push_str(&format!("corrupt: {corrupt}\n"));
-        }
+        self.left.iter().for_each(|left| line("not repaired", left));
         let Findings { collections, files, blocks, .. } = self;
-        let verdict = match self.corrupt.len() {
-            0 => "ok".to_owned(),
-            count => format!("{count} problems"),
+        let verdict = match (self.corrupt.len(), is_repair, self.left.len()) {
+            (0, ..) => "ok".to_owned(),
+            (count, false, _) => format!("{count} problems, not repaired"),
+            (count, true, 0) => format!("{count} problems, repaired"),
+            (count, true, left) => format!("{count} problems, {left} not repaired"),
         };
         text.push_str(&format!("{collections} collections, {files} files, {blocks} blocks: {verdict}\n"));
         print(&text)
     }
 
     fn json(&self) -> Result<()> {
-        print_json(&serde_json::json!({
+        let repaired: Vec<Value> =
+            self.repaired.iter().map(|(path, repaired)| repaired_json(path, repaired)).collect();
+        print_json(&json!({
             "collections": self.collections,
             "files": self.files,
             "blocks": self.blocks,
             "notes": self.notes,
             "corrupt": self.corrupt,
+            "repaired": repaired,
+            "not_repaired": self.left,
         }))
     }
 }
 
-/// How many blocks fail, and how the first does.
-fn check(open: &OpenObject, blocks: u32) -> Option<(u32, Error)> {
-    let mut bad: Option<(u32, Error)> = None;
-    for index in 0..blocks {
-        if let Err(error) = open.check(index) {
-            bad = Some(match bad.take() {
-                Some((count, first)) => (count + 1, first),
-                None => (1, error),
-            });
+fn repaired_json(path: &str, repaired: &Repaired) -> Value {
+    let lost = repaired.lost.iter().map(|lost| {
+        let ranges: Vec<[u64; 2]> = lost.ranges.iter().map(|range| [range.start, range.end]).collect();
+        json!({ "path": lost.path, "bytes": lost.bytes, "ranges": ranges, "whole": lost.is_whole() })
+    });
+    json!({
+        "collection": path,
+        "reason": repaired.reason,
+        "log": repaired.kept_log,
+        "lost": lost.collect::<Vec<_>>(),
+        "perhaps_old": repaired.unsure,
+        "found": repaired.moved,
+    })
+}
+
+fn bytes_of(lost: &Lost) -> String {
+    match lost.bytes {
+        None => "the whole file".to_owned(),
+        Some(bytes) if lost.is_whole() => format!("all of its {bytes} bytes"),
+        Some(bytes) => {
+            let ranges = lost.ranges.iter().map(|range| format!("{} to {}", range.start, range.end - 1));
+            format!("of {bytes} bytes, {}", ranges.collect::<Vec<_>>().join(", "))
         }
     }
-    bad
+}
+
+/// What was found of an object's blocks.
+struct Checked {
+    /// How many fail, and how the first does.
+    bad: u32,
+    first: Option<Error>,
+    /// How many are recorded as lost.
+    lost: u32,
+}
+
+fn check(open: &OpenObject, blocks: u32) -> Checked {
+    let mut found = Checked { bad: 0, first: None, lost: 0 };
+    for index in 0..blocks {
+        match open.check(index) {
+            Ok(block) => found.lost += u32::from(block.stored.is_lost()),
+            Err(error) => {
+                found.bad += 1;
+                found.first.get_or_insert(error);
+            }
+        }
+    }
+    found
 }

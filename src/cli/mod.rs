@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod act;
 mod doctor;
 mod du;
 mod evict;
@@ -11,9 +12,11 @@ mod ls;
 mod mount;
 mod mounts;
 mod output;
+mod scrub;
 mod stat;
 mod tree;
 mod umount;
+mod verify;
 mod walk;
 
 use std::process::ExitCode;
@@ -40,6 +43,10 @@ enum Command {
     Ls(ls::Args),
     Stat(stat::Args),
     Du(du::Args),
+    Tier(act::Tier),
+    Evict(act::Evict),
+    Verify(verify::Args),
+    Scrub(scrub::Args),
     Fsck(fsck::Args),
     Doctor(doctor::Args),
 }
@@ -72,6 +79,10 @@ pub fn main() -> ExitCode {
         Command::Ls(args) => args.run(),
         Command::Stat(args) => args.run(),
         Command::Du(args) => args.run(),
+        Command::Tier(args) => args.run(),
+        Command::Evict(args) => args.run(),
+        Command::Verify(args) => args.run(),
+        Command::Scrub(args) => args.run(),
         Command::Fsck(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };

@@ -51,6 +51,25 @@ pub(super) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
     Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store: found.source }))
 }
 
+/// The mount that a path is the root of, or where the store that it is is mounted to be
+/// written.
+pub(super) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
+    if let Some(mounted) = mount_of(path)? {
+        if std::path::absolute(path).is_ok_and(|path| path == mounted.mountpoint) {
+            return Ok(Some(mounted));
+        }
+        let (path, root) = (path.display(), mounted.mountpoint.display());
+        return Err(Error::invalid(format!(
+            "{path} is neither a store nor the root of a mount; that is {root}"
+        )));
+    }
+    let Ok(store) = fs::canonicalize(path) else { return Ok(None) };
+    let text = fs::read_to_string("/proc/self/mountinfo")
+        .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
+    let found = mounted(&text).find(|mounted| mounted.is_ours() && mounted.source == store);
+    Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store }))
+}
+
 /// Refuses a path that lies on a tierfs: a daemon that reads itself would wait for
 /// itself.
 pub(super) fn refuse_own_mount(what: &str, path: &Path) -> Result<()> {

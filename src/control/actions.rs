@@ -1,8 +1,9 @@
-//! Control files that act on the whole mount.
+//! The settings of the whole mount, and what acts on all of it.
 
 use crate::control::files::Context;
 use crate::model::{Error, Result};
 use crate::namespace::Forget;
+use crate::store::Access;
 
 /// Makes everything durable that was written.
 pub(super) fn sync(context: &Context, _: &str) -> Result<Forget> {
@@ -20,4 +21,17 @@ pub(super) fn jobs(context: &Context, text: &str) -> Result<Forget> {
         true => Ok(Forget::default()),
         false => Err(Error::invalid(format!("there is no job {number} that could be cancelled"))),
     }
+}
+
+/// The settings in effect: those of the store, and how it is mounted.
+pub(super) fn config(context: &Context) -> Result<String> {
+    let mounted = context.mounted;
+    let store = mounted.store();
+    let mut mount = mounted.options.clone();
+    mount.insert("store".to_owned(), store.place().into());
+    mount.insert("mountpoint".to_owned(), mounted.mountpoint.clone().into());
+    mount.insert("read_only".to_owned(), (store.access() == Access::Read).into());
+    let mut table = toml::Table::new();
+    table.insert("mount".to_owned(), mount.into());
+    Ok(format!("{}\n# How it is mounted.\n{table}", store.settings().to_text()))
 }

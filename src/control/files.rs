@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use crate::control::mounted::Mounted;
-use crate::control::{actions, blocks, status};
+use crate::control::{actions, blocks, compact, metrics, policy, scrub, status, tiers};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{Control, ControlView, Controls, FileView, Forget, Scope, Shape};
 use crate::store::Collection;
+use crate::store::events::{EventKind, Events};
 
 /// Bytes of a text that is written at once. The kernel cuts what is much longer, and a part
 /// of a text must not act.
@@ -60,6 +61,11 @@ const fn shown(name: &'static str, help: &'static str, show: Show) -> File {
     File { name, help, shape: Shape::File, is_private: false, show: Some(show), act: None }
 }
 
+/// A file that acts, and shows something too.
+const fn acting(name: &'static str, help: &'static str, show: Show, act: Act) -> File {
+    File { act: Some(act), ..shown(name, help, show) }
+}
+
 const fn tree(name: &'static str, help: &'static str, show: Show) -> File {
     File { shape: Shape::Tree, ..shown(name, help, show) }
 }
@@ -71,7 +77,7 @@ pub const MOUNT_FILES: &[File] = &[
     File {
         show: None,
         act: Some(actions::sync),
-        ..shown("sync", "write anything: all that was written is durable then", status::of_mount)
+        ..shown("sync", "write anything: all that was written is durable then", actions::config)
     },
     File {
         act: Some(actions::jobs),
@@ -79,6 +85,26 @@ pub const MOUNT_FILES: &[File] = &[
             Ok(context.mounted.jobs.text())
         })
     },
+    shown("config", "settings in effect, as TOML", actions::config),
+    shown("metrics", "counters, as Prometheus text", metrics::text),
+    File {
+        shape: Shape::Growing,
+        is_private: true,
+        show: None,
+        ..shown("events", "what happened, a line of JSON each", actions::config)
+    },
+    acting(
+        "compact",
+        "start: the logs are written anew; the last result",
+        compact::of_mount,
+        compact::start_all,
+    ),
+    acting(
+        "scrub",
+        "start, stop: every stored checksum is checked; what the last scrubs have found",
+        scrub::of_mount,
+        scrub::act_on_all,
+    ),
 ];
 
 /// The files of a tenant's `.ctl`; at most 15.
@@ -90,8 +116,18 @@ pub const TENANT_FILES: &[File] = &[
 /// The files of a collection's `.ctl`.
 pub const COLLECTION_FILES: &[File] = &[
     shown("status", "what the collection holds, for people", status::of_collection),
+    shown("tiers", "tensors, blocks and bytes by tier", tiers::table),
+    acting("policy", "the setting policy: manual, auto or cache", policy::shown, policy::set),
     tree("blocks", "a line a block: where it lies and how", blocks::table),
     tree("verify", "checks every stored checksum: ends with ok, or corrupt N of M", blocks::verify),
+    File { is_private: true, ..tree("extents", "where the bytes lie on the disk, as JSON", blocks::extents) },
+    acting("compact", "start: the log is written anew; the last result", compact::shown, compact::start),
+    acting(
+        "scrub",
+        "start, stop: every stored checksum is checked; what the last scrub has found",
+        scrub::shown,
+        scrub::act,
+    ),
 ];
 
 fn table(scope: &Scope) -> &'static [File] {
@@ -127,7 +163,7 @@ impl File {
 
     /// Whether reading it shows something.
     pub fn shows(&self) -> bool {
-        self.show.is_some()
+        self.show.is_some() || self.shape == Shape::Growing
     }
 }
 
@@ -136,7 +172,7 @@ pub fn file_of(view: &ControlView) -> Result<&'static File> {
     let directory = || Error::new(ErrorKind::IsDirectory, "a directory of control files");
     let place = (view.place as usize).checked_sub(1).ok_or_else(directory)?;
     let file = table(&view.scope).get(place).ok_or_else(no_file)?;
-    let is_file = file.shape == Shape::File || view.node.as_ref().is_some_and(|node| node.file().is_some());
+    let is_file = file.shape != Shape::Tree || view.node.as_ref().is_some_and(|node| node.file().is_some());
     if is_file { Ok(file) } else { Err(directory()) }
 }
 
@@ -151,8 +187,23 @@ pub fn show(mounted: &Mounted, view: &ControlView) -> Result<String> {
 
 /// Does what a text that is written to a control file asks for; what the kernel must forget
 /// then. `Denied` for a file that only shows, `Invalid` for a text that it does not take.
-pub fn act(mounted: &Mounted, view: &ControlView, text: &[u8]) -> Result<Forget> {
+pub fn act(mounted: &Mounted, view: &ControlView, user: u32, text: &[u8]) -> Result<Forget> {
     let file = file_of(view)?;
+    let done = done(mounted, view, file, text);
+    let cause = format!(".ctl/{}, user {user}", file.name);
+    tell(mounted.store().events(), &view.path(), &cause, &String::from_utf8_lossy(text), &done);
+    done
+}
+
+/// Tells that something was asked for, and whether it was done.
+pub(super) fn tell<T>(events: &Events, path: &str, cause: &str, asked: &str, done: &Result<T>) {
+    match done {
+        Ok(_) => events.tell(EventKind::Control, path, cause, asked.trim()),
+        Err(error) => events.tell(EventKind::Refusal, path, cause, &error.to_string()),
+    }
+}
+
+fn done(mounted: &Mounted, view: &ControlView, file: &File, text: &[u8]) -> Result<Forget> {
     let act = file.act.ok_or_else(|| read_only(file))?;
     if text.len() > TEXT_BYTES_MAX {
         let most = TEXT_BYTES_MAX;

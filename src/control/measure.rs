@@ -159,8 +159,9 @@ pub fn tally<'a>(
         }
         for index in 0..cut.blocks() {
             let Some(block) = blocks.get(index, cut) else { continue };
-            let one =
-                Tally { blocks: 1, logical: cut.len(index) as u64, stored: u64::from(block.stored.len) };
+            let (_, link_bytes) = object.chain_size(index, block.epoch);
+            let stored = u64::from(block.stored.len) + link_bytes;
+            let one = Tally { blocks: 1, logical: cut.len(index) as u64, stored };
             tiers.entry(block.stored.tier).or_default().add(one);
         }
     }

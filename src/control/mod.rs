@@ -4,20 +4,28 @@
 mod actions;
 mod attributes;
 mod blocks;
+mod compact;
+mod counters;
 mod digests;
 mod files;
+mod held;
 mod jobs;
 mod measure;
+mod metrics;
 mod mounted;
+mod policy;
+mod scrub;
 mod sets;
 mod status;
+mod tiers;
 
 pub use attributes::{ATTRIBUTES, Attribute, Cost, PREFIX, attribute, listed, values};
+pub use counters::{Counters, Operation, Taken, Times};
 pub use digests::digests;
 pub use files::{
     COLLECTION_FILES, Context, File, MOUNT_FILES, TENANT_FILES, act, controls, file_of, read_only, show,
 };
 pub use jobs::{Job, Jobs};
 pub use measure::{Tally, tally};
-pub use mounted::{Counters, Mounted};
+pub use mounted::Mounted;
 pub use sets::{Acts, set};

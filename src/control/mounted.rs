@@ -1,34 +1,21 @@
-//! What is mounted, and what was done since.
+//! What is mounted, for those who show it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
+use crate::control::counters::Counters;
 use crate::control::jobs::Jobs;
 use crate::namespace::Namespace;
 use crate::store::Store;
 
-/// Operations since the mount began.
-#[derive(Default)]
-pub struct Counters {
-    /// Files opened.
-    pub opens: AtomicU64,
-    /// Reads answered.
-    pub reads: AtomicU64,
-    /// Bytes of these reads.
-    pub read_bytes: AtomicU64,
-    /// Requests that ended with an error of the store.
-    pub errors: AtomicU64,
-    /// Reads of blocks whose stored bytes were wrong.
-    pub corrupt: AtomicU64,
-}
-
-/// What is mounted, for those who show it.
+/// What is mounted.
 pub struct Mounted {
     /// Its tree.
     pub namespace: Arc<Namespace>,
     /// Where.
     pub mountpoint: String,
+    /// How.
+    pub options: toml::Table,
     /// Since when.
     pub since: Instant,
     /// What was done.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::control::attributes::attribute;
+use crate::control::attributes::{Attribute, attribute};
+use crate::control::files::tell;
 use crate::control::jobs::{Job, Jobs};
 use crate::edit;
 use crate::engine::{self, Counted, Evict, Moved, REFUSED, Reconstruct, Setting};
@@ -10,6 +11,7 @@ use crate::format::catalog::What;
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
 use crate::namespace::{FileView, Forget, Namespace};
+use crate::store::events::EventKind;
 
 /// How long setting an attribute takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,15 +57,29 @@ pub(super) const TIER: Set = Set { acts: Acts::Slowly, set: set_tier };
 pub(super) const EVICT: Set = Set { acts: Acts::Slowly, set: evict };
 
 /// Sets an attribute of a file or a directory. `Denied` for one that can only be read.
-/// A refusal leaves its reason in `why` of a file. What the kernel must forget.
+/// A refusal leaves its reason in `why` of a file. `user` is who asks. What the kernel must
+/// forget.
 pub fn set(
     namespace: &Arc<Namespace>,
     jobs: &Jobs,
     view: &FileView,
-    name: &[u8],
-    value: &[u8],
+    user: u32,
+    (name, value): (&[u8], &[u8]),
 ) -> Result<Forget> {
     let attribute = attribute(name)?;
+    let done = done(namespace, jobs, view, attribute, value);
+    let (cause, asked) = (format!("{}, user {user}", attribute.name), String::from_utf8_lossy(value));
+    tell(view.collection.event_log(), &view.path(), &cause, &asked, &done);
+    done
+}
+
+fn done(
+    namespace: &Arc<Namespace>,
+    jobs: &Jobs,
+    view: &FileView,
+    attribute: &Attribute,
+    value: &[u8],
+) -> Result<Forget> {
     let Some(set) = &attribute.set else {
         return Err(Error::new(ErrorKind::Denied, format!("{} can only be read", attribute.name)));
     };
@@ -120,18 +136,25 @@ fn do_or_queue(
     };
     if place.1.node.entry.what != What::Directory {
         let moved = act(&Counted::default(), &place)?;
+        tell_moved(&place.1, &what, &format!("{} blocks", moved.blocks));
         forget.nodes.extend(changed(&place, moved).nodes);
         return Ok(forget);
     }
+    let asked = what.clone();
     let job = Job::new(what, place.1.path(), bytes);
     jobs.push(job, move |progress| {
         let moved = act(progress, &place)?;
         let left = moved.left.first().map(|(_, why)| format!("{} left: {why}", moved.left.len()));
         let blocks = moved.blocks;
         let note = left.map_or(format!("{blocks} blocks"), |left| format!("{blocks} blocks; {left}"));
+        tell_moved(&place.1, &asked, &note);
         Ok((changed(&place, moved), note))
     });
     Ok(forget)
+}
+
+fn tell_moved(view: &FileView, asked: &str, note: &str) {
+    view.collection.event_log().tell(EventKind::Migration, &view.path(), asked, note);
 }
 
 fn wrong(name: &str, text: &str) -> Error {

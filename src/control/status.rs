@@ -1,75 +1,14 @@
 //! What a store, a tenant and a collection hold, for people and as counters.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::control::counters::Operation;
 use crate::control::files::Context;
-use crate::control::measure::{Tally, tally};
-use crate::model::{Error, ErrorKind, Result, Tier};
+use crate::control::held::Held;
+use crate::control::measure::Tally;
+use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::Scope;
-use crate::store::{Access, Collection, Store};
-
-/// What a store holds.
-#[derive(Default)]
-struct Held {
-    tenants: u64,
-    collections: u64,
-    files: u64,
-    log_bytes: u64,
-    tiers: BTreeMap<Tier, Tally>,
-    problems: Vec<String>,
-}
-
-impl Held {
-    fn of(store: &Store) -> Result<Held> {
-        let mut held = Held::default();
-        for tenant in store.tenants()? {
-            held.add_tenant(store, &tenant)?;
-        }
-        Ok(held)
-    }
-
-    fn add_tenant(&mut self, store: &Store, tenant: &str) -> Result<()> {
-        self.tenants += 1;
-        for name in store.collections(tenant)? {
-            match store.collection(tenant, &name) {
-                Ok(collection) => self.add(&collection),
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => self.problems.push(error.to_string()),
-            }
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, collection: &Collection) {
-        let state = collection.state();
-        self.collections += 1;
-        self.files += state.nodes().filter(|node| node.file().is_some()).count() as u64;
-        self.log_bytes += collection.log_bytes();
-        for (tier, found) in tally(state.objects()) {
-            self.tiers.entry(tier).or_default().add(found);
-        }
-        if let Some(damage) = collection.damage() {
-            self.problems.push(format!("{} is damaged and read-only: {}", collection.path(), damage.reason));
-        }
-        self.problems
-            .extend(collection.events().iter().map(|event| format!("{}: {event}", collection.path())));
-    }
-
-    fn table(&self) -> String {
-        let mut text =
-            format!("{:<8}{:>12}{:>20}{:>20}\n", "tier", "blocks", "logical bytes", "stored bytes");
-        for (tier, tally) in &self.tiers {
-            let Tally { blocks, logical, stored } = tally;
-            text.push_str(&format!("{:<8}{blocks:>12}{logical:>20}{stored:>20}\n", tier.name()));
-        }
-        text
-    }
-
-    fn problems(&self) -> String {
-        self.problems.iter().map(|problem| format!("! {problem}\n")).collect()
-    }
-}
+use crate::store::Access;
 
 /// What the store holds.
 pub(super) fn of_mount(context: &Context) -> Result<String> {
@@ -149,6 +88,10 @@ pub(super) fn stats(context: &Context) -> Result<String> {
             (tier.name().to_owned(), value)
         })
         .collect();
+    let operations: serde_json::Map<String, serde_json::Value> = counters
+        .operations()
+        .map(|(operation, times)| (operation.name().to_owned(), times.count().into()))
+        .collect();
     let value = serde_json::json!({
         "store": mounted.store().id().to_string(),
         "uptime_seconds": mounted.since.elapsed().as_secs(),
@@ -157,9 +100,11 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "files": held.files,
         "log_bytes": held.log_bytes,
         "tiers": tiers,
-        "opens": count(&counters.opens),
-        "reads": count(&counters.reads),
+        "operations": operations,
+        "opens": counters.count(&[Operation::Open, Operation::Create]),
+        "reads": counters.count(&[Operation::Read]),
         "read_bytes": count(&counters.read_bytes),
+        "written_bytes": count(&counters.written_bytes),
         "errors": count(&counters.errors),
         "corrupt": count(&counters.corrupt),
         "problems": held.problems,

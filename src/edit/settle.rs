@@ -6,17 +6,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::edit::live::{Layout, Live};
-use crate::edit::{Changes, Name};
+use crate::edit::{Changes, LOOK_AGAIN, LiveTable, Name};
+use crate::engine;
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
 use crate::ingest::{Bytes, arrive, may_be_recognized, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
+use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds};
+use crate::store::describe::add_blocks;
 use crate::store::disk::File;
 use crate::store::log::Batch;
-use crate::store::read::OpenObject;
+use crate::store::read::{OpenObject, Verify};
+use crate::store::rounded::Writes;
 use crate::store::state::{Node, State};
-use crate::store::write::{Written, add_blocks};
+use crate::store::write::Written;
 use crate::stream::Stream;
 
 impl Live {
@@ -58,7 +62,9 @@ impl Live {
         let mtime = layout.mtime.unwrap_or_else(now_nanoseconds);
         let before = self.related(&node);
         let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
-        let is_new = layout.drafts > 0 && layout.drafts == layout.objects.len();
+        // A tensor that is a file of its own stays one when all of its bytes are new.
+        let is_new =
+            layout.drafts > 0 && layout.drafts == layout.objects.len() && file.content != Content::Tensor;
         let recognized = match is_new || self.must_be_looked_at(layout, file, &name) {
             true => Some(recognize(&source, &name)),
             false => None,
@@ -71,7 +77,8 @@ impl Live {
         let is_plain = why.is_some();
         let objects = layout.objects.clone();
         let changed = objects.iter().filter(|open| open.object().is_dirty());
-        let written = changed.map(OpenObject::written).collect::<Result<Vec<_>>>()?;
+        let written = changed.map(|open| open.written(self.writes(open))).collect::<Result<Vec<_>>>()?;
+        let is_rounded = written.iter().any(Written::is_rounded);
         let Some(names) = self.record(&objects, &written, mtime, why)? else { return Ok(Changes::default()) };
         written.into_iter().for_each(Written::recorded);
         let mut changes = if layout.is_other || is_plain {
@@ -81,11 +88,44 @@ impl Live {
             Changes { nodes: before, names: Vec::new() }
         };
         changes.names.extend(names);
+        if is_rounded {
+            // The kernel has what was written.
+            changes.nodes.push(self.node);
+        }
         Ok(changes)
     }
 
-    /// Looks at what the file is under the name that it has now.
+    /// How writes into an object are kept: as the tensor that it belongs to says.
+    fn writes(&self, open: &OpenObject) -> Writes {
+        let state = self.collection.state();
+        let node = state.part_of(open.object().entry.id).unwrap_or(self.node);
+        let is_rounded =
+            engine::WRITES.of(&state, node) == "delta" && engine::LOSSY.of(&state, node) == "allow";
+        if is_rounded { Writes::Rounded(engine::encoder(&state, node)) } else { Writes::Exact }
+    }
+
+    /// Looks at what the file is under the name that it has now, and takes away the mark
+    /// that a rename has left for this.
     pub fn look_again(&self) -> Result<Changes> {
+        let changes = self.looked_at()?;
+        let marked = |state: &State| state.setting(self.node, LOOK_AGAIN).is_some();
+        if marked(&self.collection.state()) {
+            let taken = self.collection.record(Touched::default(), |batch, state| {
+                if marked(state) {
+                    let key = LOOK_AGAIN.to_owned();
+                    batch.entry(Entry::Setting { node: self.node, key, value: None });
+                }
+                Ok(())
+            });
+            // Looking once more changes nothing.
+            if let Err(error) = taken {
+                log::warn!("{}: {error}", self.collection.path());
+            }
+        }
+        Ok(changes)
+    }
+
+    fn looked_at(&self) -> Result<Changes> {
         let mut changes = self.settle()?;
         let mut layout = self.layout.write();
         let Some((node, name)) = self.named() else { return Ok(changes) };
@@ -282,6 +322,23 @@ impl Live {
         };
         related.extend(names);
         Ok(Changes { nodes: related, names: Vec::new() })
+    }
+}
+
+/// Looks at the files that were renamed and not looked at before their process ended.
+pub fn finish_renames(collection: &Arc<Collection>, table: &LiveTable, verify: Verify) {
+    if collection.check_writable().is_err() {
+        return;
+    }
+    let marked: Vec<EntryId> = {
+        let state = collection.state();
+        let nodes = state.nodes().map(|node| node.entry.id);
+        nodes.filter(|node| state.setting(*node, LOOK_AGAIN).is_some()).collect()
+    };
+    for node in marked {
+        if let Err(error) = table.open(collection, node, verify).and_then(|live| live.look_again()) {
+            log::warn!("{}: looking at a renamed file: {error}", collection.path());
+        }
     }
 }
 

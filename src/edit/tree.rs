@@ -1,9 +1,10 @@
 //! Names and attributes: each change is one batch.
 
-use crate::edit::Changes;
 use crate::edit::settle::remove_parts;
+use crate::edit::{Changes, LOOK_AGAIN};
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, TensorEntry, What};
 use crate::format::record::Record;
+use crate::ingest::may_be_recognized;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, TensorId};
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds, now_seconds};
@@ -237,11 +238,27 @@ pub fn rename(
         batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.to_vec() });
         put_name(batch, to.0, to.1, EntryId(state.last_entry() + 1), id);
         batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() })));
+        let may_be = |file: &FileEntry| file.content.is_container() || may_be_recognized(to.1);
+        if is_another_place(from, to) && node.file().is_some_and(may_be) {
+            // Its tensors' names come with another batch: who is killed before it must find it.
+            let value = Some(String::new());
+            batch.entry(Entry::Setting { node: id, key: LOOK_AGAIN.to_owned(), value });
+        }
         for parent in [from.0, to.0] {
             touch_directory(batch, state, parent);
         }
         Ok((id, changes))
     })
+}
+
+/// Whether a file may be something else under the other name: it is looked at after the
+/// rename.
+pub fn is_another_place(from: (EntryId, &[u8]), to: (EntryId, &[u8])) -> bool {
+    from.0 != to.0 || suffix(from.1) != suffix(to.1) || suffix(to.1) == b"npy"
+}
+
+fn suffix(name: &[u8]) -> &[u8] {
+    name.rsplit(|byte| *byte == b'.').next().filter(|suffix| suffix.len() < name.len()).unwrap_or_default()
 }
 
 /// Sets attributes. A tensor of a container takes them for itself.

@@ -9,6 +9,7 @@ use crate::engine::rebuild::payload;
 use crate::engine::work::Engine;
 use crate::model::{ObjectId, Result};
 use crate::store::blocks::Block;
+use crate::store::events::EventKind;
 use crate::store::read::OpenObject;
 
 /// So many blocks wait at most: others are found again by a scrub, or by the next read.
@@ -84,11 +85,10 @@ impl Engine {
         let is_healed = open.restore(index, block, &payload)?;
         if is_healed {
             self.ways.damaged.healed.fetch_add(1, Ordering::Relaxed);
-            log::warn!(
-                "{}: block {index} of object {} was damaged and is stored anew",
-                open.collection().path(),
-                open.object().entry.id
-            );
+            let collection = open.collection();
+            let path = collection.path_of(open.object());
+            let text = format!("block {index} of object {} is stored anew", open.object().entry.id);
+            collection.event_log().tell(EventKind::Repair, &path, "heal", &text);
         }
         Ok(is_healed)
     }

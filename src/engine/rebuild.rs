@@ -83,13 +83,8 @@ pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Tier {
 
 /// Whether a block can be had exactly, whatever becomes of its payload.
 pub(super) fn has_exact_source(open: &OpenObject, index: u32, block: &Block) -> bool {
-    let is_sound = |way: &Way| match (way.is_sound)(open, index, block) {
-        Ok(is_sound) => is_sound,
-        Err(error) => {
-            log::warn!("{error}");
-            false
-        }
-    };
+    // One that fails has told that itself.
+    let is_sound = |way: &Way| matches!((way.is_sound)(open, index, block), Ok(true));
     WAYS.iter().filter(|way| way.gives == Gives::Exact).any(is_sound)
 }
 
@@ -126,7 +121,8 @@ pub(super) fn payload(open: &OpenObject, index: u32, block: &Block) -> Result<Op
                 }
             }
             Ok(false) => {}
-            Err(error) if error.kind() == ErrorKind::Corrupt => log::warn!("{error}"),
+            // It has told that itself.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {}
             Err(error) => return Err(error),
         }
     }

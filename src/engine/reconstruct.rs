@@ -5,9 +5,10 @@ use std::sync::Arc;
 use crate::engine::rebuild::{WAYS, Way};
 use crate::engine::select::targets;
 use crate::format::catalog::{Entry, NodeEntry};
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds};
+use crate::store::object::Object;
 use crate::store::read::{OpenObject, Verify};
 use crate::store::state::State;
 
@@ -104,7 +105,7 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
     for target in targets(collection, node)? {
         let path = format!("{}/{}", collection.path(), target.path);
         match to.way() {
-            None if target.objects.iter().any(|object| object.has_absent()) => {
+            None if target.objects.iter().any(|object| is_absent(object)) => {
                 let text =
                     format!("{path}: blocks are absent that are made again so; move it to a tier first");
                 return Err(Error::new(ErrorKind::Busy, text));
@@ -135,4 +136,14 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
         batch.entry(Entry::Node(Box::new(entry)));
         Ok(())
     })
+}
+
+/// Whether blocks of an object are absent that could be made again.
+fn is_absent(object: &Object) -> bool {
+    let cut = object.logged_cut();
+    let blocks = object.blocks.read();
+    object.has_absent()
+        && blocks
+            .described(cut)
+            .any(|(index, block)| block.stored.tier == Tier::Absent && object.origin_place(index).is_some())
 }

@@ -1,11 +1,13 @@
 //! What is under way.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::engine::rebuild::Ways;
+use crate::engine::scrub::Scrubbed;
 use crate::ingest::Progress;
 use crate::model::{EntryId, Tier};
 use crate::store::Store;
@@ -18,6 +20,8 @@ pub struct Engine {
     pub(super) at_work: Mutex<()>,
     moving: Mutex<Vec<Arc<Running>>>,
     pub(super) ways: Arc<Ways>,
+    /// What the last scrub has found, by the collection's path.
+    pub(super) scrubbed: Mutex<BTreeMap<String, Scrubbed>>,
 }
 
 /// A tensor on its way to another tier.
@@ -67,7 +71,7 @@ impl Engine {
     pub fn new(store: Arc<Store>) -> Engine {
         let ways = Arc::new(Ways::default());
         store.set_rebuilder(ways.clone());
-        Engine { store, at_work: Mutex::new(()), moving: Mutex::default(), ways }
+        Engine { store, at_work: Mutex::new(()), moving: Mutex::default(), ways, scrubbed: Mutex::default() }
     }
 
     /// From now on absent blocks that nothing can make again read as zeros.

@@ -12,12 +12,13 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use crate::control::Operation;
 use crate::edit::SetAttr;
 use crate::fs::controls::is_control;
 use crate::fs::errno;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds};
-use crate::fs::serve::{Adapter, Durable, READ, guarded};
+use crate::fs::serve::{Adapter, Durable, READ};
 use crate::namespace::{Ino, Kind, Located};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
@@ -29,21 +30,21 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        guarded("lookup", || {
+        self.measured(Operation::Lookup, || {
             self.entry("lookup", reply, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
         });
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
-        guarded("forget", || self.namespace.let_go(Ino(ino.0)));
+        self.measured(Operation::Forget, || self.namespace.let_go(Ino(ino.0)));
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        guarded("getattr", || self.stat("getattr", reply, ino));
+        self.measured(Operation::Getattr, || self.stat("getattr", reply, ino));
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        guarded("readlink", || match self.namespace.read_link(Ino(ino.0)) {
+        self.measured(Operation::Readlink, || match self.namespace.read_link(Ino(ino.0)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(self.failed("readlink", &error)),
         });
@@ -51,9 +52,9 @@ impl Filesystem for Adapter {
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if is_control(ino) {
-            return guarded("open", || self.open_control(ino, flags, reply));
+            return self.measured(Operation::Open, || self.open_control(ino, flags, reply));
         }
-        guarded("open", || match self.open_handle(ino, flags) {
+        self.measured(Operation::Open, || match self.open_handle(ino, flags) {
             Ok((handle, flags)) => reply.opened(FileHandle(self.handles.insert(handle)), flags),
             Err(error) => reply.error(self.failed("open", &error)),
         });
@@ -70,7 +71,7 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        guarded("read", || {
+        self.measured(Operation::Read, || {
             let Some(open) = self.handles.get(handle.0) else { return reply.error(errno::BAD_HANDLE) };
             READ.with_borrow_mut(|buffer| {
                 if buffer.len() < size as usize {
@@ -87,7 +88,7 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -97,13 +98,10 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        guarded("write", || {
-            let Some(live) = self.file(handle) else { return self.act(handle, data, reply) };
+        self.measured(Operation::Write, || {
+            let Some(live) = self.file(handle) else { return self.act(request.uid(), handle, data, reply) };
             let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-            match live
-                .write(offset, data)
-                .and_then(|()| if kills { self.drop_privilege(ino) } else { Ok(()) })
-            {
+            match self.write_from(&live, ino, offset, data, kills) {
                 Ok(()) => reply.written(data.len() as u32),
                 Err(error) => reply.error(self.failed("write", &error)),
             }
@@ -118,14 +116,14 @@ impl Filesystem for Adapter {
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        guarded("flush", || match self.file(handle) {
+        self.measured(Operation::Flush, || match self.file(handle) {
             Some(live) => self.settle(&live, Durable::No, "flush", reply),
             None => reply.ok(),
         });
     }
 
     fn fsync(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
-        guarded("fsync", || match self.file(handle) {
+        self.measured(Operation::Fsync, || match self.file(handle) {
             Some(live) => self.settle(&live, Durable::Yes, "fsync", reply),
             None => reply.ok(),
         });
@@ -139,7 +137,7 @@ impl Filesystem for Adapter {
         _data: bool,
         reply: ReplyEmpty,
     ) {
-        guarded("fsyncdir", || match self.sync_directory(ino) {
+        self.measured(Operation::Fsyncdir, || match self.sync_directory(ino) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(self.failed("fsync", &error)),
         });
@@ -155,7 +153,7 @@ impl Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        guarded("release", || {
+        self.measured(Operation::Release, || {
             let live = self.file(handle);
             self.handles.remove(handle.0);
             match live {
@@ -167,7 +165,7 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        guarded("opendir", || match self.located(ino) {
+        self.measured(Operation::Opendir, || match self.located(ino) {
             Ok((ino, located @ Located::Control(_)))
                 if self.namespace.attr(ino, &located).kind != Kind::Directory =>
             {
@@ -190,7 +188,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        guarded("readdir", || {
+        self.measured(Operation::Readdir, || {
             let listed = self.namespace.list(Ino(ino.0), offset, &mut |listed| {
                 let (ino, kind) = (INodeNo(listed.attr.ino.0), file_type(listed.attr.kind));
                 !reply.add(ino, listed.offset, kind, OsStr::from_bytes(&listed.name))
@@ -210,7 +208,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        guarded("readdirplus", || {
+        self.measured(Operation::Readdirplus, || {
             let listed = self.namespace.list(Ino(ino.0), offset, &mut |listed| {
                 let times = self.times.of_name(&listed.attr);
                 let (attr, name) = (file_attr(&listed.attr), OsStr::from_bytes(&listed.name));
@@ -224,7 +222,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        guarded("statfs", || match self.namespace.store().space() {
+        self.measured(Operation::Statfs, || match self.namespace.store().space() {
             Ok(space) => {
                 let blocks = |bytes: u64| bytes / u64::from(STAT_BLOCK_BYTES);
                 reply.statfs(
@@ -243,11 +241,11 @@ impl Filesystem for Adapter {
     }
 
     fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        guarded("getxattr", || self.attribute(ino, name.as_bytes(), size, reply));
+        self.measured(Operation::Getxattr, || self.attribute(ino, name.as_bytes(), size, reply));
     }
 
     fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        guarded("listxattr", || self.attribute_names(ino, size, reply));
+        self.measured(Operation::Listxattr, || self.attribute_names(ino, size, reply));
     }
 
     fn setattr(
@@ -268,7 +266,7 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        guarded("setattr", || {
+        self.measured(Operation::Setattr, || {
             let set = SetAttr { mode, uid, gid, mtime: mtime.map(nanoseconds) };
             self.set_attr(ino, set, size, reply);
         });
@@ -284,7 +282,7 @@ impl Filesystem for Adapter {
         _device: u32,
         reply: ReplyEntry,
     ) {
-        guarded("mknod", || {
+        self.measured(Operation::Mknod, || {
             if mode & libc::S_IFMT != libc::S_IFREG {
                 return reply.error(errno::NO_DEVICES);
             }
@@ -303,7 +301,7 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        guarded("mkdir", || {
+        self.measured(Operation::Mkdir, || {
             let owner = (request.uid(), request.gid());
             let made = self.namespace.make_directory(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
             self.entry("mkdir", reply, made);
@@ -311,20 +309,22 @@ impl Filesystem for Adapter {
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        guarded("unlink", || {
+        self.measured(Operation::Unlink, || {
             self.forgotten("unlink", reply, self.namespace.unlink(Ino(parent.0), name.as_bytes()));
         });
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        guarded("rmdir", || match self.namespace.remove_directory(Ino(parent.0), name.as_bytes()) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(self.failed("rmdir", &error)),
+        self.measured(Operation::Rmdir, || {
+            match self.namespace.remove_directory(Ino(parent.0), name.as_bytes()) {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(self.failed("rmdir", &error)),
+            }
         });
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        guarded("symlink", || {
+        self.measured(Operation::Symlink, || {
             let (owner, target) = ((request.uid(), request.gid()), target.as_os_str().as_bytes());
             self.entry(
                 "symlink",
@@ -344,7 +344,7 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        guarded("rename", || {
+        self.measured(Operation::Rename, || {
             if flags.intersects(RenameFlags::RENAME_EXCHANGE | RenameFlags::RENAME_WHITEOUT) {
                 return reply.error(errno::NO_SUCH_FLAG);
             }
@@ -355,7 +355,7 @@ impl Filesystem for Adapter {
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        guarded("link", || {
+        self.measured(Operation::Link, || {
             self.entry("link", reply, self.namespace.link(Ino(ino.0), Ino(parent.0), name.as_bytes()));
         });
     }
@@ -370,7 +370,7 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        guarded("create", || {
+        self.measured(Operation::Create, || {
             let owner = (request.uid(), request.gid());
             let made = self.namespace.create(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
             self.created(made, OpenFlags(flags), reply);
@@ -379,7 +379,7 @@ impl Filesystem for Adapter {
 
     fn setxattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -387,10 +387,12 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        guarded("setxattr", || self.set_attribute(ino, name.as_bytes(), value, reply));
+        self.measured(Operation::Setxattr, || {
+            self.set_attribute(request.uid(), ino, name.as_bytes(), value, reply)
+        });
     }
 
     fn removexattr(&self, _request: &Request, _ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        guarded("removexattr", || self.remove_attribute(name.as_bytes(), reply));
+        self.measured(Operation::Removexattr, || self.remove_attribute(name.as_bytes(), reply));
     }
 }

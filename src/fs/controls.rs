@@ -2,6 +2,7 @@
 //! what it shows or does may take long, and others must be answered meanwhile.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fuser::{FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyOpen, ReplyWrite};
 
@@ -10,7 +11,7 @@ use crate::fs::errno;
 use crate::fs::handles::Handle;
 use crate::fs::serve::{Adapter, failed, guarded};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{ControlView, Ino, Located, Place};
+use crate::namespace::{ControlView, Ino, Located, Place, Shape};
 use crate::store::Access;
 
 /// Whether an inode number is that of a control.
@@ -25,17 +26,22 @@ impl Adapter {
             Ok(view) => view,
             Err(error) => return reply.error(self.failed("open", &error)),
         };
+        // Its size is not known before it is opened, so the kernel's cache is no use.
+        let open_flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
         let (mounted, handles) = (self.mounted.clone(), self.handles.clone());
+        if self.namespace.row(&view).is_some_and(|row| row.shape == Shape::Growing) {
+            let (start, _) = mounted.store().events().range();
+            let handle = handles.insert(Handle::Growing(AtomicU64::new(start)));
+            return reply.opened(FileHandle(handle), open_flags);
+        }
         let shows = flags.acc_mode() != OpenAccMode::O_WRONLY;
         std::thread::spawn(move || {
-            guarded("open", || {
+            guarded(&mounted, "open", || {
                 let text = if shows { control::show(&mounted, &view) } else { Ok(String::new()) };
                 match text {
                     Ok(text) => {
                         let handle = handles.insert(Handle::Control(view, text.into_bytes()));
-                        // Its size is not known before it is opened, so the kernel's cache is no use.
-                        let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
-                        reply.opened(FileHandle(handle), flags);
+                        reply.opened(FileHandle(handle), open_flags);
                     }
                     Err(error) => reply.error(failed(&mounted, "open", &error)),
                 }
@@ -62,16 +68,25 @@ impl Adapter {
         Ok(view)
     }
 
+    /// Reads a text that grows. Who reads its beginning, reads all that is kept.
+    pub fn read_growing(&self, begun: &AtomicU64, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let events = self.mounted.store().events();
+        if offset == 0 {
+            begun.store(events.range().0, Ordering::Relaxed);
+        }
+        events.read(begun.load(Ordering::Relaxed).saturating_add(offset), out)
+    }
+
     /// Does what is written to a control file: one write, one batch, wherever in the file.
-    pub fn act(&self, handle: FileHandle, text: &[u8], reply: ReplyWrite) {
+    pub fn act(&self, user: u32, handle: FileHandle, text: &[u8], reply: ReplyWrite) {
         let Some(handle) = self.handles.get(handle.0) else { return reply.error(errno::BAD_HANDLE) };
         let (mounted, forgetter, text) = (self.mounted.clone(), self.forgetter.clone(), text.to_vec());
         std::thread::spawn(move || {
-            guarded("write", || {
+            guarded(&mounted, "write", || {
                 let Handle::Control(view, _) = Arc::as_ref(&handle) else {
                     return reply.error(errno::BAD_HANDLE);
                 };
-                match control::act(&mounted, view, &text) {
+                match control::act(&mounted, view, user, &text) {
                     Ok(forget) => forgetter.forget(forget, move || reply.written(text.len() as u32)),
                     Err(error) => reply.error(failed(&mounted, "write", &error)),
                 }

@@ -1,6 +1,7 @@
 //! Open files.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::RwLock;
 
@@ -13,6 +14,8 @@ pub(super) enum Handle {
     File(Arc<Live>),
     /// A control file, and its text as it was at its opening.
     Control(ControlView, Vec<u8>),
+    /// A text that grows, and where in it the file begins.
+    Growing(AtomicU64),
 }
 
 /// The open files by their numbers.

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Counters, Job, Jobs, Mounted};
 use crate::fs::forget::Forgetter;
-use crate::fs::serve::Adapter;
+use crate::fs::serve::{Adapter, guarded};
 use crate::model::{Error, Result};
 use crate::namespace::{Forget, Namespace, Shown};
 use crate::store::Store;
@@ -38,6 +39,24 @@ pub struct Options {
     pub kernel: Vec<String>,
 }
 
+impl Options {
+    /// As the control file `config` shows them.
+    fn table(&self, threads: usize) -> toml::Table {
+        let mut table = toml::Table::new();
+        table.insert("list".to_owned(), self.shown.name().into());
+        let verify = match self.verify {
+            Verify::First => "first",
+            Verify::Always => "always",
+        };
+        table.insert("verify".to_owned(), verify.into());
+        table.insert("allow_other".to_owned(), self.allow_other.into());
+        table.insert("zero_fill".to_owned(), self.zero_fill.into());
+        table.insert("threads".to_owned(), i64::try_from(threads).unwrap_or(i64::MAX).into());
+        table.insert("kernel".to_owned(), self.kernel.clone().into());
+        table
+    }
+}
+
 /// A mounted store.
 pub struct Mount {
     session: BackgroundSession,
@@ -53,6 +72,8 @@ pub struct Mount {
 pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let source = store.place();
+    let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
+    let threads = options.threads.unwrap_or(cores).max(2);
     let namespace = Namespace::new(store, options.shown, options.verify, owner, control::controls());
     let namespace = Arc::new(namespace);
     if options.zero_fill {
@@ -61,14 +82,14 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let mounted = Mounted {
         namespace: namespace.clone(),
         mountpoint: mountpoint.display().to_string(),
+        options: options.table(threads),
         since: Instant::now(),
         counters: Counters::default(),
         jobs: Jobs::default(),
     };
     let mounted = Arc::new(mounted);
-    let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let mut config = Config::default();
-    config.n_threads = Some(options.threads.unwrap_or(cores).max(2));
+    config.n_threads = Some(threads);
     config.clone_fd = true;
     config.mount_options = vec![
         MountOption::FSName(source),
@@ -92,6 +113,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let session = session.spawn().map_err(failed)?;
     forgetting.start(session.notifier()).map_err(failed)?;
     raise_read_ahead(mountpoint);
+    raise_descriptor_limit();
     let jobs = start_jobs(mounted.clone(), forgetter.clone())?;
     Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace, forgetter, mounted, jobs })
 }
@@ -112,7 +134,7 @@ impl Mount {
                 break self.unmount(patience)?;
             }
             if synced.elapsed() >= SYNC_EVERY {
-                self.sync();
+                guarded(&self.mounted, "syncing", || self.sync());
                 synced = Instant::now();
             }
             self.heal(&heals);
@@ -193,6 +215,15 @@ fn raise_read_ahead(mountpoint: &Path) {
         log::info!(
             "the kernel's read-ahead could not be raised to {READ_AHEAD_KIB} KiB; reads will be smaller"
         );
+    }
+}
+
+/// Each data file that somebody has open is a descriptor; most systems begin with 1024 and allow more.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    if let Err(error) = raised {
+        log::info!("the limit of {:?} open files could not be raised: {error}", limit.current);
     }
 }
 

@@ -7,13 +7,14 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyAttr, ReplyCreate, ReplyEmpty,
     ReplyEntry, ReplyXattr,
 };
 
-use crate::control::{self, Acts, Cost, Mounted};
+use crate::control::{self, Acts, Cost, Mounted, Operation};
 use crate::edit::{Live, SetAttr};
 use crate::fs::errno::{self, errno};
 use crate::fs::forget::Forgetter;
@@ -22,6 +23,7 @@ use crate::fs::reply::{GENERATION, Times, file_attr};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
 use crate::store::Access;
+use crate::store::events::EventKind;
 
 thread_local! {
     /// What a read is assembled in.
@@ -50,6 +52,13 @@ impl Adapter {
     pub fn new(namespace: Arc<Namespace>, mounted: Arc<Mounted>, forgetter: Forgetter) -> Adapter {
         let times = Times::of(namespace.store().access());
         Adapter { namespace, mounted, handles: Arc::default(), forgetter, times }
+    }
+
+    /// Runs one request, and counts it.
+    pub fn measured(&self, operation: Operation, request: impl FnOnce()) {
+        let began = Instant::now();
+        guarded(&self.mounted, operation.name(), request);
+        self.mounted.counters.done(operation, began.elapsed());
     }
 
     /// Counts and logs an error; what the program is told.
@@ -88,7 +97,7 @@ impl Adapter {
             Ok(found) => found,
             Err(error) => return reply.error(self.failed("getxattr", &error)),
         };
-        let namespace = self.namespace.clone();
+        let (mounted, namespace) = (self.mounted.clone(), self.namespace.clone());
         let answer = move || match attribute.get(&namespace, &view) {
             Ok(value) => send_attribute(reply, size, value.as_bytes()),
             Err(error) => {
@@ -100,26 +109,28 @@ impl Adapter {
             Cost::Small => answer(),
             // Others must be answered meanwhile.
             Cost::WholeFile => {
-                std::thread::spawn(move || guarded("getxattr", answer));
+                std::thread::spawn(move || guarded(&mounted, "getxattr", answer));
             }
         }
     }
 
     /// Sets an extended attribute.
-    pub fn set_attribute(&self, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
+    pub fn set_attribute(&self, user: u32, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
         let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
         let (attribute, view) = match found {
             Ok(found) => found,
             Err(error) => return reply.error(self.failed("setxattr", &error)),
         };
         let (namespace, mounted) = (self.namespace.clone(), self.mounted.clone());
+        let asker = self.mounted.clone();
         let (forgetter, name, value) = (self.forgetter.clone(), name.to_vec(), value.to_vec());
         let act = move || {
             // What was written counts.
             let written = namespace.live(Ino(ino.0)).map(|live| namespace.settle(&live)).transpose();
             let set = written.and_then(|written| {
                 let mut forget = written.unwrap_or_default();
-                forget.nodes.extend(control::set(&namespace, &mounted.jobs, &view, &name, &value)?.nodes);
+                let set = control::set(&namespace, &mounted.jobs, &view, user, (&name, &value));
+                forget.nodes.extend(set?.nodes);
                 Ok(forget)
             });
             match set {
@@ -133,7 +144,7 @@ impl Adapter {
         match &attribute.set {
             // Others must be answered meanwhile.
             Some(set) if set.acts == Acts::Slowly => {
-                std::thread::spawn(move || guarded("setxattr", act));
+                std::thread::spawn(move || guarded(&asker, "setxattr", act));
             }
             _ => act(),
         }
@@ -241,7 +252,6 @@ impl Adapter {
 
     pub fn open_handle(&self, ino: INodeNo, flags: OpenFlags) -> Result<(Handle, FopenFlags)> {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
-        self.mounted.counters.opens.fetch_add(1, Ordering::Relaxed);
         let file = |live: Arc<Live>| {
             if !reads {
                 live.collection().check_writable()?;
@@ -290,6 +300,7 @@ impl Adapter {
     pub fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
         let count = match handle {
             Handle::File(live) => live.read(offset, out)?,
+            Handle::Growing(begun) => self.read_growing(begun, offset, out)?,
             Handle::Control(_, text) => {
                 let rest = text.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or_default();
                 let count = rest.len().min(out.len());
@@ -300,9 +311,15 @@ impl Adapter {
             }
         };
         let counters = &self.mounted.counters;
-        counters.reads.fetch_add(1, Ordering::Relaxed);
         counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
+    }
+
+    /// Writes to an open file. `kills`: the bits that lend rights go with it.
+    pub fn write_from(&self, live: &Live, ino: INodeNo, offset: u64, data: &[u8], kills: bool) -> Result<()> {
+        live.write(offset, data)?;
+        self.mounted.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        if kills { self.drop_privilege(ino) } else { Ok(()) }
     }
 
     pub fn view(&self, ino: INodeNo) -> Result<FileView> {
@@ -342,9 +359,11 @@ fn plain_mode(mode: u32) -> Option<u32> {
 }
 
 /// Runs one request. A panic is logged; its reply has answered EIO by then.
-pub(super) fn guarded(operation: &str, request: impl FnOnce()) {
+pub(super) fn guarded(mounted: &Mounted, operation: &str, request: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(request)).is_err() {
-        log::error!("{operation}: a bug in tierfs: the request was answered with an error");
+        let text = "a bug in tierfs: the request was answered with an error";
+        log::error!("{operation}: {text}");
+        mounted.store().events().tell(EventKind::Panic, "", operation, text);
     }
 }
 
@@ -355,5 +374,43 @@ fn send_attribute(reply: ReplyXattr, size: u32, value: &[u8]) {
         reply.error(errno::TOO_SHORT);
     } else {
         reply.data(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use super::guarded;
+    use crate::control::{Counters, Jobs, Mounted, controls};
+    use crate::model::StoreId;
+    use crate::namespace::{Namespace, Shown};
+    use crate::store::disk::Disk;
+    use crate::store::disk::memory::MemoryDisk;
+    use crate::store::read::Verify;
+    use crate::store::{Access, Store};
+
+    #[test]
+    fn a_panic_in_a_request_is_told_and_goes_no_further() {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        Store::create(&*disk, StoreId(1)).unwrap();
+        let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());
+        let namespace = Namespace::new(store.clone(), Shown::Both, Verify::First, (0, 0), controls());
+        let mounted = Mounted {
+            namespace: Arc::new(namespace),
+            mountpoint: String::new(),
+            options: toml::Table::new(),
+            since: Instant::now(),
+            counters: Counters::default(),
+            jobs: Jobs::default(),
+        };
+        guarded(&mounted, "lookup", || ());
+        guarded(&mounted, "read", || panic!("a bug"));
+        let (start, end) = store.events().range();
+        let mut told = vec![0; (end - start) as usize];
+        store.events().read(start, &mut told).unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+        assert_eq!((&told["kind"], &told["cause"]), (&"panic".into(), &"read".into()));
     }
 }

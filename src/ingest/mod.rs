@@ -8,6 +8,7 @@
 
 mod arrive;
 mod cut;
+mod drafts;
 mod names;
 mod parents;
 mod publish;

@@ -89,6 +89,7 @@ impl Error {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
             io::ErrorKind::AlreadyExists => ErrorKind::Exists,
             io::ErrorKind::StorageFull => ErrorKind::Full,
+            io::ErrorKind::FileTooLarge => ErrorKind::TooLarge,
             io::ErrorKind::QuotaExceeded => ErrorKind::Quota,
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
             _ => ErrorKind::Io,
@@ -105,5 +106,18 @@ impl Error {
     pub fn at(mut self, place: impl std::fmt::Display) -> Error {
         self.text = format!("{place}: {}", self.text);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::{Error, ErrorKind};
+
+    #[test]
+    fn a_file_that_the_disk_below_cannot_hold_is_too_large_and_no_error_of_the_disk() {
+        let error = Error::io("writing", io::Error::from(io::ErrorKind::FileTooLarge));
+        assert_eq!(error.kind(), ErrorKind::TooLarge);
     }
 }

@@ -6,7 +6,7 @@ use crate::namespace::ino::Ino;
 use crate::store::state::{Node, State};
 
 /// Units of `blocks`, in bytes, as in `struct stat`.
-const STAT_BLOCK_BYTES: u64 = 512;
+pub(super) const STAT_BLOCK_BYTES: u64 = 512;
 
 /// The kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

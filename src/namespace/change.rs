@@ -225,15 +225,23 @@ impl Namespace {
         if !Arc::ptr_eq(collection, &target.collection) {
             return Err(other_collection());
         }
-        let moved = source.node != target.node;
-        let last = self.unnamed_file(collection, target.node, to.1);
-        let (node, mut changes) = edit::rename(collection, (source.node, from.1), (target.node, to.1), keep)?;
+        let (from, to) = ((source.node, from.1), (target.node, to.1));
+        let last = self.unnamed_file(collection, to.0, to.1);
+        let (node, mut changes) = edit::rename(collection, from, to, keep)?;
         self.keep(last);
         let is_file = collection.state().node(node).is_some_and(|node| node.file().is_some());
-        if is_file && (moved || suffix(from.1) != suffix(to.1) || suffix(to.1) == b"npy") {
+        if is_file && edit::is_another_place(from, to) {
             changes.merge(self.live.open(collection, node, self.verify)?.look_again()?);
         }
         Ok(self.forget(collection, changes))
+    }
+
+    /// Writes to an open file.
+    pub fn write(&self, live: &Live, offset: u64, bytes: &[u8]) -> Result<()> {
+        live.write(offset, bytes).or_else(|error| match error.kind() {
+            ErrorKind::Full if self.let_go_unnamed() => live.write(offset, bytes),
+            _ => Err(error),
+        })
     }
 
     /// Sets attributes, and the size with `bytes`.
@@ -285,9 +293,20 @@ impl Namespace {
         Ok(Forget::default())
     }
 
+    /// Lets go of the files without a name that nobody has open: the kernel could open them
+    /// still, and they take space. Whether there were any.
+    pub fn let_go_unnamed(&self) -> bool {
+        let is_idle = |_: &Ino, file: &mut Nameless| Arc::strong_count(&file.live) == 1;
+        let idle: Vec<_> = self.nameless.lock().extract_if(is_idle).collect();
+        !idle.is_empty()
+    }
+
     /// What was written to an open file goes to the log.
     pub fn settle(&self, live: &Live) -> Result<Forget> {
-        let changes = live.settle()?;
+        let changes = live.settle().or_else(|error| match error.kind() {
+            ErrorKind::Full if self.let_go_unnamed() => live.settle(),
+            _ => Err(error),
+        })?;
         Ok(self.forget(live.collection(), changes))
     }
 
@@ -328,10 +347,6 @@ impl Namespace {
             Access::Read => Err(Error::new(ErrorKind::ReadOnly, "the store is mounted to be read only")),
         }
     }
-}
-
-fn suffix(name: &[u8]) -> &[u8] {
-    name.rsplit(|byte| *byte == b'.').next().filter(|suffix| suffix.len() < name.len()).unwrap_or_default()
 }
 
 fn not_here() -> Error {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::attr::{Attr, Kind};
+use crate::namespace::attr::{Attr, Kind, STAT_BLOCK_BYTES};
 use crate::namespace::ino::{Ino, Owner, Place};
 use crate::namespace::tree::{FileView, Located, Namespace, no_name};
 use crate::store::Collection;
@@ -32,6 +32,8 @@ pub struct Control {
 pub enum Shape {
     /// A file.
     File,
+    /// The file of events: it grows while it is open, and its size is true.
+    Growing,
     /// A directory that mirrors the collection: a file for each of its files.
     Tree,
 }
@@ -93,6 +95,16 @@ impl ControlView {
                 Some(FileView { collection: collection.clone(), node: node.clone() })
             }
             _ => None,
+        }
+    }
+
+    /// What it is about, as a path in the mount; empty for the mount itself.
+    pub fn path(&self) -> String {
+        match (&self.scope, self.file()) {
+            (_, Some(file)) => file.path(),
+            (Scope::Mount, _) => String::new(),
+            (Scope::Tenant(tenant), _) => tenant.clone(),
+            (Scope::Collection(collection), _) => collection.path(),
         }
     }
 
@@ -187,8 +199,11 @@ impl Namespace {
         };
         let attr = Attr::directory(ino, ENTER_BITS, self.mounted_at, owner);
         match row {
-            Some(row) if row.shape == Shape::File => {
-                Attr { kind: Kind::File, links: 1, mode: row.mode, ..attr }
+            Some(row) if row.shape != Shape::Tree => {
+                let (start, end) = self.store().events().range();
+                let bytes = if row.shape == Shape::Growing { end - start } else { 0 };
+                let blocks = bytes.div_ceil(STAT_BLOCK_BYTES);
+                Attr { kind: Kind::File, links: 1, mode: row.mode, bytes, blocks, ..attr }
             }
             Some(row) if row.is_private => Attr { mode: ENTER_BITS & OWNER_BITS, ..attr },
             _ => attr,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::edit::{Live, LiveTable};
+use crate::edit::{Live, LiveTable, finish_renames};
 use crate::engine::Engine;
 use crate::format::catalog::{Content, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result};
@@ -34,7 +34,16 @@ pub enum Shown {
 }
 
 impl Shown {
-    /// The value of the mount option `list`.
+    /// The value of the mount option `list`, as [`from_name`](Self::from_name) takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Shown::Both => "both",
+            Shown::Tensors => "tensors",
+            Shown::Containers => "containers",
+        }
+    }
+
+    /// The choice of a value of the mount option `list`.
     pub fn from_name(name: &str) -> Option<Shown> {
         match name {
             "both" => Some(Shown::Both),
@@ -311,11 +320,19 @@ impl Namespace {
         }
         let collection = self.store.collection(tenant, name)?;
         let number = collection.state().number();
-        let mut collections = self.collections.write();
-        let known = collections.entry(number).or_insert_with(|| collection.clone());
-        if !Arc::ptr_eq(known, &collection) {
-            let (known, path) = (known.path(), collection.path());
-            return Err(Error::corrupt(format!("{known} and {path} have the same number {number}")));
+        let known = {
+            let mut collections = self.collections.write();
+            let known = collections.get(&number).cloned();
+            collections.entry(number).or_insert_with(|| collection.clone());
+            known
+        };
+        match known {
+            Some(known) if !Arc::ptr_eq(&known, &collection) => {
+                let (known, path) = (known.path(), collection.path());
+                return Err(Error::corrupt(format!("{known} and {path} have the same number {number}")));
+            }
+            Some(_) => {}
+            None => finish_renames(&collection, &self.live, self.verify),
         }
         Ok(collection)
     }

@@ -79,6 +79,16 @@ impl Cut {
     }
 }
 
+impl Stored {
+    /// A block whose bytes were lost: no payload, and a checksum that nothing has.
+    pub const LOST: Stored = Stored { checksum: u32::MAX, ..Stored::ABSENT };
+
+    /// Whether its bytes were lost.
+    pub fn is_lost(&self) -> bool {
+        self.tier == Tier::Absent && self.checksum == Stored::LOST.checksum
+    }
+}
+
 impl Block {
     const UNKNOWN: Block = Block { epoch: 0, stored: Stored::ABSENT, since: 0 };
 }

@@ -15,11 +15,12 @@ use std::sync::Arc;
 use crate::codec;
 use crate::format::delta::{Changes, Delta, DeltaKind, HEAD_BYTES};
 use crate::format::record::{Record, Stored};
-use crate::model::{Dtype, Error, ObjectId, Result, Tier};
+use crate::model::{Dtype, Encoder, Error, ErrorKind, ObjectId, Result, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Block;
 use crate::store::object::{Object, lies_in_a_file};
 use crate::store::read::OpenObject;
+use crate::store::rounded::{Writes, scaled};
 
 /// A chain has at most so many links.
 pub const LINKS_MAX: usize = 8;
@@ -129,6 +130,11 @@ impl Object {
             && self.chains.read().values().any(|links| links.iter().any(|link| link.is_on_parent))
     }
 
+    /// The links of each chain.
+    pub fn chain_lens(&self) -> Vec<u64> {
+        self.chains.read().values().map(|links| links.len() as u64).filter(|len| *len > 0).collect()
+    }
+
     /// All links.
     pub(super) fn links(&self) -> Vec<Link> {
         self.chains.read().values().flat_map(|links| links.iter().copied()).collect()
@@ -138,6 +144,10 @@ impl Object {
 impl OpenObject {
     /// Applies the chain of a block, if it has one, to what it decodes to.
     pub(super) fn apply_chain(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
+        self.apply_links(index, block, elements).map_err(|error| self.wrong(index, &block.stored, error))
+    }
+
+    fn apply_links(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
         let Some(links) = self.object.chain(index, block.epoch) else { return Ok(()) };
         for link in links.iter() {
             self.apply_link(index, link, elements)?;
@@ -164,9 +174,19 @@ impl OpenObject {
         delta.apply(dtype, elements).map_err(|error| error.at(place()))
     }
 
-    /// What was written to an encoded block, as a patch on it, where that is smaller than
-    /// half of the exact block and few elements changed.
-    pub(super) fn patch(&self, index: u32, new: &[u8]) -> Result<Patch> {
+    /// What was written to an encoded block, as a delta on it. Exact: where that is smaller than
+    /// half of the exact block and few elements changed. Rounded: where it is smaller than half
+    /// of the encoded block, few elements changed by little, and the chain has room.
+    /// A block whose payload is wrong, and that was written over, is written anew: it is good
+    /// again then.
+    pub(super) fn patch(&self, index: u32, new: &[u8], writes: Writes) -> Result<Patch> {
+        match self.patch_on_base(index, new, writes) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Patch::None),
+            patch => patch,
+        }
+    }
+
+    fn patch_on_base(&self, index: u32, new: &[u8], writes: Writes) -> Result<Patch> {
         let object = &self.object;
         let cut = object.cut();
         let block = object.blocks.read().get(index, cut).filter(|_| index < object.described());
@@ -177,21 +197,52 @@ impl OpenObject {
         };
         let Some(block) = block.filter(is_base) else { return Ok(Patch::None) };
         let mut base = vec![0; new.len()];
-        self.read_base(index, &block, &mut base)?;
-        let links = object.chain(index, block.epoch).map_or(0, |links| links.len());
-        let chain_len = if links < LINKS_MAX { links + 1 } else { 1 };
-        if chain_len > 1 {
-            self.apply_chain(index, &block, &mut base)?;
+        let chain = object.chain(index, block.epoch);
+        let links = chain.as_ref().map_or(0, |links| links.len());
+        // The ninth patch is one of all that was written since the block was encoded.
+        let is_merged = links == LINKS_MAX && writes == Writes::Exact;
+        let is_scaled = |link: &Link| link.kind == DeltaKind::Scaled;
+        if is_merged && chain.is_some_and(|links| links.iter().any(is_scaled)) {
+            return Ok(Patch::None);
         }
-        let Some(changes) = changes(object.entry.dtype, &base, new) else { return Ok(Patch::None) };
+        let mut read = self.read_base(index, &block, &mut base);
+        if !is_merged {
+            read = read.and_then(|()| self.apply_chain(index, &block, &mut base));
+        }
+        match read {
+            // Written over, it is good again: nothing of what was wrong is needed.
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Patch::None),
+            read => read?,
+        }
+        let dtype = object.entry.dtype;
+        if let Writes::Rounded(encoder) = writes {
+            if base == new {
+                return Ok(Patch::Same);
+            }
+            let changes = scaled(dtype, &base, new, new.len() / width / CHANGED_SHARE);
+            let is_small =
+                |changes: &Changes| (HEAD_BYTES + 4 * changes.len()) * 2 < block.stored.len as usize;
+            return match changes.filter(|changes| links < LINKS_MAX && is_small(changes)) {
+                Some(changes) if changes.is_empty() => Ok(Patch::Same),
+                Some(changes) => self.link(index, &block, changes, links + 1),
+                None => Ok(Patch::Encoded(block.stored.tier, encoder)),
+            };
+        }
+        let chain_len = if is_merged { 1 } else { links + 1 };
+        let Some(changes) = changes(dtype, &base, new) else { return Ok(Patch::None) };
         if changes.is_empty() && chain_len == links + 1 {
             return Ok(Patch::Same);
         }
-        let delta = Delta { object: object.entry.id, block: index, base_epoch: block.epoch, changes };
-        let record = delta.write(object.entry.dtype)?;
-        if record.len() * 2 >= new.len() {
+        if (HEAD_BYTES + (2 + width) * changes.len()) * 2 >= new.len() {
             return Ok(Patch::None);
         }
+        self.link(index, &block, changes, chain_len)
+    }
+
+    fn link(&self, index: u32, block: &Block, changes: Changes, chain_len: usize) -> Result<Patch> {
+        let object = &self.object;
+        let delta = Delta { object: object.entry.id, block: index, base_epoch: block.epoch, changes };
+        let record = delta.write(object.entry.dtype)?;
         let offset = self.collection.write_record(DELTA_FILE, &record)?;
         Ok(Patch::Link(Record::Delta {
             object: object.entry.id,
@@ -202,7 +253,7 @@ impl OpenObject {
             chain_len: chain_len as u16,
             nnz: delta.changes.len() as u32,
             checksum: crc32c::crc32c(&record),
-            kind: DeltaKind::Patch.byte(),
+            kind: delta.changes.kind().byte(),
         }))
     }
 }
@@ -213,7 +264,9 @@ pub(super) enum Patch {
     Link(Record),
     /// Nothing: the block reads as it did.
     Same,
-    /// The block is written anew.
+    /// The block is written anew, in this tier.
+    Encoded(Tier, Encoder),
+    /// The block is written anew, exact.
     None,
 }
 

@@ -8,8 +8,9 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
-use crate::store::compact::due;
+use crate::store::compact::{Compaction, due};
 use crate::store::disk::{Disk, File, Open};
+use crate::store::events::{Events, Note};
 use crate::store::lineage::Lineage;
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
@@ -22,7 +23,7 @@ use crate::store::state::{ROOT, State};
 const PAYLOAD_FILES: usize = 6;
 /// The first generation of a log.
 const FIRST_GENERATION: u64 = 1;
-const LOG_NAME: &str = "meta.log";
+pub(super) const LOG_NAME: &str = "meta.log";
 
 /// What may be done with a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +59,10 @@ pub struct Collection {
     pub(super) rebuilder: Rebuilder,
     /// Who depends on objects of it.
     pub(super) lineage: Arc<Lineage>,
-    events: Vec<String>,
+    events: Vec<Note>,
+    pub(super) event_log: Arc<Events>,
+    /// Held for a look or a change; no other lock is taken with it.
+    pub(super) last_compaction: Mutex<Option<Compaction>>,
     log_bytes: u64,
 }
 
@@ -181,27 +185,49 @@ impl Collection {
         // What an earlier mount freed is free: the slots are found around what is used.
         state.forget_freed();
         let collection = Collection {
+            writer: Mutex::new(writer),
+            access,
+            damage,
+            events,
+            log_bytes: end.bytes,
+            ..Collection::of_state(disk, store, (tenant, name), state)
+        };
+        let synced = collection.sync_unsure(durable).map_err(|error| collection.poison(error));
+        match synced.and_then(|()| collection.recover()) {
+            // Opened again it would be synced again, and that is said to work: it stays as it is.
+            Err(error) if collection.poisoned().is_none() => Err(error),
+            _ => Ok(collection),
+        }
+    }
+
+    /// A collection with this state, to be read only.
+    pub(super) fn of_state(
+        disk: &Arc<dyn Disk>,
+        store: StoreId,
+        (tenant, name): (&str, &str),
+        state: State,
+    ) -> Collection {
+        Collection {
             store,
             tenant: tenant.to_owned(),
             name: name.to_owned(),
             disk: disk.clone(),
             state: RwLock::new(state),
-            writer: Mutex::new(writer),
+            writer: Mutex::new(None),
             tiers: Default::default(),
             data: Mutex::default(),
             shown: Mutex::default(),
-            access,
-            damage,
+            access: Access::Read,
+            damage: None,
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
             rebuilder: Rebuilder::default(),
             lineage: Arc::default(),
-            events,
-            log_bytes: end.bytes,
-        };
-        collection.sync_unsure(durable)?;
-        collection.recover()?;
-        Ok(collection)
+            events: Vec::new(),
+            event_log: Arc::default(),
+            last_compaction: Mutex::default(),
+            log_bytes: 0,
+        }
     }
 
     /// `tenant/name`.
@@ -235,7 +261,7 @@ impl Collection {
     }
 
     /// What was found and mended while it was opened.
-    pub fn events(&self) -> &[String] {
+    pub fn events(&self) -> &[Note] {
         &self.events
     }
 
@@ -295,9 +321,12 @@ impl Collection {
 }
 
 /// A log that is not there is that of a new collection only where nothing else is.
-fn refuse_remains(disk: &Arc<dyn Disk>, path: &str) -> Result<()> {
+pub(super) fn refuse_remains(disk: &Arc<dyn Disk>, path: &str) -> Result<()> {
     for (directory, is_payload) in [(path.to_owned(), ".dat"), (format!("{path}/data"), "")] {
-        let listed = disk.list(&directory);
+        let listed = match disk.list(&directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            listed => listed,
+        };
         let listed = listed.map_err(|error| Error::io(format!("listing {directory}"), error))?;
         if listed.iter().any(|entry| !entry.is_directory && entry.name.ends_with(is_payload)) {
             return Err(Error::corrupt(format!(

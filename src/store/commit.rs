@@ -11,6 +11,7 @@ use crate::store::Collection;
 use crate::store::chain::DELTA_FILE;
 use crate::store::check::check;
 use crate::store::collection::{Touched, Writer};
+use crate::store::events::EventKind;
 use crate::store::factors::FACTOR_FILE;
 use crate::store::log::Batch;
 use crate::store::object::Freed;
@@ -97,7 +98,7 @@ impl Collection {
         self.sync_all(self.writable(&mut writer)?)
     }
 
-    fn sync_all(&self, writer: &mut Writer) -> Result<()> {
+    pub(super) fn sync_all(&self, writer: &mut Writer) -> Result<()> {
         let touched = std::mem::take(&mut writer.unsynced);
         self.sync_files(&touched).and_then(|()| writer.log.sync()).map_err(|error| self.poison(error))?;
         self.compact_if_due(writer);
@@ -166,8 +167,10 @@ impl Collection {
     /// no more writes.
     pub(super) fn poison(&self, error: Error) -> Error {
         let reason = format!("{error}; unmount, look after the disk, run tierfs fsck, and mount again");
-        let reason = self.poisoned.get_or_init(|| reason);
-        log::error!("{} takes no more writes: {reason}", self.path());
+        if self.poisoned.set(reason.clone()).is_ok() {
+            self.event_log.tell(EventKind::Poisoned, &self.path(), "sync", &reason);
+            log::error!("{} takes no more writes: {reason}", self.path());
+        }
         error
     }
 

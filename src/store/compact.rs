@@ -14,16 +14,19 @@ use crate::format::slot::SLOT_BYTES;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::blocks::{Block, Blocks};
-use crate::store::collection::Writer;
+use crate::store::collection::{LOG_NAME, Writer, now_seconds};
+use crate::store::describe::described;
 use crate::store::disk::Open;
+use crate::store::events::EventKind;
 use crate::store::factors::FactorLink;
 use crate::store::log::{Batch, Log};
 use crate::store::migrate::migrate;
 use crate::store::object::Object;
 use crate::store::origin::OriginRun;
 use crate::store::state::{ROOT, State};
-use crate::store::write::described;
 
+/// The log that is being written anew.
+const DRAFT_NAME: &str = "meta.log.new";
 /// A log of fewer bytes is not written anew.
 const LOG_BYTES_MIN: u64 = 4 << 20;
 /// A log is written anew when it has so many times the bytes that it had after the last
@@ -31,6 +34,17 @@ const LOG_BYTES_MIN: u64 = 4 << 20;
 const GROWTH: u64 = 4;
 /// About the most slots of a batch.
 const BATCH_SLOTS_MAX: u64 = 32 << 10;
+
+/// How a log was written anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Compaction {
+    /// When, in seconds since 1970.
+    pub at: u64,
+    /// The bytes that it had.
+    pub before: u64,
+    /// The bytes that it has.
+    pub after: u64,
+}
 
 /// When the log is written anew next.
 pub(super) fn due(state: &State) -> u64 {
@@ -62,31 +76,65 @@ impl Collection {
         }
     }
 
-    fn compact(&self, writer: &mut Writer) -> Result<()> {
-        let (path, draft) = (format!("{}/meta.log", self.path()), format!("{}/meta.log.new", self.path()));
-        let failed = |error| Error::io(format!("writing {draft}"), error);
-        match self.disk.remove_file(&draft) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
-        let file = self.disk.open(&draft, Open::Create).map_err(failed)?;
-        let mut log = Log::create(file, self.store, writer.log.generation() + 1)?;
+    /// Makes all that was recorded durable and writes the log anew. `Busy` while an object is
+    /// being cut.
+    pub fn compact_now(&self) -> Result<Compaction> {
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        self.sync_all(writer)?;
+        self.compact(writer)
+    }
+
+    /// How the log was last written anew since the collection was opened.
+    pub fn last_compaction(&self) -> Option<Compaction> {
+        *self.last_compaction.lock()
+    }
+
+    fn compact(&self, writer: &mut Writer) -> Result<Compaction> {
+        let before = writer.log.bytes();
         let state = self.state.read();
-        for batch in checkpoint(&state, writer.log.next_sequence(), &log)? {
-            log.append(&batch)?;
-        }
-        log.continue_from(writer.log.next_sequence());
-        log.sync()?;
-        let switched = self.disk.rename(&draft, &path).and_then(|()| self.disk.sync_directory(&self.path()));
+        let log = self.write_draft(&state, writer.log.generation() + 1, writer.log.next_sequence())?;
         // Whether the old or the new one is found after a power cut is not known then.
-        switched.map_err(|error| self.poison(Error::io(format!("renaming {draft}"), error)))?;
+        self.switch_log().map_err(|error| self.poison(error))?;
         writer.log = log;
         writer.compact_at = due(&state).max(writer.log.bytes() * GROWTH);
         // What was freed is not named by any log now, and all of this is durable.
         for (batch, _) in &mut writer.freed {
             *batch = 0;
         }
-        Ok(())
+        let compaction = Compaction { at: now_seconds(), before, after: writer.log.bytes() };
+        *self.last_compaction.lock() = Some(compaction);
+        let text = format!("meta.log of {before} bytes has {} now", compaction.after);
+        self.event_log.tell(EventKind::Compaction, &self.path(), "compact", &text);
+        Ok(compaction)
+    }
+}
+
+impl Collection {
+    /// Writes what the state is into a log of this generation, durable, beside the log that
+    /// is there.
+    pub(super) fn write_draft(&self, state: &State, generation: u64, next_sequence: u64) -> Result<Log> {
+        let draft = format!("{}/{DRAFT_NAME}", self.path());
+        let failed = |error| Error::io(format!("writing {draft}"), error);
+        match self.disk.remove_file(&draft) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let file = self.disk.open(&draft, Open::Create).map_err(failed)?;
+        let mut log = Log::create(file, self.store, generation)?;
+        for batch in checkpoint(state, next_sequence, &log)? {
+            log.append(&batch)?;
+        }
+        log.continue_from(next_sequence);
+        log.sync()?;
+        Ok(log)
+    }
+
+    /// Gives the log that was written anew the name of the old one, in one step.
+    pub(super) fn switch_log(&self) -> Result<()> {
+        let (path, draft) = (format!("{}/{LOG_NAME}", self.path()), format!("{}/{DRAFT_NAME}", self.path()));
+        let switched = self.disk.rename(&draft, &path).and_then(|()| self.disk.sync_directory(&self.path()));
+        switched.map_err(|error| Error::io(format!("renaming {draft}"), error))
     }
 }
 

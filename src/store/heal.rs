@@ -1,4 +1,4 @@
-//! Payloads that are checked against the log; those that are not what it says, made again.
+//! Payloads that are not what the log says, made again of elements that are.
 
 use crate::codec;
 use crate::model::{Encoder, Result, Tier};
@@ -8,31 +8,6 @@ use crate::store::migrate::migrate;
 use crate::store::read::OpenObject;
 
 impl OpenObject {
-    /// Checks block `index` and tells what it stores, for `verify` and `fsck`.
-    pub fn check(&self, index: u32) -> Result<Block> {
-        let cut = self.object.cut();
-        let found = self.object.blocks.read().get(index, cut);
-        let block = self.known(index, found)?;
-        if block.stored.len == 0 {
-            self.has_origin(index)?;
-        }
-        let _reading = self.collection.begin_read();
-        if let Some(link) = self.object.factor_of(&block) {
-            self.check_factor(&link)?;
-        }
-        if block.stored.len > 0 {
-            let mut payload = vec![0; block.stored.len as usize];
-            self.fetch(&block.stored, 0, &mut payload)?;
-            self.verify(index, &block.stored, &payload)?;
-        }
-        if self.object.chain(index, block.epoch).is_some() {
-            // What lies on a parent's block can be checked without that.
-            let mut elements = vec![0; cut.len(index)];
-            self.apply_chain(index, &block, &mut elements)?;
-        }
-        Ok(block)
-    }
-
     /// The payload of a block as the log describes it, made of the elements that it was
     /// encoded from; `None` where it was encoded from others.
     pub fn payload_of(&self, block: &Block, elements: &[u8]) -> Result<Option<Vec<u8>>> {

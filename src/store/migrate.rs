@@ -11,11 +11,11 @@ use crate::format::record::{Record, Stored};
 use crate::model::{Encoder, Result, Tier};
 use crate::store::blocks::Block;
 use crate::store::collection::{Touched, now_seconds};
+use crate::store::describe::described;
 use crate::store::log::Batch;
 use crate::store::object::{DIRTY, Freed, Object, Writing};
 use crate::store::read::OpenObject;
 use crate::store::state::State;
-use crate::store::write::described;
 
 /// Blocks that are stored in another tier, and that no batch says so of yet. Nobody writes
 /// to the object while this lives.

@@ -20,6 +20,7 @@ use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
+use crate::store::events::Told;
 use crate::store::factors::{FactorLink, IsEnded};
 use crate::store::origin::Origin;
 
@@ -54,6 +55,8 @@ pub struct Object {
     /// block is read as it was before a write or after it. Held across input and output;
     /// the last lock that is taken.
     pub(super) in_place: RwLock<()>,
+    /// Which wrong blocks were told of.
+    pub(super) told: Told,
     /// The deltas on encoded blocks, by block and epoch. Taken after `blocks`.
     pub(super) chains: RwLock<Chains>,
     /// What its absent blocks are rows of. Taken after `blocks`.
@@ -125,6 +128,7 @@ impl Object {
             absent: AtomicU32::new(0),
             dirty: RwLock::default(),
             in_place: RwLock::default(),
+            told: Told::default(),
             chains: RwLock::default(),
             factor: RwLock::default(),
             factor_checked: Mutex::default(),
@@ -186,7 +190,7 @@ impl Object {
     }
 
     /// Blocks that the log describes: those behind are dirty or zeros.
-    pub(super) fn described(&self) -> u32 {
+    pub fn described(&self) -> u32 {
         self.described.load(Ordering::Acquire)
     }
 

@@ -130,14 +130,15 @@ impl OpenObject {
         };
         let failed = |error: &dyn std::fmt::Display| {
             let (path, id) = (origin.path(), self.object.entry.id);
-            Error::corrupt(format!("{path} at byte {}, block {index} of object {id}: {error}", place.offset))
+            let text = format!("{path} at byte {}, block {index} of object {id}: {error}", place.offset);
+            self.wrong(index, &place, Error::corrupt(text))
         };
         if out.len() != place.len as usize {
             return Ok(false);
         }
         let file = match &self.home {
             Some(Ok(file)) => file,
-            Some(Err(gone)) => return Err(Error::corrupt(gone.clone())),
+            Some(Err(gone)) => return Err(self.wrong(index, &place, Error::corrupt(gone.clone()))),
             None => return Ok(false),
         };
         file.read_exact_at(out, place.offset).map_err(|error| failed(&error))?;

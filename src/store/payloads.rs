@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Weak};
 
+use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::chain::DELTA_FILE;
 use crate::store::collection::{Access, Touched, Writer};
 use crate::store::disk::{File, Open};
 use crate::store::factors::FACTOR_FILE;
-use crate::store::object::Freed;
+use crate::store::object::{Freed, Object};
 use crate::store::slots::SLOT_ALIGN;
 
 impl Collection {
@@ -48,6 +49,16 @@ impl Collection {
     /// The path of a data file in the store, of one that is its own.
     pub fn data_path(&self, id: u64) -> String {
         format!("{}/data/{id:016x}", self.path())
+    }
+
+    /// The path in the store of the file that a payload lies in; of an outside file its own,
+    /// absolute.
+    pub fn path_of_payload(&self, object: &Object, stored: &Stored) -> String {
+        match (object.home(), &object.origin) {
+            (_, Some(origin)) if stored.in_data => origin.path(),
+            (Some(home), _) if stored.in_data => self.data_path(home.file),
+            _ => self.tier_path(stored.tier.byte()),
+        }
     }
 
     /// A data file, opened once for all who use it at the same time.

@@ -110,7 +110,7 @@ impl OpenObject {
         let _reading = self.collection.begin_read();
         SCRATCH.with_borrow_mut(|(payload, _)| {
             let payload = sized(payload, block.stored.len as usize);
-            self.fetch(&block.stored, 0, payload)?;
+            self.fetch(index, &block.stored, 0, payload)?;
             self.verify(index, &block.stored, payload)?;
             self.decode(index, &block.stored, payload, out)
         })
@@ -150,6 +150,7 @@ impl OpenObject {
             let blocks = found.get(place..place + joined).unwrap_or_default();
             match block.stored.tier {
                 Tier::Absent if block.epoch == DIRTY => here.fill(0),
+                Tier::Absent if block.stored.is_lost() => return Err(self.lost(index)),
                 Tier::Absent if self.rebuild(index, &block, at, here)? => {}
                 Tier::Absent => return Err(self.absent(index)),
                 Tier::Exact => self.read_exact(index, blocks, at, here)?,
@@ -181,7 +182,7 @@ impl OpenObject {
             let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
             SCRATCH.with_borrow_mut(|(_, whole)| {
                 let whole = sized(whole, cut.len(index));
-                self.fetch(&block.stored, 0, whole)?;
+                self.fetch(index, &block.stored, 0, whole)?;
                 self.verify(index, &block.stored, whole)?;
                 target.copy_from_slice(whole.get(inside.clone()).unwrap_or_default());
                 Ok::<(), Error>(())
@@ -198,7 +199,7 @@ impl OpenObject {
         let begin = cut.index(at + from as u64);
         let Some(Some(block)) = blocks.get((begin - first) as usize) else { return Ok(()) };
         let target = out.get_mut(from..until).unwrap_or_default();
-        self.fetch(&block.stored, at + from as u64 - cut.start(begin), target)?;
+        self.fetch(begin, &block.stored, at + from as u64 - cut.start(begin), target)?;
         for index in begin..=cut.index(at + until as u64 - 1) {
             let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
             if is_whole(index) && block.epoch != DIRTY {
@@ -223,7 +224,7 @@ impl OpenObject {
             }
             let fetched = tail.stored.offset + u64::from(tail.stored.len) - head.stored.offset;
             let payloads = sized(payloads, fetched as usize);
-            self.fetch(&head.stored, 0, payloads)?;
+            self.fetch(first, &head.stored, 0, payloads)?;
             for (place, block) in blocks.iter().flatten().enumerate() {
                 let index = first + place as u32;
                 let begin = (block.stored.offset - head.stored.offset) as usize;
@@ -266,7 +267,7 @@ impl OpenObject {
             codec::group_offset(stored.tier, first_group).zip(codec::payload_len(stored.tier, elements));
         let (skip, len) = lens.ok_or_else(|| Error::invalid("groups of a block without codes"))?;
         let payload = sized(payload, len);
-        self.fetch(stored, skip as u64, payload)?;
+        self.fetch(index, stored, skip as u64, payload)?;
         let part = sized(part, end - begin);
         codec::decode_groups(stored.tier, self.object.entry.dtype, payload, part)
             .map_err(|error| error.at(self.place(index, stored)))?;
@@ -278,10 +279,14 @@ impl OpenObject {
         let dtype = self.object.entry.dtype;
         let elements = out.len() / dtype.bytes() as usize;
         codec::decode(stored.tier, dtype, payload, elements, out)
-            .map_err(|error| error.at(self.place(index, stored)))
+            .map_err(|error| self.wrong(index, stored, error.at(self.place(index, stored))))
     }
 
-    pub(super) fn fetch(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
+    pub(super) fn fetch(&self, index: u32, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
+        self.fetched(stored, skip, out).map_err(|error| self.wrong(index, stored, error))
+    }
+
+    fn fetched(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
         let tier_file;
         let file = if stored.in_data {
             match &self.home {
@@ -307,21 +312,6 @@ impl OpenObject {
         })
     }
 
-    pub(super) fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {
-        let found = crc32c::crc32c(payload);
-        if found != stored.checksum {
-            // Parts of it are not believed any more either.
-            self.object.checked.clear(index);
-            return Err(Error::corrupt(format!(
-                "{}: payload crc {found:#010x} but the log says {:#010x}; run tierfs fsck",
-                self.place(index, stored),
-                stored.checksum
-            )));
-        }
-        self.object.checked.set(index);
-        Ok(())
-    }
-
     fn is_checked(&self, index: u32) -> bool {
         self.verify == Verify::First && self.object.checked.get(index)
     }
@@ -340,19 +330,6 @@ impl OpenObject {
             }
             _ => Ok(block),
         }
-    }
-
-    fn file_place(&self, stored: &Stored) -> String {
-        let path = match (self.object.home(), &self.object.origin) {
-            (Some(_), Some(origin)) if stored.in_data => origin.path(),
-            (Some(home), None) if stored.in_data => self.collection.data_path(home.file),
-            _ => self.collection.tier_path(stored.tier.byte()),
-        };
-        format!("{path} at byte {}", stored.offset)
-    }
-
-    fn place(&self, index: u32, stored: &Stored) -> String {
-        format!("{}, block {index} of object {}", self.file_place(stored), self.object.entry.id)
     }
 }
 

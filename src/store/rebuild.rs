@@ -127,4 +127,11 @@ impl OpenObject {
         );
         Error::new(ErrorKind::Absent, text)
     }
+
+    pub(super) fn lost(&self, index: u32) -> Error {
+        let (path, id) = (self.collection.path(), self.object.entry.id);
+        Error::corrupt(format!(
+            "{path}: block {index} of object {id} was lost when the store was repaired; copy the file in again"
+        ))
+    }
 }

@@ -14,17 +14,12 @@ use std::sync::Arc;
 
 use crate::format::catalog::Entry;
 use crate::format::record::Record;
-use crate::format::slot::{RawSlot, SLOT_BYTES};
 use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::store::disk::File;
+use crate::store::events::{EventKind, Note};
 use crate::store::log::LogEnd;
+use crate::store::scan::{Found, Read, SLOT, durable_before};
 use crate::store::state::State;
-
-const SLOT: u64 = SLOT_BYTES as u64;
-/// The log is read in pieces of this size.
-const WINDOW_BYTES: usize = 1 << 20;
-/// The polynomial of CRC32C, its bits reversed.
-const CRC32C_POLYNOMIAL: u32 = 0x82f6_3b78;
 
 /// What a log said.
 pub struct Replayed {
@@ -35,9 +30,15 @@ pub struct Replayed {
     /// Records of at most this number are known to be durable.
     pub durable: u64,
     /// What was found and mended, for the event log.
-    pub events: Vec<String>,
+    pub events: Vec<Note>,
     /// What was found and could not be mended.
     pub damage: Option<Damage>,
+}
+
+impl Replayed {
+    fn note(&mut self, kind: EventKind, text: String) {
+        self.events.push(Note { kind, text });
+    }
 }
 
 /// Damage in the middle of a log.
@@ -49,37 +50,60 @@ pub struct Damage {
     pub reason: String,
 }
 
-struct Read<'a> {
-    file: &'a Arc<dyn File>,
-    len: u64,
-    window: Vec<u8>,
-    window_at: u64,
-}
-
-enum Found {
-    Record { record: Record, sequence: u64, checksum: u32, payload: Vec<u8>, corrected: bool },
-    End,
-    Bad(String),
-}
-
 /// Replays a log. `NotFound` where there is no whole header: the collection was never
 /// finished. `store` is what the header must name.
 pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
-    let len = file.len().map_err(|error| Error::io("reading the size of meta.log", error))?;
-    let mut log = Read { file, len, window: Vec::new(), window_at: 0 };
+    let mut log = Read::new(file)?;
     let (generation, mended) = header(&mut log, store)?;
-    let mut out = Replayed {
-        state: State::default(),
-        end: LogEnd { generation, bytes: SLOT, batch: 0, next_sequence: 1 },
-        durable: 0,
-        events: Vec::new(),
-        damage: None,
-    };
+    let mut out = Replayed::new(generation);
     if mended {
-        out.events.push(put_right(0));
+        out.note(EventKind::Repair, put_right(0));
     }
+    follow(&mut log, out, None)
+}
+
+/// Replays a log for a repair: of a damaged stretch it takes all records that are whole by
+/// themselves, a header that is gone is not missed, and what the state refused comes with it.
+pub(super) fn salvage(file: &Arc<dyn File>, store: StoreId) -> Result<(Replayed, Vec<Entry>)> {
+    let mut log = Read::new(file)?;
+    let mut refused = Vec::new();
+    let out = match header(&mut log, store) {
+        Ok((generation, _)) => Replayed::new(generation),
+        Err(error) if error.kind() == ErrorKind::Corrupt && !has_header(&mut log)? => {
+            let mut out = Replayed::new(first_generation(&mut log)?);
+            out.damage = Some(Damage { sequence: 0, reason: error.to_string() });
+            out
+        }
+        Err(error) => return Err(error),
+    };
+    let out = follow(&mut log, out, Some(&mut refused))?;
+    Ok((out, refused))
+}
+
+/// Whether there is a header, if of another store.
+fn has_header(log: &mut Read<'_>) -> Result<bool> {
+    let slot = log.slot(0)?;
+    let intact = slot.and_then(|slot| if slot.is_intact() { Some(slot) } else { slot.corrected() });
+    Ok(intact.is_some_and(|slot| matches!(Record::parse(&slot), Ok(Record::Header { .. }))))
+}
+
+/// The generation that the first intact slot is of.
+fn first_generation(log: &mut Read<'_>) -> Result<u64> {
+    let mut at = SLOT;
+    while let Some(slot) = log.slot(at)? {
+        if slot.is_intact() && Record::parse(&slot).is_ok() {
+            return Ok(u64::from(slot.generation()));
+        }
+        at += SLOT;
+    }
+    Err(Error::corrupt("meta.log has no slot that can be read; nothing can be saved from it"))
+}
+
+/// Takes in the batches. With `refused` this is a [`salvage`].
+fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<Entry>>) -> Result<Replayed> {
+    let generation = out.end.generation;
     // A block is described by a slot of its own or by four bytes of a run.
-    let mut places = len / 4;
+    let mut places = log.len / 4;
     let mut at = SLOT;
     let mut held: Vec<Held> = Vec::new();
     let mut checksums: Vec<u8> = Vec::new();
@@ -101,9 +125,9 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
                     && checksum == crc32c::crc32c(&checksums);
                 if whole {
                     for mended in corrected.drain(..) {
-                        out.events.push(put_right(mended));
+                        out.note(EventKind::Repair, put_right(mended));
                     }
-                    apply(&mut out, held.drain(..), &mut places)?;
+                    apply(&mut out, held.drain(..), &mut places, refused.as_deref_mut())?;
                     // Nobody reads yet: what was deleted is gone.
                     out.state.forget_freed();
                     checksums.clear();
@@ -134,24 +158,27 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
         let is_kept = log.was_durable(at, &out.end)?;
         let later = log.later_batch(at, &out.end)?;
         let Some(later) = later.filter(|_| is_kept) else {
-            out.events.push(format!(
-                "meta.log at byte {at}: {bad}; batch {} was never finished and is dropped",
-                out.end.batch + 1
-            ));
+            let batch = out.end.batch + 1;
+            let text =
+                format!("meta.log at byte {at}: {bad}; batch {batch} was never finished and is dropped");
+            out.note(EventKind::Dropped, text);
             return Ok(out);
         };
         let reason = format!("meta.log at byte {at}: {bad}");
         match &mut out.damage {
             Some(damage) => {
                 damage.sequence = damage.sequence.max(later.sequence);
-                out.events.push(reason);
+                out.note(EventKind::Corruption, reason);
             }
             None => out.damage = Some(Damage { sequence: later.sequence, reason }),
         }
         // What can be read of the batch tells what there was; its blocks are not believed.
+        if refused.is_some() {
+            held.extend(whole_records(log, at, later.at, &out.end)?);
+        }
         for held in held.drain(..) {
-            if let Err(error) = held.apply(&mut out.state, &mut places) {
-                out.events.push(format!("meta.log before byte {}: {error}", later.at));
+            if let Err(error) = held.apply(&mut out.state, &mut places, refused.as_deref_mut()) {
+                out.note(EventKind::Corruption, format!("meta.log before byte {}: {error}", later.at));
             }
         }
         checksums.clear();
@@ -161,6 +188,53 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
     }
 }
 
+impl Replayed {
+    fn new(generation: u64) -> Replayed {
+        Replayed {
+            state: State::default(),
+            end: LogEnd { generation, bytes: SLOT, batch: 0, next_sequence: 1 },
+            durable: 0,
+            events: Vec::new(),
+            damage: None,
+        }
+    }
+}
+
+/// Whether an entry says that one before it does not count any more.
+fn replaces(entry: &Entry, before: &Entry) -> bool {
+    match (entry, before) {
+        (Entry::Node(node), Entry::Node(before)) => node.id == before.id,
+        (Entry::NodeRemoved(id), Entry::Node(before)) => *id == before.id,
+        (Entry::NodeRemoved(id), Entry::Name { parent, node, .. }) => id == node || id == parent,
+        (
+            Entry::Name { parent, name, .. } | Entry::NameRemoved { parent, name },
+            Entry::Name { parent: of, name: before, .. },
+        ) => parent == of && name == before,
+        _ => false,
+    }
+}
+
+/// The records of a damaged stretch that are whole: what they say was durable once.
+fn whole_records(log: &mut Read<'_>, from: u64, until: u64, end: &LogEnd) -> Result<Vec<Held>> {
+    let mut held: Vec<Held> = Vec::new();
+    let (mut at, mut sequence_min) = (from, end.next_sequence);
+    while at < until {
+        at += SLOT;
+        let found = match log.next(at - SLOT, end.generation, sequence_min) {
+            Ok(Found::Record { record, sequence, payload, .. }) => (record, sequence, payload),
+            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+            _ => continue,
+        };
+        let (record, sequence, payload) = found;
+        at += SLOT * record.payload_slots();
+        sequence_min = sequence;
+        if !matches!(record, Record::Commit { .. } | Record::Header { .. }) {
+            held.push(Held { record, sequence, payload });
+        }
+    }
+    Ok(held)
+}
+
 struct Held {
     record: Record,
     sequence: u64,
@@ -168,9 +242,12 @@ struct Held {
 }
 
 impl Held {
-    fn apply(self, state: &mut State, places: &mut u64) -> Result<()> {
+    fn apply(self, state: &mut State, places: &mut u64, refused: Option<&mut Vec<Entry>>) -> Result<()> {
         if let Record::Catalog { kind, version, .. } = self.record {
-            return state.apply_entry(Entry::parse(kind, version, &self.payload)?);
+            let entry = Entry::parse(kind, version, &self.payload)?;
+            let Some(refused) = refused else { return state.apply_entry(entry) };
+            refused.retain(|before| !replaces(&entry, before));
+            return state.apply_entry(entry.clone()).inspect_err(|_| refused.push(entry));
         }
         let numbers = self.payload.chunks_exact(4);
         let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default())).collect();
@@ -178,16 +255,21 @@ impl Held {
     }
 }
 
-fn apply(out: &mut Replayed, held: impl Iterator<Item = Held>, places: &mut u64) -> Result<()> {
+fn apply(
+    out: &mut Replayed,
+    held: impl Iterator<Item = Held>,
+    places: &mut u64,
+    mut refused: Option<&mut Vec<Entry>>,
+) -> Result<()> {
     for held in held {
         let sequence = held.sequence;
-        match held.apply(&mut out.state, places) {
+        match held.apply(&mut out.state, places, refused.as_deref_mut()) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let reason = format!("meta.log, record {sequence}: {error}");
                 match out.damage {
                     // It is about something that was lost there.
-                    Some(_) => out.events.push(reason),
+                    Some(_) => out.note(EventKind::Corruption, reason),
                     None => out.damage = Some(Damage { sequence, reason }),
                 }
             }
@@ -217,197 +299,6 @@ fn header(log: &mut Read<'_>, store: StoreId) -> Result<(u64, bool)> {
     }
 }
 
-/// The last batch that was known to be durable when batch `batch` was written.
-fn durable_before(batch: u64, unsynced: u32) -> u64 {
-    batch.saturating_sub(1).saturating_sub(u64::from(unsynced))
-}
-
 fn put_right(at: u64) -> String {
     format!("meta.log at byte {at}: a flipped bit was put right")
-}
-
-/// Where replay goes on behind a batch that is damaged.
-struct Later {
-    at: u64,
-    /// Records of the damaged batch have at most this number, later ones a higher one.
-    sequence: u64,
-    /// The number of the batch before `at`.
-    batch: u64,
-}
-
-impl Read<'_> {
-    fn bytes(&mut self, at: u64, count: usize) -> Result<Option<&[u8]>> {
-        let end = at.saturating_add(count as u64);
-        if end > self.len {
-            return Ok(None);
-        }
-        let loaded = self.window_at..self.window_at + self.window.len() as u64;
-        if !(loaded.contains(&at) && end <= loaded.end) {
-            let wanted = (self.len - at).min(count.max(WINDOW_BYTES) as u64) as usize;
-            self.window.resize(wanted, 0);
-            self.window_at = at;
-            let read = self.file.read_exact_at(&mut self.window, at);
-            read.map_err(|error| Error::io("reading meta.log", error))?;
-        }
-        let from = (at - self.window_at) as usize;
-        Ok(self.window.get(from..from + count))
-    }
-
-    fn slot(&mut self, at: u64) -> Result<Option<RawSlot>> {
-        let bytes = self.bytes(at, SLOT_BYTES)?;
-        Ok(bytes.and_then(|bytes| bytes.try_into().ok()).map(RawSlot))
-    }
-
-    fn next(&mut self, at: u64, generation: u64, sequence_min: u64) -> Result<Found> {
-        let Some(raw) = self.slot(at)? else {
-            return Ok(if at == self.len { Found::End } else { Found::Bad("a slot that is cut off".into()) });
-        };
-        if raw.0 == [0; SLOT_BYTES] {
-            return Ok(Found::End);
-        }
-        let corrected = !raw.is_intact();
-        let slot = if corrected { raw.corrected() } else { Some(raw) };
-        let Some(slot) = slot else {
-            return Ok(Found::Bad("a slot whose checksum does not agree".into()));
-        };
-        if slot.generation() != generation as u32 || slot.sequence() < sequence_min {
-            return Ok(Found::Bad("a slot of another generation".into()));
-        }
-        let record = match Record::parse(&slot) {
-            Ok(record) => record,
-            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Found::Bad(error.to_string())),
-            Err(error) => return Err(error.at(format!("meta.log at byte {at}"))),
-        };
-        let Some((payload, mended)) = self.payload(at + SLOT, &record)? else {
-            return Ok(Found::Bad("a payload that is cut off or whose checksum does not agree".into()));
-        };
-        let (sequence, checksum) = (slot.sequence(), slot.checksum());
-        Ok(Found::Record { record, sequence, checksum, payload, corrected: corrected || mended })
-    }
-
-    /// The payload of a record, and whether a flipped bit had to be put right.
-    fn payload(&mut self, at: u64, record: &Record) -> Result<Option<(Vec<u8>, bool)>> {
-        let len = record.payload_len();
-        if len == 0 {
-            return Ok(Some((Vec::new(), false)));
-        }
-        if len > self.len {
-            return Ok(None);
-        }
-        let slots = record.payload_slots() * SLOT;
-        let Some((payload, fill)) =
-            self.bytes(at, slots as usize)?.and_then(|bytes| bytes.split_at_checked(len as usize))
-        else {
-            return Ok(None);
-        };
-        let mended = fill.iter().any(|byte| *byte != 0);
-        let mut payload = payload.to_vec();
-        if crc32c::crc32c(&payload) == record.payload_checksum() {
-            return Ok(Some((payload, mended)));
-        }
-        Ok(correct(&mut payload, record.payload_checksum()).then_some((payload, true)))
-    }
-
-    fn is_zero_from(&mut self, at: u64) -> Result<bool> {
-        let mut at = at;
-        while at < self.len {
-            let count = (self.len - at).min(WINDOW_BYTES as u64);
-            if self.bytes(at, count as usize)?.is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0)) {
-                return Ok(false);
-            }
-            at += count;
-        }
-        Ok(true)
-    }
-
-    /// Whether a Commit behind `bad` says that the batch after the end was durable.
-    fn was_durable(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
-        let mut at = bad;
-        while let Some(slot) = self.slot(at)? {
-            if slot.is_intact()
-                && slot.generation() == end.generation as u32
-                && slot.sequence() >= end.next_sequence
-                && let Ok(Record::Commit { batch, unsynced, .. }) = Record::parse(&slot)
-                && durable_before(batch, unsynced) > end.batch
-            {
-                return Ok(true);
-            }
-            at += SLOT;
-        }
-        Ok(false)
-    }
-
-    /// Where a later batch begins after a bad slot at `bad`, if one does. Behind the bad
-    /// batch's own Commit, or, where that is lost, as far before the next Commit as that
-    /// one counts slots.
-    fn later_batch(&mut self, bad: u64, end: &LogEnd) -> Result<Option<Later>> {
-        let mut own: Option<Later> = None;
-        // The slot at `bad` may itself be intact and only not agree.
-        let mut at = bad;
-        while let Some(slot) = self.slot(at)? {
-            let is_ours = slot.is_intact()
-                && slot.generation() == end.generation as u32
-                && slot.sequence() >= end.next_sequence;
-            if is_ours && own.is_some() {
-                return Ok(own);
-            }
-            if is_ours && let Ok(Record::Commit { batch, slots, .. }) = Record::parse(&slot) {
-                let behind = Later { at: at + SLOT, sequence: slot.sequence(), batch };
-                if batch <= end.batch + 1 {
-                    own = Some(behind);
-                } else {
-                    let begin = at.checked_sub(u64::from(slots) * SLOT).filter(|begin| *begin > bad);
-                    let first = begin.map(|begin| self.slot(begin)).transpose()?.flatten();
-                    let number = first.filter(RawSlot::is_intact).map(|first| first.sequence());
-                    let before = begin.zip(number.and_then(|number| number.checked_sub(1)));
-                    return Ok(Some(before.map_or(behind, |(at, sequence)| Later {
-                        at,
-                        sequence,
-                        batch: batch - 1,
-                    })));
-                }
-            }
-            at += SLOT;
-        }
-        Ok(None)
-    }
-}
-
-/// Puts right the one flipped bit that makes the checksum agree, if there is one. The
-/// difference of the checksums is that of the bit alone, which shifts by a step of the
-/// polynomial from bit to bit: no checksum is computed again.
-fn correct(payload: &mut [u8], checksum: u32) -> bool {
-    let wanted = crc32c::crc32c(payload) ^ checksum;
-    let mut difference = CRC32C_POLYNOMIAL;
-    for byte in payload.iter_mut().rev() {
-        for bit in (0..8).rev() {
-            if difference == wanted {
-                *byte ^= 1 << bit;
-                return true;
-            }
-            difference = (difference >> 1) ^ if difference & 1 == 1 { CRC32C_POLYNOMIAL } else { 0 };
-        }
-    }
-    false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::correct;
-
-    #[test]
-    fn the_flipped_bit_of_a_payload_of_any_length_is_found() {
-        for len in [1, 2, 127, 5000] {
-            let right: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
-            let checksum = crc32c::crc32c(&right);
-            for bit in (0..len * 8).step_by(1 + len / 50) {
-                let mut flipped = right.clone();
-                flipped[bit / 8] ^= 1 << (bit % 8);
-                assert!(correct(&mut flipped, checksum) && flipped == right, "bit {bit} of {len} bytes");
-            }
-            let mut two = right.clone();
-            two[0] ^= 0b11;
-            assert!(!correct(&mut two, checksum));
-        }
-    }
 }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
-use crate::store::collection::{Access, Collection};
+use crate::store::collection::{Access, Collection, refuse_remains};
 use crate::store::disk::{Disk, Lock, Open, Space};
+use crate::store::events::Events;
 use crate::store::lineage::{Lineage, relatives};
 use crate::store::rebuild::{Rebuild, Rebuilder};
+use crate::store::repair::{Repaired, repair};
 use crate::store::settings::Settings;
 
 const SETTINGS_NAME: &str = "tierfs.toml";
@@ -33,6 +35,8 @@ pub struct Store {
     numbered: Mutex<u32>,
     rebuilder: Rebuilder,
     lineage: Arc<Lineage>,
+    /// What happened since it was opened.
+    events: Arc<Events>,
     _lock: Box<dyn Any + Send + Sync>,
 }
 
@@ -95,16 +99,9 @@ impl Store {
         let mut text = vec![0; len as usize];
         file.read_exact_at(&mut text, 0).map_err(failed)?;
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
-        Ok(Store {
-            disk,
-            access,
-            settings,
-            open: Mutex::default(),
-            numbered: Mutex::default(),
-            rebuilder: Rebuilder::default(),
-            lineage: Arc::default(),
-            _lock: lock,
-        })
+        let (open, numbered, events) = (Mutex::default(), Mutex::default(), Arc::default());
+        let (rebuilder, lineage) = (Rebuilder::default(), Arc::default());
+        Ok(Store { disk, access, settings, open, numbered, events, rebuilder, lineage, _lock: lock })
     }
 
     /// Where it is, for messages.
@@ -125,6 +122,11 @@ impl Store {
     /// What it was opened for.
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    /// What happened since it was opened.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
     }
 
     /// Space left on its disk.
@@ -192,9 +194,29 @@ impl Store {
     ) -> Arc<Collection> {
         collection.rebuilder = self.rebuilder.clone();
         collection.lineage = self.lineage.clone();
-        let collection = Arc::new(collection);
+        let collection = Arc::new(collection.reporting_to(&self.events));
         open.insert(key, collection.clone());
         collection
+    }
+
+    /// A collection as it lies there, to be read only and whatever this store was opened for:
+    /// nothing is mended. `Corrupt` where its log is gone.
+    pub fn look_at(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+        let opened = Collection::open(&self.disk, self.id(), tenant, name, Access::Read);
+        if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            refuse_remains(&self.disk, &format!("{tenant}/{name}"))?;
+        }
+        opened.map(Arc::new)
+    }
+
+    /// Repairs a collection that was not asked for yet. `number` is what it gets where its
+    /// log does not say its number any more.
+    pub fn repair(&self, tenant: &str, name: &str, number: u32) -> Result<Option<Repaired>> {
+        if self.access != Access::Write {
+            let text = format!("{} was opened to be read only", self.place());
+            return Err(Error::new(ErrorKind::ReadOnly, text));
+        }
+        repair(&self.disk, self.id(), (tenant, name), number)
     }
 
     /// A collection, made if it is not there. `owner` is its user and group.

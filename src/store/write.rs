@@ -6,15 +6,17 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 
 use crate::format::catalog::{Entry, Home, ObjectEntry};
-use crate::format::record::{Described, Record, Stored};
-use crate::model::{Error, Result, Shape, Tier};
+use crate::format::record::{Record, Stored};
+use crate::model::{Error, Result, Tier};
 use crate::store::blocks::Cut;
 use crate::store::chain::{DELTA_FILE, Patch};
-use crate::store::collection::{Touched, now_seconds};
+use crate::store::collection::Touched;
+use crate::store::describe::add_blocks;
 use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::object::{Object, Writing, exact_at};
 use crate::store::read::OpenObject;
+use crate::store::rounded::Writes;
 use crate::store::slots::SLOT_ALIGN;
 
 /// What was written to an object, with its checksums, before a batch says so. Nobody
@@ -26,7 +28,10 @@ pub struct Written<'a> {
     /// What lies on encoded blocks instead of replacing them, and the slots that are not
     /// needed then.
     patches: Vec<Record>,
+    /// Blocks that were encoded anew, in slots of their own.
+    encoded: Vec<(u32, Stored)>,
     unneeded: Vec<Stored>,
+    is_rounded: bool,
     bytes: u64,
 }
 
@@ -229,25 +234,32 @@ impl OpenObject {
     }
 
     /// What was written since the last batch, with its checksums.
-    pub fn written(&self) -> Result<Written<'_>> {
+    pub fn written(&self, writes: Writes) -> Result<Written<'_>> {
         let mut writing = self.object.writing.lock();
         let cut = self.object.cut();
         self.place_zeros(&mut writing, cut)?;
         let dirty: Vec<(u32, Stored)> =
             self.object.dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
         let mut blocks = Vec::with_capacity(dirty.len());
-        let (mut patches, mut unneeded) = (Vec::new(), Vec::new());
+        let (mut patches, mut encoded, mut unneeded) = (Vec::new(), Vec::new(), Vec::new());
         let mut block = Vec::new();
         for (index, stored) in dirty {
             let len = cut.len(index);
             block.resize(len, 0);
             self.read(cut.start(index), &mut block)?;
-            match self.patch(index, &block)? {
+            match self.patch(index, &block, writes)? {
                 Patch::Link(record) => {
                     patches.push(record);
                     unneeded.push(Stored { len: cut.block_bytes, ..stored });
                 }
                 Patch::Same => unneeded.push(Stored { len: cut.block_bytes, ..stored }),
+                Patch::Encoded(tier, encoder) => {
+                    let (to, dtype, all) =
+                        ((tier, encoder), self.object.entry.dtype, &mut Touched::default());
+                    let (placed, _) = self.collection.store_blocks(to, dtype, &block, len, all)?;
+                    encoded.extend(placed.first().map(|placed| (index, *placed)));
+                    unneeded.push(Stored { len: cut.block_bytes, ..stored });
+                }
                 Patch::None => {
                     blocks.push((
                         index,
@@ -256,7 +268,8 @@ impl OpenObject {
                 }
             }
         }
-        Ok(Written { open: self, writing, blocks, patches, unneeded, bytes: cut.bytes })
+        let is_rounded = writes != Writes::Exact && !unneeded.is_empty();
+        Ok(Written { open: self, writing, blocks, patches, encoded, unneeded, is_rounded, bytes: cut.bytes })
     }
 
     /// The data file and the place in it where all of the object lies, if it lies in one.
@@ -298,7 +311,7 @@ impl Written<'_> {
         {
             touched.file(&file);
         }
-        for (_, stored) in &self.blocks {
+        for (_, stored) in self.blocks.iter().chain(&self.encoded) {
             match (self.open.data(), stored.in_data) {
                 (Some(home), true) => touched.file(home),
                 _ => {
@@ -316,6 +329,7 @@ impl Written<'_> {
         let entry = ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
         batch.entry(Entry::Object(entry.clone()));
         add_blocks(batch, &entry, &self.blocks);
+        add_blocks(batch, &entry, &self.encoded);
         for patch in &self.patches {
             batch.record(patch.clone());
         }
@@ -337,6 +351,11 @@ impl Written<'_> {
         self.open.collection.drop_payloads(dropped);
     }
 
+    /// Whether readers see something else than what was written: it was rounded.
+    pub fn is_rounded(&self) -> bool {
+        self.is_rounded
+    }
+
     /// The object.
     pub fn object(&self) -> &Arc<Object> {
         &self.open.object
@@ -350,42 +369,5 @@ impl Written<'_> {
     /// The size that the object has now.
     pub fn bytes(&self) -> u64 {
         self.bytes
-    }
-}
-
-/// What a record that makes a block says of its object.
-pub(super) fn described(entry: &ObjectEntry) -> Described {
-    let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
-    let parent = entry.parent.as_ref().map(|parent| parent.object);
-    Described { dtype: entry.dtype, shape, parent, reconstruct: 0 }
-}
-
-/// Adds blocks of an object to a batch: runs where they stand one after the other in its
-/// data file.
-pub fn add_blocks(batch: &mut Batch, entry: &ObjectEntry, blocks: &[(u32, Stored)]) {
-    let created_at = now_seconds();
-    let described = described(entry);
-    let object = entry.id;
-    let joins = |before: &(u32, Stored), next: &(u32, Stored)| {
-        before.1.in_data
-            && next.1.in_data
-            && next.0 == before.0 + 1
-            && next.1.offset == before.1.offset + u64::from(before.1.len)
-    };
-    for run in blocks.chunk_by(joins) {
-        let Some((first, stored)) = run.first() else { continue };
-        let described = described.clone();
-        if !stored.in_data {
-            batch.record(Record::Create { object, block: *first, described, stored: *stored, created_at });
-            continue;
-        }
-        let checksums: Vec<u32> = run.iter().map(|(_, stored)| stored.checksum).collect();
-        batch.run(&checksums, |len, checksum| Record::CreateRun {
-            object,
-            block: *first,
-            described,
-            stored: Stored { checksum, len, ..*stored },
-            created_at,
-        });
     }
 }

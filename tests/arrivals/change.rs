@@ -2,6 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use tierfs::edit;
+use tierfs::store::disk::files::FileDisk;
+use tierfs::store::state::ROOT;
+use tierfs::store::{Access, Store};
 
 use crate::support::{
     Mapping, Random, assert_same, container_of, header_of, npy_file, safetensors_file, wait_until,
@@ -206,4 +212,23 @@ fn a_name_that_is_taken_stays_with_its_first_owner() {
     assert_same(&world.read("c"), &c, "c");
     assert_same(&world.read("m.safetensors"), &bytes, "the container");
     assert_same(&world.read("second.safetensors"), &second, "the second container");
+}
+
+#[test]
+fn a_daemon_killed_between_a_rename_and_looking_at_the_file_leaves_the_looking_to_the_next_one() {
+    let mut world = World::new();
+    let (first, second) = ([21, 22]).map(|seed| container_of(&mut Random(seed), &TENSORS)).into();
+    fs::write(world.path("m.safetensors"), &first).unwrap();
+    fs::write(world.path(".m.part"), &second).unwrap();
+    world.unmount();
+    {
+        let disk = Arc::new(FileDisk::new(&world.place.store()));
+        let store = Store::open(disk, Access::Write, "a test").unwrap();
+        let collection = store.collection("demo", "m").unwrap();
+        edit::rename(&collection, (ROOT, b".m.part"), (ROOT, b"m.safetensors"), false).unwrap();
+    }
+    world.mount();
+    check(&world, "m.safetensors", &second);
+    world.again();
+    check(&world, "m.safetensors", &second);
 }

@@ -6,11 +6,11 @@ use tierfs::store::disk::Disk;
 
 use crate::disk::CutDisk;
 use crate::history::History;
-use crate::support::Random;
+use crate::support::{Random, scale};
 
 #[test]
 fn after_a_power_cut_what_was_synced_is_there_and_nothing_else_reads_wrong() {
-    for seed in 0..60 {
+    for seed in 0..60 * scale() {
         let cut_disk = CutDisk::default();
         let disk: Arc<dyn Disk> = Arc::new(cut_disk.clone());
         let mut history = History::new(&disk, seed);

@@ -19,8 +19,9 @@ struct Tree {
     directories: Vec<String>,
     names: BTreeMap<String, Arc<CutFile>>,
     durable: BTreeMap<String, Arc<CutFile>>,
-    /// Names made or removed since their directory was synced, in order.
-    pending: Vec<(String, Option<Arc<CutFile>>)>,
+    /// Names made or removed since their directory was synced, in order; those of one rename
+    /// together.
+    pending: Vec<Vec<(String, Option<Arc<CutFile>>)>>,
 }
 
 #[derive(Default)]
@@ -63,13 +64,11 @@ impl CutDisk {
         let tree = self.tree();
         let mut keep = || random.below(4) < kept;
         let mut names = tree.durable.clone();
-        for (path, file) in &tree.pending {
-            if keep() {
-                match file {
-                    Some(file) => names.insert(path.clone(), file.clone()),
-                    None => names.remove(path),
-                };
-            }
+        for (path, file) in tree.pending.iter().filter(|_| keep()).flatten() {
+            match file {
+                Some(file) => names.insert(path.clone(), file.clone()),
+                None => names.remove(path),
+            };
         }
         let names: BTreeMap<String, Arc<CutFile>> = names
             .into_iter()
@@ -173,7 +172,7 @@ impl Disk for CutDisk {
             (None, Open::Create) => {
                 let file = Arc::new(CutFile::default());
                 tree.names.insert(path.to_owned(), file.clone());
-                tree.pending.push((path.to_owned(), Some(file.clone())));
+                tree.pending.push(vec![(path.to_owned(), Some(file.clone()))]);
                 Ok(file)
             }
             (None, _) => Err(io::ErrorKind::NotFound.into()),
@@ -185,14 +184,18 @@ impl Disk for CutDisk {
         Ok(())
     }
 
-    fn rename(&self, _from: &str, _to: &str) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut tree = self.tree();
+        let file = tree.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        tree.names.insert(to.to_owned(), file.clone());
+        tree.pending.push(vec![(from.to_owned(), None), (to.to_owned(), Some(file))]);
+        Ok(())
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {
         let mut tree = self.tree();
         tree.names.remove(path).ok_or(io::ErrorKind::NotFound)?;
-        tree.pending.push((path.to_owned(), None));
+        tree.pending.push(vec![(path.to_owned(), None)]);
         Ok(())
     }
 
@@ -216,12 +219,18 @@ impl Disk for CutDisk {
     fn sync_directory(&self, path: &str) -> io::Result<()> {
         let mut tree = self.tree();
         let pending = std::mem::take(&mut tree.pending);
-        for (name, file) in pending {
-            let parent = name.rsplit_once('/').map_or("", |(parent, _)| parent);
-            match file {
-                _ if parent != path => tree.pending.push((name, file)),
-                Some(file) => drop(tree.durable.insert(name, file)),
-                None => drop(tree.durable.remove(&name)),
+        for change in pending {
+            let parent = |name: &str| name.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
+            // Nothing is renamed from one directory to another.
+            if change.iter().any(|(name, _)| parent(name) != path) {
+                tree.pending.push(change);
+                continue;
+            }
+            for (name, file) in change {
+                match file {
+                    Some(file) => drop(tree.durable.insert(name, file)),
+                    None => drop(tree.durable.remove(&name)),
+                }
             }
         }
         Ok(())

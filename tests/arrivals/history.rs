@@ -12,7 +12,7 @@ use tierfs::store::{Access, Collection};
 
 use crate::support::{Random, npy_file};
 
-const STORE: StoreId = StoreId(0x5707e);
+pub const STORE: StoreId = StoreId(0x5707e);
 const BYTES_MAX: usize = 200_000;
 
 /// What is known of a name.

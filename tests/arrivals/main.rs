@@ -11,6 +11,8 @@ mod cut;
 mod disk;
 mod full;
 mod history;
+mod points;
+mod recorder;
 mod space;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]

@@ -8,12 +8,12 @@ use tierfs::store::disk::Disk;
 
 use crate::disk::CutDisk;
 use crate::history::History;
-use crate::support::{Random, assert_same, container_of};
+use crate::support::{Random, assert_same, container_of, scale};
 use crate::world::World;
 
 #[test]
 fn no_block_owns_what_another_owns_and_files_stay_bounded() {
-    for seed in 0..6 {
+    for seed in 0..6 * scale() {
         let cut_disk = CutDisk::default();
         let disk: Arc<dyn Disk> = Arc::new(cut_disk.clone());
         let mut history = History::new(&disk, seed);

@@ -141,3 +141,29 @@ fn a_file_that_grows_by_ten_thousand_appends_stays_one_data_file() {
     let used: u64 = used.trim().parse().unwrap();
     assert!(used >= expected.len() as u64 && used < expected.len() as u64 + 65536, "{used}");
 }
+
+/// `cp` and `>` empty the file first: all of its bytes are new then, and it is the tensor that it was.
+#[test]
+fn a_tensor_of_its_own_that_is_overwritten_stays_one_while_its_rows_are_whole() {
+    let mut world = World::new();
+    let path = world.path("w");
+    let mut random = Random(12);
+    fs::write(&path, random.bytes(4000)).unwrap();
+    let none = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&path, "user.tierfs.dtype", b"f32", none).unwrap();
+    rustix::fs::setxattr(&path, "user.tierfs.shape", b"100x10", none).unwrap();
+    for (rows, shape) in [(0, "0x10"), (3, "3x10"), (20_000, "20000x10"), (1, "1x10")] {
+        let bytes = random.bytes(rows * 40);
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(
+            (world.attribute("w", "dtype"), world.attribute("w", "shape")),
+            ("f32".into(), shape.into())
+        );
+        world.again();
+        assert!(world.read("w") == bytes, "{rows} rows");
+        assert_eq!(world.attribute("w", "shape"), shape);
+    }
+    fs::write(&path, random.bytes(41)).unwrap();
+    assert!(world.attribute("w", "why").contains("41 bytes"), "{}", world.attribute("w", "why"));
+    world.unmount();
+}

@@ -4,7 +4,11 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod blocks;
+mod events;
 mod files;
+mod metrics;
+mod settings;
 #[path = "../mounts/support/mod.rs"]
 #[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
 mod support;

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Answer, answer};
+use crate::support::{Answer, Mounted, answer};
 
 /// Writes a text with one call, as `echo` does after `>`.
 pub fn put(path: &Path, text: &str) -> Result<()> {
@@ -45,4 +45,28 @@ pub fn truncate(path: &Path, bytes: i64) -> Result<()> {
         0 => Ok(()),
         _ => Err(Error::last_os_error()),
     }
+}
+
+/// The text of an extended attribute, after `user.tierfs.`.
+pub fn attribute(path: &Path, name: &str) -> String {
+    let mut value = vec![0; 4096];
+    let len = rustix::fs::getxattr(path, format!("user.tierfs.{name}"), &mut value[..]).unwrap();
+    String::from_utf8(value[..len].to_vec()).unwrap()
+}
+
+/// CRC32C, bit by bit (RFC 3720, B.4).
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0_u32, |sum, byte| {
+        (0..8).fold(
+            sum ^ u32::from(*byte),
+            |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0x82f6_3b78 } else { sum >> 1 },
+        )
+    })
+}
+
+/// The events of a mount, of one kind or of all.
+pub fn events(mounted: &Mounted, kind: &str) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(mounted.path(".ctl/events")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    lines.filter(|event| kind.is_empty() || event["kind"] == kind).collect()
 }

@@ -5,8 +5,9 @@ use std::thread;
 
 use tierfs::model::ErrorKind;
 use tierfs::store::Access;
+use tierfs::store::repair::repair;
 
-use crate::world::{Picture, SLOT, World, batches, import, noise, open, picture, world};
+use crate::world::{Picture, SLOT, STORE, World, batches, import, noise, open, picture, world};
 
 /// Every path of `found` reads as in `right`, or not at all; never as other bytes.
 fn assert_right_or_refused(found: &Picture, pictures: &[(usize, Picture)], context: &str) {
@@ -110,4 +111,50 @@ fn blocks_of_before_the_damage_are_not_believed() {
     log[lost.0..lost.1].fill(0);
     let found = picture(&open(&world.disk(&log), Access::Read).unwrap());
     assert_eq!(found["/config.json"].1, Err(ErrorKind::Corrupt));
+}
+
+#[test]
+fn a_repair_of_any_lost_sector_keeps_every_file_that_the_sector_is_not_about() {
+    let world = world();
+    let batches = batches(world.log());
+    let (last, _) = *batches.last().unwrap();
+    for begin in (0..last).step_by(512) {
+        let end = (begin + 512).min(last);
+        let place = format!("bytes {begin}..{end}");
+        let mut log = world.log().to_vec();
+        log[begin..end].fill(0xa5);
+        let disk = world.disk(&log);
+        let repaired = repair(&disk, STORE, ("t", "c"), 7).unwrap_or_else(|error| panic!("{place}: {error}"));
+        let repaired = repaired.unwrap_or_else(|| panic!("{place}: nothing was wrong"));
+        assert_eq!(crate::world::files(&disk)[&repaired.kept_log], log, "{place}");
+        let collection = open(&disk, Access::Write).unwrap_or_else(|error| panic!("{place}: {error}"));
+        assert!(collection.damage().is_none() && collection.events().is_empty(), "{place}");
+        let found = picture(&collection);
+        // Each import's batches are between two steps: what the sector does not touch is whole.
+        for pair in world.steps.windows(2) {
+            let (from, until) = (pair[0].0, pair[1].0);
+            let made = pair[1].1.iter().filter(|(path, _)| !pair[0].1.contains_key(*path));
+            for (path, (_, right)) in made.filter(|_| end <= from || until <= begin) {
+                let right = right.as_ref().unwrap();
+                let is_there = found.get(path).is_some_and(|(_, bytes)| bytes.as_ref() == Ok(right));
+                let is_elsewhere = || found.values().any(|(_, bytes)| bytes.as_ref() == Ok(right));
+                assert!(is_there || begin < from && is_elsewhere(), "{place}: {path} of {from}..{until}");
+            }
+        }
+        for (path, (_, bytes)) in &found {
+            let Ok(bytes) = bytes else { continue };
+            let known = world.last().values().any(|(_, right)| right.as_ref() == Ok(bytes));
+            // An object alone is a part of a file.
+            let is_part = || {
+                let mut all = world.last().values().filter_map(|(_, right)| right.as_ref().ok());
+                all.any(|right| right.windows(bytes.len()).any(|part| part == bytes))
+            };
+            assert!(known || is_part(), "{place}: {path} has bytes that nobody wrote");
+        }
+        import(&collection, "new", &noise(10_000), &Default::default()).unwrap();
+        let before = picture(&collection);
+        drop(collection);
+        assert!(picture(&open(&disk, Access::Write).unwrap()) == before, "{place}");
+        assert_eq!(repair(&disk, STORE, ("t", "c"), 7).unwrap(), None, "{place}: a second repair");
+    }
 }

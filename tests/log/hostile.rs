@@ -82,7 +82,7 @@ fn log_of(batches: &[Vec<Said>]) -> Vec<u8> {
                     let (len, checksum) = (payload.len() as u32, crc32c::crc32c(&payload));
                     put(
                         &mut log,
-                        &Record::Catalog { len, checksum, kind: entry.kind(), version: 1 },
+                        &Record::Catalog { len, checksum, kind: entry.kind(), version: entry.version() },
                         &payload,
                     )
                 }
@@ -140,7 +140,7 @@ fn object(id: u128, dtype: Dtype, bytes: u64, block_bytes: u32) -> Entry {
         block_bytes,
         home: Some(Home { file: 1, offset: 0 }),
         // Some are children, and one of them its own parent.
-        parent: (id > 0).then(|| Parent {
+        parent: (1..3).contains(&id).then(|| Parent {
             object: ObjectId(id / 2 * 2),
             tenant: "t".to_owned(),
             collection: "c".to_owned(),

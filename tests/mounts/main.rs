@@ -15,4 +15,6 @@ mod patches;
 mod ranges;
 mod real_model;
 mod refusals;
+// Other test programs use the rest of it.
+#[allow(unused)]
 mod support;

@@ -6,11 +6,14 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod attributes;
+mod command;
 mod evict;
 mod factors;
+mod heal;
 mod lineage;
 mod moves;
 mod origin;
+mod rounded;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
 #[allow(unused)]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use crate::support::{Mounted, Place};
+use crate::support::{Mounted, Place, lasting};
 
 /// A test of writes takes no longer, whatever happens.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -24,9 +24,14 @@ pub struct World {
 
 impl World {
     pub fn new() -> World {
+        World::lasting(DEADLINE)
+    }
+
+    /// One with another deadline.
+    pub fn lasting(deadline: Duration) -> World {
         let place = Place::new();
         let mounted = place.mount(&["--create", "--allow-other"]);
-        let watch = Watch::over(&mounted.mountpoint, DEADLINE);
+        let watch = Watch::over(&mounted.mountpoint, lasting(deadline));
         fs::create_dir_all(mounted.path("t/c")).unwrap();
         World { mounted: Some(mounted), place, _watch: watch }
     }

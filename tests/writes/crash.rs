@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::calls::World;
-use crate::support::{Random, assert_same, container_of, npy_file};
+use crate::support::{Random, assert_same, container_of, npy_file, scale};
 
 const ROUNDS: u64 = 20;
 /// Names that each writer uses again and again.
@@ -114,7 +114,7 @@ fn what_was_closed_renamed_or_synced_survives_a_killed_daemon() {
     let mut world = World::new();
     let journal = Journal::default();
     let suffixes = ["bin", "npy", "safetensors"];
-    for round in 0..ROUNDS {
+    for round in 0..ROUNDS * scale() {
         let folder = world.path("");
         std::thread::scope(|scope| {
             for (number, suffix) in suffixes.iter().enumerate() {

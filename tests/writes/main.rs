@@ -7,9 +7,11 @@
 mod calls;
 mod crash;
 mod files;
+mod many;
 mod model;
 mod names;
 mod others;
+mod steady;
 mod stress;
 #[path = "../mounts/support/mod.rs"]
 #[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use crate::calls::World;
-use crate::support::{Random, assert_same};
+use crate::support::{Random, assert_same, scale};
 
 const OPERATIONS: u64 = 3000;
 const REMOUNTS: u64 = 6;
@@ -242,7 +242,7 @@ fn number(variable: &str, default: u64) -> u64 {
 #[test]
 fn random_operations_leave_what_a_naive_file_system_has() {
     let seed = number("TIERFS_MODEL_SEED", u64::from(std::process::id()));
-    let operations = number("TIERFS_MODEL_OPERATIONS", OPERATIONS);
+    let operations = number("TIERFS_MODEL_OPERATIONS", OPERATIONS * scale());
     println!("TIERFS_MODEL_SEED={seed} makes the same operations");
     let mut test = Test { world: World::new(), model: Model::default(), random: Random(seed) };
     for done in 1..=operations {

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Fuzzes each target of tests/fuzz for a while. What fails is in target/fuzz/artifacts: fix it, and add the file to
+# tests/fuzz/corpus, which make test replays.
+#
+#   scripts/fuzz.sh            all targets, FUZZ_SECONDS (60) each
+#   scripts/fuzz.sh log npy    only these
+#
+# It goes on with what it found before, in target/fuzz/corpus.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$PWD/target/tools/bin:$HOME/.cargo/bin:$PATH"
+
+targets=("$@")
+[ $# != 0 ] || mapfile -t targets < <(cd tests/fuzz/programs && basename -s .rs ./*.rs)
+seconds=${FUZZ_SECONDS:-60}
+# Without a sanitizer it builds with the stable compiler.
+options=(--fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none)
+
+scripts/setup.sh suites
+cargo fuzz build "${options[@]}"
+mkdir -p target/fuzz/artifacts
+for target in "${targets[@]}"; do
+    mkdir -p "target/fuzz/corpus/$target"
+    log=target/fuzz/$target.log
+    # A run that takes 10 s, or 1 GiB of memory, fails too.
+    cargo fuzz run "${options[@]}" "$target" "target/fuzz/corpus/$target" "tests/fuzz/corpus/$target" -- \
+        -max_total_time="$seconds" -max_len=16384 -timeout=10 -rss_limit_mb=1024 \
+        -artifact_prefix="target/fuzz/artifacts/$target-" >"$log" 2>&1 || {
+        tail -n 40 "$log"
+        echo "fuzz: $target fails"
+        exit 1
+    }
+    echo "fuzz: $target: $(grep -oE 'Done [0-9]+ runs in [0-9]+ second' "$log")s"
+done

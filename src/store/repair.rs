@@ -1,0 +1,305 @@
+//! Repairing a collection offline: what can be read is kept, what cannot is named.
+//!
+//! The state that the log still says is mended (`salvage`), blocks whose payloads do not
+//! verify are recorded as lost, and a log of what there is now takes the old one's name in
+//! one step. The old log stays beside it. Until that step nothing is changed.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::format::catalog::{Entry, NodeEntry, What};
+use crate::format::record::{Described, Record, Stored};
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, Shape, StoreId};
+use crate::store::Collection;
+use crate::store::chain::{place_of, place_of_stored};
+use crate::store::collection::{LOG_NAME, now_seconds, refuse_remains};
+use crate::store::disk::{Disk, Open};
+use crate::store::log::LogEnd;
+use crate::store::object::Object;
+use crate::store::read::{OpenObject, Verify};
+use crate::store::replay::{Damage, Replayed, salvage};
+use crate::store::salvage::{Mended, mend};
+
+/// Bytes of the old log that are copied at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Ranges that a sentence names.
+const RANGES_NAMED: usize = 3;
+
+/// What a repair did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Repaired {
+    /// What was wrong with the log, if anything was.
+    pub reason: Option<String>,
+    /// Where the log lies that there was before.
+    pub kept_log: String,
+    /// What was lost, by path.
+    pub lost: Vec<Lost>,
+    /// Files with blocks that the log describes before its damage only. Their checksums
+    /// agree; they may be as they were before what was lost.
+    pub unsure: Vec<String>,
+    /// What has another name now, or none that could be found: where it lies.
+    pub moved: Vec<String>,
+}
+
+/// What was lost of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lost {
+    /// Its path below the collection.
+    pub path: String,
+    /// Bytes that it has, if that is known.
+    pub bytes: Option<u64>,
+    /// The bytes that were lost, in ascending order; none where the size is not known: all.
+    pub ranges: Vec<Range<u64>>,
+}
+
+impl Lost {
+    /// Whether all of it was lost.
+    pub fn is_whole(&self) -> bool {
+        let is_all = |bytes| self.ranges.first().is_some_and(|first| *first == (0..bytes));
+        self.bytes.is_none_or(is_all)
+    }
+}
+
+/// Blocks that were lost, by object.
+pub(super) type LostBlocks = HashMap<ObjectId, Vec<u32>>;
+
+/// Repairs a collection that nobody has open. `number` is what it gets where its log does
+/// not say its number any more. `None` where nothing was wrong, and nothing was changed.
+pub fn repair(
+    disk: &Arc<dyn Disk>,
+    store: StoreId,
+    (tenant, name): (&str, &str),
+    number: u32,
+) -> Result<Option<Repaired>> {
+    let path = format!("{tenant}/{name}");
+    let opened = disk.open(&format!("{path}/{LOG_NAME}"), Open::Read);
+    let opened = opened.map_err(|error| Error::io(format!("opening {path}/{LOG_NAME}"), error));
+    let salvaged = opened.and_then(|file| salvage(&file, store).map_err(|error| error.at(&path)));
+    if salvaged.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        // Never finished, or nothing is left of the log.
+        refuse_remains(disk, &path)?;
+    }
+    let (replayed, refused) = salvaged?;
+    let Replayed { mut state, end, damage, .. } = replayed;
+    state.forget_freed();
+    if state.node(crate::store::state::ROOT).is_none() && damage.is_none() {
+        return Err(Error::new(ErrorKind::NotFound, format!("{path}: the collection was never finished")));
+    }
+    let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
+    let mut lost = lost_blocks(&collection)?;
+    if damage.is_none() && lost.is_empty() {
+        return Ok(None);
+    }
+    let mut mended = Mended::default();
+    if damage.is_some() {
+        mended = mend(&mut collection.state.write(), refused, &mut lost, number, (tenant, name))?;
+    }
+    let repaired = collection.describe(&lost, damage.as_ref(), mended)?;
+    collection.replace_log(&lost, end, repaired).map(Some)
+}
+
+/// The blocks that cannot be read, in ascending order. An error of the disk ends the repair:
+/// what cannot be read now may be read elsewhere.
+fn lost_blocks(collection: &Arc<Collection>) -> Result<LostBlocks> {
+    let objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
+    let mut lost = LostBlocks::new();
+    let mut places: Vec<(u8, Range<u64>, u64, ObjectId, u32)> = Vec::new();
+    for object in objects {
+        let open = OpenObject::open(collection, &object, Verify::Always)?;
+        for index in 0..object.cut().blocks() {
+            match open.check(index) {
+                Ok(block) => {
+                    let links = object.chain(index, block.epoch);
+                    let links = links.iter().flat_map(|links| links.iter().map(place_of));
+                    let own = Some(place_of_stored(&block.stored));
+                    let own = own.filter(|_| !block.stored.in_data && block.stored.len > 0);
+                    places.extend(own.into_iter().chain(links).map(|(number, offset, len)| {
+                        (number, offset..offset + len, block.epoch, object.entry.id, index)
+                    }));
+                }
+                Err(error) if error.kind() == ErrorKind::Io => {
+                    return Err(Error::io(
+                        format!("{error}; copy the store to another disk first"),
+                        std::io::ErrorKind::Other.into(),
+                    ));
+                }
+                // It can be had again, if not now then when the disk that its source is on is
+                // there: nothing says that it is lost.
+                Err(_) if object.origin_place(index).is_some() => {}
+                Err(_) => lost.entry(object.entry.id).or_default().push(index),
+            }
+        }
+    }
+    // What is described twice belongs to who came last.
+    places.sort_by_key(|place| (place.0, place.1.start, place.2));
+    let mut before: Option<&(u8, Range<u64>, u64, ObjectId, u32)> = None;
+    for place in &places {
+        if let Some(last) = before.filter(|last| last.0 == place.0 && place.1.start < last.1.end) {
+            let older = if last.2 <= place.2 { last } else { place };
+            lost.entry(older.3).or_default().push(older.4);
+            before = Some(if last.2 <= place.2 { place } else { last });
+        } else {
+            before = Some(place);
+        }
+    }
+    for blocks in lost.values_mut() {
+        blocks.sort_unstable();
+        blocks.dedup();
+    }
+    Ok(lost)
+}
+
+impl Collection {
+    /// What is lost and unsure, by path; files that lost something say so themselves.
+    fn describe(&self, lost: &LostBlocks, damage: Option<&Damage>, mended: Mended) -> Result<Repaired> {
+        let mut state = self.state.write();
+        let mut out = Repaired {
+            reason: damage.map(|damage| damage.reason.clone()),
+            moved: mended.moved,
+            lost: mended.lost,
+            ..Repaired::default()
+        };
+        let mut noted: Vec<NodeEntry> = Vec::new();
+        for node in state.nodes() {
+            let Some(file) = node.file() else { continue };
+            let (mut at, mut ranges, mut is_unsure) = (0_u64, Vec::<Range<u64>>::new(), false);
+            for object in file.objects.iter().filter_map(|id| state.object(*id)) {
+                let cut = object.cut();
+                for index in lost.get(&object.entry.id).into_iter().flatten() {
+                    let from = at + cut.start(*index);
+                    let until = from + cut.len(*index) as u64;
+                    match ranges.last_mut().filter(|last| last.end == from) {
+                        Some(last) => last.end = until,
+                        None => ranges.push(from..until),
+                    }
+                }
+                let sequence = damage.map_or(0, |damage| damage.sequence);
+                let blocks = object.blocks.read();
+                let gone = lost.get(&object.entry.id);
+                is_unsure |= damage.is_some()
+                    && blocks.described(cut).any(|(index, block)| {
+                        block.epoch <= sequence && gone.is_none_or(|gone| !gone.contains(&index))
+                    });
+                at += cut.bytes;
+            }
+            let path = String::from_utf8_lossy(&state.path(node.entry.id)).into_owned();
+            if !ranges.is_empty() {
+                let mut entry = node.entry.clone();
+                if let What::File(file) = &mut entry.what {
+                    file.why = format!("{} were lost; copy the file in again", sentence(&ranges));
+                }
+                noted.push(entry);
+                out.lost.push(Lost { path: path.clone(), bytes: Some(at), ranges });
+            }
+            if is_unsure {
+                out.unsure.push(path);
+            }
+        }
+        for entry in noted {
+            state.apply_entry(Entry::Node(Box::new(entry)))?;
+        }
+        out.lost.sort_by(|one, other| one.path.cmp(&other.path));
+        out.unsure.sort_unstable();
+        Ok(out)
+    }
+
+    /// Records what is lost, and lets a log of what there is now replace the old one.
+    fn replace_log(&self, lost: &LostBlocks, end: LogEnd, mut out: Repaired) -> Result<Repaired> {
+        let (mut sequence, mut places) = (end.next_sequence, u64::MAX);
+        let mut state = self.state.write();
+        for (object, index) in
+            lost.iter().flat_map(|(object, blocks)| blocks.iter().map(move |at| (object, at)))
+        {
+            let Some(dtype) = state.object(*object).map(|object| object.entry.dtype) else { continue };
+            let described = Described { dtype, shape: Shape::default(), parent: None, reconstruct: 0 };
+            let record = Record::Create {
+                object: *object,
+                block: *index,
+                described,
+                stored: Stored::LOST,
+                created_at: now_seconds(),
+            };
+            state.apply_record(&record, sequence, Vec::new(), &mut places)?;
+            sequence += 1;
+        }
+        state.forget_freed();
+        out.kept_log = self.keep_log()?;
+        if out.reason.is_some() {
+            out.moved.extend(self.keep_unnamed_data(&state)?);
+        }
+        self.write_draft(&state, end.generation + 1, sequence)?;
+        self.switch_log()?;
+        Ok(out)
+    }
+
+    /// A durable copy of the log; its path.
+    fn keep_log(&self) -> Result<String> {
+        let listed = self.disk.list(&self.path());
+        let listed = listed.map_err(|error| Error::io(format!("listing {}", self.path()), error))?;
+        let number = (1_u32..).find(|number| {
+            let name = format!("{LOG_NAME}.damaged-{number}");
+            !listed.iter().any(|entry| entry.name == name)
+        });
+        let to = format!("{}/{LOG_NAME}.damaged-{}", self.path(), number.unwrap_or_default());
+        let failed = |error| Error::io(format!("copying the log to {to}"), error);
+        let from = self.disk.open(&format!("{}/{LOG_NAME}", self.path()), Open::Read).map_err(failed)?;
+        let copy = self.disk.open(&to, Open::Create).map_err(failed)?;
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut at = 0;
+        loop {
+            let count = from.read_at(&mut chunk, at).map_err(failed)?;
+            let Some(bytes) = chunk.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
+            copy.write_at(bytes, at).map_err(failed)?;
+            at += count as u64;
+        }
+        copy.sync_data().map_err(failed)?;
+        self.disk.sync_directory(&self.path()).map_err(failed)?;
+        Ok(to)
+    }
+
+    /// Data files that no object lies in any more would be removed when the collection is
+    /// opened: they get other names.
+    fn keep_unnamed_data(&self, state: &crate::store::state::State) -> Result<Vec<String>> {
+        let directory = format!("{}/data", self.path());
+        let failed = |error| Error::io(format!("keeping files of {directory}"), error);
+        let listed = match self.disk.list(&directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            listed => listed.map_err(failed)?,
+        };
+        let mut kept = Vec::new();
+        for entry in listed.into_iter().filter(|entry| entry.name.len() == 16) {
+            if u64::from_str_radix(&entry.name, 16).is_ok_and(|id| !state.has_home(id)) {
+                let (from, to) =
+                    (format!("{directory}/{}", entry.name), format!("{directory}/{}.lost", entry.name));
+                self.disk.rename(&from, &to).map_err(failed)?;
+                kept.push(format!("{from}, which no file that is known lies in, is now {to}"));
+            }
+        }
+        if !kept.is_empty() {
+            self.disk.sync_directory(&directory).map_err(failed)?;
+        }
+        Ok(kept)
+    }
+}
+
+/// `bytes 0 to 16383 and 32768 to 40000`.
+fn sentence(ranges: &[Range<u64>]) -> String {
+    let named = ranges.iter().take(RANGES_NAMED).map(|range| format!("{} to {}", range.start, range.end - 1));
+    let named: Vec<String> = named.collect();
+    let more = match ranges.len().saturating_sub(RANGES_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more ranges"),
+    };
+    format!("bytes {}{more}", named.join(", "))
+}
+
+/// A file that all of is lost, its size too.
+pub(super) fn lost_whole(path: String) -> Lost {
+    Lost { path, bytes: None, ranges: Vec::new() }
+}
+
+/// Where something stands that has no name any more.
+pub(super) fn unnamed(what: &str, id: EntryId) -> String {
+    format!("{what}-{}", id.0)
+}

@@ -1,0 +1,154 @@
+//! A disk that notes every change, so that the disk as it was after any of them can be made again.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
+
+use crate::disk::CutDisk;
+
+/// A change, or the opening of a file that later ones name by its number.
+#[derive(Clone)]
+enum Op {
+    Open(String, Open, usize),
+    Write(usize, u64, Arc<[u8]>),
+    Len(usize, u64),
+    Punch(usize, u64, u64),
+    Sync(usize),
+    Directory(String),
+    Rename(String, String),
+    Remove(String),
+    SyncDirectory(String),
+}
+
+#[derive(Clone)]
+pub struct Recorder {
+    inner: CutDisk,
+    ops: Arc<Mutex<Vec<Op>>>,
+}
+
+struct Recorded {
+    inner: Arc<dyn File>,
+    number: usize,
+    ops: Arc<Mutex<Vec<Op>>>,
+}
+
+impl Recorder {
+    pub fn new(inner: CutDisk) -> Recorder {
+        Recorder { inner, ops: Arc::default() }
+    }
+
+    fn ops(&self) -> MutexGuard<'_, Vec<Op>> {
+        self.ops.lock().unwrap()
+    }
+
+    /// How many changes there were.
+    pub fn count(&self) -> usize {
+        self.ops().len()
+    }
+
+    /// Does the first `count` changes to a disk that is as the inner one was.
+    pub fn again(&self, disk: CutDisk, count: usize) -> CutDisk {
+        let mut files: HashMap<usize, Arc<dyn File>> = HashMap::new();
+        for op in &self.ops()[..count] {
+            match op {
+                Op::Open(path, how, number) => {
+                    files.insert(*number, disk.open(path, *how).unwrap());
+                }
+                Op::Write(file, at, bytes) => files[file].write_at(bytes, *at).unwrap(),
+                Op::Len(file, len) => files[file].set_len(*len).unwrap(),
+                Op::Punch(file, at, len) => files[file].punch(*at, *len).unwrap(),
+                Op::Sync(file) => files[file].sync_data().unwrap(),
+                Op::Directory(path) => disk.create_directory(path).unwrap(),
+                Op::Rename(from, to) => disk.rename(from, to).unwrap(),
+                Op::Remove(path) => disk.remove_file(path).unwrap(),
+                Op::SyncDirectory(path) => disk.sync_directory(path).unwrap(),
+            }
+        }
+        disk
+    }
+}
+
+impl File for Recorded {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.ops.lock().unwrap().push(Op::Write(self.number, offset, bytes.into()));
+        self.inner.write_at(bytes, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.ops.lock().unwrap().push(Op::Len(self.number, len));
+        self.inner.set_len(len)
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.ops.lock().unwrap().push(Op::Punch(self.number, offset, len));
+        self.inner.punch(offset, len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.ops.lock().unwrap().push(Op::Sync(self.number));
+        self.inner.sync_data()
+    }
+}
+
+impl Disk for Recorder {
+    fn place(&self) -> String {
+        self.inner.place()
+    }
+
+    fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>> {
+        let inner = self.inner.open(path, how)?;
+        let mut ops = self.ops();
+        let number = ops.len();
+        ops.push(Op::Open(path.to_owned(), how, number));
+        Ok(Arc::new(Recorded { inner, number, ops: self.ops.clone() }))
+    }
+
+    fn create_directory(&self, path: &str) -> io::Result<()> {
+        self.ops().push(Op::Directory(path.to_owned()));
+        self.inner.create_directory(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)?;
+        self.ops().push(Op::Rename(from.to_owned(), to.to_owned()));
+        Ok(())
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        self.inner.remove_file(path)?;
+        self.ops().push(Op::Remove(path.to_owned()));
+        Ok(())
+    }
+
+    fn remove_directory(&self, path: &str) -> io::Result<()> {
+        self.inner.remove_directory(path)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<Listed>> {
+        self.inner.list(path)
+    }
+
+    fn sync_directory(&self, path: &str) -> io::Result<()> {
+        self.ops().push(Op::SyncDirectory(path.to_owned()));
+        self.inner.sync_directory(path)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.inner.space()
+    }
+
+    fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
+        self.inner.lock(how, note)
+    }
+}

@@ -1,0 +1,115 @@
+//! Files that act: sync, policy, compact; and the settings in effect.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, chown};
+
+use crate::support::{Place, imported, python_line};
+use crate::world::{as_nobody, attribute, events, put, refused};
+
+#[test]
+fn what_an_open_file_was_given_survives_a_crash_after_sync() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    let file = fs::File::create(mounted.path("t/c/f")).unwrap();
+    for round in 0..3_u8 {
+        file.write_all_at(&[round + 1; 100_000], u64::from(round) * 100_000).unwrap();
+        put(&mounted.path(".ctl/sync"), "1\n").unwrap();
+    }
+    mounted.kill();
+    drop(mounted);
+    let mounted = place.mount(&[]);
+    let wanted: Vec<u8> = (0..300_000).map(|at| (at / 100_000 + 1) as u8).collect();
+    assert!(fs::read(mounted.path("t/c/f")).unwrap() == wanted);
+}
+
+#[test]
+fn the_policy_is_set_kept_and_refused_as_a_whole() {
+    let (place, _) = imported(&[]);
+    let mounted = place.mount(&["--allow-other"]);
+    let path = mounted.path("demo/model/.ctl/policy");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "manual\n");
+    put(&path, "auto\n").unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "auto\n");
+    assert_eq!(attribute(&mounted.path("demo/model/a"), "policy"), "auto", "inherited");
+    for wrong in ["hot", "AUTO", "auto manual", "auto\nmanual", "aut\u{0}o"] {
+        refused(put(&path, wrong), libc::EINVAL);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "auto\n");
+    }
+    let bytes = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    refused(bytes.write_all_at(b"\xff\xfe", 0), libc::EINVAL);
+    // Not at the beginning of the file: a write is a batch wherever it is.
+    bytes.write_all_at(b"cache", 1 << 40).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "cache\n");
+    drop(bytes);
+    as_nobody(&mounted.mountpoint, "echo auto > demo/model/.ctl/policy").failed(2, &["Permission denied"]);
+    chown(mounted.path("demo/model"), Some(65534), None).unwrap();
+    as_nobody(&mounted.mountpoint, "echo manual > demo/model/.ctl/policy").ok();
+    as_nobody(&mounted.mountpoint, "echo no > demo/model/.ctl/policy").failed(1, &["error"]);
+    let told = events(&mounted, "control");
+    assert_eq!(told.last().unwrap()["cause"], ".ctl/policy, user 65534");
+    mounted.unmount();
+    let mounted = place.mount(&["--read-only"]);
+    let path = mounted.path("demo/model/.ctl/policy");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "manual\n");
+    refused(put(&path, "auto"), libc::EROFS);
+}
+
+#[test]
+fn a_log_is_written_anew_on_demand_and_says_the_same() {
+    let (place, _) = imported(&[]);
+    let mounted = place.mount(&[]);
+    let log = place.store().join("demo/model/meta.log");
+    let digests = |mounted: &crate::support::Mounted| {
+        crate::support::shell(&mounted.mountpoint, "find demo -type f -exec sha256sum {} + | sort").stdout
+    };
+    let before = digests(&mounted);
+    for compact in ["demo/model/.ctl/compact", ".ctl/compact"] {
+        for round in 0..200 {
+            fs::write(mounted.path("demo/model/f"), [round; 10]).unwrap();
+            fs::remove_file(mounted.path("demo/model/f")).unwrap();
+        }
+        let grown = fs::metadata(&log).unwrap().len();
+        let compact = mounted.path(compact);
+        assert!(fs::read_to_string(&compact).unwrap().contains("demo/model: "));
+        for wrong in ["stop", "start now", "1"] {
+            refused(put(&compact, wrong), libc::EINVAL);
+        }
+        assert_eq!(fs::metadata(&log).unwrap().len(), grown);
+        put(&compact, "start\n").unwrap();
+        let small = fs::metadata(&log).unwrap().len();
+        assert!(small < grown / 2, "from {grown} to {small}");
+        let text = fs::read_to_string(&compact).unwrap();
+        assert!(text.contains(&format!("from {grown} to {small} bytes")), "{text}");
+    }
+    assert_eq!(events(&mounted, "compaction").len(), 2);
+    assert_eq!(digests(&mounted), before);
+    mounted.kill();
+    drop(mounted);
+    let mounted = place.mount(&[]);
+    assert_eq!(digests(&mounted), before);
+    mounted.unmount();
+    crate::support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&["--read-only"]);
+    refused(put(&mounted.path(".ctl/compact"), "start"), libc::EROFS);
+}
+
+#[test]
+fn the_settings_in_effect_are_toml() {
+    let (place, _) = imported(&[]);
+    let text = fs::read_to_string(place.store().join("tierfs.toml")).unwrap();
+    let kept = text.lines().map(|line| if line.starts_with("keep") { "keep = [\"a \\\"b\"]" } else { line });
+    fs::write(place.store().join("tierfs.toml"), kept.collect::<Vec<_>>().join("\n") + "\n").unwrap();
+    let mounted = place.mount(&["--verify", "always", "--list", "tensors", "--threads", "3"]);
+    let line = "import json, sys, tomllib; print(json.dumps(tomllib.load(open(sys.argv[1], 'rb'))))";
+    let config: serde_json::Value =
+        serde_json::from_str(&python_line(line, [mounted.path(".ctl/config")])).unwrap();
+    assert_eq!(config["keep"], serde_json::json!(["a \"b"]));
+    assert_eq!(config["format"], 1);
+    let mount = &config["mount"];
+    let wanted = serde_json::json!({
+        "store": place.store(), "mountpoint": mounted.mountpoint, "read_only": false, "verify": "always",
+        "list": "tensors", "threads": 3, "allow_other": false, "kernel": mount["kernel"],
+    });
+    assert_eq!(*mount, wanted);
+}

@@ -1,0 +1,128 @@
+//! A system call fails: nothing is acknowledged that is not there, nothing is half done, and the daemon lives.
+
+use std::fs;
+use std::path::Path;
+
+use crate::journal::{After, Journal, PAGE};
+use crate::stores::{check_after, copied, exported, fsck, sources, store_with_files};
+use crate::support::{Place, ended};
+use crate::trace::{Daemon, Fault, Point, points, spread, traced};
+
+/// Calls that are tried of each kind of error in a short run.
+const TRIED: usize = 24;
+/// Calls that may find a disk broken, and those that may find it full.
+const BROKEN: [&str; 6] = ["pwrite64", "fdatasync", "fsync", "rename", "fallocate", "ftruncate"];
+const FULL: [&str; 3] = ["pwrite64", "fallocate", "ftruncate"];
+
+fn of(all: &[Point], calls: &[&str]) -> Vec<Point> {
+    all.iter().filter(|point| calls.contains(&point.call)).cloned().collect()
+}
+
+/// Whether the fault came, as far as `strace` has noted it.
+fn has_come(notes: &Path) -> bool {
+    fs::read_to_string(notes).unwrap().contains("(INJECTED)")
+}
+
+/// Works on a mount of which one call fails, and checks what is there, then and later.
+fn disturbed(place: &Place, known: &Journal, point: &Point, error: &'static str) -> Option<Journal> {
+    let context = format!("{error} from {point}");
+    let notes = place.path("notes");
+    let store = copied(place, &place.store());
+    let mut journal = known.clone().with_unit(PAGE);
+    // Whoever starts it is told: it need not start.
+    if let Some(daemon) = Daemon::mount(place, &store, &notes, Some((point, Fault::Error(error)))) {
+        journal.work(&daemon.path(""), 5, After::GoOn);
+        let is_sync = ["fdatasync", "fsync"].contains(&point.call);
+        if is_sync && has_come(&notes) {
+            takes_no_more(&daemon, &context);
+        }
+        journal.check_there(&daemon.path(""), &context);
+        daemon.end();
+    }
+    let came = has_come(&notes);
+    check_after(place, &store, &journal, &context);
+    came.then_some(journal)
+}
+
+/// After a failed sync nothing is written, and the status says why.
+fn takes_no_more(daemon: &Daemon, context: &str) {
+    let written = fs::write(daemon.path("more"), b"more");
+    let Err(written) = written else { panic!("{context}: it takes more") };
+    assert_eq!(written.raw_os_error(), Some(libc::EROFS), "{context}: {written}");
+    let status = fs::read_to_string(daemon.path(".ctl/status")).unwrap();
+    assert!(status.contains("takes no more writes") && status.contains("fsck"), "{context}: {status}");
+}
+
+/// The calls of an undisturbed run.
+fn calls(place: &Place, known: &Journal) -> Vec<Point> {
+    let notes = place.path("notes");
+    let store = copied(place, &place.store());
+    let daemon = Daemon::mount(place, &store, &notes, None).unwrap();
+    known.clone().work(&daemon.path(""), 5, After::GoOn);
+    daemon.end();
+    points(&notes)
+}
+
+#[test]
+fn an_error_of_the_disk_is_told_and_what_was_acknowledged_is_there() {
+    let place = Place::new();
+    let known = store_with_files(&place);
+    let all = of(&calls(&place, &known), &BROKEN);
+    assert!(all.len() > 40, "{all:?}");
+    let mut told = 0;
+    for point in spread(all, TRIED) {
+        let journal = disturbed(&place, &known, &point, "EIO");
+        told += usize::from(journal.is_some_and(|journal| !journal.failed.is_empty()));
+    }
+    assert!(told > TRIED / 4, "only {told} runs failed");
+}
+
+#[test]
+fn a_disk_that_is_full_for_a_call_loses_nothing_and_the_write_can_be_done_again() {
+    let place = Place::new();
+    let known = store_with_files(&place);
+    let all = of(&calls(&place, &known), &FULL);
+    let mut told = 0;
+    for point in spread(all, TRIED) {
+        let journal = disturbed(&place, &known, &point, "ENOSPC");
+        told += usize::from(journal.is_some_and(|journal| journal.full + journal.failed.len() > 0));
+    }
+    assert!(told > TRIED / 4, "only {told} runs failed");
+}
+
+#[test]
+fn an_import_of_which_a_call_fails_says_so_and_leaves_each_file_old_or_new() {
+    let place = Place::new();
+    let folders = [sources(&place, "one", 1), sources(&place, "two", 2)];
+    let options = ["--tier", "q8:all"];
+    place.import("demo/c", &[&folders[0]], &options);
+    let old = exported(&place, &place.store());
+    let notes = place.path("notes");
+    let import = |store: &Path, fault: Option<(&Point, Fault)>| {
+        let arguments = [Path::new("import"), store, Path::new("demo/c"), &folders[1]];
+        let mut command = traced(&arguments, &notes, fault);
+        ended(&mut command.args(options).spawn().unwrap(), "a traced import")
+    };
+    let store = copied(&place, &place.store());
+    assert_eq!(import(&store, None), Some(0));
+    let new = exported(&place, &store);
+    let all = points(&notes);
+    for (calls, error) in [(&BROKEN[..], "EIO"), (&FULL[..], "ENOSPC")] {
+        let mut told = 0;
+        for point in spread(of(&all, calls), TRIED) {
+            let context = format!("{error} from {point}");
+            let store = copied(&place, &place.store());
+            let code = import(&store, Some((&point, Fault::Error(error))));
+            assert!(matches!(code, Some(0 | 1)), "{context}: {code:?}");
+            told += usize::from(code == Some(1));
+            fsck(&store, &context);
+            let found = exported(&place, &store);
+            assert!(found.keys().eq(old.keys()), "{context}: {:?}", found.keys());
+            for (name, bytes) in &found {
+                let right = *bytes == new[name] || (*bytes == old[name] && code == Some(1));
+                assert!(right, "{context}: {} after exit code {code:?}", name.display());
+            }
+        }
+        assert!(told > TRIED / 4, "only {told} imports failed with {error}");
+    }
+}

@@ -1,0 +1,148 @@
+//! The program killed before a system call: what was acknowledged is there, and nothing is half done.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use tierfs::format::catalog::Entry;
+use tierfs::store::collection::Touched;
+use tierfs::store::disk::files::FileDisk;
+use tierfs::store::state::ROOT;
+use tierfs::store::{Access, Store};
+
+use crate::journal::{After, Journal};
+use crate::stores::{check_after, copied, exported, fsck, sources, store_with_files};
+use crate::support::{Place, answer, ended, tierfs};
+use crate::trace::{Daemon, Fault, Point, points, spread, traced};
+
+/// Calls that are tried of each workload in a short run.
+const TRIED: usize = 40;
+
+#[test]
+fn an_import_killed_before_any_call_leaves_each_file_old_or_new() {
+    let place = Place::new();
+    let folders = [sources(&place, "one", 1), sources(&place, "two", 2)];
+    let options = ["--tier", "q8:all"];
+    place.import("demo/c", &[&folders[0]], &options);
+    let old = exported(&place, &place.store());
+    let notes = place.path("notes");
+    let import = |store: &Path, fault: Option<(&Point, Fault)>| {
+        let arguments = [Path::new("import"), store, Path::new("demo/c"), &folders[1]];
+        let mut command = traced(&arguments, &notes, fault);
+        ended(&mut command.args(options).spawn().unwrap(), "a traced import")
+    };
+    let store = copied(&place, &place.store());
+    assert_eq!(import(&store, None), Some(0));
+    let new = exported(&place, &store);
+    let all = points(&notes);
+    assert!(all.len() > 30, "{all:?}");
+    let mut hits = 0;
+    for point in spread(all, TRIED * 2) {
+        let context = format!("killed before {point}");
+        let store = copied(&place, &place.store());
+        hits += usize::from(import(&store, Some((&point, Fault::Kill))).is_none());
+        fsck(&store, &context);
+        let found = exported(&place, &store);
+        assert!(found.keys().eq(old.keys()), "{context}: {:?}", found.keys());
+        for (name, bytes) in &found {
+            let right = *bytes == old[name] || *bytes == new[name];
+            assert!(right, "{context}: {} is neither old nor new", name.display());
+        }
+        let arguments = ["import".as_ref(), store.as_os_str(), "demo/c".as_ref(), folders[1].as_os_str()];
+        answer(tierfs().args(arguments).args(options)).ok();
+        fsck(&store, &context);
+        assert!(exported(&place, &store) == new, "{context}: the second import is not whole");
+        let files = fs::read_dir(store.join("demo/c/data")).unwrap().count();
+        assert_eq!(files, fs::read_dir(place.store().join("demo/c/data")).unwrap().count(), "{context}");
+    }
+    assert!(hits > TRIED, "only {hits} imports were killed");
+}
+
+#[test]
+fn a_daemon_killed_before_any_call_keeps_what_was_closed_renamed_or_synced() {
+    let place = Place::new();
+    let known = store_with_files(&place);
+    let notes = place.path("notes");
+    let journal = || known.clone();
+    let store = copied(&place, &place.store());
+    let daemon = Daemon::mount(&place, &store, &notes, None).unwrap();
+    let mut all_of_it = journal();
+    all_of_it.work(&daemon.path(""), 5, After::Stop);
+    assert!(all_of_it.failed.is_empty(), "{:?}", all_of_it.failed);
+    daemon.end();
+    check_after(&place, &store, &all_of_it, "nothing was killed");
+    let all = points(&notes);
+    assert!(all.len() > 40, "{all:?}");
+    let mut hits = 0;
+    for point in spread(all, TRIED) {
+        let context = format!("killed before {point}");
+        let store = copied(&place, &place.store());
+        let mut journal = journal();
+        if let Some(daemon) = Daemon::mount(&place, &store, &notes, Some((&point, Fault::Kill))) {
+            journal.work(&daemon.path(""), 5, After::Stop);
+            daemon.end();
+        }
+        hits += usize::from(journal.done < all_of_it.done);
+        check_after(&place, &store, &journal, &context);
+    }
+    assert!(hits > TRIED / 3, "only {hits} daemons were killed while there was work");
+}
+
+/// Lets the log of a collection grow until it is to be written anew.
+fn grow_log(store: &Path) {
+    let disk = Arc::new(FileDisk::new(store));
+    let store = Store::open(disk, Access::Write, "a test").unwrap();
+    let collection = store.collection("demo", "c").unwrap();
+    for round in 0..20_u32 {
+        let filled = collection.record(Touched::default(), |batch, _| {
+            for number in 0..1000 {
+                let value = Some(format!("{round} {number}"));
+                batch.entry(Entry::Setting { node: ROOT, key: format!("k{}", number % 50), value });
+            }
+            Ok(())
+        });
+        filled.unwrap();
+    }
+}
+
+#[test]
+fn a_daemon_killed_while_it_writes_the_log_anew_loses_nothing() {
+    let place = Place::new();
+    let known = store_with_files(&place);
+    grow_log(&place.store());
+    let log_bytes = |store: &Path| fs::metadata(store.join("demo/c/meta.log")).unwrap().len();
+    assert!(log_bytes(&place.store()) > 4 << 20);
+    let notes = place.path("notes");
+    let work = |store: &Path, journal: &mut Journal, fault: Option<(&Point, Fault)>| {
+        if let Some(daemon) = Daemon::mount(&place, store, &notes, fault) {
+            journal.work(&daemon.path(""), 6, After::Stop);
+            daemon.end();
+        }
+    };
+    let journal = || known.clone();
+    let store = copied(&place, &place.store());
+    let mut all_of_it = journal();
+    work(&store, &mut all_of_it, None);
+    assert!(log_bytes(&store) < 1 << 20, "{} bytes", log_bytes(&store));
+    // The calls from the new log's making to the first sync after it has its name.
+    let text = fs::read_to_string(&notes).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let first = lines.iter().position(|line| line.contains("meta.log.new")).unwrap();
+    let last = lines.iter().position(|line| line.contains("rename(")).unwrap() + 6;
+    let (before, until) = (place.path("before"), place.path("until"));
+    fs::write(&before, lines[..first].join("\n")).unwrap();
+    fs::write(&until, lines[..last.min(lines.len())].join("\n")).unwrap();
+    let known = points(&before);
+    let all: Vec<Point> = points(&until).into_iter().filter(|point| !known.contains(point)).collect();
+    assert!(all.iter().any(|point| point.call == "rename"), "{all:?}");
+    let mut hits = 0;
+    for point in spread(all, TRIED) {
+        let context = format!("killed before {point}");
+        let store = copied(&place, &place.store());
+        let mut journal = journal();
+        work(&store, &mut journal, Some((&point, Fault::Kill)));
+        hits += usize::from(journal.done < all_of_it.done);
+        check_after(&place, &store, &journal, &context);
+    }
+    assert!(hits >= 3, "only {hits} daemons were killed while there was work");
+}

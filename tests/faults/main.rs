@@ -1,0 +1,22 @@
+//! Faults below a real process: `tierfs` is killed at a system call of choice, or the call fails, and what was
+//! acknowledged before is compared with a journal that the test keeps. `strace` does both; the tests need it, /dev/fuse,
+//! and the right to trace.
+//!
+//! `make test` tries some calls, spread over all. `TIERFS_FAULTS=all cargo nextest run --test faults` tries every one
+//! of them, in some minutes.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod errors;
+mod journal;
+mod kill;
+mod lives;
+mod repair;
+mod stores;
+// Other test programs use the rest of it.
+#[path = "../mounts/support/mod.rs"]
+#[allow(unused)]
+mod support;
+mod trace;

@@ -1,0 +1,353 @@
+//! `tierfs fsck --repair`: what can be read is kept bit for bit, what cannot is named, not more and not less.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::stores::copied;
+use crate::support::{Answer, Mounted, Place, Random, assert_same, ended, npy_file, run};
+use crate::trace::{Fault, Point, points, traced};
+
+/// Bytes of a block of these files, and of the payload of such a block of f32 in q8.
+const BLOCK: u64 = 16 << 10;
+const PAYLOAD: u64 = 64 * 68;
+/// Where the elements of an array begin.
+const HEADER: u64 = 128;
+const PLAIN: u64 = 200_000;
+const ELEMENTS: u64 = 20_000;
+
+type Contents = BTreeMap<&'static str, Vec<u8>>;
+
+fn fsck(store: &Path, options: &[&str]) -> Answer {
+    run(["fsck".as_ref(), store.as_os_str()].into_iter().chain(options.iter().map(|option| option.as_ref())))
+}
+
+/// A store of a plain file, an encoded array and a small file, and what they read as.
+fn made(place: &Place) -> Contents {
+    let mut random = Random(11);
+    let array = npy_file(&random.floats(ELEMENTS as usize));
+    assert_eq!(array.len() as u64, HEADER + ELEMENTS * 4);
+    let sources = [("plain", random.bytes(PLAIN as usize)), ("w.npy", array), ("small", random.bytes(3000))];
+    for (name, bytes) in &sources {
+        let source = place.write(name, bytes);
+        place.import("demo/c", &[&source], &["--tier", "q8:all"]);
+    }
+    let mounted = place.mount(&[]);
+    let contents = ["plain", "w.npy", "w", "small"]
+        .map(|name| (name, fs::read(mounted.path("demo/c").join(name)).unwrap()))
+        .into();
+    mounted.unmount();
+    contents
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x5a], at).unwrap();
+}
+
+/// Ranges of lost bytes by path, neighbours joined.
+type Ranges = BTreeMap<String, Vec<[u64; 2]>>;
+
+fn ranges_of(blocks: &BTreeSet<u64>, bytes: u64, skip: u64) -> Vec<[u64; 2]> {
+    let mut out: Vec<[u64; 2]> = Vec::new();
+    for block in blocks {
+        let range = [skip + block * BLOCK, skip + ((block + 1) * BLOCK).min(bytes)];
+        match out.last_mut().filter(|last| last[1] == range[0]) {
+            Some(last) => last[1] = range[1],
+            None => out.push(range),
+        }
+    }
+    out
+}
+
+fn lost_in(report: &Value) -> Ranges {
+    let lost = report["repaired"][0]["lost"].as_array().unwrap();
+    lost.iter()
+        .map(|lost| {
+            let ranges = serde_json::from_value(lost["ranges"].clone()).unwrap();
+            (lost["path"].as_str().unwrap().to_owned(), ranges)
+        })
+        .collect()
+}
+
+/// Every byte that was not lost reads as it did, every page that was is an error.
+fn check_ranges(mounted: &Mounted, contents: &Contents, lost: &Ranges, context: &str) {
+    for (name, bytes) in contents {
+        let file = File::open(mounted.path("demo/c").join(name)).unwrap();
+        let is_lost = |at: u64| {
+            lost.get(*name)
+                .is_some_and(|ranges| ranges.iter().any(|range| (range[0]..range[1]).contains(&at)))
+        };
+        let mut at = 0;
+        while at < bytes.len() as u64 {
+            // Pieces on one side of each border: the kernel reads pages, and a page of both is an error.
+            let end = (at / 4096 * 4096 + 4096).min(bytes.len() as u64);
+            let mut page = vec![0; (end - at) as usize];
+            let read = file.read_exact_at(&mut page, at);
+            let any = (at..end).any(is_lost);
+            assert_eq!(read.is_err(), any, "{context}: {name} at {at}: {read:?}");
+            if !any {
+                assert_same(&page, &bytes[at as usize..end as usize], &format!("{context}: {name} at {at}"));
+            }
+            at = end;
+        }
+    }
+}
+
+/// A repair, what it reports, and that afterwards all is well and can be written to.
+fn repaired(place: &Place, store: &Path, contents: &Contents, context: &str) -> Value {
+    let unchanged = fsck(store, &[]);
+    assert_eq!(unchanged.code, Some(3), "{context}: {unchanged:?}");
+    assert!(unchanged.out.contains("not repaired"), "{context}: {unchanged:?}");
+    let log = fs::read(store.join("demo/c/meta.log")).unwrap();
+    let answer = fsck(store, &["--repair", "--json"]);
+    assert_eq!(answer.code, Some(3), "{context}: {answer:?}");
+    let report: Value = serde_json::from_str(&answer.out).unwrap();
+    assert!(report["not_repaired"].as_array().unwrap().is_empty(), "{context}: {report}");
+    let kept = report["repaired"][0]["log"].as_str().unwrap();
+    assert_eq!(kept, "demo/c/meta.log.damaged-1", "{context}");
+    assert_same(&fs::read(store.join(kept)).unwrap(), &log, context);
+    fsck(store, &[]).ok();
+    // Nothing is left to do, and nothing is done.
+    let before = fs::read(store.join("demo/c/meta.log")).unwrap();
+    fsck(store, &["--repair"]).ok();
+    assert_same(&fs::read(store.join("demo/c/meta.log")).unwrap(), &before, context);
+    let lost = lost_in(&report);
+    let mounted = mount(place, store);
+    check_ranges(&mounted, contents, &lost, context);
+    for name in lost.keys() {
+        let mut why = [0_u8; 512];
+        let path = mounted.path("demo/c").join(name);
+        let len = rustix::fs::getxattr(&path, "user.tierfs.why", &mut why).unwrap();
+        assert!(String::from_utf8_lossy(&why[..len]).contains("were lost"), "{context}: {name}");
+    }
+    let bytes = Random(4).bytes(50_000);
+    fs::write(mounted.path("demo/c/after"), &bytes).unwrap();
+    assert_same(&fs::read(mounted.path("demo/c/after")).unwrap(), &bytes, context);
+    mounted.unmount();
+    fsck(store, &[]).ok();
+    report
+}
+
+fn mount(place: &Place, store: &Path) -> Mounted {
+    // A place mounts its own store: this one takes its name.
+    let own = place.store();
+    let aside = place.path("aside");
+    fs::rename(&own, &aside).unwrap();
+    std::os::unix::fs::symlink(store, &own).unwrap();
+    let mounted = place.mount(&[]);
+    fs::remove_file(&own).unwrap();
+    fs::rename(&aside, &own).unwrap();
+    mounted
+}
+
+fn data_file(store: &Path) -> std::path::PathBuf {
+    let mut found = fs::read_dir(store.join("demo/c/data")).unwrap().map(|entry| entry.unwrap().path());
+    found.find(|path| fs::metadata(path).unwrap().len() == PLAIN).unwrap()
+}
+
+/// What a repair must name where these blocks of the plain file and of the array are bad.
+fn expected(plain: &BTreeSet<u64>, array: &BTreeSet<u64>) -> Ranges {
+    let mut out = Ranges::new();
+    if !plain.is_empty() {
+        out.insert("plain".into(), ranges_of(plain, PLAIN, 0));
+    }
+    if !array.is_empty() {
+        out.insert("w".into(), ranges_of(array, ELEMENTS * 4, 0));
+        out.insert("w.npy".into(), ranges_of(array, ELEMENTS * 4, HEADER));
+    }
+    out
+}
+
+#[test]
+fn flipped_bytes_of_payloads_lose_their_blocks_and_no_others() {
+    let place = Place::new();
+    let contents = made(&place);
+    let mut random = Random(5);
+    for round in 0..12 {
+        let store = copied(&place, &place.store());
+        let (mut plain, mut array) = (BTreeSet::new(), BTreeSet::new());
+        for _ in 0..=random.below(4) {
+            if round % 3 != 1 {
+                let at = random.below(PLAIN as usize) as u64;
+                if plain.insert(at / BLOCK) {
+                    flip(&data_file(&store), at);
+                }
+            }
+            if round % 3 != 0 {
+                let at = random.below((ELEMENTS * 4 / BLOCK * PAYLOAD) as usize) as u64;
+                if array.insert(at / PAYLOAD) {
+                    flip(&store.join("demo/c/tier1.dat"), at);
+                }
+            }
+        }
+        let report = repaired(&place, &store, &contents, &format!("round {round}"));
+        assert_eq!(lost_in(&report), expected(&plain, &array), "round {round}");
+    }
+}
+
+#[test]
+fn files_of_a_store_that_are_cut_or_gone_lose_what_was_in_them() {
+    let place = Place::new();
+    let contents = made(&place);
+    let blocks = |from: u64, bytes: u64| (from..bytes.div_ceil(BLOCK)).collect::<BTreeSet<u64>>();
+    let none = BTreeSet::new();
+    for (what, lost) in [
+        ("data cut", expected(&blocks(6, PLAIN), &none)),
+        ("data gone", expected(&blocks(0, PLAIN), &none)),
+        ("tier cut", expected(&none, &blocks(2, ELEMENTS * 4))),
+        ("tier gone", expected(&none, &blocks(0, ELEMENTS * 4))),
+    ] {
+        let store = copied(&place, &place.store());
+        let tier = store.join("demo/c/tier1.dat");
+        let cut = |path: &Path, len| File::options().write(true).open(path).unwrap().set_len(len).unwrap();
+        match what {
+            "data cut" => cut(&data_file(&store), 6 * BLOCK + 5),
+            "data gone" => fs::remove_file(data_file(&store)).unwrap(),
+            "tier cut" => cut(&tier, 2 * PAYLOAD + 100),
+            _ => fs::remove_file(&tier).unwrap(),
+        }
+        let report = repaired(&place, &store, &contents, what);
+        assert_eq!(lost_in(&report), lost, "{what}");
+        let is_whole =
+            |lost: &Value| lost["path"] != "w.npy" && lost["whole"] == Value::Bool(what.contains("gone"));
+        assert!(report["repaired"][0]["lost"].as_array().unwrap().iter().any(is_whole), "{what}: {report}");
+    }
+}
+
+#[test]
+fn a_block_that_was_lost_can_be_written_anew() {
+    let place = Place::new();
+    let contents = made(&place);
+    flip(&data_file(&place.store()), 2 * BLOCK + 1);
+    assert_eq!(fsck(&place.store(), &["--repair"]).code, Some(3));
+    let mounted = place.mount(&[]);
+    let range = 2 * BLOCK as usize..3 * BLOCK as usize;
+    let file = File::options().write(true).open(mounted.path("demo/c/plain")).unwrap();
+    // A part of it would leave the rest unknown.
+    let error = file.write_all_at(b"part", 2 * BLOCK + 9).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    file.write_all_at(&contents["plain"][range], 2 * BLOCK).unwrap();
+    drop(file);
+    assert_same(&fs::read(mounted.path("demo/c/plain")).unwrap(), &contents["plain"], "plain");
+    mounted.unmount();
+    assert!(!fsck(&place.store(), &[]).ok().contains("lost"));
+}
+
+#[test]
+fn a_damaged_log_is_repaired_and_every_file_is_right_or_named() {
+    let place = Place::new();
+    let mut contents = made(&place);
+    let mounted = place.mount(&[]);
+    let mut random = Random(6);
+    for name in ["one", "two", "three", "four"] {
+        let bytes = random.bytes(40_000);
+        fs::create_dir_all(mounted.path("demo/c/sub")).unwrap();
+        fs::write(mounted.path("demo/c").join(name), &bytes).unwrap();
+        fs::rename(mounted.path("demo/c").join(name), mounted.path("demo/c/sub").join(name)).unwrap();
+        contents.insert(name, bytes);
+    }
+    mounted.unmount();
+    let len = fs::metadata(place.store().join("demo/c/meta.log")).unwrap().len();
+    let end = fs::read(place.store().join("demo/c/meta.log")).unwrap();
+    let end = end.chunks(128).rposition(|slot| slot.iter().any(|byte| *byte != 0)).unwrap() as u64 * 128;
+    assert!(end > 8000 && end < len.max(end + 1));
+    let mut whole = 0;
+    for sector in (0..end / 512 - 3).step_by(3) {
+        let context = format!("sector {sector}");
+        let store = copied(&place, &place.store());
+        let log = File::options().write(true).open(store.join("demo/c/meta.log")).unwrap();
+        log.write_all_at(&[0xa5; 512], sector * 512).unwrap();
+        let answer = fsck(&store, &["--repair", "--json"]);
+        assert_eq!(answer.code, Some(3), "{context}: {answer:?}");
+        let report: Value = serde_json::from_str(&answer.out).unwrap();
+        assert!(report["not_repaired"].as_array().unwrap().is_empty(), "{context}: {report}");
+        fsck(&store, &[]).ok();
+        let mounted = mount(&place, &store);
+        let folder = mounted.path("demo/c");
+        let found = crate::support::files_below(&folder);
+        let mut seen = BTreeSet::new();
+        let text = report["repaired"][0].to_string();
+        for path in found {
+            let Ok(bytes) = fs::read(folder.join(&path)) else {
+                let shown = path.display().to_string();
+                assert!(
+                    text.contains(&shown),
+                    "{context}: {shown} cannot be read and is not named: {report}"
+                );
+                continue;
+            };
+            // Empty files are of before something was written.
+            let known = contents.iter().find(|(_, known)| **known == bytes);
+            let is_head = contents["w.npy"].starts_with(&bytes);
+            assert!(known.is_some() || is_head, "{context}: {} has bytes that nobody wrote", path.display());
+            seen.extend(known.map(|(name, _)| *name));
+        }
+        let missing: Vec<_> = contents.keys().filter(|name| !seen.contains(*name)).collect();
+        for name in &missing {
+            let is_named = text.contains(**name) || text.contains(".lost");
+            assert!(is_named, "{context}: {name} is gone and not named: {report}");
+        }
+        whole += usize::from(missing.is_empty());
+        assert!(missing.len() <= 3, "{context}: {missing:?}");
+        fs::write(folder.join("after"), b"after").unwrap();
+        mounted.unmount();
+        fsck(&store, &[]).ok();
+    }
+    assert!(whole > 3, "only {whole} sectors without a loss");
+}
+
+#[test]
+fn a_repair_killed_before_any_call_can_be_done_again_and_loses_no_more() {
+    let place = Place::new();
+    let contents = made(&place);
+    for at in [3 * BLOCK + 1, 7 * BLOCK] {
+        flip(&data_file(&place.store()), at);
+    }
+    let lost = expected(&[3, 7].into(), &BTreeSet::new());
+    let notes = place.path("notes");
+    let repair = |store: &Path, fault: Option<(&Point, Fault)>| {
+        let arguments = [Path::new("fsck"), store, Path::new("--repair")];
+        ended(&mut traced(&arguments, &notes, fault).spawn().unwrap(), "a traced repair")
+    };
+    let store = copied(&place, &place.store());
+    assert_eq!(repair(&store, None), Some(3));
+    let all = points(&notes);
+    assert!(all.iter().any(|point| point.call == "rename"), "{all:?}");
+    for point in all {
+        let context = format!("killed before {point}");
+        let store = copied(&place, &place.store());
+        assert_eq!(repair(&store, Some((&point, Fault::Kill))), None, "{context}");
+        let code = fsck(&store, &["--repair"]).code;
+        assert!(matches!(code, Some(0 | 3)), "{context}: {code:?}");
+        fsck(&store, &[]).ok();
+        let mounted = mount(&place, &store);
+        check_ranges(&mounted, &contents, &lost, &context);
+        mounted.unmount();
+    }
+}
+
+#[test]
+fn a_store_in_use_is_not_repaired_and_one_that_is_well_is_left_alone() {
+    let place = Place::new();
+    made(&place);
+    let log = fs::read(place.store().join("demo/c/meta.log")).unwrap();
+    assert!(fsck(&place.store(), &["--repair"]).ok().contains("ok"));
+    let mounted = place.mount(&["--read-only"]);
+    fsck(&place.store(), &["--repair"]).failed(1, &["in use"]);
+    fsck(&place.store(), &[]).ok();
+    mounted.unmount();
+    assert_same(&fs::read(place.store().join("demo/c/meta.log")).unwrap(), &log, "the log");
+    assert_eq!(fsck(&place.store(), &["--mend"]).code, Some(2));
+    // What has no log any more cannot be repaired, and its bytes stay.
+    fs::remove_file(place.store().join("demo/c/meta.log")).unwrap();
+    let answer = fsck(&place.store(), &["--repair"]);
+    assert_eq!(answer.code, Some(3), "{answer:?}");
+    assert!(answer.out.contains("not repaired: demo/c"), "{answer:?}");
+    assert_eq!(fs::metadata(data_file(&place.store())).unwrap().len(), PLAIN);
+}

@@ -1,0 +1,153 @@
+"""Makes the seeds of the fuzz targets, tests/fuzz/corpus/, of the golden vectors and of logs that tierfs wrote.
+
+    target/venv/bin/python tests/fuzz/make_corpus.py target/debug/tierfs
+
+Files that are there and that it does not make stay: what a fuzzer found is added to them by hand.
+"""
+import io
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent
+GOLDEN = ROOT.parent / "golden"
+DTYPES = {"f32": 0, "f16": 1, "bf16": 2}
+SLOT = 128
+
+
+def put(target, name, *parts):
+    folder = ROOT / "corpus" / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(b"".join(parts))
+
+
+def golden(name):
+    return (GOLDEN / name).read_bytes()
+
+
+def text(value):
+    value = value.encode()
+    return struct.pack("<I", len(value)) + value
+
+
+def safetensors(header, data):
+    header = json.dumps(header).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(data)
+
+
+def tensor(dtype, shape, begin, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def containers():
+    two = {
+        "__metadata__": {"format": "pt"},
+        "a/b": tensor("F32", [2, 2], 0, 16),
+        "c\u00e4": tensor("BF16", [3], 16, 22),
+        "empty": tensor("U8", [0, 5], 22, 22),
+    }
+    put("safetensors", "two", safetensors(two, 22))
+    put("safetensors", "none", safetensors({}, 0))
+    put("safetensors", "scalar", safetensors({"s": tensor("F8_E4M3", [], 0, 1)}, 1))
+    # Far more data than is here: only the header is read.
+    large = {"w": tensor("F16", [1 << 20, 1 << 20], 0, 1 << 41)}
+    put("safetensors", "header_of_a_large_one", safetensors(large, 0))
+    for name, array in [
+        ("matrix", np.zeros((3, 4), "<f4")),
+        ("fortran", np.asfortranarray(np.zeros((3, 4), "<f8"))),
+        ("big_endian", np.zeros(5, ">i2")),
+        ("scalar", np.array(True)),
+        ("none", np.zeros((0, 7), "<u8")),
+    ]:
+        out = io.BytesIO()
+        np.save(out, array)
+        put("npy", name, out.getvalue())
+    out = io.BytesIO()
+    np.lib.format.write_array_header_2_0(out, {"descr": "<V2", "fortran_order": False, "shape": (1 << 40, 3)})
+    put("npy", "header_of_a_large_one", out.getvalue())
+
+
+def records():
+    for case in json.loads(golden("cases.json")):
+        if case["kind"] in ("delta", "patch"):
+            elements = len(golden(case["input"])) // (4 if case["dtype"] == "f32" else 2)
+            head = bytes([case["kind"] == "patch", DTYPES[case["dtype"]]]) + struct.pack("<H", elements)
+            put("delta", f"{case['kind']}_{case['dtype']}", head, golden(case["record"]))
+    for name in ("create", "migrate", "commit"):
+        put("record", name, golden(f"{name}.rec"))
+    put("factor", "golden", golden("factor.rec"))
+    zeros = b"\0" * 20 + struct.pack("<III", 1 << 30, 1 << 30, 0)
+    put("factor", "of_rank_0", zeros)
+    put("cgeb", "golden", golden("batch.cgeb")[: 64 + 1536 * 4 + 2000])
+    small = b"CGEB" + struct.pack(">HHIBB2xQQQQ16x", 2, 1, 2, 1, 1, 77, 5, 77, 3)
+    put("cgeb", "small", small, struct.pack("<3f", 1.0, -2.5, 0.5), b"\x03", b"aux")
+    put("cgeb", "version_1", b"CGEB" + struct.pack(">HHIBB2xQQQQ16x", 1, 0, 1, 0, 0, 9, 9, 0, 0), struct.pack(">f", 7))
+    put("cgei", "golden", golden("batch.cgei"))
+    put("cgei", "none", b"CGEI" + struct.pack(">HHQQ", 1, 0, 0, 3))
+
+
+def entries():
+    put("catalog", "collection", b"\x01\x01", struct.pack("<IQQ", 7, 1700000000, 12))
+    thing = bytes(48) + struct.pack("<QBQIBQQ", 3, 0, 40, 4096, 1, 1, 64)
+    put("catalog", "object", b"\x02\x01", thing)
+    node = struct.pack("<QIIIqqQ", 5, 0o644, 1, 2, 3, 4, 5)
+    put("catalog", "directory", b"\x03\x01", node, b"\0")
+    put("catalog", "symlink", b"\x03\x01", node, b"\1", text("../target"))
+    of_a_tensor = b"".join([
+        b"\x02\x01", struct.pack("<I", 1), bytes(16),
+        b"\1", text("w"), b"\0", struct.pack("<IQQ", 2, 2, 5), bytes(16),
+        b"\1", struct.pack("<Q", 4), b"\1", bytes(64), b"\1", struct.pack("<fdQ", 0.5, 0.25, 10), text("why"),
+    ])
+    put("catalog", "file", b"\x03\x01", node, of_a_tensor)
+    put("catalog", "node_removed", b"\x04\x01", struct.pack("<Q", 5))
+    put("catalog", "name", b"\x05\x01", struct.pack("<QQ", 1, 9), text("w"), struct.pack("<Q", 5))
+    put("catalog", "name_removed", b"\x06\x01", struct.pack("<Q", 1), text("w"))
+    put("catalog", "setting", b"\x07\x01", struct.pack("<Q", 1), text("lossy"), b"\1", text("allow"))
+    put("catalog", "setting_inherited", b"\x07\x01", struct.pack("<Q", 1), text("lossy"), b"\0")
+
+
+def texts():
+    for place, name in enumerate(["layers.0.w", "a/b/c%", "../x", ".", "", "x\ny", "/etc", "\u00e9" * 200, ".ctl/.as"]):
+        put("names", f"name_{place}", bytes([place % 3]), name.encode())
+    for place, value in enumerate(["4096x11008", "f8_e4m3", "BF16", "q5:all", "warm5", "absmax", "0", "q3x", ""]):
+        put("values", f"value_{place}", value.encode())
+    put("values", "set_dtype", b"user.tierfs.dtype\nf32")
+    put("values", "set_shape", b"user.tierfs.shape\n2x12")
+    put("values", "set_tier", b"user.tierfs.tier\nq8")
+    settings = "format = 1\nuuid = \"000000000000000000000000000000ab\"\nkeep = [\"norm\", \"a\\\"b\"]\n"
+    put("values", "settings", settings.encode())
+
+
+def logs(program):
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+
+        def imported(store, name, data, *options):
+            (folder / name).write_bytes(data)
+            command = [program, "import", folder / store, "t/c", folder / name, *options]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+        imported("one", "plain", b"some bytes")
+        values = np.sin(np.arange(200, dtype="<f4")).tobytes()
+        container = {"x/w": tensor("F32", [10, 20], 0, 800)}
+        imported("two", "plain", bytes(9000), "--block-bytes", "4096")
+        imported("two", "m.safetensors", safetensors(container, 0) + values, "--tier", "q8:all")
+        imported("two", "plain", b"another")
+        for store in ("one", "two"):
+            log = (folder / store / "t/c/meta.log").read_bytes()
+            log = log.rstrip(b"\0")
+            log += bytes(-len(log) % SLOT)
+            put("log", f"written_{store}", b"\0", log)
+            put("log", f"sealed_{store}", b"\1", log[SLOT:])
+
+
+containers()
+records()
+entries()
+texts()
+logs(sys.argv[1])

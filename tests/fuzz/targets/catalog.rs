@@ -1,0 +1,31 @@
+//! Entries of the catalog: the kind, the version, the payload.
+
+use tierfs::format::catalog::{BLOCK_BYTES_MAX, Content, ENTRY_VERSION, Entry, NAME_BYTES_MAX, What};
+
+pub fn check(bytes: &[u8]) {
+    let [kind, version, payload @ ..] = bytes else { return };
+    let Ok(entry) = Entry::parse(*kind, *version, payload) else { return };
+    assert_eq!((entry.kind(), ENTRY_VERSION), (*kind, *version));
+    assert_eq!(entry.to_bytes(), payload, "{entry:?}");
+    match &entry {
+        Entry::Name { name, .. } | Entry::NameRemoved { name, .. } => {
+            assert!((1..=NAME_BYTES_MAX).contains(&name.len()));
+            assert!(!name.contains(&b'/') && !name.contains(&0) && name != b"." && name != b"..");
+        }
+        Entry::Object(object) => {
+            assert!((1..=BLOCK_BYTES_MAX).contains(&object.block_bytes));
+            let home = object.home.map_or(0, |home| home.offset);
+            assert!(home.checked_add(object.bytes).is_some_and(|end| end <= i64::MAX as u64));
+        }
+        Entry::Node(node) => {
+            if let What::File(file) = &node.what {
+                assert!(file.objects.len() * 16 <= payload.len());
+                assert!(
+                    !file.content.is_container()
+                        || matches!(file.content, Content::Safetensors | Content::Npy)
+                );
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,42 @@
+//! Fuzz targets: what must hold of any bytes. `cargo fuzz` runs them without end, and a test runs them on the corpus.
+//!
+//! A target panics where something does not hold. What it checks is never only that nothing panics: what is read is
+//! written as it was, or agrees with another reader, and no size passes what the bytes can hold.
+
+mod bounded;
+mod catalog;
+mod cgeb;
+mod cgei;
+mod delta;
+mod factor;
+mod log;
+mod names;
+mod npy;
+mod record;
+mod safetensors;
+mod values;
+
+/// A target: its name, as of the folder of its corpus, and its check.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 11] = [
+    ("catalog", catalog::check),
+    ("cgeb", cgeb::check),
+    ("cgei", cgei::check),
+    ("delta", delta::check),
+    ("factor", factor::check),
+    ("log", log::check),
+    ("names", names::check),
+    ("npy", npy::check),
+    ("record", record::check),
+    ("safetensors", safetensors::check),
+    ("values", values::check),
+];
+
+/// Runs the target of this name.
+pub fn run(name: &str, bytes: &[u8]) {
+    let found = TARGETS.iter().find(|(known, _)| *known == name);
+    let (_, check) = found.unwrap_or_else(|| panic!("no target {name}"));
+    check(bytes);
+}

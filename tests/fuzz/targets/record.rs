@@ -1,0 +1,30 @@
+//! One slot of a log and its record; a slot is sealed first, since nobody guesses a checksum.
+
+use tierfs::format::record::Record;
+use tierfs::format::slot::{RawSlot, SLOT_BYTES};
+
+pub fn check(bytes: &[u8]) {
+    let mut slot = RawSlot([0; SLOT_BYTES]);
+    for (to, from) in slot.0.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    let (generation, sequence) = (u64::from(slot.generation()), slot.sequence());
+    slot.seal(generation, sequence);
+    assert!(slot.is_intact());
+    let bit = bytes.len() * 31 % (SLOT_BYTES * 8);
+    let mut flipped = slot;
+    flipped.0[bit / 8] ^= 1 << (bit % 8);
+    assert!(!flipped.is_intact());
+    assert_eq!(flipped.corrected(), Some(slot));
+
+    let Ok(record) = Record::parse(&slot) else { return };
+    assert!(record.payload_len() <= 4 * u64::from(u32::MAX));
+    assert_eq!(record.payload_slots(), record.payload_len().div_ceil(SLOT_BYTES as u64));
+    // Bits that nobody reads are not kept, so the bytes may differ; what they say may not.
+    let mut written = record.to_slot();
+    written.seal(generation, sequence);
+    let again = Record::parse(&written).unwrap_or_else(|error| panic!("{error}: {record:?}"));
+    let mut rewritten = again.to_slot();
+    rewritten.seal(generation, sequence);
+    assert_eq!(written, rewritten, "{record:?} and {again:?}");
+}

@@ -1,0 +1,99 @@
+//! Headers of safetensors files, against the format's own crate. A whole file; one that is short is also read as the
+//! beginning of one as long as it says.
+
+use std::collections::BTreeSet;
+
+use safetensors::SafeTensors;
+use tierfs::format::safetensors::{Entry, Header, header_len, parse, write_header};
+use tierfs::model::{Dtype, Error, ErrorKind, Result, Shape};
+
+pub fn check(bytes: &[u8]) {
+    let ours = read(bytes, bytes.len() as u64);
+    if let Ok(header) = &ours {
+        sound(header, bytes.len() as u64);
+        rewritten(header);
+    }
+    agrees(bytes, ours);
+    // The true length of a file of which only the header is here, if its last offset says it.
+    let Some(end) = last_number(bytes) else { return };
+    let Some(json) = bytes.first_chunk().map(|first| u64::from_le_bytes(*first)) else { return };
+    let Some(whole) = end.checked_add(json).and_then(|end| end.checked_add(8)) else { return };
+    if let Ok(header) = read(bytes, whole) {
+        sound(&header, whole);
+        rewritten(&header);
+    }
+}
+
+fn read(bytes: &[u8], file_len: u64) -> Result<Header> {
+    let short = || Error::invalid("short");
+    let first = *bytes.first_chunk().ok_or_else(short)?;
+    let length = usize::try_from(header_len(first, file_len)?).map_err(|_| short())?;
+    parse(bytes.get(8..8 + length).ok_or_else(short)?, file_len)
+}
+
+/// The tensors cover the file, and each has the bytes that its shape asks for.
+fn sound(header: &Header, file_len: u64) {
+    let mut at = header.data_start;
+    for Entry { dtype, shape, begin, end, .. } in &header.tensors {
+        assert_eq!(*begin, at, "a gap or an overlap");
+        assert_eq!(Some(end - begin), dtype.bytes_of(shape.elements()));
+        at = *end;
+    }
+    assert_eq!(at, file_len);
+    let names: BTreeSet<&str> = header.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    assert_eq!(names.len(), header.tensors.len(), "a name twice");
+}
+
+/// Written anew it reads the same, but for where the tensors begin.
+fn rewritten(header: &Header) {
+    let data: u64 = header.tensors.iter().map(|tensor| tensor.end - tensor.begin).sum();
+    for alignment in [1, 4096] {
+        let Ok(written) = write_header(named(header), &header.metadata, alignment) else {
+            panic!("a header that was read cannot be written: {header:?}");
+        };
+        assert_eq!(written.len() as u64 % alignment, 0);
+        let Some(whole) = data.checked_add(written.len() as u64) else { continue };
+        let again = read(&written, whole).unwrap_or_else(|error| panic!("{error}: {header:?}"));
+        assert_eq!(again.metadata, header.metadata);
+        assert!(named(&again).eq(named(header)));
+    }
+}
+
+fn named(header: &Header) -> impl Iterator<Item = (&str, Dtype, &Shape)> {
+    header.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.dtype, &tensor.shape))
+}
+
+fn agrees(bytes: &[u8], ours: Result<Header>) {
+    match (ours, SafeTensors::deserialize(bytes)) {
+        (Ok(ours), theirs) => {
+            let theirs = theirs.unwrap_or_else(|error| panic!("the crate refuses this: {error}"));
+            assert_eq!(theirs.len(), ours.tensors.len());
+            for tensor in &ours.tensors {
+                let found = theirs.tensor(&tensor.name).unwrap_or_else(|error| panic!("{error}"));
+                assert_eq!(Some(found.dtype().to_string().as_str()), tensor.dtype.safetensors_name());
+                assert!(
+                    found.shape().iter().map(|size| *size as u64).eq(tensor
+                        .shape
+                        .dimensions()
+                        .iter()
+                        .copied())
+                );
+                let range = tensor.begin as usize..tensor.end as usize;
+                assert_eq!(Some(found.data().as_ptr_range()), bytes.get(range).map(<[u8]>::as_ptr_range));
+            }
+        }
+        (Err(error), Ok(_)) => {
+            let is_stricter = error.kind() == ErrorKind::Unsupported || error.to_string().contains("twice");
+            assert!(is_stricter, "the crate takes this: {error}");
+        }
+        (Err(_), Err(_)) => {}
+    }
+}
+
+fn last_number(bytes: &[u8]) -> Option<u64> {
+    let is_digit = u8::is_ascii_digit;
+    let end = bytes.iter().rposition(is_digit)? + 1;
+    let digits = bytes.get(..end)?;
+    let begin = digits.iter().rposition(|byte| !is_digit(byte)).map_or(0, |place| place + 1);
+    std::str::from_utf8(digits.get(begin..)?).ok()?.parse().ok()
+}

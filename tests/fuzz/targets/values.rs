@@ -1,0 +1,105 @@
+//! Values that come as text: of attributes, of `tierfs.toml`, of the command line. A first line, if there is one, is
+//! the name of an attribute that is set on a file of 24 bytes; the rest is the value.
+
+use std::sync::Arc;
+
+use tierfs::control::{Jobs, attribute, controls, set};
+use tierfs::ingest::{MoveTo, Options, Origin, Silent, Target, import_file};
+use tierfs::model::{DIMENSIONS_MAX, Dtype, Encoder, Shape, StoreId, Tier};
+use tierfs::namespace::{FileView, Located, Namespace, Shown};
+use tierfs::store::disk::memory::MemoryDisk;
+use tierfs::store::disk::{Disk, Open};
+use tierfs::store::read::Verify;
+use tierfs::store::settings::Settings;
+use tierfs::store::{Access, Store};
+
+const FILE_BYTES: u64 = 24;
+
+pub fn check(bytes: &[u8]) {
+    if let Some(place) = bytes.iter().position(|byte| *byte == b'\n') {
+        set_on_a_file(&bytes[..place], &bytes[place + 1..]);
+    }
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Some(shape) = Shape::parse(text) {
+        assert!(shape.dimensions().len() <= DIMENSIONS_MAX);
+        let product = shape.dimensions().iter().map(|size| u128::from(*size)).product::<u128>();
+        assert!(product == u128::from(shape.elements()) && product < 1 << 63);
+        assert_eq!(Shape::parse(&shape.to_string()), Some(shape));
+    }
+    if let Some(dtype) = Dtype::from_name(text) {
+        assert!(dtype.name().eq_ignore_ascii_case(text));
+    }
+    if let Some(tier) = Tier::from_name(text) {
+        assert_eq!(Tier::from_name(tier.name()), Some(tier));
+    }
+    if let Some(encoder) = Encoder::from_name(text) {
+        assert_eq!(encoder.name(), text);
+    }
+    if let Ok(MoveTo { tier, all }) = MoveTo::parse(text) {
+        assert!(tier != Tier::Absent && text.ends_with(":all") == all);
+    }
+    if let Ok(settings) = Settings::parse(text) {
+        assert_eq!(Settings::parse(&settings.to_text()).ok(), Some(settings));
+    }
+}
+
+/// What can be set agrees with the file's size, and is what is read afterwards.
+fn set_on_a_file(name: &[u8], value: &[u8]) {
+    if attribute(name).is_err() {
+        return;
+    }
+    let (namespace, before) = namespace();
+    let outcome = set(&namespace, &Jobs::default(), &before, 0, (name, value));
+    let view = view(&namespace);
+    let get = |key: &str| -> Option<String> {
+        let found =
+            attribute(format!("user.tierfs.{key}").as_bytes()).and_then(|found| found.get(&namespace, &view));
+        found.ok()
+    };
+    let key = name.strip_prefix(b"user.tierfs.").and_then(|key| std::str::from_utf8(key).ok());
+    let (Some(key), Ok(value)) = (key, std::str::from_utf8(value)) else {
+        return assert!(outcome.is_err(), "set by what is no text");
+    };
+    match (key, outcome) {
+        (_, Err(_)) => assert_eq!(get("dtype"), None, "refused, and a tensor all the same"),
+        ("dtype" | "shape", Ok(_)) => {
+            let dtype = get("dtype").and_then(|name| Dtype::from_name(&name));
+            let shape = get("shape").and_then(|text| Shape::parse(&text));
+            let bytes = dtype.zip(shape).and_then(|(dtype, shape)| dtype.bytes_of(shape.elements()));
+            assert_eq!(bytes, Some(FILE_BYTES));
+            let value = value.trim_end_matches('\n');
+            match key {
+                "dtype" => assert_eq!(dtype, Dtype::from_name(value)),
+                _ => assert_eq!(shape, Shape::parse(value)),
+            }
+        }
+        ("evict", Ok(_)) => assert_eq!(value.trim_end_matches('\n'), "cache"),
+        (key, Ok(_)) => assert_eq!(get(key).as_deref(), Some(value.trim_end_matches('\n'))),
+    }
+}
+
+fn namespace() -> (Arc<Namespace>, FileView) {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    let id = StoreId(7);
+    let made = Store::create(disk.as_ref(), id).and_then(|()| Store::open(disk, Access::Write, "fuzz"));
+    let store = made.unwrap_or_else(|error| panic!("{error}"));
+    store.create_tenant("t").unwrap_or_else(|error| panic!("{error}"));
+    let collection = store.collection_made("t", "c", (0, 0)).unwrap_or_else(|error| panic!("{error}"));
+    let source = MemoryDisk::new().open("s", Open::Create).unwrap_or_else(|error| panic!("{error}"));
+    source.write_at(&[5; FILE_BYTES as usize], 0).unwrap_or_else(|error| panic!("{error}"));
+    let target = Target { directories: Vec::new(), name: b"file".to_vec() };
+    let origin = Origin { mode: 0o644, owner: (0, 0), mtime: 0, sha256: None };
+    import_file(&collection, &Settings::new(id), &target, &source, &origin, &Options::default(), &Silent)
+        .unwrap_or_else(|error| panic!("{error}"));
+    let namespace = Namespace::new(Arc::new(store), Shown::Both, Verify::First, (0, 0), controls());
+    let namespace = Arc::new(namespace);
+    let view = view(&namespace);
+    (namespace, view)
+}
+
+fn view(namespace: &Namespace) -> FileView {
+    match namespace.walk(b"t/c/file") {
+        Ok((_, Located::Node(view))) => view,
+        _ => panic!("the file is gone"),
+    }
+}
