@@ -18,14 +18,15 @@ options=(--fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none)
 
 scripts/setup.sh suites
 cargo fuzz build "${options[@]}"
+programs=target/fuzz/$(rustc -vV | sed -n 's/^host: //p')/release
 mkdir -p target/fuzz/artifacts
 for target in "${targets[@]}"; do
     mkdir -p "target/fuzz/corpus/$target"
     log=target/fuzz/$target.log
     # A run that takes 10 s, or 1 GiB of memory, fails too.
-    cargo fuzz run "${options[@]}" "$target" "target/fuzz/corpus/$target" "tests/fuzz/corpus/$target" -- \
-        -max_total_time="$seconds" -max_len=16384 -timeout=10 -rss_limit_mb=1024 \
-        -artifact_prefix="target/fuzz/artifacts/$target-" >"$log" 2>&1 || {
+    timeout --kill-after=10 $((seconds + 120)) "$programs/$target" -max_total_time="$seconds" -max_len=16384 -timeout=10 \
+        -rss_limit_mb=1024 -artifact_prefix="target/fuzz/artifacts/$target-" \
+        "target/fuzz/corpus/$target" "tests/fuzz/corpus/$target" >"$log" 2>&1 || {
         tail -n 40 "$log"
         echo "fuzz: $target fails"
         exit 1

@@ -49,6 +49,9 @@ pub(super) struct Args {
     /// Check stored bytes at their first use, or always
     #[arg(long, value_name = "WHEN", default_value = "first", value_parser = parse_verify)]
     verify: Verify,
+    /// Let the kernel read files that lie whole and exact in the store by itself: on, off
+    #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
+    passthrough: Switch,
     /// What listings show: both, tensors, or containers; all open by name
     #[arg(long, value_name = "WHAT", default_value = "both", value_parser = parse_shown)]
     list: Shown,
@@ -75,6 +78,20 @@ fn parse_verify(text: &str) -> Result<Verify> {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Switch {
+    On,
+    Off,
+}
+
+fn parse_switch(text: &str) -> Result<Switch> {
+    match text {
+        "on" => Ok(Switch::On),
+        "off" => Ok(Switch::Off),
+        _ => Err(Error::invalid(format!("{text:?} is neither on nor off"))),
+    }
+}
+
 fn parse_shown(text: &str) -> Result<Shown> {
     Shown::from_name(text)
         .ok_or_else(|| Error::invalid(format!("{text:?} is none of both, tensors, containers")))
@@ -85,6 +102,7 @@ fn parse_shown(text: &str) -> Result<Shown> {
 enum MountOption {
     List(Shown),
     Verify(Verify),
+    Passthrough(Switch),
     Threads(u16),
     ReadOnly,
     AllowOther,
@@ -99,6 +117,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
     let option = match text.split_once('=') {
         Some(("list", value)) => MountOption::List(parse_shown(value)?),
         Some(("verify", value)) => MountOption::Verify(parse_verify(value)?),
+        Some(("passthrough", value)) => MountOption::Passthrough(parse_switch(value)?),
         Some(("threads", value)) => {
             let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
             let wrong = || Error::invalid(format!("{value:?} threads: 1 to 256 are possible"));
@@ -175,6 +194,7 @@ impl Args {
             match option {
                 MountOption::List(shown) => self.list = shown,
                 MountOption::Verify(verify) => self.verify = verify,
+                MountOption::Passthrough(switch) => self.passthrough = switch,
                 MountOption::Threads(threads) => self.threads = Some(threads),
                 MountOption::ReadOnly => self.read_only = true,
                 MountOption::AllowOther => self.allow_other = true,
@@ -225,6 +245,7 @@ impl Args {
             allow_other: self.allow_other,
             zero_fill: self.zero_fill,
             threads: self.threads.map(usize::from),
+            reads_all: self.passthrough == Switch::Off,
             kernel,
         };
         let mount = mount(store, &self.mountpoint, &options)?;

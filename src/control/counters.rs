@@ -114,6 +114,8 @@ impl Times {
 /// What was done since the mount began.
 pub struct Counters {
     operations: Vec<Times>,
+    /// Files opened whose reads the kernel answers itself.
+    pub passthrough_opens: AtomicU64,
     /// Bytes of answered reads.
     pub read_bytes: AtomicU64,
     /// Bytes of answered writes.
@@ -128,6 +130,7 @@ impl Default for Counters {
     fn default() -> Counters {
         Counters {
             operations: Operation::ALL.iter().map(|_| Times::default()).collect(),
+            passthrough_opens: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             errors: AtomicU64::new(0),

@@ -32,6 +32,11 @@ fn counted(counters: &Counters) -> Vec<MetricFamily> {
             MetricType::HISTOGRAM,
             times,
         ),
+        counter(
+            "tierfs_passthrough_opens_total",
+            "opens whose reads the kernel answers itself",
+            count(&counters.passthrough_opens),
+        ),
         counter("tierfs_read_bytes_total", "bytes of answered reads", count(&counters.read_bytes)),
         counter("tierfs_written_bytes_total", "bytes of answered writes", count(&counters.written_bytes)),
         counter("tierfs_errors_total", "requests that failed for the store", count(&counters.errors)),

@@ -102,6 +102,7 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "tiers": tiers,
         "operations": operations,
         "opens": counters.count(&[Operation::Open, Operation::Create]),
+        "passthrough_opens": count(&counters.passthrough_opens),
         "reads": counters.count(&[Operation::Read]),
         "read_bytes": count(&counters.read_bytes),
         "written_bytes": count(&counters.written_bytes),

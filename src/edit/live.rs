@@ -11,6 +11,7 @@ use crate::format::catalog::{Content, NodeEntry, ObjectEntry, What};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
 use crate::store::Collection;
+use crate::store::backing::Backing;
 use crate::store::collection::now_nanoseconds;
 use crate::store::object::Object;
 use crate::store::read::{OpenObject, Verify};
@@ -134,6 +135,16 @@ impl Live {
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let layout = self.layout.read();
         layout.stream.read(offset, out)
+    }
+
+    /// The physical file that has its bytes from end to end, where one has.
+    pub fn backing(&self) -> Option<Backing> {
+        let layout = self.layout.read();
+        if self.is_changed() || layout.drafts > 0 {
+            return None;
+        }
+        let objects = layout.objects.iter().map(|open| open.object().clone());
+        self.collection.backing_of(objects.collect())
     }
 
     /// Writes; what lies between the end and `offset` becomes zeros.

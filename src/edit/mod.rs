@@ -7,20 +7,19 @@
 //! 3. A file that is open keeps what it opened when its name goes.
 
 mod live;
+mod renamed;
 mod settle;
+mod source;
 mod tree;
 
 pub use live::{Live, LiveTable};
-pub use settle::finish_renames;
+pub use renamed::finish_renames;
 pub use tree::{
     SetAttr, create, is_another_place, link, make_directory, remove_directory, rename, set_attr, set_tensor,
     symlink, unlink,
 };
 
 use crate::model::EntryId;
-
-/// The setting that says that a renamed file was not looked at under its new name yet.
-pub(crate) const LOOK_AGAIN: &str = "look_again";
 
 /// A name in a directory.
 pub type Name = (EntryId, Vec<u8>);

@@ -1,27 +1,25 @@
 //! What was written to an open file goes to the log.
 
 use std::collections::HashSet;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::edit::live::{Layout, Live};
-use crate::edit::{Changes, LOOK_AGAIN, LiveTable, Name};
+use crate::edit::source::StreamFile;
+use crate::edit::{Changes, Name};
 use crate::engine;
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
 use crate::ingest::{Bytes, arrive, may_be_recognized, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
-use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds};
 use crate::store::describe::add_blocks;
 use crate::store::disk::File;
 use crate::store::log::Batch;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::read::OpenObject;
 use crate::store::rounded::Writes;
 use crate::store::state::{Node, State};
 use crate::store::write::Written;
-use crate::stream::Stream;
 
 impl Live {
     /// Puts what was written into the log: it survives the end of this process, and
@@ -104,28 +102,8 @@ impl Live {
         if is_rounded { Writes::Rounded(engine::encoder(&state, node)) } else { Writes::Exact }
     }
 
-    /// Looks at what the file is under the name that it has now, and takes away the mark
-    /// that a rename has left for this.
-    pub fn look_again(&self) -> Result<Changes> {
-        let changes = self.looked_at()?;
-        let marked = |state: &State| state.setting(self.node, LOOK_AGAIN).is_some();
-        if marked(&self.collection.state()) {
-            let taken = self.collection.record(Touched::default(), |batch, state| {
-                if marked(state) {
-                    let key = LOOK_AGAIN.to_owned();
-                    batch.entry(Entry::Setting { node: self.node, key, value: None });
-                }
-                Ok(())
-            });
-            // Looking once more changes nothing.
-            if let Err(error) = taken {
-                log::warn!("{}: {error}", self.collection.path());
-            }
-        }
-        Ok(changes)
-    }
-
-    fn looked_at(&self) -> Result<Changes> {
+    /// Looks at what the file is under the name that it has now.
+    pub(super) fn looked_at(&self) -> Result<Changes> {
         let mut changes = self.settle()?;
         let mut layout = self.layout.write();
         let Some((node, name)) = self.named() else { return Ok(changes) };
@@ -325,23 +303,6 @@ impl Live {
     }
 }
 
-/// Looks at the files that were renamed and not looked at before their process ended.
-pub fn finish_renames(collection: &Arc<Collection>, table: &LiveTable, verify: Verify) {
-    if collection.check_writable().is_err() {
-        return;
-    }
-    let marked: Vec<EntryId> = {
-        let state = collection.state();
-        let nodes = state.nodes().map(|node| node.entry.id);
-        nodes.filter(|node| state.setting(*node, LOOK_AGAIN).is_some()).collect()
-    };
-    for node in marked {
-        if let Err(error) = table.open(collection, node, verify).and_then(|live| live.look_again()) {
-            log::warn!("{}: looking at a renamed file: {error}", collection.path());
-        }
-    }
-}
-
 /// The shape of a tensor whose file has another size now: its first dimension follows
 /// where whole rows remain.
 fn resized(
@@ -372,36 +333,4 @@ pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -
         batch.entry(Entry::NodeRemoved(part.entry.id));
     }
     gone
-}
-
-/// A stream as something to import.
-struct StreamFile(Arc<Stream>);
-
-impl File for StreamFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read(offset, buffer).map_err(|error| {
-            let kind = if error.kind() == ErrorKind::Absent {
-                io::ErrorKind::NotFound
-            } else {
-                io::ErrorKind::Other
-            };
-            io::Error::new(kind, error.to_string())
-        })
-    }
-
-    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.0.bytes())
-    }
-
-    fn set_len(&self, _len: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Ok(())
-    }
 }

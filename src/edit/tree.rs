@@ -1,7 +1,8 @@
 //! Names and attributes: each change is one batch.
 
+use crate::edit::Changes;
+use crate::edit::renamed::LOOK_AGAIN;
 use crate::edit::settle::remove_parts;
-use crate::edit::{Changes, LOOK_AGAIN};
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, TensorEntry, What};
 use crate::format::record::Record;
 use crate::ingest::may_be_recognized;

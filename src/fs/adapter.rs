@@ -17,7 +17,7 @@ use crate::edit::SetAttr;
 use crate::fs::controls::is_control;
 use crate::fs::errno;
 use crate::fs::kernel;
-use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds};
+use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable, READ};
 use crate::namespace::{Ino, Kind, Located};
 
@@ -26,17 +26,20 @@ const NAME_BYTES_MAX: u32 = 255;
 
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        kernel::ask(config)
+        if kernel::ask(config, self.stack_depth)? {
+            self.passthrough.begin();
+        }
+        Ok(())
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.measured(Operation::Lookup, || {
-            self.entry("lookup", reply, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
+            self.named(reply, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
         });
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
-        self.measured(Operation::Forget, || self.namespace.let_go(Ino(ino.0)));
+        self.measured(Operation::Forget, || self.namespace.let_go(own(ino)));
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -50,14 +53,11 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if is_control(ino) {
             return self.measured(Operation::Open, || self.open_control(ino, flags, reply));
         }
-        self.measured(Operation::Open, || match self.open_handle(ino, flags) {
-            Ok((handle, flags)) => reply.opened(FileHandle(self.handles.insert(handle)), flags),
-            Err(error) => reply.error(self.failed("open", &error)),
-        });
+        self.measured(Operation::Open, || self.open_file(request.pid(), Ino(ino.0), flags, reply));
     }
 
     fn read(
@@ -155,7 +155,7 @@ impl Filesystem for Adapter {
     ) {
         self.measured(Operation::Release, || {
             let live = self.file(handle);
-            self.handles.remove(handle.0);
+            self.let_go(handle.0);
             match live {
                 // Mapped stores arrive after the last flush.
                 Some(live) if live.is_changed() => self.settle(&live, Durable::No, "release", reply),
@@ -310,7 +310,8 @@ impl Filesystem for Adapter {
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.measured(Operation::Unlink, || {
-            self.forgotten("unlink", reply, self.namespace.unlink(Ino(parent.0), name.as_bytes()));
+            let from = (Ino(parent.0), name.as_bytes());
+            self.name_gone("unlink", reply, from, || self.namespace.unlink(from.0, from.1));
         });
     }
 
@@ -350,13 +351,13 @@ impl Filesystem for Adapter {
             }
             let keep = flags.contains(RenameFlags::RENAME_NOREPLACE);
             let (from, to) = ((Ino(parent.0), name.as_bytes()), (Ino(new_parent.0), new_name.as_bytes()));
-            self.forgotten("rename", reply, self.namespace.rename(from, to, keep));
+            self.name_gone("rename", reply, to, || self.namespace.rename(from, to, keep));
         });
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.measured(Operation::Link, || {
-            self.entry("link", reply, self.namespace.link(Ino(ino.0), Ino(parent.0), name.as_bytes()));
+            self.entry("link", reply, self.namespace.link(own(ino), Ino(parent.0), name.as_bytes()));
         });
     }
 

@@ -15,6 +15,17 @@ pub(super) const NO_SUCH_FLAG: Errno = Errno::EINVAL;
 /// A file where a directory should be.
 pub(super) const NOT_DIRECTORY: Errno = Errno::ENOTDIR;
 
+/// The kernel looks the name up again, and opens what it leads to then.
+pub(super) const LOOK_AGAIN: Errno = Errno::ESTALE;
+
+/// Whether giving the kernel a file failed in a way that other files of the store share: no
+/// privilege, no support, too many file systems one on the other.
+pub(super) fn is_never_possible(error: &std::io::Error) -> bool {
+    let never =
+        [libc::EPERM, libc::EACCES, libc::EOPNOTSUPP, libc::ENOSYS, libc::ENOTTY, libc::ELOOP, libc::EINVAL];
+    error.raw_os_error().is_some_and(|number| never.contains(&number))
+}
+
 /// What a program is told.
 pub(super) fn errno(error: &Error) -> Errno {
     match error.kind() {

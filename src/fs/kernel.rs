@@ -8,7 +8,9 @@ use fuser::{InitFlags, KernelConfig};
 const BACKGROUND_MAX: u16 = 96;
 
 /// Asks for what makes the mount fast; what the kernel does not know is done without.
-pub(super) fn ask(config: &mut KernelConfig) -> io::Result<()> {
+/// Whether the kernel can read files of the store itself, with so many file systems one on
+/// the other; 0 asks it not to.
+pub(super) fn ask(config: &mut KernelConfig, stack_depth: u32) -> io::Result<bool> {
     let wanted = [
         InitFlags::FUSE_ASYNC_DIO,
         InitFlags::FUSE_DO_READDIRPLUS,
@@ -26,5 +28,8 @@ pub(super) fn ask(config: &mut KernelConfig) -> io::Result<()> {
         config.add_capabilities(flag).map_err(|unknown| io::Error::other(format!("{unknown:?}")))?;
     }
     config.set_max_background(BACKGROUND_MAX).map_err(|most| io::Error::other(format!("at most {most}")))?;
-    Ok(())
+    let can = stack_depth > 0
+        && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+        && config.set_max_stack_depth(stack_depth).is_ok();
+    Ok(can)
 }

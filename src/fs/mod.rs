@@ -7,6 +7,7 @@ mod forget;
 mod handles;
 mod kernel;
 mod mount;
+mod passthrough;
 mod reply;
 mod serve;
 

@@ -22,6 +22,11 @@ const READ_AHEAD_KIB: u32 = 4096;
 /// What nobody asked to be made durable is made so after this time.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
+/// How many file systems may lie one on the other where the kernel reads files of a store
+/// itself: the most that it takes. The store may lie on an overlay then. An overlay on this
+/// one, which could not follow a file from one number to the other, is refused by the kernel.
+const STACK_DEPTH: u32 = 2;
+
 /// How a store is mounted.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -35,6 +40,9 @@ pub struct Options {
     pub zero_fill: bool,
     /// Threads that answer requests; as many as cores, and at least 2, without one.
     pub threads: Option<usize>,
+    /// Whether the daemon answers all reads, those of files that the kernel could read
+    /// itself too.
+    pub reads_all: bool,
     /// Further options for the kernel, as they are.
     pub kernel: Vec<String>,
 }
@@ -104,7 +112,8 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     }
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
     let (forgetter, forgetting) = Forgetter::new();
-    let adapter = Adapter::new(namespace.clone(), mounted.clone(), forgetter.clone());
+    let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
+    let adapter = Adapter::new(namespace.clone(), mounted.clone(), forgetter.clone(), stack_depth);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
         Error::io(text, error)

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
 
-use crate::namespace::{Attr, Kind, Place};
+use crate::namespace::{Attr, Ino, Kind, Place};
 use crate::store::Access;
 
 /// How long the kernel may keep what it was told.
@@ -42,11 +42,22 @@ impl Times {
             _ => self.entries,
         }
     }
+
+    /// How long the kernel may keep what stat shows under a number. It takes a file's number
+    /// from what a lookup answers; the one that programs see it has only from stat.
+    pub fn of_number(&self, number: INodeNo, attr: &Attr) -> Duration {
+        if Ino(number.0).is_backed() { Duration::ZERO } else { self.of_attr(attr) }
+    }
 }
 
 /// An inode number is never given to other content.
 pub(super) const GENERATION: Generation = Generation(0);
 const PREFERRED_BYTES: u32 = 4096;
+
+/// A file's own number, which programs see, whichever the kernel uses.
+pub(super) fn own(ino: INodeNo) -> Ino {
+    Ino(ino.0).own()
+}
 
 /// The kind of a node.
 pub(super) fn file_type(kind: Kind) -> FileType {

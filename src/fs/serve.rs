@@ -19,7 +19,8 @@ use crate::edit::{Live, SetAttr};
 use crate::fs::errno::{self, errno};
 use crate::fs::forget::Forgetter;
 use crate::fs::handles::{Handle, Handles};
-use crate::fs::reply::{GENERATION, Times, file_attr};
+use crate::fs::passthrough::{Passthrough, other_number};
+use crate::fs::reply::{GENERATION, Times, file_attr, own};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
 use crate::store::Access;
@@ -46,12 +47,23 @@ pub(super) struct Adapter {
     pub handles: Arc<Handles>,
     pub forgetter: Forgetter,
     pub times: Times,
+    pub passthrough: Passthrough,
+    /// How many file systems may lie one on the other where the kernel reads files of the
+    /// store itself; 0 where it is not to.
+    pub stack_depth: u32,
 }
 
 impl Adapter {
-    pub fn new(namespace: Arc<Namespace>, mounted: Arc<Mounted>, forgetter: Forgetter) -> Adapter {
+    pub fn new(
+        namespace: Arc<Namespace>,
+        mounted: Arc<Mounted>,
+        forgetter: Forgetter,
+        stack_depth: u32,
+    ) -> Adapter {
         let times = Times::of(namespace.store().access());
-        Adapter { namespace, mounted, handles: Arc::default(), forgetter, times }
+        let handles = Arc::default();
+        let passthrough = Passthrough::new(namespace.store().settings().passthrough_files_max as usize);
+        Adapter { namespace, mounted, handles, forgetter, times, passthrough, stack_depth }
     }
 
     /// Runs one request, and counts it.
@@ -67,7 +79,7 @@ impl Adapter {
     }
 
     pub fn located(&self, ino: INodeNo) -> Result<(Ino, Located)> {
-        let ino = Ino(ino.0);
+        let ino = own(ino);
         Ok((ino, self.namespace.locate(ino)?))
     }
 
@@ -84,8 +96,8 @@ impl Adapter {
 
     /// Answers with what stat shows.
     pub fn stat(&self, doing: &str, reply: ReplyAttr, ino: INodeNo) {
-        match self.namespace.stat(Ino(ino.0)) {
-            Ok(attr) => reply.attr(&self.times.of_attr(&attr), &file_attr(&attr)),
+        match self.namespace.stat(own(ino)) {
+            Ok(attr) => reply.attr(&self.times.of_number(ino, &attr), &file_attr(&attr)),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }
@@ -126,12 +138,12 @@ impl Adapter {
         let (forgetter, name, value) = (self.forgetter.clone(), name.to_vec(), value.to_vec());
         let act = move || {
             // What was written counts.
-            let written = namespace.live(Ino(ino.0)).map(|live| namespace.settle(&live)).transpose();
+            let written = namespace.live(own(ino)).map(|live| namespace.settle(&live)).transpose();
             let set = written.and_then(|written| {
                 let mut forget = written.unwrap_or_default();
                 let set = control::set(&namespace, &mounted.jobs, &view, user, (&name, &value));
                 forget.nodes.extend(set?.nodes);
-                Ok(forget)
+                Ok(forget.and(other_number(ino)))
             });
             match set {
                 Ok(forget) => forgetter.forget(forget, move || reply.ok()),
@@ -185,13 +197,17 @@ impl Adapter {
             _ => error,
         });
         let opened = made.and_then(|(ino, located)| {
-            let (handle, open_flags) = self.open_handle(INodeNo(ino.0), flags)?;
+            let (handle, open_flags) = self.open_handle(ino, flags)?;
             Ok((self.namespace.attr(ino, &located), handle, open_flags))
         });
         match opened {
-            Ok((attr, handle, flags)) => {
-                let handle = FileHandle(self.handles.insert(handle));
-                reply.created(&self.times.entries, &file_attr(&attr), GENERATION, handle, flags);
+            Ok((attr, handle, open_flags)) => {
+                let handle = self.handles.insert(handle);
+                if flags.acc_mode() != OpenAccMode::O_RDONLY {
+                    self.passthrough.opened_to_write(handle, attr.ino);
+                }
+                let handle = FileHandle(handle);
+                reply.created(&self.times.entries, &file_attr(&attr), GENERATION, handle, open_flags);
             }
             Err(error) => reply.error(self.failed("create", &error)),
         }
@@ -206,8 +222,9 @@ impl Adapter {
     }
 
     pub fn set_attr(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>, reply: ReplyAttr) {
-        let changed = self.namespace.set_attr(Ino(ino.0), self.without_privilege(ino, set, bytes), bytes);
-        match changed.and_then(|forget| Ok((forget, self.namespace.stat(Ino(ino.0))?))) {
+        let changed = self.namespace.set_attr(own(ino), self.without_privilege(ino, set, bytes), bytes);
+        match changed.and_then(|forget| Ok((forget, self.namespace.stat(own(ino))?))) {
+            Ok((forget, attr)) if Ino(ino.0).is_backed() => self.attr_set_backed(ino, forget, attr, reply),
             Ok((forget, attr)) => {
                 // The kernel writes no pages of the file before this is answered.
                 reply.attr(&self.times.of_attr(&attr), &file_attr(&attr));
@@ -220,7 +237,7 @@ impl Adapter {
     /// A new owner or other bytes take away the bits that let others act as the owner.
     fn without_privilege(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>) -> SetAttr {
         let changes = set.uid.is_some() || set.gid.is_some() || bytes.is_some();
-        match self.namespace.stat(Ino(ino.0)) {
+        match self.namespace.stat(own(ino)) {
             Ok(attr) if changes && set.mode.is_none() && attr.kind == Kind::File => {
                 SetAttr { mode: plain_mode(attr.mode), ..set }
             }
@@ -250,7 +267,7 @@ impl Adapter {
         }
     }
 
-    pub fn open_handle(&self, ino: INodeNo, flags: OpenFlags) -> Result<(Handle, FopenFlags)> {
+    pub fn open_handle(&self, ino: Ino, flags: OpenFlags) -> Result<(Handle, FopenFlags)> {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
         let file = |live: Arc<Live>| {
             if !reads {
@@ -263,10 +280,10 @@ impl Adapter {
             let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
             Ok((Handle::File(live), FopenFlags::FOPEN_KEEP_CACHE | flags))
         };
-        let located = match self.namespace.locate(Ino(ino.0)) {
+        let located = match self.namespace.locate(ino) {
             Ok(located) => located,
             // Its name went since the kernel looked it up.
-            Err(error) => return file(self.namespace.live(Ino(ino.0)).ok_or(error)?),
+            Err(error) => return file(self.namespace.live(ino).ok_or(error)?),
         };
         match located {
             Located::Node(view) => file(self.namespace.open(&view)?),

@@ -22,6 +22,12 @@ pub struct Forget {
 }
 
 impl Forget {
+    /// With one more inode.
+    pub fn and(mut self, also: Option<Ino>) -> Forget {
+        self.nodes.extend(also);
+        self
+    }
+
     /// Whether there is nothing to forget.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()

@@ -2,9 +2,14 @@
 //!
 //! | bits | meaning |
 //! |---|---|
-//! | 63 | a control file or directory |
+//! | 63 | a control file or directory; with bit 39, and a collection, a file that the kernel reads where it lies |
 //! | 62..40 | the collection's number; 0: the mount itself and its tenants; of a tenant's control: 2^23 - 16 and its place in the table |
-//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 39..34 its place in the table, 33..0 the number of the node it is about, or 0 |
+//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0 |
+//!
+//! A file has two numbers: its own, which programs see and under which the daemon reads and
+//! writes it, and with bits 63 and 39 the one under which the kernel knows it while it
+//! reads the physical file itself (only node numbers below 2^39 have it). Programs are
+//! shown the first for both.
 //!
 //! A collection's number and its nodes' numbers are kept in its log and never used
 //! twice, so that an inode number means the same content after a remount.
@@ -12,6 +17,8 @@
 use crate::model::EntryId;
 
 const CONTROL: u64 = 1 << 63;
+/// Places of controls are below.
+const BACKED: u64 = CONTROL | 1 << 39;
 const COLLECTION_SHIFT: u32 = 40;
 const NODE_MASK: u64 = (1 << COLLECTION_SHIFT) - 1;
 const COLLECTION_MASK: u64 = (1 << (63 - COLLECTION_SHIFT)) - 1;
@@ -22,7 +29,7 @@ const COLLECTION_END: u32 = COLLECTION_MASK as u32 + 1 - TENANT_PLACES;
 /// Where the place of a control stands.
 const PLACE_SHIFT: u32 = 34;
 const CONTROL_NODE_MASK: u64 = (1 << PLACE_SHIFT) - 1;
-const PLACE_MASK: u64 = NODE_MASK >> PLACE_SHIFT;
+const PLACE_MASK: u64 = ((BACKED & NODE_MASK) - 1) >> PLACE_SHIFT;
 
 /// An inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -97,11 +104,33 @@ impl Ino {
         }
     }
 
+    /// The number under which the kernel reads a file's physical file. `None` for what is no
+    /// file's own number.
+    pub fn backed(self) -> Option<Ino> {
+        match self.place() {
+            Place::Node { .. } if self.0 & BACKED == 0 => Some(Ino(self.0 | BACKED)),
+            _ => None,
+        }
+    }
+
+    /// Whether the kernel reads a physical file under this number.
+    pub fn is_backed(self) -> bool {
+        let collection = (self.0 >> COLLECTION_SHIFT & COLLECTION_MASK) as u32;
+        self.0 & BACKED == BACKED && (1..COLLECTION_END).contains(&collection)
+    }
+
+    /// The number that programs see.
+    pub fn own(self) -> Ino {
+        if self.is_backed() { Ino(self.0 & !BACKED) } else { self }
+    }
+
     /// What the number stands for.
     pub fn place(self) -> Place {
         let collection = (self.0 >> COLLECTION_SHIFT & COLLECTION_MASK) as u32;
         let low = self.0 & NODE_MASK;
-        if self.0 & CONTROL != 0 && collection >= COLLECTION_END {
+        if self.is_backed() {
+            self.own().place()
+        } else if self.0 & CONTROL != 0 && collection >= COLLECTION_END {
             let place = collection - COLLECTION_END;
             Place::Control { owner: Owner::Tenant(low), place, node: EntryId(0) }
         } else if self.0 & CONTROL != 0 {
@@ -138,11 +167,11 @@ mod tests {
             Place::Node { collection: 1, node: EntryId(1) },
             Place::Node { collection: 8_388_591, node: EntryId((1 << 40) - 1) },
             Place::Control { owner: Owner::Mount, place: 0, node: EntryId(0) },
-            Place::Control { owner: Owner::Mount, place: 63, node: EntryId(0) },
+            Place::Control { owner: Owner::Mount, place: 31, node: EntryId(0) },
             Place::Control { owner: Owner::Tenant(Ino::tenant_hash("acme")), place: 0, node: EntryId(0) },
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
             Place::Control { owner: Owner::Collection(3), place: 7, node: EntryId(0) },
-            Place::Control { owner: Owner::Collection(8_388_591), place: 63, node: EntryId((1 << 34) - 1) },
+            Place::Control { owner: Owner::Collection(8_388_591), place: 31, node: EntryId((1 << 34) - 1) },
         ];
         let numbers: std::collections::HashSet<_> = places.iter().map(|place| Ino::of(*place)).collect();
         assert_eq!(numbers.len(), places.len());
@@ -151,7 +180,7 @@ mod tests {
         }
         assert_eq!(Ino::of(Place::Node { collection: 8_388_592, node: EntryId(1) }), None);
         for (owner, place, node) in [
-            (Owner::Mount, 64, 0),
+            (Owner::Mount, 32, 0),
             (Owner::Tenant(7), 16, 0),
             (Owner::Collection(8_388_592), 1, 0),
             (Owner::Collection(1), 1, 1 << 34),
@@ -159,5 +188,27 @@ mod tests {
             assert_eq!(Ino::of(Place::Control { owner, place, node: EntryId(node) }), None);
         }
         assert_eq!(Ino::of(Place::Node { collection: 1, node: EntryId(1 << 40) }), None);
+    }
+
+    #[test]
+    fn a_file_has_a_second_number_that_leads_to_the_same_place() {
+        for (collection, node) in [(1, 1), (8_388_591, (1 << 39) - 1)] {
+            let ino = Ino::of(Place::Node { collection, node: EntryId(node) }).unwrap();
+            let backed = ino.backed().unwrap();
+            assert!(backed.is_backed() && !ino.is_backed() && backed != ino);
+            assert_eq!((backed.own(), ino.own(), backed.place()), (ino, ino, ino.place()));
+            assert_eq!(backed.backed(), None);
+        }
+        let places = [
+            Place::Root,
+            Place::Tenant(Ino::tenant_hash("acme")),
+            Place::Control { owner: Owner::Collection(3), place: 31, node: EntryId((1 << 34) - 1) },
+            Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
+            Place::Node { collection: 1, node: EntryId(1 << 39) },
+        ];
+        for place in places {
+            let ino = Ino::of(place).unwrap();
+            assert_eq!((ino.backed(), ino.is_backed()), (None, false), "{place:?}");
+        }
     }
 }

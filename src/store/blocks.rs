@@ -87,6 +87,11 @@ impl Stored {
     pub fn is_lost(&self) -> bool {
         self.tier == Tier::Absent && self.checksum == Stored::LOST.checksum
     }
+
+    /// Whether it was made absent: what was lost is something else.
+    pub fn is_absent(&self) -> bool {
+        self.tier == Tier::Absent && !self.is_lost()
+    }
 }
 
 impl Block {
@@ -184,6 +189,19 @@ impl Blocks {
         }
     }
 
+    /// Whether all blocks are exact and stand one after the other in the data file, from
+    /// `offset` on.
+    pub fn lie_at(&self, offset: u64, cut: Cut) -> bool {
+        if let Blocks::Run(run) = self {
+            return run.offset == offset && run.checksums.len() as u64 == u64::from(cut.blocks());
+        }
+        (0..cut.blocks()).all(|index| {
+            self.get(index, cut).is_some_and(|Block { stored, .. }| {
+                stored.in_data && stored.tier == Tier::Exact && stored.offset == offset + cut.start(index)
+            })
+        })
+    }
+
     fn dense(&mut self, cut: Cut, places: &mut u64) -> Result<&mut Vec<Block>> {
         if !matches!(self, Blocks::Dense(_)) {
             if let Blocks::Run(run) = self {
@@ -231,6 +249,23 @@ impl Checked {
         if let Some(word) = words.get(index as usize / 64) {
             word.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
         }
+    }
+
+    /// Notes that blocks `first` to `end` are others now.
+    pub fn clear_range(&self, first: u32, end: u32) {
+        if !self.0.read().is_empty() {
+            (first..end).for_each(|index| self.clear(index));
+        }
+    }
+
+    /// Whether the first `count` blocks have all been checked.
+    pub fn all(&self, count: u32) -> bool {
+        let words = self.0.read();
+        let (whole, rest) = (count as usize / 64, count % 64);
+        let has = |place: usize, wanted: u64| {
+            words.get(place).is_some_and(|word| word.load(Ordering::Relaxed) & wanted == wanted)
+        };
+        (0..whole).all(|place| has(place, u64::MAX)) && (rest == 0 || has(whole, (1 << rest) - 1))
     }
 
     /// Notes that block `index` has been checked.
@@ -312,5 +347,41 @@ mod tests {
             assert!(checked.get(index));
         }
         assert!(!checked.get(1) && !checked.get(128) && !checked.get(1000));
+    }
+
+    #[test]
+    fn all_blocks_are_checked_when_each_of_them_is() {
+        for count in [1, 63, 64, 65, 128, 200] {
+            let checked = Checked::none();
+            assert!(checked.all(0));
+            for index in (0..count).rev() {
+                assert!(!checked.all(count), "{index} of {count}");
+                checked.set(index);
+            }
+            assert!(checked.all(count) && !checked.all(count + 1));
+            checked.clear_range(count / 2, count);
+            assert!(!checked.all(count / 2 + 1) && checked.all(count / 2));
+        }
+    }
+
+    #[test]
+    fn blocks_lie_somewhere_only_with_all_of_them() {
+        let mut blocks = Blocks::default();
+        assert!(!blocks.lie_at(4096, CUT));
+        blocks.set_run(0, run(0, 4), CUT, &mut 4).unwrap();
+        assert!(blocks.lie_at(4096, CUT) && !blocks.lie_at(0, CUT));
+        let third = blocks.get(2, CUT).unwrap();
+        blocks.set(2, third, CUT, &mut 4).unwrap();
+        assert!(blocks.lie_at(4096, CUT));
+        for stored in [
+            Stored { in_data: false, ..third.stored },
+            Stored { offset: third.stored.offset + 1, ..third.stored },
+            Stored { tier: Tier::Q8, ..third.stored },
+        ] {
+            blocks.set(2, Block { stored, ..third }, CUT, &mut 4).unwrap();
+            assert!(!blocks.lie_at(4096, CUT), "{stored:?}");
+        }
+        blocks.truncate(2);
+        assert!(!blocks.lie_at(4096, CUT));
     }
 }

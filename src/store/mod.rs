@@ -1,5 +1,6 @@
 //! A store: collections of checksummed blocks on a disk.
 
+pub mod backing;
 pub mod blocks;
 pub mod chain;
 mod check;

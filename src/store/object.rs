@@ -234,7 +234,7 @@ impl Object {
             .collect();
         blocks.truncate(count);
         self.described.fetch_min(count, Ordering::AcqRel);
-        let absent = gone.iter().filter(|stored| stored.tier == Tier::Absent).count() as u32;
+        let absent = gone.iter().filter(|stored| stored.is_absent()).count() as u32;
         self.absent.fetch_sub(absent, Ordering::Relaxed);
         let bytes: u64 = gone.iter().map(|stored| u64::from(stored.len)).sum();
         let before = self.stored();
@@ -281,11 +281,11 @@ impl Object {
         let was_dense = matches!(*blocks, Blocks::Dense(_));
         blocks.set(index, block, cut, places)?;
         // One that no record describes is none.
-        let was_absent = before.is_some_and(|before| before.stored.tier == Tier::Absent && before.epoch > 0);
+        let was_absent = before.is_some_and(|before| before.stored.is_absent() && before.epoch > 0);
         if was_absent {
             self.absent.fetch_sub(1, Ordering::Relaxed);
         }
-        if block.stored.tier == Tier::Absent {
+        if block.stored.is_absent() {
             self.absent.fetch_add(1, Ordering::Relaxed);
         }
         if was_dense {
@@ -312,6 +312,7 @@ impl Object {
         }
         let end = end as u32;
         let mut blocks = self.blocks.write();
+        self.checked.clear_range(first, end);
         let before: Vec<Stored> = match *blocks {
             Blocks::Unknown => Vec::new(),
             _ => (first..end).filter_map(|index| Some(blocks.get(index, cut)?.stored)).collect(),

@@ -124,9 +124,7 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                     && u64::from(slots) == (at - out.end.bytes) / SLOT
                     && checksum == crc32c::crc32c(&checksums);
                 if whole {
-                    for mended in corrected.drain(..) {
-                        out.note(EventKind::Repair, put_right(mended));
-                    }
+                    corrected.drain(..).for_each(|at| out.note(EventKind::Repair, put_right(at)));
                     apply(&mut out, held.drain(..), &mut places, refused.as_deref_mut())?;
                     // Nobody reads yet: what was deleted is gone.
                     out.state.forget_freed();
@@ -178,7 +176,8 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
         }
         for held in held.drain(..) {
             if let Err(error) = held.apply(&mut out.state, &mut places, refused.as_deref_mut()) {
-                out.note(EventKind::Corruption, format!("meta.log before byte {}: {error}", later.at));
+                let text = format!("meta.log before byte {}: {error}", later.at);
+                out.note(EventKind::Corruption, text);
             }
         }
         checksums.clear();

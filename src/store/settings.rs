@@ -13,15 +13,24 @@ pub struct Settings {
     /// A tensor whose name contains one of these, in any case of letters, is left exact
     /// where a whole directory or container is moved without `:all`.
     pub keep: Vec<String>,
+    /// Files that the kernel may read without the daemon at the same time.
+    pub passthrough_files_max: u32,
 }
 
 /// What quantizers of models leave alone too.
 pub const KEEP: [&str; 7] = ["norm", "scale", "bias", "router", "gate", "embed", "lm_head"];
 
+/// A kernel keeps a descriptor for each file that it reads without the daemon.
+const PASSTHROUGH_FILES_MAX: u32 = 4096;
+
 impl Settings {
     /// The settings of a new store.
     pub fn new(store: StoreId) -> Settings {
-        Settings { store, keep: KEEP.map(str::to_owned).to_vec() }
+        Settings {
+            store,
+            keep: KEEP.map(str::to_owned).to_vec(),
+            passthrough_files_max: PASSTHROUGH_FILES_MAX,
+        }
     }
 
     /// Whether the tensor `name` is on the list of what stays exact.
@@ -39,9 +48,12 @@ impl Settings {
              format = {FORMAT_VERSION}\n\
              uuid = \"{}\"\n\n\
              # Tensors whose names contain one of these stay exact unless all are asked for.\n\
-             keep = [{}]\n",
+             keep = [{}]\n\n\
+             # So many files at most are read by the kernel without the daemon at the same time.\n\
+             passthrough_files_max = {}\n",
             self.store,
-            keep.join(", ")
+            keep.join(", "),
+            self.passthrough_files_max
         )
     }
 
@@ -74,6 +86,12 @@ impl Settings {
                         .flatten()
                         .ok_or_else(|| Error::invalid("tierfs.toml: keep is no list of texts"))?;
                 }
+                "passthrough_files_max" => {
+                    let count = value.as_integer().and_then(|count| u32::try_from(count).ok());
+                    settings.passthrough_files_max = count.ok_or_else(|| {
+                        Error::invalid("tierfs.toml: passthrough_files_max is no number from 0 to 2^32 - 1")
+                    })?;
+                }
                 other => return Err(Error::invalid(format!("tierfs.toml: {other} is no setting"))),
             }
         }
@@ -90,6 +108,7 @@ mod tests {
     fn settings_are_read_as_they_are_written() {
         let mut settings = Settings::new(StoreId(0xfeed));
         settings.keep.push("a \"quoted\"\\part".to_owned());
+        settings.passthrough_files_max = 7;
         assert_eq!(Settings::parse(&settings.to_text()).unwrap(), settings);
     }
 
@@ -98,6 +117,7 @@ mod tests {
         let text = Settings::new(StoreId(1)).to_text();
         assert!(Settings::parse(&format!("{text}keeep = []\n")).is_err());
         assert!(Settings::parse(&text.replace("format = 1", "format = 2")).is_err());
+        assert!(Settings::parse(&text.replace("max = 4096", "max = -1")).is_err());
         assert!(Settings::parse("").is_err());
     }
 

@@ -10,7 +10,7 @@ use crate::support::{Random, scale};
 
 #[test]
 fn after_a_power_cut_what_was_synced_is_there_and_nothing_else_reads_wrong() {
-    for seed in 0..60 * scale() {
+    for seed in 0..60 * u64::from(scale()) {
         let cut_disk = CutDisk::default();
         let disk: Arc<dyn Disk> = Arc::new(cut_disk.clone());
         let mut history = History::new(&disk, seed);

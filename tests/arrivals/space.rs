@@ -13,7 +13,7 @@ use crate::world::World;
 
 #[test]
 fn no_block_owns_what_another_owns_and_files_stay_bounded() {
-    for seed in 0..6 * scale() {
+    for seed in 0..6 * u64::from(scale()) {
         let cut_disk = CutDisk::default();
         let disk: Arc<dyn Disk> = Arc::new(cut_disk.clone());
         let mut history = History::new(&disk, seed);

@@ -11,7 +11,7 @@ use tierfs::store::Collection;
 use tierfs::store::read::Verify;
 use tierfs::store::state::ROOT;
 
-use crate::support::lasting;
+use crate::support::scale;
 use crate::world::World;
 
 const FILES: usize = 6;
@@ -34,7 +34,7 @@ fn a_block_that_is_written_again_and_again_is_always_read_whole() {
     let node = edit::create(&collection, ROOT, b"f", 0o644, (0, 0)).unwrap();
     let live = LiveTable::default().open(&collection, node, Verify::First).unwrap();
     live.write(0, &[0; 64 << 10]).unwrap();
-    let until = Instant::now() + lasting(Duration::from_secs(2));
+    let until = Instant::now() + Duration::from_secs(2) * scale();
     let reads = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -81,7 +81,7 @@ fn every_reader_sees_one_version_whole_while_files_are_replaced() {
     }
     let (stop, reads, writes) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let stale = AtomicU64::new(0);
-    let until = Instant::now() + lasting(Duration::from_secs(15));
+    let until = Instant::now() + Duration::from_secs(15) * scale();
     let check = |bytes: &[u8], what: usize| {
         assert_eq!(bytes.len(), BLOCKS * BLOCK_BYTES);
         let version = (0..=255).find(|&version| value(version, 0) == bytes[0]).unwrap();

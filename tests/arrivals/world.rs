@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use crate::support::{Answer, Mounted, Place, answer, lasting, run};
+use crate::support::{Answer, Mounted, Place, answer, run, scale};
 
 /// A test that takes longer is said to hang.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -33,7 +33,7 @@ impl World {
         let (sender, receiver) = channel();
         let folder = place.path("").to_str().unwrap().to_owned();
         std::thread::spawn(move || {
-            if receiver.recv_timeout(lasting(LIMIT)) == Err(RecvTimeoutError::Timeout) {
+            if receiver.recv_timeout(LIMIT * scale()) == Err(RecvTimeoutError::Timeout) {
                 eprintln!("a test in {folder} hangs: its daemons are killed");
                 kill_daemons(&folder);
             }

@@ -118,7 +118,8 @@ def texts():
         put("values", f"value_{place}", value.encode())
     put("values", "set_dtype", b"user.tierfs.dtype\nf32")
     put("values", "set_shape", b"user.tierfs.shape\n2x12")
-    put("values", "set_tier", b"user.tierfs.tier\nq8")
+    for name, value in [("tier", "q8"), ("lossy", "allow"), ("writes", "exact"), ("evict", "now"), ("encoder", "absmax")]:
+        put("values", f"set_{name}", f"user.tierfs.{name}\n{value}".encode())
     settings = "format = 1\nuuid = \"000000000000000000000000000000ab\"\nkeep = [\"norm\", \"a\\\"b\"]\n"
     put("values", "settings", settings.encode())
 

@@ -5,7 +5,7 @@ mod heavy {
     use std::path::{Path, PathBuf};
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use crate::support::{Aligned, Mapping, Place, Random, assert_same, open_direct, read_at};
+    use crate::support::{Aligned, Mapping, Place, Random, assert_same, open_direct, read_at, scale};
 
     const PAGE: usize = 4096;
     const RANGES: usize = 100_000;
@@ -27,7 +27,7 @@ mod heavy {
     fn by_pread(path: &Path, source: &[u8], ranges: usize, random: &mut Random) {
         let file = fs::File::open(path).unwrap();
         let mut out = vec![0; 1 << 17];
-        for _ in 0..ranges {
+        for _ in 0..ranges * scale() as usize {
             let (at, count) = range(random, source.len());
             let got = read_at(&file, &mut out[..count], at as u64);
             assert_same(&out[..got], clipped(source, at, count), &format!("pread of {count} at {at}"));
@@ -37,7 +37,7 @@ mod heavy {
     fn directly(path: &Path, source: &[u8], ranges: usize, random: &mut Random) {
         let file = open_direct(path);
         let mut memory = Aligned::new(1 << 17);
-        for _ in 0..ranges {
+        for _ in 0..ranges * scale() as usize {
             let (at, count) = range(random, source.len());
             let (at, count) = (at / PAGE * PAGE, count.next_multiple_of(PAGE));
             let got = read_at(&file, memory.pages(count), at as u64);
@@ -47,7 +47,7 @@ mod heavy {
     }
 
     fn by_mapping(mapping: &Mapping, source: &[u8], ranges: usize, random: &mut Random) {
-        for _ in 0..ranges {
+        for _ in 0..ranges * scale() as usize {
             let (at, count) = range(random, source.len());
             let (got, wanted) = (clipped(mapping.bytes(), at, count), clipped(source, at, count));
             assert_same(got, wanted, &format!("a mapping's {count} at {at}"));

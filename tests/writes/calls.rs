@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use crate::support::{Mounted, Place, lasting};
+use crate::support::{Mounted, Place, scale};
 
 /// A test of writes takes no longer, whatever happens.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -31,7 +31,7 @@ impl World {
     pub fn lasting(deadline: Duration) -> World {
         let place = Place::new();
         let mounted = place.mount(&["--create", "--allow-other"]);
-        let watch = Watch::over(&mounted.mountpoint, lasting(deadline));
+        let watch = Watch::over(&mounted.mountpoint, deadline * scale());
         fs::create_dir_all(mounted.path("t/c")).unwrap();
         World { mounted: Some(mounted), place, _watch: watch }
     }

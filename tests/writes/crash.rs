@@ -114,7 +114,7 @@ fn what_was_closed_renamed_or_synced_survives_a_killed_daemon() {
     let mut world = World::new();
     let journal = Journal::default();
     let suffixes = ["bin", "npy", "safetensors"];
-    for round in 0..ROUNDS * scale() {
+    for round in 0..ROUNDS * u64::from(scale()) {
         let folder = world.path("");
         std::thread::scope(|scope| {
             for (number, suffix) in suffixes.iter().enumerate() {

@@ -109,7 +109,7 @@ mod heavy {
 
     #[test]
     fn memory_and_descriptors_stay_what_they_were_over_a_hundred_thousand_operations() {
-        let world = World::lasting(Duration::from_secs(280));
+        let world = World::lasting(Duration::from_secs(600));
         let daemon = world.mounted().daemon().unwrap();
         let mut work = Work::new(world.path("steady"));
         for number in 0..WARM_UP {

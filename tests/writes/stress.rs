@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::calls::{Ends, SharedMap, World};
-use crate::support::{Random, container_of, lasting, npy_file};
+use crate::support::{Random, container_of, npy_file, scale};
 
 const THREADS: u64 = 8;
 const LASTING: Duration = Duration::from_secs(20);
@@ -17,7 +17,7 @@ const LASTING: Duration = Duration::from_secs(20);
 #[test]
 fn containers_are_written_and_removed_by_many_at_once() {
     let world = World::new();
-    let until = Instant::now() + lasting(Duration::from_secs(5));
+    let until = Instant::now() + Duration::from_secs(5) * scale();
     let container = container_of(&mut Random(3), &[("a", 3), ("b", 5), ("deep/c", 40)]);
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -64,7 +64,7 @@ fn a_file_replaced_by_rename_can_be_opened_at_every_moment() {
                 assert!(reads > 100, "{reads} reads show little");
             });
         }
-        let until = Instant::now() + lasting(Duration::from_secs(6));
+        let until = Instant::now() + Duration::from_secs(6) * scale();
         let _ends = Ends(&ended);
         let mut version = 0u8;
         while Instant::now() < until {
@@ -134,7 +134,7 @@ fn many_threads_of_mixed_operations_on_a_few_files_come_to_an_end() {
     made.push(container_of(&mut random, &[("plain", 100), ("d/t", 2000)]));
     made.push(container_of(&mut random, &[("first", 3000), ("other", 7)]));
     fs::write(root.join("mapped"), [0; 8192]).unwrap();
-    let until = Instant::now() + lasting(LASTING);
+    let until = Instant::now() + LASTING * scale();
     let done: u64 = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|seed| {

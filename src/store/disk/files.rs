@@ -4,6 +4,7 @@ use std::any::Any;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -84,6 +85,10 @@ impl File for SystemFile {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
         possible(rustix::fs::fallocate(&self.0, flags, offset, len))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -37,6 +37,11 @@ pub trait File: Send + Sync {
     fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
+    /// The operating system's descriptor, where there is one.
+    #[cfg(feature = "mount")]
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
     /// Makes what was written durable, and the size.
     fn sync_data(&self) -> io::Result<()>;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tierfs::control::{Jobs, attribute, controls, set};
 use tierfs::ingest::{MoveTo, Options, Origin, Silent, Target, import_file};
-use tierfs::model::{DIMENSIONS_MAX, Dtype, Encoder, Shape, StoreId, Tier};
+use tierfs::model::{DIMENSIONS_MAX, Dtype, Encoder, Result, Shape, StoreId, Tier};
 use tierfs::namespace::{FileView, Located, Namespace, Shown};
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::read::Verify;
+use tierfs::store::read::{OpenObject, Verify};
 use tierfs::store::settings::Settings;
 use tierfs::store::{Access, Store};
 
@@ -43,39 +43,49 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// What can be set agrees with the file's size, and is what is read afterwards.
+/// Whatever is set, the file reads as before; what was taken agrees with its size, and is what is read afterwards.
 fn set_on_a_file(name: &[u8], value: &[u8]) {
-    if attribute(name).is_err() {
-        return;
-    }
+    let Ok(set_one) = attribute(name) else { return };
     let (namespace, before) = namespace();
-    let outcome = set(&namespace, &Jobs::default(), &before, 0, (name, value));
+    let jobs = Jobs::default();
+    let outcome = set(&namespace, &jobs, &before, 0, (name, value));
     let view = view(&namespace);
     let get = |key: &str| -> Option<String> {
-        let found =
-            attribute(format!("user.tierfs.{key}").as_bytes()).and_then(|found| found.get(&namespace, &view));
-        found.ok()
+        let found = attribute(format!("user.tierfs.{key}").as_bytes());
+        found.and_then(|found| found.get(&namespace, &view)).ok()
     };
-    let key = name.strip_prefix(b"user.tierfs.").and_then(|key| std::str::from_utf8(key).ok());
-    let (Some(key), Ok(value)) = (key, std::str::from_utf8(value)) else {
-        return assert!(outcome.is_err(), "set by what is no text");
-    };
-    match (key, outcome) {
-        (_, Err(_)) => assert_eq!(get("dtype"), None, "refused, and a tensor all the same"),
-        ("dtype" | "shape", Ok(_)) => {
+    assert_eq!(bytes_of(&view), [5; FILE_BYTES as usize]);
+    if outcome.is_err() {
+        assert_eq!(get("dtype"), None, "refused, and a tensor all the same");
+        return;
+    }
+    let text =
+        std::str::from_utf8(value).unwrap_or_else(|_| panic!("no text is taken")).trim_end_matches('\n');
+    let own = get(set_one.name);
+    match set_one.name {
+        "dtype" | "shape" => {
             let dtype = get("dtype").and_then(|name| Dtype::from_name(&name));
             let shape = get("shape").and_then(|text| Shape::parse(&text));
             let bytes = dtype.zip(shape).and_then(|(dtype, shape)| dtype.bytes_of(shape.elements()));
             assert_eq!(bytes, Some(FILE_BYTES));
-            let value = value.trim_end_matches('\n');
-            match key {
-                "dtype" => assert_eq!(dtype, Dtype::from_name(value)),
-                _ => assert_eq!(shape, Shape::parse(value)),
-            }
+            assert!(Dtype::from_name(text).is_none_or(|set| dtype == Some(set)));
+            assert!(Shape::parse(text).is_none_or(|set| shape == Some(set)));
         }
-        ("evict", Ok(_)) => assert_eq!(value.trim_end_matches('\n'), "cache"),
-        (key, Ok(_)) => assert_eq!(get(key).as_deref(), Some(value.trim_end_matches('\n'))),
+        "lossy" | "policy" | "encoder" | "writes" => assert_eq!(own.as_deref(), Some(text)),
+        // What a tier is asked for does nothing to bytes that are no floats.
+        _ => assert_eq!(get("tier").as_deref(), Some("exact")),
     }
+}
+
+fn bytes_of(view: &FileView) -> Vec<u8> {
+    let objects = view.collection.objects_of(view.node.entry.id).unwrap_or_else(|error| panic!("{error}"));
+    let read = objects.iter().map(|object| {
+        let object = OpenObject::open(&view.collection, object, Verify::Always)?;
+        let mut bytes = vec![0; object.bytes() as usize];
+        object.read(0, &mut bytes).map(|()| bytes)
+    });
+    let parts: Vec<Vec<u8>> = read.collect::<Result<_>>().unwrap_or_else(|error| panic!("{error}"));
+    parts.concat()
 }
 
 fn namespace() -> (Arc<Namespace>, FileView) {

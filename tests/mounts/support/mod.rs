@@ -20,13 +20,8 @@ use tempfile::TempDir;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many times as long as in `make test` random and time-boxed tests go on.
-pub fn scale() -> u64 {
+pub fn scale() -> u32 {
     std::env::var("TIERFS_TEST_SCALE").map_or(1, |text| text.parse().unwrap())
-}
-
-/// So long, scaled.
-pub fn lasting(time: Duration) -> Duration {
-    time * u32::try_from(scale()).unwrap()
 }
 
 /// What a program answered.

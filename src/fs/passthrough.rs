@@ -1,0 +1,383 @@
+//! Files that the kernel reads where they lie, without the daemon.
+//!
+//! The kernel knows such a file by two numbers (`namespace/ino.rs`). Its inode of a number
+//! is either cached or backed by one physical file, as long as any descriptor or mapping of
+//! it lives; an open of the other kind fails with EIO. And writes to a backed inode would
+//! reach the physical file. So:
+//!
+//! 1. A file's own number is only opened cached. Its second number is only opened to read,
+//!    and backed.
+//! 2. All opens of a second number that live at the same time have one backing id. A file
+//!    that lies elsewhere by then goes through the daemon until they are closed.
+//! 3. An open that does not fit is answered ESTALE: the kernel looks the name up again and
+//!    opens what it leads to. It does so once, so a thread that was sent away gets what it
+//!    was sent to, whatever changes meanwhile.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use fuser::{
+    BackingId, FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyAttr, ReplyEmpty, ReplyEntry,
+    ReplyOpen,
+};
+use parking_lot::Mutex;
+
+use crate::edit::Live;
+use crate::fs::errno;
+use crate::fs::handles::Handle;
+use crate::fs::reply::{GENERATION, file_attr, own};
+use crate::fs::serve::Adapter;
+use crate::model::Result;
+use crate::namespace::{Attr, Forget, Ino, Located};
+use crate::store::backing::Backing;
+
+/// Who was sent to look a name up again has come back or ended by then.
+const AWAITED_FOR: Duration = Duration::from_secs(60);
+
+/// What the kernel reads itself, and who is to write instead.
+pub(super) struct Passthrough {
+    on: AtomicBool,
+    files_max: usize,
+    /// Physical files that the kernel has.
+    files: Arc<AtomicUsize>,
+    /// Taken with no other lock held; held while a physical file is opened and given to the
+    /// kernel, so that there is one for each node, and while one is let go.
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    nodes: HashMap<Ino, Node>,
+    /// What open files hold, by their handles.
+    held: HashMap<u64, Held>,
+    /// Descriptors that may write, of all nodes.
+    writers: usize,
+    /// When those who are awaited no more were last looked for.
+    swept: Option<Instant>,
+}
+
+/// What is known of a file, by its own number.
+#[derive(Default)]
+struct Node {
+    backed: Weak<Backed>,
+    writers: usize,
+    awaited: Vec<Awaited>,
+}
+
+/// A thread that was sent to look the name up again.
+struct Awaited {
+    thread: u32,
+    since: Instant,
+    /// What it gets under the second number; nothing where it was sent to the daemon.
+    backed: Option<Arc<Backed>>,
+}
+
+/// A physical file that the kernel has.
+struct Backed {
+    id: BackingId,
+    backing: Backing,
+    live: Arc<Live>,
+    files: Arc<AtomicUsize>,
+}
+
+impl Drop for Backed {
+    fn drop(&mut self) {
+        self.files.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Awaited {
+    fn is_current(&self) -> bool {
+        self.since.elapsed() < AWAITED_FOR
+    }
+}
+
+enum Held {
+    /// The physical file; and what lies in it as this open found it.
+    Backed {
+        _file: Arc<Backed>,
+        _lies: Backing,
+    },
+    Writer(Ino),
+}
+
+impl Node {
+    fn is_unused(&self) -> bool {
+        self.writers == 0 && self.awaited.is_empty() && self.backed.strong_count() == 0
+    }
+}
+
+impl Table {
+    /// The node, without those who are awaited no more.
+    fn node(&mut self, ino: Ino) -> Option<&mut Node> {
+        let node = self.nodes.get_mut(&ino)?;
+        node.awaited.retain(Awaited::is_current);
+        if node.is_unused() {
+            self.nodes.remove(&ino);
+        }
+        self.nodes.get_mut(&ino)
+    }
+
+    /// Lets go of what is kept for those who are awaited no more.
+    fn sweep(&mut self) {
+        if self.swept.is_none_or(|swept| swept.elapsed() > AWAITED_FOR) {
+            self.swept = Some(Instant::now());
+            self.nodes.retain(|_, node| {
+                node.awaited.retain(Awaited::is_current);
+                !node.is_unused()
+            });
+        }
+    }
+
+    /// Whether somebody writes to it, or comes to.
+    fn is_for_writers(&mut self, ino: Ino) -> bool {
+        self.node(ino).is_some_and(|node| {
+            node.writers > 0 || node.awaited.iter().any(|awaited| awaited.backed.is_none())
+        })
+    }
+}
+
+impl Passthrough {
+    /// Off until the kernel has been asked. So many physical files at most.
+    pub fn new(files_max: usize) -> Passthrough {
+        let (on, files) = (AtomicBool::new(false), Arc::default());
+        Passthrough { on, files_max, files, table: Mutex::default() }
+    }
+
+    /// The kernel can do it.
+    pub fn begin(&self) {
+        self.on.store(true, Ordering::Relaxed);
+    }
+
+    fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// A descriptor may write.
+    pub fn opened_to_write(&self, handle: u64, ino: Ino) {
+        let mut table = self.table.lock();
+        table.writers += 1;
+        table.nodes.entry(ino).or_default().writers += 1;
+        table.held.insert(handle, Held::Writer(ino));
+    }
+
+    /// A descriptor is closed.
+    pub fn released(&self, handle: u64) {
+        let mut table = self.table.lock();
+        table.sweep();
+        let held = table.held.remove(&handle);
+        if let Some(Held::Writer(ino)) = &held {
+            table.writers -= 1;
+            if let Some(node) = table.node(*ino) {
+                node.writers -= 1;
+            }
+        }
+        drop(table);
+        drop(held);
+    }
+
+    /// A thread was sent away: to `backed`, or to the daemon.
+    fn sent_away(&self, ino: Ino, thread: u32, backed: Option<Arc<Backed>>) {
+        let mut table = self.table.lock();
+        table.sweep();
+        let awaited = Awaited { thread, since: Instant::now(), backed };
+        table.nodes.entry(ino).or_default().awaited.push(awaited);
+    }
+
+    /// A thread that may have been sent away opens the file; what it was sent to.
+    fn arrived(&self, ino: Ino, thread: u32, is_sought: impl Fn(&Awaited) -> bool) -> Option<Awaited> {
+        let mut table = self.table.lock();
+        let node = table.node(ino)?;
+        let place = node.awaited.iter().position(|awaited| awaited.thread == thread && is_sought(awaited))?;
+        Some(node.awaited.swap_remove(place))
+    }
+
+    /// Whether one of these files is written to, or about to be.
+    fn are_for_writers(&self, ino: Ino, others: impl FnOnce() -> Vec<Ino>) -> bool {
+        let mut table = self.table.lock();
+        if table.is_for_writers(ino) {
+            return true;
+        }
+        if table.writers == 0 {
+            return false;
+        }
+        drop(table);
+        let others = others();
+        let mut table = self.table.lock();
+        others.into_iter().any(|other| table.is_for_writers(other))
+    }
+
+    /// Whether the kernel has this physical file, or may be given it.
+    fn has_room(&self, ino: Ino, backing: &Backing) -> bool {
+        match self.backed(ino) {
+            Some(backed) => backed.backing.path() == backing.path(),
+            None => self.files.load(Ordering::Relaxed) < self.files_max,
+        }
+    }
+
+    fn backed(&self, ino: Ino) -> Option<Arc<Backed>> {
+        self.table.lock().nodes.get(&ino)?.backed.upgrade()
+    }
+
+    /// Gives the kernel a physical file, if it does not have it.
+    fn give(&self, ino: Ino, backing: &Backing, live: Arc<Live>, reply: &ReplyOpen) -> Option<Arc<Backed>> {
+        let mut table = self.table.lock();
+        if let Some(backed) = table.nodes.get(&ino).and_then(|node| node.backed.upgrade()) {
+            return (backed.backing.path() == backing.path()).then_some(backed);
+        }
+        if self.files.load(Ordering::Relaxed) >= self.files_max {
+            return None;
+        }
+        let file = live.collection().open_backing(backing);
+        let file = file.inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
+        // The kernel takes a descriptor of its own.
+        let id = reply.open_backing(file.descriptor()?).inspect_err(|error| self.failed(error)).ok()?;
+        self.files.fetch_add(1, Ordering::Relaxed);
+        let backed = Backed { id, backing: backing.clone(), live, files: self.files.clone() };
+        let backed = Arc::new(backed);
+        table.nodes.entry(ino).or_default().backed = Arc::downgrade(&backed);
+        Some(backed)
+    }
+
+    fn failed(&self, error: &std::io::Error) {
+        if errno::is_never_possible(error) {
+            self.on.store(false, Ordering::Relaxed);
+            log::info!("the kernel does not read files of this store itself ({error}): the daemon does");
+        } else {
+            log::debug!("passthrough: {error}");
+        }
+    }
+}
+
+/// A file's own number, where the kernel asks by the second.
+pub(super) fn other_number(ino: INodeNo) -> Option<Ino> {
+    Some(own(ino)).filter(|own| own.0 != ino.0)
+}
+
+impl Adapter {
+    /// Answers a change of attributes under the second number. The kernel has no pages to
+    /// write under it; what it has under the other it forgets first.
+    pub fn attr_set_backed(&self, ino: INodeNo, forget: Forget, attr: Attr, reply: ReplyAttr) {
+        let answer = move || reply.attr(&Duration::ZERO, &file_attr(&attr));
+        self.forgetter.forget(forget.and(other_number(ino)), answer);
+    }
+
+    /// Answers a lookup. Where the kernel may read the file itself, the name leads to its
+    /// second number; programs see the first, because stat is asked for each time.
+    pub fn named(&self, reply: ReplyEntry, found: Result<(Ino, Located)>) {
+        let backed = match &found {
+            Ok((ino, Located::Node(_))) => ino.backed().filter(|_| self.backing(*ino).is_some()),
+            _ => None,
+        };
+        match (backed, found) {
+            (Some(backed), Ok((_, located))) => {
+                let attr = self.namespace.attr(backed, &located);
+                let time = self.times.of_name(&attr);
+                reply.entry_with_ttls(&Duration::ZERO, &time, &file_attr(&attr), GENERATION);
+            }
+            (_, found) => self.entry("lookup", reply, found),
+        }
+    }
+
+    /// Answers an open. `thread` is who asks, as the kernel numbers threads; 0 is unknown.
+    pub fn open_file(&self, thread: u32, number: Ino, flags: OpenFlags, reply: ReplyOpen) {
+        let (ino, reads) = (number.own(), flags.acc_mode() == OpenAccMode::O_RDONLY);
+        // Physical files take no unaligned reads past the cache; the daemon does.
+        let may_be_backed = reads && flags.0 & libc::O_DIRECT == 0;
+        if number.is_backed() {
+            let found = if may_be_backed { self.backed_for(thread, ino, &reply) } else { None };
+            return match found {
+                Some((backed, lies)) => self.opened_backed(backed, lies, reply),
+                None => {
+                    self.passthrough.sent_away(ino, thread, None);
+                    reply.error(errno::LOOK_AGAIN);
+                }
+            };
+        }
+        let was_sent = self.passthrough.arrived(ino, thread, |_| true).is_some();
+        if may_be_backed
+            && !was_sent
+            && thread != 0
+            && let Some((backed, _)) = self.given(ino, &reply)
+        {
+            self.passthrough.sent_away(ino, thread, Some(backed));
+            return reply.error(errno::LOOK_AGAIN);
+        }
+        match self.open_handle(ino, flags) {
+            Ok((handle, flags)) => {
+                let handle = self.handles.insert(handle);
+                if !reads {
+                    self.passthrough.opened_to_write(handle, ino);
+                }
+                reply.opened(FileHandle(handle), flags);
+            }
+            Err(error) => reply.error(self.failed("open", &error)),
+        }
+    }
+
+    fn opened_backed(&self, backed: Arc<Backed>, lies: Backing, reply: ReplyOpen) {
+        self.mounted.counters.passthrough_opens.fetch_add(1, Ordering::Relaxed);
+        let handle = self.handles.insert(Handle::File(backed.live.clone()));
+        let held = Held::Backed { _file: backed.clone(), _lies: lies };
+        self.passthrough.table.lock().held.insert(handle, held);
+        reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH, &backed.id);
+    }
+
+    /// Lets an open file go.
+    pub fn let_go(&self, handle: u64) {
+        // First: the number may be used again right after the other.
+        self.passthrough.released(handle);
+        self.handles.remove(handle);
+    }
+
+    /// What an open of the second number is answered with.
+    fn backed_for(&self, thread: u32, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
+        let promised = self.passthrough.arrived(ino, thread, |awaited| awaited.backed.is_some());
+        if let Some(backed) = promised.and_then(|awaited| awaited.backed) {
+            let lies = backed.backing.clone();
+            return Some((backed, lies));
+        }
+        self.given(ino, reply)
+    }
+
+    /// The physical file of a file, given to the kernel.
+    fn given(&self, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
+        let backing = self.backing(ino)?;
+        let live = self.namespace.open_numbered(ino).ok()?;
+        Some((self.passthrough.give(ino, &backing, live, reply)?, backing))
+    }
+
+    /// The physical file that a reader who comes now may have.
+    fn backing(&self, ino: Ino) -> Option<Backing> {
+        let passthrough = &self.passthrough;
+        if !passthrough.is_on() || passthrough.are_for_writers(ino, || self.namespace.sharing(ino)) {
+            return None;
+        }
+        let backing = self.namespace.backing(ino)?;
+        passthrough.has_room(ino, &backing).then_some(backing)
+    }
+
+    /// Answers a request that takes a name away. A file may be open under one number while
+    /// its name leads to the other: the kernel is told of both.
+    pub fn name_gone(
+        &self,
+        doing: &str,
+        reply: ReplyEmpty,
+        (parent, name): (Ino, &[u8]),
+        change: impl FnOnce() -> Result<Forget>,
+    ) {
+        let also = self.also_open(parent, name);
+        self.forgotten(doing, reply, change().map(|forget| forget.and(also)));
+    }
+
+    fn also_open(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        if !self.passthrough.is_on() {
+            return None;
+        }
+        let (ino, _) = self.namespace.lookup(parent, name).ok()?;
+        self.namespace.live(ino)?;
+        (self.passthrough.backed(ino).is_some() || self.backing(ino).is_some()).then_some(ino)
+    }
+}

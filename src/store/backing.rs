@@ -1,0 +1,85 @@
+//! Which physical file has a file's bytes from end to end, so that they can be read there.
+//!
+//! Blocks that the log describes are never written in place (`object` 1), and a data file
+//! is not used again for other bytes: who reads the physical file sees what it was, and at
+//! most what was written behind its end since.
+
+use std::sync::Arc;
+
+use crate::model::{Error, Result};
+use crate::store::Collection;
+use crate::store::disk::{File, Open};
+use crate::store::object::Object;
+
+/// A physical file that has a file's bytes, offset by offset. What lies in it is not given
+/// back while this lives.
+#[derive(Clone, Debug)]
+pub struct Backing {
+    path: String,
+    _objects: Vec<Arc<Object>>,
+    /// Its stretches are not given back to the disk while somebody has this.
+    _shown: Arc<()>,
+}
+
+impl Backing {
+    /// Its path in the store. Never used for other bytes.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+impl Collection {
+    /// The physical file that may be shown for a file of these objects: the data file,
+    /// where all of them lie in it as they are read now, each block was checked since the
+    /// store was opened, and nothing else lies in it.
+    pub fn backing_of(&self, objects: Vec<Arc<Object>>) -> Option<Backing> {
+        if self.damage().is_some() {
+            return None;
+        }
+        let first = objects.iter().find(|object| object.bytes() > 0)?;
+        let number = first.home()?.file;
+        if !first.lies_in(number, 0) {
+            return None;
+        }
+        // Before it is looked at: a block that leaves it afterwards leaves its bytes.
+        let shown = self.show_data_file(number);
+        let bytes = bytes_in(number, &objects)?;
+        let len = self.data_file(number).ok()?.len().ok()?;
+        (len == bytes).then(|| Backing { path: self.data_path(number), _objects: objects, _shown: shown })
+    }
+
+    /// Opens a physical file to be read, on its own.
+    pub fn open_backing(&self, backing: &Backing) -> Result<Arc<dyn File>> {
+        let path = backing.path();
+        self.disk.open(path, Open::Read).map_err(|error| Error::io(format!("opening {path}"), error))
+    }
+}
+
+/// The bytes of objects that lie one after the other in a data file from its start, all of
+/// them exact, checked and unchanged; `None` where they do not.
+fn bytes_in(number: u64, objects: &[Arc<Object>]) -> Option<u64> {
+    let mut end = 0;
+    for object in objects {
+        if !object.lies_in(number, end) {
+            return None;
+        }
+        end += object.bytes();
+    }
+    Some(end)
+}
+
+impl Object {
+    /// Whether all of it lies in a data file from `offset` on, checked and unchanged.
+    fn lies_in(&self, number: u64, offset: u64) -> bool {
+        let cut = self.cut();
+        if self.is_dirty() {
+            return false;
+        }
+        if cut.bytes == 0 {
+            return true;
+        }
+        self.home().is_some_and(|home| home.file == number && home.offset == offset)
+            && self.checked.all(cut.blocks())
+            && self.blocks.read().lie_at(offset, cut)
+    }
+}

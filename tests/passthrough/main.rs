@@ -1,0 +1,15 @@
+//! Files that the kernel reads itself: what is read, that the daemon is not asked, and what happens when they are
+//! written to, renamed and removed meanwhile. They need /dev/fuse and the privilege to let the kernel do it.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod lies;
+mod limits;
+mod reading;
+#[path = "../mounts/support/mod.rs"]
+#[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
+mod support;
+mod world;
+mod writing;

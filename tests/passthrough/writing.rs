@@ -1,0 +1,380 @@
+//! Who reads by the kernel while others write, rename and remove.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use crate::support::{Mapping, Place, assert_same, open_direct, read_at};
+use crate::world::{World, Writable, number};
+
+fn open_to_write(path: &Path) -> fs::File {
+    fs::OpenOptions::new().read(true).write(true).open(path).unwrap()
+}
+
+fn all_of(file: &fs::File, bytes: usize) -> Vec<u8> {
+    let mut got = vec![0; bytes];
+    let count = read_at(file, &mut got, 0);
+    got.truncate(count);
+    got
+}
+
+#[test]
+fn a_writer_never_reaches_the_physical_file_and_earlier_readers_keep_what_they_opened() {
+    let world = World::new(&[]);
+    let (name, before) = ("sub/vocab.txt", world.source("sub/vocab.txt"));
+    let path = world.path(name);
+    world.check(name);
+    let stored = world.data();
+    let reader = world.opened_by_kernel(|| fs::File::open(&path).unwrap());
+    let mapping = Mapping::of(&path, libc::MAP_SHARED);
+    let writer = open_to_write(&path);
+    let mut after = before.clone();
+    after[..10].copy_from_slice(b"0123456789");
+    writer.write_all_at(b"0123456789", 0).unwrap();
+    // Who comes while it is written sees it at once.
+    let beside = fs::File::open(&path).unwrap();
+    assert_same(&all_of(&beside, before.len()), &after, "beside the writer");
+    writer.write_all_at(b"XYZ", 50_000).unwrap();
+    after[50_000..50_003].copy_from_slice(b"XYZ");
+    assert_same(&all_of(&beside, before.len()), &after, "beside the writer, again");
+    let mut mapped = Writable::of(&writer, libc::MAP_SHARED);
+    mapped.bytes()[99_000] = !before[99_000];
+    after[99_000] = !before[99_000];
+    drop((mapped, writer));
+    for _ in 0..2 {
+        // Past the cache, so that the daemon checks what lies elsewhere now.
+        assert_same(&all_of(&open_direct(&path), 1 << 20), &after, "checked again");
+        let (opens, now) = world.by_kernel(|| fs::read(&path).unwrap());
+        assert_same(&now, &after, "after the writer");
+        assert_eq!(opens, 0);
+    }
+    assert_same(&all_of(&reader, before.len()), &before, "an earlier descriptor");
+    assert_same(mapping.bytes(), &before, "an earlier mapping");
+    assert!(stored == world.data(), "the physical file changed");
+}
+
+#[test]
+fn a_descriptor_that_could_write_and_did_not_changes_nothing() {
+    let world = World::new(&[]);
+    let path = world.path("x.npy");
+    world.check("x.npy");
+    let reader = fs::File::open(&path).unwrap();
+    for _ in 0..3 {
+        let (opens, writer) = world.by_kernel(|| open_to_write(&path));
+        assert_eq!(opens, 0);
+        let (opens, _) = world.by_kernel(|| fs::File::open(&path).unwrap());
+        assert_eq!(opens, 0, "a reader beside a writer");
+        drop(writer);
+        // It is told of late.
+        crate::support::wait_until("the end of the writer", || {
+            world.by_kernel(|| fs::read(&path).unwrap()).0 == 1
+        });
+    }
+    assert_same(&all_of(&reader, 1 << 20), &world.source("x.npy"), "a descriptor");
+}
+
+#[test]
+fn a_writer_of_a_tensor_takes_its_container_back_to_the_daemon() {
+    let world = World::new(&[]);
+    let container = world.path("model.safetensors");
+    world.check("model.safetensors");
+    let reader = world.opened_by_kernel(|| fs::File::open(&container).unwrap());
+    let before = world.source("model.safetensors");
+    let writer = open_to_write(&world.path("a"));
+    let (opens, beside) = world.by_kernel(|| fs::File::open(&container).unwrap());
+    assert_eq!(opens, 0);
+    writer.write_all_at(&[1, 2, 3, 4], 400).unwrap();
+    drop(writer);
+    let mut after = before.clone();
+    let at = before.len() - (1000 + 5001 + 8) * 4 + 400;
+    after[at..at + 4].copy_from_slice(&[1, 2, 3, 4]);
+    assert_same(&all_of(&open_direct(&container), 1 << 20), &after, "the container, checked again");
+    let (opens, read) = world.by_kernel(|| fs::read(&container).unwrap());
+    assert_same(&read, &after, "the container");
+    assert_eq!(opens, 0);
+    assert_same(&all_of(&beside, before.len()), &after, "open beside the writer");
+    assert_same(&all_of(&reader, before.len()), &before, "open before");
+}
+
+#[test]
+fn sizes_modes_times_and_links_change_by_name_as_before() {
+    let world = World::new(&[]);
+    let path = world.path("sub/vocab.txt");
+    let before = world.source("sub/vocab.txt");
+    world.check("sub/vocab.txt");
+    let daemon = open_direct(&path);
+    let reader = world.opened_by_kernel(|| fs::File::open(&path).unwrap());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::chown(&path, Some(12), Some(34)).unwrap();
+    reader.set_times(fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH)).unwrap();
+    fs::hard_link(&path, world.path("sub/second")).unwrap();
+    for found in [fs::metadata(&path).unwrap(), reader.metadata().unwrap(), daemon.metadata().unwrap()]
+        .iter()
+        .chain([&fs::metadata(world.path("sub/second")).unwrap()])
+    {
+        assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (0o640, 12, 34));
+        assert_eq!((found.mtime(), found.nlink(), found.ino()), (0, 2, number(&path)));
+    }
+    assert_same(&world.read_by_kernel(&world.path("sub/second")), &before, "the second name");
+    let short = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a path that ends with a zero byte.
+    assert_eq!(unsafe { libc::truncate(short.as_ptr(), 1000) }, 0);
+    assert_eq!(all_of(&daemon, before.len()), &before[..1000]);
+    for path in [&path, &world.path("sub/second")] {
+        let (opens, now) = world.by_kernel(|| fs::read(path).unwrap());
+        assert_eq!((opens, &now[..]), (0, &before[..1000]));
+    }
+    let longer = open_to_write(&path);
+    longer.set_len(70_000).unwrap();
+    let mut wanted = before[..1000].to_vec();
+    wanted.resize(70_000, 0);
+    assert_same(&fs::read(&path).unwrap(), &wanted, "grown again");
+    assert_same(&all_of(&daemon, before.len()), &wanted, "grown again, open");
+    assert_same(&all_of(&reader, before.len()), &before, "the first version");
+}
+
+#[test]
+fn a_file_that_is_overwritten_in_place_is_another_for_later_readers_only() {
+    let world = World::new(&[]);
+    for name in ["sub/vocab.txt", "model.safetensors"] {
+        let (path, before) = (world.path(name), world.source(name));
+        world.check(name);
+        let reader = world.opened_by_kernel(|| fs::File::open(&path).unwrap());
+        let mapping = Mapping::of(&path, libc::MAP_SHARED);
+        let after: Vec<u8> = before.iter().map(|byte| !byte).collect();
+        for content in [&after, &before, &after] {
+            // Made if it is not there, emptied, written.
+            fs::write(&path, content).unwrap();
+            assert_same(&fs::read(&path).unwrap(), content, name);
+        }
+        assert_same(&all_of(&reader, 1 << 20), &before, name);
+        assert_same(mapping.bytes(), &before, name);
+        // Who reads it through the daemon then lets others have it from the kernel, once
+        // the earlier version is closed.
+        assert_same(&all_of(&open_direct(&path), 1 << 20), &after, name);
+        assert_eq!(world.by_kernel(|| fs::read(&path).unwrap()), (0, after.clone()), "{name}");
+        drop((reader, mapping));
+        crate::support::wait_until("the new version from the kernel", || {
+            let (opens, read) = world.by_kernel(|| fs::read(&path).unwrap());
+            assert_same(&read, &after, name);
+            opens == 1
+        });
+    }
+}
+
+#[test]
+fn what_is_appended_is_read_by_all_and_the_file_stays_with_the_kernel() {
+    let world = World::new(&[]);
+    let path = world.path("sub/vocab.txt");
+    let mut wanted = world.source("sub/vocab.txt");
+    world.check("sub/vocab.txt");
+    let reader = world.opened_by_kernel(|| fs::File::open(&path).unwrap());
+    for round in 0..5_u8 {
+        let more = vec![round; 30_001];
+        wanted.extend_from_slice(&more);
+        let mut writer = fs::OpenOptions::new().append(true).open(&path).unwrap();
+        std::io::Write::write_all(&mut writer, &more).unwrap();
+        drop(writer);
+        assert_eq!(reader.metadata().unwrap().len(), wanted.len() as u64);
+        assert_same(&all_of(&reader, 1 << 20), &wanted, "the earlier descriptor");
+        let direct = open_direct(&path);
+        assert_same(&all_of(&direct, 1 << 20), &wanted, "the daemon");
+        drop(direct);
+        assert_same(&world.read_by_kernel(&path), &wanted, "a later descriptor");
+    }
+}
+
+#[test]
+fn a_file_that_is_replaced_or_removed_is_read_on_by_who_has_it_open() {
+    let world = World::new(&[]);
+    let (path, before) = (world.path("sub/vocab.txt"), world.source("sub/vocab.txt"));
+    world.check("sub/vocab.txt");
+    let first = world.opened_by_kernel(|| fs::File::open(&path).unwrap());
+    let mapping = Mapping::of(&path, libc::MAP_SHARED);
+    let newer = vec![9; 200_000];
+    fs::write(world.path("sub/new"), &newer).unwrap();
+    fs::rename(world.path("sub/new"), &path).unwrap();
+    assert_same(&fs::read(&path).unwrap(), &newer, "the new file");
+    assert_same(&all_of(&first, 1 << 20), &before, "the old file");
+    assert_eq!(first.metadata().unwrap().nlink(), 0);
+    // Past the cache, so that the daemon checks it.
+    assert_same(&all_of(&open_direct(&path), 1 << 20), &newer, "checked");
+    assert_same(&world.read_by_kernel(&path), &newer, "the new file, again");
+    let second = fs::File::open(&path).unwrap();
+    // Known to the kernel, and open to nobody.
+    let known =
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(world.path("x.npy")).unwrap();
+    world.check("x.npy");
+    let pinned =
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(world.path("x.npy")).unwrap();
+    let _ = world.opened_by_kernel(|| fs::read(world.path("x.npy")).unwrap());
+    let third =
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(world.path("x.npy")).unwrap();
+    fs::remove_file(world.path("x.npy")).unwrap();
+    fs::remove_file(&path).unwrap();
+    // Space of what nobody has is given back here.
+    fs::write(world.path("sub/other"), vec![1; 300_000]).unwrap();
+    fs::File::open(world.path("sub/other")).unwrap().sync_all().unwrap();
+    fs::write(world.path("sub/another"), vec![2; 300_000]).unwrap();
+    let reopen = |file: &fs::File| fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    let again = reopen(&second);
+    let array = world.source("x.npy");
+    for file in [&known, &pinned, &third] {
+        assert_same(&all_of(&reopen(file), 1 << 20), &array, "opened for the first time");
+    }
+    for (file, wanted) in [(&first, &before), (&second, &newer), (&again, &newer)] {
+        assert_same(&all_of(file, 1 << 20), wanted, "without a name");
+    }
+    assert_same(mapping.bytes(), &before, "mapped without a name");
+    assert_eq!(second.metadata().unwrap().nlink(), 0);
+    drop((first, second, again, mapping, known, pinned, third));
+    world.mounted.unmount();
+    let fsck = crate::support::run(["fsck".as_ref(), world.place.store().as_os_str()]);
+    fsck.ok();
+}
+
+#[test]
+fn a_tensor_that_moves_to_another_tier_leaves_its_bytes_to_who_reads_them_where_they_were() {
+    let place = Place::new();
+    let before = crate::support::container_of(&mut crate::support::Random(5), &[("a", 300_000)]);
+    place.import("demo/model", &[&place.write("m.safetensors", &before)], &[]);
+    let mounted = place.mount(&[]);
+    let path = mounted.path("demo/model/m.safetensors");
+    assert_same(&fs::read(&path).unwrap(), &before, "checked");
+    let opens = || mounted.stats()["passthrough_opens"].clone();
+    let reader = fs::File::open(&path).unwrap();
+    let mapping = Mapping::of(&path, libc::MAP_SHARED);
+    assert_eq!(opens(), 2);
+    let flags = rustix::fs::XattrFlags::empty();
+    let tensor = mounted.path("demo/model/a");
+    rustix::fs::setxattr(&tensor, "user.tierfs.lossy", b"allow", flags).unwrap();
+    rustix::fs::setxattr(&tensor, "user.tierfs.tier", b"q8", flags).unwrap();
+    // Space of what is not needed is given back here.
+    let make_room = || {
+        fs::write(mounted.path("demo/model/other"), b"x").unwrap();
+        fs::File::open(mounted.path("demo/model/other")).unwrap().sync_all().unwrap();
+    };
+    make_room();
+    let after = fs::read(&path).unwrap();
+    assert_eq!(opens(), 2);
+    assert_ne!(after, before);
+    assert_same(&after[before.len() - 1_200_000..], &fs::read(&tensor).unwrap(), "the container");
+    assert_same(&all_of(&reader, 2 << 20), &before, "an earlier descriptor");
+    assert_same(mapping.bytes(), &before, "an earlier mapping");
+    let stored = || -> u64 {
+        let files = fs::read_dir(place.store().join("demo/model/data")).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().blocks() * 512).sum()
+    };
+    assert!(stored() >= 1_200_000, "{}", stored());
+    drop((reader, mapping));
+    crate::support::wait_until("the end of the bytes where they were", || {
+        make_room();
+        stored() < 300_000
+    });
+    assert_same(&fs::read(&path).unwrap(), &after, "afterwards");
+}
+
+#[test]
+fn what_nobody_has_open_any_more_takes_no_space() {
+    let world = World::new(&[]);
+    world.check("sub/vocab.txt");
+    let before = world.data().len();
+    let reader = fs::File::open(world.path("sub/vocab.txt")).unwrap();
+    fs::remove_file(world.path("sub/vocab.txt")).unwrap();
+    drop(reader);
+    crate::support::wait_until("the end of the data file", || {
+        fs::write(world.path("sub/other"), b"x").unwrap();
+        fs::File::open(world.path("sub/other")).unwrap().sync_all().unwrap();
+        fs::remove_file(world.path("sub/other")).unwrap();
+        fs::File::open(world.path("sub")).unwrap().sync_all().unwrap();
+        world.data().len() < before
+    });
+}
+
+mod heavy {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const BYTES: usize = 300_000;
+
+    fn content(at: usize) -> u8 {
+        (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()[3]
+    }
+
+    /// Opens, reads and maps; the bytes are the same in every version. What it got by mapping.
+    fn read_once(path: &Path, round: u64) {
+        let file = match round % 4 {
+            0 => open_direct(path),
+            _ => fs::File::open(path).unwrap_or_else(|error| panic!("opening: {error}")),
+        };
+        let mut got = vec![0; 2 * BYTES];
+        let count = read_at(&file, &mut got, 0);
+        assert!(count >= BYTES, "{count} bytes");
+        let wrong = got[..count].iter().enumerate().position(|(at, byte)| *byte != content(at));
+        assert_eq!(wrong, None, "of {count} bytes, round {round}");
+        if round % 4 == 1 {
+            let mapping = Mapping::of(path, libc::MAP_SHARED);
+            for at in (0..BYTES).step_by(4096) {
+                assert_eq!(mapping.bytes()[at], content(at));
+            }
+        }
+    }
+
+    #[test]
+    fn readers_get_no_error_while_a_writer_opens_writes_renames_and_closes() {
+        let place = Place::new();
+        let bytes: Vec<u8> = (0..2 * BYTES).map(content).collect();
+        place.import("demo/model", &[&place.write("vocab.txt", &bytes[..BYTES])], &[]);
+        let mounted = place.mount(&["--threads", "4"]);
+        let path = mounted.path("demo/model/vocab.txt");
+        let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+        let mut rounds = 0;
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut round = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        read_once(&path, round);
+                        round += 1;
+                        reads.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            // The readers end, whatever happens here.
+            let writing = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let until = Instant::now() + Duration::from_secs(10);
+                while Instant::now() < until {
+                    rounds += 1;
+                    let writer = open_to_write(&path);
+                    let len = writer.metadata().unwrap().len() as usize;
+                    match rounds % 5 {
+                        0 => writer.write_all_at(&bytes[5000..9000], 5000).unwrap(),
+                        1 if len + 4001 < 2 * BYTES => {
+                            writer.write_all_at(&bytes[len..len + 4001], len as u64).unwrap();
+                        }
+                        2 => {
+                            let new = path.with_extension("new");
+                            fs::write(&new, &bytes[..BYTES]).unwrap();
+                            fs::rename(new, &path).unwrap();
+                        }
+                        3 => fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap(),
+                        _ => {}
+                    }
+                    drop(writer);
+                    std::thread::park_timeout(Duration::from_millis(rounds % 40));
+                }
+            }));
+            stop.store(true, Ordering::Relaxed);
+            writing.unwrap();
+        });
+        let stats = mounted.stats();
+        let opens = stats["passthrough_opens"].as_u64().unwrap();
+        assert!(rounds >= 10 && reads.into_inner() >= 40 && opens >= 10, "{rounds} {opens}");
+        assert_eq!((&stats["errors"], &stats["corrupt"]), (&0.into(), &0.into()));
+        mounted.unmount();
+        crate::support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    }
+}
