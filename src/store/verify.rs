@@ -14,12 +14,16 @@ impl OpenObject {
         let block = self.known(index, found)?;
         if block.stored.len == 0 {
             self.read_origin(index, &mut vec![0; cut.len(index)])?;
-            return Ok(block);
+        } else {
+            let mut payload = vec![0; block.stored.len as usize];
+            self.fetch(index, &block.stored, 0, &mut payload)?;
+            self.verify(index, &block.stored, &payload)?;
         }
-        let mut payload = vec![0; block.stored.len as usize];
-        self.fetch(index, &block.stored, 0, &mut payload)?;
-        self.verify(index, &block.stored, &payload)?;
+        if let Some(link) = self.object.factor_of(&block) {
+            self.check_factor(&link)?;
+        }
         if self.object.chain(index, block.epoch).is_some() {
+            // What lies on a parent's block can be checked without that.
             let mut elements = vec![0; cut.len(index)];
             self.apply_chain(index, &block, &mut elements)?;
         }
