@@ -235,6 +235,11 @@ impl File for Outside {
         Err(refused())
     }
 
+    #[cfg(feature = "mount")]
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.inner.descriptor()
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         Ok(())
     }

@@ -38,7 +38,8 @@ fn a_descriptor_and_its_name_have_one_inode_number_whoever_reads() {
     let path = world.path("x.npy");
     let daemon = fs::File::open(&path).unwrap();
     world.check("x.npy");
-    let kernel = world.opened_by_kernel(|| fs::File::open(&path).unwrap());
+    let (opens, kernel) = world.by_kernel(|| fs::File::open(&path).unwrap());
+    assert_eq!(opens, 1);
     let numbers = [&daemon, &kernel].map(|file| file.metadata().unwrap().ino());
     assert_eq!(numbers, [number(&path); 2]);
     // cp refuses a file that is another when it has opened it.

@@ -26,8 +26,9 @@ fn a_writer_never_reaches_the_physical_file_and_earlier_readers_keep_what_they_o
     let path = world.path(name);
     world.check(name);
     let stored = world.data();
-    let reader = world.opened_by_kernel(|| fs::File::open(&path).unwrap());
+    let (opens, reader) = world.by_kernel(|| fs::File::open(&path).unwrap());
     let mapping = Mapping::of(&path, libc::MAP_SHARED);
+    assert_eq!(opens, 1);
     let writer = open_to_write(&path);
     let mut after = before.clone();
     after[..10].copy_from_slice(b"0123456789");
@@ -79,7 +80,8 @@ fn a_writer_of_a_tensor_takes_its_container_back_to_the_daemon() {
     let world = World::new(&[]);
     let container = world.path("model.safetensors");
     world.check("model.safetensors");
-    let reader = world.opened_by_kernel(|| fs::File::open(&container).unwrap());
+    let (opens, reader) = world.by_kernel(|| fs::File::open(&container).unwrap());
+    assert_eq!(opens, 1);
     let before = world.source("model.safetensors");
     let writer = open_to_write(&world.path("a"));
     let (opens, beside) = world.by_kernel(|| fs::File::open(&container).unwrap());
@@ -104,7 +106,8 @@ fn sizes_modes_times_and_links_change_by_name_as_before() {
     let before = world.source("sub/vocab.txt");
     world.check("sub/vocab.txt");
     let daemon = open_direct(&path);
-    let reader = world.opened_by_kernel(|| fs::File::open(&path).unwrap());
+    let (opens, reader) = world.by_kernel(|| fs::File::open(&path).unwrap());
+    assert_eq!(opens, 1);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     std::os::unix::fs::chown(&path, Some(12), Some(34)).unwrap();
     reader.set_times(fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH)).unwrap();
@@ -140,8 +143,9 @@ fn a_file_that_is_overwritten_in_place_is_another_for_later_readers_only() {
     for name in ["sub/vocab.txt", "model.safetensors"] {
         let (path, before) = (world.path(name), world.source(name));
         world.check(name);
-        let reader = world.opened_by_kernel(|| fs::File::open(&path).unwrap());
+        let (opens, reader) = world.by_kernel(|| fs::File::open(&path).unwrap());
         let mapping = Mapping::of(&path, libc::MAP_SHARED);
+        assert_eq!(opens, 1);
         let after: Vec<u8> = before.iter().map(|byte| !byte).collect();
         for content in [&after, &before, &after] {
             // Made if it is not there, emptied, written.
@@ -169,7 +173,8 @@ fn what_is_appended_is_read_by_all_and_the_file_stays_with_the_kernel() {
     let path = world.path("sub/vocab.txt");
     let mut wanted = world.source("sub/vocab.txt");
     world.check("sub/vocab.txt");
-    let reader = world.opened_by_kernel(|| fs::File::open(&path).unwrap());
+    let (opens, reader) = world.by_kernel(|| fs::File::open(&path).unwrap());
+    assert_eq!(opens, 1);
     for round in 0..5_u8 {
         let more = vec![round; 30_001];
         wanted.extend_from_slice(&more);
@@ -190,8 +195,9 @@ fn a_file_that_is_replaced_or_removed_is_read_on_by_who_has_it_open() {
     let world = World::new(&[]);
     let (path, before) = (world.path("sub/vocab.txt"), world.source("sub/vocab.txt"));
     world.check("sub/vocab.txt");
-    let first = world.opened_by_kernel(|| fs::File::open(&path).unwrap());
+    let (opens, first) = world.by_kernel(|| fs::File::open(&path).unwrap());
     let mapping = Mapping::of(&path, libc::MAP_SHARED);
+    assert_eq!(opens, 1);
     let newer = vec![9; 200_000];
     fs::write(world.path("sub/new"), &newer).unwrap();
     fs::rename(world.path("sub/new"), &path).unwrap();
@@ -208,7 +214,8 @@ fn a_file_that_is_replaced_or_removed_is_read_on_by_who_has_it_open() {
     world.check("x.npy");
     let pinned =
         fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(world.path("x.npy")).unwrap();
-    let _ = world.opened_by_kernel(|| fs::read(world.path("x.npy")).unwrap());
+    let (opens, _) = world.by_kernel(|| fs::read(world.path("x.npy")).unwrap());
+    assert_eq!(opens, 1);
     let third =
         fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(world.path("x.npy")).unwrap();
     fs::remove_file(world.path("x.npy")).unwrap();
