@@ -197,9 +197,8 @@ pub fn rename(
             return Err(belongs());
         }
         // Under another name it may be taken apart anew.
-        for object in node.file().into_iter().flat_map(|file| &file.objects) {
-            collection.check_not_needed(*object)?;
-        }
+        let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
+        objects.try_for_each(|object| collection.check_not_needed(*object))?;
         let is_directory = node.entry.what == What::Directory;
         if is_directory && (to.0 == id || is_below(state, to.0, id)) {
             return Err(Error::invalid("a directory cannot go into itself"));
