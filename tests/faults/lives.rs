@@ -161,6 +161,12 @@ impl Drop for InProcess {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         let served = self.serving.take().unwrap().join();
+        // Still there where the serving has failed.
+        if served.is_err()
+            && let Err(error) = rustix::mount::unmount(&self.mountpoint, rustix::mount::UnmountFlags::DETACH)
+        {
+            eprintln!("unmounting {}: {error}", self.mountpoint.display());
+        }
         assert!(served.is_ok() || std::thread::panicking(), "the mount ended with a panic");
     }
 }
