@@ -14,6 +14,7 @@ mod lineage;
 mod moves;
 mod origin;
 mod rounded;
+mod session;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
 #[allow(unused)]
