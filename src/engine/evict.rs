@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::moves::{Moved, touch};
+use crate::engine::moves::{Moved, refuse_pinned, touch};
 use crate::engine::reconstruct::Reconstruct;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::is_lossy_allowed;
@@ -78,6 +78,7 @@ impl Engine {
 
 fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<()> {
     let path = || format!("{}/{}", collection.path(), target.path);
+    refuse_pinned(collection, target)?;
     if what == Evict::Stored {
         let how = Reconstruct::of(&collection.state(), target.node);
         let cannot = |why: &str| {

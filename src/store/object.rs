@@ -22,6 +22,7 @@ use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
 use crate::store::events::Told;
 use crate::store::origin::Origin;
+use crate::store::pinned::PinnedCopy;
 
 /// The epoch that stands for a block that was written since the last batch.
 pub(super) const DIRTY: u64 = u64::MAX;
@@ -56,6 +57,8 @@ pub struct Object {
     pub(super) in_place: RwLock<()>,
     /// Which wrong blocks were told of.
     pub(super) told: Told,
+    /// How often batches have changed what readers see of it since it was opened.
+    pub changes: AtomicU64,
     /// The deltas on encoded blocks, by block and epoch. Taken after `blocks`.
     pub(super) chains: RwLock<Chains>,
     /// Held while it is written and while what was written is committed; taken before
@@ -92,6 +95,8 @@ pub(super) enum Freed {
     Chain { object: Arc<Object>, index: u32, epoch: u64, links: Arc<[Link]> },
     /// All of an object's.
     Object(Arc<Object>),
+    /// A pinned file's copy.
+    Copy(Arc<PinnedCopy>),
 }
 
 impl Object {
@@ -109,6 +114,7 @@ impl Object {
             dirty: RwLock::default(),
             in_place: RwLock::default(),
             told: Told::default(),
+            changes: AtomicU64::new(0),
             chains: RwLock::default(),
             writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
             origin: None,

@@ -12,6 +12,7 @@ use crate::store::directory::Directory;
 use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
+use crate::store::pinned::{PIN, PinnedCopy};
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
@@ -49,6 +50,8 @@ pub struct State {
     links: HashMap<EntryId, Vec<Link>>,
     settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: HashMap<ObjectId, Arc<Object>>,
+    /// Files that are pinned, with their copies.
+    pub(super) pins: HashMap<EntryId, Option<Arc<PinnedCopy>>>,
     last_entry: u64,
     /// Space that the last batch gave up.
     pub(super) freed: Vec<Freed>,
@@ -240,6 +243,7 @@ impl State {
                 self.directories.remove(&id);
                 self.links.remove(&id);
                 self.settings.remove(&id);
+                self.set_pin(id, None);
             }
             Entry::Name { parent, entry, name, node } => {
                 self.last_entry = self.last_entry.max(entry.0);
@@ -263,6 +267,9 @@ impl State {
                 }
             }
             Entry::Setting { node, key, value } => {
+                if key == PIN {
+                    self.set_pin(node, value.as_deref());
+                }
                 let settings = self.settings.entry(node).or_default();
                 match value {
                     Some(value) => settings.insert(key, value),

@@ -11,6 +11,7 @@ mod evict;
 mod heal;
 mod moves;
 mod origin;
+mod pins;
 mod rounded;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
