@@ -144,7 +144,7 @@ impl State {
             return Vec::new();
         }
         let mut changed: HashSet<ObjectId> = HashSet::new();
-        let mut gone = HashSet::new();
+        let (mut gone, mut removed) = (HashSet::new(), HashSet::new());
         for added in batch.records() {
             match (&added.record, &added.entry) {
                 (_, Some(Entry::Object(object))) => {
@@ -157,6 +157,9 @@ impl State {
                     {
                         gone.insert(node.id);
                     }
+                }
+                (_, Some(Entry::NodeRemoved(node))) => {
+                    removed.insert(*node);
                 }
                 (Record::Migrate { object, block, stored, .. }, _) => {
                     let known = self.object(*object);
@@ -185,7 +188,8 @@ impl State {
             };
             gone.extend(self.pins.keys().filter(|node| has_changed(node)));
         }
-        for node in gone.into_iter().filter(|node| self.copy_of(*node).is_some()) {
+        let has_copy = |node: &EntryId| !removed.contains(node) && self.copy_of(*node).is_some();
+        for node in gone.into_iter().filter(has_copy) {
             let (key, value) = (PIN.to_owned(), Some(WITHOUT_COPY.to_owned()));
             batch.entry(Entry::Setting { node, key, value });
         }
