@@ -12,9 +12,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::output::{human, print, print_json};
 use crate::cli::walk::{Found, files};
-use crate::cli::{Done, init, mounts};
+use crate::cli::{Done, evict, init, mounts};
+use crate::engine::{Engine, Reconstruct};
 use crate::ingest::{
-    Blocking, MoveTo, Options, Origin, Progress, Report, Target, import_file, import_shards,
+    Blocking, MoveTo, Options, Origin, Parents, Progress, Report, Target, import_file, import_shards,
 };
 use crate::model::{Encoder, Error, ErrorKind, Result, check_label};
 use crate::store::disk::files::{FileDisk, open_source};
@@ -46,9 +47,16 @@ pub(super) struct Args {
     /// The paths are the shards, in this order, of one tensor of this name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["tier", "manifest"])]
     shard_of: Option<String>,
+    /// What it was made from: TENANT/COLLECTION, each tensor from the one of its name and shape
+    /// there, or TENANT/COLLECTION/TENSOR
+    #[arg(long, value_name = "COLLECTION-OR-TENSOR")]
+    parent: Option<String>,
     /// Copy nothing: the bytes stay in the files, which must not change from now on
     #[arg(long, conflicts_with_all = ["tier", "shard_of"])]
     in_place: bool,
+    /// Evict what came in, to be made again so: delta, origin, factor, factor:rank=K or factor:energy=E
+    #[arg(long, value_name = "HOW", value_parser = |text: &str| Reconstruct::parse(text))]
+    reconstruct: Option<Reconstruct>,
     /// Bytes of a block, 4096 to 131072
     #[arg(long, value_name = "N", value_parser = |text: &str| number(text).and_then(Blocking::bytes), conflicts_with = "head_dim")]
     block_bytes: Option<Blocking>,
@@ -89,11 +97,13 @@ impl Args {
             None => files(&self.paths)?,
         };
         let sums = self.manifest.as_deref().map(Manifest::read).transpose()?;
-        let store = open(&self.store)?;
+        let store = Arc::new(open(&self.store)?);
+        let engine = Engine::new(store.clone());
         let options = Options {
             tier: self.tier,
             encoder: self.encoder,
             blocking: self.block_bytes.or(self.head_dim).unwrap_or_default(),
+            parents: self.parent.as_deref().map(|parent| parents(&store, parent)).transpose()?,
             in_place: None,
         };
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -113,6 +123,11 @@ impl Args {
             match options.and_then(|options| one(&store, &collection, found, sums.as_ref(), &options, &bar)) {
                 Ok(report) => {
                     sum.add(report);
+                    if let Some(how) = self.reconstruct
+                        && let Some(why) = evict::evict(&engine, &collection, &found.target, how)?
+                    {
+                        bar.warn(&format!("tierfs: {}: {why}", found.target.path()));
+                    }
                     bar.say(&format!("{}  {}", found.target.path(), human(report.bytes)))?;
                 }
                 Err(error) => {
@@ -156,7 +171,7 @@ impl Args {
     }
 
     fn report(&self, collection: &Collection, sum: &Sum) -> Result<Done> {
-        let Sum { files, tensors, bytes, stored, failed } = sum;
+        let Sum { files, tensors, children, bytes, stored, failed } = sum;
         if self.json {
             let failed: Vec<_> = failed
                 .iter()
@@ -166,6 +181,7 @@ impl Args {
                 "collection": collection.path(),
                 "files": files,
                 "tensors": tensors,
+                "children": children,
                 "bytes": bytes,
                 "bytes_stored": stored,
                 "failed": failed,
@@ -173,7 +189,16 @@ impl Args {
         } else {
             let (bytes, stored) = (human(*bytes), human(*stored));
             let path = collection.path();
-            print(&format!("{path}: {files} files with {tensors} tensors, {bytes}, stored in {stored}\n"))?;
+            let lineage = match &self.parent {
+                Some(parent) => {
+                    let without = tensors.saturating_sub(*children);
+                    format!(", {children} with a parent in {parent} and {without} without")
+                }
+                None => String::new(),
+            };
+            print(&format!(
+                "{path}: {files} files with {tensors} tensors{lineage}, {bytes}, stored in {stored}\n"
+            ))?;
         }
         Ok(if failed.is_empty() { Done::Well } else { Done::Failed })
     }
@@ -183,6 +208,7 @@ impl Args {
 struct Sum {
     files: u64,
     tensors: u64,
+    children: u64,
     bytes: u64,
     stored: u64,
     failed: Vec<(String, String)>,
@@ -192,9 +218,19 @@ impl Sum {
     fn add(&mut self, report: Report) {
         self.files += 1;
         self.tensors += report.tensors;
+        self.children += report.children;
         self.bytes += report.bytes;
         self.stored += report.stored;
     }
+}
+
+/// Where the lineage parents are.
+fn parents(store: &Store, text: &str) -> Result<Parents> {
+    let mut parts = text.splitn(3, '/');
+    let (tenant, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let named = parts.next().filter(|path| !path.is_empty());
+    let collection = store.collection(tenant, name).map_err(|error| error.at(format!("--parent {text}")))?;
+    Parents::new(&collection, named)
 }
 
 /// Opens a store to write, made if it is not there.

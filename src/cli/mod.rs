@@ -3,6 +3,7 @@
 mod act;
 mod doctor;
 mod du;
+mod evict;
 mod export;
 mod fsck;
 mod import;

@@ -101,7 +101,8 @@ pub const ATTRIBUTES: &[Attribute] = &[
     ),
     setting(
         "reconstruct",
-        "how absent blocks are made again: none, or origin, the file that was imported in place; inherited",
+        "how absent blocks are made again: none; delta, from the lineage parent; factor (factor:rank=K, \
+         factor:energy=E), from matrices; origin, from the file that was imported in place; inherited",
         sets::RECONSTRUCT,
         |_, view| {
             let found = engine::Reconstruct::of(&view.collection.state(), view.node.entry.id);

@@ -112,7 +112,11 @@ fn set_tier(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str
 
 fn evict(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<Forget> {
     let what = Evict::from_name(text).ok_or_else(|| wrong("evict", text))?;
-    let written = namespace.settle_all(&view.collection)?;
+    let mut written = Forget::default();
+    // Lineage parents may be in other collections.
+    for forget in namespace.settle_everything()? {
+        written.nodes.extend(forget.nodes);
+    }
     let (view, namespace) = (view.clone(), namespace.clone());
     let act = move |progress: &dyn Progress, (namespace, view): &(Arc<Namespace>, FileView)| {
         namespace.engine().evict(&view.collection, view.node.entry.id, what, progress)

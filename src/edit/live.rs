@@ -166,6 +166,7 @@ impl Live {
     fn write_once(&self, offset: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let mut layout = self.layout.upgradable_read();
         let before = layout.bytes();
+        self.check_not_needed(&layout, offset..end)?;
         if end > layout.bytes() || layout.mtime.is_none() {
             let mut whole = parking_lot::RwLockUpgradableReadGuard::upgrade(layout);
             if end > whole.bytes() {
@@ -193,6 +194,9 @@ impl Live {
         self.check_writable()?;
         let mut layout = self.layout.write();
         let before = layout.bytes();
+        if bytes != before {
+            self.check_not_needed(&layout, 0..bytes.max(before))?;
+        }
         if bytes > before {
             self.grow(&mut layout, bytes)?;
         } else if bytes < before {
@@ -255,6 +259,7 @@ impl Live {
             bytes: 0,
             block_bytes: Blocking::default().block_bytes(Dtype::U8, u64::MAX),
             home: Some(crate::format::catalog::Home { file: number, offset: 0 }),
+            parent: None,
         };
         let object = Arc::new(Object::draft(entry));
         self.made.lock().push(object.clone());
@@ -274,6 +279,24 @@ impl Live {
         });
         for draft in gone {
             self.collection.discard(&draft);
+        }
+    }
+
+    /// `Busy` where others depend on what is to be written. What gives the file another size, or
+    /// lies between tensors, may have it taken apart anew, so that none of it must be needed.
+    fn check_not_needed(&self, layout: &Layout, range: Range<u64>) -> Result<()> {
+        if !self.collection.has_relatives() {
+            return Ok(());
+        }
+        let is_part = |open: &OpenObject| self.collection.state().part_of(open.object().entry.id).is_some();
+        let mut pieces = layout.plan.pieces(range.start..range.end.min(layout.bytes()));
+        let is_inside = range.end <= layout.bytes()
+            && pieces.all(|piece| layout.objects.get(piece.segment).is_some_and(is_part));
+        let is_needed = |open: &&OpenObject| self.collection.is_needed(open.object().entry.id);
+        match layout.objects.iter().find(is_needed) {
+            // The tensor itself says so where it is one that is written to.
+            Some(needed) if !is_inside => self.collection.check_not_needed(needed.object().entry.id),
+            _ => Ok(()),
         }
     }
 

@@ -8,6 +8,8 @@
 //!    precise than these.
 //! 4. A reader sees each block whole, as it was before a move or after it.
 
+mod by_delta;
+mod by_factor;
 mod evict;
 mod heal;
 mod moves;

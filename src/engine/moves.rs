@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::engine::rebuild::{has_exact_source, read_exact};
+use crate::engine::rebuild::{has_exact_source, precision, read_exact};
 use crate::engine::select::{Target, taken, targets};
 use crate::engine::settings::{encoder, is_lossy_allowed};
 use crate::engine::work::Engine;
@@ -156,13 +156,14 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<BTre
     let mut from: BTreeMap<Tier, u64> = BTreeMap::new();
     let mut is_kept = true;
     for object in &target.objects {
+        collection.check_not_needed(object.entry.id)?;
         let open = OpenObject::open(collection, object, Verify::First)?;
         let cut = object.cut();
         for (index, block) in (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?))) {
             if open.is_due(index, &block, to) {
                 let is_exact = has_exact_source(&open, index, &block);
                 is_kept &= is_exact;
-                let source = if is_exact { Tier::Exact } else { block.stored.tier };
+                let source = if is_exact { Tier::Exact } else { precision(&open, index, &block) };
                 if source == Tier::Absent {
                     let text = format!("{}: block {index} is absent; nothing can be made of it", path());
                     return Err(Error::new(ErrorKind::Absent, text));
@@ -205,7 +206,7 @@ fn elements(
     let place =
         || format!("{}: block {index} of object {}", open.collection().path(), open.object().entry.id);
     let gone = || exact.as_ref().err().map_or_else(|| "it was written to".to_owned(), Error::to_string);
-    if to.finer_than(block.stored.tier) {
+    if to.finer_than(precision(open, index, block)) {
         return Err(Error::invalid(format!("{}: its exact source is gone: {}", place(), gone())));
     }
     if to != Tier::Exact && !is_lossy_allowed {

@@ -8,7 +8,9 @@
 
 mod arrive;
 mod cut;
+mod drafts;
 mod names;
+mod parents;
 mod publish;
 mod recognize;
 mod shards;
@@ -17,6 +19,7 @@ mod unnamed;
 
 pub use arrive::{Bytes, arrive, may_be_recognized};
 pub use cut::Blocking;
+pub use parents::Parents;
 pub use publish::Target;
 pub use recognize::{Part, PartTensor, Recognized, recognize};
 pub use shards::import_shards;
@@ -39,6 +42,8 @@ pub struct Options {
     pub encoder: Encoder,
     /// How tensors are cut into blocks.
     pub blocking: Blocking,
+    /// Where the lineage parents are of the tensors.
+    pub parents: Option<Parents>,
     /// The absolute path of the source, without links, where its bytes are to stay there:
     /// nothing is copied, and it must not change from then on.
     pub in_place: Option<Vec<u8>>,
@@ -124,6 +129,8 @@ impl Progress for Silent {
 pub struct Report {
     /// Tensors that have names now.
     pub tensors: u64,
+    /// Tensors that have a lineage parent.
+    pub children: u64,
     /// Bytes of the source.
     pub bytes: u64,
     /// Bytes of the payloads.
@@ -165,9 +172,11 @@ pub fn import_file(
             hex(expected)
         )));
     }
-    let mut report = Report { tensors: 0, bytes: taken.bytes, stored: taken.stored() };
-    report.tensors = publish::publish(unnamed, collection, target, origin, recognized, taken)?;
-    Ok(report)
+    let (bytes, stored) = (taken.bytes, taken.stored());
+    let parents = options.parents.as_ref();
+    let (tensors, children) =
+        publish::publish(unnamed, collection, target, origin, recognized, taken, parents)?;
+    Ok(Report { tensors, children, bytes, stored })
 }
 
 /// The source as a data file that is not the store's own, and the file itself: reading it fails

@@ -113,6 +113,17 @@ impl Namespace {
         first
     }
 
+    /// Makes everything durable that was recorded: what was given up is free after that.
+    fn sync_all(&self) -> Result<()> {
+        let open = self.store().open_collections();
+        open.iter().filter(|open| open.check_writable().is_ok()).try_for_each(|open| open.sync())
+    }
+
+    /// What was written to all open files goes to the log.
+    pub fn settle_everything(&self) -> Result<Vec<Forget>> {
+        self.live.all().iter().map(|live| self.settle(live)).collect()
+    }
+
     /// Makes an empty file.
     pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<(Ino, Located)> {
         let directory = self.directory(parent)?;
@@ -182,7 +193,13 @@ impl Namespace {
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Forget> {
         let directory = self.directory(parent)?;
         let last = self.unnamed_file(&directory.collection, directory.node, name);
-        let changes = edit::unlink(&directory.collection, directory.node, name)?;
+        let changes = match edit::unlink(&directory.collection, directory.node, name) {
+            // Tensors that depended on it may have gone, and nobody has looked since.
+            Err(error) if error.kind() == ErrorKind::Busy && self.sync_all().is_ok() => {
+                edit::unlink(&directory.collection, directory.node, name)?
+            }
+            unlinked => unlinked?,
+        };
         self.keep(last);
         Ok(self.forget(&directory.collection, changes))
     }

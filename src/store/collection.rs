@@ -11,6 +11,7 @@ use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
 use crate::store::compact::{Compaction, due};
 use crate::store::disk::{Disk, File, Open};
 use crate::store::events::{Events, Note};
+use crate::store::lineage::Lineage;
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
 use crate::store::rebuild::Rebuilder;
@@ -18,8 +19,8 @@ use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
 use crate::store::state::{ROOT, State};
 
-/// The number of files that payloads are put in: the tiers' and `delta.dat`.
-const PAYLOAD_FILES: usize = 5;
+/// The number of files that payloads are put in: the tiers', `delta.dat` and `factor.dat`.
+const PAYLOAD_FILES: usize = 6;
 /// The first generation of a log.
 const FIRST_GENERATION: u64 = 1;
 pub(super) const LOG_NAME: &str = "meta.log";
@@ -56,6 +57,8 @@ pub struct Collection {
     pub(super) reading: RwLock<()>,
     /// Who knows other ways to blocks.
     pub(super) rebuilder: Rebuilder,
+    /// Who depends on objects of it.
+    pub(super) lineage: Arc<Lineage>,
     events: Vec<Note>,
     pub(super) event_log: Arc<Events>,
     /// Held for a look or a change; no other lock is taken with it.
@@ -219,6 +222,7 @@ impl Collection {
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
             rebuilder: Rebuilder::default(),
+            lineage: Arc::default(),
             events: Vec::new(),
             event_log: Arc::default(),
             last_compaction: Mutex::default(),

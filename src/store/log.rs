@@ -6,7 +6,7 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use crate::format::catalog::{ENTRY_VERSION, Entry};
+use crate::format::catalog::Entry;
 use crate::format::record::{LOG_VERSION, Record};
 use crate::format::slot::{RawSlot, SLOT_BYTES};
 use crate::model::{Error, Result, StoreId};
@@ -114,7 +114,7 @@ impl Batch {
             len: payload.len() as u32,
             checksum: crc32c::crc32c(&payload),
             kind: entry.kind(),
-            version: ENTRY_VERSION,
+            version: entry.version(),
         };
         self.push(record, payload, Some(entry));
     }

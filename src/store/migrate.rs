@@ -127,8 +127,12 @@ impl OpenObject {
         let cut = self.object().cut();
         let blocks = range.filter_map(|index| Some((index, self.object().block(index, cut)?)));
         let has_origin = |index| self.object().origin_place(index).is_some();
+        let has_way = |index, block: &Block| {
+            self.object().chain(index, block.epoch).is_some() || self.object().factor_of(block).is_some()
+        };
         let due = blocks.filter(|(index, block)| {
-            block.epoch != DIRTY && (has_origin(*index) || self.is_due(*index, block, Tier::Absent))
+            block.epoch != DIRTY
+                && (block.stored.tier != Tier::Absent || has_origin(*index) || has_way(*index, block))
         });
         migration.blocks = due.map(|(index, block)| (index, block, Stored::ABSENT)).collect();
         migration.is_for_good = true;
@@ -143,7 +147,8 @@ impl OpenObject {
 
     /// Whether a block is one to move to a tier: those that no batch describes are not.
     pub fn is_due(&self, index: u32, block: &Block, to: Tier) -> bool {
-        block.epoch != DIRTY && (block.stored.tier != to || self.object().chain(index, block.epoch).is_some())
+        let has_chain = || self.object().chain(index, block.epoch).is_some();
+        block.epoch != DIRTY && (block.stored.tier != to || (to != Tier::Absent && has_chain()))
     }
 }
 
@@ -214,6 +219,9 @@ impl State {
             && let Some(links) = object.end_chain(index, epoch)
         {
             self.freed.push(Freed::Chain { object: object.clone(), index, epoch, links });
+        }
+        if let Some(link) = object.end_factor() {
+            self.freed.push(Freed::EndedFactor { object: object.clone(), link });
         }
         Ok(())
     }

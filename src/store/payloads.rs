@@ -8,6 +8,7 @@ use crate::store::Collection;
 use crate::store::chain::DELTA_FILE;
 use crate::store::collection::{Access, Touched, Writer};
 use crate::store::disk::{File, Open};
+use crate::store::factors::FACTOR_FILE;
 use crate::store::object::{Freed, Object};
 use crate::store::slots::SLOT_ALIGN;
 
@@ -40,6 +41,7 @@ impl Collection {
     pub(super) fn payload_path(&self, number: u8) -> String {
         match number {
             DELTA_FILE => format!("{}/delta.dat", self.path()),
+            FACTOR_FILE => format!("{}/factor.dat", self.path()),
             _ => self.tier_path(number),
         }
     }

@@ -173,6 +173,7 @@ impl State {
                     Record::Create { object, .. }
                     | Record::CreateRun { object, .. }
                     | Record::Delta { object, .. }
+                    | Record::Factor { object, .. }
                     | Record::Delete { object },
                     _,
                 ) => {

@@ -12,6 +12,7 @@ use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::chain::{place_of, place_of_stored};
 use crate::store::collection::Writer;
+use crate::store::factors::place_of_factor;
 use crate::store::object::{Freed, Object};
 use crate::store::slots::SLOT_ALIGN;
 
@@ -84,6 +85,7 @@ impl Collection {
             *batch <= durable
                 && match freed {
                     Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
+                    Freed::Factor(_) | Freed::EndedFactor { .. } => true,
                     Freed::Stretch { object, .. } => !self.is_shown(object),
                     // An open file keeps what it opened.
                     Freed::Object(object) => Arc::strong_count(object) == 1,
@@ -105,6 +107,11 @@ impl Collection {
                     object.forget_chain(index, epoch);
                     links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)));
                 }
+                Freed::Factor(link) => self.give_slot_back(writer, place_of_factor(&link)),
+                Freed::EndedFactor { object, link } => {
+                    object.forget_factor(&link);
+                    self.give_slot_back(writer, place_of_factor(&link));
+                }
                 Freed::Object(object) => {
                     let cut = object.cut();
                     for (_, block) in object.blocks.read().described(cut) {
@@ -112,6 +119,9 @@ impl Collection {
                     }
                     for link in object.links() {
                         self.give_slot_back(writer, place_of(&link));
+                    }
+                    if let Some(link) = object.factor() {
+                        self.give_slot_back(writer, place_of_factor(&link));
                     }
                     for written in object.dirty.read().values() {
                         let len = object.entry.block_bytes;
@@ -153,6 +163,9 @@ impl Collection {
             let block = index.and_then(|index| object.blocks.read().get(index, cut));
             block.is_some_and(|block| !block.stored.in_data)
         };
+        if !has_left(Some(index)) {
+            return;
+        }
         let (begin, end) = (stored.offset, stored.offset + u64::from(stored.len));
         let from = match has_left(index.checked_sub(1)) {
             true => begin / PAGE_BYTES * PAGE_BYTES,

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
 use crate::format::record::Record;
-use crate::model::{EntryId, Error, ObjectId, Result};
+use crate::model::{EntryId, Error, ObjectId, Result, Tier};
 use crate::store::blocks::{Block, Run};
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
+use crate::store::factors::factor_link_of;
 use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
@@ -187,8 +188,10 @@ impl State {
     /// Forgets what was freed: nobody reads while a log is replayed.
     pub(super) fn forget_freed(&mut self) {
         for freed in self.freed.drain(..) {
-            if let Freed::Chain { object, index, epoch, .. } = freed {
-                object.forget_chain(index, epoch);
+            match freed {
+                Freed::Chain { object, index, epoch, .. } => object.forget_chain(index, epoch),
+                Freed::EndedFactor { object, link } => object.forget_factor(&link),
+                _ => {}
             }
         }
     }
@@ -340,14 +343,22 @@ impl State {
                 let (object, index, base_epoch, chain_len, link) = link_of(record).ok_or_else(unknown)?;
                 let found = self.known(object)?;
                 let replaced = found.link(index, base_epoch, link, chain_len)?;
-                if let Some(origin) = &found.origin {
+                let before = found.blocks.read().get(index, found.logged_cut());
+                if let Some(origin) = &found.origin
+                    && before.is_some_and(|block| block.stored.tier != Tier::Absent)
+                {
                     origin.sever(index);
                 }
                 self.freed.push(Freed::Links(replaced));
                 Ok(())
             }
-            Record::Factor { .. } => {
-                Err(Error::unsupported("a factor, which this version does not read yet"))
+            Record::Factor { object, .. } => {
+                let unknown =
+                    || Error::unsupported("a factor of one block, which this program does not know");
+                let link = factor_link_of(record, sequence).ok_or_else(unknown)?;
+                let replaced = self.known(object)?.factored(link)?;
+                self.freed.extend(replaced.map(Freed::Factor));
+                Ok(())
             }
             Record::Catalog { .. } | Record::Commit { .. } | Record::Header { .. } => Ok(()),
         }

@@ -10,6 +10,7 @@ use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
 use crate::store::collection::{Access, Collection, refuse_remains};
 use crate::store::disk::{Disk, Lock, Open, Space};
 use crate::store::events::Events;
+use crate::store::lineage::{Lineage, relatives};
 use crate::store::rebuild::{Rebuild, Rebuilder};
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::Settings;
@@ -17,6 +18,8 @@ use crate::store::settings::Settings;
 const SETTINGS_NAME: &str = "tierfs.toml";
 /// Files of the store that a tenant's directory would collide with.
 const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
+/// Collections by their tenants and names.
+type OpenCollections = HashMap<(String, String), Arc<Collection>>;
 /// Settings of more bytes than this are not settings.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
@@ -27,10 +30,11 @@ pub struct Store {
     settings: Settings,
     /// Collections that were asked for. Held while one is opened, so that no
     /// collection is opened twice.
-    open: Mutex<HashMap<(String, String), Arc<Collection>>>,
+    open: Mutex<OpenCollections>,
     /// The highest number that a collection was given since the store was opened.
     numbered: Mutex<u32>,
     rebuilder: Rebuilder,
+    lineage: Arc<Lineage>,
     /// What happened since it was opened.
     events: Arc<Events>,
     _lock: Box<dyn Any + Send + Sync>,
@@ -96,8 +100,8 @@ impl Store {
         file.read_exact_at(&mut text, 0).map_err(failed)?;
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
         let (open, numbered, events) = (Mutex::default(), Mutex::default(), Arc::default());
-        let rebuilder = Rebuilder::default();
-        Ok(Store { disk, access, settings, open, numbered, events, rebuilder, _lock: lock })
+        let (rebuilder, lineage) = (Rebuilder::default(), Arc::default());
+        Ok(Store { disk, access, settings, open, numbered, events, rebuilder, lineage, _lock: lock })
     }
 
     /// Where it is, for messages.
@@ -151,11 +155,48 @@ impl Store {
         if let Some(collection) = open.get(&key) {
             return Ok(collection.clone());
         }
-        let mut collection = Collection::open(&self.disk, self.id(), tenant, name, self.access)?;
+        let collection = self.open_one(&mut open, key)?;
+        // Before anybody can write to what others depend on.
+        let mut waiting = vec![collection.clone()];
+        while let Some(found) = waiting.pop() {
+            for relative in relatives(&found.state()) {
+                let home = match open.get(&relative) {
+                    Some(home) => home.clone(),
+                    None => match self.open_one(&mut open, relative) {
+                        Ok(home) => {
+                            waiting.push(home.clone());
+                            home
+                        }
+                        // Whoever reads what needs it is told.
+                        Err(error) => {
+                            log::warn!("{}: what it has to do with is not there: {error}", found.path());
+                            continue;
+                        }
+                    },
+                };
+                found.note_children(&home);
+                home.note_children(&found);
+            }
+        }
+        Ok(collection)
+    }
+
+    fn open_one(&self, open: &mut OpenCollections, key: (String, String)) -> Result<Arc<Collection>> {
+        let collection = Collection::open(&self.disk, self.id(), &key.0, &key.1, self.access)?;
+        Ok(self.keep(open, key, collection))
+    }
+
+    fn keep(
+        &self,
+        open: &mut OpenCollections,
+        key: (String, String),
+        mut collection: Collection,
+    ) -> Arc<Collection> {
         collection.rebuilder = self.rebuilder.clone();
+        collection.lineage = self.lineage.clone();
         let collection = Arc::new(collection.reporting_to(&self.events));
         open.insert(key, collection.clone());
-        Ok(collection)
+        collection
     }
 
     /// A collection as it lies there, to be read only and whatever this store was opened for:
@@ -188,11 +229,8 @@ impl Store {
         let mut open = self.open.lock();
         let made = self.disk.create_directory(tenant);
         made.map_err(|error| Error::io(format!("making the tenant {tenant}"), error))?;
-        let mut collection = Collection::create(&self.disk, self.id(), tenant, name, number, owner)?;
-        collection.rebuilder = self.rebuilder.clone();
-        let collection = Arc::new(collection.reporting_to(&self.events));
-        open.insert((tenant.to_owned(), name.to_owned()), collection.clone());
-        Ok(collection)
+        let collection = Collection::create(&self.disk, self.id(), tenant, name, number, owner)?;
+        Ok(self.keep(&mut open, (tenant.to_owned(), name.to_owned()), collection))
     }
 
     /// Says who knows other ways to blocks; only the first who says so is asked.

@@ -8,7 +8,9 @@
 mod attributes;
 mod command;
 mod evict;
+mod factors;
 mod heal;
+mod lineage;
 mod moves;
 mod origin;
 mod pins;
