@@ -13,6 +13,7 @@ mod by_factor;
 mod evict;
 mod heal;
 mod moves;
+mod pins;
 mod rebuild;
 mod reconstruct;
 mod scrub;
@@ -22,6 +23,7 @@ mod work;
 
 pub use evict::Evict;
 pub use moves::{Moved, REFUSED};
+pub use pins::Pinned;
 pub use reconstruct::{Reconstruct, set_reconstruct};
 pub use scrub::Scrubbed;
 pub use select::{Target, targets};

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::engine::pins::Pins;
 use crate::engine::rebuild::Ways;
 use crate::engine::scrub::Scrubbed;
 use crate::ingest::Progress;
@@ -19,6 +20,8 @@ pub struct Engine {
     /// One request changes tiers at a time: others wait for it.
     pub(super) at_work: Mutex<()>,
     moving: Mutex<Vec<Arc<Running>>>,
+    /// Pinned files that are to be looked at.
+    pub(super) pins: Pins,
     pub(super) ways: Arc<Ways>,
     /// What the last scrub has found, by the collection's path.
     pub(super) scrubbed: Mutex<BTreeMap<String, Scrubbed>>,
@@ -71,7 +74,14 @@ impl Engine {
     pub fn new(store: Arc<Store>) -> Engine {
         let ways = Arc::new(Ways::default());
         store.set_rebuilder(ways.clone());
-        Engine { store, at_work: Mutex::new(()), moving: Mutex::default(), ways, scrubbed: Mutex::default() }
+        Engine {
+            store,
+            at_work: Mutex::new(()),
+            moving: Mutex::default(),
+            pins: Pins::default(),
+            ways,
+            scrubbed: Mutex::default(),
+        }
     }
 
     /// From now on absent blocks that nothing can make again read as zeros.

@@ -134,7 +134,7 @@ impl Mount {
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
         const STEP: Duration = Duration::from_millis(20);
         let mut synced = Instant::now();
-        let heals = Arc::new(AtomicBool::new(false));
+        let [heals, tends] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let ended = loop {
             if self.session.guard.is_finished() {
                 break true;
@@ -147,6 +147,7 @@ impl Mount {
                 synced = Instant::now();
             }
             self.heal(&heals);
+            self.tend_pins(&tends);
             std::thread::sleep(STEP);
         };
         self.mounted.jobs.end();
@@ -171,6 +172,19 @@ impl Mount {
             heals.store(false, Ordering::Release);
             let healed = namespace.engine().heal_waiting()?;
             Ok((Forget::default(), format!("{healed} blocks stored anew")))
+        });
+    }
+
+    /// Has copies of pinned files compared and made anew that wait for it, as damaged blocks.
+    fn tend_pins(&self, tends: &Arc<AtomicBool>) {
+        if !self.namespace.engine().has_pins_waiting() || tends.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (namespace, tends) = (self.namespace.clone(), tends.clone());
+        self.mounted.jobs.push(Job::new("pins".to_owned(), "/".to_owned(), 0), move |progress| {
+            tends.store(false, Ordering::Release);
+            let made = namespace.engine().tend_pins(progress);
+            Ok((Forget::default(), format!("{made} copies made anew")))
         });
     }
 

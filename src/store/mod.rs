@@ -20,6 +20,7 @@ pub mod migrate;
 pub mod object;
 pub mod origin;
 mod payloads;
+pub mod pinned;
 pub mod read;
 pub mod rebuild;
 mod recover;

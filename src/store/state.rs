@@ -13,6 +13,7 @@ use crate::store::factors::factor_link_of;
 use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
+use crate::store::pinned::{PIN, PinnedCopy};
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
@@ -50,6 +51,8 @@ pub struct State {
     links: HashMap<EntryId, Vec<Link>>,
     settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: HashMap<ObjectId, Arc<Object>>,
+    /// Files that are pinned, with their copies.
+    pub(super) pins: HashMap<EntryId, Option<Arc<PinnedCopy>>>,
     last_entry: u64,
     /// Space that the last batch gave up.
     pub(super) freed: Vec<Freed>,
@@ -243,6 +246,7 @@ impl State {
                 self.directories.remove(&id);
                 self.links.remove(&id);
                 self.settings.remove(&id);
+                self.set_pin(id, None);
             }
             Entry::Name { parent, entry, name, node } => {
                 self.last_entry = self.last_entry.max(entry.0);
@@ -266,6 +270,9 @@ impl State {
                 }
             }
             Entry::Setting { node, key, value } => {
+                if key == PIN {
+                    self.set_pin(node, value.as_deref());
+                }
                 let settings = self.settings.entry(node).or_default();
                 match value {
                     Some(value) => settings.insert(key, value),

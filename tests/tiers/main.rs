@@ -13,6 +13,7 @@ mod heal;
 mod lineage;
 mod moves;
 mod origin;
+mod pins;
 mod rounded;
 mod session;
 // Other test programs use the rest of it.
