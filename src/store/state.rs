@@ -112,6 +112,11 @@ impl State {
         self.settings.get(&node)?.get(key).map(String::as_str)
     }
 
+    /// Whether some node has a setting of its own with this value.
+    pub fn has_setting(&self, key: &str, value: &str) -> bool {
+        self.settings.values().any(|settings| settings.get(key).is_some_and(|own| own == value))
+    }
+
     /// All settings of a node's own.
     pub fn settings_of(&self, node: EntryId) -> impl Iterator<Item = (&str, &str)> {
         self.settings.get(&node).into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
