@@ -108,6 +108,7 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "written_bytes": count(&counters.written_bytes),
         "errors": count(&counters.errors),
         "corrupt": count(&counters.corrupt),
+        "healed": mounted.namespace.engine().healed(),
         "problems": held.problems,
     });
     Ok(format!("{value:#}\n"))

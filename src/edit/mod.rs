@@ -13,10 +13,9 @@ mod source;
 mod tree;
 
 pub use live::{Live, LiveTable};
-pub use renamed::finish_renames;
+pub use renamed::{finish_renames, is_another_place};
 pub use tree::{
-    SetAttr, create, is_another_place, link, make_directory, remove_directory, rename, set_attr, set_tensor,
-    symlink, unlink,
+    SetAttr, create, link, make_directory, remove_directory, rename, set_attr, set_tensor, symlink, unlink,
 };
 
 use crate::model::EntryId;

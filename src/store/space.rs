@@ -161,6 +161,9 @@ impl Collection {
             let block = index.and_then(|index| object.blocks.read().get(index, cut));
             block.is_some_and(|block| !block.stored.in_data)
         };
+        if !has_left(Some(index)) {
+            return;
+        }
         let (begin, end) = (stored.offset, stored.offset + u64::from(stored.len));
         let from = match has_left(index.checked_sub(1)) {
             true => begin / PAGE_BYTES * PAGE_BYTES,

@@ -98,6 +98,7 @@ fn flipped_bits_heal_on_read_where_the_source_is_there_and_are_errors_where_not(
         assert_eq!(moved, [3, 4, 20], "{tier}");
         assert_eq!(fields(&mounted, "one", "epoch"), epochs);
         assert_eq!(events(&mounted, "repair", "one"), 3);
+        assert_eq!(mounted.stats()["healed"], 3);
         assert_eq!((events(&mounted, "corruption", "two"), events(&mounted, "repair", "two")), (1, 0));
         mounted.kill();
         drop(mounted);
