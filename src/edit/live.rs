@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::format::catalog::{Content, NodeEntry, ObjectEntry, What};
 use crate::ingest::Blocking;
@@ -31,6 +31,7 @@ pub struct Live {
     pub(super) changed: AtomicBool,
     /// Objects that no log knew when they were made.
     made: Mutex<Vec<Arc<Object>>>,
+    telling: Mutex<()>,
 }
 
 /// What a file's bytes are made of.
@@ -92,7 +93,14 @@ impl Live {
             layout: RwLock::new(Layout::of(objects.collect::<Result<_>>()?)?),
             changed: AtomicBool::new(false),
             made: Mutex::default(),
+            telling: Mutex::default(),
         })
+    }
+
+    /// Held from before it is settled until the kernel is being told: who finds it settled by
+    /// another is told after that one.
+    pub fn telling(&self) -> MutexGuard<'_, ()> {
+        self.telling.lock()
     }
 
     /// Its collection.

@@ -9,6 +9,8 @@
 //! a daemon that is killed while it waits keeps the mount, and who has the lock, waiting
 //! for ever. The kernel asks again for names that may go without it, at every use.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use fuser::{INodeNo, Notifier};
@@ -26,6 +28,8 @@ struct Task {
 #[derive(Clone)]
 pub(super) struct Forgetter {
     tasks: Sender<Task>,
+    /// Tasks that are not done.
+    waiting: Arc<AtomicUsize>,
 }
 
 /// The other end, before there is somebody to tell.
@@ -35,7 +39,15 @@ impl Forgetter {
     /// Both ends.
     pub fn new() -> (Forgetter, Forgetting) {
         let (tasks, receiver) = channel();
-        (Forgetter { tasks }, Forgetting(Mutex::new(Some(receiver))))
+        (Forgetter { tasks, waiting: Arc::default() }, Forgetting(Mutex::new(Some(receiver))))
+    }
+
+    /// As [`forget`](Self::forget), after all that was to be forgotten before.
+    pub fn forget_in_turn(&self, forget: Forget, then: impl FnOnce() + Send + 'static) {
+        if forget.is_empty() && self.waiting.load(Ordering::Acquire) == 0 {
+            return then();
+        }
+        self.send(forget, then);
     }
 
     /// Does `then` when the kernel has forgotten the inodes.
@@ -43,6 +55,16 @@ impl Forgetter {
         if forget.is_empty() {
             return then();
         }
+        self.send(forget, then);
+    }
+
+    fn send(&self, forget: Forget, then: impl FnOnce() + Send + 'static) {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let waiting = self.waiting.clone();
+        let then = move || {
+            waiting.fetch_sub(1, Ordering::AcqRel);
+            then();
+        };
         // Nobody listens when the mount has ended: there is nothing to forget then.
         if let Err(unsent) = self.tasks.send(Task { nodes: forget.nodes, then: Box::new(then) }) {
             (unsent.0.then)();

@@ -305,6 +305,7 @@ impl Adapter {
     /// Puts into the log what was written to a file, and lets the kernel forget what
     /// changed with it before the program is answered.
     pub fn settle(&self, live: &Live, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
+        let _telling = live.telling();
         let settled = self.namespace.settle(live).and_then(|forget| {
             if durable == Durable::Yes && self.namespace.store().access() == Access::Write {
                 live.collection().sync()?;
@@ -312,7 +313,7 @@ impl Adapter {
             Ok(forget)
         });
         match settled {
-            Ok(forget) => self.forgetter.forget(forget, move || reply.ok()),
+            Ok(forget) => self.forgetter.forget_in_turn(forget, move || reply.ok()),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }

@@ -98,6 +98,7 @@ impl Namespace {
     pub fn sync(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
         let mut first = Ok(());
         for live in self.live.all() {
+            let _telling = live.telling();
             first = first.and(self.settle(&live).map(&mut *forget));
         }
         for collection in self.store().open_collections() {
