@@ -106,7 +106,14 @@ impl State {
         self.pins.iter().map(|(node, copy)| (*node, copy.as_ref()))
     }
 
-    /// Takes in the setting of a file.
+    /// Takes in a setting of a file, if it is that which pins it.
+    pub(super) fn note_setting(&mut self, node: EntryId, key: &str, value: Option<&str>) {
+        if key == PIN {
+            self.set_pin(node, value);
+        }
+    }
+
+    /// Pins a file, or lets it go.
     pub(super) fn set_pin(&mut self, node: EntryId, value: Option<&str>) {
         let copy = value.map(|value| PinnedCopy::parse(value).map(Arc::new));
         let before = match copy {
