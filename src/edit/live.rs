@@ -134,7 +134,28 @@ impl Live {
     /// Reads from `offset` on until `out` is full or the file ends. The bytes read.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let layout = self.layout.read();
-        layout.stream.read(offset, out)
+        let got = layout.stream.read(offset, out)?;
+        self.count(&layout, offset..offset.saturating_add(got as u64));
+        Ok(got)
+    }
+
+    /// Counts an access of all of it: what the kernel has cached, and what it reads itself,
+    /// is read without asking.
+    pub fn opened_to_read(&self) {
+        let layout = self.layout.read();
+        self.count(&layout, 0..layout.bytes());
+    }
+
+    fn count(&self, layout: &Layout, range: Range<u64>) {
+        let ticks = self.collection.ticks();
+        let (now, created) = (ticks.now(), ticks.of(self.entry.created_at));
+        for piece in layout.plan.pieces(range) {
+            let Some(object) = layout.objects.get(piece.segment).map(OpenObject::object) else { continue };
+            let cut = object.cut();
+            let blocks = cut.index(piece.range.start)..cut.index(piece.range.end - 1).saturating_add(1);
+            object.accesses.count(blocks, cut.blocks(), created, now);
+        }
+        self.collection.note_use();
     }
 
     /// The physical file that has its bytes from end to end, where one has.

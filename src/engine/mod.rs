@@ -8,12 +8,15 @@
 //!    precise than these.
 //! 4. A reader sees each block whole, as it was before a move or after it.
 
+mod access;
+mod automatic;
 mod by_delta;
 mod by_factor;
 mod evict;
 mod heal;
 mod moves;
 mod pins;
+pub mod policy;
 mod rebuild;
 mod reconstruct;
 mod scrub;
@@ -21,6 +24,7 @@ mod select;
 mod settings;
 mod work;
 
+pub use access::Heat;
 pub use evict::Evict;
 pub use moves::{Moved, REFUSED};
 pub use pins::Pinned;

@@ -321,6 +321,7 @@ impl Adapter {
     }
 
     fn opened_backed(&self, backed: Arc<Backed>, lies: Backing, reply: ReplyOpen) {
+        backed.live.opened_to_read();
         self.mounted.counters.passthrough_opens.fetch_add(1, Ordering::Relaxed);
         let handle = self.handles.insert(Handle::File(backed.live.clone()));
         let held = Held::Backed { _file: backed.clone(), _lies: lies };

@@ -9,6 +9,7 @@ use crate::namespace::CONTROL_NAME;
 use crate::namespace::controls::ControlView;
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Nameless, Namespace};
+use crate::store::history::Keep;
 use crate::store::{Access, Collection};
 
 /// The bit of a mode that lets the owner write.
@@ -101,6 +102,7 @@ impl Namespace {
         }
         for collection in self.store().open_collections() {
             if collection.check_writable().is_ok() {
+                collection.keep_accesses(Keep::NowAndThen);
                 first = first.and(match collection.sync() {
                     // It was removed meanwhile.
                     Err(error) if error.kind() == ErrorKind::ReadOnly && collection.poisoned().is_none() => {

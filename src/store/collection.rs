@@ -1,13 +1,15 @@
 //! One collection: its log, its state in memory, its files.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
+use crate::store::clock::Ticks;
 use crate::store::compact::{Compaction, due};
 use crate::store::disk::{Disk, File, Open};
 use crate::store::events::{Events, Note};
@@ -49,6 +51,13 @@ pub struct Collection {
     /// Data files that somebody reads without asking for blocks.
     pub(super) shown: Mutex<HashMap<u64, Weak<()>>>,
     pub(super) access: Access,
+    /// What time it is.
+    pub(super) ticks: Ticks,
+    /// Whether blocks were used since that was written down.
+    pub(super) is_used: AtomicBool,
+    /// When it was last written down. Held while it is, across input and output; only
+    /// `state` is taken with it.
+    pub(super) accesses_kept: Mutex<Option<Instant>>,
     damage: Option<Damage>,
     /// Set once, when a sync has failed.
     pub(super) poisoned: OnceLock<String>,
@@ -218,6 +227,9 @@ impl Collection {
             data: Mutex::default(),
             shown: Mutex::default(),
             access: Access::Read,
+            ticks: Ticks::default(),
+            is_used: AtomicBool::new(false),
+            accesses_kept: Mutex::default(),
             damage: None,
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),

@@ -10,7 +10,7 @@ use crate::format::catalog::{Measured, ObjectEntry};
 use crate::format::record::{Record, Stored};
 use crate::model::{Encoder, Result, Tier};
 use crate::store::blocks::Block;
-use crate::store::collection::{Touched, now_seconds};
+use crate::store::collection::Touched;
 use crate::store::describe::described;
 use crate::store::log::Batch;
 use crate::store::object::{DIRTY, Freed, Object, Writing};
@@ -171,7 +171,7 @@ impl Migration<'_> {
     /// Adds the blocks to a batch: with it they are in their new tier.
     pub fn add(&self, batch: &mut Batch) {
         let object = self.object();
-        let now = now_seconds();
+        let now = self.open.collection.ticks.seconds();
         for (index, before, stored) in &self.blocks {
             // With the same payload it would be a relocation, and keep its deltas.
             let is_new = is_relocation(&before.stored, stored)

@@ -1,9 +1,11 @@
 //! A store: collections of checksummed blocks on a disk.
 
+pub mod access;
 pub mod backing;
 pub mod blocks;
 pub mod chain;
 mod check;
+pub mod clock;
 pub mod collection;
 mod commit;
 mod compact;
@@ -14,6 +16,8 @@ mod encode;
 pub mod events;
 pub mod factors;
 mod heal;
+pub mod history;
+mod kept;
 pub mod lineage;
 pub mod log;
 pub mod migrate;
@@ -27,6 +31,7 @@ mod recover;
 pub mod repair;
 pub mod replay;
 pub mod rounded;
+pub mod rules;
 mod salvage;
 mod scan;
 pub mod settings;

@@ -18,6 +18,7 @@ use crate::codec;
 use crate::format::catalog::{Home, ObjectEntry};
 use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
+use crate::store::access::Accesses;
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
 use crate::store::events::Told;
@@ -66,6 +67,8 @@ pub struct Object {
     pub(super) factor: RwLock<Option<(FactorLink, IsEnded)>>,
     /// The number of the factorization that was checked since the store was opened, 0 for none.
     pub(super) factor_checked: Mutex<u64>,
+    /// When its blocks were used.
+    pub accesses: Accesses,
     /// Held while it is written and while what was written is committed; taken before
     /// every other lock of the collection.
     pub(super) writing: Mutex<Writing>,
@@ -138,6 +141,7 @@ impl Object {
             chains: RwLock::default(),
             factor: RwLock::default(),
             factor_checked: Mutex::default(),
+            accesses: Accesses::default(),
             writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
             origin: None,
             entry,

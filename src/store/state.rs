@@ -45,11 +45,11 @@ pub type Link = (EntryId, Arc<[u8]>);
 pub struct State {
     number: u32,
     created_at: u64,
-    nodes: HashMap<EntryId, Arc<Node>>,
+    pub(super) nodes: HashMap<EntryId, Arc<Node>>,
     parts: HashMap<ObjectId, EntryId>,
     directories: HashMap<EntryId, Directory>,
     links: HashMap<EntryId, Vec<Link>>,
-    settings: HashMap<EntryId, BTreeMap<String, String>>,
+    pub(super) settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: HashMap<ObjectId, Arc<Object>>,
     /// Files that are pinned, with their copies.
     pub(super) pins: HashMap<EntryId, Option<Arc<PinnedCopy>>>,
@@ -108,33 +108,6 @@ impl State {
         }
         parts.reverse();
         parts.join(&b'/')
-    }
-
-    /// A node's own setting.
-    pub fn setting(&self, node: EntryId, key: &str) -> Option<&str> {
-        self.settings.get(&node)?.get(key).map(String::as_str)
-    }
-
-    /// All settings of a node's own.
-    pub fn settings_of(&self, node: EntryId) -> impl Iterator<Item = (&str, &str)> {
-        self.settings.get(&node).into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
-    }
-
-    /// A node's setting, or that of the container that it is a part of, or that of the nearest
-    /// directory above it that has one.
-    pub fn inherited(&self, node: EntryId, key: &str) -> Option<&str> {
-        let mut at = node;
-        for _ in 0..=self.nodes.len() {
-            if let Some(value) = self.setting(at, key) {
-                return Some(value);
-            }
-            let container = self.node(at).and_then(|node| node.file()).and_then(|file| file.container);
-            at = match container {
-                Some(container) => container,
-                None => self.links(at).first()?.0,
-            };
-        }
-        None
     }
 
     /// An object.

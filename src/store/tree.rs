@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
+use crate::store::clock::{Clock, SystemClock, Ticks};
 use crate::store::collection::{Access, Collection, refuse_remains};
 use crate::store::disk::{Disk, Lock, Open, Space};
 use crate::store::events::Events;
@@ -33,6 +34,8 @@ pub struct Store {
     open: Mutex<OpenCollections>,
     /// The highest number that a collection was given since the store was opened.
     numbered: Mutex<u32>,
+    /// What time it is.
+    ticks: Ticks,
     rebuilder: Rebuilder,
     lineage: Arc<Lineage>,
     /// What happened since it was opened.
@@ -101,7 +104,8 @@ impl Store {
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
         let (open, numbered, events) = (Mutex::default(), Mutex::default(), Arc::default());
         let (rebuilder, lineage) = (Rebuilder::default(), Arc::default());
-        Ok(Store { disk, access, settings, open, numbered, events, rebuilder, lineage, _lock: lock })
+        let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
+        Ok(Store { disk, access, settings, open, numbered, events, ticks, rebuilder, lineage, _lock: lock })
     }
 
     /// Where it is, for messages.
@@ -112,6 +116,17 @@ impl Store {
     /// Its uuid.
     pub fn id(&self) -> StoreId {
         self.settings.store
+    }
+
+    /// With another clock, for collections that are not open yet.
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Store {
+        self.ticks = Ticks::new(clock, self.settings.rules.tick_seconds);
+        self
+    }
+
+    /// The clock, and the ticks that accesses are counted in.
+    pub fn ticks(&self) -> &Ticks {
+        &self.ticks
     }
 
     /// Its settings.
@@ -194,6 +209,8 @@ impl Store {
     ) -> Arc<Collection> {
         collection.rebuilder = self.rebuilder.clone();
         collection.lineage = self.lineage.clone();
+        collection.ticks = self.ticks.clone();
+        collection.restore_accesses();
         let collection = Arc::new(collection.reporting_to(&self.events));
         open.insert(key, collection.clone());
         collection

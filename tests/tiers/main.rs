@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod attributes;
+mod automatic;
 mod command;
 mod evict;
 mod factors;
