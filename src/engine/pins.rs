@@ -153,7 +153,8 @@ impl Engine {
         let _alone = self.at_work.lock();
         let copy = collection.state().copy_of(node).cloned();
         if let Some(copy) = copy {
-            if collection.is_sound(node, &copy) || collection.check_writable().is_err() {
+            let is_sound = collection.is_sound(node, &copy, &|| progress.is_cancelled());
+            if is_sound || copy.is_sound().is_none() || collection.check_writable().is_err() {
                 return Ok(false);
             }
             collection.record(Touched::default(), |batch, state| {

@@ -9,6 +9,7 @@ use crate::engine::{by_delta, by_factor};
 use crate::model::{ErrorKind, Result, Tier};
 use crate::store::blocks::Block;
 use crate::store::migrate::Elements;
+use crate::store::pinned::Compare;
 use crate::store::read::OpenObject;
 use crate::store::rebuild::Rebuild;
 
@@ -58,19 +59,21 @@ const PINNED: Way = Way {
     name: "",
     gives: Gives::Seen,
     is_there: |open, _, _| open.has_pinned(),
-    is_sound: |open, index, _| open.read_pinned(index, &mut vec![0; open.object().cut().len(index)]),
-    read: |open, index, _, out| open.read_pinned(index, out),
+    is_sound: |open, index, _| {
+        open.read_pinned(index, Compare::Once, &mut vec![0; open.object().cut().len(index)])
+    },
+    read: |open, index, block, out| {
+        // Of an absent block there is no checksum.
+        let compare = if block.stored.tier == Tier::Absent { Compare::Again } else { Compare::Once };
+        open.read_pinned(index, compare, out)
+    },
     elements: Elements::Other,
 };
 
-/// Reads what a reader is to see of a block, where a way has just that; whether one has.
+/// Reads what a reader is to see of an encoded block out of the copy of a pinned file; whether
+/// there is one. An exact block has a checksum of the same bytes, and needs no other way.
 pub(super) fn read_seen(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
-    for way in WAYS.iter().filter(|way| way.gives == Gives::Seen) {
-        if (way.read)(open, index, block, out)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    block.stored.tier.code_bits().map_or(Ok(false), |_| open.read_pinned(index, Compare::Again, out))
 }
 
 /// The same block of the lineage parent.

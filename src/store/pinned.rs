@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::format::catalog::{Entry, What};
 use crate::format::record::Record;
-use crate::model::{EntryId, Error, ObjectId, Result};
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::disk::{File, Open};
 use crate::store::events::EventKind;
@@ -106,7 +106,14 @@ impl State {
         self.pins.iter().map(|(node, copy)| (*node, copy.as_ref()))
     }
 
-    /// Takes in the setting of a file.
+    /// Takes in a setting of a file, if it is that which pins it.
+    pub(super) fn note_setting(&mut self, node: EntryId, key: &str, value: Option<&str>) {
+        if key == PIN {
+            self.set_pin(node, value);
+        }
+    }
+
+    /// Pins a file, or lets it go.
     pub(super) fn set_pin(&mut self, node: EntryId, value: Option<&str>) {
         let copy = value.map(|value| PinnedCopy::parse(value).map(Arc::new));
         let before = match copy {
@@ -262,8 +269,9 @@ impl Collection {
         Ok(())
     }
 
-    /// Reads a copy and compares its BLAKE3: an error says what is wrong with it.
-    pub fn check_copy(&self, copy: &PinnedCopy) -> Result<()> {
+    /// Reads a copy and compares its BLAKE3: an error says what is wrong with it. `Interrupted`
+    /// where `stop` said so.
+    pub fn check_copy(&self, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> Result<()> {
         let path = self.pinned_path(copy.number);
         let failed = |error| Error::io(format!("reading {path}"), error);
         let file = self.disk.open(&path, Open::Read).map_err(failed)?;
@@ -280,6 +288,9 @@ impl Collection {
             file.read_exact_at(here, at).map_err(failed)?;
             hasher.update(here);
             at += len as u64;
+            if stop() {
+                return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
+            }
         }
         match hasher.finalize().as_bytes() == &copy.blake3 {
             true => Ok(()),
@@ -287,13 +298,27 @@ impl Collection {
         }
     }
 
-    /// Whether a copy of a file is what it was: compared once, and told where it is not.
-    pub fn is_sound(&self, node: EntryId, copy: &PinnedCopy) -> bool {
+    /// Whether a copy of a file is what it was: compared once, and told where it is not. `false`
+    /// too where `stop` said so before that was known.
+    pub fn is_sound(&self, node: EntryId, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> bool {
         let mut sound = copy.sound.lock();
-        if let Some(sound) = *sound {
-            return sound;
+        match *sound {
+            Some(sound) => sound,
+            None => self.look_at_copy(node, copy, &mut sound, stop),
         }
-        let checked = self.check_copy(copy);
+    }
+
+    fn look_at_copy(
+        &self,
+        node: EntryId,
+        copy: &PinnedCopy,
+        sound: &mut Option<bool>,
+        stop: &dyn Fn() -> bool,
+    ) -> bool {
+        let checked = self.check_copy(copy, stop);
+        if checked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted) {
+            return false;
+        }
         if let Err(error) = &checked {
             let below = String::from_utf8_lossy(&self.state().path(node)).into_owned();
             let path = format!("{}/{below}", self.path());
@@ -301,6 +326,15 @@ impl Collection {
         }
         *sound.insert(checked.is_ok())
     }
+}
+
+/// When a copy is compared before a block is read out of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compare {
+    /// Once since the store was opened: the caller has a checksum of the block.
+    Once,
+    /// Now.
+    Again,
 }
 
 impl OpenObject {
@@ -311,15 +345,20 @@ impl OpenObject {
 
     /// Reads a block as a reader sees it, out of a pinned copy, into `out`, which has its bytes.
     /// `false` where there is none that is sound.
-    pub fn read_pinned(&self, index: u32, out: &mut [u8]) -> Result<bool> {
+    pub fn read_pinned(&self, index: u32, compare: Compare, out: &mut [u8]) -> Result<bool> {
         let object = &self.object;
-        let copies = self.collection.state().copies_with(object.entry.id);
+        let mut copies = self.collection.state().copies_with(object.entry.id);
+        copies.sort_by_key(|(_, copy, _)| copy.bytes);
         let cut = object.logged_cut();
         if self.collection.damage().is_some() || cut.len(index) != out.len() {
             return Ok(false);
         }
         for (node, copy, offset) in copies {
-            if !self.collection.is_sound(node, &copy) {
+            let collection = &self.collection;
+            let is_sound = collection.is_sound(node, &copy, &|| false)
+                && (compare == Compare::Once
+                    || collection.look_at_copy(node, &copy, &mut copy.sound.lock(), &|| false));
+            if !is_sound {
                 continue;
             }
             let path = self.collection.pinned_path(copy.number);

@@ -13,7 +13,7 @@ use crate::store::factors::factor_link_of;
 use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
-use crate::store::pinned::{PIN, PinnedCopy};
+use crate::store::pinned::PinnedCopy;
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
@@ -243,9 +243,7 @@ impl State {
                 }
             }
             Entry::Setting { node, key, value } => {
-                if key == PIN {
-                    self.set_pin(node, value.as_deref());
-                }
+                self.note_setting(node, &key, value.as_deref());
                 let settings = self.settings.entry(node).or_default();
                 match value {
                     Some(value) => settings.insert(key, value),

@@ -113,6 +113,9 @@ fn pinned_files_are_read_without_the_daemon_and_are_what_they_were() {
     check(&mounted);
     mounted.kill();
     drop(mounted);
+    let mounted = place.mount(&["--read-only"]);
+    check(&mounted);
+    mounted.unmount();
     let mounted = place.mount(&[]);
     check(&mounted);
     // A directory lets all below it go.
@@ -279,6 +282,29 @@ fn a_copy_with_a_flipped_bit_is_never_served_and_is_made_anew() {
     assert_same(&read_by_kernel(&mounted, &path), &wanted, "made anew");
     mounted.unmount();
     fsck(&place);
+}
+
+#[test]
+fn a_copy_that_is_damaged_while_it_is_mounted_makes_no_block_good() {
+    for tier in ["exact", "q3"] {
+        let (_place, mounted) = world_in(tier);
+        let path = mounted.path("t/c/bare");
+        let wanted = fs::read(&path).unwrap();
+        set(&path, "pin", "1").unwrap();
+        let copy = fs::File::options().read(true).write(true).open(copies(&mounted).remove(0)).unwrap();
+        // In another block, of which nothing is known, and in this one.
+        for at in [5, 4 * 16_384 + 100] {
+            let mut byte = [0];
+            copy.read_exact_at(&mut byte, at).unwrap();
+            copy.write_all_at(&[byte[0] ^ 4], at).unwrap();
+        }
+        flip(&mounted, "bare", &[4]);
+        let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+        let mut got = vec![0; 16_384];
+        assert_eq!(file.read_exact_at(&mut got, 4 * 16_384).unwrap_err().raw_os_error(), Some(5), "{tier}");
+        file.read_exact_at(&mut got, 3 * 16_384).unwrap();
+        assert_same(&got, &wanted[3 * 16_384..4 * 16_384], tier);
+    }
 }
 
 #[test]
