@@ -84,7 +84,15 @@ pub const ATTRIBUTES: &[Attribute] = &[
         sets::LOSSY,
         |_, view| Ok(Some(inherited(view, &engine::LOSSY))),
     ),
-    shown("pin", "1: never moved to a lower tier; 0: may be", |_, _| Ok(Some("0".to_owned()))),
+    setting(
+        "pin",
+        "1: kept as it reads, in a file of its own, and not moved; 0: may be moved",
+        sets::PIN,
+        |_, view| {
+            let is_pinned = view.collection.state().is_pinned(view.node.entry.id);
+            Ok(Some(u8::from(is_pinned).to_string()))
+        },
+    ),
     setting(
         "evict",
         "set only: cache drops decoded copies, 1 stored bytes that can be made again, discard all, for good",

@@ -20,7 +20,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
     };
     Ok(format!(
         "store        {}\nuuid         {}\nmounted at   {}\naccess       {access}\nuptime       {} s\n\
-         tenants      {}\ncollections  {}\nfiles        {}\n\n{}{}",
+         tenants      {}\ncollections  {}\nfiles        {}\npinned bytes {}\n\n{}{}",
         store.place(),
         store.id(),
         mounted.mountpoint,
@@ -28,6 +28,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
         held.tenants,
         held.collections,
         held.files,
+        held.pinned,
         held.table(),
         held.problems()
     ))
@@ -37,9 +38,10 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
 pub(super) fn of_tenant(context: &Context) -> Result<String> {
     let (tenant, held) = held_by_tenant(context)?;
     Ok(format!(
-        "tenant       {tenant}\ncollections  {}\nfiles        {}\n\n{}{}",
+        "tenant       {tenant}\ncollections  {}\nfiles        {}\npinned bytes {}\n\n{}{}",
         held.collections,
         held.files,
+        held.pinned,
         held.table(),
         held.problems()
     ))
@@ -69,7 +71,10 @@ pub(super) fn of_collection(context: &Context) -> Result<String> {
     held.add(collection);
     let (path, files, log_bytes) = (collection.path(), held.files, held.log_bytes);
     let (table, problems) = (held.table(), held.problems());
-    Ok(format!("collection   {path}\nfiles        {files}\nlog bytes    {log_bytes}\n\n{table}{problems}"))
+    let pinned = held.pinned;
+    Ok(format!(
+        "collection   {path}\nfiles        {files}\npinned bytes {pinned}\nlog bytes    {log_bytes}\n\n{table}{problems}"
+    ))
 }
 
 /// What the store holds and what was done, as JSON.
@@ -99,6 +104,7 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "collections": held.collections,
         "files": held.files,
         "log_bytes": held.log_bytes,
+        "pinned_bytes": held.pinned,
         "tiers": tiers,
         "operations": operations,
         "opens": counters.count(&[Operation::Open, Operation::Create]),

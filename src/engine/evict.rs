@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::moves::{Moved, touch};
+use crate::engine::moves::{Moved, refuse_pinned, touch};
 use crate::engine::rebuild::{Gives, Way};
 use crate::engine::reconstruct::Reconstruct;
 use crate::engine::select::{Target, targets};
@@ -111,6 +111,7 @@ impl Engine {
 
 fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<()> {
     let path = || format!("{}/{}", collection.path(), target.path);
+    refuse_pinned(collection, target)?;
     for object in &target.objects {
         collection.check_not_needed(object.entry.id)?;
     }

@@ -111,28 +111,43 @@ impl Engine {
             true => found,
             false => taken(found, to, self.store.settings()),
         };
-        let mut planned = Vec::new();
+        let (mut planned, mut left) = (Vec::new(), None);
         for target in chosen {
             match check(collection, &target, to.tier) {
                 Ok(from) if from.is_empty() => {}
                 Ok(from) => planned.push(Planned { target, from }),
                 // Others of many go where they can.
-                Err(error) if !is_one && error.kind() == ErrorKind::Invalid => {
+                Err(error) if !is_one && matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Busy) => {
+                    left.get_or_insert(error.kind());
                     moved.left.push((target.node, error.to_string()));
                 }
                 Err(error) => return Err(error),
             }
         }
-        match moved.left.first() {
-            Some((_, why)) if planned.is_empty() => Err(Error::invalid(why.clone())),
+        match (moved.left.first(), left) {
+            (Some((_, why)), Some(kind)) if planned.is_empty() => Err(Error::new(kind, why.clone())),
             _ => Ok(planned),
         }
     }
 }
 
+/// `Busy` where a tensor is pinned, or the container that it is in.
+pub(super) fn refuse_pinned(collection: &Collection, target: &Target) -> Result<()> {
+    if !collection.state().is_held(target.node) {
+        return Ok(());
+    }
+    let text = format!(
+        "{}/{}: it, or the container that it is in, is pinned; set user.tierfs.pin to 0 first",
+        collection.path(),
+        target.path
+    );
+    Err(Error::new(ErrorKind::Busy, text))
+}
+
 /// The blocks of a tensor that a move to a tier concerns, by their tiers.
 fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<BTreeMap<Tier, u64>> {
     let path = || format!("{}/{}", collection.path(), target.path);
+    refuse_pinned(collection, target)?;
     if !target.dtype.is_quantizable() && to != Tier::Exact {
         let text =
             format!("{}: elements of {} are kept exact; f32, f16 and bf16 have tiers", path(), target.dtype);

@@ -36,10 +36,12 @@ pub(super) enum Gives {
     Exact,
     /// What the block read as when it was evicted, more or less; nothing once it is not absent.
     Absent,
+    /// Those that a reader sees.
+    Seen,
 }
 
 /// All ways, the most precise first.
-pub(super) const WAYS: &[Way] = &[ORIGIN, DELTA, FACTOR];
+pub(super) const WAYS: &[Way] = &[ORIGIN, DELTA, FACTOR, PINNED];
 
 /// The file outside the store that the block came from.
 const ORIGIN: Way = Way {
@@ -50,6 +52,26 @@ const ORIGIN: Way = Way {
     read: |open, index, _, out| open.read_origin(index, out),
     elements: Elements::Origin,
 };
+
+/// The copy of a pinned file.
+const PINNED: Way = Way {
+    name: "",
+    gives: Gives::Seen,
+    is_there: |open, _, _| open.has_pinned(),
+    is_sound: |open, index, _| open.read_pinned(index, &mut vec![0; open.object().cut().len(index)]),
+    read: |open, index, _, out| open.read_pinned(index, out),
+    elements: Elements::Other,
+};
+
+/// Reads what a reader is to see of a block, where a way has just that; whether one has.
+pub(super) fn read_seen(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
+    for way in WAYS.iter().filter(|way| way.gives == Gives::Seen) {
+        if (way.read)(open, index, block, out)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
 
 /// The same block of the lineage parent.
 const DELTA: Way = Way {
@@ -141,7 +163,9 @@ pub(super) struct Ways {
 impl Rebuild for Ways {
     fn rebuild(&self, open: &OpenObject, index: u32, block: &Block, elements: &mut [u8]) -> Result<bool> {
         if block.stored.tier != Tier::Absent {
-            let Some(payload) = payload(open, index, block)? else { return Ok(false) };
+            let Some(payload) = payload(open, index, block)? else {
+                return read_seen(open, index, block, elements);
+            };
             return open.show_payload(index, block, &payload, elements).map(|()| true);
         }
         let mut failed = Ok(false);

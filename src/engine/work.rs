@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::engine::automatic::Automatic;
+use crate::engine::pins::Pins;
 use crate::engine::rebuild::Ways;
 use crate::engine::scrub::Scrubbed;
 use crate::ingest::Progress;
@@ -20,6 +21,8 @@ pub struct Engine {
     /// One request changes tiers at a time: others wait for it.
     pub(super) at_work: Mutex<()>,
     moving: Mutex<Vec<Arc<Running>>>,
+    /// Pinned files that are to be looked at.
+    pub(super) pins: Pins,
     pub(super) ways: Arc<Ways>,
     /// Held for a look or a change; no other lock is taken with it.
     pub(super) automatic: Mutex<Automatic>,
@@ -74,8 +77,15 @@ impl Engine {
     pub fn new(store: Arc<Store>) -> Engine {
         let ways = Arc::new(Ways::default());
         store.set_rebuilder(ways.clone());
-        let (moving, scrubbed, automatic) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Engine { store, at_work: Mutex::new(()), moving, ways, automatic, scrubbed }
+        Engine {
+            store,
+            at_work: Mutex::new(()),
+            moving: Mutex::default(),
+            pins: Pins::default(),
+            ways,
+            automatic: Mutex::default(),
+            scrubbed: Mutex::default(),
+        }
     }
 
     /// From now on absent blocks that nothing can make again read as zeros.

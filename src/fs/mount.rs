@@ -135,7 +135,7 @@ impl Mount {
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
         const STEP: Duration = Duration::from_millis(20);
         let mut synced = Instant::now();
-        let (heals, follows) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let tick = Duration::from_secs(u64::from(self.namespace.store().ticks().length()));
         let mut looked = Instant::now();
         let ended = loop {
@@ -150,6 +150,7 @@ impl Mount {
                 synced = Instant::now();
             }
             self.heal(&heals);
+            self.tend_pins(&tends);
             if looked.elapsed() >= tick {
                 self.follow_policy(&follows);
                 looked = Instant::now();
@@ -195,6 +196,19 @@ impl Mount {
             let _following = following;
             let moved = namespace.follow_policy(progress, &mut |forget| forgetter.forget(forget, || ()))?;
             Ok((Forget::default(), moved))
+        });
+    }
+
+    /// Has copies of pinned files compared and made anew that wait for it, as damaged blocks.
+    fn tend_pins(&self, tends: &Arc<AtomicBool>) {
+        if !self.namespace.engine().has_pins_waiting() || tends.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (namespace, tends) = (self.namespace.clone(), tends.clone());
+        self.mounted.jobs.push(Job::new("pins".to_owned(), "/".to_owned(), 0), move |progress| {
+            tends.store(false, Ordering::Release);
+            let made = namespace.engine().tend_pins(progress);
+            Ok((Forget::default(), format!("{made} copies made anew")))
         });
     }
 

@@ -163,19 +163,22 @@ impl Passthrough {
         table.held.insert(handle, Held::Writer(ino));
     }
 
-    /// A descriptor is closed.
-    pub fn released(&self, handle: u64) {
+    /// A descriptor is closed; the file that nobody writes to any more with it.
+    pub fn released(&self, handle: u64) -> Option<Ino> {
         let mut table = self.table.lock();
         table.sweep();
         let held = table.held.remove(&handle);
+        let mut last = None;
         if let Some(Held::Writer(ino)) = &held {
             table.writers -= 1;
             if let Some(node) = table.node(*ino) {
                 node.writers -= 1;
+                last = Some(*ino).filter(|_| node.writers == 0);
             }
         }
         drop(table);
         drop(held);
+        last
     }
 
     /// A thread was sent away: to `backed`, or to the daemon.
@@ -326,11 +329,21 @@ impl Adapter {
         reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH, &backed.id);
     }
 
-    /// Lets an open file go.
-    pub fn let_go(&self, handle: u64) {
+    /// Lets an open file go; the file that nobody writes to any more with it.
+    pub fn let_go(&self, handle: u64) -> Option<Ino> {
         // First: the number may be used again right after the other.
-        self.passthrough.released(handle);
+        let last = self.passthrough.released(handle);
         self.handles.remove(handle);
+        last
+    }
+
+    /// Copies of what nobody writes to any more are made anew.
+    pub fn note_pins(&self, written: Option<Ino>) {
+        let Some(ino) = written else { return };
+        let sharing = || self.namespace.sharing(ino);
+        if !self.passthrough.are_for_writers(ino, sharing) {
+            self.namespace.note_pins(sharing().into_iter().chain([ino]));
+        }
     }
 
     /// What an open of the second number is answered with.

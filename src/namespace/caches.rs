@@ -121,7 +121,7 @@ fn cached(collection: &Collection, state: &State, directory: EntryId) -> Vec<Cac
                     waiting.push(id);
                 }
                 // A tensor of a container goes with it.
-                What::File(file) if file.container.is_none() => {
+                What::File(file) if file.container.is_none() && !state.is_pinned(id) => {
                     let objects = file.objects.iter().filter_map(|object| state.object(*object).cloned());
                     let objects: Vec<_> = objects.collect();
                     let heat = Heat::of(&objects, node.entry.created_at, collection.ticks());

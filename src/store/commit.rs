@@ -5,6 +5,7 @@
 //! is durable and every read that began before has ended.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
@@ -54,6 +55,7 @@ impl Collection {
         if batch.is_empty() {
             return Ok(filled);
         }
+        let changed = self.state.read().forget_copies(&mut batch);
         batch.check()?;
         check(&batch, &self.state.read(), &self.lineage)?;
         let mut appended = writer.log.append(&batch);
@@ -79,6 +81,9 @@ impl Collection {
             let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default()));
             let applied = state.apply_record(&added.record, added.sequence, checksums.collect(), &mut places);
             applied.map_err(differs)?;
+        }
+        for object in changed {
+            object.changes.fetch_add(1, Ordering::AcqRel);
         }
         let number = writer.log.batch();
         let parent_is_free = state.freed.iter().any(Freed::lets_parent_go);

@@ -60,6 +60,7 @@ pub struct Batch {
     records: Vec<Added>,
     next_sequence: u64,
     slots: u64,
+    keeps_bytes: bool,
 }
 
 impl Batch {
@@ -89,6 +90,16 @@ impl Batch {
                 || matches!(added.entry, Some(Entry::NodeRemoved(_) | Entry::NameRemoved { .. }))
         };
         self.records.iter().any(is_gone) && !self.records.iter().any(is_new)
+    }
+
+    /// Says that readers see the same bytes with it, whatever its records are.
+    pub fn keep_bytes(&mut self) {
+        self.keeps_bytes = true;
+    }
+
+    /// Whether that was said.
+    pub fn keeps_bytes(&self) -> bool {
+        self.keeps_bytes
     }
 
     /// Whether nothing was added.
@@ -182,7 +193,7 @@ impl Log {
 
     /// Starts a batch. One is in flight at a time: the caller keeps others out.
     pub fn begin(&self) -> Batch {
-        Batch { records: Vec::new(), next_sequence: self.next_sequence, slots: 0 }
+        Batch { records: Vec::new(), next_sequence: self.next_sequence, slots: 0, keeps_bytes: false }
     }
 
     /// Bytes up to the last Commit.

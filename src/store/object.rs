@@ -24,6 +24,7 @@ use crate::store::chain::Link;
 use crate::store::events::Told;
 use crate::store::factors::{FactorLink, IsEnded};
 use crate::store::origin::Origin;
+use crate::store::pinned::PinnedCopy;
 
 /// The epoch that stands for a block that was written since the last batch.
 pub(super) const DIRTY: u64 = u64::MAX;
@@ -58,6 +59,8 @@ pub struct Object {
     pub(super) in_place: RwLock<()>,
     /// Which wrong blocks were told of.
     pub(super) told: Told,
+    /// How often batches have changed what readers see of it since it was opened.
+    pub changes: AtomicU64,
     /// The deltas on encoded blocks, by block and epoch. Taken after `blocks`.
     pub(super) chains: RwLock<Chains>,
     /// What its absent blocks are rows of. Taken after `blocks`.
@@ -104,6 +107,8 @@ pub(super) enum Freed {
     EndedFactor { object: Arc<Object>, link: FactorLink },
     /// All of an object's.
     Object(Arc<Object>),
+    /// A pinned file's copy.
+    Copy(Arc<PinnedCopy>),
 }
 
 impl Freed {
@@ -132,6 +137,7 @@ impl Object {
             dirty: RwLock::default(),
             in_place: RwLock::default(),
             told: Told::default(),
+            changes: AtomicU64::new(0),
             chains: RwLock::default(),
             factor: RwLock::default(),
             factor_checked: Mutex::default(),

@@ -109,7 +109,12 @@ impl Collection {
             let objects = state.objects().chain(kept);
             let homes = objects.filter_map(|object| object.home()).map(|home| home.file);
             let last = homes.chain(state.outside_files().map(|outside| outside.file)).max();
-            return last.unwrap_or(0).saturating_add(1);
+            let gone = writer.freed.iter().filter_map(|(_, freed)| match freed {
+                Freed::Copy(copy) => Some(copy),
+                _ => None,
+            });
+            let copies = state.pins().filter_map(|(_, copy)| copy).chain(gone).map(|copy| copy.number);
+            return last.max(copies.max()).unwrap_or(0).saturating_add(1);
         }
         writer.next_data
     }

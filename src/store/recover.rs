@@ -57,8 +57,12 @@ impl Collection {
         }
         let path = self.path();
         let failed = |error| Error::io(format!("removing {path}"), error);
-        for directory in [format!("{path}/data"), path.clone()] {
-            let mut listed = self.disk.list(&directory).map_err(failed)?;
+        for directory in [format!("{path}/pinned"), format!("{path}/data"), path.clone()] {
+            let mut listed = match self.disk.list(&directory) {
+                // Nothing was ever pinned.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                listed => listed.map_err(failed)?,
+            };
             listed.sort_by_key(|entry| entry.name == "meta.log");
             for entry in listed.into_iter().filter(|entry| !entry.is_directory) {
                 self.disk.remove_file(&format!("{directory}/{}", entry.name)).map_err(failed)?;
@@ -101,7 +105,7 @@ impl Collection {
                 self.disk.remove_file(&path).map_err(|error| Error::io(format!("removing {path}"), error))?;
             }
         }
-        Ok(())
+        self.remove_stray_copies()
     }
 
     fn orphans(&self) -> Vec<ObjectId> {

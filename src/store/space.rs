@@ -89,6 +89,7 @@ impl Collection {
                     Freed::Stretch { object, .. } => !self.is_shown(object),
                     // An open file keeps what it opened.
                     Freed::Object(object) => Arc::strong_count(object) == 1,
+                    Freed::Copy(copy) => Arc::strong_count(copy) == 1,
                 }
         };
         let free: Vec<(u64, Freed)> = writer.freed.extract_if(.., is_free).collect();
@@ -98,6 +99,7 @@ impl Collection {
             match freed {
                 Freed::Payload(stored) => self.give_back(writer, &stored),
                 Freed::Stretch { object, stored } => self.punch_stretch(&object, &stored),
+                Freed::Copy(copy) => self.remove_pinned(copy.number),
                 Freed::Links(links) => {
                     links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)))
                 }

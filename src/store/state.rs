@@ -13,6 +13,7 @@ use crate::store::factors::factor_link_of;
 use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
+use crate::store::pinned::{PIN, PinnedCopy};
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
@@ -44,12 +45,14 @@ pub type Link = (EntryId, Arc<[u8]>);
 pub struct State {
     number: u32,
     created_at: u64,
-    nodes: HashMap<EntryId, Arc<Node>>,
+    pub(super) nodes: HashMap<EntryId, Arc<Node>>,
     parts: HashMap<ObjectId, EntryId>,
     directories: HashMap<EntryId, Directory>,
     links: HashMap<EntryId, Vec<Link>>,
-    settings: HashMap<EntryId, BTreeMap<String, String>>,
+    pub(super) settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: HashMap<ObjectId, Arc<Object>>,
+    /// Files that are pinned, with their copies.
+    pub(super) pins: HashMap<EntryId, Option<Arc<PinnedCopy>>>,
     last_entry: u64,
     /// Space that the last batch gave up.
     pub(super) freed: Vec<Freed>,
@@ -105,43 +108,6 @@ impl State {
         }
         parts.reverse();
         parts.join(&b'/')
-    }
-
-    /// A node's own setting.
-    pub fn setting(&self, node: EntryId, key: &str) -> Option<&str> {
-        self.settings.get(&node)?.get(key).map(String::as_str)
-    }
-
-    /// Whether some node has a setting of its own with this value.
-    pub fn has_setting(&self, key: &str, value: &str) -> bool {
-        self.set_nodes(key).any(|(_, own)| own == value)
-    }
-
-    /// The nodes that have a setting of their own, with its value, in no order.
-    pub fn set_nodes(&self, key: &str) -> impl Iterator<Item = (EntryId, &str)> {
-        self.settings.iter().filter_map(move |(node, settings)| Some((*node, settings.get(key)?.as_str())))
-    }
-
-    /// All settings of a node's own.
-    pub fn settings_of(&self, node: EntryId) -> impl Iterator<Item = (&str, &str)> {
-        self.settings.get(&node).into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
-    }
-
-    /// A node's setting, or that of the container that it is a part of, or that of the nearest
-    /// directory above it that has one.
-    pub fn inherited(&self, node: EntryId, key: &str) -> Option<&str> {
-        let mut at = node;
-        for _ in 0..=self.nodes.len() {
-            if let Some(value) = self.setting(at, key) {
-                return Some(value);
-            }
-            let container = self.node(at).and_then(|node| node.file()).and_then(|file| file.container);
-            at = match container {
-                Some(container) => container,
-                None => self.links(at).first()?.0,
-            };
-        }
-        None
     }
 
     /// An object.
@@ -253,6 +219,7 @@ impl State {
                 self.directories.remove(&id);
                 self.links.remove(&id);
                 self.settings.remove(&id);
+                self.set_pin(id, None);
             }
             Entry::Name { parent, entry, name, node } => {
                 self.last_entry = self.last_entry.max(entry.0);
@@ -276,6 +243,9 @@ impl State {
                 }
             }
             Entry::Setting { node, key, value } => {
+                if key == PIN {
+                    self.set_pin(node, value.as_deref());
+                }
                 let settings = self.settings.entry(node).or_default();
                 match value {
                     Some(value) => settings.insert(key, value),

@@ -14,7 +14,9 @@ mod heal;
 mod lineage;
 mod moves;
 mod origin;
+mod pins;
 mod rounded;
+mod session;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
 #[allow(unused)]
