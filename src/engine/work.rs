@@ -77,15 +77,8 @@ impl Engine {
     pub fn new(store: Arc<Store>) -> Engine {
         let ways = Arc::new(Ways::default());
         store.set_rebuilder(ways.clone());
-        Engine {
-            store,
-            at_work: Mutex::new(()),
-            moving: Mutex::default(),
-            pins: Pins::default(),
-            ways,
-            automatic: Mutex::default(),
-            scrubbed: Mutex::default(),
-        }
+        let (moving, scrubbed, automatic) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Engine { store, at_work: Mutex::new(()), moving, pins: Pins::default(), ways, automatic, scrubbed }
     }
 
     /// From now on absent blocks that nothing can make again read as zeros.

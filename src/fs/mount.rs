@@ -183,6 +183,19 @@ impl Mount {
         });
     }
 
+    /// Has copies of pinned files compared and made anew that wait for it, as damaged blocks.
+    fn tend_pins(&self, tends: &Arc<AtomicBool>) {
+        if !self.namespace.engine().has_pins_waiting() || tends.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (namespace, tends) = (self.namespace.clone(), tends.clone());
+        self.mounted.jobs.push(Job::new("pins".to_owned(), "/".to_owned(), 0), move |progress| {
+            tends.store(false, Ordering::Release);
+            let made = namespace.engine().tend_pins(progress);
+            Ok((Forget::default(), format!("{made} copies made anew")))
+        });
+    }
+
     /// Has tiers changed by themselves, where a policy says so. A pass waits for the one before
     /// it, which `follows` tells.
     fn follow_policy(&self, follows: &Arc<AtomicBool>) {
@@ -196,19 +209,6 @@ impl Mount {
             let _following = following;
             let moved = namespace.follow_policy(progress, &mut |forget| forgetter.forget(forget, || ()))?;
             Ok((Forget::default(), moved))
-        });
-    }
-
-    /// Has copies of pinned files compared and made anew that wait for it, as damaged blocks.
-    fn tend_pins(&self, tends: &Arc<AtomicBool>) {
-        if !self.namespace.engine().has_pins_waiting() || tends.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (namespace, tends) = (self.namespace.clone(), tends.clone());
-        self.mounted.jobs.push(Job::new("pins".to_owned(), "/".to_owned(), 0), move |progress| {
-            tends.store(false, Ordering::Release);
-            let made = namespace.engine().tend_pins(progress);
-            Ok((Forget::default(), format!("{made} copies made anew")))
         });
     }
 

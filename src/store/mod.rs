@@ -17,7 +17,7 @@ pub mod events;
 pub mod factors;
 mod heal;
 pub mod history;
-mod inherited;
+mod kept;
 pub mod lineage;
 pub mod log;
 pub mod migrate;

@@ -1,4 +1,4 @@
-//! Settings of nodes, their own and those that they inherit.
+//! Settings of nodes, as the log says them.
 
 use crate::model::EntryId;
 use crate::store::state::State;
