@@ -111,7 +111,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
     ),
     setting(
         "policy",
-        "may tiers change by themselves: manual, auto or cache; inherited",
+        "may tiers change by themselves: manual, auto; cache BYTES: a directory with a quota; inherited",
         sets::POLICY,
         |_, view| Ok(Some(inherited(view, &engine::POLICY))),
     ),

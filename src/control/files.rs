@@ -117,7 +117,7 @@ pub const TENANT_FILES: &[File] = &[
 pub const COLLECTION_FILES: &[File] = &[
     shown("status", "what the collection holds, for people", status::of_collection),
     shown("tiers", "tensors, blocks and bytes by tier", tiers::table),
-    acting("policy", "the setting policy: manual, auto or cache", policy::shown, policy::set),
+    acting("policy", "the setting policy: manual, auto, or cache BYTES: a quota", policy::shown, policy::set),
     tree("blocks", "a line a block: where it lies and how", blocks::table),
     tree("verify", "checks every stored checksum: ends with ok, or corrupt N of M", blocks::verify),
     File { is_private: true, ..tree("extents", "where the bytes lie on the disk, as JSON", blocks::extents) },

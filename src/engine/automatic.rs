@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::Evict;
 use crate::engine::access::Heat;
-use crate::engine::moves::Moved;
+use crate::engine::moves::{Moved, refuse_pinned};
 use crate::engine::policy::{Move, Tensor, plan};
 use crate::engine::rebuild::{Gives, WAYS};
 use crate::engine::reconstruct::Reconstruct;
@@ -183,7 +183,8 @@ impl Engine {
             object.is_dirty() || collection.check_not_needed(object.entry.id).is_err()
         };
         let Some(first) = target.objects.first().map(|object| object.entry.id) else { return Ok(None) };
-        if !policy || !is_taken || target.objects.iter().any(is_busy) {
+        let is_fixed = refuse_pinned(collection, &target).is_err() || target.objects.iter().any(is_busy);
+        if !policy || !is_taken || is_fixed {
             return Ok(None);
         }
         let mut tiers: HashMap<Tier, u64> = HashMap::new();

@@ -31,5 +31,5 @@ pub use pins::Pinned;
 pub use reconstruct::{Reconstruct, set_reconstruct};
 pub use scrub::Scrubbed;
 pub use select::{Target, targets};
-pub use settings::{ENCODER, LOSSY, POLICY, Setting, WRITES, encoder, note_why, set_setting};
+pub use settings::{ENCODER, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, set_setting};
 pub use work::{Counted, Engine, Running};

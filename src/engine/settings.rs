@@ -54,10 +54,16 @@ pub fn encoder(state: &State, node: EntryId) -> Encoder {
     Encoder::from_name(ENCODER.of(state, node)).unwrap_or_default()
 }
 
+/// The quota of a directory whose policy is this value, in stored bytes: `cache 1000000`.
+pub fn cache_bytes(value: &str) -> Option<u64> {
+    value.strip_prefix("cache ")?.parse().ok()
+}
+
 /// Sets a setting of a file or a directory. `Invalid` for a value that it cannot have,
 /// `Denied` where another setting forbids it.
 pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, value: &str) -> Result<()> {
-    if !setting.values.contains(&value) {
+    let is_cache = setting.name == POLICY.name && cache_bytes(value).is_some();
+    if !is_cache && !setting.values.contains(&value) {
         let (name, values) = (setting.name, setting.values.join(" or "));
         return Err(Error::invalid(format!("{value:?} is no {name}; there are {values}")));
     }
@@ -66,6 +72,9 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
         if setting.name == WRITES.name && value == "delta" && !is_lossy_allowed(state, node) {
             let text = "writes=delta rounds what is written; set lossy=allow first";
             return Err(Error::new(ErrorKind::Denied, text));
+        }
+        if is_cache && found.file().is_some() {
+            return Err(Error::invalid("a cache with a quota is a directory"));
         }
         if state.setting(node, setting.name) == Some(value) {
             return Ok(());

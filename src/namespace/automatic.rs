@@ -8,7 +8,7 @@ use crate::namespace::{Forget, Namespace};
 impl Namespace {
     /// Whether there may be something to do.
     pub fn has_automatic(&self) -> bool {
-        self.engine().has_automatic()
+        self.engine().has_automatic() || self.has_caches()
     }
 
     /// Does what is to be done at a tick. `forget` is told what the kernel must forget. What
@@ -17,6 +17,11 @@ impl Namespace {
         let moved = self.engine().move_automatically(progress, &mut |collection, moved| {
             forget(self.forget_nodes(collection, moved.nodes));
         })?;
-        Ok(if moved > 0 { format!("{moved} tensors moved") } else { String::new() })
+        let gone = self.empty_caches(forget);
+        Ok(match (moved, gone) {
+            (0, 0) => String::new(),
+            (moved, 0) => format!("{moved} tensors moved"),
+            (moved, gone) => format!("{moved} tensors moved, {gone} files of caches unlinked"),
+        })
     }
 }

@@ -4,6 +4,7 @@
 mod attr;
 mod automatic;
 mod backing;
+mod caches;
 mod change;
 mod controls;
 mod ino;

@@ -11,7 +11,12 @@ impl State {
 
     /// Whether some node has a setting of its own with this value.
     pub fn has_setting(&self, key: &str, value: &str) -> bool {
-        self.settings.values().any(|settings| settings.get(key).is_some_and(|own| own == value))
+        self.set_nodes(key).any(|(_, own)| own == value)
+    }
+
+    /// The nodes that have a setting of their own, with its value, in no order.
+    pub fn set_nodes(&self, key: &str) -> impl Iterator<Item = (EntryId, &str)> {
+        self.settings.iter().filter_map(move |(node, settings)| Some((*node, settings.get(key)?.as_str())))
     }
 
     /// All settings of a node's own.

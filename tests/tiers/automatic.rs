@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
-use crate::attributes::{get, set};
-use crate::support::{Aligned, Place, Random, npy_file, open_direct, read_at, run, wait_until};
+use crate::attributes::{get, refused, set};
+use crate::support::{self, Aligned, Place, Random, npy_file, open_direct, read_at, run, wait_until};
 
 /// Ticks of a second, and tensors that hold their tiers as long.
 fn short_ticks(place: &Place, more: &str) {
@@ -109,4 +109,52 @@ fn accesses_are_counted_shown_and_kept() {
     fs::File::options().append(true).open(place.store().join("t/c/access")).unwrap().write_all(b"x").unwrap();
     let mounted = place.mount(&[]);
     assert_eq!(accesses(&mounted.path("t/c/w")), (0, 0));
+}
+
+#[test]
+fn a_cache_keeps_to_its_quota_and_drops_what_was_used_longest_ago() {
+    let mut random = Random(33);
+    let place = Place::new();
+    place.import("t/c", &[&place.write("seed", b"x")], &[]);
+    short_ticks(&place, "");
+    let mounted = place.mount(&[]);
+    let cache = mounted.path("t/c/cache");
+    fs::create_dir_all(cache.join("deep")).unwrap();
+    fs::create_dir_all(mounted.path("t/c/other")).unwrap();
+    let names = ["old", "deep/used", "open", "new"];
+    // Times tell their order: written long ago, one after the other.
+    for (age, name) in (0..).zip(names) {
+        let path = cache.join(name);
+        fs::write(&path, random.bytes(100_000)).unwrap();
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000 + age);
+        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    }
+    fs::write(mounted.path("t/c/other/file"), random.bytes(100_000)).unwrap();
+    fs::read(cache.join("deep/used")).unwrap();
+    let open = fs::File::open(cache.join("open")).unwrap();
+    assert!(refused(&cache.join("new"), "policy", "cache 5", Errno::INVAL).contains("directory"));
+    for wrong in ["cache -1", "cache x", "cache  5", "cache 99999999999999999999"] {
+        assert_eq!(set(&cache, "policy", wrong), Err(Errno::INVAL), "{wrong}");
+    }
+    set(&cache, "policy", "cache 300000").unwrap();
+    assert_eq!(get(&cache, "policy"), "cache 300000");
+    // The kernel keeps names for a while; listings it asks for.
+    let there = || {
+        let listed = [support::names(&cache), support::names(&cache.join("deep"))].concat();
+        names.map(|name| listed.iter().any(|listed| name.ends_with(listed.as_str())))
+    };
+    wait_until("one is gone", || there() == [false, true, true, true]);
+    set(&cache, "policy", "cache 200000").unwrap();
+    // What was opened last but one is open; what was read last stays.
+    wait_until("another is gone", || there() == [false, true, true, false]);
+    set(&cache, "policy", "cache 0").unwrap();
+    wait_until("what is not open is gone", || there() == [false, false, true, false]);
+    drop(open);
+    wait_until("all is gone", || there() == [false; 4]);
+    assert_eq!(fs::metadata(mounted.path("t/c/other/file")).unwrap().len(), 100_000);
+    assert!(mounted.path("t/c/seed").exists());
+    let events = fs::read_to_string(mounted.path(".ctl/events")).unwrap();
+    assert_eq!(events.lines().filter(|line| line.contains("\"policy=cache\"")).count(), 4);
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
 }

@@ -1,0 +1,142 @@
+//! Directories that are caches: with a quota, whose least recently used files go when it is full.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::engine::{Heat, POLICY, cache_bytes};
+use crate::format::catalog::What;
+use crate::model::EntryId;
+use crate::namespace::ino::{Ino, Place};
+use crate::namespace::{Forget, Namespace};
+use crate::store::Collection;
+use crate::store::events::EventKind;
+use crate::store::state::State;
+
+/// A file in a cache.
+struct Cached {
+    parent: EntryId,
+    name: Arc<[u8]>,
+    node: EntryId,
+    /// Stored bytes.
+    bytes: u64,
+    /// When it was used or written, in seconds since 1970.
+    used: u64,
+}
+
+impl Namespace {
+    /// Whether there are caches among the collections that are open.
+    pub(super) fn has_caches(&self) -> bool {
+        let is_cache = |collection: &Arc<Collection>| {
+            collection.state().set_nodes(POLICY.name).any(|(_, value)| cache_bytes(value).is_some())
+        };
+        self.store().open_collections().iter().any(is_cache)
+    }
+
+    /// Takes the names of the least recently used files of caches away until each holds no more
+    /// than its quota. Files that are open stay. How many went; what fails is told in the log
+    /// of the program. Nothing is synced for it.
+    pub(super) fn empty_caches(&self, forget: &mut dyn FnMut(Forget)) -> u64 {
+        let mut gone = 0;
+        for collection in self.store().open_collections() {
+            let caches: Vec<(EntryId, u64)> = {
+                let state = collection.state();
+                let caches = state.set_nodes(POLICY.name);
+                caches.filter_map(|(node, value)| Some((node, cache_bytes(value)?))).collect()
+            };
+            if collection.check_writable().is_ok() {
+                for (directory, quota) in caches {
+                    gone += self.empty_cache(&collection, directory, quota, forget);
+                }
+            }
+        }
+        if gone > 0 {
+            // The kernel may know them still, and they would take space until it does not.
+            self.let_go_unnamed();
+        }
+        gone
+    }
+
+    fn empty_cache(
+        &self,
+        collection: &Arc<Collection>,
+        directory: EntryId,
+        quota: u64,
+        forget: &mut dyn FnMut(Forget),
+    ) -> u64 {
+        let number = collection.state().number();
+        let mut files = cached(collection, &collection.state(), directory);
+        files.sort_by_key(|file| (file.used, file.node, file.parent));
+        let mut seen = HashSet::new();
+        let mut held: u64 = files.iter().filter(|file| seen.insert(file.node)).map(|file| file.bytes).sum();
+        let mut gone = 0;
+        for file in files {
+            if held <= quota {
+                break;
+            }
+            let is_there = {
+                let state = collection.state();
+                state.directory(file.parent).and_then(|names| names.get(&file.name)) == Some(file.node)
+            };
+            let parent = Ino::of(Place::Node { collection: number, node: file.parent });
+            let Some(parent) = parent.filter(|_| is_there && self.live.get(number, file.node).is_none())
+            else {
+                continue;
+            };
+            let name = String::from_utf8_lossy(&file.name).into_owned();
+            let path = {
+                let state = collection.state();
+                let above = String::from_utf8_lossy(&state.path(file.parent)).into_owned();
+                [collection.path(), above, name].join("/").replace("//", "/")
+            };
+            match self.unlink(parent, &file.name) {
+                Ok(changed) => {
+                    gone += 1;
+                    // A file with another name is held still.
+                    if collection.state().node(file.node).is_none() {
+                        held = held.saturating_sub(file.bytes);
+                    }
+                    let text = format!("unlinked: {held} bytes are left of a quota of {quota}");
+                    collection.event_log().tell(EventKind::Migration, &path, "policy=cache", &text);
+                    forget(changed);
+                }
+                Err(error) => log::warn!("{path} stays in its cache: {error}"),
+            }
+        }
+        gone
+    }
+}
+
+/// The files below a directory, but for those below others that have a policy of their own.
+fn cached(collection: &Collection, state: &State, directory: EntryId) -> Vec<Cached> {
+    let mut found = Vec::new();
+    let mut waiting = vec![directory];
+    // A damaged catalog could have a circle of directories.
+    let mut seen = HashSet::from([directory]);
+    while let Some(parent) = waiting.pop() {
+        let Some(names) = state.directory(parent) else { continue };
+        for (_, name, id) in names.after(EntryId(0)) {
+            let Some(node) = state.node(id) else { continue };
+            match &node.entry.what {
+                What::Directory if state.setting(id, POLICY.name).is_none() && seen.insert(id) => {
+                    waiting.push(id);
+                }
+                // A tensor of a container goes with it.
+                What::File(file) if file.container.is_none() && !state.is_pinned(id) => {
+                    let objects = file.objects.iter().filter_map(|object| state.object(*object).cloned());
+                    let objects: Vec<_> = objects.collect();
+                    let heat = Heat::of(&objects, node.entry.created_at, collection.ticks());
+                    let written = u64::try_from(node.entry.mtime / 1_000_000_000).unwrap_or(0);
+                    found.push(Cached {
+                        parent,
+                        name: name.clone(),
+                        node: id,
+                        bytes: objects.iter().map(|object| object.stored()).sum(),
+                        used: heat.last_access.max(written),
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
