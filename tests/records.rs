@@ -9,7 +9,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use tierfs::format::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NodeEntry,
-    ObjectEntry, TensorEntry, What,
+    ObjectEntry, OutsideFile, TensorEntry, What,
 };
 use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
 use tierfs::format::slot::{RawSlot, SLOT_BYTES};
@@ -305,6 +305,11 @@ fn entry() -> impl Strategy<Value = Entry> {
             key,
             value
         }),
+        ("(/[a-z. ]{1,9}x){1,5}", any::<u64>(), 0..=i64::MAX as u64, any::<i64>()).prop_map(
+            |(path, file, bytes, mtime)| {
+                Entry::Outside(OutsideFile { file, path: path.into_bytes(), bytes, mtime })
+            }
+        ),
     ]
 }
 
@@ -391,9 +396,24 @@ fn a_list_longer_than_the_payload_asks_for_no_memory() {
 }
 
 #[test]
+fn the_path_of_an_outside_file_is_absolute_and_plain() {
+    let parse = |path: &str, bytes: u64| {
+        let path = path.as_bytes().to_vec();
+        let entry = Entry::Outside(OutsideFile { file: 1, path, bytes, mtime: -1 });
+        Entry::parse(entry.kind(), ENTRY_VERSION, &entry.to_bytes())
+    };
+    assert!(parse("/a/b c/..d", 7).is_ok());
+    let long = format!("/{}", "a/".repeat(3000));
+    for path in ["", "a", "a/b", "/", "/a/", "//a", "/a//b", "/a/../b", "/./a", "/a\0b", &long] {
+        assert_eq!(parse(path, 7).unwrap_err().kind(), ErrorKind::Corrupt, "{path}");
+    }
+    assert_eq!(parse("/a", 1 << 63).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
 fn what_newer_versions_write_is_unsupported_and_not_misread() {
     let bytes = Entry::NodeRemoved(EntryId(1)).to_bytes();
-    for (kind, version) in [(4, 2), (4, 0), (8, 1), (0, 1), (255, 1)] {
+    for (kind, version) in [(4, 2), (4, 0), (8, 2), (9, 1), (0, 1), (255, 1)] {
         let error = Entry::parse(kind, version, &bytes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "kind {kind}, version {version}");
     }

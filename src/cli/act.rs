@@ -191,6 +191,13 @@ fn job_of(line: &str) -> Option<JobLine> {
     Some(JobLine { number: number.parse().ok()?, text: text.to_owned() })
 }
 
+/// Starts something that queues a job, and waits for its end with a bar; what it said.
+pub(super) fn wait_for_new_job(mounted: &Mounted, start: impl FnOnce() -> Result<()>) -> Result<String> {
+    let before = last_job(mounted)?.map_or(0, |job| job.number);
+    start()?;
+    wait_for_job(mounted, before)
+}
+
 /// Waits for the job that came after number `before`.
 fn wait_for_job(mounted: &Mounted, before: u64) -> Result<String> {
     let path = mounted.mountpoint.join(".ctl/jobs");

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,6 +46,9 @@ pub(super) struct Args {
     /// The paths are the shards, in this order, of one tensor of this name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["tier", "manifest"])]
     shard_of: Option<String>,
+    /// Copy nothing: the bytes stay in the files, which must not change from now on
+    #[arg(long, conflicts_with_all = ["tier", "shard_of"])]
+    in_place: bool,
     /// Bytes of a block, 4096 to 131072
     #[arg(long, value_name = "N", value_parser = |text: &str| number(text).and_then(Blocking::bytes), conflicts_with = "head_dim")]
     block_bytes: Option<Blocking>,
@@ -90,6 +94,7 @@ impl Args {
             tier: self.tier,
             encoder: self.encoder,
             blocking: self.block_bytes.or(self.head_dim).unwrap_or_default(),
+            in_place: None,
         };
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let collection = store.collection_made(tenant, name, owner)?;
@@ -101,7 +106,11 @@ impl Args {
         let bar = Bar::new(bytes, self.json);
         for found in &found {
             bar.name(found);
-            match one(&store, &collection, found, sums.as_ref(), &options, &bar) {
+            let options = match self.in_place {
+                true => in_place(&self.store, &found.source, &options),
+                false => Ok(options.clone()),
+            };
+            match options.and_then(|options| one(&store, &collection, found, sums.as_ref(), &options, &bar)) {
                 Ok(report) => {
                     sum.add(report);
                     bar.say(&format!("{}  {}", found.target.path(), human(report.bytes)))?;
@@ -214,6 +223,20 @@ fn one(
     let metadata = fs::metadata(&found.source).map_err(failed)?;
     let origin = origin(&metadata, sha256);
     import_file(collection, store.settings(), &found.target, &source, &origin, options, bar)
+}
+
+/// The options for a source that stays where it is: outside the store, and on no tierfs.
+fn in_place(store: &Path, source: &Path, options: &Options) -> Result<Options> {
+    let real = |path: &Path| fs::canonicalize(path).map_err(|error| Error::io(path.display(), error));
+    // Before anything is asked of it: what lies on a tierfs is not.
+    mounts::refuse_own_mount("source", source)?;
+    let path = real(source)?;
+    mounts::refuse_own_mount("source", &path)?;
+    if path.starts_with(real(store)?) {
+        let text = format!("{} lies in the store itself; import it from elsewhere", path.display());
+        return Err(Error::invalid(text));
+    }
+    Ok(Options { in_place: Some(path.into_os_string().into_vec()), ..options.clone() })
 }
 
 fn origin(metadata: &fs::Metadata, sha256: Option<[u8; 32]>) -> Origin {

@@ -11,9 +11,11 @@ mod ls;
 mod mount;
 mod mounts;
 mod output;
+mod scrub;
 mod stat;
 mod tree;
 mod umount;
+mod verify;
 mod walk;
 
 use std::process::ExitCode;
@@ -42,6 +44,8 @@ enum Command {
     Du(du::Args),
     Tier(act::Tier),
     Evict(act::Evict),
+    Verify(verify::Args),
+    Scrub(scrub::Args),
     Fsck(fsck::Args),
     Doctor(doctor::Args),
 }
@@ -76,6 +80,8 @@ pub fn main() -> ExitCode {
         Command::Du(args) => args.run(),
         Command::Tier(args) => args.run(),
         Command::Evict(args) => args.run(),
+        Command::Verify(args) => args.run(),
+        Command::Scrub(args) => args.run(),
         Command::Fsck(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };

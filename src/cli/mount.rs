@@ -40,6 +40,9 @@ pub(super) struct Args {
     /// Let other users in, as the files' modes say
     #[arg(long)]
     allow_other: bool,
+    /// Bytes that are absent, and that nothing can make again, read as zeros
+    #[arg(long)]
+    zero_fill: bool,
     /// Threads that answer requests; as many as cores without it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
@@ -103,6 +106,7 @@ enum MountOption {
     Threads(u16),
     ReadOnly,
     AllowOther,
+    ZeroFill,
     /// For the kernel.
     Kernel(String),
     /// What fstab and mount(8) add by themselves.
@@ -121,6 +125,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         }
         None if text == "ro" => MountOption::ReadOnly,
         None if text == "allow_other" => MountOption::AllowOther,
+        None if matches!(text, "zero_fill" | "zero-fill") => MountOption::ZeroFill,
         None if matches!(text, "nosuid" | "nodev" | "noexec") => MountOption::Kernel(text.to_owned()),
         None if matches!(text, "rw" | "auto" | "noauto" | "user" | "nofail" | "_netdev") => {
             MountOption::Nothing
@@ -193,6 +198,7 @@ impl Args {
                 MountOption::Threads(threads) => self.threads = Some(threads),
                 MountOption::ReadOnly => self.read_only = true,
                 MountOption::AllowOther => self.allow_other = true,
+                MountOption::ZeroFill => self.zero_fill = true,
                 MountOption::Kernel(option) => kernel.push(option),
                 MountOption::Nothing => {}
             }
@@ -237,6 +243,7 @@ impl Args {
             shown: self.list,
             verify: self.verify,
             allow_other: self.allow_other,
+            zero_fill: self.zero_fill,
             threads: self.threads.map(usize::from),
             reads_all: self.passthrough == Switch::Off,
             kernel,

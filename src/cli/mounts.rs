@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::model::{Error, ErrorKind, Result};
+use crate::store::disk::mounted::{MountedThere, mounted, topmost};
 
 /// A mounted tierfs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,11 +21,8 @@ pub(super) fn with_mounts(busy: Error, store: &Path) -> Error {
     let found = || -> Option<String> {
         let store = fs::canonicalize(store).ok()?;
         let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let ours = text
-            .lines()
-            .filter_map(parse)
-            .filter(|(_, kind, source)| *kind == "fuse.tierfs" && Path::new(source) == store);
-        let places: Vec<String> = ours.map(|(mountpoint, _, _)| mountpoint.display().to_string()).collect();
+        let ours = mounted(&text).filter(|mounted| mounted.is_ours() && mounted.source == store);
+        let places: Vec<String> = ours.map(|mounted| mounted.mountpoint.display().to_string()).collect();
         (!places.is_empty()).then(|| places.join(" and "))
     };
     let text = busy.to_string();
@@ -49,18 +47,27 @@ pub(super) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
     };
     let text = fs::read_to_string("/proc/self/mountinfo")
         .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
-    // The last one that holds the path is the topmost.
-    let mut found: Option<(PathBuf, Option<Mounted>)> = None;
-    for (mountpoint, kind, source) in text.lines().filter_map(parse) {
-        let deeper = found.as_ref().is_none_or(|(best, _)| mountpoint.starts_with(best));
-        if real.starts_with(&mountpoint) && deeper {
-            let ours = kind == "fuse.tierfs";
-            let mounted =
-                ours.then(|| Mounted { mountpoint: mountpoint.clone(), store: PathBuf::from(source) });
-            found = Some((mountpoint, mounted));
+    let found = topmost(&text, &real).filter(MountedThere::is_ours);
+    Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store: found.source }))
+}
+
+/// The mount that a path is the root of, or where the store that it is is mounted to be
+/// written.
+pub(super) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
+    if let Some(mounted) = mount_of(path)? {
+        if std::path::absolute(path).is_ok_and(|path| path == mounted.mountpoint) {
+            return Ok(Some(mounted));
         }
+        let (path, root) = (path.display(), mounted.mountpoint.display());
+        return Err(Error::invalid(format!(
+            "{path} is neither a store nor the root of a mount; that is {root}"
+        )));
     }
-    Ok(found.and_then(|(_, mounted)| mounted))
+    let Ok(store) = fs::canonicalize(path) else { return Ok(None) };
+    let text = fs::read_to_string("/proc/self/mountinfo")
+        .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
+    let found = mounted(&text).find(|mounted| mounted.is_ours() && mounted.source == store);
+    Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store }))
 }
 
 /// Refuses a path that lies on a tierfs: a daemon that reads itself would wait for
@@ -76,33 +83,5 @@ pub(super) fn refuse_own_mount(what: &str, path: &Path) -> Result<()> {
             ),
         )),
         None => Ok(()),
-    }
-}
-
-/// Mount point, type and source of a line of mountinfo.
-fn parse(line: &str) -> Option<(PathBuf, &str, String)> {
-    let (before, after) = line.split_once(" - ")?;
-    let mountpoint = unescape(before.split(' ').nth(4)?);
-    let mut after = after.split(' ');
-    let kind = after.next()?;
-    Some((PathBuf::from(mountpoint), kind, unescape(after.next()?)))
-}
-
-/// Spaces, tabs, newlines and backslashes stand there in octal.
-fn unescape(field: &str) -> String {
-    let octal = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    octal.iter().fold(field.to_owned(), |text, (from, to)| text.replace(from, to))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse;
-
-    #[test]
-    fn a_line_of_mountinfo_is_taken_apart() {
-        let line = "36 35 0:52 / /mnt/my\\040models rw,nosuid shared:7 - fuse.tierfs /srv/store rw,user_id=0";
-        let (mountpoint, kind, source) = parse(line).unwrap();
-        assert_eq!(mountpoint.to_str(), Some("/mnt/my models"));
-        assert_eq!((kind, source.as_str()), ("fuse.tierfs", "/srv/store"));
     }
 }

@@ -91,7 +91,15 @@ pub const ATTRIBUTES: &[Attribute] = &[
         sets::EVICT,
         |_, _| Ok(None),
     ),
-    shown("reconstruct", "how absent blocks are made again: none", |_, _| Ok(Some("none".to_owned()))),
+    setting(
+        "reconstruct",
+        "how absent blocks are made again: none, or origin, the file that was imported in place; inherited",
+        sets::RECONSTRUCT,
+        |_, view| {
+            let found = engine::Reconstruct::of(&view.collection.state(), view.node.entry.id);
+            Ok(Some(found.name().to_owned()))
+        },
+    ),
     setting(
         "policy",
         "may tiers change by themselves: manual, auto or cache; inherited",

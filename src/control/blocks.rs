@@ -23,7 +23,8 @@ pub(super) fn table(context: &Context) -> Result<String> {
         for (index, block) in blocks.described(cut) {
             let Stored { tier, len, offset, checksum, .. } = block.stored;
             let path = collection.path_of_payload(&object, &block.stored);
-            let file = path.strip_prefix(&collection.path()).map_or("-", |path| path.trim_start_matches('/'));
+            let file =
+                path.strip_prefix(&collection.path()).map_or("outside", |path| path.trim_start_matches('/'));
             let file = if tier == Tier::Absent { "-" } else { file };
             let (links, _) = object.chain_size(index, block.epoch);
             let (name, encoding, epoch) = (tier.name(), encoding(tier), block.epoch);
@@ -92,7 +93,7 @@ impl Extent {
 /// codes block by block.
 pub(super) fn extents(context: &Context) -> Result<String> {
     let view = context.file()?;
-    let place = context.mounted.store().place();
+    let place = std::path::PathBuf::from(context.mounted.store().place());
     let mut extents: Vec<Extent> = Vec::new();
     let mut start = 0;
     for object in view.collection.objects_of(view.node.entry.id)? {
@@ -100,7 +101,11 @@ pub(super) fn extents(context: &Context) -> Result<String> {
         let blocks = object.blocks.read();
         for (index, block) in blocks.described(cut).filter(|(_, block)| block.stored.len > 0) {
             let extent = Extent {
-                file: format!("{place}/{}", view.collection.path_of_payload(&object, &block.stored)),
+                // Joined to another, an absolute path stands for itself.
+                file: place
+                    .join(view.collection.path_of_payload(&object, &block.stored))
+                    .display()
+                    .to_string(),
                 offset: block.stored.offset,
                 len: u64::from(block.stored.len),
                 logical: start + cut.start(index),

@@ -54,7 +54,7 @@ fn line(collection: &Arc<Collection>) -> String {
 }
 
 /// All collections of the store that can be opened, in order.
-fn collections(context: &Context) -> Result<Vec<Arc<Collection>>> {
+pub(super) fn collections(context: &Context) -> Result<Vec<Arc<Collection>>> {
     let store = context.mounted.store();
     let mut found = Vec::new();
     for tenant in store.tenants()? {

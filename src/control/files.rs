@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::control::mounted::Mounted;
-use crate::control::{actions, blocks, compact, metrics, policy, status, tiers};
+use crate::control::{actions, blocks, compact, metrics, policy, scrub, status, tiers};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{Control, ControlView, Controls, FileView, Forget, Scope, Shape};
 use crate::store::Collection;
@@ -99,6 +99,12 @@ pub const MOUNT_FILES: &[File] = &[
         compact::of_mount,
         compact::start_all,
     ),
+    acting(
+        "scrub",
+        "start, stop: every stored checksum is checked; what the last scrubs have found",
+        scrub::of_mount,
+        scrub::act_on_all,
+    ),
 ];
 
 /// The files of a tenant's `.ctl`; at most 15.
@@ -116,6 +122,12 @@ pub const COLLECTION_FILES: &[File] = &[
     tree("verify", "checks every stored checksum: ends with ok, or corrupt N of M", blocks::verify),
     File { is_private: true, ..tree("extents", "where the bytes lie on the disk, as JSON", blocks::extents) },
     acting("compact", "start: the log is written anew; the last result", compact::shown, compact::start),
+    acting(
+        "scrub",
+        "start, stop: every stored checksum is checked; what the last scrub has found",
+        scrub::shown,
+        scrub::act,
+    ),
 ];
 
 fn table(scope: &Scope) -> &'static [File] {

@@ -115,6 +115,13 @@ impl Jobs {
         true
     }
 
+    /// Stops all jobs that do this on a path; how many there were.
+    pub fn cancel_all(&self, what: &str, path: &str) -> usize {
+        let shown: Vec<_> = self.inner.lock().shown.iter().cloned().collect();
+        let is_it = |job: &Arc<Job>| job.what == what && job.path == path;
+        shown.iter().filter(|(number, job)| is_it(job) && self.cancel(*number)).count()
+    }
+
     /// Does jobs until [`end`](Self::end). `forget` is told what the kernel must forget.
     pub fn work(&self, forget: &dyn Fn(Forget)) {
         loop {

@@ -6,7 +6,7 @@ use crate::control::attributes::{Attribute, attribute};
 use crate::control::files::tell;
 use crate::control::jobs::{Job, Jobs};
 use crate::edit;
-use crate::engine::{self, Counted, Evict, Moved, REFUSED, Setting};
+use crate::engine::{self, Counted, Evict, Moved, REFUSED, Reconstruct, Setting};
 use crate::format::catalog::What;
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
@@ -46,6 +46,13 @@ pub(super) const LOSSY: Set = at_once(|_, _, view, text| set_kept(view, &engine:
 pub(super) const POLICY: Set = at_once(|_, _, view, text| set_kept(view, &engine::POLICY, text));
 pub(super) const ENCODER: Set = at_once(|_, _, view, text| set_kept(view, &engine::ENCODER, text));
 pub(super) const WRITES: Set = at_once(|_, _, view, text| set_kept(view, &engine::WRITES, text));
+pub(super) const RECONSTRUCT: Set = Set {
+    acts: Acts::Slowly,
+    set: |_, _, view, text| {
+        let to = Reconstruct::parse(text)?;
+        engine::set_reconstruct(&view.collection, view.node.entry.id, to).map(|()| Forget::default())
+    },
+};
 pub(super) const TIER: Set = Set { acts: Acts::Slowly, set: set_tier };
 pub(super) const EVICT: Set = Set { acts: Acts::Slowly, set: evict };
 

@@ -115,9 +115,9 @@ impl Live {
         self.layout.read().bytes()
     }
 
-    /// Whether bytes of it are absent.
-    pub fn has_absent(&self) -> bool {
-        self.layout.read().objects.iter().any(|open| open.object().has_absent())
+    /// Whether bytes of it are absent, and there is no way to make them again.
+    pub fn has_lost(&self) -> bool {
+        self.layout.read().objects.iter().any(OpenObject::has_lost)
     }
 
     /// When it was written, in nanoseconds since 1970, if the log does not say it yet.

@@ -13,12 +13,13 @@ use crate::format::record::Record;
 use crate::ingest::{Bytes, arrive, may_be_recognized, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::collection::{Touched, now_nanoseconds};
+use crate::store::describe::add_blocks;
 use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::read::OpenObject;
 use crate::store::rounded::Writes;
 use crate::store::state::{Node, State};
-use crate::store::write::{Written, add_blocks};
+use crate::store::write::Written;
 
 impl Live {
     /// Puts what was written into the log: it survives the end of this process, and

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use crate::engine::moves::{Moved, touch};
+use crate::engine::reconstruct::Reconstruct;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::is_lossy_allowed;
 use crate::engine::work::Engine;
 use crate::format::catalog::Measured;
 use crate::ingest::Progress;
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::read::{OpenObject, Verify};
 
@@ -64,7 +65,7 @@ impl Engine {
             check(collection, target, what)?;
         }
         for target in &targets {
-            drop_target(collection, target, &mut moved)?;
+            drop_target(collection, target, what, &mut moved)?;
             progress.advance(target.bytes());
             if progress.is_cancelled() {
                 return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
@@ -75,26 +76,53 @@ impl Engine {
     }
 }
 
-fn check(collection: &Collection, target: &Target, what: Evict) -> Result<()> {
+fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<()> {
     let path = || format!("{}/{}", collection.path(), target.path);
-    let state = collection.state();
     if what == Evict::Stored {
-        return Err(Error::invalid(format!(
-            "{}: it cannot be made again; set user.tierfs.reconstruct, or evict with discard",
-            path()
-        )));
+        let how = Reconstruct::of(&collection.state(), target.node);
+        let cannot = |why: &str| {
+            Error::invalid(format!(
+                "{}: it cannot be made again: {why}; set user.tierfs.reconstruct, or evict with discard",
+                path()
+            ))
+        };
+        let way = how.way().ok_or_else(|| cannot("reconstruct is none"))?;
+        for object in &target.objects {
+            let open = OpenObject::open(collection, object, Verify::First)?;
+            let cut = object.cut();
+            for (index, block) in
+                (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?)))
+            {
+                let is_due = open.is_due(index, &block, Tier::Absent);
+                match if is_due { (way.is_sound)(&open, index, &block) } else { Ok(true) } {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        return Err(cannot(&format!("block {index} is not what its {} has", way.name)));
+                    }
+                    Err(error) => return Err(cannot(&error.to_string())),
+                }
+            }
+        }
+        return Ok(());
     }
-    if !is_lossy_allowed(&state, target.node) {
+    if !is_lossy_allowed(&collection.state(), target.node) {
         let text = format!("{}: it would be gone for good; set user.tierfs.lossy to allow first", path());
         return Err(Error::new(ErrorKind::Denied, text));
     }
     Ok(())
 }
 
-fn drop_target(collection: &Arc<Collection>, target: &Target, moved: &mut Moved) -> Result<()> {
+fn drop_target(collection: &Arc<Collection>, target: &Target, what: Evict, moved: &mut Moved) -> Result<()> {
+    let way = Reconstruct::of(&collection.state(), target.node).way();
     for object in &target.objects {
         let open = OpenObject::open(collection, object, Verify::First)?;
-        let migration = open.drop_blocks(0..object.cut().blocks());
+        let migration = match (what, way) {
+            (Evict::Stored, Some(way)) => open.drop_blocks(0..object.cut().blocks(), &|index, block| {
+                // It may have been written to since it was looked at.
+                (way.is_sound)(&open, index, block)
+            })?,
+            _ => open.discard_blocks(0..object.cut().blocks()),
+        };
         if migration.is_empty() {
             continue;
         }

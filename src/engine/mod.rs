@@ -9,13 +9,19 @@
 //! 4. A reader sees each block whole, as it was before a move or after it.
 
 mod evict;
+mod heal;
 mod moves;
+mod rebuild;
+mod reconstruct;
+mod scrub;
 mod select;
 mod settings;
 mod work;
 
 pub use evict::Evict;
 pub use moves::{Moved, REFUSED};
+pub use reconstruct::{Reconstruct, set_reconstruct};
+pub use scrub::Scrubbed;
 pub use select::{Target, targets};
 pub use settings::{ENCODER, LOSSY, POLICY, Setting, WRITES, encoder, note_why, set_setting};
 pub use work::{Counted, Engine, Running};

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::engine::rebuild::{has_exact_source, read_exact};
 use crate::engine::select::{Target, taken, targets};
 use crate::engine::settings::{encoder, is_lossy_allowed};
 use crate::engine::work::Engine;
@@ -12,7 +13,7 @@ use crate::model::{Encoder, EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Block;
 use crate::store::collection::now_nanoseconds;
-use crate::store::migrate::Migration;
+use crate::store::migrate::{Elements, Migration};
 use crate::store::read::{OpenObject, Verify};
 use crate::store::state::State;
 
@@ -138,12 +139,15 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<BTre
         return Err(Error::new(ErrorKind::Denied, text));
     }
     let mut from: BTreeMap<Tier, u64> = BTreeMap::new();
+    let mut is_kept = true;
     for object in &target.objects {
         let open = OpenObject::open(collection, object, Verify::First)?;
         let cut = object.cut();
         for (index, block) in (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?))) {
             if open.is_due(index, &block, to) {
-                let source = source_of(&block);
+                let is_exact = has_exact_source(&open, index, &block);
+                is_kept &= is_exact;
+                let source = if is_exact { Tier::Exact } else { block.stored.tier };
                 if source == Tier::Absent {
                     let text = format!("{}: block {index} is absent; nothing can be made of it", path());
                     return Err(Error::new(ErrorKind::Absent, text));
@@ -160,7 +164,7 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<BTre
             }
         }
     }
-    if !from.is_empty() && to != Tier::Exact && !is_lossy_allowed(&collection.state(), target.node) {
+    if !is_kept && to != Tier::Exact && !is_lossy_allowed(&collection.state(), target.node) {
         let text = format!(
             "{}: its last exact copy would go; set user.tierfs.lossy to allow on it or above it first",
             path()
@@ -170,9 +174,31 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<BTre
     Ok(from)
 }
 
-/// How precise the best bytes at hand of a block are: those that a reader sees.
-fn source_of(block: &Block) -> Tier {
-    block.stored.tier
+/// Puts the most precise elements at hand of a block that goes to a tier into `out`: `Invalid`
+/// where they would have to be more precise, `Denied` where precision would be lost.
+fn elements(
+    open: &OpenObject,
+    (index, block): (u32, &Block),
+    to: Tier,
+    is_lossy_allowed: bool,
+    out: &mut [u8],
+) -> Result<Elements> {
+    let exact = read_exact(open, index, block, out);
+    if let Ok(Some(elements)) = exact {
+        return Ok(elements);
+    }
+    let place =
+        || format!("{}: block {index} of object {}", open.collection().path(), open.object().entry.id);
+    let gone = || exact.as_ref().err().map_or_else(|| "it was written to".to_owned(), Error::to_string);
+    if to.finer_than(block.stored.tier) {
+        return Err(Error::invalid(format!("{}: its exact source is gone: {}", place(), gone())));
+    }
+    if to != Tier::Exact && !is_lossy_allowed {
+        let text = format!("{}: its last exact copy would go: {}", place(), gone());
+        return Err(Error::new(ErrorKind::Denied, text));
+    }
+    let cut = open.object().cut();
+    open.read(cut.start(index), out).map(|()| Elements::Other)
 }
 
 fn move_target(
@@ -183,6 +209,7 @@ fn move_target(
     advance: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let mut measured = Measured::default();
+    let is_lossy_allowed = is_lossy_allowed(&collection.state(), target.node);
     for object in &target.objects {
         let open = OpenObject::open(collection, object, Verify::First)?;
         let cut = object.cut();
@@ -190,7 +217,9 @@ fn move_target(
         let mut first = 0;
         while first < cut.blocks() {
             let last = first.saturating_add(step).min(cut.blocks());
-            let mut migration = open.migrate(first..last, to)?;
+            let mut migration = open.migrate(first..last, to, &|open, index, block, out| {
+                elements(open, (index, block), to.0, is_lossy_allowed, out)
+            })?;
             if !migration.is_empty() {
                 measured.add(migration.measured);
                 moved.blocks += migration.blocks() as u64;

@@ -1,10 +1,13 @@
 //! What is under way.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::engine::rebuild::Ways;
+use crate::engine::scrub::Scrubbed;
 use crate::ingest::Progress;
 use crate::model::{EntryId, Tier};
 use crate::store::Store;
@@ -16,6 +19,9 @@ pub struct Engine {
     /// One request changes tiers at a time: others wait for it.
     pub(super) at_work: Mutex<()>,
     moving: Mutex<Vec<Arc<Running>>>,
+    pub(super) ways: Arc<Ways>,
+    /// What the last scrub has found, by the collection's path.
+    pub(super) scrubbed: Mutex<BTreeMap<String, Scrubbed>>,
 }
 
 /// A tensor on its way to another tier.
@@ -63,7 +69,14 @@ impl Progress for Counted {
 impl Engine {
     /// The engine of a store.
     pub fn new(store: Arc<Store>) -> Engine {
-        Engine { store, at_work: Mutex::new(()), moving: Mutex::default() }
+        let ways = Arc::new(Ways::default());
+        store.set_rebuilder(ways.clone());
+        Engine { store, at_work: Mutex::new(()), moving: Mutex::default(), ways, scrubbed: Mutex::default() }
+    }
+
+    /// From now on absent blocks that nothing can make again read as zeros.
+    pub fn fill_with_zeros(&self) {
+        self.ways.fills_with_zeros.store(true, Ordering::Relaxed);
     }
 
     /// The move that a tensor is in, if it is in one.

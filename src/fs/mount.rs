@@ -2,16 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::control::{self, Counters, Jobs, Mounted};
+use crate::control::{self, Counters, Job, Jobs, Mounted};
 use crate::fs::forget::Forgetter;
 use crate::fs::serve::{Adapter, guarded};
 use crate::model::{Error, Result};
-use crate::namespace::{Namespace, Shown};
+use crate::namespace::{Forget, Namespace, Shown};
 use crate::store::Store;
 use crate::store::read::Verify;
 
@@ -35,6 +36,8 @@ pub struct Options {
     pub verify: Verify,
     /// Whether other users may use the mount, as the files' modes say.
     pub allow_other: bool,
+    /// Whether absent blocks that nothing can make again read as zeros.
+    pub zero_fill: bool,
     /// Threads that answer requests; as many as cores, and at least 2, without one.
     pub threads: Option<usize>,
     /// Whether the daemon answers all reads, those of files that the kernel could read
@@ -55,6 +58,7 @@ impl Options {
         };
         table.insert("verify".to_owned(), verify.into());
         table.insert("allow_other".to_owned(), self.allow_other.into());
+        table.insert("zero_fill".to_owned(), self.zero_fill.into());
         table.insert("threads".to_owned(), i64::try_from(threads).unwrap_or(i64::MAX).into());
         table.insert("kernel".to_owned(), self.kernel.clone().into());
         table
@@ -80,6 +84,9 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let threads = options.threads.unwrap_or(cores).max(2);
     let namespace = Namespace::new(store, options.shown, options.verify, owner, control::controls());
     let namespace = Arc::new(namespace);
+    if options.zero_fill {
+        namespace.engine().fill_with_zeros();
+    }
     let mounted = Mounted {
         namespace: namespace.clone(),
         mountpoint: mountpoint.display().to_string(),
@@ -127,6 +134,7 @@ impl Mount {
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
         const STEP: Duration = Duration::from_millis(20);
         let mut synced = Instant::now();
+        let heals = Arc::new(AtomicBool::new(false));
         let ended = loop {
             if self.session.guard.is_finished() {
                 break true;
@@ -138,6 +146,7 @@ impl Mount {
                 guarded(&self.mounted, "syncing", || self.sync());
                 synced = Instant::now();
             }
+            self.heal(&heals);
             std::thread::sleep(STEP);
         };
         self.mounted.jobs.end();
@@ -149,6 +158,20 @@ impl Mount {
             self.session.join().map_err(|error| Error::io("answering requests", error))?;
         }
         Ok(ended)
+    }
+
+    /// Has damaged blocks that reads have found stored anew, by a job: one at a time, which
+    /// `heals` tells.
+    fn heal(&self, heals: &Arc<AtomicBool>) {
+        if !self.namespace.engine().has_damaged() || heals.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (namespace, heals) = (self.namespace.clone(), heals.clone());
+        self.mounted.jobs.push(Job::new("heal".to_owned(), "/".to_owned(), 0), move |_| {
+            heals.store(false, Ordering::Release);
+            let healed = namespace.engine().heal_waiting()?;
+            Ok((Forget::default(), format!("{healed} blocks stored anew")))
+        });
     }
 
     /// A failure is told to whoever asks for a sync himself, and in the log.
@@ -182,7 +205,12 @@ fn start_jobs(mounted: Arc<Mounted>, forgetter: Forgetter) -> Result<std::thread
         if let Err(error) = rustix::process::nice(19) {
             log::info!("jobs run like requests do: {error}");
         }
-        mounted.jobs.work(&|forget| forgetter.forget(forget, || ()));
+        mounted.jobs.work(&|forget| {
+            // A job that is done is seen to be done by who reads after it.
+            let (forgotten, waiting) = std::sync::mpsc::channel();
+            forgetter.forget(forget, move || forgotten.send(()).unwrap_or_default());
+            waiting.recv().unwrap_or_default();
+        });
     });
     spawned.map_err(|error| Error::io("starting the thread of jobs", error))
 }

@@ -272,7 +272,7 @@ impl Adapter {
         let file = |live: Arc<Live>| {
             if !reads {
                 live.collection().check_writable()?;
-            } else if live.has_absent() {
+            } else if live.has_lost() {
                 // Who writes may be about to replace it.
                 let text = "bytes of it are absent, and there is no way to make them again";
                 return Err(Error::new(ErrorKind::Absent, text));

@@ -52,7 +52,7 @@ pub fn arrive(
         _ => {
             let options = Options::default();
             let mut taken =
-                take(&mut unnamed, collection, source, &recognized, &|_| None, &options, &Silent)?;
+                take(&mut unnamed, collection, source, &recognized, &|_| None, (&options, None), &Silent)?;
             // Small files are many: their digests are made when somebody asks.
             taken.digests = None;
             taken
@@ -107,5 +107,5 @@ fn cut_in_place(
             error: None,
         });
     }
-    Ok(Taken { bytes: recognized.bytes, objects, digests: None, touched })
+    Ok(Taken { bytes: recognized.bytes, objects, digests: None, touched, outside: None })
 }

@@ -23,6 +23,7 @@ pub use shards::import_shards;
 
 use std::sync::Arc;
 
+use crate::format::catalog::OutsideFile;
 use crate::ingest::unnamed::Unnamed;
 use crate::model::{Dtype, Encoder, Error, Result, Shape, Tier};
 use crate::store::Collection;
@@ -38,6 +39,9 @@ pub struct Options {
     pub encoder: Encoder,
     /// How tensors are cut into blocks.
     pub blocking: Blocking,
+    /// The absolute path of the source, without links, where its bytes are to stay there:
+    /// nothing is copied, and it must not change from then on.
+    pub in_place: Option<Vec<u8>>,
 }
 
 /// A tier, and which tensors go there.
@@ -136,10 +140,22 @@ pub fn import_file(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report> {
+    let outside = outside(collection, source, origin, options)?;
+    let source = outside.as_ref().map_or(source, |(_, file)| file);
     let recognized = recognize(source, &target.name)?;
     let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| to.of(tensor, settings));
     let mut unnamed = Unnamed::new(collection);
-    let taken = take::take(&mut unnamed, collection, source, &recognized, &tier_of, options, progress)?;
+    let mut taken = take::take(
+        &mut unnamed,
+        collection,
+        source,
+        &recognized,
+        &tier_of,
+        (options, outside.as_ref().map(|(outside, _)| outside.file)),
+        progress,
+    )?;
+    taken.outside =
+        outside.filter(|_| !taken.objects.is_empty()).map(|(outside, _)| outside.as_ref().clone());
     let found = taken.digests.map_or([0; 32], |digests| digests.sha256);
     if let Some(expected) = origin.sha256.filter(|expected| *expected != found) {
         let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -152,4 +168,25 @@ pub fn import_file(
     let mut report = Report { tensors: 0, bytes: taken.bytes, stored: taken.stored() };
     report.tensors = publish::publish(unnamed, collection, target, origin, recognized, taken)?;
     Ok(report)
+}
+
+/// The source as a data file that is not the store's own, and the file itself: reading it fails
+/// from the moment when it changes.
+type OutsideSource = (Arc<OutsideFile>, Arc<dyn File>);
+
+fn outside(
+    collection: &Collection,
+    source: &Arc<dyn File>,
+    origin: &Origin,
+    options: &Options,
+) -> Result<Option<OutsideSource>> {
+    let Some(path) = &options.in_place else { return Ok(None) };
+    if options.tier.is_some() {
+        return Err(Error::invalid("what stays in place is exact; move it to a tier when it is there"));
+    }
+    let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
+    let file = collection.outside_number()?;
+    let outside = Arc::new(OutsideFile { file, path: path.clone(), bytes, mtime: origin.mtime });
+    let opened = collection.open_outside(&outside)?;
+    Ok(Some((outside, opened)))
 }

@@ -144,6 +144,12 @@ impl<'a> Arrived<'a> {
                 Draft { object, tensor: arrived.identity(&name), seed: SeedId(0), shape }
             })
             .collect();
+        if let Some(outside) = taken.outside.clone() {
+            collection.record(Touched::default(), |batch, _| {
+                batch.entry(Entry::Outside(outside));
+                Ok(())
+            })?;
+        }
         arrived.objects = objects(unnamed, collection, &drafts)?;
         Ok(arrived)
     }

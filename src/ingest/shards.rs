@@ -30,6 +30,7 @@ pub fn import_shards(
         }
         let whole = Part { begin: 0, end: bytes, tensor: None };
         let recognized = Recognized { content: Content::Plain, bytes, parts: vec![whole] };
+        let options = (options, None);
         let taken = take::take(&mut unnamed, collection, source, &recognized, &|_| None, options, progress)?;
         report.bytes += bytes;
         report.stored += taken.stored();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::format::catalog::{Digests, Home, Measured};
+use crate::format::catalog::{Digests, Home, Measured, OutsideFile};
 use crate::format::record::Stored;
 use crate::ingest::recognize::{Part, PartTensor, Recognized};
 use crate::ingest::unnamed::Unnamed;
@@ -30,6 +30,8 @@ pub(super) struct Taken {
     pub digests: Option<Digests>,
     /// Files that must be durable before something names the objects.
     pub touched: Touched,
+    /// The file outside the store that its bytes stay in.
+    pub outside: Option<OutsideFile>,
 }
 
 /// An object's blocks.
@@ -67,28 +69,31 @@ impl TakenObject {
     }
 }
 
-/// Reads a source once and stores its parts.
+/// Reads a source once and stores its parts. `outside` is the number of the data file that it
+/// is itself, where it stays in place.
 pub(super) fn take(
     unnamed: &mut Unnamed<'_>,
     collection: &Arc<Collection>,
     source: &Arc<dyn File>,
     recognized: &Recognized,
     tier_of: &dyn Fn(&PartTensor) -> Option<Tier>,
-    options: &Options,
+    (options, outside): (&Options, Option<u64>),
     progress: &dyn Progress,
 ) -> Result<Taken> {
     let tiers: Vec<Option<Tier>> =
         recognized.parts.iter().map(|part| part.tensor.as_ref().and_then(tier_of)).collect();
     let mut touched = Touched::default();
     let exact = tiers.iter().any(Option::is_none);
-    let data = if exact && recognized.bytes > PACKED_BYTES_MAX {
+    let data = if let Some(number) = outside {
+        Data::Outside(number)
+    } else if exact && recognized.bytes > PACKED_BYTES_MAX {
         let (id, file) = unnamed.create_data_file()?;
         touched.file(&file);
         // What goes to another tier stays a hole in it.
         file.set_len(recognized.bytes).map_err(|error| Error::io("making room for it", error))?;
-        Some((id, file))
+        Data::Own(id, file)
     } else {
-        None
+        Data::None
     };
     let mut intake = Intake {
         collection,
@@ -107,7 +112,32 @@ pub(super) fn take(
     }
     let digests =
         Digests { sha256: intake.sha256.finalize().into(), blake3: *intake.blake3.finalize().as_bytes() };
-    Ok(Taken { bytes: recognized.bytes, objects, digests: Some(digests), touched: intake.touched })
+    Ok(Taken {
+        bytes: recognized.bytes,
+        objects,
+        digests: Some(digests),
+        touched: intake.touched,
+        outside: None,
+    })
+}
+
+/// Where exact blocks go.
+enum Data {
+    /// Into `tier0.dat`, packed.
+    None,
+    /// To the same place in a data file.
+    Own(u64, Arc<dyn File>),
+    /// Nowhere: the source is the data file.
+    Outside(u64),
+}
+
+impl Data {
+    fn number(&self) -> Option<u64> {
+        match self {
+            Data::None => None,
+            Data::Own(number, _) | Data::Outside(number) => Some(*number),
+        }
+    }
 }
 
 struct Intake<'a> {
@@ -115,7 +145,7 @@ struct Intake<'a> {
     source: &'a Arc<dyn File>,
     progress: &'a dyn Progress,
     encoder: Encoder,
-    data: Option<(u64, Arc<dyn File>)>,
+    data: Data,
     touched: Touched,
     sha256: Sha256,
     blake3: blake3::Hasher,
@@ -127,7 +157,7 @@ impl Intake<'_> {
         let dtype = part.tensor.as_ref().map_or(Dtype::U8, |tensor| tensor.dtype);
         let bytes = part.end - part.begin;
         let block_bytes = options.blocking.block_bytes(dtype, bytes);
-        let home = self.data.as_ref().map(|(id, _)| Home { file: *id, offset: part.begin });
+        let home = self.data.number().map(|file| Home { file, offset: part.begin });
         let mut taken = TakenObject {
             dtype,
             bytes,
@@ -152,7 +182,8 @@ impl Intake<'_> {
                     blake3.update(chunk);
                 },
                 || match (tier, &data) {
-                    (None, Some((_, file))) => copy(file, at, chunk, &mut taken),
+                    (None, Data::Own(_, file)) => copy(Some(file), at, chunk, &mut taken),
+                    (None, Data::Outside(_)) => copy(None, at, chunk, &mut taken),
                     _ => {
                         let to = (tier.unwrap_or(Tier::Exact), *encoder);
                         store(collection, to, chunk, &mut taken, touched)
@@ -170,10 +201,11 @@ impl Intake<'_> {
     }
 }
 
-/// Exact blocks, to the same place in the data file.
-fn copy(file: &Arc<dyn File>, at: u64, chunk: &[u8], taken: &mut TakenObject) -> Result<()> {
+/// Exact blocks, to the same place in the data file, where they are not there already.
+fn copy(file: Option<&Arc<dyn File>>, at: u64, chunk: &[u8], taken: &mut TakenObject) -> Result<()> {
     let TakenBlocks::Run(checksums) = &mut taken.blocks else { return Ok(()) };
     checksums.extend(chunk.chunks(taken.block_bytes as usize).map(crc32c::crc32c));
+    let Some(file) = file else { return Ok(()) };
     file.write_at(chunk, at).map_err(|error| Error::io("writing its data file", error))
 }
 

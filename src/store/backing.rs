@@ -16,13 +16,15 @@ use crate::store::object::Object;
 #[derive(Clone, Debug)]
 pub struct Backing {
     path: String,
+    /// Its number, where it is a file outside the store.
+    outside: Option<u64>,
     _objects: Vec<Arc<Object>>,
     /// Its stretches are not given back to the disk while somebody has this.
     _shown: Arc<()>,
 }
 
 impl Backing {
-    /// Its path in the store. Never used for other bytes.
+    /// Its path: in the store, where it is never used for other bytes, or of a file outside.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -44,12 +46,22 @@ impl Collection {
         // Before it is looked at: a block that leaves it afterwards leaves its bytes.
         let shown = self.show_data_file(number);
         let bytes = bytes_in(number, &objects)?;
-        let len = self.data_file(number).ok()?.len().ok()?;
-        (len == bytes).then(|| Backing { path: self.data_path(number), _objects: objects, _shown: shown })
+        let file = self.data_file(number).ok()?;
+        let len = file.len().ok()?;
+        // A file outside the store fails here when it is not what it was.
+        file.read_at(&mut [], 0).ok()?;
+        let origin = first.origin.as_ref();
+        let path = origin.map_or_else(|| self.data_path(number), |origin| origin.path());
+        let outside = origin.map(|_| number);
+        (len == bytes).then_some(Backing { path, outside, _objects: objects, _shown: shown })
     }
 
     /// Opens a physical file to be read, on its own.
     pub fn open_backing(&self, backing: &Backing) -> Result<Arc<dyn File>> {
+        if let Some(number) = backing.outside {
+            // As it was found, whatever has its name now.
+            return self.data_file(number);
+        }
         let path = backing.path();
         self.disk.open(path, Open::Read).map_err(|error| Error::io(format!("opening {path}"), error))
     }

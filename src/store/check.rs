@@ -63,7 +63,7 @@ impl Planned<'_> {
                 }
             }
             Entry::NameRemoved { parent, .. } => self.directory(*parent)?,
-            Entry::Collection { .. } | Entry::Setting { .. } => {}
+            Entry::Collection { .. } | Entry::Setting { .. } | Entry::Outside(_) => {}
         }
         Ok(())
     }

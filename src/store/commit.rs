@@ -125,12 +125,17 @@ impl Collection {
         let mut writer = self.writer.lock();
         let Some(writer) = writer.as_mut() else { return Ok(()) };
         let mut found: HashSet<(bool, u64)> = HashSet::new();
+        if self.state.read().relocated > durable {
+            // Which blocks these were is not known any more.
+            found.extend((0..DELTA_FILE).map(|tier| (false, u64::from(tier))));
+        }
         for object in self.state.read().objects() {
             let blocks = object.blocks.read();
             let unsure = blocks.described(object.cut()).filter(|(_, block)| block.epoch > durable);
             if !object.links().is_empty() {
                 found.insert((false, u64::from(DELTA_FILE)));
             }
+            let unsure = unsure.filter(|(_, block)| !block.stored.in_data || object.origin.is_none());
             found.extend(unsure.map(|(_, block)| match (block.stored.in_data, object.home()) {
                 (true, Some(home)) => (true, home.file),
                 _ => (false, u64::from(block.stored.tier.byte())),

@@ -5,17 +5,22 @@
 //! the order of their sequence numbers, an object's entry under the number that created
 //! it, names last.
 
+use std::sync::Arc;
+
 use crate::format::catalog::{Entry, ObjectEntry};
-use crate::format::record::{Described, Record, Stored};
+use crate::format::record::{Record, Stored};
 use crate::format::slot::SLOT_BYTES;
-use crate::model::{Error, ErrorKind, Result, Shape, Tier};
+use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
-use crate::store::blocks::Blocks;
+use crate::store::blocks::{Block, Blocks};
 use crate::store::collection::{LOG_NAME, Writer, now_seconds};
+use crate::store::describe::described;
 use crate::store::disk::Open;
 use crate::store::events::EventKind;
 use crate::store::log::{Batch, Log};
+use crate::store::migrate::migrate;
 use crate::store::object::Object;
+use crate::store::origin::OriginRun;
 use crate::store::state::{ROOT, State};
 
 /// The log that is being written anew.
@@ -51,7 +56,8 @@ fn slots_of(object: &Object) -> u64 {
     match &*object.blocks.read() {
         Blocks::Unknown => 3,
         Blocks::Run(run) => 4 + run.checksums.len() as u64 * 4 / SLOT_BYTES as u64,
-        Blocks::Dense(blocks) => 3 + blocks.len() as u64,
+        // Where there is an origin, its checksums stand there too.
+        Blocks::Dense(blocks) => 4 + blocks.len() as u64 + blocks.len() as u64 * 4 / SLOT_BYTES as u64,
     }
 }
 
@@ -133,6 +139,13 @@ impl Collection {
 /// What the state is, as batches.
 fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>> {
     let mut objects: Vec<(u64, Said)> = Vec::new();
+    for outside in state.outside_files() {
+        let of_it = |object: &&Arc<Object>| object.home().is_some_and(|home| home.file == outside.file);
+        // Before the first object that lies in it; one that has none is forgotten.
+        if let Some(first) = state.objects().filter(of_it).map(|object| object.entry.creation).min() {
+            objects.push((first, Said::Entry(Entry::Outside(outside.as_ref().clone()))));
+        }
+    }
     for object in state.objects() {
         let entry = ObjectEntry { bytes: object.logged_cut().bytes, ..object.entry.clone() };
         objects.push((entry.creation, Said::Entry(Entry::Object(entry.clone()))));
@@ -187,33 +200,48 @@ fn with_run(record: Record, len: u32, checksum: u32) -> Record {
 
 /// Adds an object's blocks; whether all that the log names are there.
 fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> bool {
-    let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
-    let described = Described { dtype: entry.dtype, shape, parent: None, reconstruct: 0 };
+    let described = described(entry);
     let cut = object.logged_cut();
     let blocks = object.blocks.read();
-    if let Blocks::Run(run) = &*blocks {
-        let stored =
-            Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset: run.offset, len: 0, in_data: true };
-        let created_at = u64::from(run.since);
-        let record = Record::CreateRun { object: entry.id, block: 0, described, stored, created_at };
-        if !run.checksums.is_empty() {
-            out.push((run.epoch, Said::Run(run.checksums.clone(), record)));
+    // What came in with the object: all of its blocks, or where they can be had again.
+    let said = match (&object.origin, &*blocks) {
+        (Some(origin), _) => origin.run(),
+        (None, Blocks::Run(run)) => {
+            OriginRun { epoch: run.epoch, since: run.since, checksums: run.checksums.clone() }
         }
-        return run.checksums.len() as u64 == u64::from(cut.blocks());
+        _ => OriginRun::default(),
+    };
+    let first = match &*blocks {
+        Blocks::Run(run) => Some(run.offset),
+        _ => object.home().map(|home| home.offset),
+    };
+    let is_said = |block: &Block| block.epoch == said.epoch && block.stored.in_data;
+    if let Some(offset) = first.filter(|_| !said.checksums.is_empty()) {
+        let stored = Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len: 0, in_data: true };
+        let (created_at, described) = (u64::from(said.since), described.clone());
+        let record = Record::CreateRun { object: entry.id, block: 0, described, stored, created_at };
+        out.push((said.epoch, Said::Run(said.checksums.clone(), record)));
     }
     let mut count = 0;
     for (index, block) in blocks.described(cut) {
         count += 1;
-        out.push((
-            block.epoch,
-            Said::Record(Record::Create {
+        if is_said(&block) {
+            continue;
+        }
+        let since = u64::from(block.since);
+        let is_severed = object.origin.as_ref().is_none_or(|origin| origin.is_severed(index));
+        // A Create says that the block was written: its origin is none any more.
+        let record = match is_severed {
+            true => Record::Create {
                 object: entry.id,
                 block: index,
                 described: described.clone(),
                 stored: block.stored,
-                created_at: u64::from(block.since),
-            }),
-        ));
+                created_at: since,
+            },
+            false => migrate(entry, index, Tier::Exact, block.stored, since),
+        };
+        out.push((block.epoch, Said::Record(record)));
         let links = object.chain(index, block.epoch);
         for (place, link) in links.iter().flat_map(|links| links.iter()).enumerate() {
             // After its block, before anything that is newer: the order among links is kept.

@@ -199,7 +199,7 @@ impl OpenObject {
 
 impl Collection {
     /// The path of the file that an object belongs to, as far as names lead to it.
-    fn path_of(&self, object: &Object) -> String {
+    pub fn path_of(&self, object: &Object) -> String {
         let state = self.state();
         let id = object.entry.id;
         let has = |node: &&Arc<Node>| node.file().is_some_and(|file| file.objects.contains(&id));

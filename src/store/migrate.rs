@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use crate::format::catalog::Measured;
+use crate::format::catalog::{Measured, ObjectEntry};
 use crate::format::record::{Record, Stored};
 use crate::model::{Encoder, Result, Tier};
 use crate::store::blocks::Block;
 use crate::store::collection::{Touched, now_seconds};
+use crate::store::describe::described;
 use crate::store::log::Batch;
-use crate::store::object::{DIRTY, Object, Writing};
+use crate::store::object::{DIRTY, Freed, Object, Writing};
 use crate::store::read::OpenObject;
+use crate::store::state::State;
 
 /// Blocks that are stored in another tier, and that no batch says so of yet. Nobody writes
 /// to the object while this lives.
@@ -21,17 +23,37 @@ pub struct Migration<'a> {
     open: &'a OpenObject,
     _writing: MutexGuard<'a, Writing>,
     blocks: Vec<(u32, Block, Stored)>,
+    /// Whether they lose their origin.
+    is_for_good: bool,
     /// The files that were written.
     pub touched: Touched,
     /// How far what is decoded is from what was encoded.
     pub measured: Measured,
 }
 
+/// What the elements that a block is made of anew are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Elements {
+    /// Those of the outside file, as it is now.
+    Origin,
+    /// Others.
+    Other,
+}
+
+/// Puts into the last argument the elements that a block is to be made of.
+pub type Source<'a> = dyn Fn(&OpenObject, u32, &Block, &mut [u8]) -> Result<Elements> + 'a;
+
 impl OpenObject {
     /// Stores the blocks of `range` that are not in the tier `to`, or that have deltas, in
-    /// that tier: from what a reader sees of them. Blocks that were written since the last
-    /// batch, and those that cannot be encoded, stay where they are.
-    pub fn migrate(&self, range: Range<u32>, to: (Tier, Encoder)) -> Result<Migration<'_>> {
+    /// that tier, made of what `source` gives. Blocks that were written since the last batch,
+    /// and those that cannot be encoded, stay where they are. An exact block whose bytes are
+    /// in its outside file lies there again.
+    pub fn migrate(
+        &self,
+        range: Range<u32>,
+        to: (Tier, Encoder),
+        source: &Source<'_>,
+    ) -> Result<Migration<'_>> {
         let mut migration = self.migration();
         let cut = self.object().cut();
         let due: Vec<(u32, Block)> = range
@@ -43,17 +65,33 @@ impl OpenObject {
             let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else { continue };
             let (begin, end) = (cut.start(*first), cut.start(*last) + cut.len(*last) as u64);
             elements.resize((end - begin) as usize, 0);
-            self.read(begin, &mut elements)?;
             let block_bytes = cut.block_bytes as usize;
+            // Where a block's own elements lie that need not be stored.
+            let mut places = Vec::with_capacity(group.len());
+            for ((index, block), part) in group.iter().zip(elements.chunks_mut(block_bytes.max(1))) {
+                let from = source(self, *index, block, part)?;
+                let place = self.object().origin_place(*index);
+                places.push(place.filter(|_| from == Elements::Origin));
+            }
+            if to.0 == Tier::Exact && places.iter().all(Option::is_some) {
+                let there = group.iter().zip(places.into_iter().flatten());
+                migration.blocks.extend(there.map(|((index, block), place)| (*index, *block, place)));
+                continue;
+            }
             let dtype = self.object().entry.dtype;
             let touched = &mut migration.touched;
             let (stored, measured) =
                 self.collection.store_blocks(to, dtype, &elements, block_bytes, touched)?;
             migration.measured.add(measured);
-            for ((index, block), stored) in group.iter().zip(stored) {
+            for (((index, block), place), mut stored) in group.iter().zip(places).zip(stored) {
+                if let Some(place) = place.filter(|_| stored.tier == Tier::Exact) {
+                    self.collection.drop_payloads(vec![stored]);
+                    stored = place;
+                }
                 let is_there =
                     block.stored.tier == stored.tier && self.object().chain(*index, block.epoch).is_none();
                 match is_there {
+                    true if stored.in_data => {}
                     // It could not be encoded, and was exact before.
                     true => self.collection.drop_payloads(vec![stored]),
                     false => migration.blocks.push((*index, *block, stored)),
@@ -63,20 +101,44 @@ impl OpenObject {
         Ok(migration)
     }
 
-    /// Makes the blocks of `range` absent.
-    pub fn drop_blocks(&self, range: Range<u32>) -> Migration<'_> {
+    /// Makes those blocks of `range` absent that `may` be.
+    pub fn drop_blocks(
+        &self,
+        range: Range<u32>,
+        may: &dyn Fn(u32, &Block) -> Result<bool>,
+    ) -> Result<Migration<'_>> {
+        let mut migration = self.migration();
+        let cut = self.object().cut();
+        for index in range {
+            let block = self.object().block(index, cut);
+            let block = block.filter(|block| self.is_due(index, block, Tier::Absent));
+            if let Some(block) = block
+                && may(index, &block)?
+            {
+                migration.blocks.push((index, block, Stored::ABSENT));
+            }
+        }
+        Ok(migration)
+    }
+
+    /// Makes the blocks of `range` absent for good: they lose their origin too.
+    pub fn discard_blocks(&self, range: Range<u32>) -> Migration<'_> {
         let mut migration = self.migration();
         let cut = self.object().cut();
         let blocks = range.filter_map(|index| Some((index, self.object().block(index, cut)?)));
-        let stored = blocks.filter(|(index, block)| self.is_due(*index, block, Tier::Absent));
-        migration.blocks = stored.map(|(index, block)| (index, block, Stored::ABSENT)).collect();
+        let has_origin = |index| self.object().origin_place(index).is_some();
+        let due = blocks.filter(|(index, block)| {
+            block.epoch != DIRTY && (has_origin(*index) || self.is_due(*index, block, Tier::Absent))
+        });
+        migration.blocks = due.map(|(index, block)| (index, block, Stored::ABSENT)).collect();
+        migration.is_for_good = true;
         migration
     }
 
     fn migration(&self) -> Migration<'_> {
         let (touched, measured) = (Touched::default(), Measured::default());
         let writing = self.object().writing.lock();
-        Migration { open: self, _writing: writing, blocks: Vec::new(), touched, measured }
+        Migration { open: self, _writing: writing, blocks: Vec::new(), is_for_good: false, touched, measured }
     }
 
     /// Whether a block is one to move to a tier: those that no batch describes are not.
@@ -104,20 +166,20 @@ impl Migration<'_> {
     /// Adds the blocks to a batch: with it they are in their new tier.
     pub fn add(&self, batch: &mut Batch) {
         let object = self.object();
-        let migrated_at = now_seconds();
+        let now = now_seconds();
         for (index, before, stored) in &self.blocks {
-            let bits = match stored.tier {
-                Tier::Absent => 0,
-                Tier::Exact => (object.entry.dtype.bytes() * 8) as u8,
-                tier => tier.code_bits().unwrap_or(0),
-            };
-            batch.record(Record::Migrate {
-                object: object.entry.id,
-                block: *index,
-                old_tier: before.stored.tier.byte(),
-                bits,
-                stored: *stored,
-                migrated_at,
+            // With the same payload it would be a relocation, and keep its deltas.
+            let is_new = is_relocation(&before.stored, stored)
+                || (self.is_for_good && object.origin_place(*index).is_some());
+            batch.record(match is_new {
+                true => Record::Create {
+                    object: object.entry.id,
+                    block: *index,
+                    described: described(&object.entry),
+                    stored: *stored,
+                    created_at: now,
+                },
+                false => migrate(&object.entry, *index, before.stored.tier, *stored, now),
             });
         }
     }
@@ -128,4 +190,54 @@ impl Migration<'_> {
         let stored: Vec<Stored> = stored.filter(|stored| stored.len > 0).collect();
         self.open.collection.drop_payloads(stored);
     }
+}
+
+impl State {
+    /// Takes in a block, and what it frees.
+    pub(super) fn set_block(
+        &mut self,
+        object: &Arc<Object>,
+        index: u32,
+        found: Block,
+        places: &mut u64,
+    ) -> Result<()> {
+        object.check_home(index, &found)?;
+        let Some(before) = object.set(index, found, places)? else { return Ok(()) };
+        match before.stored.in_data {
+            // Nothing is given back of what is not the store's.
+            true if object.origin.is_some() => {}
+            true => self.freed.push(Freed::Stretch { object: object.clone(), stored: before.stored }),
+            false => self.freed.push(Freed::Payload(before.stored)),
+        }
+        let epoch = before.epoch;
+        if epoch != found.epoch
+            && let Some(links) = object.end_chain(index, epoch)
+        {
+            self.freed.push(Freed::Chain { object: object.clone(), index, epoch, links });
+        }
+        Ok(())
+    }
+}
+
+/// The record of a block that has another place or another tier.
+pub(super) fn migrate(
+    entry: &ObjectEntry,
+    block: u32,
+    old_tier: Tier,
+    stored: Stored,
+    migrated_at: u64,
+) -> Record {
+    let bits = match stored.tier {
+        Tier::Absent => 0,
+        Tier::Exact => (entry.dtype.bytes() * 8) as u8,
+        tier => tier.code_bits().unwrap_or(0),
+    };
+    Record::Migrate { object: entry.id, block, old_tier: old_tier.byte(), bits, stored, migrated_at }
+}
+
+/// Whether a block has only another place: its payload is the same, and so are its deltas.
+pub(super) fn is_relocation(before: &Stored, after: &Stored) -> bool {
+    let payload = |stored: &Stored| (stored.tier, stored.checksum, stored.len);
+    let place = |stored: &Stored| (stored.in_data, stored.offset);
+    before.len > 0 && payload(before) == payload(after) && place(before) != place(after)
 }

@@ -21,6 +21,7 @@ use crate::model::{Error, Result, Tier};
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
 use crate::store::events::Told;
+use crate::store::origin::Origin;
 
 /// The epoch that stands for a block that was written since the last batch.
 pub(super) const DIRTY: u64 = u64::MAX;
@@ -30,6 +31,8 @@ pub(super) const DIRTY: u64 = u64::MAX;
 pub struct Object {
     /// What the catalog said of it when it was made; its size may be another by now.
     pub entry: ObjectEntry,
+    /// The file outside the store that is its data file, if one is.
+    pub origin: Option<Origin>,
     /// Logical bytes as they are read now.
     bytes: AtomicU64,
     /// Logical bytes as the log says them.
@@ -108,8 +111,14 @@ impl Object {
             told: Told::default(),
             chains: RwLock::default(),
             writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
+            origin: None,
             entry,
         }
+    }
+
+    /// An object without blocks whose data file is a file outside the store.
+    pub(super) fn of_outside(entry: ObjectEntry, origin: Origin) -> Object {
+        Object { origin: Some(origin), ..Object::new(entry) }
     }
 
     /// An object that no log knows yet: it grows from nothing.
@@ -215,6 +224,9 @@ impl Object {
     pub(super) fn resized(&self, bytes: u64) -> Vec<Stored> {
         let cut = Cut { bytes, block_bytes: self.entry.block_bytes };
         let gone = if cut.blocks() < self.described() { self.truncate(cut.blocks()) } else { Vec::new() };
+        if let Some(origin) = &self.origin {
+            origin.truncate(cut.blocks());
+        }
         self.set_bytes(bytes);
         self.logged.store(bytes, Ordering::Release);
         // Who commits holds it, and has raised it.

@@ -6,7 +6,7 @@ use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::chain::DELTA_FILE;
-use crate::store::collection::{Access, Touched};
+use crate::store::collection::{Access, Touched, Writer};
 use crate::store::disk::{File, Open};
 use crate::store::object::{Freed, Object};
 use crate::store::slots::SLOT_ALIGN;
@@ -44,28 +44,37 @@ impl Collection {
         }
     }
 
-    /// The path of a data file in the store.
+    /// The path of a data file in the store, of one that is its own.
     pub fn data_path(&self, id: u64) -> String {
         format!("{}/data/{id:016x}", self.path())
     }
 
-    /// The path in the store of the file that a payload lies in.
+    /// The path in the store of the file that a payload lies in; of an outside file its own,
+    /// absolute.
     pub fn path_of_payload(&self, object: &Object, stored: &Stored) -> String {
-        match object.home() {
-            Some(home) if stored.in_data => self.data_path(home.file),
+        match (object.home(), &object.origin) {
+            (_, Some(origin)) if stored.in_data => origin.path(),
+            (Some(home), _) if stored.in_data => self.data_path(home.file),
             _ => self.tier_path(stored.tier.byte()),
         }
     }
 
     /// A data file, opened once for all who use it at the same time.
     pub fn data_file(&self, id: u64) -> Result<Arc<dyn File>> {
+        let outside = self.state.read().outside(id).cloned();
         let mut open = self.data.lock();
         if let Some(file) = open.get(&id).and_then(Weak::upgrade) {
             return Ok(file);
         }
         let path = self.data_path(id);
         let how = if self.access == Access::Write { Open::Write } else { Open::Read };
-        let file = self.disk.open(&path, how).map_err(|error| Error::io(format!("opening {path}"), error))?;
+        let file = match outside {
+            Some(outside) => self.open_outside(&outside)?,
+            None => {
+                let opened = self.disk.open(&path, how);
+                opened.map_err(|error| Error::io(format!("opening {path}"), error))?
+            }
+        };
         if open.len() > 1000 {
             open.retain(|_, file| file.strong_count() > 0);
         }
@@ -79,6 +88,16 @@ impl Collection {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         self.reclaim(writer);
+        let id = self.next_data(writer);
+        let path = self.data_path(id);
+        let file = self.disk.open(&path, Open::Create);
+        let file = file.map_err(|error| Error::io(format!("making {path}"), error))?;
+        writer.next_data = id + 1;
+        Ok((id, file))
+    }
+
+    /// The number of the next data file.
+    pub(super) fn next_data(&self, writer: &Writer) -> u64 {
         if writer.next_data == 0 {
             let state = self.state.read();
             let kept = writer.freed.iter().filter_map(|(_, freed)| match freed {
@@ -86,15 +105,11 @@ impl Collection {
                 _ => None,
             });
             let objects = state.objects().chain(kept);
-            let last = objects.filter_map(|object| object.home()).map(|home| home.file).max();
-            writer.next_data = last.unwrap_or(0) + 1;
+            let homes = objects.filter_map(|object| object.home()).map(|home| home.file);
+            let last = homes.chain(state.outside_files().map(|outside| outside.file)).max();
+            return last.unwrap_or(0).saturating_add(1);
         }
-        let id = writer.next_data;
-        let path = self.data_path(id);
-        let file = self.disk.open(&path, Open::Create);
-        let file = file.map_err(|error| Error::io(format!("making {path}"), error))?;
-        writer.next_data += 1;
-        Ok((id, file))
+        writer.next_data
     }
 
     /// Writes payloads of a tier, one after the other, each in a slot of its own.

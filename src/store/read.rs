@@ -52,7 +52,9 @@ impl OpenObject {
     /// of its blocks only.
     pub fn open(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> Result<OpenObject> {
         let home = match object.home().map(|home| collection.data_file(home.file)) {
-            Some(Err(error)) if error.kind() == ErrorKind::NotFound => Some(Err(error.to_string())),
+            Some(Err(error)) if object.origin.is_some() || error.kind() == ErrorKind::NotFound => {
+                Some(Err(error.to_string()))
+            }
             opened => opened.transpose()?.map(Ok),
         };
         Ok(OpenObject { collection: collection.clone(), object: object.clone(), home, verify })
@@ -61,6 +63,11 @@ impl OpenObject {
     /// Logical bytes.
     pub fn bytes(&self) -> u64 {
         self.object.bytes()
+    }
+
+    /// The collection.
+    pub fn collection(&self) -> &Arc<Collection> {
+        &self.collection
     }
 
     /// The object itself.
@@ -268,7 +275,7 @@ impl OpenObject {
         Ok(())
     }
 
-    fn decode(&self, index: u32, stored: &Stored, payload: &[u8], out: &mut [u8]) -> Result<()> {
+    pub(super) fn decode(&self, index: u32, stored: &Stored, payload: &[u8], out: &mut [u8]) -> Result<()> {
         let dtype = self.object.entry.dtype;
         let elements = out.len() / dtype.bytes() as usize;
         codec::decode(stored.tier, dtype, payload, elements, out)
@@ -299,7 +306,7 @@ impl OpenObject {
         file.read_exact_at(out, stored.offset + skip).map_err(|error| {
             let text = format!("{}: {error}; run tierfs fsck", self.file_place(stored));
             match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => Error::corrupt(text),
+                std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::InvalidData => Error::corrupt(text),
                 _ => Error::new(ErrorKind::Io, text),
             }
         })

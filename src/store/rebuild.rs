@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLockReadGuard;
 
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Block;
+use crate::store::object::DIRTY;
 use crate::store::read::{OpenObject, overlap};
 
 /// Knows other ways. It is asked by reads, from many threads, and may read itself.
@@ -16,6 +17,10 @@ pub trait Rebuild: Send + Sync {
     /// Puts into `elements`, which has the bytes of the whole block, what a reader is to see of
     /// it. `false` where there is no way; an error where there is one and it fails.
     fn rebuild(&self, open: &OpenObject, index: u32, block: &Block, elements: &mut [u8]) -> Result<bool>;
+
+    /// Whether there seems to be a way to a block that is absent, as far as can be told without
+    /// reading.
+    fn can_rebuild(&self, open: &OpenObject, index: u32, block: &Block) -> bool;
 
     /// A payload was not what the log says, and was made good for a reader: it is to be stored
     /// anew, by somebody who may write.
@@ -71,10 +76,9 @@ impl OpenObject {
             let block = self.known(index, *found)?;
             match self.read_blocks(index, &[Some(block)], begin, part) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    if !self.rebuild(index, &block, begin, part)? {
+                    if !matches!(self.rebuild(index, &block, begin, part), Ok(true)) {
                         return Err(error);
                     }
-                    log::warn!("{error}; made good from another source");
                     if let Some(rebuilder) = self.collection.rebuilder.get() {
                         rebuilder.made_good(self, index, &block);
                     }
@@ -98,6 +102,21 @@ impl OpenObject {
         let inside = (at - cut.start(index)) as usize;
         out.copy_from_slice(whole.get(inside..inside + out.len()).unwrap_or_default());
         Ok(found)
+    }
+
+    /// Whether a block is absent and there is no way to make it again.
+    pub fn has_lost(&self) -> bool {
+        if !self.object.has_absent() {
+            return false;
+        }
+        let cut = self.object.cut();
+        let is_lost = |index: u32, block: Block| {
+            let rebuilder = self.collection.rebuilder.get();
+            let can = rebuilder.is_some_and(|rebuilder| rebuilder.can_rebuild(self, index, &block));
+            block.stored.tier == Tier::Absent && block.epoch != DIRTY && !can
+        };
+        (0..cut.blocks())
+            .any(|index| self.object.block(index, cut).is_some_and(|block| is_lost(index, block)))
     }
 
     pub(super) fn absent(&self, index: u32) -> Error {

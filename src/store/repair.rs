@@ -124,6 +124,9 @@ fn lost_blocks(collection: &Arc<Collection>) -> Result<LostBlocks> {
                         std::io::ErrorKind::Other.into(),
                     ));
                 }
+                // It can be had again, if not now then when the disk that its source is on is
+                // there: nothing says that it is lost.
+                Err(_) if object.origin_place(index).is_some() => {}
                 Err(_) => lost.entry(object.entry.id).or_default().push(index),
             }
         }

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
+use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
 use crate::format::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::blocks::{Block, Run};
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
+use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
+use crate::store::origin::OriginRun;
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
@@ -52,6 +54,10 @@ pub struct State {
     pub(super) freed: Vec<Freed>,
     /// How many objects lie in each data file.
     homes: HashMap<u64, u32>,
+    /// Data files that are files outside the store.
+    outside: HashMap<u64, Arc<OutsideFile>>,
+    /// The number of the last record that gave a block another place and nothing else.
+    pub(super) relocated: u64,
 }
 
 impl State {
@@ -137,6 +143,16 @@ impl State {
         self.homes.get(&file).is_some_and(|count| *count > 0)
     }
 
+    /// The file outside the store that a data file is.
+    pub fn outside(&self, file: u64) -> Option<&Arc<OutsideFile>> {
+        self.outside.get(&file)
+    }
+
+    /// The files outside the store that are data files, in no order.
+    pub fn outside_files(&self) -> impl Iterator<Item = &Arc<OutsideFile>> {
+        self.outside.values()
+    }
+
     /// All objects, in no order.
     pub fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
         self.objects.values()
@@ -188,12 +204,20 @@ impl State {
                     self.freed.extend(gone.into_iter().map(Freed::Payload));
                 }
                 None => {
-                    if let Some(home) = entry.home {
+                    let object = self.object_of(entry)?;
+                    if let Some(home) = object.home() {
                         *self.homes.entry(home.file).or_default() += 1;
                     }
-                    self.objects.insert(entry.id, Arc::new(Object::new(entry)));
+                    self.objects.insert(object.entry.id, Arc::new(object));
                 }
             },
+            Entry::Outside(outside) => {
+                let number = outside.file;
+                if self.has_home(number) || self.outside.contains_key(&number) {
+                    return Err(Error::corrupt(format!("data file {number} is there already")));
+                }
+                self.outside.insert(number, Arc::new(outside));
+            }
             Entry::Node(node) => {
                 self.last_entry = self.last_entry.max(node.id.0);
                 let mut bytes = 0;
@@ -259,24 +283,34 @@ impl State {
         places: &mut u64,
     ) -> Result<()> {
         match *record {
-            Record::Create { object, block, stored, created_at: since, .. }
-            | Record::Migrate { object, block, stored, migrated_at: since, .. } => {
-                let found = Block { epoch: sequence, stored, since: since as u32 };
+            Record::Create { object, block, stored, created_at, .. } => {
+                let found = Block { epoch: sequence, stored, since: created_at as u32 };
                 let object = self.known(object)?.clone();
-                if let Some(before) = object.set(block, found, places)? {
-                    self.freed.push(match before.stored.in_data {
-                        true => Freed::Stretch { object: object.clone(), stored: before.stored },
-                        false => Freed::Payload(before.stored),
-                    });
-                    let (index, epoch) = (block, before.epoch);
-                    let ended = object.end_chain(index, epoch);
-                    self.freed.extend(ended.map(|links| Freed::Chain { object, index, epoch, links }));
+                if let Some(origin) = &object.origin {
+                    origin.sever(block);
                 }
-                Ok(())
+                self.set_block(&object, block, found, places)
+            }
+            Record::Migrate { object, block, stored, migrated_at, .. } => {
+                let mut found = Block { epoch: sequence, stored, since: migrated_at as u32 };
+                let object = self.known(object)?.clone();
+                let before = object.blocks.read().get(block, object.logged_cut());
+                if let Some(before) = before.filter(|before| is_relocation(&before.stored, &stored)) {
+                    (found.epoch, found.since) = (before.epoch, before.since);
+                    self.relocated = sequence;
+                }
+                self.set_block(&object, block, found, places)
             }
             Record::CreateRun { object, block, stored, created_at, .. } => {
                 let found = self.known(object)?;
-                let run = Run { epoch: sequence, offset: stored.offset, since: created_at as u32, checksums };
+                let since = created_at as u32;
+                if let (Some(origin), Some(home)) = (&found.origin, found.home()) {
+                    if block != 0 || stored.offset != home.offset {
+                        return Err(Error::corrupt(format!("a run of object {object} beside its place")));
+                    }
+                    origin.set_run(OriginRun { epoch: sequence, since, checksums: checksums.clone() });
+                }
+                let run = Run { epoch: sequence, offset: stored.offset, since, checksums };
                 let replaced = found.set_run(block, run, places)?;
                 self.freed.extend(replaced.into_iter().map(Freed::Payload));
                 Ok(())
@@ -287,6 +321,9 @@ impl State {
                     if let Some(count) = removed.home().and_then(|home| self.homes.get_mut(&home.file)) {
                         *count -= 1;
                     }
+                    if let Some(home) = removed.home().filter(|home| !self.has_home(home.file)) {
+                        self.outside.remove(&home.file);
+                    }
                     self.freed.push(Freed::Object(removed));
                 }
                 Ok(())
@@ -294,7 +331,11 @@ impl State {
             Record::Delta { .. } => {
                 let unknown = || Error::unsupported("a delta of a kind that this program does not know");
                 let (object, index, base_epoch, chain_len, link) = link_of(record).ok_or_else(unknown)?;
-                let replaced = self.known(object)?.link(index, base_epoch, link, chain_len)?;
+                let found = self.known(object)?;
+                let replaced = found.link(index, base_epoch, link, chain_len)?;
+                if let Some(origin) = &found.origin {
+                    origin.sever(index);
+                }
                 self.freed.push(Freed::Links(replaced));
                 Ok(())
             }

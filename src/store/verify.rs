@@ -13,6 +13,7 @@ impl OpenObject {
         let found = self.object.blocks.read().get(index, cut);
         let block = self.known(index, found)?;
         if block.stored.len == 0 {
+            self.read_origin(index, &mut vec![0; cut.len(index)])?;
             return Ok(block);
         }
         let mut payload = vec![0; block.stored.len as usize];
@@ -28,6 +29,8 @@ impl OpenObject {
     pub(super) fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {
         let found = crc32c::crc32c(payload);
         if found != stored.checksum {
+            // Parts of it are not believed any more either.
+            self.object.checked.clear(index);
             let (place, wanted) = (self.place(index, stored), stored.checksum);
             let text = format!("{place}: payload crc {found:#010x} but the log says {wanted:#010x}");
             return Err(self.wrong(index, stored, Error::corrupt(format!("{text}; run tierfs fsck"))));

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use crate::format::catalog::{Entry, Home};
-use crate::format::record::{Described, Record, Stored};
-use crate::model::{Error, Result, Shape, Tier};
+use crate::format::catalog::{Entry, Home, ObjectEntry};
+use crate::format::record::{Record, Stored};
+use crate::model::{Error, Result, Tier};
 use crate::store::blocks::Cut;
 use crate::store::chain::{DELTA_FILE, Patch};
-use crate::store::collection::{Touched, now_seconds};
+use crate::store::collection::Touched;
+use crate::store::describe::add_blocks;
 use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::object::{Object, Writing, exact_at};
@@ -195,6 +196,10 @@ impl OpenObject {
     /// Whether nothing lies behind the object in its data file: what was deleted there may
     /// be open still, or come back with a power cut.
     fn is_last(&self, writing: &Writing) -> bool {
+        if self.object.origin.is_some() {
+            // Nothing is ever added to a file outside the store.
+            return false;
+        }
         let (Some(file), Some(home)) = (self.data(), self.object.home()) else { return false };
         file.len().is_ok_and(|len| len <= home.offset + writing.used)
     }
@@ -319,7 +324,7 @@ impl Written<'_> {
     /// Adds the object's size and blocks to a batch, under the object's own identity.
     pub fn add(&self, batch: &mut Batch) {
         let object: &Object = &self.open.object;
-        let entry = crate::format::catalog::ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
+        let entry = ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
         batch.entry(Entry::Object(entry.clone()));
         add_blocks(batch, &entry, &self.blocks);
         add_blocks(batch, &entry, &self.encoded);
@@ -362,36 +367,5 @@ impl Written<'_> {
     /// The size that the object has now.
     pub fn bytes(&self) -> u64 {
         self.bytes
-    }
-}
-
-/// Adds blocks of an object to a batch: runs where they stand one after the other in its
-/// data file.
-pub fn add_blocks(batch: &mut Batch, entry: &crate::format::catalog::ObjectEntry, blocks: &[(u32, Stored)]) {
-    let created_at = now_seconds();
-    let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
-    let described = Described { dtype: entry.dtype, shape, parent: None, reconstruct: 0 };
-    let object = entry.id;
-    let joins = |before: &(u32, Stored), next: &(u32, Stored)| {
-        before.1.in_data
-            && next.1.in_data
-            && next.0 == before.0 + 1
-            && next.1.offset == before.1.offset + u64::from(before.1.len)
-    };
-    for run in blocks.chunk_by(joins) {
-        let Some((first, stored)) = run.first() else { continue };
-        let described = described.clone();
-        if !stored.in_data {
-            batch.record(Record::Create { object, block: *first, described, stored: *stored, created_at });
-            continue;
-        }
-        let checksums: Vec<u32> = run.iter().map(|(_, stored)| stored.checksum).collect();
-        batch.run(&checksums, |len, checksum| Record::CreateRun {
-            object,
-            block: *first,
-            described,
-            stored: Stored { checksum, len, ..*stored },
-            created_at,
-        });
     }
 }

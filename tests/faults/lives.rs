@@ -145,6 +145,7 @@ impl InProcess {
             allow_other: false,
             threads: Some(2),
             kernel: Vec::new(),
+            ..Options::default()
         };
         let mounted = mount(store, &mountpoint, &options).unwrap();
         let stop = Arc::new(AtomicBool::new(false));

@@ -350,7 +350,10 @@ fn a_usage_error_exits_with_2() {
         assert_eq!(answer.code, Some(2), "{arguments:?}: {answer:?}");
         assert!(!answer.err.is_empty());
     }
-    for help in ["init", "import", "export", "mount", "umount", "ls", "stat", "du", "fsck", "doctor"] {
+    for help in [
+        "init", "import", "export", "mount", "umount", "ls", "stat", "du", "verify", "scrub", "fsck",
+        "doctor",
+    ] {
         let text = run([help, "--help"]).ok();
         assert!(text.contains(&format!("Example: tierfs {help}")), "{help}: {text}");
     }

@@ -8,7 +8,9 @@
 mod attributes;
 mod command;
 mod evict;
+mod heal;
 mod moves;
+mod origin;
 mod rounded;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]

@@ -28,7 +28,7 @@ fn all(mounted: &Mounted) -> Vec<Vec<u8>> {
     names.map(|name| fs::read(mounted.path("t/c").join(name)).unwrap()).collect()
 }
 
-fn stored_bytes(store: &Path) -> u64 {
+pub fn stored_bytes(store: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut waiting = vec![store.to_path_buf()];
     let mut bytes = 0;

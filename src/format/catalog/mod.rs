@@ -13,6 +13,7 @@
 //! | 5 Name | parent node u64, entry u64, name text, node u64 |
 //! | 6 Name removed | parent node u64, name text |
 //! | 7 Setting | node u64, key text, value: optional text |
+//! | 8 Outside file | data file u64, path text, bytes u64, mtime i64 (ns) |
 //!
 //! A file: content u8 (0 plain, 1 tensor, 2 safetensors, 3 npy, 4 part of a
 //! container), objects: list of u128, tensor: optional (own name text, dtype u8, shape:
@@ -78,6 +79,21 @@ pub enum Entry {
         /// Its value.
         value: Option<String>,
     },
+    /// A data file that is a file outside the store.
+    Outside(OutsideFile),
+}
+
+/// A file outside the store that is only ever read: exact bytes of objects lie in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutsideFile {
+    /// The number that names it among the data files.
+    pub file: u64,
+    /// Its absolute path.
+    pub path: Vec<u8>,
+    /// Bytes that it had when it came in.
+    pub bytes: u64,
+    /// When its bytes had changed then, in nanoseconds since 1970.
+    pub mtime: i64,
 }
 
 /// Something that blocks are keyed by: a shard of a tensor, or a stretch of other bytes.

@@ -2,13 +2,15 @@
 
 use crate::format::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX,
-    NodeEntry, ObjectEntry, TensorEntry, What,
+    NodeEntry, ObjectEntry, OutsideFile, TensorEntry, What,
 };
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{DIMENSIONS_MAX, Dtype, EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId};
 
 /// A symbolic link's target has at most this many bytes.
 const TARGET_BYTES_MAX: usize = 4096;
+/// The path of an outside file has at most this many bytes.
+const PATH_BYTES_MAX: usize = 4096;
 /// A tensor has at most this many shards, a file at most this many parts.
 const OBJECTS_MAX: usize = 1 << 24;
 
@@ -23,6 +25,7 @@ impl Entry {
             Entry::Name { .. } => 5,
             Entry::NameRemoved { .. } => 6,
             Entry::Setting { .. } => 7,
+            Entry::Outside(_) => 8,
         }
     }
 
@@ -51,6 +54,11 @@ impl Entry {
                 out.u64(node.0);
                 write_text(&mut out, key.as_bytes());
                 write_option(&mut out, value.as_ref(), |out, value| write_text(out, value.as_bytes()));
+            }
+            Entry::Outside(outside) => {
+                out.u64(outside.file);
+                write_text(&mut out, &outside.path);
+                out.u64(outside.bytes).u64(outside.mtime as u64);
             }
         }
         out.into_bytes()
@@ -83,6 +91,7 @@ impl Entry {
                 key: read_string(&mut bytes)?,
                 value: read_option(&mut bytes, read_string)?,
             },
+            8 => Entry::Outside(read_outside(&mut bytes)?),
             kind => {
                 return Err(Error::unsupported(format!(
                     "a catalog entry of kind {kind}, which this program does not know"
@@ -137,6 +146,22 @@ fn read_object(bytes: &mut Reader<'_>) -> Result<ObjectEntry> {
         return Err(Error::corrupt(format!("object {} ends past 2^63 - 1", object.id)));
     }
     Ok(object)
+}
+
+fn read_outside(bytes: &mut Reader<'_>) -> Result<OutsideFile> {
+    let file = bytes.u64()?;
+    let path = read_text(bytes, PATH_BYTES_MAX)?.to_vec();
+    let is_plain = |part: &[u8]| !matches!(part, b"" | b"." | b"..") && !part.contains(&0);
+    let below = path.strip_prefix(b"/").unwrap_or_default();
+    if !below.split(|&byte| byte == b'/').all(is_plain) {
+        let path = String::from_utf8_lossy(&path).into_owned();
+        return Err(Error::corrupt(format!("{path:?} as the path of an outside file")));
+    }
+    let outside = OutsideFile { file, path, bytes: bytes.u64()?, mtime: bytes.u64()? as i64 };
+    if outside.bytes > i64::MAX as u64 {
+        return Err(Error::corrupt(format!("an outside file of {} bytes", outside.bytes)));
+    }
+    Ok(outside)
 }
 
 fn write_node(out: &mut Writer, node: &NodeEntry) {

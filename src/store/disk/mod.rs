@@ -10,6 +10,8 @@ use std::sync::Arc;
 #[cfg(feature = "mount")]
 pub mod files;
 pub mod memory;
+#[cfg(feature = "mount")]
+pub mod mounted;
 
 /// A file of a store.
 pub trait File: Send + Sync {
@@ -42,6 +44,11 @@ pub trait File: Send + Sync {
     }
     /// Makes what was written durable, and the size.
     fn sync_data(&self) -> io::Result<()>;
+
+    /// When its bytes last changed, in nanoseconds since 1970; of files of a store nobody asks.
+    fn modified(&self) -> io::Result<i64> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Reads exactly `buffer`, or fails with `UnexpectedEof`.
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
@@ -106,6 +113,11 @@ pub trait Disk: Send + Sync {
     fn place(&self) -> String;
     /// Opens a file.
     fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>>;
+    /// Opens a file that belongs to no store, to read it, by its absolute path. A disk that is
+    /// no part of a larger tree has none.
+    fn open_outside(&self, _path: &[u8]) -> io::Result<Arc<dyn File>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Makes a directory whose parent is there. It may be there already.
     fn create_directory(&self, path: &str) -> io::Result<()>;
     /// Renames a file, replacing what has the new name.

@@ -1,0 +1,88 @@
+//! `tierfs verify`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cli::Done;
+use crate::cli::mounts::mount_of;
+use crate::cli::output::{print, print_json};
+use crate::model::{Error, Result};
+
+/// Check the stored checksums of files of a mount.
+///
+/// Exits with 3 where corruption was found, and says where.
+///
+/// Example: tierfs verify /mnt/acme/llama
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Files or directories of a mount
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Done> {
+        let mut done = Done::Well;
+        let mut rows = Vec::new();
+        for path in &self.paths {
+            for file in files(path)? {
+                let text = verify(&file)?;
+                let is_well = text.lines().last() == Some("ok");
+                if !is_well {
+                    done = Done::Corrupt;
+                }
+                let shown = file.display().to_string();
+                match self.json {
+                    true => rows.push(serde_json::json!({ "path": shown, "ok": is_well, "text": text })),
+                    false => {
+                        print(&text.lines().map(|line| format!("{shown}: {line}\n")).collect::<String>())?
+                    }
+                }
+            }
+        }
+        if self.json {
+            print_json(&serde_json::Value::Array(rows))?;
+        }
+        Ok(done)
+    }
+}
+
+/// The file itself, or those below a directory, in order.
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |error| Error::io(path.display(), error);
+    let kind = fs::symlink_metadata(path).map_err(failed)?;
+    if !kind.is_dir() {
+        return Ok(if kind.is_symlink() { Vec::new() } else { vec![path.to_owned()] });
+    }
+    let mut below: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        below.push(entry.map_err(failed)?.path());
+    }
+    below.sort();
+    let mut found = Vec::new();
+    for path in below {
+        found.extend(files(&path)?);
+    }
+    Ok(found)
+}
+
+/// What the daemon says of a file.
+fn verify(path: &Path) -> Result<String> {
+    let failed = |error| Error::io(path.display(), error);
+    let mounted = mount_of(path)?.ok_or_else(|| {
+        let text = format!("{} lies on no tierfs mount; tierfs scrub checks a store", path.display());
+        Error::invalid(text)
+    })?;
+    let real = fs::canonicalize(path).map_err(failed)?;
+    let below = real.strip_prefix(&mounted.mountpoint).unwrap_or(&real);
+    let mut parts = below.components();
+    let (tenant, collection) = (parts.next(), parts.next());
+    let (Some(tenant), Some(collection)) = (tenant, collection) else {
+        return Err(Error::invalid(format!("{} is no file of a collection", path.display())));
+    };
+    let controls = mounted.mountpoint.join(tenant).join(collection).join(".ctl/verify");
+    fs::read_to_string(controls.join(parts.as_path())).map_err(failed)
+}

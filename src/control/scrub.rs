@@ -1,0 +1,77 @@
+//! Scrubs: started, stopped, and what they have found.
+
+use std::sync::Arc;
+
+use crate::control::compact::collections;
+use crate::control::files::Context;
+use crate::control::jobs::Job;
+use crate::engine::Scrubbed;
+use crate::model::{Error, Result};
+use crate::namespace::Forget;
+use crate::store::Collection;
+
+/// What a job is called that scrubs.
+const SCRUB: &str = "scrub";
+/// The path of a job that scrubs all collections.
+const ALL: &str = "/";
+
+/// What the last scrub of a collection has found.
+pub(super) fn shown(context: &Context) -> Result<String> {
+    Ok(line(context, context.collection()?))
+}
+
+/// What the last scrub of each collection has found.
+pub(super) fn of_mount(context: &Context) -> Result<String> {
+    Ok(collections(context)?.iter().map(|collection| line(context, collection)).collect())
+}
+
+/// Starts or stops the scrub of a collection.
+pub(super) fn act(context: &Context, text: &str) -> Result<Forget> {
+    let collection = context.collection()?.clone();
+    let path = collection.path();
+    start_or_stop(context, text, path, vec![collection])
+}
+
+/// Starts or stops the scrub of all collections.
+pub(super) fn act_on_all(context: &Context, text: &str) -> Result<Forget> {
+    start_or_stop(context, text, ALL.to_owned(), collections(context)?)
+}
+
+fn start_or_stop(
+    context: &Context,
+    text: &str,
+    path: String,
+    collections: Vec<Arc<Collection>>,
+) -> Result<Forget> {
+    let jobs = &context.mounted.jobs;
+    match text {
+        "start" => {
+            let bytes = |collection: &Arc<Collection>| {
+                collection.state().objects().map(|object| object.bytes()).sum::<u64>()
+            };
+            let bytes = collections.iter().map(bytes).sum();
+            let namespace = context.mounted.namespace.clone();
+            jobs.push(Job::new(SCRUB.to_owned(), path, bytes), move |progress| {
+                let mut sum = Scrubbed::default();
+                for collection in &collections {
+                    sum.add(namespace.engine().scrub(collection, progress)?);
+                }
+                Ok((Forget::default(), sum.to_string()))
+            });
+            Ok(Forget::default())
+        }
+        "stop" => match jobs.cancel_all(SCRUB, &path) {
+            0 => Err(Error::invalid("no scrub runs here or waits that was started here")),
+            _ => Ok(Forget::default()),
+        },
+        _ => Err(Error::invalid(format!("{text:?} is nothing that scrub does; there are start and stop"))),
+    }
+}
+
+fn line(context: &Context, collection: &Arc<Collection>) -> String {
+    let path = collection.path();
+    match context.mounted.namespace.engine().last_scrub(collection) {
+        Some(found) => format!("{path}: {found}\n"),
+        None => format!("{path}: not since it was opened\n"),
+    }
+}

@@ -1,0 +1,137 @@
+//! Other ways to the elements of a block than its payload: the one list of them, and how
+//! reads and moves use it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::engine::heal::Damaged;
+use crate::model::{ErrorKind, Result, Tier};
+use crate::store::blocks::Block;
+use crate::store::migrate::Elements;
+use crate::store::read::OpenObject;
+use crate::store::rebuild::Rebuild;
+
+/// A way to the elements of a block.
+pub(super) struct Way {
+    /// The value of the attribute `reconstruct` that asks for it; empty for none.
+    pub name: &'static str,
+    /// What it gives.
+    pub gives: Gives,
+    /// Whether it seems to be there, as far as can be told without reading.
+    pub is_there: fn(&OpenObject, u32, &Block) -> bool,
+    /// Whether it is there and gives the right elements, which may be read for it.
+    pub is_sound: fn(&OpenObject, u32, &Block) -> Result<bool>,
+    /// Puts the elements of a whole block into the last argument; `false` where it is not
+    /// there.
+    pub read: fn(&OpenObject, u32, &Block, &mut [u8]) -> Result<bool>,
+    /// What a move is told of what it gave.
+    pub elements: Elements,
+}
+
+/// What the elements are that a way gives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Gives {
+    /// Those that were encoded.
+    Exact,
+}
+
+/// All ways, the most precise first.
+pub(super) const WAYS: &[Way] = &[ORIGIN];
+
+/// The file outside the store that the block came from.
+const ORIGIN: Way = Way {
+    name: "origin",
+    gives: Gives::Exact,
+    is_there: |open, index, _| open.object().origin_place(index).is_some(),
+    is_sound: |open, index, _| open.has_origin(index),
+    read: |open, index, _, out| open.read_origin(index, out),
+    elements: Elements::Origin,
+};
+
+/// Whether a block can be had exactly, whatever becomes of its payload.
+pub(super) fn has_exact_source(open: &OpenObject, index: u32, block: &Block) -> bool {
+    // One that fails has told that itself.
+    let is_sound = |way: &Way| matches!((way.is_sound)(open, index, block), Ok(true));
+    WAYS.iter().filter(|way| way.gives == Gives::Exact).any(is_sound)
+}
+
+/// Reads the exact elements of a block; what gave them, `None` where nothing has them.
+pub(super) fn read_exact(
+    open: &OpenObject,
+    index: u32,
+    block: &Block,
+    out: &mut [u8],
+) -> Result<Option<Elements>> {
+    let mut failed = Ok(None);
+    for way in WAYS.iter().filter(|way| way.gives == Gives::Exact) {
+        match (way.read)(open, index, block, out) {
+            Ok(true) => return Ok(Some(way.elements)),
+            Ok(false) => {}
+            Err(error) => failed = failed.and(Err(error)),
+        }
+    }
+    failed
+}
+
+/// The payload that a block should have, made of what another way gives.
+pub(super) fn payload(open: &OpenObject, index: u32, block: &Block) -> Result<Option<Vec<u8>>> {
+    let mut elements = vec![0; open.object().cut().len(index)];
+    for way in WAYS {
+        if way.elements == Elements::Origin && block.stored.in_data {
+            // That is where the damage is.
+            continue;
+        }
+        match (way.read)(open, index, block, &mut elements) {
+            Ok(true) => {
+                if let Some(payload) = open.payload_of(block, &elements)? {
+                    return Ok(Some(payload));
+                }
+            }
+            Ok(false) => {}
+            // It has told that itself.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Answers reads of blocks that are absent or damaged.
+#[derive(Default)]
+pub(super) struct Ways {
+    /// Blocks that were found damaged.
+    pub damaged: Arc<Damaged>,
+    /// Whether absent blocks that nothing can make again read as zeros.
+    pub fills_with_zeros: AtomicBool,
+}
+
+impl Rebuild for Ways {
+    fn rebuild(&self, open: &OpenObject, index: u32, block: &Block, elements: &mut [u8]) -> Result<bool> {
+        if block.stored.tier != Tier::Absent {
+            let Some(payload) = payload(open, index, block)? else { return Ok(false) };
+            return open.show_payload(index, block, &payload, elements).map(|()| true);
+        }
+        let mut failed = Ok(false);
+        for way in WAYS {
+            match (way.read)(open, index, block, elements) {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                Err(error) => failed = failed.and(Err(error)),
+            }
+        }
+        if !failed? && self.fills_with_zeros.load(Ordering::Relaxed) {
+            elements.fill(0);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn can_rebuild(&self, open: &OpenObject, index: u32, block: &Block) -> bool {
+        self.fills_with_zeros.load(Ordering::Relaxed)
+            || WAYS.iter().any(|way| (way.is_there)(open, index, block))
+    }
+
+    fn made_good(&self, open: &OpenObject, index: u32, block: &Block) {
+        self.damaged.note(open, index, block);
+    }
+}

@@ -1,0 +1,101 @@
+//! How absent blocks of a tensor are to be made again.
+
+use std::sync::Arc;
+
+use crate::engine::rebuild::{WAYS, Way};
+use crate::engine::select::targets;
+use crate::format::catalog::{Entry, NodeEntry};
+use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
+use crate::store::Collection;
+use crate::store::collection::{Touched, now_nanoseconds};
+use crate::store::object::Object;
+use crate::store::read::{OpenObject, Verify};
+use crate::store::state::State;
+
+/// The setting's name.
+const RECONSTRUCT: &str = "reconstruct";
+
+/// How absent blocks of a tensor are made again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reconstruct {
+    /// Not at all.
+    None,
+    /// From the file outside the store that it came from.
+    Origin,
+}
+
+impl Reconstruct {
+    /// All, with their names.
+    const ALL: [(&str, Reconstruct); 2] = [("none", Reconstruct::None), ("origin", Reconstruct::Origin)];
+
+    /// The one of a value of the attribute `reconstruct`.
+    pub fn parse(text: &str) -> Result<Reconstruct> {
+        let found = Reconstruct::ALL.iter().find(|(name, _)| *name == text);
+        let wrong = || Error::invalid(format!("{text:?} is no reconstruct; there are none and origin"));
+        found.map(|(_, reconstruct)| *reconstruct).ok_or_else(wrong)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Reconstruct::ALL.iter().find(|(_, known)| *known == self).map_or("none", |(name, _)| name)
+    }
+
+    /// That of a node, or what it inherits.
+    pub fn of(state: &State, node: EntryId) -> Reconstruct {
+        let set = state.inherited(node, RECONSTRUCT);
+        set.and_then(|name| Reconstruct::parse(name).ok()).unwrap_or(Reconstruct::None)
+    }
+
+    /// The way that makes blocks again.
+    pub(super) fn way(self) -> Option<&'static Way> {
+        WAYS.iter().find(|way| way.name == self.name())
+    }
+}
+
+/// Says how absent blocks of a tensor, or of those of a container or below a directory, are to
+/// be made again. `Invalid` where there is no such way to any block of one; `Busy` where it is
+/// to be none and blocks are absent that are made so.
+pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstruct) -> Result<()> {
+    for target in targets(collection, node)? {
+        let path = format!("{}/{}", collection.path(), target.path);
+        match to.way() {
+            None if target.objects.iter().any(|object| is_absent(object)) => {
+                let text =
+                    format!("{path}: blocks are absent that are made again so; move it to a tier first");
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            None => {}
+            Some(way) => {
+                let is_there = target.objects.iter().any(|object| {
+                    let cut = object.cut();
+                    let open = OpenObject::open(collection, object, Verify::First);
+                    let has =
+                        |index| Some((way.is_there)(open.as_ref().ok()?, index, &object.block(index, cut)?));
+                    (0..cut.blocks()).any(|index| has(index) == Some(true))
+                });
+                if !is_there && target.bytes() > 0 {
+                    let text = format!("{path}: it has no {}: it was not imported in place", to.name());
+                    return Err(Error::invalid(text));
+                }
+            }
+        }
+    }
+    collection.record(Touched::default(), |batch, state| {
+        let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
+        let (key, value) = (RECONSTRUCT.to_owned(), Some(to.name().to_owned()));
+        batch.entry(Entry::Setting { node, key, value });
+        let entry = NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() };
+        batch.entry(Entry::Node(Box::new(entry)));
+        Ok(())
+    })
+}
+
+/// Whether blocks of an object are absent that could be made again.
+fn is_absent(object: &Object) -> bool {
+    let cut = object.logged_cut();
+    let blocks = object.blocks.read();
+    object.has_absent()
+        && blocks
+            .described(cut)
+            .any(|(index, block)| block.stored.tier == Tier::Absent && object.origin_place(index).is_some())
+}

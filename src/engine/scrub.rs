@@ -1,0 +1,122 @@
+//! Every stored payload is read and compared with the log; what is damaged is stored anew where
+//! there is another way to it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::engine::work::Engine;
+use crate::ingest::Progress;
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::Collection;
+use crate::store::collection::now_seconds;
+use crate::store::object::Object;
+use crate::store::read::{OpenObject, Verify};
+
+/// What a scrub has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Scrubbed {
+    /// Blocks that were checked.
+    pub blocks: u64,
+    /// Those whose stored bytes are not what was written, or cannot be read.
+    pub corrupt: u64,
+    /// Those of them that have been stored anew.
+    pub healed: u64,
+    /// When it ended, in seconds since 1970.
+    pub at: u64,
+    /// Whether it was stopped before its end.
+    pub is_stopped: bool,
+}
+
+impl Scrubbed {
+    /// Adds what was found elsewhere.
+    pub fn add(&mut self, other: Scrubbed) {
+        self.blocks += other.blocks;
+        self.corrupt += other.corrupt;
+        self.healed += other.healed;
+        self.at = self.at.max(other.at);
+        self.is_stopped |= other.is_stopped;
+    }
+}
+
+impl fmt::Display for Scrubbed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Scrubbed { blocks, corrupt, healed, at, is_stopped } = self;
+        let how = if *is_stopped { "stopped at" } else { "at" };
+        write!(out, "{how} {at}: {blocks} blocks checked, {corrupt} corrupt, {healed} healed")
+    }
+}
+
+impl Engine {
+    /// Checks every block of a collection that the log describes. Those that are damaged are
+    /// stored anew where there is another way to them, unless the collection takes no writes;
+    /// durable when it returns. `Interrupted` where it was told to stop; what it has found is
+    /// kept in either case.
+    pub fn scrub(&self, collection: &Arc<Collection>, progress: &dyn Progress) -> Result<Scrubbed> {
+        let mut objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
+        objects.sort_by_key(|object| object.entry.creation);
+        let mut found = Scrubbed::default();
+        for object in objects {
+            self.scrub_object(collection, &object, progress, &mut found);
+            if progress.is_cancelled() {
+                found.is_stopped = true;
+                break;
+            }
+        }
+        found.at = now_seconds();
+        self.scrubbed.lock().insert(collection.path(), found);
+        if found.healed > 0 {
+            collection.sync()?;
+        }
+        match found.is_stopped {
+            true => Err(Error::new(ErrorKind::Interrupted, "it was told to stop")),
+            false => Ok(found),
+        }
+    }
+
+    /// What the last scrub of a collection has found since the store was opened.
+    pub fn last_scrub(&self, collection: &Collection) -> Option<Scrubbed> {
+        self.scrubbed.lock().get(&collection.path()).copied()
+    }
+
+    fn scrub_object(
+        &self,
+        collection: &Arc<Collection>,
+        object: &Arc<Object>,
+        progress: &dyn Progress,
+        found: &mut Scrubbed,
+    ) {
+        let cut = object.logged_cut();
+        let open = match OpenObject::open(collection, object, Verify::Always) {
+            Ok(open) => open,
+            Err(error) => {
+                log::error!("{}: {error}", collection.path());
+                found.blocks += u64::from(cut.blocks());
+                found.corrupt += u64::from(cut.blocks());
+                return;
+            }
+        };
+        for index in 0..cut.blocks() {
+            if progress.is_cancelled() {
+                return;
+            }
+            found.blocks += 1;
+            progress.advance(cut.len(index) as u64);
+            let block = object.block(index, cut);
+            let Err(error) = open.check(index) else { continue };
+            if object.block(index, cut) != block {
+                // It was written or moved meanwhile: what was read is not its any more.
+                found.blocks -= 1;
+                continue;
+            }
+            found.corrupt += 1;
+            let Some(block) = block else { continue };
+            if error.kind() != ErrorKind::Corrupt || collection.check_writable().is_err() {
+                continue;
+            }
+            match self.heal(&open, index, &block) {
+                Ok(is_healed) => found.healed += u64::from(is_healed),
+                Err(error) => log::warn!("{}: block {index} is not healed: {error}", collection.path()),
+            }
+        }
+    }
+}

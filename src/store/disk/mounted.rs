@@ -1,0 +1,80 @@
+//! What is mounted where, as the kernel says it in mountinfo.
+
+use std::path::{Path, PathBuf};
+
+/// A mounted file system.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountedThere {
+    /// Where.
+    pub mountpoint: PathBuf,
+    /// Its type.
+    pub kind: String,
+    /// What is mounted: of a tierfs its store.
+    pub source: PathBuf,
+}
+
+impl MountedThere {
+    /// Whether it is a tierfs.
+    pub fn is_ours(&self) -> bool {
+        self.kind == "fuse.tierfs"
+    }
+}
+
+/// The mounted file systems of a text like `/proc/self/mountinfo`.
+pub fn mounted(mountinfo: &str) -> impl Iterator<Item = MountedThere> + '_ {
+    mountinfo.lines().filter_map(parse)
+}
+
+/// The file system that an absolute path without links lies on. Nothing is asked but the
+/// text: a daemon that is asked may be gone, or be the one that asks.
+pub fn topmost(mountinfo: &str, path: &Path) -> Option<MountedThere> {
+    // The last one that holds the path is the topmost.
+    let mut found: Option<MountedThere> = None;
+    for mounted in mounted(mountinfo).filter(|mounted| path.starts_with(&mounted.mountpoint)) {
+        if found.as_ref().is_none_or(|best| mounted.mountpoint.starts_with(&best.mountpoint)) {
+            found = Some(mounted);
+        }
+    }
+    found
+}
+
+fn parse(line: &str) -> Option<MountedThere> {
+    let (before, after) = line.split_once(" - ")?;
+    let mountpoint = PathBuf::from(unescape(before.split(' ').nth(4)?));
+    let mut after = after.split(' ');
+    let kind = after.next()?.to_owned();
+    Some(MountedThere { mountpoint, kind, source: PathBuf::from(unescape(after.next()?)) })
+}
+
+/// Spaces, tabs, newlines and backslashes stand there in octal.
+fn unescape(field: &str) -> String {
+    let octal = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    octal.iter().fold(field.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{parse, topmost};
+
+    #[test]
+    fn a_line_of_mountinfo_is_taken_apart() {
+        let line = "36 35 0:52 / /mnt/my\\040models rw,nosuid shared:7 - fuse.tierfs /srv/store rw,user_id=0";
+        let found = parse(line).unwrap();
+        assert_eq!(found.mountpoint.to_str(), Some("/mnt/my models"));
+        assert_eq!((found.is_ours(), found.source.to_str()), (true, Some("/srv/store")));
+    }
+
+    #[test]
+    fn a_path_lies_on_the_deepest_of_the_mounts_that_hold_it_and_of_these_on_the_last() {
+        let text = "1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /mnt rw - fuse.tierfs /store rw\n\
+                    3 2 0:3 / /mnt/in rw - tmpfs none rw\n4 1 0:4 / /over rw - fuse.tierfs /store rw\n\
+                    5 1 0:5 / /over rw - ext4 /dev/b rw\n";
+        for (path, ours) in
+            [("/mnt", true), ("/mnt/x/y", true), ("/mnt/in/x", false), ("/mntx", false), ("/over/x", false)]
+        {
+            assert_eq!(topmost(text, Path::new(path)).unwrap().is_ours(), ours, "{path}");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Payloads that are not what the log says, made again of elements that are.
+
+use crate::codec;
+use crate::model::{Encoder, Result, Tier};
+use crate::store::blocks::Block;
+use crate::store::collection::{Touched, now_seconds};
+use crate::store::migrate::migrate;
+use crate::store::read::OpenObject;
+
+impl OpenObject {
+    /// The payload of a block as the log describes it, made of the elements that it was
+    /// encoded from; `None` where it was encoded from others.
+    pub fn payload_of(&self, block: &Block, elements: &[u8]) -> Result<Option<Vec<u8>>> {
+        let is_it = |payload: &[u8]| {
+            payload.len() == block.stored.len as usize && crc32c::crc32c(payload) == block.stored.checksum
+        };
+        if block.stored.tier == Tier::Exact {
+            return Ok(is_it(elements).then(|| elements.to_vec()));
+        }
+        for encoder in [Encoder::Best, Encoder::Absmax] {
+            let mut payload = Vec::new();
+            let dtype = self.object.entry.dtype;
+            let encoded = codec::encode(block.stored.tier, encoder, dtype, elements, &mut payload)?;
+            if encoded.is_ok() && is_it(&payload) {
+                return Ok(Some(payload));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a reader sees of a block with this payload, its deltas applied.
+    pub fn show_payload(&self, index: u32, block: &Block, payload: &[u8], out: &mut [u8]) -> Result<()> {
+        if block.stored.tier == Tier::Exact {
+            out.copy_from_slice(payload);
+            return Ok(());
+        }
+        self.decode(index, &block.stored, payload, out)?;
+        self.apply_chain(index, block, out)
+    }
+
+    /// Stores the payload that a block should have, in another place, and records that. `false`
+    /// where the block is another one by now. Not durable before a sync.
+    pub fn restore(&self, index: u32, block: &Block, payload: &[u8]) -> Result<bool> {
+        // Nobody writes to it meanwhile, and nobody moves it.
+        let _writing = self.object.writing.lock();
+        if self.object.block(index, self.object.cut()) != Some(*block) {
+            return Ok(false);
+        }
+        let mut touched = Touched::default();
+        let (tier, lens) = (block.stored.tier, [payload.len()]);
+        let offsets = self.collection.write_payloads(tier, payload, &lens, &mut touched)?;
+        let Some(&offset) = offsets.first() else { return Ok(false) };
+        let stored = crate::format::record::Stored { offset, in_data: false, ..block.stored };
+        let recorded = self.collection.record(touched, |batch, _| {
+            batch.record(migrate(&self.object.entry, index, tier, stored, now_seconds()));
+            Ok(())
+        });
+        if recorded.is_err() && self.collection.poisoned().is_none() {
+            self.collection.drop_payloads(vec![stored]);
+        }
+        recorded.map(|()| true)
+    }
+}

@@ -1,0 +1,438 @@
+//! Files that were imported in place: nothing is copied, and they stay exact sources of what was made of them.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use rustix::io::Errno;
+
+use crate::attributes::{get, refused, set, try_get};
+use crate::moves::stored_bytes;
+use crate::support::{
+    Aligned, Mounted, Place, Random, container_of, files_below, minilm, npy_file, open_direct, read_at, run,
+    wait_until,
+};
+
+/// Sets something of a directory and waits until the job has ended well.
+pub fn set_below(mounted: &Mounted, path: &Path, name: &str, value: &str) {
+    let jobs = || fs::read_to_string(mounted.path(".ctl/jobs")).unwrap();
+    let before = jobs().lines().count();
+    set(path, name, value).unwrap();
+    let ended = || jobs().lines().nth(before).is_some_and(|line| line.contains(" done in "));
+    let failed = || jobs().lines().nth(before).is_some_and(|line| line.contains(" failed"));
+    wait_until("the job ends", || ended() || failed());
+    assert!(ended(), "{}", jobs());
+}
+
+/// What all files of a collection read as after an import into a tier.
+fn imported_into(source: &Path, tier: &str, names: &[PathBuf]) -> Vec<Vec<u8>> {
+    let place = Place::new();
+    place.import("t/c", &[source], &["--tier", tier, "--encoder", "absmax"]);
+    let mounted = place.mount(&["--read-only"]);
+    all(&mounted, names)
+}
+
+fn all(mounted: &Mounted, names: &[PathBuf]) -> Vec<Vec<u8>> {
+    names.iter().map(|name| fs::read(mounted.path("t/c").join(name)).unwrap()).collect()
+}
+
+fn stamp(path: &Path) -> (Vec<u8>, SystemTime) {
+    (fs::read(path).unwrap(), fs::metadata(path).unwrap().modified().unwrap())
+}
+
+fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+const EIO: i32 = 5;
+
+#[test]
+fn a_model_in_place_goes_down_up_and_back_under_readers_and_is_the_source_again() {
+    let source = minilm().join("model.safetensors");
+    let before = stamp(&source);
+    let place = Place::new();
+    place.import("t/c", &[&source], &["--in-place"]);
+    assert!(stored_bytes(&place.store()) < 2 << 20, "{} bytes were copied", stored_bytes(&place.store()));
+    let mounted = place.mount(&[]);
+    let collection = mounted.path("t/c");
+    let container = collection.join("model.safetensors");
+    assert!(fs::read(&container).unwrap() == before.0, "not the source");
+    let names = files_below(&collection);
+    let place_of_container = names.iter().position(|name| name.ends_with("model.safetensors")).unwrap();
+    assert!(names.len() > 50);
+    let exact = all(&mounted, &names);
+    let (cold, hot) = (imported_into(&source, "q3:all", &names), imported_into(&source, "q8:all", &names));
+    assert!(cold[place_of_container] != hot[place_of_container] && hot[place_of_container] != before.0);
+    let (ended, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for seed in 0..16 {
+            let (collection, names, exact, cold, hot) = (&collection, &names, &exact, &cold, &hot);
+            let (ended, reads) = (&ended, &reads);
+            scope.spawn(move || {
+                // What the kernel keeps are pages, and these are whole; past its cache blocks are. Tensors, not the
+                // container: there blocks do not begin with pages.
+                let direct = seed % 2 == 0;
+                let len = if direct { 16_384 } else { 4096 };
+                let mut random = Random(seed);
+                let mut buffer = Aligned::new(16_384);
+                while !ended.load(Ordering::Relaxed) {
+                    let which = random.below(names.len());
+                    let bytes = exact[which].len();
+                    if which == place_of_container || bytes < len {
+                        continue;
+                    }
+                    let path = collection.join(&names[which]);
+                    let file = if direct { open_direct(&path) } else { fs::File::open(&path).unwrap() };
+                    for _ in 0..20 {
+                        let at = random.below(bytes / len) * len;
+                        let found = buffer.pages(len);
+                        assert_eq!(read_at(&file, found, at as u64), len);
+                        let is_one =
+                            [exact, cold, hot].iter().any(|state| found == &state[which][at..at + len]);
+                        assert!(is_one, "{} at {at}: none of its states", names[which].display());
+                        reads.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let ender = Ender(&ended);
+        set(&collection, "encoder", "absmax").unwrap();
+        for (tier, wanted) in [("q3:all", &cold), ("q8:all", &hot), ("exact", &exact)] {
+            set_below(&mounted, &collection, "tier", tier);
+            let found = all(&mounted, &names);
+            for ((name, found), wanted) in names.iter().zip(&found).zip(wanted.iter()) {
+                assert!(found == wanted, "{} in {tier}", name.display());
+            }
+        }
+        drop(ender);
+    });
+    assert!(reads.load(Ordering::Relaxed) > 100);
+    assert!(fs::read(&container).unwrap() == before.0);
+    assert!(stored_bytes(&place.store()) < 8 << 20, "{} bytes", stored_bytes(&place.store()));
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&[]);
+    assert!(fs::read(mounted.path("t/c/model.safetensors")).unwrap() == before.0);
+    assert!(stamp(&source) == before, "the source was changed");
+}
+
+/// Ends the readers whatever becomes of the test.
+struct Ender<'a>(&'a AtomicBool);
+
+impl Drop for Ender<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn without_an_origin_nothing_is_given_up_and_with_one_everything_but_what_was_written() {
+    let source = container_of(&mut Random(21), &[("v", 100_000), ("w", 100_000)]);
+    let place = Place::new();
+    let model = place.write("m.safetensors", &source);
+    let copied = place.write("copied.npy", npy_file(&Random(22).floats(70_000)));
+    place.import("t/c", &[&model], &["--in-place"]);
+    place.import("t/c", &[&copied], &[]);
+    let mounted = place.mount(&[]);
+    let (container, w) = (mounted.path("t/c/m.safetensors"), mounted.path("t/c/w"));
+    let copied = mounted.path("t/c/copied");
+    assert!(refused(&copied, "tier", "q8", Errno::PERM).contains("lossy"));
+    assert!(refused(&copied, "reconstruct", "origin", Errno::INVAL).contains("in place"));
+    set(&w, "tier", "q8").unwrap();
+    let data = source.len() - 800_000;
+    let exact = &source[data + 400_000..];
+    let hot = fs::read(&w).unwrap();
+    assert!(hot != exact && get(&w, "tier") == "q8");
+    // A whole block and a few elements of another are written.
+    let block = 16_384;
+    let new = Random(23).floats(block / 4);
+    let file = fs::OpenOptions::new().write(true).open(&w).unwrap();
+    file.write_all_at(&new, block as u64).unwrap();
+    file.write_all_at(&[0; 8], 5 * block as u64 + 64).unwrap();
+    drop(file);
+    let mut wanted = hot;
+    wanted[block..2 * block].copy_from_slice(&new);
+    wanted[5 * block + 64..5 * block + 72].fill(0);
+    let check = |mounted: &Mounted, wanted: &[u8], what: &str| {
+        assert!(fs::read(mounted.path("t/c/w")).unwrap() == wanted, "{what}");
+    };
+    check(&mounted, &wanted, "written");
+    for tier in ["q3", "q7"] {
+        assert!(refused(&w, "tier", tier, Errno::PERM).contains("lossy"), "{tier}");
+    }
+    assert!(refused(&w, "tier", "exact", Errno::INVAL).contains("more precise"));
+    assert!(refused(&w, "evict", "1", Errno::INVAL).contains("reconstruct"));
+    check(&mounted, &wanted, "refused");
+    mounted.kill();
+    drop(mounted);
+    let mounted = place.mount(&[]);
+    check(&mounted, &wanted, "mounted again");
+    let w = mounted.path("t/c/w");
+    assert!(refused(&w, "tier", "exact", Errno::INVAL).contains("more precise"));
+    // The patched block is written whole: nothing is less than exact for good.
+    let file = fs::OpenOptions::new().write(true).open(&w).unwrap();
+    file.write_all_at(&new, 5 * block as u64).unwrap();
+    drop(file);
+    set(&w, "tier", "exact").unwrap();
+    let mut wanted = exact.to_vec();
+    wanted[block..2 * block].copy_from_slice(&new);
+    wanted[5 * block..6 * block].copy_from_slice(&new);
+    check(&mounted, &wanted, "exact again");
+    assert!(refused(&w, "tier", "q8", Errno::PERM).contains("lossy"));
+    set(&mounted.path("t/c/v"), "tier", "q5").unwrap();
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&[]);
+    check(&mounted, &wanted, "at the end");
+    assert_eq!(get(&mounted.path("t/c/v"), "tier"), "q5");
+    assert_eq!(fs::read(&model).unwrap(), source);
+    drop(container);
+}
+
+#[test]
+fn a_file_in_place_that_is_cut_grown_and_replaced_leaves_its_source_alone() {
+    let bytes = Random(31).bytes(100_000);
+    let place = Place::new();
+    let source = place.write("in/plain.bin", &bytes);
+    let before = stamp(&source);
+    place.import("t/c", &[&source], &["--in-place"]);
+    let mounted = place.mount(&[]);
+    let path = mounted.path("t/c/plain.bin");
+    let mut wanted = bytes.clone();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(b"end", wanted.len() as u64).unwrap();
+    wanted.extend(b"end");
+    drop(file);
+    assert!(fs::read(&path).unwrap() == wanted);
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(50_001).unwrap();
+    file.set_len(70_000).unwrap();
+    wanted.truncate(50_001);
+    wanted.resize(70_000, 0);
+    drop(file);
+    assert!(fs::read(&path).unwrap() == wanted);
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&[]);
+    let path = mounted.path("t/c/plain.bin");
+    assert!(fs::read(&path).unwrap() == wanted);
+    fs::write(&path, b"new").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    fs::remove_file(&path).unwrap();
+    mounted.unmount();
+    // The number of the outside file is not given to a file of the store's own.
+    let other = place.write("in/other.bin", Random(32).bytes(90_000));
+    place.import("t/c", &[&other], &[]);
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    assert!(stamp(&source) == before);
+    let mounted = place.mount(&[]);
+    assert!(fs::read(mounted.path("t/c/other.bin")).unwrap() == fs::read(&other).unwrap());
+}
+
+#[test]
+fn a_source_that_changes_is_an_error_for_its_blocks_and_for_nothing_else() {
+    let place = Place::new();
+    let one = place.write("in/one.npy", npy_file(&Random(41).floats(100_000)));
+    let two = place.write("in/two.npy", npy_file(&Random(42).floats(100_000)));
+    place.import("t/c", &[one.parent().unwrap()], &["--in-place"]);
+    let (bytes, mtime) = stamp(&one);
+    let data = &bytes[128..];
+    let mounted = place.mount(&[]);
+    let tensor = mounted.path("t/c/one");
+    let restore = || {
+        fs::write(&one, &bytes).unwrap();
+        fs::File::options().write(true).open(&one).unwrap().set_modified(mtime).unwrap();
+    };
+    let read = || {
+        set(&tensor, "evict", "cache").unwrap();
+        fs::read(&tensor)
+    };
+    assert!(read().unwrap() == data);
+    type Change<'a> = &'a dyn Fn();
+    let changes: [(&str, Change); 4] = [
+        ("truncated", &|| fs::File::options().write(true).open(&one).unwrap().set_len(300_000).unwrap()),
+        ("grown", &|| fs::File::options().write(true).open(&one).unwrap().set_len(500_000).unwrap()),
+        ("touched", &|| {
+            let file = fs::File::options().write(true).open(&one).unwrap();
+            file.set_modified(mtime + std::time::Duration::from_secs(1)).unwrap();
+        }),
+        ("removed", &|| fs::remove_file(&one).unwrap()),
+    ];
+    for (what, change) in changes {
+        // Who has a file open keeps it when its name goes.
+        let held = (what != "removed").then(|| open_direct(&tensor));
+        change();
+        assert_eq!(errno(read()), Some(EIO), "{what}");
+        if let Some(held) = held {
+            let mut buffer = Aligned::new(4096);
+            assert_eq!(errno(held.read_at(buffer.pages(4096), 8192)), Some(EIO), "{what}, open");
+        }
+        assert!(fs::read(mounted.path("t/c/two")).unwrap() == fs::read(&two).unwrap()[128..]);
+        let verified = fs::read_to_string(mounted.path("t/c/.ctl/verify/one")).unwrap();
+        assert!(verified.contains("corrupt 25 of 25"), "{what}: {verified}");
+        restore();
+        assert!(read().unwrap() == data, "{what} and restored");
+    }
+    // Other bytes at the same time: the checksum tells, of one block.
+    let file = fs::File::options().write(true).open(&one).unwrap();
+    file.write_all_at(&[bytes[128 + 40_000] ^ 1], 128 + 40_000).unwrap();
+    file.set_modified(mtime).unwrap();
+    set(&tensor, "evict", "cache").unwrap();
+    let file = fs::File::open(&tensor).unwrap();
+    let mut part = vec![0; 16_384];
+    assert_eq!(errno(file.read_exact_at(&mut part, 32_768)), Some(EIO));
+    file.read_exact_at(&mut part, 65_536).unwrap();
+    assert!(part == data[65_536..81_920]);
+    drop(file);
+    assert!(refused(&tensor, "tier", "q8", Errno::PERM).contains("lossy"));
+    restore();
+    // What has left does not need it, and cannot go back without it.
+    set(&tensor, "tier", "q8").unwrap();
+    fs::remove_file(&one).unwrap();
+    assert!(read().unwrap() != data);
+    assert!(refused(&tensor, "tier", "exact", Errno::INVAL).contains("more precise"));
+    assert!(refused(&tensor, "tier", "q3", Errno::PERM).contains("lossy"));
+    restore();
+    set(&tensor, "tier", "exact").unwrap();
+    assert!(read().unwrap() == data);
+}
+
+#[test]
+fn what_is_evicted_is_read_from_its_origin_and_what_is_discarded_from_nowhere() {
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&Random(51).floats(100_000)));
+    place.import("t/c", &[&source], &["--in-place"]);
+    let (bytes, mtime) = stamp(&source);
+    let data = &bytes[128..];
+    let mounted = place.mount(&[]);
+    let tensor = mounted.path("t/c/w");
+    assert!(refused(&tensor, "evict", "1", Errno::INVAL).contains("reconstruct"));
+    assert!(refused(&tensor, "reconstruct", "magic", Errno::INVAL).contains("origin"));
+    set(&tensor, "reconstruct", "origin").unwrap();
+    set(&tensor, "tier", "q3").unwrap();
+    set(&tensor, "evict", "1").unwrap();
+    let shown = ["tier", "bytes_stored", "reconstruct"].map(|name| get(&tensor, name));
+    assert_eq!(shown, ["absent", "0", "origin"]);
+    assert!(fs::read(&tensor).unwrap() == data);
+    assert!(fs::read(mounted.path("t/c/w.npy")).unwrap() == bytes);
+    assert!(refused(&tensor, "reconstruct", "none", Errno::BUSY).contains("absent"));
+    mounted.kill();
+    drop(mounted);
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&[]);
+    let tensor = mounted.path("t/c/w");
+    assert!(fs::read(&tensor).unwrap() == data);
+    // A write into what is absent makes its block first.
+    let file = fs::File::options().write(true).open(&tensor).unwrap();
+    file.write_all_at(b"four", 100_000).unwrap();
+    drop(file);
+    let mut wanted = data.to_vec();
+    wanted[100_000..100_004].copy_from_slice(b"four");
+    assert!(fs::read(&tensor).unwrap() == wanted);
+    assert!(refused(&tensor, "evict", "1", Errno::INVAL).contains("made again"));
+    fs::File::options().write(true).open(&source).unwrap().set_modified(SystemTime::now()).unwrap();
+    set(&tensor, "evict", "cache").unwrap();
+    assert_eq!(errno(fs::read(&tensor)), Some(EIO));
+    fs::File::options().write(true).open(&source).unwrap().set_modified(mtime).unwrap();
+    set(&tensor, "tier", "exact").unwrap();
+    assert!(fs::read(&tensor).unwrap() == wanted);
+    set(&tensor, "lossy", "allow").unwrap();
+    set(&tensor, "evict", "discard").unwrap();
+    assert_eq!(errno(fs::read(&tensor)), Some(Errno::NODATA.raw_os_error()));
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&[]);
+    assert_eq!(errno(fs::read(mounted.path("t/c/w"))), Some(Errno::NODATA.raw_os_error()));
+    mounted.unmount();
+    let mounted = place.mount(&["--zero-fill"]);
+    assert!(fs::read(mounted.path("t/c/w")).unwrap() == vec![0; data.len()]);
+    assert!(stamp(&source) == (bytes, mtime));
+}
+
+/// The generation of a collection's log.
+fn generation(place: &Place) -> u64 {
+    let log = fs::read(place.store().join("t/c/meta.log")).unwrap();
+    u64::from_le_bytes(log[43..51].try_into().unwrap())
+}
+
+#[test]
+fn the_log_written_anew_knows_the_origin_and_what_was_severed_from_it() {
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&Random(61).floats(4 << 20)));
+    place.import("t/c", &[&source], &["--in-place", "--block-bytes", "4096"]);
+    let before = stamp(&source);
+    let data = &before.0[128..];
+    let mut mounted = place.mount(&[]);
+    let new = Random(62).floats(1024);
+    let mut exact = data.to_vec();
+    exact[40_960..45_056].copy_from_slice(&new);
+    set(&mounted.path("t/c"), "encoder", "absmax").unwrap();
+    set(&mounted.path("t/c/w"), "tier", "q3").unwrap();
+    let file = fs::File::options().write(true).open(mounted.path("t/c/w")).unwrap();
+    file.write_all_at(&new, 40_960).unwrap();
+    drop(file);
+    let mut moves = 0;
+    while generation(&place) == 1 {
+        moves += 1;
+        assert!(moves < 12, "the log is not written anew");
+        let tensor = mounted.path("t/c/w");
+        set(&tensor, "lossy", "allow").unwrap();
+        set(&tensor, "tier", "exact").unwrap();
+        assert!(fs::read(&tensor).unwrap() == exact);
+        // The block that was written would be given up.
+        set(&tensor, "lossy", "deny").unwrap();
+        assert!(refused(&tensor, "tier", "q8", Errno::PERM).contains("lossy"));
+        let file = fs::File::options().write(true).open(&tensor).unwrap();
+        set(&tensor, "lossy", "allow").unwrap();
+        set(&tensor, "tier", "q8").unwrap();
+        file.write_all_at(&new, 40_960).unwrap();
+        drop(file);
+    }
+    let hot = fs::read(mounted.path("t/c/w")).unwrap();
+    assert!(hot[..40_960] != data[..40_960] && hot[40_960..45_056] == new);
+    mounted.kill();
+    drop(mounted);
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    mounted = place.mount(&[]);
+    let tensor = mounted.path("t/c/w");
+    assert!(fs::read(&tensor).unwrap() == hot);
+    set(&tensor, "lossy", "deny").unwrap();
+    assert!(refused(&tensor, "tier", "q3", Errno::PERM).contains("lossy"));
+    set(&tensor, "tier", "exact").unwrap();
+    assert!(fs::read(&tensor).unwrap() == exact);
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    assert!(stamp(&source) == before);
+}
+
+#[test]
+fn what_cannot_stay_in_place_is_refused() {
+    let place = Place::new();
+    let source = place.write("in/a.bin", Random(71).bytes(50_000));
+    place.import("t/c", &[&source], &["--in-place"]);
+    let mounted = place.mount(&[]);
+    let other = Place::new();
+    // On a tierfs, directly and by a link.
+    let link = other.path("link.bin");
+    std::os::unix::fs::symlink(mounted.path("t/c/a.bin"), &link).unwrap();
+    for path in [mounted.path("t/c/a.bin"), link] {
+        let answer = other.try_import("t/c", &[&path], &["--in-place"]);
+        assert!(answer.code == Some(1) && answer.err.contains("lies on the tierfs"), "{answer:?}");
+    }
+    mounted.unmount();
+    let inside = place.store().join("t/c/meta.log");
+    let answer = place.try_import("t/c", &[&inside], &["--in-place"]);
+    assert!(answer.code == Some(1) && answer.err.contains("in the store itself"), "{answer:?}");
+    assert_eq!(place.try_import("t/c", &[&source], &["--in-place", "--tier", "q8"]).code, Some(2));
+    // A link is followed: the file that it leads to is the source.
+    let link = place.path("to-a.bin");
+    std::os::unix::fs::symlink(&source, &link).unwrap();
+    place.import("t/c", &[&link], &["--in-place"]);
+    fs::remove_file(&link).unwrap();
+    let mounted = place.mount(&[]);
+    assert!(fs::read(mounted.path("t/c/to-a.bin")).unwrap() == fs::read(&source).unwrap());
+    assert_eq!(try_get(&mounted.path("t/c/to-a.bin"), "why").ok(), None);
+    assert!(fs::metadata(&source).unwrap().size() == 50_000);
+}
