@@ -14,6 +14,7 @@ mod measure;
 mod metrics;
 mod mounted;
 mod policy;
+mod quota;
 mod scrub;
 mod sets;
 mod status;

@@ -14,6 +14,7 @@ use crate::store::Collection;
 use crate::store::backing::Backing;
 use crate::store::collection::now_nanoseconds;
 use crate::store::object::Object;
+use crate::store::quota::{Reserved, Use};
 use crate::store::read::{OpenObject, Verify};
 use crate::stream::{Plan, Segment, Stream};
 
@@ -29,8 +30,31 @@ pub struct Live {
     pub(super) layout: RwLock<Layout>,
     /// Whether something was written that the log does not say yet.
     pub(super) changed: AtomicBool,
+    /// What it has grown by since the log said its size. Taken after the layout.
+    pub(super) grown: Mutex<Grown>,
     /// Objects that no log knew when they were made.
     made: Mutex<Vec<Arc<Object>>>,
+}
+
+/// What the quota counts of a file that the log does not say yet.
+pub(super) struct Grown {
+    /// Bytes that the log says.
+    pub logged: u64,
+    /// What it is longer.
+    pub reserved: Reserved,
+}
+
+impl Grown {
+    /// Counts a file that has so many bytes; `Quota` where that is too much.
+    pub fn count(&mut self, bytes: u64) -> Result<()> {
+        self.reserved.set(Use::exact(bytes.saturating_sub(self.logged)))
+    }
+
+    /// The log says the size.
+    pub fn settled(&mut self, bytes: u64) -> Result<()> {
+        self.logged = bytes;
+        self.count(bytes)
+    }
 }
 
 /// What a file's bytes are made of.
@@ -84,12 +108,16 @@ impl Live {
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
         let objects = collection.objects_of(node)?;
         let objects = objects.iter().map(|object| OpenObject::open(collection, object, verify));
+        let layout = Layout::of(objects.collect::<Result<_>>()?)?;
+        let reserved = collection.meter().reserve(Use::default())?;
+        let grown = Mutex::new(Grown { logged: layout.bytes(), reserved });
         Ok(Live {
             collection: collection.clone(),
             node,
             verify,
             entry,
-            layout: RwLock::new(Layout::of(objects.collect::<Result<_>>()?)?),
+            layout: RwLock::new(layout),
+            grown,
             changed: AtomicBool::new(false),
             made: Mutex::default(),
         })
@@ -221,11 +249,20 @@ impl Live {
             last.resize(last.bytes() - (end - bytes))?;
         }
         layout.is_other = true;
-        layout.refresh()
+        layout.refresh()?;
+        self.grown.lock().count(layout.bytes())
     }
 
     fn grow(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
         self.refuse_part()?;
+        self.grown.lock().count(bytes)?;
+        self.grow_counted(layout, bytes).or_else(|error| {
+            self.grown.lock().count(layout.bytes())?;
+            Err(error)
+        })
+    }
+
+    fn grow_counted(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
         let more = bytes - layout.bytes();
         let can_grow = |object: &OpenObject| {
             let id = object.object().entry.id;

@@ -11,6 +11,7 @@ mod cut;
 mod names;
 mod publish;
 mod recognize;
+mod room;
 mod shards;
 mod take;
 mod unnamed;
@@ -144,6 +145,7 @@ pub fn import_file(
     let source = outside.as_ref().map_or(source, |(_, file)| file);
     let recognized = recognize(source, &target.name)?;
     let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| to.of(tensor, settings));
+    let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
     let mut unnamed = Unnamed::new(collection);
     let mut taken = take::take(
         &mut unnamed,

@@ -138,14 +138,8 @@ impl Namespace {
         self.check_access()?;
         match self.locate(parent)? {
             _ if name == CONTROL_NAME.as_bytes() => return Err(not_here()),
-            Located::Root => self.store().create_tenant(label()?)?,
-            Located::Tenant(tenant) => {
-                let label = label()?;
-                if self.store().collection(&tenant, label).is_ok() {
-                    return Err(Error::new(ErrorKind::Exists, "the name is taken"));
-                }
-                self.store().collection_made(&tenant, label, owner)?;
-            }
+            Located::Root => self.store().create_tenant(label()?, owner, mode)?,
+            Located::Tenant(tenant) => self.make_collection(&tenant, label()?, mode, owner)?,
             _ => {
                 let directory = self.directory(parent)?;
                 edit::make_directory(&directory.collection, directory.node, name, mode, owner)?;
@@ -243,6 +237,7 @@ impl Namespace {
         let view = match located {
             Located::Node(view) => view,
             Located::Control(view) => return self.set_control(&view, set, bytes),
+            Located::Tenant(name) => return self.set_tenant(&name, set, bytes),
             _ => return Err(not_here()),
         };
         let (collection, node) = (&view.collection, view.node.entry.id);

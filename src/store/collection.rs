@@ -13,6 +13,7 @@ use crate::store::disk::{Disk, File, Open};
 use crate::store::events::{Events, Note};
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
+use crate::store::quota::{Limits, Meter};
 use crate::store::rebuild::Rebuilder;
 use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
@@ -56,6 +57,8 @@ pub struct Collection {
     pub(super) reading: RwLock<()>,
     /// Who knows other ways to blocks.
     pub(super) rebuilder: Rebuilder,
+    /// Counts what it uses; its lock is the last that is taken.
+    pub(super) meter: Arc<Meter>,
     events: Vec<Note>,
     pub(super) event_log: Arc<Events>,
     /// Held for a look or a change; no other lock is taken with it.
@@ -99,14 +102,14 @@ pub fn now_nanoseconds() -> i64 {
 
 impl Collection {
     /// Makes an empty collection in a tenant's directory that is there. `owner` is the
-    /// user and the group that its directory belongs to.
+    /// user and the group that its directory belongs to, `mode` its permission bits.
     pub fn create(
         disk: &Arc<dyn Disk>,
         store: StoreId,
-        tenant: &str,
-        name: &str,
+        (tenant, name): (&str, &str),
         number: u32,
         owner: (u32, u32),
+        mode: u32,
     ) -> Result<Collection> {
         let path = format!("{tenant}/{name}");
         let failed = |error| Error::io(format!("making the collection {path}"), error);
@@ -126,7 +129,7 @@ impl Collection {
         let now = now_nanoseconds();
         batch.entry(Entry::Node(Box::new(NodeEntry {
             id: ROOT,
-            mode: 0o755,
+            mode: mode & 0o7777,
             uid: owner.0,
             gid: owner.1,
             mtime: now,
@@ -219,6 +222,7 @@ impl Collection {
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
             rebuilder: Rebuilder::default(),
+            meter: Meter::new("", None, Limits::default()),
             events: Vec::new(),
             event_log: Arc::default(),
             last_compaction: Mutex::default(),

@@ -78,6 +78,7 @@ impl Collection {
             let applied = state.apply_record(&added.record, added.sequence, checksums.collect(), &mut places);
             applied.map_err(differs)?;
         }
+        self.meter.set_used(state.used());
         let number = writer.log.batch();
         writer.freed.extend(state.freed.drain(..).map(|freed| (number, freed)));
         Ok(filled)
