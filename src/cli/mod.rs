@@ -16,7 +16,6 @@ mod stat;
 mod tree;
 mod umount;
 mod verify;
-mod walk;
 
 use std::process::ExitCode;
 

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "mount")]
+use crate::control::import;
 use crate::control::mounted::Mounted;
 use crate::control::{actions, blocks, compact, metrics, policy, quota, scrub, status, tiers};
 use crate::model::{Error, ErrorKind, Result};
@@ -107,6 +109,12 @@ pub const MOUNT_FILES: &[File] = &[
         scrub::of_mount,
         scrub::act_on_all,
     ),
+    #[cfg(feature = "mount")]
+    File {
+        show: None,
+        act: Some(import::start),
+        ..shown("import", "a line of JSON with the options of tierfs import; a job does it", actions::config)
+    },
 ];
 
 const QUOTA_HELP: &str = "what is used, and limits; write bytes=10G stored=1G files=1000, none for no limit";

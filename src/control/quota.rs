@@ -51,7 +51,8 @@ fn tenant<'a>(context: &'a Context) -> Result<&'a str> {
     }
 }
 
-fn runs_mount(context: &Context) -> bool {
+/// Whether root or who runs the mount asks.
+pub(super) fn runs_mount(context: &Context) -> bool {
     context.user == ROOT_USER || context.user == context.mounted.namespace.owner().0
 }
 

@@ -8,18 +8,30 @@
 
 mod arrive;
 mod cut;
+#[cfg(feature = "mount")]
+mod manifest;
+#[cfg(feature = "mount")]
+mod many;
 mod names;
 mod publish;
 mod recognize;
+#[cfg(feature = "mount")]
+mod request;
 mod room;
 mod shards;
 mod take;
 mod unnamed;
+#[cfg(feature = "mount")]
+mod walk;
 
 pub use arrive::{Bytes, arrive, may_be_recognized};
 pub use cut::Blocking;
+#[cfg(feature = "mount")]
+pub use many::{Plan, Sum, Watch};
 pub use publish::Target;
 pub use recognize::{Part, PartTensor, Recognized, recognize};
+#[cfg(feature = "mount")]
+pub use request::{Request, parse_collection, parse_encoder};
 pub use shards::import_shards;
 
 use std::sync::Arc;

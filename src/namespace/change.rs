@@ -57,6 +57,12 @@ impl Namespace {
         }
     }
 
+    /// The open file of an inode number whose last name a program took away. One that an import
+    /// has replaced has none: who opens it by its name gets what has the name now.
+    pub fn unnamed(&self, ino: Ino) -> Option<Arc<Live>> {
+        self.nameless.lock().get(&ino).map(|file| file.live.clone())
+    }
+
     /// The kernel knows an inode number no more.
     pub fn let_go(&self, ino: Ino) {
         let kept = self.nameless.lock().remove(&ino);

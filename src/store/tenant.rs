@@ -140,6 +140,15 @@ impl Store {
         Ok(self.tenant(name).meter.used())
     }
 
+    /// `Quota` where so much more would be too much for a tenant.
+    pub fn check_tenant_quota(&self, name: &str, more: Use) -> Result<()> {
+        let meter = self.tenant(name).meter.clone();
+        if !meter.limits().are_none() {
+            self.count_tenant(name)?;
+        }
+        meter.check(more)
+    }
+
     /// Makes sure that all collections of a tenant with limits are counted.
     pub(super) fn count_if_limited(&self, name: &str) -> Result<()> {
         match self.tenant(name).meter.limits().are_none() {
