@@ -9,7 +9,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use tierfs::format::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NodeEntry,
-    ObjectEntry, OutsideFile, TensorEntry, What,
+    ObjectEntry, OutsideFile, Parent, TensorEntry, What,
 };
 use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
 use tierfs::format::slot::{RawSlot, SLOT_BYTES};
@@ -277,6 +277,11 @@ fn entry() -> impl Strategy<Value = Entry> {
                 bytes,
                 block_bytes,
                 home: home.map(|(file, offset)| Home { file, offset }),
+                parent: (creation % 2 == 1).then(|| Parent {
+                    object: ObjectId(id ^ 1),
+                    tenant: "acme".to_owned(),
+                    collection: format!("base {creation}"),
+                }),
             })
         }),
         (any::<(u64, u32, u32, u32, i64, i64, u64)>(), what).prop_map(
@@ -328,16 +333,16 @@ proptest! {
     #[test]
     fn every_entry_is_read_as_it_was_written(entry in entry()) {
         let bytes = entry.to_bytes();
-        prop_assert_eq!(Entry::parse(entry.kind(), ENTRY_VERSION, &bytes).unwrap(), entry);
+        prop_assert_eq!(Entry::parse(entry.kind(), entry.version(), &bytes).unwrap(), entry);
     }
 
     #[test]
     fn an_entry_that_is_cut_or_too_long_is_refused(entry in entry(), cut in any::<prop::sample::Index>()) {
         let mut bytes = entry.to_bytes();
         let short = &bytes[..cut.index(bytes.len())];
-        prop_assert!(Entry::parse(entry.kind(), ENTRY_VERSION, short).is_err());
+        prop_assert!(Entry::parse(entry.kind(), entry.version(), short).is_err());
         bytes.push(0);
-        prop_assert!(Entry::parse(entry.kind(), ENTRY_VERSION, &bytes).is_err());
+        prop_assert!(Entry::parse(entry.kind(), entry.version(), &bytes).is_err());
     }
 
     #[test]
@@ -350,7 +355,7 @@ proptest! {
             let place = place.index(bytes.len());
             bytes[place] = value;
         }
-        if let Ok(read) = Entry::parse(entry.kind(), ENTRY_VERSION, &bytes) {
+        if let Ok(read) = Entry::parse(entry.kind(), entry.version(), &bytes) {
             prop_assert_eq!(read.to_bytes(), bytes);
         }
     }

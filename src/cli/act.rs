@@ -1,4 +1,4 @@
-//! `tierfs tier`, `evict`: attributes of files of a mount, set, and waited for.
+//! `tierfs tier`, `pin`, `unpin`, `evict`: attributes of files of a mount, set, and waited for.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -37,6 +37,35 @@ pub(super) struct Tier {
     json: bool,
 }
 
+/// Keep files as they read now, contiguous, and in their tier.
+///
+/// The kernel reads the copy itself. Of a container its tensors too, of a directory every file
+/// below it.
+///
+/// Example: tierfs pin /mnt/acme/llama/model.safetensors
+#[derive(clap::Args)]
+pub(super) struct Pin {
+    /// Files or directories of a mount
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Let pinned files go, and remove their copies.
+///
+/// Example: tierfs unpin /mnt/acme/llama/model.safetensors
+#[derive(clap::Args)]
+pub(super) struct Unpin {
+    /// Files or directories of a mount
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
 /// Give up what is stored of tensors, or decoded copies of files.
 ///
 /// Without an option only of tensors that can be made again.
@@ -61,6 +90,18 @@ pub(super) struct Evict {
 impl Tier {
     pub fn run(self) -> Result<Done> {
         set_all(&self.paths, "tier", &self.tier, self.json)
+    }
+}
+
+impl Pin {
+    pub fn run(self) -> Result<Done> {
+        set_all(&self.paths, "pin", "1", self.json)
+    }
+}
+
+impl Unpin {
+    pub fn run(self) -> Result<Done> {
+        set_all(&self.paths, "pin", "0", self.json)
     }
 }
 

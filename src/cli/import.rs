@@ -11,6 +11,7 @@ use crate::cli::mounts::Mounted;
 use crate::cli::output::{human, print, print_json};
 use crate::cli::{Done, init, mounts};
 use crate::control::IMPORT;
+use crate::engine::{Engine, Reconstruct, evict_imported};
 use crate::ingest::{Blocking, MoveTo, Plan, Progress, Request, Sum, Watch, parse_collection, parse_encoder};
 use crate::model::{Encoder, Error, ErrorKind, Result};
 use crate::store::disk::files::FileDisk;
@@ -42,9 +43,16 @@ pub(super) struct Args {
     /// The paths are the shards, in this order, of one tensor of this name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["tier", "manifest"])]
     shard_of: Option<String>,
+    /// What it was made from: TENANT/COLLECTION, each tensor from the one of its name and shape
+    /// there, or TENANT/COLLECTION/TENSOR
+    #[arg(long, value_name = "COLLECTION-OR-TENSOR")]
+    parent: Option<String>,
     /// Copy nothing: the bytes stay in the files, which must not change from now on
     #[arg(long, conflicts_with_all = ["tier", "shard_of"])]
     in_place: bool,
+    /// Evict what came in, to be made again so: delta, origin, factor, factor:rank=K or factor:energy=E
+    #[arg(long, value_name = "HOW", value_parser = parse_reconstruct)]
+    reconstruct: Option<String>,
     /// Bytes of a block, 4096 to 131072
     #[arg(long, value_name = "N", value_parser = |text: &str| checked(text, Blocking::bytes), conflicts_with = "head_dim")]
     block_bytes: Option<u64>,
@@ -63,6 +71,10 @@ fn parse_tier(text: &str) -> Result<String> {
     MoveTo::parse(text).map(|_| text.to_owned())
 }
 
+fn parse_reconstruct(text: &str) -> Result<String> {
+    Reconstruct::parse(text).map(|_| text.to_owned())
+}
+
 fn checked(text: &str, check: fn(u64) -> Result<Blocking>) -> Result<u64> {
     let number = text.parse().map_err(|_| Error::invalid(format!("{text:?} is no number")))?;
     check(number).map(|_| number)
@@ -78,6 +90,8 @@ impl Args {
             tier: self.tier,
             encoder: self.encoder,
             shard_of: self.shard_of,
+            parent: self.parent,
+            reconstruct: self.reconstruct,
             in_place: self.in_place,
             block_bytes: self.block_bytes,
             head_dim: self.head_dim,
@@ -92,7 +106,13 @@ impl Args {
         let sum = match open(&place) {
             Ok(store) => {
                 let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-                plan.run(&store, owner, &bar)
+                let engine = Engine::new(Arc::new(store));
+                let how = plan.request().reconstruct.as_deref().map(Reconstruct::parse).transpose()?;
+                let evict = |collection: &_, target: &_| match how {
+                    Some(how) => evict_imported(&engine, collection, target, how),
+                    None => Ok(None),
+                };
+                plan.run(&engine.store, owner, &bar, Some(&evict))
             }
             Err(error) if error.kind() == ErrorKind::Busy => match mounts::mount_for(&place)? {
                 Some(mounted) => through(&mounted, &plan, error, &bar),
@@ -101,7 +121,7 @@ impl Args {
             Err(error) => Err(error),
         };
         bar.finish();
-        report(&plan.path(), &sum?, json)
+        report(&plan, &sum?, json)
     }
 }
 
@@ -135,13 +155,20 @@ fn absolute(source: &str) -> String {
     std::path::absolute(source).map_or_else(|_| source.to_owned(), |path| path.display().to_string())
 }
 
-fn report(path: &str, sum: &Sum, json: bool) -> Result<Done> {
+fn report(plan: &Plan, sum: &Sum, json: bool) -> Result<Done> {
+    let path = plan.path();
     if json {
-        print_json(&sum.to_json(path))?;
+        print_json(&sum.to_json(&path))?;
     } else {
-        let Sum { files, tensors, bytes, stored, .. } = sum;
+        let Sum { files, tensors, children, bytes, stored, .. } = sum;
+        let lineage = plan.request().parent.as_ref().map_or(String::new(), |parent| {
+            let without = tensors.saturating_sub(*children);
+            format!(", {children} with a parent in {parent} and {without} without")
+        });
         let (bytes, stored) = (human(*bytes), human(*stored));
-        print(&format!("{path}: {files} files with {tensors} tensors, {bytes}, stored in {stored}\n"))?;
+        print(&format!(
+            "{path}: {files} files with {tensors} tensors{lineage}, {bytes}, stored in {stored}\n"
+        ))?;
     }
     Ok(if sum.failed.is_empty() { Done::Well } else { Done::Failed })
 }
@@ -197,6 +224,10 @@ impl Watch for Bar {
 
     fn took(&self, path: &str, bytes: u64) -> Result<()> {
         if self.quiet { Ok(()) } else { print(&format!("{path}  {}\n", human(bytes))) }
+    }
+
+    fn kept(&self, path: &str, why: &str) {
+        self.warn(&format!("tierfs: {path}: {why}"));
     }
 
     fn failed(&self, source: &str, error: &Error) {

@@ -3,7 +3,7 @@
 use crate::control::digests::digests;
 use crate::control::measure::{Measure, checksum};
 use crate::control::sets::{self, Set};
-use crate::engine;
+use crate::engine::{self, Heat};
 use crate::format::catalog::FileEntry;
 use crate::model::{Dtype, Error, ErrorKind, Result, TensorId};
 use crate::namespace::{FileView, Namespace};
@@ -84,7 +84,15 @@ pub const ATTRIBUTES: &[Attribute] = &[
         sets::LOSSY,
         |_, view| Ok(Some(inherited(view, &engine::LOSSY))),
     ),
-    shown("pin", "1: never moved to a lower tier; 0: may be", |_, _| Ok(Some("0".to_owned()))),
+    setting(
+        "pin",
+        "1: kept as it reads, in a file of its own, and not moved; 0: may be moved",
+        sets::PIN,
+        |_, view| {
+            let is_pinned = view.collection.state().is_pinned(view.node.entry.id);
+            Ok(Some(u8::from(is_pinned).to_string()))
+        },
+    ),
     setting(
         "evict",
         "set only: cache drops decoded copies, 1 stored bytes that can be made again, discard all, for good",
@@ -93,7 +101,8 @@ pub const ATTRIBUTES: &[Attribute] = &[
     ),
     setting(
         "reconstruct",
-        "how absent blocks are made again: none, or origin, the file that was imported in place; inherited",
+        "how absent blocks are made again: none; delta, from the lineage parent; factor (factor:rank=K, \
+         factor:energy=E), from matrices; origin, from the file that was imported in place; inherited",
         sets::RECONSTRUCT,
         |_, view| {
             let found = engine::Reconstruct::of(&view.collection.state(), view.node.entry.id);
@@ -162,6 +171,14 @@ pub const ATTRIBUTES: &[Attribute] = &[
     shown("error", "max=... rms=...: measured against what was encoded", |_, view| {
         let measured = view.node.file().map(|file| file.error.unwrap_or_default());
         Ok(tensor(view).and(measured).map(|error| format!("max={:e} rms={:e}", error.maximum, error.rms())))
+    }),
+    shown(
+        "access",
+        "accesses of the most used block, and the last one in seconds since 1970 or 0",
+        |_, view| Ok(heat(view).map(|heat| format!("{} {}", heat.count, heat.last_access))),
+    ),
+    shown("score", "how much its most used block is used: 0 to 1000", |_, view| {
+        Ok(heat(view).map(|heat| ((heat.score * 1000.0).round() / 1000.0).to_string()))
     }),
     shown("chain", "links of the longest chain of deltas", |_, view| {
         on_file(view, |measure| measure.chain.to_string())
@@ -259,6 +276,12 @@ fn on_digests(
 
 fn inherited(view: &FileView, setting: &engine::Setting) -> String {
     setting.of(&view.collection.state(), view.node.entry.id).to_owned()
+}
+
+fn heat(view: &FileView) -> Option<Heat> {
+    view.node.file()?;
+    let objects = view.collection.objects_of(view.node.entry.id).ok()?;
+    Some(Heat::of(&objects, view.node.entry.created_at, view.collection.ticks()))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -17,6 +17,8 @@ pub(super) struct Held {
     pub files: u64,
     /// Bytes of their logs when they were opened.
     pub log_bytes: u64,
+    /// Bytes of the copies of pinned files.
+    pub pinned: u64,
     /// Blocks and bytes by tier.
     pub tiers: BTreeMap<Tier, Tally>,
     /// The links of each chain of deltas.
@@ -54,6 +56,7 @@ impl Held {
         self.collections += 1;
         self.files += state.nodes().filter(|node| node.file().is_some()).count() as u64;
         self.log_bytes += collection.log_bytes();
+        self.pinned += state.pins().filter_map(|(_, copy)| copy).map(|copy| copy.bytes).sum::<u64>();
         for object in state.objects() {
             self.chains.extend(object.chain_lens());
         }

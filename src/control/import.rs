@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::control::files::Context;
 use crate::control::jobs::Job;
 use crate::control::quota::runs_mount;
+use crate::engine::{Reconstruct, evict_imported};
 use crate::ingest::{Plan, Progress, Request, Watch};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::Forget;
@@ -24,6 +25,7 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Forget> {
     }
     let namespace = context.mounted.namespace.clone();
     let request = Request::parse(text)?;
+    let reconstruct = request.reconstruct.as_deref().map(Reconstruct::parse).transpose()?;
     let plan = Plan::of(request, &PathBuf::from(namespace.store().place()))?;
     plan.check_quota(namespace.store())?;
     let what = match &plan.request().tag {
@@ -33,7 +35,11 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Forget> {
     let job = Job::new(what, plan.path(), plan.bytes());
     context.mounted.jobs.push(job, move |progress| {
         let store = namespace.store();
-        let sum = plan.run(store, namespace.owner(), &Watched(progress))?;
+        let evict = |collection: &_, target: &_| match reconstruct {
+            Some(how) => evict_imported(namespace.engine(), collection, target, how),
+            None => Ok(None),
+        };
+        let sum = plan.run(store, namespace.owner(), &Watched(progress), Some(&evict))?;
         let collection = store.collection(&plan.request().collection.0, &plan.request().collection.1)?;
         let forget = namespace.forget_nodes(&collection, sum.changed.iter().copied());
         Ok((forget, sum.to_json(&plan.path()).to_string()))

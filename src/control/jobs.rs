@@ -142,6 +142,12 @@ impl Jobs {
             let done = catch_unwind(AssertUnwindSafe(|| work(&job.counted)));
             let bug = || Err(Error::new(ErrorKind::Io, "a bug in tierfs ended it; its log says more"));
             let ended = match done.unwrap_or_else(|_| bug()) {
+                Ok((changed, note)) if note.is_empty() => {
+                    // It found nothing to do: nobody is to look at it.
+                    forget(changed);
+                    self.inner.lock().shown.retain(|(_, shown)| !Arc::ptr_eq(shown, &job));
+                    continue;
+                }
                 Ok((changed, note)) => {
                     forget(changed);
                     format!("done in {:.1} s: {note}", since.elapsed().as_secs_f64())
@@ -190,9 +196,10 @@ mod tests {
         jobs.push(job(), |_| Err(Error::new(ErrorKind::Full, "no space")));
         let cancelled = jobs.push(job(), |_| unreachable!());
         assert!(jobs.cancel(cancelled) && !jobs.cancel(cancelled) && !jobs.cancel(99));
+        jobs.push(job(), |_| Ok((Forget::default(), String::new())));
         jobs.push(job(), move |_| {
             ender.end();
-            Ok((Forget::default(), String::new()))
+            Ok((Forget::default(), "the last".to_owned()))
         });
         jobs.work(&|_| ());
         let text = jobs.text();
@@ -200,5 +207,6 @@ mod tests {
         assert!(lines[0].starts_with("1 tier=q8 t/c done in ") && lines[0].ends_with("3 blocks"));
         assert_eq!(lines[1], "2 tier=q8 t/c failed: no space");
         assert_eq!(lines[2], "3 tier=q8 t/c cancelled");
+        assert!(lines[3].starts_with("5 ") && lines.len() == 4, "one that found nothing to do is not shown");
     }
 }

@@ -52,6 +52,9 @@ impl Measure {
                     measure.chain = measure.chain.max(links);
                 }
             }
+            if let Some(factor) = object.factor().filter(|_| counted && object.has_absent()) {
+                measure.tiers.entry(Tier::Absent).or_default().stored += factor.len;
+            }
             measure.objects += u64::from(counted);
         }
         Ok(measure)

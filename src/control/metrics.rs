@@ -17,6 +17,8 @@ pub(super) fn text(context: &Context) -> Result<String> {
     let mut families = counted(&mounted.counters);
     let uptime = mounted.since.elapsed().as_secs_f64();
     families.push(gauge("tierfs_uptime_seconds", "seconds since the mount began", uptime));
+    let healed = mounted.namespace.engine().healed();
+    families.push(counter("tierfs_healed_total", "damaged blocks that were stored anew", healed));
     families.extend(held(&Held::of(mounted.store())?));
     let text = TextEncoder::new().encode_to_string(&families);
     text.map_err(|error| Error::new(ErrorKind::Unsupported, format!("metrics cannot be written: {error}")))

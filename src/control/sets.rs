@@ -56,6 +56,8 @@ pub(super) const RECONSTRUCT: Set = Set {
 pub(super) const TIER: Set = Set { acts: Acts::Slowly, set: set_tier };
 pub(super) const EVICT: Set = Set { acts: Acts::Slowly, set: evict };
 
+pub(super) const PIN: Set = Set { acts: Acts::Slowly, set: set_pin };
+
 /// Sets an attribute of a file or a directory. `Denied` for one that can only be read.
 /// A refusal leaves its reason in `why` of a file. `user` is who asks. What the kernel must
 /// forget.
@@ -110,12 +112,40 @@ fn set_tier(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str
 
 fn evict(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<Forget> {
     let what = Evict::from_name(text).ok_or_else(|| wrong("evict", text))?;
-    let written = namespace.settle_all(&view.collection)?;
+    let mut written = Forget::default();
+    // Lineage parents may be in other collections.
+    for forget in namespace.settle_everything()? {
+        written.nodes.extend(forget.nodes);
+    }
     let (view, namespace) = (view.clone(), namespace.clone());
     let act = move |progress: &dyn Progress, (namespace, view): &(Arc<Namespace>, FileView)| {
         namespace.engine().evict(&view.collection, view.node.entry.id, what, progress)
     };
     do_or_queue(jobs, (namespace, view), format!("evict={text}"), 0, written, act)
+}
+
+fn set_pin(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<Forget> {
+    let is_pin = match text {
+        "0" => false,
+        "1" => true,
+        _ => return Err(wrong("pin", text)),
+    };
+    let written = namespace.settle_all(&view.collection)?;
+    let (namespace, of) = (namespace.clone(), view.clone());
+    let act = move |progress: &dyn Progress| {
+        let (engine, node) = (namespace.engine(), of.node.entry.id);
+        let done = match is_pin {
+            true => engine.pin(&of.collection, node, progress)?,
+            false => engine.unpin(&of.collection, node)?,
+        };
+        let note = format!("{} files, {} bytes copied", done.files, done.bytes);
+        Ok((Forget::default(), note))
+    };
+    if view.node.entry.what != What::Directory {
+        return act(&Counted::default()).map(|_| written);
+    }
+    jobs.push(Job::new(format!("pin={text}"), view.path(), 0), act);
+    Ok(written)
 }
 
 /// On a file it is done on return; on a directory it is queued.

@@ -20,7 +20,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
     };
     Ok(format!(
         "store        {}\nuuid         {}\nmounted at   {}\naccess       {access}\nuptime       {} s\n\
-         tenants      {}\ncollections  {}\nfiles        {}\n\n{}{}",
+         tenants      {}\ncollections  {}\nfiles        {}\npinned bytes {}\n\n{}{}",
         store.place(),
         store.id(),
         mounted.mountpoint,
@@ -28,6 +28,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
         held.tenants,
         held.collections,
         held.files,
+        held.pinned,
         held.table(),
         held.problems()
     ))
@@ -37,9 +38,10 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
 pub(super) fn of_tenant(context: &Context) -> Result<String> {
     let (tenant, held) = held_by_tenant(context)?;
     Ok(format!(
-        "tenant       {tenant}\ncollections  {}\nfiles        {}\n\n{}{}",
+        "tenant       {tenant}\ncollections  {}\nfiles        {}\npinned bytes {}\n\n{}{}",
         held.collections,
         held.files,
+        held.pinned,
         held.table(),
         held.problems()
     ))
@@ -61,7 +63,10 @@ pub(super) fn of_collection(context: &Context) -> Result<String> {
     held.add(collection);
     let (path, files, log_bytes) = (collection.path(), held.files, held.log_bytes);
     let (table, problems) = (held.table(), held.problems());
-    Ok(format!("collection   {path}\nfiles        {files}\nlog bytes    {log_bytes}\n\n{table}{problems}"))
+    let pinned = held.pinned;
+    Ok(format!(
+        "collection   {path}\nfiles        {files}\npinned bytes {pinned}\nlog bytes    {log_bytes}\n\n{table}{problems}"
+    ))
 }
 
 /// What the store holds and what was done, as JSON.
@@ -91,6 +96,7 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "collections": held.collections,
         "files": held.files,
         "log_bytes": held.log_bytes,
+        "pinned_bytes": held.pinned,
         "tiers": tiers,
         "operations": operations,
         "opens": counters.count(&[Operation::Open, Operation::Create]),
@@ -100,6 +106,7 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "written_bytes": count(&counters.written_bytes),
         "errors": count(&counters.errors),
         "corrupt": count(&counters.corrupt),
+        "healed": mounted.namespace.engine().healed(),
         "problems": held.problems,
     });
     Ok(format!("{value:#}\n"))

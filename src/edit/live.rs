@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::edit::grown::Grown;
 use crate::format::catalog::{Content, NodeEntry, ObjectEntry, What};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
@@ -14,7 +15,7 @@ use crate::store::Collection;
 use crate::store::backing::Backing;
 use crate::store::collection::now_nanoseconds;
 use crate::store::object::Object;
-use crate::store::quota::{Reserved, Use};
+use crate::store::quota::Use;
 use crate::store::read::{OpenObject, Verify};
 use crate::stream::{Plan, Segment, Stream};
 
@@ -34,27 +35,6 @@ pub struct Live {
     pub(super) grown: Mutex<Grown>,
     /// Objects that no log knew when they were made.
     made: Mutex<Vec<Arc<Object>>>,
-}
-
-/// What the quota counts of a file that the log does not say yet.
-pub(super) struct Grown {
-    /// Bytes that the log says.
-    pub logged: u64,
-    /// What it is longer.
-    pub reserved: Reserved,
-}
-
-impl Grown {
-    /// Counts a file that has so many bytes; `Quota` where that is too much.
-    pub fn count(&mut self, bytes: u64) -> Result<()> {
-        self.reserved.set(Use::exact(bytes.saturating_sub(self.logged)))
-    }
-
-    /// The log says the size.
-    pub fn settled(&mut self, bytes: u64) -> Result<()> {
-        self.logged = bytes;
-        self.count(bytes)
-    }
 }
 
 /// What a file's bytes are made of.
@@ -162,7 +142,28 @@ impl Live {
     /// Reads from `offset` on until `out` is full or the file ends. The bytes read.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let layout = self.layout.read();
-        layout.stream.read(offset, out)
+        let got = layout.stream.read(offset, out)?;
+        self.count(&layout, offset..offset.saturating_add(got as u64));
+        Ok(got)
+    }
+
+    /// Counts an access of all of it: what the kernel has cached, and what it reads itself,
+    /// is read without asking.
+    pub fn opened_to_read(&self) {
+        let layout = self.layout.read();
+        self.count(&layout, 0..layout.bytes());
+    }
+
+    fn count(&self, layout: &Layout, range: Range<u64>) {
+        let ticks = self.collection.ticks();
+        let (now, created) = (ticks.now(), ticks.of(self.entry.created_at));
+        for piece in layout.plan.pieces(range) {
+            let Some(object) = layout.objects.get(piece.segment).map(OpenObject::object) else { continue };
+            let cut = object.cut();
+            let blocks = cut.index(piece.range.start)..cut.index(piece.range.end - 1).saturating_add(1);
+            object.accesses.count(blocks, cut.blocks(), created, now);
+        }
+        self.collection.note_use();
     }
 
     /// The physical file that has its bytes from end to end, where one has.
@@ -194,6 +195,7 @@ impl Live {
     fn write_once(&self, offset: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let mut layout = self.layout.upgradable_read();
         let before = layout.bytes();
+        self.check_not_needed(&layout, offset..end)?;
         if end > layout.bytes() || layout.mtime.is_none() {
             let mut whole = parking_lot::RwLockUpgradableReadGuard::upgrade(layout);
             if end > whole.bytes() {
@@ -221,6 +223,9 @@ impl Live {
         self.check_writable()?;
         let mut layout = self.layout.write();
         let before = layout.bytes();
+        if bytes != before {
+            self.check_not_needed(&layout, 0..bytes.max(before))?;
+        }
         if bytes > before {
             self.grow(&mut layout, bytes)?;
         } else if bytes < before {
@@ -253,16 +258,7 @@ impl Live {
         self.grown.lock().count(layout.bytes())
     }
 
-    fn grow(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
-        self.refuse_part()?;
-        self.grown.lock().count(bytes)?;
-        self.grow_counted(layout, bytes).or_else(|error| {
-            self.grown.lock().count(layout.bytes())?;
-            Err(error)
-        })
-    }
-
-    fn grow_counted(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
+    pub(super) fn grow_counted(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
         let more = bytes - layout.bytes();
         let can_grow = |object: &OpenObject| {
             let id = object.object().entry.id;
@@ -292,6 +288,7 @@ impl Live {
             bytes: 0,
             block_bytes: Blocking::default().block_bytes(Dtype::U8, u64::MAX),
             home: Some(crate::format::catalog::Home { file: number, offset: 0 }),
+            parent: None,
         };
         let object = Arc::new(Object::draft(entry));
         self.made.lock().push(object.clone());
@@ -314,8 +311,26 @@ impl Live {
         }
     }
 
+    /// `Busy` where others depend on what is to be written. What gives the file another size, or
+    /// lies between tensors, may have it taken apart anew, so that none of it must be needed.
+    fn check_not_needed(&self, layout: &Layout, range: Range<u64>) -> Result<()> {
+        if !self.collection.has_relatives() {
+            return Ok(());
+        }
+        let is_part = |open: &OpenObject| self.collection.state().part_of(open.object().entry.id).is_some();
+        let mut pieces = layout.plan.pieces(range.start..range.end.min(layout.bytes()));
+        let is_inside = range.end <= layout.bytes()
+            && pieces.all(|piece| layout.objects.get(piece.segment).is_some_and(is_part));
+        let is_needed = |open: &&OpenObject| self.collection.is_needed(open.object().entry.id);
+        match layout.objects.iter().find(is_needed) {
+            // The tensor itself says so where it is one that is written to.
+            Some(needed) if !is_inside => self.collection.check_not_needed(needed.object().entry.id),
+            _ => Ok(()),
+        }
+    }
+
     /// A tensor of a container has the size that the container says.
-    fn refuse_part(&self) -> Result<()> {
+    pub(super) fn refuse_part(&self) -> Result<()> {
         // As it was opened: a tensor whose container was taken apart shares its bytes still.
         match &self.entry.what {
             What::File(file) if file.content == Content::Part => {

@@ -6,6 +6,7 @@
 //! 2. At close and at fsync what was written is in the log, and every name agrees.
 //! 3. A file that is open keeps what it opened when its name goes.
 
+mod grown;
 mod live;
 mod renamed;
 mod settle;
@@ -13,10 +14,9 @@ mod source;
 mod tree;
 
 pub use live::{Live, LiveTable};
-pub use renamed::finish_renames;
+pub use renamed::{finish_renames, is_another_place};
 pub use tree::{
-    SetAttr, create, is_another_place, link, make_directory, remove_directory, rename, set_attr, set_tensor,
-    symlink, unlink,
+    SetAttr, create, link, make_directory, remove_directory, rename, set_attr, set_tensor, symlink, unlink,
 };
 
 use crate::model::EntryId;

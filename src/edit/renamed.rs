@@ -40,6 +40,16 @@ impl Live {
     }
 }
 
+/// Whether a file may be something else under the other name: it is looked at after the
+/// rename.
+pub fn is_another_place(from: (EntryId, &[u8]), to: (EntryId, &[u8])) -> bool {
+    from.0 != to.0 || suffix(from.1) != suffix(to.1) || suffix(to.1) == b"npy"
+}
+
+fn suffix(name: &[u8]) -> &[u8] {
+    name.rsplit(|byte| *byte == b'.').next().filter(|suffix| suffix.len() < name.len()).unwrap_or_default()
+}
+
 /// Looks at the files that were renamed and not looked at before their process ended.
 pub fn finish_renames(collection: &Arc<Collection>, table: &LiveTable, verify: Verify) {
     if collection.check_writable().is_err() {

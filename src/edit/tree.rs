@@ -1,7 +1,7 @@
 //! Names and attributes: each change is one batch.
 
 use crate::edit::Changes;
-use crate::edit::renamed::LOOK_AGAIN;
+use crate::edit::renamed::{LOOK_AGAIN, is_another_place};
 use crate::edit::settle::remove_parts;
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, TensorEntry, What};
 use crate::format::record::Record;
@@ -198,6 +198,9 @@ pub fn rename(
         {
             return Err(belongs());
         }
+        // Under another name it may be taken apart anew.
+        let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
+        objects.try_for_each(|object| collection.check_not_needed(*object))?;
         let is_directory = node.entry.what == What::Directory;
         if is_directory && (to.0 == id || is_below(state, to.0, id)) {
             return Err(Error::invalid("a directory cannot go into itself"));
@@ -248,16 +251,6 @@ pub fn rename(
         }
         Ok((id, changes))
     })
-}
-
-/// Whether a file may be something else under the other name: it is looked at after the
-/// rename.
-pub fn is_another_place(from: (EntryId, &[u8]), to: (EntryId, &[u8])) -> bool {
-    from.0 != to.0 || suffix(from.1) != suffix(to.1) || suffix(to.1) == b"npy"
-}
-
-fn suffix(name: &[u8]) -> &[u8] {
-    name.rsplit(|byte| *byte == b'.').next().filter(|suffix| suffix.len() < name.len()).unwrap_or_default()
 }
 
 /// Sets attributes. A tensor of a container takes them for itself.

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::engine::moves::{Moved, touch};
+use crate::engine::moves::{Moved, refuse_pinned, touch};
+use crate::engine::rebuild::{Gives, Way};
 use crate::engine::reconstruct::Reconstruct;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::is_lossy_allowed;
 use crate::engine::work::Engine;
+use crate::engine::{by_delta, by_factor};
 use crate::format::catalog::Measured;
 use crate::ingest::Progress;
 use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
@@ -60,24 +62,59 @@ impl Engine {
             return Ok(moved);
         }
         collection.check_writable()?;
+        let is_one = {
+            let state = collection.state();
+            state.node(node).and_then(|node| node.file()).is_some_and(|file| file.tensor.is_some())
+        };
         let targets = targets(collection, node)?;
         for target in &targets {
             check(collection, target, what)?;
         }
+        let mut left = Ok(());
         for target in &targets {
-            drop_target(collection, target, what, &mut moved)?;
+            match self.drop_target(collection, target, what, &mut moved) {
+                // Others of many go where they can.
+                Err(error) if !is_one && error.kind() == ErrorKind::Invalid => {
+                    moved.left.push((target.node, error.to_string()));
+                    left = Err(error);
+                }
+                dropped => dropped?,
+            }
             progress.advance(target.bytes());
             if progress.is_cancelled() {
                 return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
             }
         }
         collection.sync()?;
+        if moved.left.len() == targets.len() {
+            left?;
+        }
         Ok(moved)
+    }
+
+    fn drop_target(
+        &self,
+        collection: &Arc<Collection>,
+        target: &Target,
+        what: Evict,
+        moved: &mut Moved,
+    ) -> Result<()> {
+        let how = Reconstruct::of(&collection.state(), target.node);
+        match (what, how) {
+            (Evict::Stored, Reconstruct::Delta) => by_delta::evict(self, collection, target, moved),
+            (Evict::Stored, Reconstruct::Factor(rank)) => by_factor::evict(collection, target, rank, moved),
+            (Evict::Stored, _) => drop_blocks(collection, target, how.way(), moved),
+            _ => drop_blocks(collection, target, None, moved),
+        }
     }
 }
 
 fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<()> {
     let path = || format!("{}/{}", collection.path(), target.path);
+    refuse_pinned(collection, target)?;
+    for object in &target.objects {
+        collection.check_not_needed(object.entry.id)?;
+    }
     if what == Evict::Stored {
         let how = Reconstruct::of(&collection.state(), target.node);
         let cannot = |why: &str| {
@@ -87,6 +124,10 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
             ))
         };
         let way = how.way().ok_or_else(|| cannot("reconstruct is none"))?;
+        if way.gives == Gives::Absent {
+            // It is made then.
+            return Ok(());
+        }
         for object in &target.objects {
             let open = OpenObject::open(collection, object, Verify::First)?;
             let cut = object.cut();
@@ -112,16 +153,21 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
     Ok(())
 }
 
-fn drop_target(collection: &Arc<Collection>, target: &Target, what: Evict, moved: &mut Moved) -> Result<()> {
-    let way = Reconstruct::of(&collection.state(), target.node).way();
+/// Makes blocks absent: those that a way has, or all of them, for good.
+fn drop_blocks(
+    collection: &Arc<Collection>,
+    target: &Target,
+    way: Option<&Way>,
+    moved: &mut Moved,
+) -> Result<()> {
     for object in &target.objects {
         let open = OpenObject::open(collection, object, Verify::First)?;
-        let migration = match (what, way) {
-            (Evict::Stored, Some(way)) => open.drop_blocks(0..object.cut().blocks(), &|index, block| {
+        let migration = match way {
+            Some(way) => open.drop_blocks(0..object.cut().blocks(), &|index, block| {
                 // It may have been written to since it was looked at.
                 (way.is_sound)(&open, index, block)
             })?,
-            _ => open.discard_blocks(0..object.cut().blocks()),
+            None => open.discard_blocks(0..object.cut().blocks()),
         };
         if migration.is_empty() {
             continue;

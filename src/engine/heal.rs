@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::engine::rebuild::payload;
+use crate::engine::rebuild::{payload, read_seen};
 use crate::engine::work::Engine;
 use crate::model::{ObjectId, Result};
 use crate::store::blocks::Block;
@@ -81,8 +81,17 @@ impl Engine {
 
     /// Stores a damaged block anew, if there is another way to it and it is still that block.
     pub(super) fn heal(&self, open: &OpenObject, index: u32, block: &Block) -> Result<bool> {
-        let Some(payload) = payload(open, index, block)? else { return Ok(false) };
-        let is_healed = open.restore(index, block, &payload)?;
+        // Where it has deltas, these may be what is damaged.
+        let is_bare = !open.has_deltas(index, block);
+        let payload = if is_bare { payload(open, index, block)? } else { None };
+        let is_healed = match payload {
+            Some(payload) => open.restore(index, block, &payload)?,
+            None => {
+                let mut elements = vec![0; open.object().cut().len(index)];
+                read_seen(open, index, block, &mut elements)?
+                    && open.restore_exact(index, block, &elements)?
+            }
+        };
         if is_healed {
             self.ways.damaged.healed.fetch_add(1, Ordering::Relaxed);
             let collection = open.collection();

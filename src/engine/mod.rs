@@ -8,9 +8,16 @@
 //!    precise than these.
 //! 4. A reader sees each block whole, as it was before a move or after it.
 
+mod access;
+mod automatic;
+mod by_delta;
+mod by_factor;
 mod evict;
 mod heal;
+mod imported;
 mod moves;
+mod pins;
+pub mod policy;
 mod rebuild;
 mod reconstruct;
 mod scrub;
@@ -18,8 +25,11 @@ mod select;
 mod settings;
 mod work;
 
+pub use access::Heat;
 pub use evict::Evict;
+pub use imported::evict_imported;
 pub use moves::{Moved, REFUSED};
+pub use pins::Pinned;
 pub use reconstruct::{Reconstruct, set_reconstruct};
 pub use scrub::Scrubbed;
 pub use select::{Target, targets};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::engine::rebuild::{has_exact_source, read_exact};
+use crate::engine::rebuild::{has_exact_source, precision, read_exact};
 use crate::engine::select::{Target, taken, targets};
 use crate::engine::settings::{encoder, is_lossy_allowed};
 use crate::engine::work::Engine;
@@ -118,20 +118,21 @@ impl Engine {
             true => found,
             false => taken(found, to, self.store.settings()),
         };
-        let mut planned = Vec::new();
+        let (mut planned, mut left) = (Vec::new(), None);
         for target in chosen {
             match check(collection, &target, to.tier) {
                 Ok((from, _)) if from.is_empty() => {}
                 Ok((from, stored)) => planned.push(Planned { target, from, stored }),
                 // Others of many go where they can.
-                Err(error) if !is_one && error.kind() == ErrorKind::Invalid => {
+                Err(error) if !is_one && matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Busy) => {
+                    left.get_or_insert(error.kind());
                     moved.left.push((target.node, error.to_string()));
                 }
                 Err(error) => return Err(error),
             }
         }
-        match moved.left.first() {
-            Some((_, why)) if planned.is_empty() => Err(Error::invalid(why.clone())),
+        match (moved.left.first(), left) {
+            (Some((_, why)), Some(kind)) if planned.is_empty() => Err(Error::new(kind, why.clone())),
             _ => {
                 let sum = |of: fn(&Planned) -> u64| planned.iter().map(of).sum::<u64>();
                 let (more, less) = (sum(|planned| planned.stored.0), sum(|planned| planned.stored.1));
@@ -143,10 +144,24 @@ impl Engine {
     }
 }
 
+/// `Busy` where a tensor is pinned, or the container that it is in.
+pub(super) fn refuse_pinned(collection: &Collection, target: &Target) -> Result<()> {
+    if !collection.state().is_held(target.node) {
+        return Ok(());
+    }
+    let text = format!(
+        "{}/{}: it, or the container that it is in, is pinned; set user.tierfs.pin to 0 first",
+        collection.path(),
+        target.path
+    );
+    Err(Error::new(ErrorKind::Busy, text))
+}
+
 /// The blocks of a tensor that a move to a tier concerns, by their tiers; bytes that they would
 /// be stored in, and that they are.
 fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Concerned> {
     let path = || format!("{}/{}", collection.path(), target.path);
+    refuse_pinned(collection, target)?;
     if !target.dtype.is_quantizable() && to != Tier::Exact {
         let text =
             format!("{}: elements of {} are kept exact; f32, f16 and bf16 have tiers", path(), target.dtype);
@@ -156,13 +171,14 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
     let mut is_kept = true;
     let mut stored = (0, 0);
     for object in &target.objects {
+        collection.check_not_needed(object.entry.id)?;
         let open = OpenObject::open(collection, object, Verify::First)?;
         let cut = object.cut();
         for (index, block) in (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?))) {
             if open.is_due(index, &block, to) {
                 let is_exact = has_exact_source(&open, index, &block);
                 is_kept &= is_exact;
-                let source = if is_exact { Tier::Exact } else { block.stored.tier };
+                let source = if is_exact { Tier::Exact } else { precision(&open, index, &block) };
                 if source == Tier::Absent {
                     let text = format!("{}: block {index} is absent; nothing can be made of it", path());
                     return Err(Error::new(ErrorKind::Absent, text));
@@ -207,7 +223,7 @@ fn elements(
     let place =
         || format!("{}: block {index} of object {}", open.collection().path(), open.object().entry.id);
     let gone = || exact.as_ref().err().map_or_else(|| "it was written to".to_owned(), Error::to_string);
-    if to.finer_than(block.stored.tier) {
+    if to.finer_than(precision(open, index, block)) {
         return Err(Error::invalid(format!("{}: its exact source is gone: {}", place(), gone())));
     }
     if to != Tier::Exact && !is_lossy_allowed {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::heal::Damaged;
+use crate::engine::{by_delta, by_factor};
 use crate::model::{ErrorKind, Result, Tier};
 use crate::store::blocks::Block;
 use crate::store::migrate::Elements;
@@ -33,10 +34,14 @@ pub(super) struct Way {
 pub(super) enum Gives {
     /// Those that were encoded.
     Exact,
+    /// What the block read as when it was evicted, more or less; nothing once it is not absent.
+    Absent,
+    /// Those that a reader sees.
+    Seen,
 }
 
 /// All ways, the most precise first.
-pub(super) const WAYS: &[Way] = &[ORIGIN];
+pub(super) const WAYS: &[Way] = &[ORIGIN, DELTA, FACTOR, PINNED];
 
 /// The file outside the store that the block came from.
 const ORIGIN: Way = Way {
@@ -47,6 +52,56 @@ const ORIGIN: Way = Way {
     read: |open, index, _, out| open.read_origin(index, out),
     elements: Elements::Origin,
 };
+
+/// The copy of a pinned file.
+const PINNED: Way = Way {
+    name: "",
+    gives: Gives::Seen,
+    is_there: |open, _, _| open.has_pinned(),
+    is_sound: |open, index, _| open.read_pinned(index, &mut vec![0; open.object().cut().len(index)]),
+    read: |open, index, _, out| open.read_pinned(index, out),
+    elements: Elements::Other,
+};
+
+/// Reads what a reader is to see of a block, where a way has just that; whether one has.
+pub(super) fn read_seen(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
+    for way in WAYS.iter().filter(|way| way.gives == Gives::Seen) {
+        if (way.read)(open, index, block, out)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The same block of the lineage parent.
+const DELTA: Way = Way {
+    name: "delta",
+    gives: Gives::Absent,
+    is_there: by_delta::is_there,
+    is_sound: |open, index, block| Ok(by_delta::is_there(open, index, block)),
+    read: by_delta::read,
+    elements: Elements::Other,
+};
+
+/// A product of matrices.
+const FACTOR: Way = Way {
+    name: "factor",
+    gives: Gives::Absent,
+    is_there: by_factor::is_there,
+    is_sound: |open, index, block| Ok(by_factor::is_there(open, index, block)),
+    read: by_factor::read,
+    elements: Elements::Other,
+};
+
+/// How precise the bytes are that a reader sees of a block; `Absent` for one that nothing has.
+pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Tier {
+    let made =
+        || by_delta::precision(open, index, block).or_else(|| by_factor::precision(open, index, block));
+    match block.stored.tier {
+        Tier::Absent => made().unwrap_or(Tier::Absent),
+        tier => tier,
+    }
+}
 
 /// Whether a block can be had exactly, whatever becomes of its payload.
 pub(super) fn has_exact_source(open: &OpenObject, index: u32, block: &Block) -> bool {
@@ -108,7 +163,9 @@ pub(super) struct Ways {
 impl Rebuild for Ways {
     fn rebuild(&self, open: &OpenObject, index: u32, block: &Block, elements: &mut [u8]) -> Result<bool> {
         if block.stored.tier != Tier::Absent {
-            let Some(payload) = payload(open, index, block)? else { return Ok(false) };
+            let Some(payload) = payload(open, index, block)? else {
+                return read_seen(open, index, block, elements);
+            };
             return open.show_payload(index, block, &payload, elements).map(|()| true);
         }
         let mut failed = Ok(false);

@@ -16,28 +16,74 @@ use crate::store::state::State;
 const RECONSTRUCT: &str = "reconstruct";
 
 /// How absent blocks of a tensor are made again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Reconstruct {
     /// Not at all.
     None,
+    /// As differences to the lineage parent.
+    Delta,
+    /// As a product of matrices.
+    Factor(Rank),
     /// From the file outside the store that it came from.
     Origin,
 }
 
-impl Reconstruct {
-    /// All, with their names.
-    const ALL: [(&str, Reconstruct); 2] = [("none", Reconstruct::None), ("origin", Reconstruct::Origin)];
+/// The rank of the matrices of a product.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Rank {
+    /// This one.
+    Count(u32),
+    /// The smallest whose squared singular values reach this share of those of the matrix.
+    Energy(f64),
+}
 
+/// The share where none is asked for.
+const ENERGY: Rank = Rank::Energy(0.99);
+
+impl Reconstruct {
     /// The one of a value of the attribute `reconstruct`.
     pub fn parse(text: &str) -> Result<Reconstruct> {
-        let found = Reconstruct::ALL.iter().find(|(name, _)| *name == text);
-        let wrong = || Error::invalid(format!("{text:?} is no reconstruct; there are none and origin"));
-        found.map(|(_, reconstruct)| *reconstruct).ok_or_else(wrong)
+        let wrong = || {
+            Error::invalid(format!(
+                "{text:?} is no reconstruct; there are none, delta, origin, factor, factor:rank=K and \
+                 factor:energy=E, K at least 1, E over 0 and at most 1"
+            ))
+        };
+        let (name, detail) = text.split_once(':').map_or((text, None), |(name, detail)| (name, Some(detail)));
+        match (name, detail.map(|detail| detail.split_once('='))) {
+            ("none", None) => Ok(Reconstruct::None),
+            ("delta", None) => Ok(Reconstruct::Delta),
+            ("origin", None) => Ok(Reconstruct::Origin),
+            ("factor", None) => Ok(Reconstruct::Factor(ENERGY)),
+            ("factor", Some(Some(("rank", rank)))) => {
+                let rank = rank.parse().ok().filter(|rank| *rank > 0);
+                Ok(Reconstruct::Factor(Rank::Count(rank.ok_or_else(wrong)?)))
+            }
+            ("factor", Some(Some(("energy", energy)))) => {
+                let energy = energy.parse().ok().filter(|energy| *energy > 0.0 && *energy <= 1.0);
+                Ok(Reconstruct::Factor(Rank::Energy(energy.ok_or_else(wrong)?)))
+            }
+            _ => Err(wrong()),
+        }
     }
 
-    /// Its name.
+    /// Its name, without a rank.
     pub fn name(self) -> &'static str {
-        Reconstruct::ALL.iter().find(|(_, known)| *known == self).map_or("none", |(name, _)| name)
+        match self {
+            Reconstruct::None => "none",
+            Reconstruct::Delta => "delta",
+            Reconstruct::Factor(_) => "factor",
+            Reconstruct::Origin => "origin",
+        }
+    }
+
+    /// The value that is kept.
+    fn value(self) -> String {
+        match self {
+            Reconstruct::Factor(Rank::Count(rank)) => format!("factor:rank={rank}"),
+            Reconstruct::Factor(Rank::Energy(energy)) => format!("factor:energy={energy}"),
+            other => other.name().to_owned(),
+        }
     }
 
     /// That of a node, or what it inherits.
@@ -65,6 +111,8 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             None => {}
+            // Whether these are possible is known when it is evicted.
+            Some(_) if matches!(to, Reconstruct::Delta | Reconstruct::Factor(_)) => {}
             Some(way) => {
                 let is_there = target.objects.iter().any(|object| {
                     let cut = object.cut();
@@ -82,7 +130,7 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
     }
     collection.record(Touched::default(), |batch, state| {
         let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
-        let (key, value) = (RECONSTRUCT.to_owned(), Some(to.name().to_owned()));
+        let (key, value) = (RECONSTRUCT.to_owned(), Some(to.value()));
         batch.entry(Entry::Setting { node, key, value });
         let entry = NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() };
         batch.entry(Entry::Node(Box::new(entry)));

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::engine::automatic::Automatic;
+use crate::engine::pins::Pins;
 use crate::engine::rebuild::Ways;
 use crate::engine::scrub::Scrubbed;
 use crate::ingest::Progress;
@@ -19,7 +21,11 @@ pub struct Engine {
     /// One request changes tiers at a time: others wait for it.
     pub(super) at_work: Mutex<()>,
     moving: Mutex<Vec<Arc<Running>>>,
+    /// Pinned files that are to be looked at.
+    pub(super) pins: Pins,
     pub(super) ways: Arc<Ways>,
+    /// Held for a look or a change; no other lock is taken with it.
+    pub(super) automatic: Mutex<Automatic>,
     /// What the last scrub has found, by the collection's path.
     pub(super) scrubbed: Mutex<BTreeMap<String, Scrubbed>>,
 }
@@ -71,7 +77,8 @@ impl Engine {
     pub fn new(store: Arc<Store>) -> Engine {
         let ways = Arc::new(Ways::default());
         store.set_rebuilder(ways.clone());
-        Engine { store, at_work: Mutex::new(()), moving: Mutex::default(), ways, scrubbed: Mutex::default() }
+        let (moving, scrubbed, automatic) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Engine { store, at_work: Mutex::new(()), moving, pins: Pins::default(), ways, automatic, scrubbed }
     }
 
     /// From now on absent blocks that nothing can make again read as zeros.

@@ -1,5 +1,6 @@
 //! Bytes to validated structures and back.
 
+pub mod access;
 pub mod catalog;
 pub mod cgeb;
 pub mod cgei;

@@ -155,12 +155,13 @@ impl Filesystem for Adapter {
     ) {
         self.measured(Operation::Release, || {
             let live = self.file(handle);
-            self.let_go(handle.0);
+            let last = self.let_go(handle.0);
             match live {
                 // Mapped stores arrive after the last flush.
                 Some(live) if live.is_changed() => self.settle(&live, Durable::No, "release", reply),
                 _ => reply.ok(),
             }
+            self.note_pins(last);
         });
     }
 

@@ -14,6 +14,7 @@ use crate::fs::serve::{Adapter, guarded};
 use crate::model::{Error, Result};
 use crate::namespace::{Forget, Namespace, Shown};
 use crate::store::Store;
+use crate::store::history::Keep;
 use crate::store::read::Verify;
 
 /// What the kernel reads ahead, in KiB. Measured best for streams through a daemon.
@@ -134,7 +135,9 @@ impl Mount {
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
         const STEP: Duration = Duration::from_millis(20);
         let mut synced = Instant::now();
-        let heals = Arc::new(AtomicBool::new(false));
+        let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+        let tick = Duration::from_secs(u64::from(self.namespace.store().ticks().length()));
+        let mut looked = Instant::now();
         let ended = loop {
             if self.session.guard.is_finished() {
                 break true;
@@ -147,6 +150,11 @@ impl Mount {
                 synced = Instant::now();
             }
             self.heal(&heals);
+            self.tend_pins(&tends);
+            if looked.elapsed() >= tick {
+                self.follow_policy(&follows);
+                looked = Instant::now();
+            }
             std::thread::sleep(STEP);
         };
         self.mounted.jobs.end();
@@ -154,6 +162,7 @@ impl Mount {
             log::error!("jobs: a bug in tierfs: the last one was not finished");
         }
         self.namespace.sync(&mut |_| ())?;
+        self.namespace.store().open_collections().iter().for_each(|open| open.keep_accesses(Keep::Now));
         if ended {
             self.session.join().map_err(|error| Error::io("answering requests", error))?;
         }
@@ -171,6 +180,35 @@ impl Mount {
             heals.store(false, Ordering::Release);
             let healed = namespace.engine().heal_waiting()?;
             Ok((Forget::default(), format!("{healed} blocks stored anew")))
+        });
+    }
+
+    /// Has copies of pinned files compared and made anew that wait for it, as damaged blocks.
+    fn tend_pins(&self, tends: &Arc<AtomicBool>) {
+        if !self.namespace.engine().has_pins_waiting() || tends.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (namespace, tends) = (self.namespace.clone(), tends.clone());
+        self.mounted.jobs.push(Job::new("pins".to_owned(), "/".to_owned(), 0), move |progress| {
+            tends.store(false, Ordering::Release);
+            let made = namespace.engine().tend_pins(progress);
+            Ok((Forget::default(), format!("{made} copies made anew")))
+        });
+    }
+
+    /// Has tiers changed by themselves, where a policy says so. A pass waits for the one before
+    /// it, which `follows` tells.
+    fn follow_policy(&self, follows: &Arc<AtomicBool>) {
+        if !self.namespace.has_automatic() || follows.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (namespace, forgetter) = (self.namespace.clone(), self.forgetter.clone());
+        let following = Following(follows.clone());
+        self.mounted.jobs.push(Job::new("policy".to_owned(), "/".to_owned(), 0), move |progress| {
+            // However the job ends: a waiting one can be cancelled too.
+            let _following = following;
+            let moved = namespace.follow_policy(progress, &mut |forget| forgetter.forget(forget, || ()))?;
+            Ok((Forget::default(), moved))
         });
     }
 
@@ -195,6 +233,15 @@ impl Mount {
             std::thread::sleep(STEP);
         }
         Ok(true)
+    }
+}
+
+/// A pass of the policy, while it lives.
+struct Following(Arc<AtomicBool>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -163,19 +163,22 @@ impl Passthrough {
         table.held.insert(handle, Held::Writer(ino));
     }
 
-    /// A descriptor is closed.
-    pub fn released(&self, handle: u64) {
+    /// A descriptor is closed; the file that nobody writes to any more with it.
+    pub fn released(&self, handle: u64) -> Option<Ino> {
         let mut table = self.table.lock();
         table.sweep();
         let held = table.held.remove(&handle);
+        let mut last = None;
         if let Some(Held::Writer(ino)) = &held {
             table.writers -= 1;
             if let Some(node) = table.node(*ino) {
                 node.writers -= 1;
+                last = Some(*ino).filter(|_| node.writers == 0);
             }
         }
         drop(table);
         drop(held);
+        last
     }
 
     /// A thread was sent away: to `backed`, or to the daemon.
@@ -284,8 +287,7 @@ impl Adapter {
     /// Answers an open. `thread` is who asks, as the kernel numbers threads; 0 is unknown.
     pub fn open_file(&self, thread: u32, number: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let (ino, reads) = (number.own(), flags.acc_mode() == OpenAccMode::O_RDONLY);
-        if let (Err(error), None) = (self.namespace.locate(ino), self.namespace.unnamed(ino)) {
-            // Another file has the name by now, and who has this one open keeps it.
+        if let Err(error) = self.namespace.check_named(ino) {
             return reply.error(self.failed("open", &error));
         }
         // Physical files take no unaligned reads past the cache; the daemon does.
@@ -322,6 +324,7 @@ impl Adapter {
     }
 
     fn opened_backed(&self, backed: Arc<Backed>, lies: Backing, reply: ReplyOpen) {
+        backed.live.opened_to_read();
         self.mounted.counters.passthrough_opens.fetch_add(1, Ordering::Relaxed);
         let handle = self.handles.insert(Handle::File(backed.live.clone()));
         let held = Held::Backed { _file: backed.clone(), _lies: lies };
@@ -329,11 +332,21 @@ impl Adapter {
         reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH, &backed.id);
     }
 
-    /// Lets an open file go.
-    pub fn let_go(&self, handle: u64) {
+    /// Lets an open file go; the file that nobody writes to any more with it.
+    pub fn let_go(&self, handle: u64) -> Option<Ino> {
         // First: the number may be used again right after the other.
-        self.passthrough.released(handle);
+        let last = self.passthrough.released(handle);
         self.handles.remove(handle);
+        last
+    }
+
+    /// Copies of what nobody writes to any more are made anew.
+    pub fn note_pins(&self, written: Option<Ino>) {
+        let Some(ino) = written else { return };
+        let sharing = || self.namespace.sharing(ino);
+        if !self.passthrough.are_for_writers(ino, sharing) {
+            self.namespace.note_pins(sharing().into_iter().chain([ino]));
+        }
     }
 
     /// What an open of the second number is answered with.

@@ -277,6 +277,9 @@ impl Adapter {
                 let text = "bytes of it are absent, and there is no way to make them again";
                 return Err(Error::new(ErrorKind::Absent, text));
             }
+            if flags.acc_mode() != OpenAccMode::O_WRONLY {
+                live.opened_to_read();
+            }
             let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
             Ok((Handle::File(live), FopenFlags::FOPEN_KEEP_CACHE | flags))
         };

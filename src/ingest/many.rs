@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use crate::ingest::manifest::Manifest;
 use crate::ingest::walk::{Found, Mounts, files, shards};
-use crate::ingest::{Options, Origin, Progress, Report, Request, Target, import_file, import_shards, room};
+use crate::ingest::{
+    Options, Origin, Parents, Progress, Report, Request, Target, import_file, import_shards, room,
+};
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::disk::files::open_source;
 use crate::store::quota::Use;
@@ -26,7 +28,12 @@ pub trait Watch: Progress {
     }
     /// A file could not be taken in.
     fn failed(&self, _source: &str, _error: &Error) {}
+    /// Tensors of a file keep the bytes that were to be evicted.
+    fn kept(&self, _path: &str, _why: &str) {}
 }
+
+/// Evicts what came in; why some of it keeps its bytes, if some does.
+pub type Evict<'a> = &'a dyn Fn(&Arc<Collection>, &Target) -> Result<Option<String>>;
 
 /// What a request asks for, found. Nothing is changed yet.
 pub struct Plan {
@@ -43,12 +50,16 @@ pub struct Sum {
     pub files: u64,
     /// Tensors that have names now.
     pub tensors: u64,
+    /// Tensors that have a lineage parent.
+    pub children: u64,
     /// Bytes of the sources.
     pub bytes: u64,
     /// Bytes of the payloads.
     pub stored: u64,
     /// Sources that could not be taken in, and why.
     pub failed: Vec<(String, String)>,
+    /// Files of which tensors keep the bytes that were to be evicted, and why.
+    pub kept: Vec<(String, String)>,
     /// Nodes of the collection that changed or went.
     pub changed: Vec<EntryId>,
 }
@@ -130,24 +141,39 @@ impl Plan {
     }
 
     /// Takes it in. What fails for a file is in the sum, and the others go on; `Interrupted`
-    /// where it was told to stop.
-    pub fn run(&self, store: &Store, owner: (u32, u32), watch: &dyn Watch) -> Result<Sum> {
+    /// where it was told to stop. `evict` is called for each file that came in.
+    pub fn run(
+        &self,
+        store: &Store,
+        owner: (u32, u32),
+        watch: &dyn Watch,
+        evict: Option<Evict<'_>>,
+    ) -> Result<Sum> {
+        let parents = self.request.parent.as_deref().map(|parent| parents(store, parent)).transpose()?;
+        let options = Options { parents, ..self.options.clone() };
         let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
         let collection = store.collection_made(tenant, name, owner)?;
         let mut sum = Sum::default();
         if let Some(tensor) = &self.request.shard_of {
             let target = target_of(tensor)?;
             sum.note_changed(&collection, &target);
-            sum.add(self.shards(&collection, &target, owner, watch)?);
+            sum.add(self.shards(&collection, &target, owner, (&options, watch))?);
             return Ok(sum);
         }
         for found in &self.found {
             let path = found.target.path();
             watch.began(&path);
             sum.note_changed(&collection, &found.target);
-            match self.one(store, &collection, found, owner, watch) {
+            match self.one(store, &collection, found, owner, (&options, watch)) {
                 Ok(report) => {
                     sum.add(report);
+                    if let Some(why) =
+                        evict.map(|evict| evict(&collection, &found.target)).transpose()?.flatten()
+                    {
+                        watch.kept(&path, &why);
+                        sum.kept.push((path.clone(), why));
+                    }
+                    sum.note_changed(&collection, &found.target);
                     watch.took(&path, report.bytes)?;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
@@ -171,7 +197,7 @@ impl Plan {
         collection: &Arc<Collection>,
         found: &Found,
         owner: (u32, u32),
-        watch: &dyn Watch,
+        (options, watch): (&Options, &dyn Watch),
     ) -> Result<Report> {
         // What lies where may have changed since it was found.
         Mounts::read()?.refuse_ours("source", &found.source)?;
@@ -181,7 +207,7 @@ impl Plan {
             true => Some(fs::canonicalize(&found.source).map_err(failed)?.into_os_string().into_vec()),
             false => None,
         };
-        let options = Options { in_place, ..self.options.clone() };
+        let options = Options { in_place, ..options.clone() };
         let source = open_source(&found.source).map_err(failed)?;
         let metadata = fs::metadata(&found.source).map_err(failed)?;
         let origin = origin(&metadata, owner, sha256);
@@ -193,7 +219,7 @@ impl Plan {
         collection: &Arc<Collection>,
         target: &Target,
         owner: (u32, u32),
-        watch: &dyn Watch,
+        (options, watch): (&Options, &dyn Watch),
     ) -> Result<Report> {
         let mut sources = Vec::new();
         for path in &self.request.paths {
@@ -202,7 +228,7 @@ impl Plan {
         let first = self.request.paths.first().ok_or_else(|| Error::invalid("no shards"))?;
         let metadata = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
         let origin = origin(&metadata, owner, None);
-        import_shards(collection, target, &sources, &origin, &self.options, watch)
+        import_shards(collection, target, &sources, &origin, options, watch)
     }
 }
 
@@ -210,6 +236,7 @@ impl Sum {
     fn add(&mut self, report: Report) {
         self.files += 1;
         self.tensors += report.tensors;
+        self.children += report.children;
         self.bytes += report.bytes;
         self.stored += report.stored;
     }
@@ -232,6 +259,7 @@ impl Sum {
             "collection": collection,
             "files": self.files,
             "tensors": self.tensors,
+            "children": self.children,
             "bytes": self.bytes,
             "bytes_stored": self.stored,
             "failed": failed.collect::<Vec<_>>(),
@@ -250,12 +278,23 @@ impl Sum {
         Some(Sum {
             files: number("files")?,
             tensors: number("tensors")?,
+            children: number("children")?,
+            kept: Vec::new(),
             bytes: number("bytes")?,
             stored: number("bytes_stored")?,
             failed,
             changed: Vec::new(),
         })
     }
+}
+
+/// Where the lineage parents are.
+fn parents(store: &Store, text: &str) -> Result<Parents> {
+    let mut parts = text.splitn(3, '/');
+    let (tenant, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let named = parts.next().filter(|path| !path.is_empty());
+    let collection = store.collection(tenant, name).map_err(|error| error.at(format!("--parent {text}")))?;
+    Parents::new(&collection, named)
 }
 
 /// The place of a tensor's name below the collection.

@@ -8,11 +8,13 @@
 
 mod arrive;
 mod cut;
+mod drafts;
 #[cfg(feature = "mount")]
 mod manifest;
 #[cfg(feature = "mount")]
 mod many;
 mod names;
+mod parents;
 mod publish;
 mod recognize;
 #[cfg(feature = "mount")]
@@ -27,7 +29,8 @@ mod walk;
 pub use arrive::{Bytes, arrive, may_be_recognized};
 pub use cut::Blocking;
 #[cfg(feature = "mount")]
-pub use many::{Plan, Sum, Watch};
+pub use many::{Evict, Plan, Sum, Watch};
+pub use parents::Parents;
 pub use publish::Target;
 pub use recognize::{Part, PartTensor, Recognized, recognize};
 #[cfg(feature = "mount")]
@@ -52,6 +55,8 @@ pub struct Options {
     pub encoder: Encoder,
     /// How tensors are cut into blocks.
     pub blocking: Blocking,
+    /// Where the lineage parents are of the tensors.
+    pub parents: Option<Parents>,
     /// The absolute path of the source, without links, where its bytes are to stay there:
     /// nothing is copied, and it must not change from then on.
     pub in_place: Option<Vec<u8>>,
@@ -137,6 +142,8 @@ impl Progress for Silent {
 pub struct Report {
     /// Tensors that have names now.
     pub tensors: u64,
+    /// Tensors that have a lineage parent.
+    pub children: u64,
     /// Bytes of the source.
     pub bytes: u64,
     /// Bytes of the payloads.
@@ -179,9 +186,11 @@ pub fn import_file(
             hex(expected)
         )));
     }
-    let mut report = Report { tensors: 0, bytes: taken.bytes, stored: taken.stored() };
-    report.tensors = publish::publish(unnamed, collection, target, origin, recognized, taken)?;
-    Ok(report)
+    let (bytes, stored) = (taken.bytes, taken.stored());
+    let parents = options.parents.as_ref();
+    let (tensors, children) =
+        publish::publish(unnamed, collection, target, origin, recognized, taken, parents)?;
+    Ok(Report { tensors, children, bytes, stored })
 }
 
 /// The source as a data file that is not the store's own, and the file itself: reading it fails

@@ -4,24 +4,20 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::format::catalog::{Content, Digests, Entry, FileEntry, Measured, ObjectEntry, TensorEntry};
-use crate::format::record::{Described, Record, Stored};
+use crate::format::catalog::{Content, Digests, Entry, FileEntry, Measured, TensorEntry};
 use crate::ingest::Origin;
+use crate::ingest::drafts::{Draft, objects};
 use crate::ingest::names::Names;
+use crate::ingest::parents::Parents;
 use crate::ingest::recognize::{PartTensor, Recognized};
-use crate::ingest::take::{Taken, TakenBlocks, TakenObject};
+use crate::ingest::take::Taken;
 use crate::ingest::unnamed::Unnamed;
 use crate::model::{
-    EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId, Tier, escape_component,
+    Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId, escape_component,
     escape_tensor_path,
 };
 use crate::store::Collection;
-use crate::store::collection::{Touched, now_seconds};
-use crate::store::log::Batch;
-
-/// A batch takes at most about this many slots, so that replaying it takes little
-/// memory. Names always stand in one batch.
-const BATCH_SLOTS_MAX: u64 = 32 << 10;
+use crate::store::collection::Touched;
 
 /// Where a file goes in its collection.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +43,7 @@ impl Target {
 }
 
 /// Names a new file, whose place may be another's so far; the number of tensors that have
-/// names now.
+/// names now, and of those that have a lineage parent.
 pub(super) fn publish(
     mut unnamed: Unnamed<'_>,
     collection: &Arc<Collection>,
@@ -55,13 +51,17 @@ pub(super) fn publish(
     origin: &Origin,
     recognized: Recognized,
     mut taken: Taken,
-) -> Result<u64> {
+    parents: Option<&Parents>,
+) -> Result<(u64, u64)> {
     let directory = target.directory_path();
-    let file = Arrived::new(&mut unnamed, collection, &directory, &target.path(), recognized, &mut taken)?;
+    let path = target.path();
+    let file =
+        Arrived::new(&mut unnamed, (collection, parents), (&directory, &path), recognized, &mut taken)?;
+    let children = file.parents.iter().filter(|parent| **parent != TensorId(0)).count() as u64;
     let named = collection.commit(std::mem::take(&mut taken.touched), |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
-        let file_name = file_name(&target.name, file.identity(&target.path()));
+        let file_name = file_name(&target.name, file.identity(&target.path(), TensorId(0)));
         names.replace(parent, &file_name)?;
         let node = names.number();
         let named = file.name(&mut names, parent, node, String::new())?;
@@ -70,7 +70,7 @@ pub(super) fn publish(
         Ok(named)
     })?;
     unnamed.named();
-    Ok(named)
+    Ok((named, children))
 }
 
 /// Gives a file that is there other bytes, and its tensors their names. `Gone` where the
@@ -86,7 +86,7 @@ pub(super) fn publish_over(
 ) -> Result<()> {
     let path = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
-    let file = Arrived::new(&mut unnamed, collection, &directory, &path, recognized, &mut taken)?;
+    let file = Arrived::new(&mut unnamed, (collection, None), (&directory, &path), recognized, &mut taken)?;
     collection.record(std::mem::take(&mut taken.touched), |batch, state| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
         let before = state.node(node).ok_or_else(gone)?;
@@ -113,14 +113,15 @@ struct Arrived<'a> {
     objects: Vec<ObjectId>,
     errors: Vec<Option<Measured>>,
     digests: Option<Digests>,
+    /// The parents of the tensors, zero for none.
+    parents: Vec<TensorId>,
 }
 
 impl<'a> Arrived<'a> {
     fn new(
         unnamed: &mut Unnamed<'_>,
-        collection: &'a Arc<Collection>,
-        directory: &str,
-        path: &str,
+        (collection, parents): (&'a Arc<Collection>, Option<&Parents>),
+        (directory, path): (&str, &str),
         recognized: Recognized,
         taken: &mut Taken,
     ) -> Result<Arrived<'a>> {
@@ -132,18 +133,29 @@ impl<'a> Arrived<'a> {
             objects: Vec::new(),
             errors: taken.objects.iter().map(|object| object.error).collect(),
             digests: taken.digests,
+            parents: Vec::new(),
         };
-        let drafts: Vec<Draft<'_>> = taken
-            .objects
-            .iter()
-            .zip(&arrived.tensors)
-            .map(|(object, tensor)| {
-                let name =
-                    tensor.as_ref().map_or_else(|| path.to_owned(), |tensor| arrived.full(&tensor.name));
-                let shape = tensor.as_ref().map_or_else(|| plain_shape(object.bytes), |tensor| tensor.shape);
-                Draft { object, tensor: arrived.identity(&name), seed: SeedId(0), shape }
-            })
-            .collect();
+        let mut drafts: Vec<Draft<'_>> = Vec::with_capacity(taken.objects.len());
+        let mut found = Vec::with_capacity(taken.objects.len());
+        for (object, tensor) in taken.objects.iter().zip(&arrived.tensors) {
+            let name = tensor.as_ref().map_or_else(|| path.to_owned(), |tensor| arrived.full(&tensor.name));
+            let shape = tensor.as_ref().map_or_else(|| plain_shape(object.bytes), |tensor| tensor.shape);
+            let mut lineage = (TensorId(0), None);
+            if let (Some(tensor), Some(parents)) = (tensor, parents) {
+                let place = (&**collection, name.as_str());
+                let parent = parents.of(place, tensor.dtype, &tensor.shape, &[object.bytes])?;
+                lineage = parent.map_or(lineage, |parent| (parent.id, parents.of_shard(parent, 0)));
+            }
+            let (id, parent) = lineage;
+            drafts.push(Draft {
+                object,
+                tensor: arrived.identity(&name, id),
+                seed: SeedId(0),
+                shape,
+                parent,
+            });
+            found.push(id);
+        }
         if let Some(outside) = taken.outside.clone() {
             collection.record(Touched::default(), |batch, _| {
                 batch.entry(Entry::Outside(outside));
@@ -151,11 +163,12 @@ impl<'a> Arrived<'a> {
             })?;
         }
         arrived.objects = objects(unnamed, collection, &drafts)?;
+        arrived.parents = found;
         Ok(arrived)
     }
 
-    fn identity(&self, name: &str) -> TensorId {
-        TensorId::of(self.collection.tenant(), self.collection.name(), name, TensorId(0))
+    fn identity(&self, name: &str, parent: TensorId) -> TensorId {
+        TensorId::of(self.collection.tenant(), self.collection.name(), name, parent)
     }
 
     fn full(&self, name: &str) -> String {
@@ -179,9 +192,10 @@ impl<'a> Arrived<'a> {
         }
         let files: HashSet<&str> = self.tensors.iter().flatten().map(|tensor| tensor.name.as_str()).collect();
         let (mut named, mut hidden) = (0, Vec::new());
-        for ((tensor, object), error) in self.tensors.iter().zip(&self.objects).zip(&self.errors) {
+        let parts = self.tensors.iter().zip(&self.objects).zip(&self.errors).zip(&self.parents);
+        for (((tensor, object), error), lineage) in parts {
             let Some(tensor) = tensor else { continue };
-            let id = self.identity(&self.full(&tensor.name));
+            let id = self.identity(&self.full(&tensor.name), *lineage);
             let path = escape_tensor_path(&tensor.name, id, |prefix| files.contains(prefix));
             let part = names.number();
             if names.part(parent, &path, part)? {
@@ -189,7 +203,7 @@ impl<'a> Arrived<'a> {
             } else {
                 hidden.push(tensor.name.as_str());
             }
-            names.file(part, part_entry(tensor, *object, node, *error));
+            names.file(part, part_entry(tensor, *lineage, *object, node, *error));
             if error.is_some() {
                 names.allow_loss(part);
             }
@@ -207,6 +221,7 @@ impl<'a> Arrived<'a> {
 
 fn part_entry(
     tensor: &PartTensor,
+    parent: TensorId,
     object: ObjectId,
     container: EntryId,
     error: Option<Measured>,
@@ -218,7 +233,7 @@ fn part_entry(
             name: tensor.name.clone(),
             dtype: tensor.dtype,
             shape: tensor.shape,
-            parent: TensorId(0),
+            parent,
         }),
         container: Some(container),
         digests: None,
@@ -227,16 +242,26 @@ fn part_entry(
     }
 }
 
-/// Commits a tensor made of several files: its shards stand in the order given.
+/// Commits a tensor made of several files: its shards stand in the order given. Whether it
+/// has a lineage parent.
 pub(super) fn publish_shards(
     mut unnamed: Unnamed<'_>,
     collection: &Arc<Collection>,
     target: &Target,
     origin: &Origin,
     shards: Vec<Taken>,
-) -> Result<()> {
+    parents: Option<&Parents>,
+) -> Result<bool> {
     let path = target.path();
-    let tensor = TensorId::of(collection.tenant(), collection.name(), &path, TensorId(0));
+    let lens: Vec<u64> = shards.iter().flat_map(|shard| &shard.objects).map(|object| object.bytes).collect();
+    let whole = plain_shape(lens.iter().sum());
+    let mut found = None;
+    if let Some(parents) = parents {
+        let parent = parents.of((&**collection, &path), Dtype::U8, &whole, &lens)?;
+        found = parent.map(|parent| (parents, parent));
+    }
+    let lineage = found.map_or(TensorId(0), |(_, parent)| parent.id);
+    let tensor = TensorId::of(collection.tenant(), collection.name(), &path, lineage);
     let mut drafts = Vec::new();
     let mut touched = Touched::default();
     let mut shards = shards;
@@ -245,9 +270,9 @@ pub(super) fn publish_shards(
     }
     for (place, object) in shards.iter().flat_map(|shard| &shard.objects).enumerate() {
         let shape = plain_shape(object.bytes);
-        drafts.push(Draft { object, tensor, seed: SeedId(place as u128 + 1), shape });
+        let of_shard = found.and_then(|(parents, parent)| parents.of_shard(parent, place));
+        drafts.push(Draft { object, tensor, seed: SeedId(place as u128 + 1), shape, parent: of_shard });
     }
-    let bytes: u64 = drafts.iter().map(|draft| draft.object.bytes).sum();
     let kept = objects(&mut unnamed, collection, &drafts)?;
     collection.commit(touched, |batch, state| {
         let mut names = Names::new(batch, state, origin);
@@ -262,9 +287,9 @@ pub(super) fn publish_shards(
                 objects: kept.clone(),
                 tensor: Some(TensorEntry {
                     name: String::from_utf8_lossy(&target.name).into_owned(),
-                    dtype: crate::model::Dtype::U8,
-                    shape: plain_shape(bytes),
-                    parent: TensorId(0),
+                    dtype: Dtype::U8,
+                    shape: whole,
+                    parent: lineage,
                 }),
                 container: None,
                 digests: None,
@@ -277,103 +302,11 @@ pub(super) fn publish_shards(
         Ok(())
     })?;
     unnamed.named();
-    Ok(())
-}
-
-struct Draft<'a> {
-    object: &'a TakenObject,
-    tensor: TensorId,
-    seed: SeedId,
-    shape: Shape,
+    Ok(found.is_some())
 }
 
 fn plain_shape(bytes: u64) -> Shape {
     Shape::new(&[bytes]).unwrap_or_default()
-}
-
-/// Objects and their blocks, in batches of bounded size, without names.
-fn objects(
-    unnamed: &mut Unnamed<'_>,
-    collection: &Collection,
-    drafts: &[Draft<'_>],
-) -> Result<Vec<ObjectId>> {
-    let mut kept: Vec<ObjectId> = Vec::with_capacity(drafts.len());
-    let mut place = 0;
-    let mut block = 0;
-    while place < drafts.len() {
-        collection.record(Touched::default(), |batch, _| {
-            while let Some(draft) = drafts.get(place).filter(|_| batch.slots() < BATCH_SLOTS_MAX) {
-                let id = match kept.get(place) {
-                    Some(id) => *id,
-                    None => {
-                        let id = add_object(batch, draft);
-                        kept.push(id);
-                        unnamed.object(id);
-                        id
-                    }
-                };
-                match add_blocks(batch, id, draft, block) {
-                    Some(next) => block = next,
-                    None => (place, block) = (place + 1, 0),
-                }
-            }
-            Ok(())
-        })?;
-    }
-    Ok(kept)
-}
-
-fn add_object(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
-    let creation = batch.next_sequence();
-    let id = ObjectId::of(draft.tensor, draft.seed, creation);
-    batch.entry(Entry::Object(ObjectEntry {
-        id,
-        tensor: draft.tensor,
-        seed: draft.seed,
-        creation,
-        dtype: draft.object.dtype,
-        bytes: draft.object.bytes,
-        block_bytes: draft.object.block_bytes,
-        home: draft.object.home,
-    }));
-    id
-}
-
-/// Adds the blocks from `first` on until the batch is full; the block to go on with, or
-/// `None` when all are there.
-fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) -> Option<usize> {
-    let described = Described { dtype: draft.object.dtype, shape: draft.shape, parent: None, reconstruct: 0 };
-    let created_at = now_seconds();
-    match &draft.object.blocks {
-        TakenBlocks::Run(checksums) if checksums.is_empty() => None,
-        TakenBlocks::Run(checksums) => {
-            let offset = draft.object.home.map_or(0, |home| home.offset);
-            batch.run(checksums, |len, checksum| Record::CreateRun {
-                object: id,
-                block: 0,
-                described,
-                stored: Stored { tier: Tier::Exact, scale: 0.0, checksum, offset, len, in_data: true },
-                created_at,
-            });
-            None
-        }
-        TakenBlocks::Each(blocks) => {
-            for (index, stored) in blocks.iter().enumerate().skip(first) {
-                if batch.slots() >= BATCH_SLOTS_MAX {
-                    return Some(index);
-                }
-                let (described, stored) = (described.clone(), *stored);
-                batch.record(Record::Create {
-                    object: id,
-                    block: index as u32,
-                    described,
-                    stored,
-                    created_at,
-                });
-            }
-            None
-        }
-    }
 }
 
 /// A file's own name as it is shown: one that cannot stand is escaped.

@@ -24,6 +24,10 @@ pub struct Request {
     pub encoder: Encoder,
     /// The paths are the shards of one tensor of this name.
     pub shard_of: Option<String>,
+    /// Where the lineage parents are: a collection, or a tensor of one.
+    pub parent: Option<String>,
+    /// How what came in is made again, once it is evicted.
+    pub reconstruct: Option<String>,
     /// Nothing is copied: the bytes stay in the files.
     pub in_place: bool,
     /// Bytes of a block.
@@ -73,7 +77,7 @@ impl Request {
             _ => return Err(Error::invalid("block_bytes stands without head_dim")),
         };
         let tier = self.tier.as_deref().map(MoveTo::parse).transpose()?;
-        Ok(Options { tier, encoder: self.encoder, blocking, in_place: None })
+        Ok(Options { tier, encoder: self.encoder, blocking, parents: None, in_place: None })
     }
 
     /// The request of a line of JSON. `Invalid` where it is not one, for keys that are not
@@ -101,6 +105,8 @@ impl Request {
                 "tier" => request.tier = Some(text()?.to_owned()),
                 "encoder" => request.encoder = parse_encoder(text()?)?,
                 "shard_of" => request.shard_of = Some(text()?.to_owned()),
+                "parent" => request.parent = Some(text()?.to_owned()),
+                "reconstruct" => request.reconstruct = Some(text()?.to_owned()),
                 "in_place" => request.in_place = value.as_bool().ok_or_else(wrong)?,
                 "block_bytes" => request.block_bytes = Some(number()?),
                 "head_dim" => request.head_dim = Some(number()?),
@@ -130,7 +136,13 @@ impl Request {
         put("paths", self.paths.iter().map(path).collect::<Result<Vec<_>>>()?.into());
         put("encoder", self.encoder.name().into());
         put("in_place", self.in_place.into());
-        for (key, text) in [("tier", &self.tier), ("shard_of", &self.shard_of), ("tag", &self.tag)] {
+        for (key, text) in [
+            ("tier", &self.tier),
+            ("shard_of", &self.shard_of),
+            ("tag", &self.tag),
+            ("parent", &self.parent),
+            ("reconstruct", &self.reconstruct),
+        ] {
             if let Some(text) = text {
                 put(key, text.as_str().into());
             }

@@ -43,6 +43,8 @@ pub fn import_shards(
         report.stored += taken.stored();
         shards.push(taken);
     }
-    publish::publish_shards(unnamed, collection, target, origin, shards)?;
+    let parents = options.parents.as_ref();
+    let has_parent = publish::publish_shards(unnamed, collection, target, origin, shards, parents)?;
+    report.children = u64::from(has_parent);
     Ok(report)
 }

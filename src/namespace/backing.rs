@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use crate::edit::Live;
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{Located, Namespace};
+use crate::store::Collection;
 use crate::store::backing::Backing;
+use crate::store::object::Object;
 use crate::store::read::Verify;
 
 impl Namespace {
@@ -23,12 +25,42 @@ impl Namespace {
         match self.locate(ino) {
             Ok(Located::Node(view)) => {
                 view.node.file()?;
-                let objects = view.collection.objects_of(view.node.entry.id).ok()?;
-                view.collection.backing_of(objects)
+                let (collection, node) = (&view.collection, view.node.entry.id);
+                let objects = collection.objects_of(node).ok()?;
+                let copied = self.copy_of(collection, node, &objects);
+                copied.or_else(|| collection.backing_of(objects))
             }
             Ok(_) => None,
             // Its last name went; it may be open, or be opened through a descriptor.
             Err(_) => live?.backing(),
+        }
+    }
+
+    /// The copy of a pinned file. One that was not compared yet, or has to be made, is noted.
+    fn copy_of(
+        &self,
+        collection: &Arc<Collection>,
+        node: EntryId,
+        objects: &[Arc<Object>],
+    ) -> Option<Backing> {
+        let (copy, lacks) = {
+            let state = collection.state();
+            (state.copy_of(node).cloned(), state.lacks_copy(node))
+        };
+        let is_looked_at = copy.as_ref().map_or(!lacks, |copy| copy.is_sound() == Some(true));
+        if !is_looked_at {
+            self.engine().note_pin(collection, node);
+        }
+        collection.backing_of_copy(&copy?, objects.to_vec())
+    }
+
+    /// Notes those of these files that are pinned and have no copy: it is to be made.
+    pub fn note_pins(&self, files: impl IntoIterator<Item = Ino>) {
+        for ino in files {
+            let Ok(Located::Node(view)) = self.locate(ino) else { continue };
+            if view.collection.state().lacks_copy(view.node.entry.id) {
+                self.engine().note_pin(&view.collection, view.node.entry.id);
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use crate::namespace::CONTROL_NAME;
 use crate::namespace::controls::ControlView;
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Nameless, Namespace};
+use crate::store::history::Keep;
 use crate::store::{Access, Collection};
 
 /// The bit of a mode that lets the owner write.
@@ -63,6 +64,14 @@ impl Namespace {
         self.nameless.lock().get(&ino).map(|file| file.live.clone())
     }
 
+    /// `Gone` for a file that an import has replaced: another has its name.
+    pub fn check_named(&self, ino: Ino) -> Result<()> {
+        match (self.locate(ino), self.unnamed(ino)) {
+            (Err(error), None) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// The kernel knows an inode number no more.
     pub fn let_go(&self, ino: Ino) {
         let kept = self.nameless.lock().remove(&ino);
@@ -107,6 +116,7 @@ impl Namespace {
         }
         for collection in self.store().open_collections() {
             if collection.check_writable().is_ok() {
+                collection.keep_accesses(Keep::NowAndThen);
                 first = first.and(match collection.sync() {
                     // It was removed meanwhile.
                     Err(error) if error.kind() == ErrorKind::ReadOnly && collection.poisoned().is_none() => {
@@ -117,6 +127,17 @@ impl Namespace {
             }
         }
         first
+    }
+
+    /// Makes everything durable that was recorded: what was given up is free after that.
+    fn sync_all(&self) -> Result<()> {
+        let open = self.store().open_collections();
+        open.iter().filter(|open| open.check_writable().is_ok()).try_for_each(|open| open.sync())
+    }
+
+    /// What was written to all open files goes to the log.
+    pub fn settle_everything(&self) -> Result<Vec<Forget>> {
+        self.live.all().iter().map(|live| self.settle(live)).collect()
     }
 
     /// Makes an empty file.
@@ -182,7 +203,13 @@ impl Namespace {
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Forget> {
         let directory = self.directory(parent)?;
         let last = self.unnamed_file(&directory.collection, directory.node, name);
-        let changes = edit::unlink(&directory.collection, directory.node, name)?;
+        let changes = match edit::unlink(&directory.collection, directory.node, name) {
+            // Tensors that depended on it may have gone, and nobody has looked since.
+            Err(error) if error.kind() == ErrorKind::Busy && self.sync_all().is_ok() => {
+                edit::unlink(&directory.collection, directory.node, name)?
+            }
+            unlinked => unlinked?,
+        };
         self.keep(last);
         Ok(self.forget(&directory.collection, changes))
     }

@@ -2,6 +2,7 @@
 //! in a directory. Knows nothing of the kernel.
 
 mod attr;
+mod automatic;
 mod backing;
 mod change;
 mod controls;

@@ -10,6 +10,7 @@ use crate::model::{Error, Result};
 use crate::store::Collection;
 use crate::store::disk::{File, Open};
 use crate::store::object::Object;
+use crate::store::pinned::PinnedCopy;
 
 /// A physical file that has a file's bytes, offset by offset. What lies in it is not given
 /// back while this lives.
@@ -20,7 +21,9 @@ pub struct Backing {
     outside: Option<u64>,
     _objects: Vec<Arc<Object>>,
     /// Its stretches are not given back to the disk while somebody has this.
-    _shown: Arc<()>,
+    _shown: Option<Arc<()>>,
+    /// Where it is the copy of a pinned file, the copy.
+    _copy: Option<Arc<PinnedCopy>>,
 }
 
 impl Backing {
@@ -53,7 +56,24 @@ impl Collection {
         let origin = first.origin.as_ref();
         let path = origin.map_or_else(|| self.data_path(number), |origin| origin.path());
         let outside = origin.map(|_| number);
-        (len == bytes).then_some(Backing { path, outside, _objects: objects, _shown: shown })
+        (len == bytes).then_some(Backing {
+            path,
+            outside,
+            _objects: objects,
+            _shown: Some(shown),
+            _copy: None,
+        })
+    }
+
+    /// The copy of a pinned file of these objects that may be shown: one that is sound, while
+    /// nothing was written that no batch describes.
+    pub fn backing_of_copy(&self, copy: &Arc<PinnedCopy>, objects: Vec<Arc<Object>>) -> Option<Backing> {
+        let is_dirty = objects.iter().any(|object| object.is_dirty());
+        if self.damage().is_some() || is_dirty || copy.is_sound() != Some(true) {
+            return None;
+        }
+        let path = self.pinned_path(copy.number);
+        Some(Backing { path, outside: None, _objects: objects, _shown: None, _copy: Some(copy.clone()) })
     }
 
     /// Opens a physical file to be read, on its own.

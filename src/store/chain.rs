@@ -1,4 +1,8 @@
-//! Chains: what was written to encoded blocks, as deltas that lie on them.
+//! Chains: what was written to encoded blocks, as deltas that lie on them; and the deltas
+//! of absent blocks, which lie on the same block of the lineage parent.
+//!
+//! Which of the two a delta is follows from its block: an absent one has no elements that
+//! something could have been written to. Its chain has one link.
 //!
 //! Invariants:
 //! 1. A chain belongs to one epoch of its block: a block that is written anew has none.
@@ -14,7 +18,7 @@ use crate::format::record::{Record, Stored};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, ObjectId, Result, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Block;
-use crate::store::object::Object;
+use crate::store::object::{Object, lies_in_a_file};
 use crate::store::read::OpenObject;
 use crate::store::rounded::{Writes, scaled};
 
@@ -36,6 +40,22 @@ pub struct Link {
     pub checksum: u32,
     /// How it changes elements.
     pub kind: DeltaKind,
+    /// The epoch of the block that it lies on: of the block itself, or, where that is absent,
+    /// of the lineage parent's.
+    pub base_epoch: u64,
+    /// Whether it lies on the lineage parent's block.
+    pub is_on_parent: bool,
+}
+
+impl Link {
+    /// How many elements it changes.
+    pub(super) fn changes(&self, dtype: Dtype) -> u32 {
+        let value_bytes = match self.kind {
+            DeltaKind::Scaled => 2,
+            DeltaKind::Patch => dtype.bytes() as u32,
+        };
+        self.len.saturating_sub(HEAD_BYTES as u32) / (2 + value_bytes)
+    }
 }
 
 impl Object {
@@ -54,16 +74,25 @@ impl Object {
     /// Takes in a delta that the log describes; the links that it replaces.
     pub(super) fn link(&self, index: u32, base_epoch: u64, link: Link, chain_len: u16) -> Result<Vec<Link>> {
         let block = self.blocks.read().get(index, self.cut());
-        let is_base =
-            block.is_some_and(|block| block.epoch == base_epoch && block.stored.tier.code_bits().is_some());
-        if !is_base {
+        let is_absent = |block: &Block| block.stored.tier == Tier::Absent && self.entry.parent.is_some();
+        let (epoch, link) = match block {
+            Some(block) if block.epoch == base_epoch && block.stored.tier.code_bits().is_some() => {
+                (Some(base_epoch), link)
+            }
+            Some(block) if is_absent(&block) && chain_len == 1 => {
+                (Some(block.epoch), Link { is_on_parent: true, ..link })
+            }
+            _ => (None, link),
+        };
+        let epoch = epoch.filter(|_| lies_in_a_file(link.offset, u64::from(link.len)));
+        let Some(epoch) = epoch else {
             let id = self.entry.id;
             return Err(Error::corrupt(format!(
                 "a delta on block {index} of object {id}, which is no base for it"
             )));
-        }
+        };
         let mut chains = self.chains.write();
-        let before = chains.get(&(index, base_epoch)).cloned().unwrap_or_default();
+        let before = chains.get(&(index, epoch)).cloned().unwrap_or_default();
         let place = usize::from(chain_len);
         if place == 0 || place > LINKS_MAX || (place != 1 && place != before.len() + 1) {
             let id = self.entry.id;
@@ -74,7 +103,7 @@ impl Object {
         }
         let replaced = if place == 1 { before.to_vec() } else { Vec::new() };
         let kept = if place == 1 { &[] } else { &*before };
-        chains.insert((index, base_epoch), kept.iter().copied().chain([link]).collect());
+        chains.insert((index, epoch), kept.iter().copied().chain([link]).collect());
         let gone: u64 = replaced.iter().map(|link| u64::from(link.len)).sum();
         self.add_stored(u64::from(link.len).wrapping_sub(gone));
         Ok(replaced)
@@ -92,6 +121,13 @@ impl Object {
     /// Nobody reads the old block any more.
     pub(super) fn forget_chain(&self, index: u32, epoch: u64) {
         self.chains.write().remove(&(index, epoch));
+    }
+
+    /// Whether blocks of it are kept as differences to the lineage parent: those too that
+    /// somebody may still be reading so.
+    pub fn needs_parent(&self) -> bool {
+        self.entry.parent.is_some()
+            && self.chains.read().values().any(|links| links.iter().any(|link| link.is_on_parent))
     }
 
     /// The links of each chain.
@@ -113,38 +149,29 @@ impl OpenObject {
 
     fn apply_links(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
         let Some(links) = self.object.chain(index, block.epoch) else { return Ok(()) };
-        let mut record = Vec::new();
         for link in links.iter() {
-            let place = || {
-                let path = self.collection.payload_path(DELTA_FILE);
-                format!("{path} at byte {}, block {index} of object {}", link.offset, self.object.entry.id)
-            };
-            record.resize(link.len as usize, 0);
-            let file = self
-                .collection
-                .payload_file(DELTA_FILE)
-                .map_err(|error| Error::corrupt(error.to_string()))?;
-            file.read_exact_at(&mut record, link.offset).map_err(|error| match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => Error::corrupt(format!("{}: {error}", place())),
-                _ => Error::io(place(), error),
-            })?;
-            let found = crc32c::crc32c(&record);
-            if found != link.checksum {
-                return Err(Error::corrupt(format!(
-                    "{}: delta crc {found:#010x} but the log says {:#010x}; run tierfs fsck",
-                    place(),
-                    link.checksum
-                )));
-            }
-            let dtype = self.object.entry.dtype;
-            let count = elements.len() as u64 / dtype.bytes();
-            let delta = Delta::parse(&record, link.kind, dtype, count).map_err(|error| error.at(place()))?;
-            if (delta.object, delta.block, delta.base_epoch) != (self.object.entry.id, index, block.epoch) {
-                return Err(Error::corrupt(format!("{}: the delta is of another block", place())));
-            }
-            delta.apply(dtype, elements).map_err(|error| error.at(place()))?;
+            self.apply_link(index, link, elements)?;
         }
         Ok(())
+    }
+
+    /// Applies one delta to the elements that it lies on.
+    pub fn apply_link(&self, index: u32, link: &Link, elements: &mut [u8]) -> Result<()> {
+        let place = || {
+            let path = self.collection.payload_path(DELTA_FILE);
+            format!("{path} at byte {}, block {index} of object {}", link.offset, self.object.entry.id)
+        };
+        let record = self
+            .collection
+            .read_record(DELTA_FILE, (link.offset, u64::from(link.len)), link.checksum)
+            .map_err(|error| error.at(place()))?;
+        let dtype = self.object.entry.dtype;
+        let count = elements.len() as u64 / dtype.bytes();
+        let delta = Delta::parse(&record, link.kind, dtype, count).map_err(|error| error.at(place()))?;
+        if (delta.object, delta.block, delta.base_epoch) != (self.object.entry.id, index, link.base_epoch) {
+            return Err(Error::corrupt(format!("{}: the delta is of another block", place())));
+        }
+        delta.apply(dtype, elements).map_err(|error| error.at(place()))
     }
 
     /// What was written to an encoded block, as a delta on it. Exact: where that is smaller than
@@ -216,7 +243,7 @@ impl OpenObject {
         let object = &self.object;
         let delta = Delta { object: object.entry.id, block: index, base_epoch: block.epoch, changes };
         let record = delta.write(object.entry.dtype)?;
-        let offset = self.collection.write_delta(&record)?;
+        let offset = self.collection.write_record(DELTA_FILE, &record)?;
         Ok(Patch::Link(Record::Delta {
             object: object.entry.id,
             block: index,
@@ -262,13 +289,42 @@ fn changes(dtype: Dtype, base: &[u8], new: &[u8]) -> Option<Changes> {
 }
 
 impl Collection {
-    /// Writes a delta's record to a free slot; its offset.
-    fn write_delta(&self, record: &[u8]) -> Result<u64> {
-        let offset = self.take_slot_of(DELTA_FILE, record.len() as u64)?;
-        let file = self.payload_file(DELTA_FILE)?;
+    /// Writes a record of `delta.dat` or `factor.dat` to a free slot; its offset.
+    pub(super) fn write_record(&self, number: u8, record: &[u8]) -> Result<u64> {
+        let offset = self.take_slot_of(number, record.len() as u64)?;
+        let file = self.payload_file(number)?;
         file.write_at(record, offset)
-            .map_err(|error| Error::io(format!("writing {}", self.payload_path(DELTA_FILE)), error))?;
+            .map_err(|error| Error::io(format!("writing {}", self.payload_path(number)), error))?;
         Ok(offset)
+    }
+
+    /// Reads a record of `delta.dat` or `factor.dat`, of so many bytes at an offset, and checks
+    /// it. `Corrupt` where it is not what the log says; no more memory is asked for than the
+    /// file has bytes.
+    pub(super) fn read_record(
+        &self,
+        number: u8,
+        (offset, len): (u64, u64),
+        checksum: u32,
+    ) -> Result<Vec<u8>> {
+        let path = || self.payload_path(number);
+        let file = self.payload_file(number).map_err(|error| Error::corrupt(error.to_string()))?;
+        let bytes = file.len().map_err(|error| Error::io(path(), error))?;
+        let len =
+            usize::try_from(len).ok().filter(|_| offset.checked_add(len).is_some_and(|end| end <= bytes));
+        let len = len.ok_or_else(|| Error::corrupt(format!("{} is cut off; run tierfs fsck", path())))?;
+        let mut record = vec![0; len];
+        file.read_exact_at(&mut record, offset).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => Error::corrupt(error.to_string()),
+            _ => Error::io(path(), error),
+        })?;
+        let found = crc32c::crc32c(&record);
+        if found != checksum {
+            return Err(Error::corrupt(format!(
+                "record crc {found:#010x} but the log says {checksum:#010x}; run tierfs fsck"
+            )));
+        }
+        Ok(record)
     }
 }
 
@@ -279,7 +335,13 @@ pub(super) fn link_of(record: &Record) -> Option<(ObjectId, u32, u64, u16, Link)
         return None;
     };
     let kind = DeltaKind::from_byte(kind)?;
-    Some((object, block, base_epoch, chain_len, Link { offset, len, checksum, kind }))
+    Some((
+        object,
+        block,
+        base_epoch,
+        chain_len,
+        Link { offset, len, checksum, kind, base_epoch, is_on_parent: false },
+    ))
 }
 
 /// A link as a payload: where its bytes lie.

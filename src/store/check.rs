@@ -4,9 +4,11 @@ use std::collections::HashMap;
 
 use crate::format::catalog::{Entry, What};
 use crate::format::record::Record;
-use crate::model::{EntryId, Error, ObjectId, Result};
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::blocks::Cut;
+use crate::store::lineage::Lineage;
 use crate::store::log::Batch;
+use crate::store::migrate::is_relocation;
 use crate::store::state::State;
 
 /// What a batch has changed so far.
@@ -19,13 +21,35 @@ struct Planned<'a> {
 }
 
 /// `Invalid` where a record of the batch is about something that is not there, or does
-/// not fit it.
-pub(super) fn check(batch: &Batch, state: &State) -> Result<()> {
+/// not fit it; `Busy` where it changes an object that others depend on.
+pub(super) fn check(batch: &Batch, state: &State, lineage: &Lineage) -> Result<()> {
     let mut planned = Planned { state, objects: HashMap::new(), nodes: HashMap::new() };
     for added in batch.records() {
         match &added.entry {
             Some(entry) => planned.entry(entry)?,
             None => planned.record(&added.record)?,
+        }
+        let object = match added.record {
+            Record::Delete { object }
+            | Record::Create { object, .. }
+            | Record::CreateRun { object, .. }
+            | Record::Migrate { object, .. }
+            | Record::Delta { object, .. }
+            | Record::Factor { object, .. } => object,
+            _ => continue,
+        };
+        let is_relocation = match &added.record {
+            Record::Migrate { block, stored, .. } => state.object(object).is_some_and(|object| {
+                let before = object.blocks.read().get(*block, object.logged_cut());
+                before.is_some_and(|before| is_relocation(&before.stored, stored))
+            }),
+            _ => false,
+        };
+        if !is_relocation && lineage.is_needed(object) {
+            let text = format!(
+                "tensors are kept as differences to object {object}; move these to a tier first, or remove them"
+            );
+            return Err(Error::new(ErrorKind::Busy, text));
         }
     }
     Ok(())
@@ -77,6 +101,7 @@ impl Planned<'_> {
             Record::Create { object, block, .. }
             | Record::Migrate { object, block, .. }
             | Record::Delta { object, block, .. } => (*object, u64::from(*block) + 1),
+            Record::Factor { object, .. } => (*object, 0),
             Record::CreateRun { object, block, stored, .. } => {
                 (*object, u64::from(*block) + u64::from(stored.len))
             }

@@ -1,16 +1,19 @@
 //! One collection: its log, its state in memory, its files.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
+use crate::store::clock::Ticks;
 use crate::store::compact::{Compaction, due};
 use crate::store::disk::{Disk, File, Open};
 use crate::store::events::{Events, Note};
+use crate::store::lineage::Lineage;
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
 use crate::store::quota::{Limits, Meter};
@@ -19,8 +22,8 @@ use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
 use crate::store::state::{ROOT, State};
 
-/// The number of files that payloads are put in: the tiers' and `delta.dat`.
-const PAYLOAD_FILES: usize = 5;
+/// The number of files that payloads are put in: the tiers', `delta.dat` and `factor.dat`.
+const PAYLOAD_FILES: usize = 6;
 /// The first generation of a log.
 const FIRST_GENERATION: u64 = 1;
 pub(super) const LOG_NAME: &str = "meta.log";
@@ -49,6 +52,13 @@ pub struct Collection {
     /// Data files that somebody reads without asking for blocks.
     pub(super) shown: Mutex<HashMap<u64, Weak<()>>>,
     pub(super) access: Access,
+    /// What time it is.
+    pub(super) ticks: Ticks,
+    /// Whether blocks were used since that was written down.
+    pub(super) is_used: AtomicBool,
+    /// When it was last written down. Held while it is, across input and output; only
+    /// `state` is taken with it.
+    pub(super) accesses_kept: Mutex<Option<Instant>>,
     damage: Option<Damage>,
     /// Set once, when a sync has failed.
     pub(super) poisoned: OnceLock<String>,
@@ -59,6 +69,8 @@ pub struct Collection {
     pub(super) rebuilder: Rebuilder,
     /// Counts what it uses; its lock is the last that is taken.
     pub(super) meter: Arc<Meter>,
+    /// Who depends on objects of it.
+    pub(super) lineage: Arc<Lineage>,
     events: Vec<Note>,
     pub(super) event_log: Arc<Events>,
     /// Held for a look or a change; no other lock is taken with it.
@@ -218,11 +230,15 @@ impl Collection {
             data: Mutex::default(),
             shown: Mutex::default(),
             access: Access::Read,
+            ticks: Ticks::default(),
+            is_used: AtomicBool::new(false),
+            accesses_kept: Mutex::default(),
             damage: None,
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
             rebuilder: Rebuilder::default(),
             meter: Meter::new("", None, Limits::default()),
+            lineage: Arc::default(),
             events: Vec::new(),
             event_log: Arc::default(),
             last_compaction: Mutex::default(),

@@ -5,6 +5,7 @@
 //! is durable and every read that began before has ended.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
@@ -12,7 +13,9 @@ use crate::store::chain::DELTA_FILE;
 use crate::store::check::check;
 use crate::store::collection::{Touched, Writer};
 use crate::store::events::EventKind;
+use crate::store::factors::FACTOR_FILE;
 use crate::store::log::Batch;
+use crate::store::object::Freed;
 use crate::store::state::State;
 
 impl Collection {
@@ -52,8 +55,9 @@ impl Collection {
         if batch.is_empty() {
             return Ok(filled);
         }
+        let changed = self.state.read().forget_copies(&mut batch);
         batch.check()?;
-        check(&batch, &self.state.read())?;
+        check(&batch, &self.state.read(), &self.lineage)?;
         let mut appended = writer.log.append(&batch);
         let is_full = appended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
         if is_full && writer.log.is_whole() && !writer.freed.is_empty() {
@@ -79,8 +83,17 @@ impl Collection {
             applied.map_err(differs)?;
         }
         self.meter.set_used(state.used());
+        for object in changed {
+            object.changes.fetch_add(1, Ordering::AcqRel);
+        }
         let number = writer.log.batch();
+        let parent_is_free = state.freed.iter().any(Freed::lets_parent_go);
         writer.freed.extend(state.freed.drain(..).map(|freed| (number, freed)));
+        drop(state);
+        if parent_is_free {
+            // The parent may be written to from now on: this must not come back.
+            self.sync_all(writer)?;
+        }
         Ok(filled)
     }
 
@@ -135,6 +148,9 @@ impl Collection {
             let unsure = blocks.described(object.cut()).filter(|(_, block)| block.epoch > durable);
             if !object.links().is_empty() {
                 found.insert((false, u64::from(DELTA_FILE)));
+            }
+            if object.factor().is_some() {
+                found.insert((false, u64::from(FACTOR_FILE)));
             }
             let unsure = unsure.filter(|(_, block)| !block.stored.in_data || object.origin.is_none());
             found.extend(unsure.map(|(_, block)| match (block.stored.in_data, object.home()) {

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use crate::format::catalog::{Entry, ObjectEntry};
+use crate::format::factor::WHOLE_TENSOR;
 use crate::format::record::{Record, Stored};
 use crate::format::slot::SLOT_BYTES;
 use crate::model::{Error, ErrorKind, Result, Tier};
@@ -17,6 +18,7 @@ use crate::store::collection::{LOG_NAME, Writer, now_seconds};
 use crate::store::describe::described;
 use crate::store::disk::Open;
 use crate::store::events::EventKind;
+use crate::store::factors::FactorLink;
 use crate::store::log::{Batch, Log};
 use crate::store::migrate::migrate;
 use crate::store::object::Object;
@@ -222,6 +224,13 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
         let record = Record::CreateRun { object: entry.id, block: 0, described, stored, created_at };
         out.push((said.epoch, Said::Run(said.checksums.clone(), record)));
     }
+    // One that no block is a part of any more is forgotten.
+    let is_used = |(_, block)| object.factor_of(&block).is_some();
+    let factor = object.factor().filter(|_| blocks.described(cut).any(is_used));
+    if let Some(FactorLink { epoch, offset, len, rank, checksum }) = factor {
+        let record = Record::Factor { object: entry.id, block: WHOLE_TENSOR, offset, len, rank, checksum };
+        out.push((epoch, Said::Record(record)));
+    }
     let mut count = 0;
     for (index, block) in blocks.described(cut) {
         count += 1;
@@ -250,11 +259,11 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
                 Said::Record(Record::Delta {
                     object: entry.id,
                     block: index,
-                    base_epoch: block.epoch,
+                    base_epoch: link.base_epoch,
                     offset: link.offset,
                     len: link.len,
                     chain_len: place as u16 + 1,
-                    nnz: link.len.saturating_sub(34) / (2 + entry.dtype.bytes() as u32),
+                    nnz: link.changes(entry.dtype),
                     checksum: link.checksum,
                     kind: link.kind.byte(),
                 }),

@@ -9,7 +9,8 @@ use crate::store::log::Batch;
 /// What a record that makes a block says of its object.
 pub(super) fn described(entry: &ObjectEntry) -> Described {
     let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
-    Described { dtype: entry.dtype, shape, parent: None, reconstruct: 0 }
+    let parent = entry.parent.as_ref().map(|parent| parent.object);
+    Described { dtype: entry.dtype, shape, parent, reconstruct: 0 }
 }
 
 /// Adds blocks of an object to a batch: runs where they stand one after the other in its

@@ -1,10 +1,12 @@
 //! Payloads that are not what the log says, made again of elements that are.
 
 use crate::codec;
+use crate::format::record::Stored;
 use crate::model::{Encoder, Result, Tier};
 use crate::store::blocks::Block;
 use crate::store::collection::{Touched, now_seconds};
 use crate::store::migrate::migrate;
+use crate::store::object::exact_at;
 use crate::store::read::OpenObject;
 
 impl OpenObject {
@@ -38,21 +40,39 @@ impl OpenObject {
         self.apply_chain(index, block, out)
     }
 
+    /// Whether a block has deltas.
+    pub fn has_deltas(&self, index: u32, block: &Block) -> bool {
+        self.object.chain(index, block.epoch).is_some()
+    }
+
+    /// Stores what a reader sees of an encoded block, exactly: its payload cannot be made again.
+    /// `false` where the block is another one by now. Not durable before a sync.
+    pub fn restore_exact(&self, index: u32, block: &Block, elements: &[u8]) -> Result<bool> {
+        let checksum = crc32c::crc32c(elements);
+        let stored = Stored { checksum, len: elements.len() as u32, ..exact_at(0, false) };
+        self.restore_as(index, block, stored, elements)
+    }
+
     /// Stores the payload that a block should have, in another place, and records that. `false`
     /// where the block is another one by now. Not durable before a sync.
     pub fn restore(&self, index: u32, block: &Block, payload: &[u8]) -> Result<bool> {
+        self.restore_as(index, block, block.stored, payload)
+    }
+
+    fn restore_as(&self, index: u32, block: &Block, stored: Stored, payload: &[u8]) -> Result<bool> {
         // Nobody writes to it meanwhile, and nobody moves it.
         let _writing = self.object.writing.lock();
         if self.object.block(index, self.object.cut()) != Some(*block) {
             return Ok(false);
         }
         let mut touched = Touched::default();
-        let (tier, lens) = (block.stored.tier, [payload.len()]);
-        let offsets = self.collection.write_payloads(tier, payload, &lens, &mut touched)?;
+        let lens = [payload.len()];
+        let offsets = self.collection.write_payloads(stored.tier, payload, &lens, &mut touched)?;
         let Some(&offset) = offsets.first() else { return Ok(false) };
-        let stored = crate::format::record::Stored { offset, in_data: false, ..block.stored };
+        let (stored, before) = (Stored { offset, in_data: false, ..stored }, block.stored.tier);
         let recorded = self.collection.record(touched, |batch, _| {
-            batch.record(migrate(&self.object.entry, index, tier, stored, now_seconds()));
+            batch.record(migrate(&self.object.entry, index, before, stored, now_seconds()));
+            batch.keep_bytes();
             Ok(())
         });
         if recorded.is_err() && self.collection.poisoned().is_none() {

@@ -6,7 +6,7 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use crate::format::catalog::{ENTRY_VERSION, Entry};
+use crate::format::catalog::Entry;
 use crate::format::record::{LOG_VERSION, Record};
 use crate::format::slot::{RawSlot, SLOT_BYTES};
 use crate::model::{Error, Result, StoreId};
@@ -60,6 +60,7 @@ pub struct Batch {
     records: Vec<Added>,
     next_sequence: u64,
     slots: u64,
+    keeps_bytes: bool,
 }
 
 impl Batch {
@@ -91,6 +92,16 @@ impl Batch {
         self.records.iter().any(is_gone) && !self.records.iter().any(is_new)
     }
 
+    /// Says that readers see the same bytes with it, whatever its records are.
+    pub fn keep_bytes(&mut self) {
+        self.keeps_bytes = true;
+    }
+
+    /// Whether that was said.
+    pub fn keeps_bytes(&self) -> bool {
+        self.keeps_bytes
+    }
+
     /// Whether nothing was added.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
@@ -103,7 +114,7 @@ impl Batch {
             len: payload.len() as u32,
             checksum: crc32c::crc32c(&payload),
             kind: entry.kind(),
-            version: ENTRY_VERSION,
+            version: entry.version(),
         };
         self.push(record, payload, Some(entry));
     }
@@ -182,7 +193,7 @@ impl Log {
 
     /// Starts a batch. One is in flight at a time: the caller keeps others out.
     pub fn begin(&self) -> Batch {
-        Batch { records: Vec::new(), next_sequence: self.next_sequence, slots: 0 }
+        Batch { records: Vec::new(), next_sequence: self.next_sequence, slots: 0, keeps_bytes: false }
     }
 
     /// Bytes up to the last Commit.

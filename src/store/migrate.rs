@@ -10,7 +10,7 @@ use crate::format::catalog::{Measured, ObjectEntry};
 use crate::format::record::{Record, Stored};
 use crate::model::{Encoder, Result, Tier};
 use crate::store::blocks::Block;
-use crate::store::collection::{Touched, now_seconds};
+use crate::store::collection::Touched;
 use crate::store::describe::described;
 use crate::store::log::Batch;
 use crate::store::object::{DIRTY, Freed, Object, Writing};
@@ -127,8 +127,12 @@ impl OpenObject {
         let cut = self.object().cut();
         let blocks = range.filter_map(|index| Some((index, self.object().block(index, cut)?)));
         let has_origin = |index| self.object().origin_place(index).is_some();
+        let has_way = |index, block: &Block| {
+            self.object().chain(index, block.epoch).is_some() || self.object().factor_of(block).is_some()
+        };
         let due = blocks.filter(|(index, block)| {
-            block.epoch != DIRTY && (has_origin(*index) || self.is_due(*index, block, Tier::Absent))
+            block.epoch != DIRTY
+                && (block.stored.tier != Tier::Absent || has_origin(*index) || has_way(*index, block))
         });
         migration.blocks = due.map(|(index, block)| (index, block, Stored::ABSENT)).collect();
         migration.is_for_good = true;
@@ -143,7 +147,8 @@ impl OpenObject {
 
     /// Whether a block is one to move to a tier: those that no batch describes are not.
     pub fn is_due(&self, index: u32, block: &Block, to: Tier) -> bool {
-        block.epoch != DIRTY && (block.stored.tier != to || self.object().chain(index, block.epoch).is_some())
+        let has_chain = || self.object().chain(index, block.epoch).is_some();
+        block.epoch != DIRTY && (block.stored.tier != to || (to != Tier::Absent && has_chain()))
     }
 }
 
@@ -166,7 +171,7 @@ impl Migration<'_> {
     /// Adds the blocks to a batch: with it they are in their new tier.
     pub fn add(&self, batch: &mut Batch) {
         let object = self.object();
-        let now = now_seconds();
+        let now = self.open.collection.ticks.seconds();
         for (index, before, stored) in &self.blocks {
             // With the same payload it would be a relocation, and keep its deltas.
             let is_new = is_relocation(&before.stored, stored)
@@ -226,6 +231,9 @@ impl State {
             && let Some(links) = object.end_chain(index, epoch)
         {
             self.freed.push(Freed::Chain { object: object.clone(), index, epoch, links });
+        }
+        if let Some(link) = object.end_factor() {
+            self.freed.push(Freed::EndedFactor { object: object.clone(), link });
         }
         Ok(())
     }

@@ -1,9 +1,11 @@
 //! A store: collections of checksummed blocks on a disk.
 
+pub mod access;
 pub mod backing;
 pub mod blocks;
 pub mod chain;
 mod check;
+pub mod clock;
 pub mod collection;
 mod commit;
 mod compact;
@@ -12,12 +14,17 @@ pub mod directory;
 pub mod disk;
 mod encode;
 pub mod events;
+pub mod factors;
 mod heal;
+pub mod history;
+mod kept;
+pub mod lineage;
 pub mod log;
 pub mod migrate;
 pub mod object;
 pub mod origin;
 mod payloads;
+pub mod pinned;
 pub mod quota;
 pub mod read;
 pub mod rebuild;
@@ -25,6 +32,7 @@ mod recover;
 pub mod repair;
 pub mod replay;
 pub mod rounded;
+pub mod rules;
 mod salvage;
 mod scan;
 pub mod settings;

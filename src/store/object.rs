@@ -18,10 +18,13 @@ use crate::codec;
 use crate::format::catalog::{Home, ObjectEntry};
 use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
+use crate::store::access::Accesses;
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
 use crate::store::events::Told;
+use crate::store::factors::{FactorLink, IsEnded};
 use crate::store::origin::Origin;
+use crate::store::pinned::PinnedCopy;
 use crate::store::quota::Use;
 
 /// The epoch that stands for a block that was written since the last batch.
@@ -59,8 +62,16 @@ pub struct Object {
     counted: [AtomicU64; 2],
     /// Which wrong blocks were told of.
     pub(super) told: Told,
+    /// How often batches have changed what readers see of it since it was opened.
+    pub changes: AtomicU64,
     /// The deltas on encoded blocks, by block and epoch. Taken after `blocks`.
     pub(super) chains: RwLock<Chains>,
+    /// What its absent blocks are rows of. Taken after `blocks`.
+    pub(super) factor: RwLock<Option<(FactorLink, IsEnded)>>,
+    /// The number of the factorization that was checked since the store was opened, 0 for none.
+    pub(super) factor_checked: Mutex<u64>,
+    /// When its blocks were used.
+    pub accesses: Accesses,
     /// Held while it is written and while what was written is committed; taken before
     /// every other lock of the collection.
     pub(super) writing: Mutex<Writing>,
@@ -93,8 +104,25 @@ pub(super) enum Freed {
     Links(Vec<Link>),
     /// The deltas of a block that was written anew, which its old epoch still has.
     Chain { object: Arc<Object>, index: u32, epoch: u64, links: Arc<[Link]> },
+    /// A factorization that another one has replaced.
+    Factor(FactorLink),
+    /// The factorization of an object of which no block is absent any more.
+    EndedFactor { object: Arc<Object>, link: FactorLink },
     /// All of an object's.
     Object(Arc<Object>),
+    /// A pinned file's copy.
+    Copy(Arc<PinnedCopy>),
+}
+
+impl Freed {
+    /// Whether a lineage parent may be needed no more when this is given back.
+    pub(super) fn lets_parent_go(&self) -> bool {
+        match self {
+            Freed::Chain { links, .. } => links.iter().any(|link| link.is_on_parent),
+            Freed::Object(object) => object.needs_parent(),
+            _ => false,
+        }
+    }
 }
 
 impl Object {
@@ -113,7 +141,11 @@ impl Object {
             in_place: RwLock::default(),
             counted: Default::default(),
             told: Told::default(),
+            changes: AtomicU64::new(0),
             chains: RwLock::default(),
+            factor: RwLock::default(),
+            factor_checked: Mutex::default(),
+            accesses: Accesses::default(),
             writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
             origin: None,
             entry,
@@ -349,6 +381,6 @@ pub(super) fn exact_at(offset: u64, in_data: bool) -> Stored {
 }
 
 /// Whether a file can have so many bytes from `offset` on.
-fn lies_in_a_file(offset: u64, bytes: u64) -> bool {
+pub(super) fn lies_in_a_file(offset: u64, bytes: u64) -> bool {
     offset.checked_add(bytes).is_some_and(|end| end <= i64::MAX as u64)
 }

@@ -8,6 +8,7 @@ use crate::store::Collection;
 use crate::store::chain::DELTA_FILE;
 use crate::store::collection::{Access, Touched, Writer};
 use crate::store::disk::{File, Open};
+use crate::store::factors::FACTOR_FILE;
 use crate::store::object::{Freed, Object};
 use crate::store::slots::SLOT_ALIGN;
 
@@ -40,6 +41,7 @@ impl Collection {
     pub(super) fn payload_path(&self, number: u8) -> String {
         match number {
             DELTA_FILE => format!("{}/delta.dat", self.path()),
+            FACTOR_FILE => format!("{}/factor.dat", self.path()),
             _ => self.tier_path(number),
         }
     }
@@ -107,7 +109,12 @@ impl Collection {
             let objects = state.objects().chain(kept);
             let homes = objects.filter_map(|object| object.home()).map(|home| home.file);
             let last = homes.chain(state.outside_files().map(|outside| outside.file)).max();
-            return last.unwrap_or(0).saturating_add(1);
+            let gone = writer.freed.iter().filter_map(|(_, freed)| match freed {
+                Freed::Copy(copy) => Some(copy),
+                _ => None,
+            });
+            let copies = state.pins().filter_map(|(_, copy)| copy).chain(gone).map(|copy| copy.number);
+            return last.max(copies.max()).unwrap_or(0).saturating_add(1);
         }
         writer.next_data
     }

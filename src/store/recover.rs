@@ -8,6 +8,7 @@ use crate::store::Collection;
 use crate::store::blocks::Blocks;
 use crate::store::chain::{place_of, place_of_stored};
 use crate::store::collection::Touched;
+use crate::store::factors::place_of_factor;
 use crate::store::object::{Freed, Object};
 use crate::store::slots::Slots;
 use crate::store::state::ROOT;
@@ -26,6 +27,7 @@ impl Collection {
             Freed::Payload(stored) if !stored.in_data && stored.len > 0 => vec![place_of_stored(stored)],
             Freed::Links(links) => links.iter().map(place_of).collect(),
             Freed::Chain { links, .. } => links.iter().map(place_of).collect(),
+            Freed::Factor(link) | Freed::EndedFactor { link, .. } => vec![place_of_factor(link)],
             _ => Vec::new(),
         });
         let used = payloads.chain(single).filter(|(tier, _, _)| *tier == number);
@@ -55,8 +57,12 @@ impl Collection {
         }
         let path = self.path();
         let failed = |error| Error::io(format!("removing {path}"), error);
-        for directory in [format!("{path}/data"), path.clone()] {
-            let mut listed = self.disk.list(&directory).map_err(failed)?;
+        for directory in [format!("{path}/pinned"), format!("{path}/data"), path.clone()] {
+            let mut listed = match self.disk.list(&directory) {
+                // Nothing was ever pinned.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                listed => listed.map_err(failed)?,
+            };
             listed.sort_by_key(|entry| entry.name == "meta.log");
             for entry in listed.into_iter().filter(|entry| !entry.is_directory) {
                 self.disk.remove_file(&format!("{directory}/{}", entry.name)).map_err(failed)?;
@@ -99,7 +105,7 @@ impl Collection {
                 self.disk.remove_file(&path).map_err(|error| Error::io(format!("removing {path}"), error))?;
             }
         }
-        Ok(())
+        self.remove_stray_copies()
     }
 
     fn orphans(&self) -> Vec<ObjectId> {
@@ -119,12 +125,14 @@ impl Collection {
 
 /// The payloads of an object in tier files: the file's number, offset and bytes.
 fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
+    let factor = object.factor();
+    let factor = factor.iter().map(place_of_factor);
     let blocks = object.blocks.read();
     if matches!(*blocks, Blocks::Run(_)) {
-        return Vec::new();
+        return factor.collect();
     }
     let stored = blocks.described(object.cut()).map(|(_, block)| block.stored);
     let kept = stored.filter(|stored| !stored.in_data && stored.len > 0);
     let links = object.links();
-    kept.map(|stored| place_of_stored(&stored)).chain(links.iter().map(place_of)).collect()
+    kept.map(|stored| place_of_stored(&stored)).chain(links.iter().map(place_of)).chain(factor).collect()
 }

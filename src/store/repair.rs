@@ -94,6 +94,7 @@ pub fn repair(
     let mut mended = Mended::default();
     if damage.is_some() {
         mended = mend(&mut collection.state.write(), refused, &mut lost, number, (tenant, name))?;
+        collection.state.write().forget_all_copies()?;
     }
     let repaired = collection.describe(&lost, damage.as_ref(), mended)?;
     collection.replace_log(&lost, end, repaired).map(Some)

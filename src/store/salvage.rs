@@ -185,6 +185,7 @@ impl Mending<'_> {
             bytes,
             block_bytes: BLOCK_BYTES,
             home: None,
+            parent: None,
         }))
     }
 

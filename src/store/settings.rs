@@ -1,6 +1,7 @@
 //! `tierfs.toml`: what a store is, and its settings.
 
 use crate::model::{Error, Result, StoreId};
+use crate::store::rules::Rules;
 
 /// The version of the layout of a store that this program makes and opens.
 pub const FORMAT_VERSION: i64 = 1;
@@ -15,6 +16,8 @@ pub struct Settings {
     pub keep: Vec<String>,
     /// Files that the kernel may read without the daemon at the same time.
     pub passthrough_files_max: u32,
+    /// By what rules tiers change by themselves.
+    pub rules: Rules,
 }
 
 /// What quantizers of models leave alone too.
@@ -30,6 +33,7 @@ impl Settings {
             store,
             keep: KEEP.map(str::to_owned).to_vec(),
             passthrough_files_max: PASSTHROUGH_FILES_MAX,
+            rules: Rules::default(),
         }
     }
 
@@ -50,10 +54,11 @@ impl Settings {
              # Tensors whose names contain one of these stay exact unless all are asked for.\n\
              keep = [{}]\n\n\
              # So many files at most are read by the kernel without the daemon at the same time.\n\
-             passthrough_files_max = {}\n",
+             passthrough_files_max = {}\n\n{}",
             self.store,
             keep.join(", "),
-            self.passthrough_files_max
+            self.passthrough_files_max,
+            self.rules.to_text()
         )
     }
 
@@ -92,6 +97,7 @@ impl Settings {
                         Error::invalid("tierfs.toml: passthrough_files_max is no number from 0 to 2^32 - 1")
                     })?;
                 }
+                other if settings.rules.take(other, value)? => {}
                 other => return Err(Error::invalid(format!("tierfs.toml: {other} is no setting"))),
             }
         }

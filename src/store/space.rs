@@ -12,6 +12,7 @@ use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::chain::{place_of, place_of_stored};
 use crate::store::collection::Writer;
+use crate::store::factors::place_of_factor;
 use crate::store::object::{Freed, Object};
 use crate::store::slots::SLOT_ALIGN;
 
@@ -84,9 +85,11 @@ impl Collection {
             *batch <= durable
                 && match freed {
                     Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
+                    Freed::Factor(_) | Freed::EndedFactor { .. } => true,
                     Freed::Stretch { object, .. } => !self.is_shown(object),
                     // An open file keeps what it opened.
                     Freed::Object(object) => Arc::strong_count(object) == 1,
+                    Freed::Copy(copy) => Arc::strong_count(copy) == 1,
                 }
         };
         let free: Vec<(u64, Freed)> = writer.freed.extract_if(.., is_free).collect();
@@ -96,12 +99,18 @@ impl Collection {
             match freed {
                 Freed::Payload(stored) => self.give_back(writer, &stored),
                 Freed::Stretch { object, stored } => self.punch_stretch(&object, &stored),
+                Freed::Copy(copy) => self.remove_pinned(copy.number),
                 Freed::Links(links) => {
                     links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)))
                 }
                 Freed::Chain { object, index, epoch, links } => {
                     object.forget_chain(index, epoch);
                     links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)));
+                }
+                Freed::Factor(link) => self.give_slot_back(writer, place_of_factor(&link)),
+                Freed::EndedFactor { object, link } => {
+                    object.forget_factor(&link);
+                    self.give_slot_back(writer, place_of_factor(&link));
                 }
                 Freed::Object(object) => {
                     let cut = object.cut();
@@ -110,6 +119,9 @@ impl Collection {
                     }
                     for link in object.links() {
                         self.give_slot_back(writer, place_of(&link));
+                    }
+                    if let Some(link) = object.factor() {
+                        self.give_slot_back(writer, place_of_factor(&link));
                     }
                     for written in object.dirty.read().values() {
                         let len = object.entry.block_bytes;
@@ -151,6 +163,9 @@ impl Collection {
             let block = index.and_then(|index| object.blocks.read().get(index, cut));
             block.is_some_and(|block| !block.stored.in_data)
         };
+        if !has_left(Some(index)) {
+            return;
+        }
         let (begin, end) = (stored.offset, stored.offset + u64::from(stored.len));
         let from = match has_left(index.checked_sub(1)) {
             true => begin / PAGE_BYTES * PAGE_BYTES,

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
 use crate::format::record::Record;
-use crate::model::{EntryId, Error, ObjectId, Result};
+use crate::model::{EntryId, Error, ObjectId, Result, Tier};
 use crate::store::blocks::{Block, Run};
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
+use crate::store::factors::factor_link_of;
 use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
+use crate::store::pinned::{PIN, PinnedCopy};
 use crate::store::quota::Use;
 
 /// The node of a collection's own directory.
@@ -44,12 +46,14 @@ pub type Link = (EntryId, Arc<[u8]>);
 pub struct State {
     number: u32,
     created_at: u64,
-    nodes: HashMap<EntryId, Arc<Node>>,
+    pub(super) nodes: HashMap<EntryId, Arc<Node>>,
     parts: HashMap<ObjectId, EntryId>,
     directories: HashMap<EntryId, Directory>,
     links: HashMap<EntryId, Vec<Link>>,
-    settings: HashMap<EntryId, BTreeMap<String, String>>,
+    pub(super) settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: HashMap<ObjectId, Arc<Object>>,
+    /// Files that are pinned, with their copies.
+    pub(super) pins: HashMap<EntryId, Option<Arc<PinnedCopy>>>,
     last_entry: u64,
     /// Space that the last batch gave up.
     pub(super) freed: Vec<Freed>,
@@ -109,33 +113,6 @@ impl State {
         parts.join(&b'/')
     }
 
-    /// A node's own setting.
-    pub fn setting(&self, node: EntryId, key: &str) -> Option<&str> {
-        self.settings.get(&node)?.get(key).map(String::as_str)
-    }
-
-    /// All settings of a node's own.
-    pub fn settings_of(&self, node: EntryId) -> impl Iterator<Item = (&str, &str)> {
-        self.settings.get(&node).into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
-    }
-
-    /// A node's setting, or that of the container that it is a part of, or that of the nearest
-    /// directory above it that has one.
-    pub fn inherited(&self, node: EntryId, key: &str) -> Option<&str> {
-        let mut at = node;
-        for _ in 0..=self.nodes.len() {
-            if let Some(value) = self.setting(at, key) {
-                return Some(value);
-            }
-            let container = self.node(at).and_then(|node| node.file()).and_then(|file| file.container);
-            at = match container {
-                Some(container) => container,
-                None => self.links(at).first()?.0,
-            };
-        }
-        None
-    }
-
     /// An object.
     pub fn object(&self, id: ObjectId) -> Option<&Arc<Object>> {
         self.objects.get(&id)
@@ -187,8 +164,10 @@ impl State {
     /// Forgets what was freed: nobody reads while a log is replayed.
     pub(super) fn forget_freed(&mut self) {
         for freed in self.freed.drain(..) {
-            if let Freed::Chain { object, index, epoch, .. } = freed {
-                object.forget_chain(index, epoch);
+            match freed {
+                Freed::Chain { object, index, epoch, .. } => object.forget_chain(index, epoch),
+                Freed::EndedFactor { object, link } => object.forget_factor(&link),
+                _ => {}
             }
         }
     }
@@ -248,6 +227,7 @@ impl State {
                 self.directories.remove(&id);
                 self.links.remove(&id);
                 self.settings.remove(&id);
+                self.set_pin(id, None);
             }
             Entry::Name { parent, entry, name, node } => {
                 self.last_entry = self.last_entry.max(entry.0);
@@ -271,6 +251,9 @@ impl State {
                 }
             }
             Entry::Setting { node, key, value } => {
+                if key == PIN {
+                    self.set_pin(node, value.as_deref());
+                }
                 let settings = self.settings.entry(node).or_default();
                 match value {
                     Some(value) => settings.insert(key, value),
@@ -343,15 +326,25 @@ impl State {
                 let (object, index, base_epoch, chain_len, link) = link_of(record).ok_or_else(unknown)?;
                 let found = self.known(object)?.clone();
                 let replaced = found.link(index, base_epoch, link, chain_len)?;
-                if let Some(origin) = &found.origin {
+                let before = found.blocks.read().get(index, found.logged_cut());
+                if let Some(origin) = &found.origin
+                    && before.is_some_and(|block| block.stored.tier != Tier::Absent)
+                {
                     origin.sever(index);
                 }
                 State::count(&mut self.used, &found);
                 self.freed.push(Freed::Links(replaced));
                 Ok(())
             }
-            Record::Factor { .. } => {
-                Err(Error::unsupported("a factor, which this version does not read yet"))
+            Record::Factor { object, .. } => {
+                let unknown =
+                    || Error::unsupported("a factor of one block, which this program does not know");
+                let link = factor_link_of(record, sequence).ok_or_else(unknown)?;
+                let found = self.known(object)?.clone();
+                let replaced = found.factored(link)?;
+                State::count(&mut self.used, &found);
+                self.freed.extend(replaced.map(Freed::Factor));
+                Ok(())
             }
             Record::Catalog { .. } | Record::Commit { .. } | Record::Header { .. } => Ok(()),
         }

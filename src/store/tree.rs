@@ -7,9 +7,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
+use crate::store::clock::{Clock, SystemClock, Ticks};
 use crate::store::collection::{Access, Collection, refuse_remains};
 use crate::store::disk::{Disk, Lock, Open, Space};
 use crate::store::events::Events;
+use crate::store::lineage::{Lineage, relatives};
 use crate::store::rebuild::{Rebuild, Rebuilder};
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::Settings;
@@ -20,6 +22,8 @@ const SETTINGS_NAME: &str = "tierfs.toml";
 const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
 /// Permission bits of a tenant or a collection that nobody said any for.
 const DIRECTORY_MODE: u32 = 0o755;
+/// Collections by their tenants and names.
+type OpenCollections = HashMap<(String, String), Arc<Collection>>;
 /// Settings of more bytes than this are not settings.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
@@ -30,12 +34,15 @@ pub struct Store {
     settings: Settings,
     /// Collections that were asked for. Held while one is opened, so that no
     /// collection is opened twice.
-    open: Mutex<HashMap<(String, String), Arc<Collection>>>,
-    /// Tenants that were asked for. Held while one's file is read, and with no other lock.
+    open: Mutex<OpenCollections>,
+    /// Tenants that were asked for. Held while one's file is read; the last lock that is taken.
     pub(super) known_tenants: Mutex<HashMap<String, Arc<Tenant>>>,
     /// The highest number that a collection was given since the store was opened.
     numbered: Mutex<u32>,
+    /// What time it is.
+    ticks: Ticks,
     rebuilder: Rebuilder,
+    lineage: Arc<Lineage>,
     /// What happened since it was opened.
     events: Arc<Events>,
     _lock: Box<dyn Any + Send + Sync>,
@@ -101,8 +108,21 @@ impl Store {
         file.read_exact_at(&mut text, 0).map_err(failed)?;
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
         let (open, numbered, events) = (Mutex::default(), Mutex::default(), Arc::default());
-        let (rebuilder, known_tenants) = (Rebuilder::default(), Mutex::default());
-        Ok(Store { disk, access, settings, open, known_tenants, numbered, events, rebuilder, _lock: lock })
+        let (rebuilder, lineage, known_tenants) = (Rebuilder::default(), Arc::default(), Mutex::default());
+        let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
+        Ok(Store {
+            disk,
+            access,
+            settings,
+            open,
+            known_tenants,
+            numbered,
+            events,
+            ticks,
+            rebuilder,
+            lineage,
+            _lock: lock,
+        })
     }
 
     /// Where it is, for messages.
@@ -113,6 +133,17 @@ impl Store {
     /// Its uuid.
     pub fn id(&self) -> StoreId {
         self.settings.store
+    }
+
+    /// With another clock, for collections that are not open yet.
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Store {
+        self.ticks = Ticks::new(clock, self.settings.rules.tick_seconds);
+        self
+    }
+
+    /// The clock, and the ticks that accesses are counted in.
+    pub fn ticks(&self) -> &Ticks {
+        &self.ticks
     }
 
     /// Its settings.
@@ -163,12 +194,51 @@ impl Store {
         if let Some(collection) = open.get(&key) {
             return Ok(collection.clone());
         }
-        let mut collection = Collection::open(&self.disk, self.id(), tenant, name, self.access)?;
+        let collection = self.open_one(&mut open, key)?;
+        // Before anybody can write to what others depend on.
+        let mut waiting = vec![collection.clone()];
+        while let Some(found) = waiting.pop() {
+            for relative in relatives(&found.state()) {
+                let home = match open.get(&relative) {
+                    Some(home) => home.clone(),
+                    None => match self.open_one(&mut open, relative) {
+                        Ok(home) => {
+                            waiting.push(home.clone());
+                            home
+                        }
+                        // Whoever reads what needs it is told.
+                        Err(error) => {
+                            log::warn!("{}: what it has to do with is not there: {error}", found.path());
+                            continue;
+                        }
+                    },
+                };
+                found.note_children(&home);
+                home.note_children(&found);
+            }
+        }
+        Ok(collection)
+    }
+
+    fn open_one(&self, open: &mut OpenCollections, key: (String, String)) -> Result<Arc<Collection>> {
+        let collection = Collection::open(&self.disk, self.id(), &key.0, &key.1, self.access)?;
+        Ok(self.keep(open, key, collection))
+    }
+
+    fn keep(
+        &self,
+        open: &mut OpenCollections,
+        key: (String, String),
+        mut collection: Collection,
+    ) -> Arc<Collection> {
         collection.rebuilder = self.rebuilder.clone();
-        let collection = collection.metered(self.tenant(tenant).meter().clone());
+        collection.lineage = self.lineage.clone();
+        collection.ticks = self.ticks.clone();
+        collection.restore_accesses();
+        let collection = collection.metered(self.tenant(&key.0).meter().clone());
         let collection = Arc::new(collection.reporting_to(&self.events));
         open.insert(key, collection.clone());
-        Ok(collection)
+        collection
     }
 
     /// A collection as it lies there, to be read only and whatever this store was opened for:
@@ -215,12 +285,8 @@ impl Store {
         self.count_if_limited(tenant)?;
         let number = self.free_number()?;
         let mut open = self.open.lock();
-        let mut collection = Collection::create(&self.disk, self.id(), (tenant, name), number, owner, mode)?;
-        collection.rebuilder = self.rebuilder.clone();
-        let collection = collection.metered(self.tenant(tenant).meter().clone());
-        let collection = Arc::new(collection.reporting_to(&self.events));
-        open.insert((tenant.to_owned(), name.to_owned()), collection.clone());
-        Ok(collection)
+        let collection = Collection::create(&self.disk, self.id(), (tenant, name), number, owner, mode)?;
+        Ok(self.keep(&mut open, (tenant.to_owned(), name.to_owned()), collection))
     }
 
     /// Says who knows other ways to blocks; only the first who says so is asked.

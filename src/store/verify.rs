@@ -3,6 +3,7 @@
 use crate::format::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::blocks::Block;
+use crate::store::object::DIRTY;
 use crate::store::read::OpenObject;
 
 impl OpenObject {
@@ -10,16 +11,27 @@ impl OpenObject {
     pub fn check(&self, index: u32) -> Result<Block> {
         let _reading = self.collection.begin_read();
         let cut = self.object.logged_cut();
-        let found = self.object.blocks.read().get(index, cut);
+        let (found, described) = {
+            let blocks = self.object.blocks.read();
+            (blocks.get(index, cut), self.object.described())
+        };
+        if found.is_none() && index >= described {
+            // It was cut off, and the log does not say so yet.
+            return Ok(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 });
+        }
         let block = self.known(index, found)?;
         if block.stored.len == 0 {
             self.read_origin(index, &mut vec![0; cut.len(index)])?;
-            return Ok(block);
+        } else {
+            let mut payload = vec![0; block.stored.len as usize];
+            self.fetch(index, &block.stored, 0, &mut payload)?;
+            self.verify(index, &block.stored, &payload)?;
         }
-        let mut payload = vec![0; block.stored.len as usize];
-        self.fetch(index, &block.stored, 0, &mut payload)?;
-        self.verify(index, &block.stored, &payload)?;
+        if let Some(link) = self.object.factor_of(&block) {
+            self.check_factor(&link)?;
+        }
         if self.object.chain(index, block.epoch).is_some() {
+            // What lies on a parent's block can be checked without that.
             let mut elements = vec![0; cut.len(index)];
             self.apply_chain(index, &block, &mut elements)?;
         }

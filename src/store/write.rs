@@ -40,6 +40,7 @@ impl OpenObject {
     /// [`Written`] is recorded.
     pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
         let mut writing = self.object.writing.lock();
+        self.check_writable()?;
         let cut = self.object.cut();
         if from.checked_add(bytes.len() as u64).is_none_or(|end| end > cut.bytes) {
             return Err(Error::invalid("a write past the end of an object"));
@@ -60,6 +61,7 @@ impl OpenObject {
     /// Cuts the object, or lets it grow by zeros.
     pub fn resize(&self, bytes: u64) -> Result<()> {
         let mut writing = self.object.writing.lock();
+        self.check_writable()?;
         let before = self.object.cut();
         let after = Cut { bytes, ..before };
         if bytes > i64::MAX as u64 || after.blocks() == u32::MAX {

@@ -109,7 +109,8 @@ fn the_settings_in_effect_are_toml() {
     let mount = &config["mount"];
     let wanted = serde_json::json!({
         "store": place.store(), "mountpoint": mounted.mountpoint, "read_only": false, "verify": "always",
-        "list": "tensors", "threads": 3, "allow_other": false, "zero_fill": false, "kernel": mount["kernel"],
+        "list": "tensors", "threads": 3, "allow_other": false, "zero_fill": false,
+        "kernel": mount["kernel"],
     });
     assert_eq!(*mount, wanted);
 }

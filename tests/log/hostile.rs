@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use proptest::prelude::*;
 use tierfs::format::catalog::{
-    BLOCK_BYTES_MAX, Content, Entry, FileEntry, Home, NodeEntry, ObjectEntry, TensorEntry, What,
+    BLOCK_BYTES_MAX, Content, Entry, FileEntry, Home, NodeEntry, ObjectEntry, Parent, TensorEntry, What,
 };
 use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, TensorId, Tier};
@@ -82,7 +82,7 @@ fn log_of(batches: &[Vec<Said>]) -> Vec<u8> {
                     let (len, checksum) = (payload.len() as u32, crc32c::crc32c(&payload));
                     put(
                         &mut log,
-                        &Record::Catalog { len, checksum, kind: entry.kind(), version: 1 },
+                        &Record::Catalog { len, checksum, kind: entry.kind(), version: entry.version() },
                         &payload,
                     )
                 }
@@ -139,6 +139,12 @@ fn object(id: u128, dtype: Dtype, bytes: u64, block_bytes: u32) -> Entry {
         bytes,
         block_bytes,
         home: Some(Home { file: 1, offset: 0 }),
+        // Some are children, and one of them its own parent.
+        parent: (1..3).contains(&id).then(|| Parent {
+            object: ObjectId(id / 2 * 2),
+            tenant: "t".to_owned(),
+            collection: "c".to_owned(),
+        }),
     })
 }
 
@@ -272,12 +278,37 @@ fn said() -> impl Strategy<Value = Said> {
             let (object, bits) = (ObjectId(id), stored.bits(Dtype::F32));
             Said::Record(Record::Migrate { object, block, old_tier: 0, bits, stored, migrated_at: 0 })
         }),
-        (id.clone(), block, stored, 0_usize..6).prop_map(|(id, block, stored, count)| {
+        (id.clone(), block.clone(), stored.clone(), 0_usize..6).prop_map(|(id, block, stored, count)| {
             let (object, described) = (ObjectId(id), described());
             let stored = Stored { tier: Tier::Exact, in_data: true, ..stored };
             let run = Record::CreateRun { object, block, described, stored, created_at: 0 };
             Said::Run(run, vec![0; count])
         }),
+        (id.clone(), block.clone(), stored.clone(), 0_u64..40, 0_u16..10, 0_u8..3).prop_map(
+            |(id, block, stored, base_epoch, chain_len, kind)| {
+                let Stored { offset, len, checksum, .. } = stored;
+                let object = ObjectId(id);
+                let nnz = len / 6;
+                Said::Record(Record::Delta {
+                    object,
+                    block,
+                    base_epoch,
+                    offset,
+                    len,
+                    chain_len,
+                    nnz,
+                    checksum,
+                    kind,
+                })
+            }
+        ),
+        (id.clone(), prop_oneof![Just(u32::MAX), Just(0)], stored.clone(), any::<u64>()).prop_map(
+            |(id, block, stored, len)| {
+                let len = if len % 2 == 0 { u64::from(stored.len) } else { len };
+                let (object, offset, checksum) = (ObjectId(id), stored.offset, stored.checksum);
+                Said::Record(Record::Factor { object, block, offset, len, rank: 1, checksum })
+            }
+        ),
         id.clone().prop_map(|id| Said::Record(Record::Delete { object: ObjectId(id) })),
         (2_u64..5, id).prop_map(|(node, id)| Said::Entry(file(node, id))),
         (2_u64..5).prop_map(|node| Said::Entry(name(node))),

@@ -12,7 +12,7 @@ use crate::support::{Aligned, Mounted, Place, Random, npy_file, open_direct, rea
 const BLOCK: usize = 16_384;
 
 /// A field of the lines that tell where each block of a tensor lies.
-fn fields(mounted: &Mounted, tensor: &str, field: &str) -> Vec<String> {
+pub fn fields(mounted: &Mounted, tensor: &str, field: &str) -> Vec<String> {
     let text = fs::read_to_string(mounted.path("t/c/.ctl/blocks").join(tensor)).unwrap();
     let of_line = |line: &str| {
         let found = line.split(' ').find_map(|word| word.strip_prefix(field)?.strip_prefix('='));
@@ -22,7 +22,7 @@ fn fields(mounted: &Mounted, tensor: &str, field: &str) -> Vec<String> {
 }
 
 /// Flips a bit in the payload of each of these blocks, in the middle.
-fn flip(mounted: &Mounted, tensor: &str, blocks: &[usize]) {
+pub fn flip(mounted: &Mounted, tensor: &str, blocks: &[usize]) {
     let [files, offsets, lens] = ["file", "offset", "bytes"].map(|field| fields(mounted, tensor, field));
     for &block in blocks {
         let path = mounted.store.join("t/c").join(&files[block]);
@@ -35,7 +35,7 @@ fn flip(mounted: &Mounted, tensor: &str, blocks: &[usize]) {
 }
 
 /// What a block of a tensor reads as, past the kernel's cache.
-fn block(path: &Path, index: usize) -> Result<Vec<u8>, Errno> {
+pub fn block(path: &Path, index: usize) -> Result<Vec<u8>, Errno> {
     let file = open_direct(path);
     let mut buffer = Aligned::new(BLOCK);
     let found = buffer.pages(BLOCK);
@@ -45,13 +45,13 @@ fn block(path: &Path, index: usize) -> Result<Vec<u8>, Errno> {
     }
 }
 
-fn verified(mounted: &Mounted, tensor: &str) -> String {
+pub fn verified(mounted: &Mounted, tensor: &str) -> String {
     let text = fs::read_to_string(mounted.path("t/c/.ctl/verify").join(tensor)).unwrap();
     text.lines().last().unwrap().to_owned()
 }
 
 /// The events of a kind about a tensor.
-fn events(mounted: &Mounted, kind: &str, tensor: &str) -> usize {
+pub fn events(mounted: &Mounted, kind: &str, tensor: &str) -> usize {
     let text = fs::read_to_string(mounted.path(".ctl/events")).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let path = format!("t/c/{tensor}");
@@ -72,7 +72,7 @@ fn two(tier: &str, encoder: &str) -> (Place, Mounted) {
 }
 
 #[test]
-fn flipped_bits_heal_on_read_where_the_source_is_there_and_are_errors_where_not() {
+pub fn flipped_bits_heal_on_read_where_the_source_is_there_and_are_errors_where_not() {
     for (tier, encoder) in [("q8", "best"), ("q5", "absmax"), ("q3x", "best")] {
         let (place, mounted) = two(tier, encoder);
         let (one, two) = (mounted.path("t/c/one"), mounted.path("t/c/two"));
@@ -98,6 +98,7 @@ fn flipped_bits_heal_on_read_where_the_source_is_there_and_are_errors_where_not(
         assert_eq!(moved, [3, 4, 20], "{tier}");
         assert_eq!(fields(&mounted, "one", "epoch"), epochs);
         assert_eq!(events(&mounted, "repair", "one"), 3);
+        assert_eq!(mounted.stats()["healed"], 3);
         assert_eq!((events(&mounted, "corruption", "two"), events(&mounted, "repair", "two")), (1, 0));
         mounted.kill();
         drop(mounted);

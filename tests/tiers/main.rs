@@ -6,12 +6,17 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod attributes;
+mod automatic;
 mod command;
 mod evict;
+mod factors;
 mod heal;
+mod lineage;
 mod moves;
 mod origin;
+mod pins;
 mod rounded;
+mod session;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
 #[allow(unused)]

@@ -436,3 +436,50 @@ fn what_cannot_stay_in_place_is_refused() {
     assert_eq!(try_get(&mounted.path("t/c/to-a.bin"), "why").ok(), None);
     assert!(fs::metadata(&source).unwrap().size() == 50_000);
 }
+
+#[test]
+fn a_daemon_that_is_killed_while_blocks_move_leaves_each_in_one_of_its_tiers() {
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&Random(91).floats(1 << 20)));
+    let before = stamp(&source);
+    place.import("t/c", &[&source], &["--in-place", "--block-bytes", "4096"]);
+    let names = [PathBuf::from("w")];
+    let imported = |tier: &str| {
+        let place = Place::new();
+        let options = ["--tier", tier, "--encoder", "absmax", "--block-bytes", "4096"];
+        place.import("t/c", &[&source], &options);
+        all(&place.mount(&["--read-only"]), &names).remove(0)
+    };
+    let states = [before.0[128..].to_vec(), imported("q8:all"), imported("q3:all")];
+    let mut random = Random(92);
+    for round in 0..6 {
+        let mounted = place.mount(&[]);
+        let tensor = mounted.path("t/c/w");
+        set(&mounted.path("t/c"), "encoder", "absmax").unwrap();
+        std::thread::scope(|scope| {
+            // It ends with the daemon.
+            scope.spawn(
+                || {
+                    while ["q8", "q3", "exact"].iter().all(|tier| set(&tensor, "tier", tier).is_ok()) {}
+                },
+            );
+            std::thread::sleep(std::time::Duration::from_millis(random.next() % 400));
+            mounted.kill();
+            // A request that nobody answers ends with the connection.
+            drop(mounted);
+        });
+        run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+        let mounted = place.mount(&[]);
+        let found = fs::read(mounted.path("t/c/w")).unwrap();
+        for (index, block) in found.chunks(4096).enumerate() {
+            let at = index * 4096;
+            let is_one = states.iter().any(|state| block == &state[at..at + block.len()]);
+            assert!(is_one, "round {round}, block {index}: none of its states");
+        }
+        mounted.unmount();
+    }
+    let mounted = place.mount(&[]);
+    set(&mounted.path("t/c/w"), "tier", "exact").unwrap();
+    assert!(fs::read(mounted.path("t/c/w.npy")).unwrap() == before.0);
+    assert!(stamp(&source) == before);
+}

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use crate::attributes::{get, set};
 use crate::support::{Place, Random, npy_file, run};
 
-const ELEMENTS: usize = 1 << 20;
+const ELEMENTS: usize = 1 << 18;
 
 /// Elements of about normal distribution: sums of twelve evenly distributed ones.
 fn normal(random: &mut Random, count: usize) -> Vec<f32> {
@@ -44,11 +44,11 @@ fn small_changes_are_kept_within_their_rounding_in_a_fifth_of_an_encoding() {
         }
         drop(file);
         let found = floats(&fs::read(&tensor).unwrap());
-        // The ninth change of a block encodes it anew.
-        let bound = if round < 9 { 0.3 / 32767.0 * 0.5 + 1e-6 } else { 4.0 };
+        // The ninth change of a block encodes it anew. What goes to the log by itself meanwhile counts as one.
+        let bound = if round < 4 { 0.3 / 32767.0 * 0.5 + 1e-6 } else { 4.0 };
         for (at, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
             assert!((found - wanted).abs() <= bound, "round {round}, element {at}: {found} for {wanted}");
-            assert!(round > 8 || wanted != &before[at] || found == wanted, "element {at} was not written");
+            assert!(round > 3 || wanted != &before[at] || found == wanted, "element {at} was not written");
         }
         assert_eq!(get(&tensor, "tier"), "q3");
         let stored: u64 = get(&tensor, "bytes_stored").parse().unwrap();

@@ -21,14 +21,19 @@
 //! u64, digests: optional (sha256 32 bytes, blake3 32 bytes), error: optional
 //! (maximum f32, sum of squares f64, elements u64), why text.
 //!
+//! An Object with a lineage parent has version 2: the payload of version 1, then parent:
+//! object_id u128, tenant text, collection text.
+//!
 //! An entry of an unknown kind or a newer version is refused: `Unsupported`.
 
 mod wire;
 
 use crate::model::{Dtype, EntryId, ObjectId, SeedId, Shape, TensorId};
 
-/// The version of every kind of entry that this program writes.
+/// The version of entries.
 pub const ENTRY_VERSION: u8 = 1;
+/// The version of an Object entry that names a lineage parent.
+pub const OBJECT_WITH_PARENT_VERSION: u8 = 2;
 /// A name in a directory has at most this many bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// A block has at most this many bytes: what a reader must hold of one at a time.
@@ -115,6 +120,19 @@ pub struct ObjectEntry {
     pub block_bytes: u32,
     /// Where its exact bytes lie: a data file and an offset in it.
     pub home: Option<Home>,
+    /// What it was made from, where that is known: its blocks can be kept as differences.
+    pub parent: Option<Parent>,
+}
+
+/// The lineage parent of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parent {
+    /// The parent itself.
+    pub object: ObjectId,
+    /// The tenant of the collection that it is in.
+    pub tenant: String,
+    /// The collection's name.
+    pub collection: String,
 }
 
 /// A place in a data file.

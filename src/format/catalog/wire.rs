@@ -2,10 +2,12 @@
 
 use crate::format::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX,
-    NodeEntry, ObjectEntry, OutsideFile, TensorEntry, What,
+    NodeEntry, OBJECT_WITH_PARENT_VERSION, ObjectEntry, OutsideFile, Parent, TensorEntry, What,
 };
 use crate::format::cursor::{Reader, Writer};
-use crate::model::{DIMENSIONS_MAX, Dtype, EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId};
+use crate::model::{
+    DIMENSIONS_MAX, Dtype, EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId, check_label,
+};
 
 /// A symbolic link's target has at most this many bytes.
 const TARGET_BYTES_MAX: usize = 4096;
@@ -26,6 +28,14 @@ impl Entry {
             Entry::NameRemoved { .. } => 6,
             Entry::Setting { .. } => 7,
             Entry::Outside(_) => 8,
+        }
+    }
+
+    /// The version byte of its record.
+    pub fn version(&self) -> u8 {
+        match self {
+            Entry::Object(object) if object.parent.is_some() => OBJECT_WITH_PARENT_VERSION,
+            _ => ENTRY_VERSION,
         }
     }
 
@@ -66,7 +76,8 @@ impl Entry {
 
     /// The entry of a payload.
     pub fn parse(kind: u8, version: u8, payload: &[u8]) -> Result<Entry> {
-        if version != ENTRY_VERSION {
+        let has_parent = (kind, version) == (2, OBJECT_WITH_PARENT_VERSION);
+        if version != ENTRY_VERSION && !has_parent {
             return Err(Error::unsupported(format!(
                 "a catalog entry of kind {kind} has version {version}, this program knows {ENTRY_VERSION}"
             )));
@@ -76,7 +87,11 @@ impl Entry {
             1 => {
                 Entry::Collection { number: bytes.u32()?, created_at: bytes.u64()?, last_entry: bytes.u64()? }
             }
-            2 => Entry::Object(read_object(&mut bytes)?),
+            2 => {
+                let object = read_object(&mut bytes)?;
+                let parent = if has_parent { Some(read_parent(&mut bytes)?) } else { None };
+                Entry::Object(ObjectEntry { parent, ..object })
+            }
             3 => Entry::Node(Box::new(read_node(&mut bytes)?)),
             4 => Entry::NodeRemoved(EntryId(bytes.u64()?)),
             5 => Entry::Name {
@@ -119,6 +134,20 @@ fn write_object(out: &mut Writer, object: &ObjectEntry) {
     write_option(out, object.home.as_ref(), |out, home| {
         out.u64(home.file).u64(home.offset);
     });
+    if let Some(parent) = &object.parent {
+        out.u128(parent.object.0);
+        write_text(out, parent.tenant.as_bytes());
+        write_text(out, parent.collection.as_bytes());
+    }
+}
+
+fn read_parent(bytes: &mut Reader<'_>) -> Result<Parent> {
+    let object = ObjectId(bytes.u128()?);
+    let (tenant, collection) = (read_string(bytes)?, read_string(bytes)?);
+    for label in [&tenant, &collection] {
+        check_label(label).map_err(|wrong| Error::corrupt(format!("{label:?} in a lineage: {wrong}")))?;
+    }
+    Ok(Parent { object, tenant, collection })
 }
 
 fn read_object(bytes: &mut Reader<'_>) -> Result<ObjectEntry> {
@@ -131,6 +160,7 @@ fn read_object(bytes: &mut Reader<'_>) -> Result<ObjectEntry> {
         bytes: bytes.u64()?,
         block_bytes: bytes.u32()?,
         home: read_option(bytes, |bytes| Ok(Home { file: bytes.u64()?, offset: bytes.u64()? }))?,
+        parent: None,
     };
     if !(1..=BLOCK_BYTES_MAX).contains(&object.block_bytes) || object.bytes > i64::MAX as u64 {
         return Err(Error::corrupt(format!(

@@ -1,0 +1,225 @@
+//! Tensors that change their tiers by themselves: what the plan is made of, and its moves.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::engine::Evict;
+use crate::engine::access::Heat;
+use crate::engine::moves::Moved;
+use crate::engine::policy::{Move, Tensor, plan};
+use crate::engine::rebuild::{Gives, WAYS};
+use crate::engine::reconstruct::Reconstruct;
+use crate::engine::select::{Target, targets};
+use crate::engine::settings::{POLICY, is_lossy_allowed};
+use crate::engine::work::Engine;
+use crate::ingest::{MoveTo, Progress};
+use crate::model::{ErrorKind, ObjectId, Result, Tier};
+use crate::store::Collection;
+use crate::store::events::EventKind;
+use crate::store::read::{OpenObject, Verify};
+use crate::store::state::ROOT;
+
+/// Seconds between two passes that cut q7 down to its cap.
+const COOL_EVERY: u64 = 60;
+/// The longest time that is left to others after a step.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// What is kept from pass to pass.
+#[derive(Default)]
+pub(super) struct Automatic {
+    /// When q7 was last cut down, in seconds since 1970.
+    cooled: u64,
+    /// Moves that came to nothing, and the newest epoch of the tensor then: they are tried
+    /// again when the tensor is another.
+    stuck: HashMap<(u32, ObjectId, u32), (Tier, u64)>,
+}
+
+/// A tensor that may be moved, and what is needed to move it.
+struct Candidate {
+    collection: Arc<Collection>,
+    target: Target,
+    tensor: Tensor,
+    epoch: u64,
+}
+
+/// Waits after each step as long as the step took, so that others come first.
+struct Yielding<'a> {
+    progress: &'a dyn Progress,
+    since: parking_lot::Mutex<Instant>,
+    moved: AtomicU64,
+}
+
+impl Progress for Yielding<'_> {
+    fn advance(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+        self.progress.advance(bytes);
+        let mut since = self.since.lock();
+        std::thread::sleep(since.elapsed().min(PAUSE_MAX));
+        *since = Instant::now();
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.progress.is_cancelled()
+    }
+}
+
+impl Engine {
+    /// Whether there may be something to move: some collection that is open has the policy.
+    pub fn has_automatic(&self) -> bool {
+        let collections = self.store.open_collections();
+        collections.iter().any(|collection| collection.state().has_setting(POLICY.name, "auto"))
+    }
+
+    /// Moves tensors of open collections that have the policy `auto` and that the plan names.
+    /// `changed` is told what reads otherwise now. How many were moved; durable when it returns.
+    pub fn move_automatically(
+        &self,
+        progress: &dyn Progress,
+        changed: &mut dyn FnMut(&Arc<Collection>, Moved),
+    ) -> Result<u64> {
+        let rules = &self.store.settings().rules;
+        let now = self.store.ticks().seconds();
+        let candidates = self.candidates()?;
+        let tensors: Vec<Tensor> = candidates.iter().map(|candidate| candidate.tensor.clone()).collect();
+        let may_cool = {
+            let automatic = self.automatic.lock();
+            now >= automatic.cooled.saturating_add(COOL_EVERY) || now < automatic.cooled
+        };
+        let moves = plan(&tensors, rules, may_cool, now);
+        if may_cool && moves.iter().any(|step| step.from == Tier::Q7 && step.to == Tier::Q5) {
+            self.automatic.lock().cooled = now;
+        }
+        let places: HashMap<_, _> =
+            candidates.iter().map(|candidate| (candidate.tensor.key, candidate)).collect();
+        let (since, moved) = (parking_lot::Mutex::new(Instant::now()), AtomicU64::new(0));
+        let yielding = Yielding { progress, since, moved };
+        let mut done = 0;
+        for step in moves {
+            let Some(candidate) = places.get(&step.key) else { continue };
+            if self.is_stuck(candidate, &step) {
+                continue;
+            }
+            if yielding.moved.load(Ordering::Relaxed) > rules.pass_bytes {
+                break;
+            }
+            match self.take_step(candidate, &step, &yielding) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+                Ok(moved) if moved.blocks > 0 => {
+                    done += 1;
+                    changed(&candidate.collection, moved);
+                }
+                came_to_nothing => {
+                    if let Err(error) = came_to_nothing {
+                        self.tell(candidate, &step, EventKind::Refusal, &error.to_string());
+                    }
+                    let stuck = (step.to, candidate.epoch);
+                    self.automatic.lock().stuck.insert(step.key, stuck);
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    fn is_stuck(&self, candidate: &Candidate, step: &Move) -> bool {
+        let automatic = self.automatic.lock();
+        automatic.stuck.get(&step.key).is_some_and(|stuck| *stuck == (step.to, candidate.epoch))
+    }
+
+    fn take_step(&self, candidate: &Candidate, step: &Move, progress: &dyn Progress) -> Result<Moved> {
+        let (collection, node) = (&candidate.collection, candidate.target.node);
+        let moved = match step.to {
+            Tier::Absent => self.evict(collection, node, Evict::Stored, progress)?,
+            tier => self.set_tier(collection, node, MoveTo { tier, all: true }, progress)?,
+        };
+        if moved.blocks > 0 {
+            let text = format!("{} blocks, score {:.0}", moved.blocks, candidate.tensor.score);
+            self.tell(candidate, step, EventKind::Migration, &text);
+        }
+        Ok(moved)
+    }
+
+    fn tell(&self, candidate: &Candidate, step: &Move, kind: EventKind, text: &str) {
+        let path = format!("{}/{}", candidate.collection.path(), candidate.target.path);
+        let text = format!("{} -> {}, {}: {text}", step.from, step.to, step.why);
+        candidate.collection.event_log().tell(kind, &path, "policy=auto", &text);
+    }
+
+    fn candidates(&self) -> Result<Vec<Candidate>> {
+        let mut found = Vec::new();
+        for collection in self.store.open_collections() {
+            let is_asked_for = collection.state().has_setting(POLICY.name, "auto");
+            if is_asked_for && collection.check_writable().is_ok() {
+                for target in targets(&collection, ROOT)? {
+                    found.extend(self.candidate(&collection, target)?);
+                }
+            }
+        }
+        // A tensor can have several nodes.
+        found.sort_by_key(|candidate| candidate.tensor.key);
+        found.dedup_by_key(|candidate| candidate.tensor.key);
+        Ok(found)
+    }
+
+    /// A tensor, if it may be moved by itself.
+    fn candidate(&self, collection: &Arc<Collection>, target: Target) -> Result<Option<Candidate>> {
+        let to = MoveTo { tier: Tier::Q8, all: false };
+        let (number, policy, is_lossy_allowed, how, created_at) = {
+            let state = collection.state();
+            let node = target.node;
+            let created_at = state.node(node).map_or(0, |node| node.entry.created_at);
+            let policy = POLICY.of(&state, node) == "auto";
+            (
+                state.number(),
+                policy,
+                is_lossy_allowed(&state, node),
+                Reconstruct::of(&state, node),
+                created_at,
+            )
+        };
+        let is_taken = to.takes(target.dtype, &target.shape, &target.name, self.store.settings());
+        let is_busy = |object: &Arc<crate::store::object::Object>| {
+            object.is_dirty() || collection.check_not_needed(object.entry.id).is_err()
+        };
+        let Some(first) = target.objects.first().map(|object| object.entry.id) else { return Ok(None) };
+        if !policy || !is_taken || target.objects.iter().any(is_busy) {
+            return Ok(None);
+        }
+        let mut tiers: HashMap<Tier, u64> = HashMap::new();
+        let (mut blocks, mut since, mut epoch, mut has_exact_source) = (0, 0, 0, true);
+        for object in &target.objects {
+            let open = OpenObject::open(collection, object, Verify::First)?;
+            let cut = object.cut();
+            for (index, block) in
+                (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?)))
+            {
+                *tiers.entry(block.stored.tier).or_default() += 1;
+                blocks += 1;
+                since = since.max(u64::from(block.since));
+                epoch = epoch.max(block.epoch);
+                let mut ways = WAYS.iter().filter(|way| way.gives == Gives::Exact);
+                has_exact_source &= ways.any(|way| (way.is_there)(&open, index, &block));
+            }
+        }
+        // Blocks that cannot be encoded stay exact: they say nothing about the others.
+        let tier = tiers.into_iter().max_by_key(|(tier, count)| (*count, std::cmp::Reverse(*tier)));
+        let Some((tier, _)) = tier else { return Ok(None) };
+        let heat = Heat::of(&target.objects, created_at, self.store.ticks());
+        let width = target.dtype.bytes();
+        let tensor = Tensor {
+            key: (number, first, 0),
+            tier,
+            blocks,
+            elements: target.bytes() / width,
+            width,
+            since,
+            score: heat.score,
+            last_access: heat.last_access,
+            is_lossy_allowed,
+            has_exact_source,
+            can_be_absent: how.way().is_some_and(|way| way.gives != Gives::Exact || has_exact_source),
+        };
+        Ok(Some(Candidate { collection: collection.clone(), target, tensor, epoch }))
+    }
+}

@@ -1,0 +1,397 @@
+//! Absent blocks as differences to the same blocks of a lineage parent.
+//!
+//! A block of a fine-tuned tensor is the parent's block, as that reads now, and a record of
+//! `delta.dat`. Where precision may be given up the record has differences as 16-bit numbers
+//! times a scale; elsewhere it has the elements that differ, and the block reads as it did bit
+//! for bit. The parent stays as it is while blocks need it (`store/lineage.rs`).
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+
+use crate::codec;
+use crate::engine::moves::{Moved, touch};
+use crate::engine::select::Target;
+use crate::engine::settings::is_lossy_allowed;
+use crate::engine::work::Engine;
+use crate::format::catalog::Measured;
+use crate::format::delta::{CHANGES_MAX, Changes, Delta, DeltaKind};
+use crate::format::record::Record;
+use crate::model::{Dtype, Error, ErrorKind, Result, Tier};
+use crate::store::Collection;
+use crate::store::blocks::Block;
+use crate::store::collection::Touched;
+use crate::store::lineage::{Held, broken};
+use crate::store::object::Object;
+use crate::store::read::{OpenObject, Verify};
+
+/// A tensor has at most so many lineage parents above it.
+const DEPTH_MAX: usize = 3;
+/// The largest value of a scaled difference.
+const VALUE_MAX: f32 = 32_767.0;
+/// Logical bytes that are evicted with one batch.
+const STEP_BYTES: u64 = 8 << 20;
+
+thread_local! {
+    /// How many blocks this thread is making again, each a parent's of the one before.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// One more block that is being made again, while this lives.
+struct Deeper;
+
+impl Deeper {
+    fn enter(open: &OpenObject) -> Result<Deeper> {
+        let depth = DEPTH.get();
+        if depth >= DEPTH_MAX {
+            let text = format!("it needs more than {DEPTH_MAX} others, each a difference to the next");
+            return Err(broken(open.collection(), &text));
+        }
+        DEPTH.set(depth + 1);
+        Ok(Deeper)
+    }
+}
+
+impl Drop for Deeper {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get().saturating_sub(1));
+    }
+}
+
+/// Whether an absent block is kept as a difference.
+pub(super) fn is_there(open: &OpenObject, index: u32, block: &Block) -> bool {
+    precision(open, index, block).is_some()
+}
+
+/// How precise what is made again is: what differs exactly is as it was; a scaled difference is
+/// as good as 8 bits at best, and counts as these.
+pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Option<Tier> {
+    let links = open.object().chain(index, block.epoch)?;
+    match links.iter().find(|link| link.is_on_parent)?.kind {
+        DeltaKind::Patch => Some(Tier::Exact),
+        DeltaKind::Scaled => Some(Tier::Q8),
+    }
+}
+
+/// Puts a block that is kept as a difference into `out`, which has its bytes. `false` for other
+/// blocks; `Corrupt` where the parent is not what it was.
+pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
+    let links = open.object().chain(index, block.epoch);
+    let Some(link) = links.iter().flat_map(|links| links.iter()).find(|link| link.is_on_parent) else {
+        return Ok(false);
+    };
+    let _deeper = Deeper::enter(open)?;
+    let (home, parent) = open.parent()?;
+    let cut = parent.cut();
+    let found = parent.block(index, cut);
+    if found.is_none_or(|found| found.epoch != link.base_epoch) || cut.len(index) != out.len() {
+        return Err(broken(&home, &format!("block {index} of the parent is another one now")));
+    }
+    let base = OpenObject::open(&home, &parent, Verify::First)?;
+    base.read(cut.start(index), out).map_err(|error| match error.kind() {
+        ErrorKind::Absent => broken(&home, &error.to_string()),
+        _ => error,
+    })?;
+    open.apply_link(index, link, out)?;
+    Ok(true)
+}
+
+/// The parents of a tensor's objects, which stay as they are while this lives.
+struct Parents(Vec<(Held, Arc<Collection>, Arc<Object>)>);
+
+/// Keeps the blocks of a tensor as differences to its lineage parent's. `Invalid` where that
+/// takes too much, or there is no parent; nothing is changed then.
+pub(super) fn evict(
+    engine: &Engine,
+    collection: &Arc<Collection>,
+    target: &Target,
+    moved: &mut Moved,
+) -> Result<()> {
+    let path = format!("{}/{}", collection.path(), target.path);
+    let cannot = |why: &str| Error::invalid(format!("{path}: it cannot be kept as a difference: {why}"));
+    for object in &target.objects {
+        collection.check_not_needed(object.entry.id)?;
+        check_depth(engine, object).map_err(|why| cannot(&why))?;
+    }
+    let parents = hold(engine, collection, target)?;
+    for (object, (_, _, parent)) in target.objects.iter().zip(&parents.0) {
+        let alike = |object: &Object| (object.entry.dtype, object.bytes(), object.entry.block_bytes);
+        if alike(object) != alike(parent) {
+            return Err(cannot("its parent has another element type, size or block size"));
+        }
+    }
+    let is_lossy = is_lossy_allowed(&collection.state(), target.node);
+    let kind = chosen(collection, target, &parents, is_lossy).map_err(|error| error.at(&path))?;
+    let kind = kind.map_err(|why| cannot(&why))?;
+    let mut measured = Measured::default();
+    for (object, parent) in target.objects.iter().zip(&parents.0) {
+        let open = OpenObject::open(collection, object, Verify::First)?;
+        let cut = object.cut();
+        let step = (STEP_BYTES / u64::from(cut.block_bytes)).max(1) as u32;
+        let mut first = 0;
+        while first < cut.blocks() {
+            let last = first.saturating_add(step).min(cut.blocks());
+            evict_range(&open, parent, (first..last, kind), (target, &mut measured), moved)?;
+            first = last;
+        }
+    }
+    Ok(())
+}
+
+/// Evicts some blocks of an object with one batch.
+fn evict_range(
+    open: &OpenObject,
+    parent: &(Held, Arc<Collection>, Arc<Object>),
+    (range, kind): (std::ops::Range<u32>, DeltaKind),
+    (target, measured): (&Target, &mut Measured),
+    moved: &mut Moved,
+) -> Result<()> {
+    let collection = open.collection();
+    let (mut touched, mut records) = (Touched::default(), Vec::new());
+    let found = std::cell::RefCell::new(Vec::new());
+    let migration = open.drop_blocks(range, &|index, block| {
+        // It may have been written to since it was looked at: it stays as it is then.
+        let Some(difference) = difference(open, parent, (index, block), kind)? else { return Ok(false) };
+        found.borrow_mut().push(difference);
+        Ok(true)
+    })?;
+    for difference in found.into_inner() {
+        let offset = collection.write_delta(&difference.record, &mut touched)?;
+        records.push(Record::Delta {
+            object: open.object().entry.id,
+            block: difference.index,
+            base_epoch: difference.base_epoch,
+            offset,
+            len: difference.record.len() as u32,
+            chain_len: 1,
+            nnz: difference.changes,
+            checksum: crc32c::crc32c(&difference.record),
+            kind: difference.kind.byte(),
+        });
+        measured.add(difference.measured);
+    }
+    if migration.is_empty() {
+        return Ok(());
+    }
+    moved.blocks += migration.blocks() as u64;
+    let touched = collection.record(touched, |batch, state| {
+        migration.add(batch);
+        records.drain(..).for_each(|record| batch.record(record));
+        Ok(touch(batch, state, target.node, *measured))
+    })?;
+    moved.nodes.extend(touched);
+    Ok(())
+}
+
+/// Keeps the parents of a tensor's objects as they are.
+fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Result<Parents> {
+    let mut parents = Vec::new();
+    for object in &target.objects {
+        let Some(parent) = &object.entry.parent else { continue };
+        let home = engine.store.collection(&parent.tenant, &parent.collection)?;
+        let (held, found) = collection.hold_parent(object, &home).map_err(|error| match error.kind() {
+            ErrorKind::Corrupt => Error::invalid(error.to_string()),
+            _ => error,
+        })?;
+        parents.push((held, home, found));
+    }
+    Ok(Parents(parents))
+}
+
+/// Whether an object has a parent, and not too many above it. `Err` says what is wrong.
+fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
+    let mut at = object.clone();
+    let mut seen = HashSet::from([at.entry.id]);
+    while let Some(parent) = at.entry.parent.clone() {
+        if !seen.insert(parent.object) {
+            return Err("its lineage is a circle".to_owned());
+        }
+        if seen.len() > DEPTH_MAX + 1 {
+            return Err(format!(
+                "its lineage is more than {DEPTH_MAX} deep; evict it with another reconstruct"
+            ));
+        }
+        let home = engine.store.collection(&parent.tenant, &parent.collection);
+        let found = home.ok().and_then(|home| home.state().object(parent.object).cloned());
+        match found {
+            Some(found) => at = found,
+            // What is above a parent that is gone matters to nobody.
+            None if Arc::ptr_eq(&at, object) => return Err("its lineage parent is gone".to_owned()),
+            None => return Ok(()),
+        }
+    }
+    match Arc::ptr_eq(&at, object) {
+        true => Err("it has no lineage parent; import it with --parent".to_owned()),
+        false => Ok(()),
+    }
+}
+
+/// The kind of records that a tensor is kept as. The inner `Err` says why it cannot be.
+fn chosen(
+    collection: &Arc<Collection>,
+    target: &Target,
+    parents: &Parents,
+    is_lossy: bool,
+) -> Result<Result<DeltaKind, String>> {
+    let is_scaled = is_lossy && target.dtype.is_quantizable();
+    let kinds: &[DeltaKind] = match is_scaled {
+        true => &[DeltaKind::Scaled, DeltaKind::Patch],
+        false => &[DeltaKind::Patch],
+    };
+    let mut why = String::new();
+    for kind in kinds {
+        let (mut records, mut most) = (0, 0);
+        let mut fits = true;
+        for (object, parent) in target.objects.iter().zip(&parents.0) {
+            let open = OpenObject::open(collection, object, Verify::First)?;
+            let cut = object.cut();
+            for (index, block) in
+                (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?)))
+            {
+                if !open.is_due(index, &block, Tier::Absent) {
+                    continue;
+                }
+                most += budget(*kind, target.dtype, cut.len(index));
+                match difference(&open, parent, (index, &block), *kind)? {
+                    Some(difference) => records += difference.record.len(),
+                    None => fits = false,
+                }
+            }
+        }
+        if fits && records <= most {
+            return Ok(Ok(*kind));
+        }
+        why = match fits {
+            true => format!("the differences take {records} bytes, and {most} is the most"),
+            false => format!("more than {CHANGES_MAX} elements of a block differ"),
+        };
+    }
+    Ok(Err(why))
+}
+
+/// The most bytes that the record of a block may take: half of its encoding in q3, or, of an
+/// exact difference, half of the exact block.
+fn budget(kind: DeltaKind, dtype: Dtype, bytes: usize) -> usize {
+    match kind {
+        DeltaKind::Scaled => codec::payload_len(Tier::Q3, bytes / dtype.bytes() as usize).unwrap_or(0) / 2,
+        DeltaKind::Patch => bytes / 2,
+    }
+}
+
+/// A block as a difference.
+struct Difference {
+    index: u32,
+    base_epoch: u64,
+    kind: DeltaKind,
+    changes: u32,
+    record: Vec<u8>,
+    /// How far what will be read is from what is read now.
+    measured: Measured,
+}
+
+/// A block as a difference to its parent's, both as they read now. A block with a difference
+/// that is no number becomes an exact one. `None` where too many elements differ.
+fn difference(
+    open: &OpenObject,
+    (_, home, parent): &(Held, Arc<Collection>, Arc<Object>),
+    (index, _): (u32, &Block),
+    kind: DeltaKind,
+) -> Result<Option<Difference>> {
+    let cut = open.object().cut();
+    let Some(base) = parent.block(index, cut) else {
+        return Err(broken(home, &format!("no record describes block {index} of the parent")));
+    };
+    let dtype = open.object().entry.dtype;
+    let (mut now, mut before) = (vec![0; cut.len(index)], vec![0; cut.len(index)]);
+    open.read(cut.start(index), &mut now)?;
+    OpenObject::open(home, parent, Verify::First)?.read(cut.start(index), &mut before)?;
+    let scaled = match kind {
+        DeltaKind::Scaled => scaled(dtype, &before, &now),
+        DeltaKind::Patch => None,
+    };
+    let Some(changes) = scaled.or_else(|| patch(dtype, &before, &now)) else { return Ok(None) };
+    if changes.len() > CHANGES_MAX {
+        return Ok(None);
+    }
+    let kind = changes.kind();
+    let delta = Delta { object: open.object().entry.id, block: index, base_epoch: base.epoch, changes };
+    let record = delta.write(dtype)?;
+    delta.apply(dtype, &mut before)?;
+    let measured = measured(dtype, &before, &now);
+    let changes = delta.changes.len() as u32;
+    Ok(Some(Difference { index, base_epoch: base.epoch, kind, changes, record, measured }))
+}
+
+/// The differences as 16-bit numbers times the smallest scale that reaches all of them: the
+/// largest difference over 32,767. So each is at most half a scale off, 1/65,534 of the largest.
+/// `None` where one is no finite number, or the scale would be no normal one.
+fn scaled(dtype: Dtype, before: &[u8], now: &[u8]) -> Option<Changes> {
+    let width = dtype.bytes() as usize;
+    let mut differences: Vec<(u16, f32)> = Vec::new();
+    for (place, (one, other)) in before.chunks_exact(width).zip(now.chunks_exact(width)).enumerate() {
+        if one != other {
+            let difference = value(dtype, other) - value(dtype, one);
+            differences
+                .push((u16::try_from(place).ok()?, Some(difference).filter(|found| found.is_finite())?));
+        }
+    }
+    let largest = differences.iter().fold(0.0_f32, |largest, (_, difference)| largest.max(difference.abs()));
+    if largest == 0.0 {
+        // Zeros of another sign at most: equal numbers.
+        return Some(Changes::Scaled { scale: 0.0, pairs: Vec::new() });
+    }
+    let scale = largest / VALUE_MAX;
+    if !scale.is_normal() {
+        return None;
+    }
+    let pair = |(place, difference): &(u16, f32)| {
+        let value = (difference / scale).round_ties_even().clamp(-VALUE_MAX, VALUE_MAX) as i16;
+        (value != 0).then_some((*place, value))
+    };
+    Some(Changes::Scaled { scale, pairs: differences.iter().filter_map(pair).collect() })
+}
+
+/// The elements that differ bitwise.
+fn patch(dtype: Dtype, before: &[u8], now: &[u8]) -> Option<Changes> {
+    let width = dtype.bytes() as usize;
+    let (mut indices, mut elements) = (Vec::new(), Vec::new());
+    for (place, (one, other)) in before.chunks_exact(width).zip(now.chunks_exact(width)).enumerate() {
+        if one != other {
+            indices.push(u16::try_from(place).ok()?);
+            elements.extend_from_slice(other);
+        }
+    }
+    Some(Changes::Patch { indices, elements })
+}
+
+/// An element of a quantizable type as a number.
+pub(super) fn value(dtype: Dtype, element: &[u8]) -> f32 {
+    match (dtype, element) {
+        (Dtype::F32, [a, b, c, d]) => f32::from_le_bytes([*a, *b, *c, *d]),
+        (Dtype::F16, [a, b]) => f16::from_le_bytes([*a, *b]).to_f32(),
+        (Dtype::Bf16, [a, b]) => bf16::from_le_bytes([*a, *b]).to_f32(),
+        _ => f32::NAN,
+    }
+}
+
+/// How far elements are from what they were; those of types that are never quantized are not
+/// measured.
+pub(super) fn measured(dtype: Dtype, found: &[u8], wanted: &[u8]) -> Measured {
+    let mut measured = Measured::default();
+    if !dtype.is_quantizable() {
+        return measured;
+    }
+    let width = dtype.bytes() as usize;
+    for (found, wanted) in found.chunks_exact(width).zip(wanted.chunks_exact(width)) {
+        let difference = match found == wanted {
+            true => 0.0,
+            false => (value(dtype, found) - value(dtype, wanted)).abs(),
+        };
+        measured.maximum = measured.maximum.max(difference);
+        measured.squares += f64::from(difference) * f64::from(difference);
+        measured.elements += 1;
+    }
+    measured
+}

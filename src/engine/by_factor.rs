@@ -1,0 +1,241 @@
+//! Absent tensors as products of matrices of low rank.
+//!
+//! The squares of the singular values of a matrix are the eigenvalues of its product with its
+//! own transpose, taken over its shorter side, and the singular vectors of that side are the
+//! eigenvectors. So the larger side is never decomposed: it follows with one product. The
+//! matrix is squared in f64, whose precision is more than twice that of the f32 factors.
+
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use nalgebra::{DMatrix, SymmetricEigen};
+use parking_lot::Mutex;
+
+use crate::engine::by_delta::{measured, value};
+use crate::engine::moves::{Moved, touch};
+use crate::engine::reconstruct::Rank;
+use crate::engine::select::Target;
+use crate::engine::settings::is_lossy_allowed;
+use crate::format::catalog::Measured;
+use crate::format::factor::{Factor, FactorShape, WHOLE_TENSOR};
+use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result, Tier};
+use crate::store::Collection;
+use crate::store::blocks::Block;
+use crate::store::collection::Touched;
+use crate::store::object::Object;
+use crate::store::read::{OpenObject, Verify};
+
+/// The shorter side of a matrix is at most this: time grows with its third power.
+const SIDE_MAX: u64 = 8192;
+/// A matrix has at most so many elements: all of it is in memory while it is taken apart.
+const ELEMENTS_MAX: u64 = 1 << 27;
+/// Factors that are kept for the next read, in bytes; always those of the last tensor.
+const CACHE_BYTES_MAX: u64 = 256 << 20;
+
+/// Factors that were read and checked, the last used last.
+static CACHE: Mutex<Vec<(ObjectId, u64, Arc<Factor>)>> = Mutex::new(Vec::new());
+
+/// How precise what is made again is: it counts as 8 bits.
+pub(super) fn precision(open: &OpenObject, _index: u32, block: &Block) -> Option<Tier> {
+    open.object().factor_of(block).map(|_| Tier::Q8)
+}
+
+/// Whether an absent block is a part of a product.
+pub(super) fn is_there(open: &OpenObject, index: u32, block: &Block) -> bool {
+    precision(open, index, block).is_some()
+}
+
+/// Puts a block of a product into `out`, which has its bytes: only its elements are multiplied
+/// out. `false` for other blocks; `Corrupt` where the factors are not what the log says.
+pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
+    let Some(link) = open.object().factor_of(block) else { return Ok(false) };
+    let id = open.object().entry.id;
+    let known = {
+        let mut cache = CACHE.lock();
+        let place = cache.iter().position(|(object, epoch, _)| (*object, *epoch) == (id, link.epoch));
+        place.map(|place| {
+            let last = cache.remove(place);
+            let factor = last.2.clone();
+            cache.push(last);
+            factor
+        })
+    };
+    let factor = match known {
+        Some(factor) => factor,
+        None => {
+            let factor = Arc::new(open.read_factor(&link)?);
+            keep((id, link.epoch, factor.clone()));
+            factor
+        }
+    };
+    let dtype = open.object().entry.dtype;
+    if !dtype.is_quantizable() {
+        return Err(Error::corrupt(format!("object {id}: factors of {dtype} elements")));
+    }
+    let width = dtype.bytes();
+    let mut values = vec![0.0; out.len() / width as usize];
+    let start = open.object().cut().start(index) / width;
+    factor.elements(start, &mut values).map_err(|error| {
+        Error::corrupt(format!("object {id}: its factors are those of a smaller matrix: {error}"))
+    })?;
+    round(dtype, &values, out);
+    Ok(true)
+}
+
+fn keep(entry: (ObjectId, u64, Arc<Factor>)) {
+    let mut cache = CACHE.lock();
+    cache.retain(|(object, _, _)| *object != entry.0);
+    cache.push(entry);
+    let bytes = |factor: &Factor| u64::try_from(factor.shape().record_bytes()).unwrap_or(u64::MAX);
+    let mut sum: u64 = cache.iter().map(|(_, _, factor)| bytes(factor)).sum();
+    while sum > CACHE_BYTES_MAX && cache.len() > 1 {
+        sum -= bytes(&cache.remove(0).2);
+    }
+}
+
+/// Numbers as elements of a quantizable type, ties to even.
+fn round(dtype: Dtype, values: &[f32], out: &mut [u8]) {
+    for (value, element) in values.iter().zip(out.chunks_exact_mut(dtype.bytes() as usize)) {
+        match dtype {
+            Dtype::F16 => element.copy_from_slice(&f16::from_f32(*value).to_le_bytes()),
+            Dtype::Bf16 => element.copy_from_slice(&bf16::from_f32(*value).to_le_bytes()),
+            _ => element.copy_from_slice(&value.to_le_bytes()),
+        }
+    }
+}
+
+/// Keeps a tensor as a product. `Invalid` where that takes more than half of its bytes, `Denied`
+/// where precision must not be lost; nothing is changed then.
+pub(super) fn evict(
+    collection: &Arc<Collection>,
+    target: &Target,
+    rank: Rank,
+    moved: &mut Moved,
+) -> Result<()> {
+    let path = format!("{}/{}", collection.path(), target.path);
+    let cannot = |why: &str| Error::invalid(format!("{path}: it cannot be kept as factors: {why}"));
+    if !is_lossy_allowed(&collection.state(), target.node) {
+        let text = format!("{path}: its last exact copy would go; set user.tierfs.lossy to allow first");
+        return Err(Error::new(ErrorKind::Denied, text));
+    }
+    let [object] = target.objects.as_slice() else { return Err(cannot("it has shards, or no elements")) };
+    collection.check_not_needed(object.entry.id)?;
+    let shape = sides(target, object).map_err(|why| cannot(&why))?;
+    let open = OpenObject::open(collection, object, Verify::First)?;
+    let cut = object.cut();
+    let is_all = |index| object.block(index, cut).is_some_and(|block| block.stored.tier == Tier::Absent);
+    if (0..cut.blocks()).all(is_all) {
+        return Ok(());
+    }
+    let mut bytes = vec![0; object.bytes() as usize];
+    open.read(0, &mut bytes)?;
+    let factor = decompose(object, shape, &bytes, rank).map_err(|why| cannot(&why))?;
+    let measured = compare(&factor, target.dtype, &bytes)?;
+    let seen = crc32c::crc32c(&bytes);
+    let migration = open.drop_blocks(0..cut.blocks(), &|_, _| Ok(true))?;
+    // It may have been written to since it was looked at; nobody writes to it now.
+    open.read(0, &mut bytes)?;
+    if crc32c::crc32c(&bytes) != seen || object.is_dirty() {
+        return Err(Error::new(ErrorKind::Busy, format!("{path}: it is being written to; close it first")));
+    }
+    moved.blocks += migration.blocks() as u64;
+    let mut touched = Touched::default();
+    let record = collection.write_factor(&factor, factor.shape().rank, &mut touched)?;
+    let touched = collection.record(touched, |batch, state| {
+        migration.add(batch);
+        batch.record(record.clone());
+        Ok(touch(batch, state, target.node, measured))
+    })?;
+    moved.nodes.extend(touched);
+    Ok(())
+}
+
+/// A tensor's rows and columns; `Err` says why it is no matrix that can be taken apart.
+fn sides(target: &Target, object: &Object) -> Result<(u32, u32), String> {
+    if !target.dtype.is_quantizable() || object.entry.dtype != target.dtype {
+        return Err(format!("elements of {} are no numbers that may be rounded", target.dtype));
+    }
+    let columns = target.shape.dimensions().last().copied().unwrap_or(0);
+    let elements = target.shape.elements();
+    let rows = elements.checked_div(columns).unwrap_or(0);
+    if elements == 0 || elements > ELEMENTS_MAX || rows.min(columns) > SIDE_MAX {
+        return Err(format!(
+            "a matrix of {rows}x{columns}; at most {ELEMENTS_MAX} elements and a shorter side of {SIDE_MAX}"
+        ));
+    }
+    let side = |side: u64| u32::try_from(side).map_err(|_| "a matrix of more than 2^32 rows".to_owned());
+    Ok((side(rows)?, side(columns)?))
+}
+
+/// The factors of a matrix of the rank that is asked for. `Err` says why there are none.
+fn decompose(
+    object: &Object,
+    (rows, columns): (u32, u32),
+    bytes: &[u8],
+    rank: Rank,
+) -> Result<Factor, String> {
+    let dtype = object.entry.dtype;
+    let elements = bytes.chunks_exact(dtype.bytes() as usize).map(|element| f64::from(value(dtype, element)));
+    let matrix = DMatrix::from_row_iterator(rows as usize, columns as usize, elements);
+    if !matrix.iter().all(|value| value.is_finite()) {
+        return Err("elements are infinite or no numbers".to_owned());
+    }
+    // As tall as wide at least: its columns are the shorter side.
+    let is_wide = columns > rows;
+    let tall = if is_wide { matrix.transpose() } else { matrix };
+    let total = tall.norm_squared();
+    let eigen = SymmetricEigen::new(tall.transpose() * &tall);
+    let mut order: Vec<usize> = (0..eigen.eigenvalues.len()).collect();
+    let square = |place: usize| eigen.eigenvalues.get(place).copied().unwrap_or(0.0).max(0.0);
+    order.sort_by(|one, other| square(*other).total_cmp(&square(*one)));
+    let side = order.len();
+    let rank = match rank {
+        Rank::Count(rank) => usize::try_from(rank).unwrap_or(usize::MAX),
+        Rank::Energy(energy) => {
+            let mut sum = 0.0;
+            let reached = order.iter().position(|place| {
+                sum += square(*place);
+                sum >= energy * total
+            });
+            reached.map_or(side, |place| place + 1)
+        }
+    };
+    if rank > side {
+        return Err(format!("a matrix of {rows}x{columns} has no rank of {rank}"));
+    }
+    let shape = FactorShape { rows, columns, rank: rank as u32 };
+    let (found, most) = (shape.record_bytes(), bytes.len() as u128 / 2);
+    if found > most {
+        return Err(format!("factors of rank {rank} take {found} bytes, and {most} is the most"));
+    }
+    order.truncate(rank);
+    let short = eigen.eigenvectors.select_columns(&order);
+    // The other side, times the singular values.
+    let mut long = tall * &short;
+    let mut scales = Vec::with_capacity(rank);
+    for mut column in long.column_iter_mut() {
+        let norm = column.norm();
+        if norm > 0.0 {
+            column /= norm;
+        }
+        scales.push(norm as f32);
+    }
+    let (left, right) = if is_wide { (short, long.transpose()) } else { (long, short.transpose()) };
+    let row_major = |matrix: DMatrix<f64>| matrix.transpose().iter().map(|value| *value as f32).collect();
+    let factor = Factor::new(object.entry.id, WHOLE_TENSOR, shape, row_major(left), scales, row_major(right));
+    factor.map_err(|error| error.to_string())
+}
+
+/// How far what will be read is from what is read now.
+fn compare(factor: &Factor, dtype: Dtype, bytes: &[u8]) -> Result<Measured> {
+    let shape = factor.shape();
+    let row_bytes = shape.columns as usize * dtype.bytes() as usize;
+    let (mut values, mut row) = (vec![0.0; shape.columns as usize], vec![0; row_bytes]);
+    let mut sum = Measured::default();
+    for (place, wanted) in (0..shape.rows).zip(bytes.chunks_exact(row_bytes)) {
+        factor.rows(place..place + 1, &mut values)?;
+        round(dtype, &values, &mut row);
+        sum.add(measured(dtype, &row, wanted));
+    }
+    Ok(sum)
+}

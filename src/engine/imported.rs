@@ -1,0 +1,48 @@
+//! Evicting what an import took in.
+
+use std::sync::Arc;
+
+use crate::engine::{Engine, Evict, LOSSY, Reconstruct, set_reconstruct, set_setting};
+use crate::ingest::{Silent, Target};
+use crate::model::{ErrorKind, Result};
+use crate::store::Collection;
+use crate::store::state::ROOT;
+
+/// Says how the tensors of a file that was imported are made again, and gives up their bytes.
+/// What is lossy is allowed for them: the source stays with the user. Why some of them keep
+/// their bytes, if some do.
+pub fn evict_imported(
+    engine: &Engine,
+    collection: &Arc<Collection>,
+    target: &Target,
+    how: Reconstruct,
+) -> Result<Option<String>> {
+    let node = {
+        let state = collection.state();
+        let mut at = ROOT;
+        for name in target.directories.iter().chain([&target.name]) {
+            let Some(found) = state.directory(at).and_then(|directory| directory.get(name)) else {
+                return Ok(Some("its name was escaped; evict it in a mount".to_owned()));
+            };
+            at = found;
+        }
+        let file = state.node(at).and_then(|node| node.file());
+        if file.is_none_or(|file| file.tensor.is_none() && !file.content.is_container()) {
+            return Ok(None);
+        }
+        at
+    };
+    if matches!(how, Reconstruct::Factor(_)) {
+        set_setting(collection, node, &LOSSY, "allow")?;
+    }
+    let evicted = set_reconstruct(collection, node, how)
+        .and_then(|()| engine.evict(collection, node, Evict::Stored, &Silent));
+    match evicted {
+        Ok(moved) => {
+            let first = moved.left.first().map(|(_, why)| why.clone());
+            Ok(first.map(|why| format!("{} tensors keep their bytes, the first: {why}", moved.left.len())))
+        }
+        Err(error) if error.kind() == ErrorKind::Invalid => Ok(Some(error.to_string())),
+        Err(error) => Err(error),
+    }
+}

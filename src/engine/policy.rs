@@ -1,0 +1,231 @@
+//! Which tensors change their tiers by themselves: a plan, made of values alone.
+//!
+//! A tensor goes one step a pass: down when it is not used and has been in its tier for a
+//! while, up when it is used and something more precise has it. What may not lose precision
+//! never goes down. Coldest first, ties by the key of the first block: the same history gives
+//! the same moves.
+
+use std::collections::BTreeMap;
+
+use crate::codec;
+use crate::model::{GROUP_LEN, ObjectId, Tier};
+use crate::store::rules::Rules;
+
+/// A tensor with a lower score goes down.
+pub const DOWN_BELOW: f64 = 32.0;
+/// A tensor with a higher score goes up.
+pub const UP_ABOVE: f64 = 512.0;
+/// A tensor with a lower score can become absent.
+pub const ABSENT_BELOW: f64 = 4.0;
+/// The steps, the most precise first.
+const STEPS: [Tier; 6] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Absent];
+/// Tensors come back to q7 while it holds less than this share of `warm_byte_cap`.
+const WARM_PERCENT: u128 = 80;
+
+/// A tensor that may be moved by itself.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tensor {
+    /// The number of its collection, and the key of its first block.
+    pub key: (u32, ObjectId, u32),
+    /// The tier of most of its blocks.
+    pub tier: Tier,
+    /// Its blocks.
+    pub blocks: u64,
+    /// Its elements.
+    pub elements: u64,
+    /// Bytes of an element.
+    pub width: u64,
+    /// When the last of its blocks came to its tier, in seconds since 1970.
+    pub since: u64,
+    /// How much it is used, 0 to 1000.
+    pub score: f64,
+    /// When it was used last, in seconds since 1970; 0 for never.
+    pub last_access: u64,
+    /// Whether precision may be given up for good.
+    pub is_lossy_allowed: bool,
+    /// Whether something besides the payloads has it exactly.
+    pub has_exact_source: bool,
+    /// Whether it can be made absent and read still.
+    pub can_be_absent: bool,
+}
+
+/// A step that a tensor is to take.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Move {
+    /// The tensor.
+    pub key: (u32, ObjectId, u32),
+    /// Where it is.
+    pub from: Tier,
+    /// Where it goes.
+    pub to: Tier,
+    /// Why, for people.
+    pub why: &'static str,
+}
+
+impl Tensor {
+    /// Bytes of its payloads in a tier.
+    pub fn bytes_in(&self, tier: Tier) -> u64 {
+        let group = GROUP_LEN as u64;
+        match tier {
+            Tier::Absent => 0,
+            Tier::Exact => self.elements.saturating_mul(self.width),
+            _ => {
+                let bytes = codec::payload_len(tier, GROUP_LEN).unwrap_or_default() as u64;
+                self.elements.div_ceil(group).saturating_mul(bytes)
+            }
+        }
+    }
+
+    fn place(&self) -> usize {
+        let tier = if self.tier == Tier::Q3x { Tier::Q3 } else { self.tier };
+        STEPS.iter().position(|step| *step == tier).unwrap_or(0)
+    }
+
+    /// The next tier down that it may go to at all.
+    fn below(&self) -> Option<Tier> {
+        let next = STEPS.get(self.place() + 1).copied()?;
+        let may_go = self.is_lossy_allowed || self.has_exact_source;
+        (may_go && (next != Tier::Absent || self.can_be_absent)).then_some(next)
+    }
+
+    /// The next tier up, if something has it that precisely.
+    fn above(&self) -> Option<Tier> {
+        let next = STEPS.get(self.place().checked_sub(1)?).copied()?;
+        self.has_exact_source.then_some(next)
+    }
+
+    fn goes_down(&self, rules: &Rules, now: u64) -> Option<Tier> {
+        let next = self.below()?;
+        let is_held = now < self.since.saturating_add(rules.hold_seconds);
+        let used = self.last_access.max(self.since);
+        let is_idle = self.score < ABSENT_BELOW && now >= used.saturating_add(rules.idle_seconds);
+        (self.score < DOWN_BELOW && !is_held && (next != Tier::Absent || is_idle)).then_some(next)
+    }
+}
+
+/// What the tiers hold, and the moves so far.
+struct Pass<'a> {
+    tensors: &'a [Tensor],
+    rules: &'a Rules,
+    held: BTreeMap<Tier, (u64, u64)>,
+    has_moved: Vec<bool>,
+    moves: Vec<Move>,
+}
+
+/// The moves of a pass at `now`, in seconds since 1970. `may_cool` says whether q7 may be cut
+/// down to its cap in this pass.
+pub fn plan(tensors: &[Tensor], rules: &Rules, may_cool: bool, now: u64) -> Vec<Move> {
+    let mut pass = Pass {
+        tensors,
+        rules,
+        held: BTreeMap::new(),
+        has_moved: vec![false; tensors.len()],
+        moves: Vec::new(),
+    };
+    for tensor in tensors {
+        pass.hold(tensor, tensor.tier, u64::saturating_add);
+    }
+    let mut coldest: Vec<(usize, &Tensor)> = tensors.iter().enumerate().collect();
+    coldest.sort_by(|(_, one), (_, other)| one.score.total_cmp(&other.score).then(one.key.cmp(&other.key)));
+    for (place, tensor) in &coldest {
+        if let Some(to) = tensor.goes_down(rules, now) {
+            pass.go(*place, to, "it is not used");
+        }
+    }
+    pass.keep_limits(&coldest);
+    if may_cool {
+        pass.cool();
+    }
+    for (place, tensor) in coldest.iter().rev() {
+        if let Some(to) = tensor.above().filter(|to| tensor.score > UP_ABOVE && pass.has_room(tensor, *to)) {
+            pass.go(*place, to, "it is used");
+        }
+    }
+    pass.warm();
+    pass.moves
+}
+
+impl Pass<'_> {
+    fn hold(&mut self, tensor: &Tensor, tier: Tier, change: fn(u64, u64) -> u64) {
+        let (bytes, blocks) = self.held.entry(tier).or_default();
+        *bytes = change(*bytes, tensor.bytes_in(tier));
+        *blocks = change(*blocks, tensor.blocks);
+    }
+
+    fn bytes(&self, tier: Tier) -> u64 {
+        self.held.get(&tier).map_or(0, |(bytes, _)| *bytes)
+    }
+
+    fn has_moved(&self, place: usize) -> bool {
+        self.has_moved.get(place).copied().unwrap_or(true)
+    }
+
+    fn go(&mut self, place: usize, to: Tier, why: &'static str) {
+        let Some(tensor) = self.tensors.get(place).filter(|_| !self.has_moved(place)) else { return };
+        self.hold(tensor, tensor.tier, u64::saturating_sub);
+        self.hold(tensor, to, u64::saturating_add);
+        self.moves.push(Move { key: tensor.key, from: tensor.tier, to, why });
+        if let Some(moved) = self.has_moved.get_mut(place) {
+            *moved = true;
+        }
+    }
+
+    /// From tiers that hold too much the coldest go down.
+    fn keep_limits(&mut self, coldest: &[(usize, &Tensor)]) {
+        // The most precise first, so that what comes from above counts below.
+        for (tier, limit) in &self.rules.limits {
+            for (place, tensor) in coldest {
+                let (bytes, blocks) = self.held.get(tier).copied().unwrap_or_default();
+                if !limit.is_passed(bytes, blocks) {
+                    break;
+                }
+                if let Some(to) = tensor.below().filter(|_| tensor.tier == *tier) {
+                    self.go(*place, to, "its tier holds too much");
+                }
+            }
+        }
+    }
+
+    /// Cuts q7 down to its cap: the least recently used go to q5.
+    fn cool(&mut self) {
+        let cap = self.rules.warm_byte_cap;
+        for place in self.by_last_access(Tier::Q7) {
+            if cap == 0 || self.bytes(Tier::Q7) <= cap {
+                break;
+            }
+            if self.tensors.get(place).is_some_and(|tensor| tensor.below().is_some()) {
+                self.go(place, Tier::Q5, "q7 is over its cap");
+            }
+        }
+    }
+
+    /// What was used since it went to q5 comes back to q7 while that has room.
+    fn warm(&mut self) {
+        let cap = u128::from(self.rules.warm_byte_cap) * WARM_PERCENT / 100;
+        for place in self.by_last_access(Tier::Q5).into_iter().rev() {
+            let Some(tensor) = self.tensors.get(place) else { continue };
+            let is_asked_for = tensor.last_access > tensor.since && tensor.above().is_some();
+            let after = u128::from(self.bytes(Tier::Q7)) + u128::from(tensor.bytes_in(Tier::Q7));
+            if is_asked_for && after < cap && self.has_room(tensor, Tier::Q7) {
+                self.go(place, Tier::Q7, "it is used, and q7 has room");
+            }
+        }
+    }
+
+    /// The tensors of a tier, the least recently used first.
+    fn by_last_access(&self, tier: Tier) -> Vec<usize> {
+        let there = self.tensors.iter().enumerate().filter(|(_, tensor)| tensor.tier == tier);
+        let mut there: Vec<(usize, &Tensor)> = there.collect();
+        there.sort_by_key(|(_, tensor)| (tensor.last_access, tensor.key));
+        there.into_iter().map(|(place, _)| place).collect()
+    }
+
+    /// Whether a tier still keeps its limit with one more tensor.
+    fn has_room(&self, tensor: &Tensor, tier: Tier) -> bool {
+        let (bytes, blocks) = self.held.get(&tier).copied().unwrap_or_default();
+        let (bytes, blocks) = (bytes.saturating_add(tensor.bytes_in(tier)), blocks + tensor.blocks);
+        let cap = self.rules.warm_byte_cap;
+        let is_capped = tier == Tier::Q7 && cap > 0 && bytes > cap;
+        !is_capped && !self.rules.limits.get(&tier).is_some_and(|limit| limit.is_passed(bytes, blocks))
+    }
+}

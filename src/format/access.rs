@@ -1,0 +1,185 @@
+//! The side file `access`: when blocks were used. Not durable, and nothing is lost with it.
+//!
+//! | at | bytes | what |
+//! |---|---|---|
+//! | 0 | 4 | magic `TFAC` |
+//! | 4 | 2 | version, 1 |
+//! | 6 | 2 | zero |
+//! | 8 | 4 | seconds of a tick |
+//! | 12 | 4 | number of records |
+//! | 16 | 48 each | records |
+//! | end | 4 | CRC32C of all before |
+//!
+//! A record:
+//!
+//! | at | bytes | what |
+//! |---|---|---|
+//! | 0 | 16 | object_id |
+//! | 16 | 4 | block_index |
+//! | 20 | 4 | number of accesses, 1 at least; 2^32 - 1 stands for more too |
+//! | 24 | 4 | tick of the last access |
+//! | 28 | 4 | tick from which the history counts |
+//! | 32 | 8 | bit i: accessed i ticks before the last |
+//! | 40 | 4 | f32, accesses a tick, averaged |
+//! | 44 | 4 | zero |
+
+use crate::format::cursor::{Reader, Writer};
+use crate::model::{Error, ObjectId, Result};
+
+const MAGIC: [u8; 4] = *b"TFAC";
+const VERSION: u16 = 1;
+const HEADER_BYTES: u64 = 16;
+const RECORD_BYTES: u64 = 48;
+const CHECKSUM_BYTES: u64 = 4;
+
+/// When a block was used. Ticks count from 1970.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct History {
+    /// Accesses; `u32::MAX` stands for more too.
+    pub count: u32,
+    /// The tick of the last access; of a block without one, the tick from which it counts.
+    pub last: u32,
+    /// The tick from which it counts.
+    pub created: u32,
+    /// Bit i: accessed i ticks before the last.
+    pub window: u64,
+    /// Accesses a tick, averaged; 0 to 1.
+    pub ema: f32,
+}
+
+/// Histories, by object and block.
+pub type Records = Vec<(ObjectId, u32, History)>;
+
+/// Bytes of a file of so many records.
+pub fn file_bytes(records: u64) -> u64 {
+    records.saturating_mul(RECORD_BYTES).saturating_add(HEADER_BYTES + CHECKSUM_BYTES)
+}
+
+/// The bytes of a file. Records past 2^32 - 1 are left out.
+pub fn to_bytes(tick_seconds: u32, records: &[(ObjectId, u32, History)]) -> Vec<u8> {
+    let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
+    let mut out = Writer::with_capacity(file_bytes(u64::from(count)) as usize);
+    out.bytes(&MAGIC).u16(VERSION).u16(0).u32(tick_seconds).u32(count);
+    for (object, block, history) in records.iter().take(count as usize) {
+        out.u128(object.0).u32(*block).u32(history.count).u32(history.last).u32(history.created);
+        out.u64(history.window).f32(history.ema).u32(0);
+    }
+    let checksum = crc32c::crc32c(out.as_slice());
+    out.u32(checksum);
+    out.into_bytes()
+}
+
+/// The seconds of a tick, and the records. `Corrupt` for bytes that no program wrote.
+pub fn parse(bytes: &[u8]) -> Result<(u32, Records)> {
+    let wrong = |what: &str| Error::corrupt(format!("the access history {what}"));
+    let body = bytes.len().checked_sub(CHECKSUM_BYTES as usize).ok_or_else(|| wrong("is cut off"))?;
+    let (body, checksum) = bytes.split_at_checked(body).ok_or_else(|| wrong("is cut off"))?;
+    if Reader::new(checksum).u32()? != crc32c::crc32c(body) {
+        return Err(wrong("is not what was written"));
+    }
+    let mut reader = Reader::new(body);
+    if reader.array::<4>()? != MAGIC {
+        return Err(wrong("has another magic"));
+    }
+    if reader.u16()? != VERSION || reader.u16()? != 0 {
+        return Err(Error::unsupported("the access history is of a newer program"));
+    }
+    let (tick_seconds, count) = (reader.u32()?, reader.u32()?);
+    if tick_seconds == 0 || file_bytes(u64::from(count)) != bytes.len() as u64 {
+        return Err(wrong("has another length than it says"));
+    }
+    let mut records = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let (object, block) = (ObjectId(reader.u128()?), reader.u32()?);
+        let (count, last, created) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let history = History { count, last, created, window: reader.u64()?, ema: reader.f32()? };
+        let is_possible = count > 0 && history.window & 1 == 1 && (0.0..=1.0).contains(&history.ema);
+        if !is_possible || created > last || reader.u32()? != 0 {
+            return Err(wrong("has a record that cannot be"));
+        }
+        records.push((object, block, history));
+    }
+    Ok((tick_seconds, records))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{History, parse, to_bytes};
+    use crate::model::ObjectId;
+
+    fn records() -> Vec<(ObjectId, u32, History)> {
+        let history =
+            History { count: 5, last: 29_000_000, created: 28_000_000, window: 0x8000_0003, ema: 0.25 };
+        vec![(ObjectId(7), 0, history), (ObjectId(u128::MAX), 9, History { count: u32::MAX, ..history })]
+    }
+
+    #[test]
+    fn a_history_reads_as_it_was_written_at_the_offsets_of_the_table() {
+        let bytes = to_bytes(60, &records());
+        assert_eq!(parse(&bytes).unwrap(), (60, records()));
+        assert_eq!((&bytes[..8], bytes.len()), (b"TFAC\x01\0\0\0".as_slice(), 16 + 2 * 48 + 4));
+        assert_eq!((bytes[8], bytes[12], bytes[16]), (60, 2, 7));
+        assert_eq!(bytes[16 + 20..16 + 24], 5_u32.to_le_bytes());
+        assert_eq!(bytes[16 + 24..16 + 28], 29_000_000_u32.to_le_bytes());
+        assert_eq!(bytes[16 + 28..16 + 32], 28_000_000_u32.to_le_bytes());
+        assert_eq!(bytes[16 + 32..16 + 40], 0x8000_0003_u64.to_le_bytes());
+        assert_eq!(bytes[16 + 40..16 + 44], 0.25_f32.to_le_bytes());
+        assert_eq!(parse(&to_bytes(1, &[])).unwrap(), (1, Vec::new()));
+    }
+
+    #[test]
+    fn every_cut_and_every_flipped_bit_is_refused() {
+        let bytes = to_bytes(60, &records());
+        for len in 0..bytes.len() {
+            assert!(parse(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse(&flipped).is_err(), "bit {bit}");
+        }
+    }
+
+    fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+        let checksum = crc32c::crc32c(&bytes).to_le_bytes();
+        bytes.extend(checksum);
+        bytes
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_a_right_checksum_too() {
+        let whole = to_bytes(60, &records());
+        let body = whole[..whole.len() - 4].to_vec();
+        let changed = |at: usize, value: &[u8]| {
+            let mut body = body.clone();
+            body[at..at + value.len()].copy_from_slice(value);
+            parse(&sealed(body))
+        };
+        assert!(changed(0, b"TFAC").is_ok());
+        let nan = f32::NAN.to_le_bytes();
+        let lies: [(usize, &[u8]); 9] = [
+            (0, b"TFAD"),
+            (4, &[2]),
+            (8, &[0; 4]),
+            (12, &[1]),
+            (12, &[0xff; 4]),
+            (16 + 20, &[0; 4]),
+            (16 + 28, &[0xff; 4]),
+            (16 + 40, &nan),
+            (16 + 44, &[1]),
+        ];
+        for (at, value) in lies {
+            assert!(changed(at, value).is_err(), "byte {at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(parse(&bytes).is_err());
+            prop_assert!(parse(&sealed(bytes)).is_err());
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Objects of what was taken in, and their blocks, into the log.
+
+use crate::format::catalog::{Entry, ObjectEntry, Parent};
+use crate::format::record::{Described, Record, Stored};
+use crate::ingest::take::{TakenBlocks, TakenObject};
+use crate::ingest::unnamed::Unnamed;
+use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier};
+use crate::store::Collection;
+use crate::store::collection::{Touched, now_seconds};
+use crate::store::log::Batch;
+
+/// A batch takes at most about this many slots, so that replaying it takes little
+/// memory. Names always stand in one batch.
+const BATCH_SLOTS_MAX: u64 = 32 << 10;
+
+/// An object that no log knows yet.
+pub(super) struct Draft<'a> {
+    pub object: &'a TakenObject,
+    pub tensor: TensorId,
+    pub seed: SeedId,
+    pub shape: Shape,
+    pub parent: Option<Parent>,
+}
+
+/// Objects and their blocks, in batches of bounded size, without names.
+pub(super) fn objects(
+    unnamed: &mut Unnamed<'_>,
+    collection: &Collection,
+    drafts: &[Draft<'_>],
+) -> Result<Vec<ObjectId>> {
+    let mut kept: Vec<ObjectId> = Vec::with_capacity(drafts.len());
+    let mut place = 0;
+    let mut block = 0;
+    while place < drafts.len() {
+        collection.record(Touched::default(), |batch, _| {
+            while let Some(draft) = drafts.get(place).filter(|_| batch.slots() < BATCH_SLOTS_MAX) {
+                let id = match kept.get(place) {
+                    Some(id) => *id,
+                    None => {
+                        let id = add_object(batch, draft);
+                        kept.push(id);
+                        unnamed.object(id);
+                        id
+                    }
+                };
+                match add_blocks(batch, id, draft, block) {
+                    Some(next) => block = next,
+                    None => (place, block) = (place + 1, 0),
+                }
+            }
+            Ok(())
+        })?;
+    }
+    Ok(kept)
+}
+
+fn add_object(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
+    let creation = batch.next_sequence();
+    let id = ObjectId::of(draft.tensor, draft.seed, creation);
+    batch.entry(Entry::Object(ObjectEntry {
+        id,
+        tensor: draft.tensor,
+        seed: draft.seed,
+        creation,
+        dtype: draft.object.dtype,
+        bytes: draft.object.bytes,
+        block_bytes: draft.object.block_bytes,
+        home: draft.object.home,
+        parent: draft.parent.clone(),
+    }));
+    id
+}
+
+/// Adds the blocks from `first` on until the batch is full; the block to go on with, or
+/// `None` when all are there.
+fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) -> Option<usize> {
+    let described = Described {
+        dtype: draft.object.dtype,
+        shape: draft.shape,
+        parent: draft.parent.as_ref().map(|parent| parent.object),
+        reconstruct: 0,
+    };
+    let created_at = now_seconds();
+    match &draft.object.blocks {
+        TakenBlocks::Run(checksums) if checksums.is_empty() => None,
+        TakenBlocks::Run(checksums) => {
+            let offset = draft.object.home.map_or(0, |home| home.offset);
+            batch.run(checksums, |len, checksum| Record::CreateRun {
+                object: id,
+                block: 0,
+                described,
+                stored: Stored { tier: Tier::Exact, scale: 0.0, checksum, offset, len, in_data: true },
+                created_at,
+            });
+            None
+        }
+        TakenBlocks::Each(blocks) => {
+            for (index, stored) in blocks.iter().enumerate().skip(first) {
+                if batch.slots() >= BATCH_SLOTS_MAX {
+                    return Some(index);
+                }
+                let (described, stored) = (described.clone(), *stored);
+                batch.record(Record::Create {
+                    object: id,
+                    block: index as u32,
+                    described,
+                    stored,
+                    created_at,
+                });
+            }
+            None
+        }
+    }
+}

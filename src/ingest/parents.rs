@@ -1,0 +1,110 @@
+//! Lineage parents of what comes in.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::format::catalog::Parent;
+use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result, Shape, TensorId};
+use crate::store::Collection;
+use crate::store::state::{Node, State};
+
+/// Where the parents are of the tensors that come in.
+#[derive(Clone, Debug)]
+pub struct Parents {
+    tenant: String,
+    collection: String,
+    tensors: Arc<HashMap<String, ParentTensor>>,
+    /// The one tensor that is the parent of each.
+    named: Option<String>,
+}
+
+/// A tensor that can be a parent.
+#[derive(Debug)]
+pub(super) struct ParentTensor {
+    /// What the tensor that comes in names as its parent.
+    pub id: TensorId,
+    dtype: Dtype,
+    shape: Shape,
+    /// Its shards: their objects and bytes.
+    shards: Vec<(ObjectId, u64)>,
+}
+
+impl Parents {
+    /// The tensors of a collection, each a parent of the one of its name; with `named` the one of
+    /// that path. `NotFound` where there is none.
+    pub fn new(collection: &Collection, named: Option<&str>) -> Result<Parents> {
+        let state = collection.state();
+        let mut tensors = HashMap::new();
+        for node in state.nodes() {
+            if let Some((path, tensor)) = tensor_of(collection, &state, node) {
+                tensors.insert(path, tensor);
+            }
+        }
+        let missing = named.filter(|path| !tensors.contains_key(*path));
+        if let Some(path) = missing {
+            let text = format!("{} has no tensor {path} to be a parent", collection.path());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        Ok(Parents {
+            tenant: collection.tenant().to_owned(),
+            collection: collection.name().to_owned(),
+            tensors: Arc::new(tensors),
+            named: named.map(str::to_owned),
+        })
+    }
+
+    /// The parent of a tensor: its path below its collection, what it is, the bytes of its
+    /// shards. `Invalid` where a parent that was named does not agree.
+    pub(super) fn of(
+        &self,
+        place: (&Collection, &str),
+        dtype: Dtype,
+        shape: &Shape,
+        shards: &[u64],
+    ) -> Result<Option<&ParentTensor>> {
+        let (collection, path) = place;
+        let wanted = self.named.as_deref().unwrap_or(path);
+        let Some(found) = self.tensors.get(wanted) else { return Ok(None) };
+        let is_itself = (collection.tenant(), collection.name(), path)
+            == (self.tenant.as_str(), self.collection.as_str(), wanted);
+        if is_itself {
+            return Err(Error::invalid(format!("{path} cannot be its own lineage parent; name another")));
+        }
+        let agrees = found.dtype == dtype
+            && found.shape == *shape
+            && found.shards.iter().map(|(_, bytes)| bytes).eq(shards);
+        match (agrees, &self.named) {
+            (true, _) => Ok(Some(found)),
+            (false, None) => Ok(None),
+            (false, Some(_)) => Err(Error::invalid(format!(
+                "{path} is {dtype} {shape} in {} shards, its parent {wanted} {} {} in {}: both must be alike",
+                shards.len(),
+                found.dtype,
+                found.shape,
+                found.shards.len()
+            ))),
+        }
+    }
+
+    /// The parent of a shard.
+    pub(super) fn of_shard(&self, tensor: &ParentTensor, place: usize) -> Option<Parent> {
+        let (object, _) = tensor.shards.get(place)?;
+        Some(Parent { object: *object, tenant: self.tenant.clone(), collection: self.collection.clone() })
+    }
+}
+
+/// A tensor with its own path below the collection: its name after its directory's path.
+fn tensor_of(collection: &Collection, state: &State, node: &Node) -> Option<(String, ParentTensor)> {
+    let file = node.file()?;
+    let tensor = file.tensor.as_ref()?;
+    let at = state.path(file.container.unwrap_or(node.entry.id));
+    let at = String::from_utf8_lossy(&at);
+    let path = match at.rsplit_once('/') {
+        Some((directory, _)) => format!("{directory}/{}", tensor.name),
+        None => tensor.name.clone(),
+    };
+    let id = TensorId::of(collection.tenant(), collection.name(), &path, tensor.parent);
+    let shard = |id: &ObjectId| Some((*id, state.object(*id)?.logged_cut().bytes));
+    let shards = file.objects.iter().map(shard).collect::<Option<Vec<_>>>()?;
+    Some((path, ParentTensor { id, dtype: tensor.dtype, shape: tensor.shape, shards }))
+}

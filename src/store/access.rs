@@ -1,0 +1,285 @@
+//! When blocks were used: counted by reads, without locks, and kept in memory and a side file.
+//!
+//! An access shifts the window of a block left by the ticks since the last one and sets its
+//! bit 0, and averages the rate of accesses: `ema = a/dt + (1-a)*ema`, a = 0.1, dt the ticks
+//! since, at least 1. A new block has a window of 1 and an average of 0.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::format::access::History;
+
+/// How much of the average the last access is.
+const SHARE: f32 = 0.1;
+/// Blocks whose histories are given memory together.
+const CHUNK: usize = 64;
+
+impl History {
+    /// That of a block that was made at a tick and never used.
+    pub fn new(created: u32) -> History {
+        History { count: 0, last: created, created, window: 1, ema: 0.0 }
+    }
+
+    /// After an access at tick `now`. A tick before the last access counts as that one.
+    pub fn accessed(self, now: u32) -> History {
+        let since = now.saturating_sub(self.last);
+        History {
+            count: self.count.saturating_add(1),
+            last: self.last.max(now),
+            created: self.created,
+            window: shifted(self.window, since) | 1,
+            ema: averaged(self.ema, since),
+        }
+    }
+
+    /// How much it is used, 0 to 1000: `700 * ema * 0.9^idle + 300 * bits / 64 / sqrt(age)`,
+    /// where `idle` and `age`, at least 1, count ticks, and `bits` are those of the window as
+    /// it is at `now`.
+    pub fn score(self, now: u32) -> f64 {
+        let idle = now.saturating_sub(self.last);
+        let age = f64::from(now.saturating_sub(self.created).max(1));
+        let rate =
+            f64::from(self.ema) * (1.0 - f64::from(SHARE)).powi(i32::try_from(idle).unwrap_or(i32::MAX));
+        let bits = f64::from(shifted(self.window, idle).count_ones());
+        700.0 * rate + 300.0 * bits / 64.0 / age.sqrt()
+    }
+}
+
+fn shifted(window: u64, ticks: u32) -> u64 {
+    window.checked_shl(ticks).unwrap_or(0)
+}
+
+fn averaged(ema: f32, since: u32) -> f32 {
+    SHARE / since.max(1) as f32 + (1.0 - SHARE) * ema
+}
+
+/// The history of a block. Each access is one change of one of the words, two more at the
+/// first of a tick; who looks between them sees an access that is half there, and no harm.
+#[derive(Debug)]
+struct Slot {
+    window: AtomicU64,
+    /// The bits of the average, and below them the count.
+    worth: AtomicU64,
+    /// The tick of the last access, and below it the one from which it counts.
+    ticks: AtomicU64,
+}
+
+const fn joined(high: u32, low: u32) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+const fn parted(both: u64) -> (u32, u32) {
+    ((both >> 32) as u32, both as u32)
+}
+
+impl Slot {
+    fn new(history: History) -> Slot {
+        Slot {
+            window: AtomicU64::new(history.window),
+            worth: AtomicU64::new(joined(history.ema.to_bits(), history.count)),
+            ticks: AtomicU64::new(joined(history.last, history.created)),
+        }
+    }
+
+    fn get(&self) -> History {
+        let (last, created) = parted(self.ticks.load(Ordering::Relaxed));
+        let (ema, count) = parted(self.worth.load(Ordering::Relaxed));
+        let window = self.window.load(Ordering::Relaxed);
+        History { count, last, created, window, ema: f32::from_bits(ema) }
+    }
+
+    fn set(&self, history: History) {
+        let new = Slot::new(history);
+        self.window.store(new.window.into_inner(), Ordering::Relaxed);
+        self.worth.store(new.worth.into_inner(), Ordering::Relaxed);
+        self.ticks.store(new.ticks.into_inner(), Ordering::Relaxed);
+    }
+
+    /// As [`History::accessed`].
+    fn count(&self, now: u32) {
+        let later = |both: u64| {
+            let (last, created) = parted(both);
+            (last < now).then_some(joined(now, created))
+        };
+        // One of those who come in a new tick changes it.
+        let since = match self.ticks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later) {
+            Ok(before) => now - parted(before).0,
+            Err(_) => 0,
+        };
+        if since > 0 {
+            let window = |window| Some(shifted(window, since) | 1);
+            // It always changes.
+            self.window.fetch_update(Ordering::Relaxed, Ordering::Relaxed, window).ok();
+        }
+        let worth = |both: u64| {
+            let (ema, count) = parted(both);
+            let ema = averaged(f32::from_bits(ema), since);
+            Some(joined(ema.to_bits(), count.saturating_add(1)))
+        };
+        self.worth.fetch_update(Ordering::Relaxed, Ordering::Relaxed, worth).ok();
+    }
+}
+
+type Chunk = OnceLock<Box<[Slot]>>;
+
+/// The histories of the blocks of an object: 24 bytes a block, where one of its neighbours
+/// was used.
+#[derive(Debug, Default)]
+pub struct Accesses {
+    /// Taken whole only while places are made, and never across input or output.
+    chunks: RwLock<Vec<Chunk>>,
+}
+
+impl Accesses {
+    /// Counts an access of each block of `range` at tick `now`. `blocks` is how many the object
+    /// has, `created` the tick at which it was made. Memory is taken at the first access only.
+    pub fn count(&self, range: Range<u32>, blocks: u32, created: u32, now: u32) {
+        let end = range.end.min(blocks);
+        if range.start >= end {
+            return;
+        }
+        let mut chunks = self.chunks.read();
+        if chunks.len() * CHUNK < end as usize {
+            drop(chunks);
+            self.make_places(blocks);
+            chunks = self.chunks.read();
+        }
+        let mut at = range.start as usize;
+        while at < end as usize {
+            let last = (at / CHUNK + 1) * CHUNK;
+            let slots = chunks.get(at / CHUNK).map(|chunk| chunk.get_or_init(|| unused(created)));
+            let wanted = at % CHUNK..CHUNK.min(at % CHUNK + end as usize - at);
+            for slot in slots.and_then(|slots| slots.get(wanted)).unwrap_or_default() {
+                slot.count(now);
+            }
+            at = last;
+        }
+    }
+
+    /// The histories of the first `blocks` blocks that were used.
+    pub fn used(&self, blocks: u32) -> Vec<(u32, History)> {
+        let chunks = self.chunks.read();
+        let slots = chunks.iter().enumerate().filter_map(|(place, chunk)| Some((place, chunk.get()?)));
+        let histories = slots.flat_map(|(place, slots)| {
+            slots.iter().enumerate().map(move |(at, slot)| ((place * CHUNK + at) as u32, slot.get()))
+        });
+        histories.filter(|(block, history)| history.count > 0 && *block < blocks).collect()
+    }
+
+    /// Puts back what was kept of a block.
+    pub fn restore(&self, block: u32, blocks: u32, history: History) {
+        if block >= blocks {
+            return;
+        }
+        self.make_places(blocks);
+        let chunks = self.chunks.read();
+        let slots =
+            chunks.get(block as usize / CHUNK).map(|chunk| chunk.get_or_init(|| unused(history.created)));
+        if let Some(slot) = slots.and_then(|slots| slots.get(block as usize % CHUNK)) {
+            slot.set(history);
+        }
+    }
+
+    fn make_places(&self, blocks: u32) {
+        let mut chunks = self.chunks.write();
+        let places = (blocks as usize).div_ceil(CHUNK);
+        if chunks.len() < places {
+            chunks.resize_with(places, Chunk::new);
+        }
+    }
+}
+
+fn unused(created: u32) -> Box<[Slot]> {
+    (0..CHUNK).map(|_| Slot::new(History::new(created))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Accesses, History};
+
+    fn near(one: f64, other: f64) {
+        assert!((one - other).abs() < 1e-3, "{one} is not {other}");
+    }
+
+    #[test]
+    fn accesses_change_a_history_as_computed_by_hand() {
+        let made = History::new(100);
+        assert_eq!((made.window, made.ema, made.count, made.last), (1, 0.0, 0, 100));
+        // In the tick that it was made: a/1.
+        let one = made.accessed(100);
+        assert_eq!((one.window, one.count), (1, 1));
+        near(one.ema.into(), 0.1);
+        // Two ticks later: 0.1/2 + 0.9*0.1 = 0.14, window 0b101.
+        let two = one.accessed(102);
+        assert_eq!((two.window, two.count, two.last), (0b101, 2, 102));
+        near(two.ema.into(), 0.14);
+        // 63 ticks: the oldest bits are at 65 and 63; one is left. 0.1/63 + 0.9*0.14.
+        let three = two.accessed(165);
+        assert_eq!(three.window, 1 << 63 | 1);
+        near(three.ema.into(), 0.1 / 63.0 + 0.126);
+        assert_eq!(three.accessed(229).window, 1, "from 64 on nothing is left");
+        // A clock that went back: as in the same tick.
+        let back = three.accessed(7);
+        assert_eq!((back.window, back.last), (three.window, 165));
+        assert_eq!(History { count: u32::MAX, ..three }.accessed(165).count, u32::MAX);
+    }
+
+    #[test]
+    fn scores_are_those_computed_by_hand() {
+        // Never used: 300/64 at once, a quarter of the bits' worth after 16 ticks.
+        near(History::new(0).score(0), 4.6875);
+        near(History::new(0).score(16), 1.171_875);
+        near(History::new(0).score(64), 0.0);
+        let history = History { count: 9, last: 100, created: 0, window: 0b1111, ema: 0.5 };
+        // 700*0.5 + 300*4/64/10.
+        near(history.score(100), 351.875);
+        // 700*0.5*0.9^2 + 18.75/sqrt(102).
+        near(history.score(102), 283.5 + 18.75 / 102_f64.sqrt());
+        // 700*0.5*0.9^62 and two of the bits shifted out; sqrt(162).
+        near(history.score(162), 350.0 * 0.9_f64.powi(62) + 300.0 * 2.0 / 64.0 / 162_f64.sqrt());
+        let full = History { window: u64::MAX, ema: 1.0, created: 100, ..history };
+        near(full.score(100), 1000.0);
+        near(full.score(u32::MAX), 0.0);
+    }
+
+    #[test]
+    fn blocks_are_counted_as_a_naive_table_counts_them() {
+        let accesses = Accesses::default();
+        let mut table = vec![History::new(5); 300];
+        for step in 0..2000_u32 {
+            let (first, now) = (step * 37 % 300, 5 + step / 20);
+            let range = first..(first + step % 130).min(320);
+            accesses.count(range.clone(), 300, 5, now);
+            range.filter(|block| *block < 300).for_each(|block| {
+                let history = &mut table[block as usize];
+                *history = history.accessed(now);
+            });
+        }
+        let wanted: Vec<(u32, History)> = (0..).zip(table).collect();
+        assert_eq!(accesses.used(300), wanted);
+        let other = Accesses::default();
+        wanted.iter().for_each(|(block, history)| other.restore(*block, 300, *history));
+        other.restore(300, 300, History::new(0));
+        assert_eq!(other.used(300), wanted);
+        assert_eq!(other.used(10), wanted[..10]);
+    }
+
+    #[test]
+    fn no_access_of_many_threads_is_lost() {
+        let accesses = Accesses::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..5000).for_each(|step| accesses.count(60..70, 100, 0, step / 100)));
+            }
+        });
+        let used = accesses.used(100);
+        assert_eq!(used.len(), 10);
+        for (_, history) in used {
+            assert_eq!((history.count, history.last), (20_000, 49));
+            assert_eq!(history.window, (1 << 50) - 1);
+        }
+    }
+}

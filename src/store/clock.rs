@@ -1,0 +1,102 @@
+//! What time it is, behind a seam: another host has its own clock, and a test sets one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::store::collection::now_seconds;
+use crate::store::rules::TICK_SECONDS;
+
+/// A clock that people set: it may go back.
+pub trait Clock: Send + Sync {
+    /// Seconds since 1970.
+    fn seconds(&self) -> u64;
+}
+
+/// The clock of the operating system.
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn seconds(&self) -> u64 {
+        now_seconds()
+    }
+}
+
+/// A clock that stands still until it is set.
+#[derive(Default)]
+pub struct SetClock(AtomicU64);
+
+impl SetClock {
+    /// Sets it to so many seconds since 1970.
+    pub fn set(&self, seconds: u64) {
+        self.0.store(seconds, Ordering::Relaxed);
+    }
+}
+
+impl Clock for SetClock {
+    fn seconds(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A clock, and how long the ticks are that accesses are counted in.
+#[derive(Clone)]
+pub struct Ticks {
+    clock: Arc<dyn Clock>,
+    seconds: u32,
+}
+
+impl Default for Ticks {
+    fn default() -> Ticks {
+        Ticks::new(Arc::new(SystemClock), TICK_SECONDS)
+    }
+}
+
+impl Ticks {
+    /// Ticks of so many seconds, at least 1.
+    pub fn new(clock: Arc<dyn Clock>, seconds: u32) -> Ticks {
+        Ticks { clock, seconds: seconds.max(1) }
+    }
+
+    /// Seconds since 1970.
+    pub fn seconds(&self) -> u64 {
+        self.clock.seconds()
+    }
+
+    /// The tick that it is.
+    pub fn now(&self) -> u32 {
+        self.of(self.seconds())
+    }
+
+    /// The tick of a time in seconds since 1970.
+    pub fn of(&self, seconds: u64) -> u32 {
+        u32::try_from(seconds / u64::from(self.seconds)).unwrap_or(u32::MAX)
+    }
+
+    /// When a tick begins, in seconds since 1970.
+    pub fn begins(&self, tick: u32) -> u64 {
+        u64::from(tick) * u64::from(self.seconds)
+    }
+
+    /// Seconds of a tick.
+    pub fn length(&self) -> u32 {
+        self.seconds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{SetClock, Ticks};
+
+    #[test]
+    fn a_tick_begins_where_the_one_before_it_ends() {
+        let clock = Arc::new(SetClock::default());
+        let ticks = Ticks::new(clock.clone(), 60);
+        for (seconds, tick) in [(0, 0), (59, 0), (60, 1), (61, 1), (6000, 100)] {
+            clock.set(seconds);
+            assert_eq!(ticks.now(), tick);
+        }
+        assert_eq!(ticks.begins(100), 6000);
+    }
+}

@@ -1,0 +1,117 @@
+//! The side file `access` of a collection: read when it is opened, written now and then.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::format::access::{History, file_bytes, parse, to_bytes};
+use crate::model::Result;
+use crate::store::clock::Ticks;
+use crate::store::collection::{Access, Collection};
+use crate::store::disk::Open;
+
+const NAME: &str = "access";
+/// While somebody asks for it again and again, it is written once in this time.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// When the side file is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// Now, if something was used since.
+    Now,
+    /// A minute after the last time, if something was used since.
+    NowAndThen,
+}
+
+impl Collection {
+    /// The clock, and the ticks that accesses are counted in.
+    pub fn ticks(&self) -> &Ticks {
+        &self.ticks
+    }
+
+    /// Takes in when blocks were used before it was opened. A file that is not there, or not
+    /// what was written, or has other ticks, is an empty history.
+    pub(super) fn restore_accesses(&self) {
+        let path = format!("{}/{NAME}", self.path());
+        let state = self.state();
+        let blocks = state.objects().map(|object| u64::from(object.cut().blocks())).sum();
+        let read = || -> io::Result<Option<Vec<u8>>> {
+            let file = match self.disk.open(&path, Open::Read) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                opened => opened?,
+            };
+            let len = file.len()?;
+            if len > file_bytes(blocks) {
+                let text = format!("{len} bytes for {blocks} blocks");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            let mut bytes = vec![0; len as usize];
+            file.read_exact_at(&mut bytes, 0)?;
+            Ok(Some(bytes))
+        };
+        let records = match read().map(|bytes| bytes.map(|bytes| parse(&bytes))) {
+            Ok(None) => return,
+            Ok(Some(Ok((seconds, records)))) if seconds == self.ticks.length() => records,
+            Ok(Some(Ok(_))) => return log::info!("{path}: it counts in other ticks; it is not used"),
+            Ok(Some(Err(error))) => return log::warn!("{path} is not used: {error}"),
+            Err(error) => return log::warn!("{path} is not used: {error}"),
+        };
+        // A clock that was ahead must not make a block look used for ever.
+        let now = self.ticks.now();
+        for (object, block, history) in records {
+            let history =
+                History { last: history.last.min(now), created: history.created.min(now), ..history };
+            if let Some(object) = state.object(object) {
+                object.accesses.restore(block, object.cut().blocks(), history);
+            }
+        }
+    }
+
+    /// Writes down when blocks were used, if something was used since. What fails is told in
+    /// the log of the program: nothing needs the file.
+    pub fn keep_accesses(&self, keep: Keep) {
+        if self.access != Access::Write || self.check_writable().is_err() {
+            return;
+        }
+        let mut kept = self.accesses_kept.lock();
+        if keep == Keep::NowAndThen && kept.is_some_and(|kept| kept.elapsed() < EVERY) {
+            return;
+        }
+        if !self.is_used.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        *kept = Some(Instant::now());
+        if let Err(error) = self.write_accesses() {
+            log::warn!("{}: when blocks were used is not kept: {error}", self.path());
+        }
+    }
+
+    fn write_accesses(&self) -> Result<()> {
+        let path = format!("{}/{NAME}", self.path());
+        let draft = format!("{path}.new");
+        let mut objects: Vec<_> = self.state().objects().cloned().collect();
+        objects.sort_unstable_by_key(|object| object.entry.id);
+        let histories = objects.iter().flat_map(|object| {
+            let used = object.accesses.used(object.cut().blocks());
+            used.into_iter().map(|(block, history)| (object.entry.id, block, history))
+        });
+        let bytes = to_bytes(self.ticks.length(), &histories.collect::<Vec<_>>());
+        let write = || -> io::Result<()> {
+            match self.disk.remove_file(&draft) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            self.disk.open(&draft, Open::Create)?.write_at(&bytes, 0)?;
+            self.disk.rename(&draft, &path)
+        };
+        write().map_err(|error| crate::model::Error::io(format!("writing {path}"), error))
+    }
+
+    /// Notes that something was used.
+    pub fn note_use(&self) {
+        // Others look at the same word: it is written to once.
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Plans alone: tensors are values, and what a plan says is done at once.
+
+use proptest::prelude::*;
+
+use tierfs::engine::policy::{Move, Tensor, plan};
+use tierfs::format::access::History;
+use tierfs::model::{ObjectId, Tier};
+use tierfs::store::rules::{Limit, Rules};
+
+const TICK: u64 = 60;
+const HOUR: u64 = 3600;
+/// Some time, a whole number of ticks.
+const BEGIN: u64 = 1_700_000_040;
+
+fn tensor(id: u128, tier: Tier) -> Tensor {
+    Tensor {
+        key: (1, ObjectId(id), 0),
+        tier,
+        blocks: 8,
+        elements: 1 << 18,
+        width: 4,
+        since: BEGIN,
+        score: 0.0,
+        last_access: 0,
+        is_lossy_allowed: true,
+        has_exact_source: false,
+        can_be_absent: false,
+    }
+}
+
+fn apply(tensors: &mut [Tensor], moves: &[Move], now: u64) {
+    for step in moves {
+        let tensor = tensors.iter_mut().find(|tensor| tensor.key == step.key).unwrap();
+        assert_eq!(tensor.tier, step.from);
+        (tensor.tier, tensor.since) = (step.to, now);
+    }
+}
+
+/// How many accesses a tensor has at a tick.
+type Pattern = fn(u64) -> u32;
+const BUSY: Pattern = |_| 10;
+const BATCH: Pattern = |tick| if tick % 240 == 0 { 3 } else { 0 };
+const IDLE: Pattern = |_| 0;
+
+/// Lives through `ticks`; the moves, with their ticks.
+fn live(tensors: &mut [Tensor], patterns: &[Pattern], ticks: u64, rules: &Rules) -> Vec<(u64, Move)> {
+    let first = (BEGIN / TICK) as u32;
+    let mut histories = vec![History::new(first); tensors.len()];
+    let mut told = Vec::new();
+    for tick in 0..ticks {
+        let (now, at) = (BEGIN + tick * TICK, first + tick as u32);
+        for ((tensor, history), pattern) in tensors.iter_mut().zip(&mut histories).zip(patterns) {
+            for _ in 0..pattern(tick) {
+                *history = history.accessed(at);
+                tensor.last_access = now;
+            }
+            tensor.score = history.score(at);
+        }
+        let moves = plan(tensors, rules, true, now);
+        apply(tensors, &moves, now);
+        told.extend(moves.into_iter().map(|step| (tick, step)));
+    }
+    told
+}
+
+fn tiers(tensors: &[Tensor]) -> Vec<Tier> {
+    tensors.iter().map(|tensor| tensor.tier).collect()
+}
+
+fn ticks_of(moves: &[(u64, Move)], id: u128) -> Vec<u64> {
+    moves.iter().filter(|(_, step)| step.key.1 == ObjectId(id)).map(|(tick, _)| *tick).collect()
+}
+
+#[test]
+fn patterns_of_use_end_in_their_tiers_and_the_same_history_gives_the_same_moves() {
+    let patterns = [BUSY, BATCH, IDLE, BUSY, BATCH, IDLE];
+    let make = || -> Vec<Tensor> {
+        let mut tensors: Vec<Tensor> = (0..6).map(|id| tensor(id, Tier::Exact)).collect();
+        for tensor in &mut tensors[3..] {
+            (tensor.has_exact_source, tensor.can_be_absent, tensor.is_lossy_allowed) = (true, true, false);
+        }
+        tensors
+    };
+    let mut tensors = make();
+    let moves = live(&mut tensors, &patterns, 48 * 60, &Rules::default());
+    let ended = [Tier::Exact, Tier::Q3, Tier::Q3, Tier::Exact, Tier::Q3, Tier::Absent];
+    assert_eq!(tiers(&tensors), ended);
+    // A step an hour, beginning an hour after it was made.
+    assert_eq!(ticks_of(&moves, 2), [60, 120, 180, 240]);
+    // Absent a day after it came to its tier: it was never used.
+    assert_eq!(ticks_of(&moves, 5), [60, 120, 180, 240, 240 + 1440]);
+    // Three accesses at once make an average of 0.271, the three at 240 make it 0.388: 700 times that, and less
+    // than a point for the window, is below 32 from 21 ticks on.
+    assert_eq!(ticks_of(&moves, 1), [60, 120, 180, 261]);
+    let mut again = make();
+    assert_eq!(live(&mut again, &patterns, 48 * 60, &Rules::default()), moves);
+    let mut turned = make();
+    turned.reverse();
+    let mut backwards = patterns;
+    backwards.reverse();
+    let turned = live(&mut turned, &backwards, 48 * 60, &Rules::default());
+    assert_eq!(turned, moves, "their order does not matter");
+}
+
+#[test]
+fn what_is_used_again_comes_up_a_step_a_tick_where_it_is_there_exactly() {
+    let mut tensors = vec![tensor(1, Tier::Q3), tensor(2, Tier::Q3), tensor(3, Tier::Absent)];
+    for place in [1, 2] {
+        (tensors[place].has_exact_source, tensors[place].can_be_absent) = (true, true);
+    }
+    let moves = live(&mut tensors, &[BUSY, BUSY, BUSY], 20, &Rules::default());
+    assert_eq!(tiers(&tensors), [Tier::Q3, Tier::Exact, Tier::Exact]);
+    // 10 accesses a tick: the average is 1 - 0.9^10 = 0.65 in the first, 0.88 in the second.
+    assert_eq!(ticks_of(&moves, 2), [1, 2, 3, 4]);
+    assert_eq!(ticks_of(&moves, 3), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_score_between_the_bounds_moves_nothing() {
+    for score in [32.0, 100.0, 512.0] {
+        let tensor = Tensor { score, has_exact_source: true, ..tensor(1, Tier::Q7) };
+        assert_eq!(plan(&[tensor], &Rules::default(), true, BEGIN + 100 * HOUR), []);
+    }
+    let cold = Tensor { score: 31.9, ..tensor(1, Tier::Q7) };
+    assert_eq!(plan(std::slice::from_ref(&cold), &Rules::default(), true, BEGIN + HOUR - 1), []);
+    assert_eq!(plan(&[cold], &Rules::default(), true, BEGIN + HOUR)[0].to, Tier::Q5);
+}
+
+#[test]
+fn absent_needs_a_low_score_a_day_and_a_way_back() {
+    let can = Tensor { can_be_absent: true, score: 3.9, last_access: BEGIN + HOUR, ..tensor(1, Tier::Q3) };
+    let at = |tensor: &Tensor, now| plan(std::slice::from_ref(tensor), &Rules::default(), true, now);
+    assert_eq!(at(&can, BEGIN + 25 * HOUR)[0].to, Tier::Absent);
+    assert_eq!(at(&can, BEGIN + 25 * HOUR - 1), []);
+    assert_eq!(at(&Tensor { score: 4.0, ..can.clone() }, BEGIN + 99 * HOUR), []);
+    assert_eq!(at(&Tensor { can_be_absent: false, ..can.clone() }, BEGIN + 99 * HOUR), []);
+    assert_eq!(at(&Tensor { is_lossy_allowed: false, ..can.clone() }, BEGIN + 99 * HOUR), []);
+    assert_eq!(at(&Tensor { tier: Tier::Q3x, ..can }, BEGIN + 25 * HOUR)[0].to, Tier::Absent);
+}
+
+#[test]
+fn a_full_tier_gives_its_coldest_down_and_takes_nothing() {
+    let warm = |id, score| Tensor { score, ..tensor(id, Tier::Q8) };
+    let mut tensors = vec![warm(1, 90.0), warm(3, 50.0), warm(2, 50.0), tensor(4, Tier::Q7)];
+    (tensors[3].score, tensors[3].has_exact_source) = (900.0, true);
+    let bytes = tensors[0].bytes_in(Tier::Q8);
+    // A group of 64 values has 4 + 64 bytes.
+    assert_eq!(bytes, (1 << 18) / 64 * 68);
+    let limited = |limit| {
+        let mut rules = Rules::default();
+        rules.limits.insert(Tier::Q8, limit);
+        let moves = plan(&tensors, &rules, true, BEGIN);
+        moves.iter().map(|step| (step.key.1.0, step.to)).collect::<Vec<_>>()
+    };
+    assert_eq!(limited(Limit { bytes: 2 * bytes, blocks: 0 }), [(2, Tier::Q7)]);
+    assert_eq!(limited(Limit { bytes: 0, blocks: 16 }), [(2, Tier::Q7)]);
+    assert_eq!(limited(Limit { bytes, blocks: 0 }), [(2, Tier::Q7), (3, Tier::Q7)]);
+    assert_eq!(limited(Limit { bytes: 3 * bytes, blocks: 0 }), []);
+    assert_eq!(limited(Limit { bytes: 4 * bytes, blocks: 0 }), [(4, Tier::Q8)]);
+}
+
+#[test]
+fn q7_is_cut_down_to_its_cap_and_filled_up_to_a_part_of_it() {
+    let used = |id, tier, ago| Tensor { score: 100.0, last_access: BEGIN - ago, ..tensor(id, tier) };
+    let mut tensors: Vec<Tensor> = (0..5).map(|id| used(id, Tier::Q7, 100 - 10 * id as u64)).collect();
+    tensors[1].is_lossy_allowed = false;
+    let bytes = tensors[0].bytes_in(Tier::Q7);
+    let rules = Rules { warm_byte_cap: 3 * bytes, ..Rules::default() };
+    assert_eq!(plan(&tensors, &rules, false, BEGIN), [], "not twice a minute");
+    assert_eq!(plan(&tensors, &Rules::default(), true, BEGIN), [], "there is no cap");
+    let moves = plan(&tensors, &rules, true, BEGIN);
+    // The least recently used but for the one that must not lose precision.
+    assert_eq!(
+        moves.iter().map(|step| (step.key.1.0, step.to)).collect::<Vec<_>>(),
+        [(0, Tier::Q5), (2, Tier::Q5)]
+    );
+    apply(&mut tensors, &moves, BEGIN);
+    assert_eq!(plan(&tensors, &rules, true, BEGIN + 60), []);
+    // Used again, they come back only where there is room, and where it is there exactly.
+    (tensors[0].last_access, tensors[2].last_access) = (BEGIN + 70, BEGIN + 80);
+    tensors[0].has_exact_source = true;
+    assert_eq!(plan(&tensors, &rules, true, BEGIN + 120), [], "it is full");
+    tensors[3].tier = Tier::Q3;
+    tensors[4].tier = Tier::Q3;
+    let back = plan(&tensors, &rules, true, BEGIN + 180);
+    assert_eq!((back.len(), back[0].key.1.0, back[0].to), (1, 0, Tier::Q7));
+    // Two of three are less than 80 %, three are not.
+    let fits = Rules { warm_byte_cap: 2 * bytes * 100 / 80 + 2, ..rules.clone() };
+    assert_eq!(plan(&tensors, &fits, true, BEGIN + 180).len(), 1);
+    let tight = Rules { warm_byte_cap: 2 * bytes * 100 / 80 - 2, ..rules };
+    assert_eq!(plan(&tensors, &tight, true, BEGIN + 180), []);
+}
+
+const TIERS: [Tier; 7] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3x, Tier::Absent];
+
+fn any_tensor() -> impl Strategy<Value = Tensor> {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let times = (0..3_u64, 0..200_000_u64, 0..200_000_u64);
+    (0..7_usize, 1..2000_u64, times, 0.0..1000.0_f64, flags).prop_map(
+        |(tier, elements, (blocks, since, last), score, (lossy, exact, absent))| Tensor {
+            tier: TIERS[tier],
+            elements: elements * 64,
+            blocks,
+            since: BEGIN + since,
+            score: if score < 500.0 { score / 12.0 } else { score },
+            last_access: BEGIN + last,
+            is_lossy_allowed: lossy,
+            has_exact_source: exact,
+            can_be_absent: absent,
+            ..tensor(0, Tier::Exact)
+        },
+    )
+}
+
+fn any_rules() -> impl Strategy<Value = Rules> {
+    let limits = prop::collection::vec((0..5_usize, 0..400_000_u64, 0..9_u64), 0..4);
+    (limits, 0..7200_u64, 0..90_000_u64, 0..400_000_u64).prop_map(|(limits, hold, idle, cap)| {
+        let limits = limits.into_iter().map(|(tier, bytes, blocks)| (TIERS[tier], Limit { bytes, blocks }));
+        let limits = limits.collect();
+        Rules { hold_seconds: hold, idle_seconds: idle, warm_byte_cap: cap, limits, ..Rules::default() }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn the_last_exact_copy_never_goes_where_it_must_not(
+        mut tensors in prop::collection::vec(any_tensor(), 1..12),
+        rules in any_rules(),
+        scores in prop::collection::vec((0.0..1000.0_f64, 0..7200_u64), 12),
+    ) {
+        for (id, tensor) in (0..).zip(&mut tensors) {
+            tensor.key.1 = ObjectId(id);
+        }
+        let made = tensors.clone();
+        let mut now = BEGIN;
+        for (score, later) in scores {
+            now += later;
+            let moves = plan(&tensors, &rules, true, now);
+            let place = |tier| TIERS.iter().filter(|step| **step != Tier::Q3x).position(|step| *step == tier);
+            for step in &moves {
+                let tensor = tensors.iter().find(|tensor| tensor.key == step.key).unwrap();
+                let from = place(if step.from == Tier::Q3x { Tier::Q3 } else { step.from }).unwrap();
+                let to = place(step.to).unwrap();
+                prop_assert_eq!(from.abs_diff(to), 1, "a step at a time");
+                prop_assert!(to < from || tensor.is_lossy_allowed || tensor.has_exact_source);
+                prop_assert!(to > from || tensor.has_exact_source, "made of nothing");
+                prop_assert!(step.to != Tier::Absent || tensor.can_be_absent);
+            }
+            let mut keys: Vec<_> = moves.iter().map(|step| step.key).collect();
+            keys.sort_unstable();
+            keys.dedup();
+            prop_assert_eq!(keys.len(), moves.len(), "each once");
+            apply(&mut tensors, &moves, now);
+            let count = tensors.len();
+            tensors[(score as usize) % count].score = score;
+        }
+        for (before, after) in made.iter().zip(&tensors) {
+            if !before.is_lossy_allowed && !before.has_exact_source {
+                prop_assert_eq!(before.tier, after.tier);
+            }
+        }
+    }
+}

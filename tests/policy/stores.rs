@@ -1,0 +1,179 @@
+//! Stores whose clock a test sets: the same engine as in a mount, without a kernel.
+
+use std::sync::Arc;
+
+use tierfs::edit::LiveTable;
+use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting};
+use tierfs::ingest::{Options, Silent};
+use tierfs::model::Tier;
+use tierfs::store::clock::SetClock;
+use tierfs::store::disk::memory::MemoryDisk;
+use tierfs::store::disk::{Disk, Open};
+use tierfs::store::history::Keep;
+use tierfs::store::read::Verify;
+use tierfs::store::state::ROOT;
+use tierfs::store::{Access, Collection, Store};
+
+use crate::world::{Numbers, STORE, f32s, find, import, objects, on_each_disk, read, safetensors_file};
+
+const HOUR: u64 = 3600;
+
+struct Held {
+    store: Arc<Store>,
+    clock: Arc<SetClock>,
+    collection: Arc<Collection>,
+}
+
+fn hold(disk: &Arc<dyn Disk>, now: u64) -> Held {
+    let clock = Arc::new(SetClock::default());
+    clock.set(now);
+    let store = Store::open(disk.clone(), Access::Write, "").unwrap().with_clock(clock.clone());
+    let collection = store.collection_made("t", "c", (0, 0)).unwrap();
+    Held { store: Arc::new(store), clock, collection }
+}
+
+/// A store with a container of `a`, `b` and `norm`, and the time: it is made by the system's clock.
+fn made(disk: &Arc<dyn Disk>) -> (Held, u64, Vec<u8>) {
+    Store::create(&**disk, STORE).unwrap();
+    let now = tierfs::store::collection::now_seconds() / 60 * 60;
+    let held = hold(disk, now);
+    let mut numbers = Numbers(7);
+    let tensors = ["a", "b", "norm"].map(|name| f32s(name, &[256, 300], &mut numbers));
+    let bytes = safetensors_file(&tensors);
+    import(&held.collection, "m.safetensors", &bytes, &Options::default()).unwrap();
+    (held, now, bytes)
+}
+
+fn tier(collection: &Arc<Collection>, path: &str) -> Tier {
+    let objects = objects(collection, path);
+    let tiers: Vec<Tier> = objects
+        .iter()
+        .flat_map(|object| {
+            object
+                .blocks
+                .read()
+                .described(object.cut())
+                .map(|(_, block)| block.stored.tier)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(tiers.windows(2).all(|two| two[0] == two[1]), "{path} is mixed");
+    tiers[0]
+}
+
+fn look_at(collection: &Arc<Collection>, path: &str) {
+    let node = find(collection, path).unwrap().entry.id;
+    let live = LiveTable::default().open(collection, node, Verify::First).unwrap();
+    live.read(0, &mut [0; 4096]).unwrap();
+}
+
+fn heat(held: &Held, path: &str) -> Heat {
+    let created_at = find(&held.collection, path).unwrap().entry.created_at;
+    Heat::of(&objects(&held.collection, path), created_at, held.store.ticks())
+}
+
+/// The tiers of `a`, `b` and `norm` after each hour, while `a` is read in each minute.
+fn live(held: &Held, engine: &Engine, begin: u64, hours: u64) -> Vec<[Tier; 3]> {
+    let mut seen = Vec::new();
+    for minute in 0..hours * 60 {
+        held.clock.set(begin + minute * 60);
+        for _ in 0..5 {
+            look_at(&held.collection, "a");
+        }
+        engine.move_automatically(&Silent, &mut |_, _| ()).unwrap();
+        if minute % 60 == 59 {
+            seen.push(["a", "b", "norm"].map(|path| tier(&held.collection, path)));
+        }
+    }
+    seen
+}
+
+#[test]
+fn what_is_not_used_goes_down_and_what_is_used_or_kept_stays() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    let (held, now, _) = made(&disk);
+    let engine = Engine::new(held.store.clone());
+    assert!(!engine.has_automatic());
+    for (setting, value) in [(POLICY, "auto"), (LOSSY, "allow")] {
+        set_setting(&held.collection, ROOT, &setting, value).unwrap();
+    }
+    assert!(engine.has_automatic());
+    let seen = live(&held, &engine, now, 6);
+    let of_b = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3];
+    assert_eq!(seen, of_b.map(|tier| [Tier::Exact, tier, Tier::Exact]));
+    let (start, end) = held.store.events().range();
+    let mut told = vec![0; (end - start) as usize];
+    held.store.events().read(start, &mut told).unwrap();
+    let told = String::from_utf8(told).unwrap();
+    assert_eq!(told.matches("\"migration\"").count(), 4, "{told}");
+    assert!(told.contains("exact -> q8, it is not used"), "{told}");
+}
+
+#[test]
+fn nothing_is_lost_where_it_is_not_allowed() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    let (held, now, bytes) = made(&disk);
+    let engine = Engine::new(held.store.clone());
+    set_setting(&held.collection, ROOT, &POLICY, "auto").unwrap();
+    for hour in 0..100 {
+        held.clock.set(now + hour * HOUR);
+        assert_eq!(engine.move_automatically(&Silent, &mut |_, _| ()).unwrap(), 0);
+    }
+    assert_eq!(read(&held.collection, "m.safetensors").unwrap(), bytes);
+    assert_eq!(tier(&held.collection, "b"), Tier::Exact);
+}
+
+#[test]
+fn histories_are_there_after_the_store_is_opened_again() {
+    on_each_disk(|disk| {
+        let (held, now, _) = made(&disk);
+        (0..9).for_each(|_| look_at(&held.collection, "a"));
+        held.clock.set(now + 120);
+        look_at(&held.collection, "a");
+        let before = heat(&held, "a");
+        assert_eq!((before.count, before.last_access), (10, now + 120));
+        assert_eq!(heat(&held, "m.safetensors"), before, "the same bytes");
+        assert_eq!(heat(&held, "b").count, 0);
+        held.collection.keep_accesses(Keep::Now);
+        drop(held);
+        let held = hold(&disk, now + 120);
+        assert_eq!(heat(&held, "a"), before);
+        // A clock that was ahead does not count.
+        drop(held);
+        assert_eq!(heat(&hold(&disk, now), "a").last_access, now);
+    });
+}
+
+#[test]
+fn a_history_that_is_gone_or_wrong_is_an_empty_one() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    let (held, now, bytes) = made(&disk);
+    look_at(&held.collection, "a");
+    held.collection.keep_accesses(Keep::Now);
+    drop(held);
+    let file = disk.open("t/c/access", Open::Read).unwrap();
+    let mut good = vec![0; file.len().unwrap() as usize];
+    file.read_exact_at(&mut good, 0).unwrap();
+    let write = |bytes: &[u8]| {
+        disk.remove_file("t/c/access").unwrap();
+        disk.open("t/c/access", Open::Create).unwrap().write_at(bytes, 0).unwrap();
+    };
+    let count = |what: &str| {
+        let held = hold(&disk, now);
+        assert_eq!(read(&held.collection, "m.safetensors").unwrap(), bytes, "{what}");
+        heat(&held, "a").count
+    };
+    assert_eq!(count("as it was"), 1);
+    for at in (0..good.len()).step_by(7) {
+        let mut flipped = good.clone();
+        flipped[at] ^= 0x10;
+        write(&flipped);
+        assert_eq!(count("a flipped bit"), 0);
+        write(&good[..at]);
+        assert_eq!(count("cut"), 0);
+    }
+    write(&vec![0xff; 1 << 20]);
+    assert_eq!(count("too long"), 0);
+    disk.remove_file("t/c/access").unwrap();
+    assert_eq!(count("gone"), 0);
+}

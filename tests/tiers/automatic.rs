@@ -1,0 +1,112 @@
+//! Tiers that change by themselves in a mount, with short ticks.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+
+use crate::attributes::{get, set};
+use crate::support::{Aligned, Place, Random, npy_file, open_direct, read_at, run, wait_until};
+
+/// Ticks of a second, and tensors that hold their tiers as long.
+fn short_ticks(place: &Place, more: &str) {
+    let path = place.store().join("tierfs.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text
+        .replace("tick_seconds = 60", "tick_seconds = 1")
+        .replace("hold_seconds = 3600", "hold_seconds = 1");
+    assert!(text.contains("tick_seconds = 1\n") && text.contains("hold_seconds = 1\n"), "{text}");
+    fs::write(&path, text + more).unwrap();
+}
+
+/// An array of two dimensions, as large as those that are moved by themselves.
+fn array(random: &mut Random) -> Vec<u8> {
+    let mut file = npy_file(&random.floats(1 << 17));
+    let shape = b"(131072,), }".as_slice();
+    let place = file.windows(shape.len()).position(|text| text == shape).unwrap();
+    file[place..place + 15].copy_from_slice(b"(2, 65536), }  ");
+    file
+}
+
+/// The count and the time of the attribute `access`.
+fn accesses(path: &Path) -> (u32, u64) {
+    let text = get(path, "access");
+    let (count, time) = text.split_once(' ').unwrap();
+    (count.parse().unwrap(), time.parse().unwrap())
+}
+
+#[test]
+fn what_is_never_read_goes_down_step_by_step_and_what_is_read_in_a_loop_stays() {
+    let mut random = Random(31);
+    let place = Place::new();
+    let files = ["idle.npy", "busy.npy"].map(|name| place.write(name, array(&mut random)));
+    place.import("t/c", &[&files[0], &files[1]], &[]);
+    short_ticks(&place, "");
+    let mounted = place.mount(&[]);
+    let (idle, busy) = (mounted.path("t/c/idle"), mounted.path("t/c/busy"));
+    let exact = fs::read(&busy).unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let file = open_direct(&busy);
+            let mut pages = Aligned::new(exact.len());
+            while !is_done.load(Ordering::Relaxed) {
+                assert_eq!(read_at(&file, pages.pages(exact.len()), 0), exact.len());
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        });
+        wait_until("it is used", || get(&busy, "score").parse::<f64>().unwrap() > 512.0);
+        set(&mounted.path("t/c"), "lossy", "allow").unwrap();
+        fs::write(mounted.path("t/c/.ctl/policy"), "auto\n").unwrap();
+        wait_until("it is cold", || get(&idle, "tier") == "q3");
+        is_done.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    });
+    assert_eq!(get(&busy, "tier"), "exact");
+    assert_eq!(fs::read(&busy).unwrap(), exact);
+    let told = || fs::read_to_string(mounted.path(".ctl/events")).unwrap();
+    // It is told after it is done.
+    wait_until("the last step is told", || told().contains("q5 -> q3"));
+    let events = told();
+    let moves: Vec<&str> = events.lines().filter(|line| line.contains("\"policy=auto\"")).collect();
+    for (line, step) in moves.iter().zip(["exact -> q8", "q8 -> q7", "q7 -> q5", "q5 -> q3"]) {
+        assert!(line.contains("t/c/idle") && line.contains(step), "{line}");
+    }
+    assert_eq!(moves.len(), 4, "{moves:?}");
+    // Pages that the kernel had are gone: what it shows is what is stored.
+    let shown = fs::read(&idle).unwrap();
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&["--read-only"]);
+    assert_eq!(fs::read(mounted.path("t/c/idle")).unwrap(), shown);
+}
+
+#[test]
+fn accesses_are_counted_shown_and_kept() {
+    let place = Place::new();
+    let file = place.write("w.npy", array(&mut Random(32)));
+    place.import("t/c", &[&file], &[]);
+    let mounted = place.mount(&[]);
+    let (tensor, container) = (mounted.path("t/c/w"), mounted.path("t/c/w.npy"));
+    assert_eq!(accesses(&tensor), (0, 0));
+    fs::read(&tensor).unwrap();
+    let (count, last) = accesses(&tensor);
+    // The open, and at least a read.
+    assert!(count >= 2 && last > 0 && last.is_multiple_of(60), "{count} {last}");
+    assert_eq!(accesses(&container), (count, last), "the same bytes");
+    let score = get(&tensor, "score").parse::<f64>().unwrap();
+    assert!(score > 50.0 && score <= 1000.0, "{score}");
+    assert!(
+        set(&tensor, "access", "0") == Err(Errno::PERM) && set(&tensor, "score", "0") == Err(Errno::PERM)
+    );
+    mounted.unmount();
+    assert!(place.store().join("t/c/access").exists());
+    let mounted = place.mount(&[]);
+    assert_eq!(accesses(&mounted.path("t/c/w")), (count, last));
+    mounted.unmount();
+    fs::File::options().append(true).open(place.store().join("t/c/access")).unwrap().write_all(b"x").unwrap();
+    let mounted = place.mount(&[]);
+    assert_eq!(accesses(&mounted.path("t/c/w")), (0, 0));
+}

@@ -1,0 +1,137 @@
+//! The session in docs/CONTROL.md, run as it stands there: what each command prints is what the page shows.
+//!
+//! In the page `...` stands for any text within a line and, alone on a line, for any lines. With `TIERFS_BLESS=1` what
+//! does not match is written into the page, to be looked at.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{Place, Random, tierfs};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/CONTROL.md");
+
+/// A container with the rows and columns of small layers, and the same with some elements changed.
+fn model(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
+    let tensors =
+        [("embed", 300, 256), ("layer.0.up", 512, 256), ("layer.0.down", 256, 512), ("norm", 1, 256)];
+    let (mut header, mut at) = (String::new(), 0);
+    for (name, rows, columns) in tensors {
+        let end = at + rows * columns * 4;
+        let shape = if rows == 1 { format!("[{columns}]") } else { format!("[{rows},{columns}]") };
+        write!(
+            header,
+            "{}\"{name}\":{{\"dtype\":\"F32\",\"shape\":{shape},\"data_offsets\":[{at},{end}]}}",
+            if at == 0 { "{" } else { "," }
+        )
+        .unwrap();
+        at = end;
+    }
+    header.push('}');
+    while !header.len().is_multiple_of(8) {
+        header.push(' ');
+    }
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(header.as_bytes());
+    let begin = file.len();
+    file.extend(random.floats(at / 4));
+    let mut tuned = file.clone();
+    for element in (0..at / 4).step_by(50) {
+        let place = begin + element * 4;
+        let value = f32::from_le_bytes(tuned[place..place + 4].try_into().unwrap());
+        tuned[place..place + 4].copy_from_slice(&(value * 1.01).to_le_bytes());
+    }
+    (file, tuned)
+}
+
+/// The product of two thin matrices: of rank 4.
+fn low_rank(random: &mut Random) -> Vec<u8> {
+    let numbers = |random: &mut Random, count: usize| -> Vec<f32> {
+        (0..count).map(|_| random.below(2001) as f32 / 1000.0 - 1.0).collect()
+    };
+    let (left, right) = (numbers(random, 256 * 4), numbers(random, 4 * 256));
+    let cell =
+        |row: usize, column: usize| (0..4).map(|at| left[row * 4 + at] * right[at * 256 + column]).sum();
+    let cells = (0..256 * 256).map(|at| -> f32 { cell(at / 256, at % 256) });
+    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (256, 256), }";
+    let mut file = b"\x93NUMPY\x01\x00\x76\x00".to_vec();
+    file.extend(format!("{header:<117}\n").bytes());
+    file.extend(cells.flat_map(f32::to_le_bytes));
+    file
+}
+
+/// Whether a text is what the page shows.
+fn matches(shown: &[&str], found: &[&str]) -> bool {
+    match (shown.split_first(), found.split_first()) {
+        (None, None) => true,
+        (Some((&"...", rest)), _) => (0..=found.len()).any(|skipped| matches(rest, &found[skipped..])),
+        (Some((line, rest)), Some((text, after))) => line_matches(line, text) && matches(rest, after),
+        _ => false,
+    }
+}
+
+fn line_matches(shown: &str, found: &str) -> bool {
+    let mut parts = shown.split("...");
+    let Some(mut rest) = found.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+/// What a command prints, both ways.
+fn output(directory: &Path, command: &str) -> String {
+    let tierfs = tierfs();
+    let folder = Path::new(tierfs.get_program()).parent().unwrap().to_owned();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("timeout");
+    let shell = shell.args(["60", "bash", "-c", &format!("exec 2>&1; {command}")]);
+    let output = shell.current_dir(directory).env("PATH", path).env("LC_ALL", "C").output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_session_of_the_control_page_is_true() {
+    let place = Place::new();
+    let mut random = Random(77);
+    let (base, tuned) = model(&mut random);
+    place.write("base/model.safetensors", base);
+    place.write("tuned/model.safetensors", tuned);
+    place.write("adapter.npy", low_rank(&mut random));
+    let directory = place.path("");
+    let page = fs::read_to_string(PAGE).unwrap();
+    let bless = std::env::var_os("TIERFS_BLESS").is_some();
+    let (mut new, mut wrong, mut commands) = (String::new(), String::new(), 0);
+    let mut lines = page.lines().peekable();
+    let mut inside = false;
+    while let Some(line) = lines.next() {
+        new.push_str(line);
+        new.push('\n');
+        if line.starts_with("```") {
+            inside = line == "```console";
+        }
+        let Some(command) = line.strip_prefix("$ ").filter(|_| inside) else { continue };
+        let mut shown = Vec::new();
+        while let Some(text) = lines.next_if(|next| !next.starts_with("$ ") && !next.starts_with("```")) {
+            shown.push(text);
+        }
+        commands += 1;
+        let found = output(&directory, command);
+        let printed: Vec<&str> = found.lines().collect();
+        let kept = if matches(&shown, &printed) { &shown } else { &printed };
+        if !matches(&shown, &printed) {
+            writeln!(wrong, "$ {command}\nshown:\n{}\nprinted:\n{found}", shown.join("\n")).unwrap();
+        }
+        kept.iter().for_each(|text| writeln!(new, "{text}").unwrap());
+    }
+    output(&directory, "tierfs umount mnt");
+    if bless {
+        fs::write(PAGE, new).unwrap();
+    }
+    assert!(commands > 30, "{commands} commands show little");
+    assert!(wrong.is_empty(), "{wrong}");
+}
