@@ -247,18 +247,42 @@ fn wait_for_job(mounted: &Mounted, before: u64) -> Result<String> {
         let text = fs::read_to_string(&path).map_err(|error| Error::io(path.display(), error))?;
         let job = text.lines().filter_map(job_of).find(|job| job.number > before);
         let Some(job) = job else { return Ok("nothing to do".to_owned()) };
-        if let Some(at) = job.text.find(" done in ") {
+        if let Some(ended) = how_it_ended(&job.text) {
             bar.finish_and_clear();
-            return Ok(job.text.split_at(at + 1).1.to_owned());
-        }
-        if let Some(at) = job.text.find(" failed: ").or_else(|| job.text.find(" cancelled")) {
-            bar.finish_and_clear();
-            return Err(Error::new(ErrorKind::Denied, job.text.split_at(at + 1).1.to_owned()));
+            return ended;
         }
         bar.set_position(percent(&job.text));
         bar.set_message(job.text);
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Waits for the job of this name, and shows on a bar of bytes how far it is; what it said.
+/// Jobs that ended are shown for a while only, so it must have been queued just now.
+pub(super) fn wait_for_tagged_job(mounted: &Mounted, what: &str, bar: &ProgressBar) -> Result<String> {
+    let path = mounted.mountpoint.join(".ctl/jobs");
+    loop {
+        let text = fs::read_to_string(&path).map_err(|error| Error::io(path.display(), error))?;
+        let mut jobs = text.lines().filter_map(job_of);
+        let job = jobs.find(|job| job.text.split(' ').next() == Some(what));
+        let job = job.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("the job {what} is gone")))?;
+        if let Some(ended) = how_it_ended(&job.text) {
+            return ended;
+        }
+        if let Some(done) = job.text.split(" of ").next().and_then(|text| text.rsplit(' ').next()) {
+            bar.set_position(done.parse().unwrap_or_default());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// What a job that has ended says, or why it failed.
+fn how_it_ended(text: &str) -> Option<Result<String>> {
+    if let Some(at) = text.find(" done in ") {
+        return Some(Ok(text.split_at(at + 1).1.to_owned()));
+    }
+    let at = text.find(" failed: ").or_else(|| text.find(" cancelled"))?;
+    Some(Err(Error::new(ErrorKind::Denied, text.split_at(at + 1).1.to_owned())))
 }
 
 #[cfg(test)]

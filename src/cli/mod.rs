@@ -3,7 +3,6 @@
 mod act;
 mod doctor;
 mod du;
-mod evict;
 mod export;
 mod fsck;
 mod import;
@@ -17,7 +16,6 @@ mod stat;
 mod tree;
 mod umount;
 mod verify;
-mod walk;
 
 use std::process::ExitCode;
 

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "mount")]
+use crate::control::import;
 use crate::control::mounted::Mounted;
-use crate::control::{actions, blocks, compact, metrics, policy, scrub, status, tiers};
+use crate::control::{actions, blocks, compact, metrics, policy, quota, scrub, status, tiers};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{Control, ControlView, Controls, FileView, Forget, Scope, Shape};
 use crate::store::Collection;
@@ -20,6 +22,8 @@ pub struct Context<'a> {
     pub mounted: &'a Mounted,
     /// The file.
     pub view: &'a ControlView,
+    /// Who asks.
+    pub user: u32,
 }
 
 impl Context<'_> {
@@ -105,12 +109,20 @@ pub const MOUNT_FILES: &[File] = &[
         scrub::of_mount,
         scrub::act_on_all,
     ),
+    #[cfg(feature = "mount")]
+    File {
+        show: None,
+        act: Some(import::start),
+        ..shown("import", "a line of JSON with the options of tierfs import; a job does it", actions::config)
+    },
 ];
+
+const QUOTA_HELP: &str = "what is used, and limits; write bytes=10G stored=1G files=1000, none for no limit";
 
 /// The files of a tenant's `.ctl`; at most 15.
 pub const TENANT_FILES: &[File] = &[
     shown("status", "what the tenant holds, for people", status::of_tenant),
-    shown("quota", "what the tenant uses", status::quota_of_tenant),
+    acting("quota", QUOTA_HELP, quota::of_tenant, quota::set_of_tenant),
 ];
 
 /// The files of a collection's `.ctl`.
@@ -128,6 +140,7 @@ pub const COLLECTION_FILES: &[File] = &[
         scrub::shown,
         scrub::act,
     ),
+    acting("quota", QUOTA_HELP, quota::of_collection, quota::set_of_collection),
 ];
 
 fn table(scope: &Scope) -> &'static [File] {
@@ -178,9 +191,9 @@ pub fn file_of(view: &ControlView) -> Result<&'static File> {
 
 /// What a control file shows now; nothing where it only acts. May take as long as reading
 /// what it is about.
-pub fn show(mounted: &Mounted, view: &ControlView) -> Result<String> {
+pub fn show(mounted: &Mounted, view: &ControlView, user: u32) -> Result<String> {
     match file_of(view)?.show {
-        Some(show) => show(&Context { mounted, view }),
+        Some(show) => show(&Context { mounted, view, user }),
         None => Ok(String::new()),
     }
 }
@@ -189,7 +202,7 @@ pub fn show(mounted: &Mounted, view: &ControlView) -> Result<String> {
 /// then. `Denied` for a file that only shows, `Invalid` for a text that it does not take.
 pub fn act(mounted: &Mounted, view: &ControlView, user: u32, text: &[u8]) -> Result<Forget> {
     let file = file_of(view)?;
-    let done = done(mounted, view, file, text);
+    let done = done(&Context { mounted, view, user }, file, text);
     let cause = format!(".ctl/{}, user {user}", file.name);
     tell(mounted.store().events(), &view.path(), &cause, &String::from_utf8_lossy(text), &done);
     done
@@ -203,14 +216,14 @@ pub(super) fn tell<T>(events: &Events, path: &str, cause: &str, asked: &str, don
     }
 }
 
-fn done(mounted: &Mounted, view: &ControlView, file: &File, text: &[u8]) -> Result<Forget> {
+fn done(context: &Context, file: &File, text: &[u8]) -> Result<Forget> {
     let act = file.act.ok_or_else(|| read_only(file))?;
     if text.len() > TEXT_BYTES_MAX {
         let most = TEXT_BYTES_MAX;
         return Err(Error::invalid(format!("{}: more than {most} bytes at once", file.name)));
     }
     let text = std::str::from_utf8(text).map_err(|_| Error::invalid(format!("{}: not text", file.name)))?;
-    act(&Context { mounted, view }, text.trim())
+    act(context, text.trim())
 }
 
 /// The refusal to write to a file that only shows.

@@ -9,11 +9,14 @@ mod counters;
 mod digests;
 mod files;
 mod held;
+#[cfg(feature = "mount")]
+mod import;
 mod jobs;
 mod measure;
 mod metrics;
 mod mounted;
 mod policy;
+mod quota;
 mod scrub;
 mod sets;
 mod status;
@@ -25,6 +28,8 @@ pub use digests::digests;
 pub use files::{
     COLLECTION_FILES, Context, File, MOUNT_FILES, TENANT_FILES, act, controls, file_of, read_only, show,
 };
+#[cfg(feature = "mount")]
+pub use import::IMPORT;
 pub use jobs::{Job, Jobs};
 pub use measure::{Tally, tally};
 pub use mounted::Mounted;

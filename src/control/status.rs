@@ -47,14 +47,6 @@ pub(super) fn of_tenant(context: &Context) -> Result<String> {
     ))
 }
 
-/// What a tenant uses.
-pub(super) fn quota_of_tenant(context: &Context) -> Result<String> {
-    let (_, held) = held_by_tenant(context)?;
-    let (logical, stored) =
-        held.tiers.values().fold((0, 0), |sum, tally| (sum.0 + tally.logical, sum.1 + tally.stored));
-    Ok(format!("files          {}\nlogical bytes  {logical}\nstored bytes   {stored}\n", held.files))
-}
-
 fn held_by_tenant<'a>(context: &'a Context) -> Result<(&'a str, Held)> {
     let Scope::Tenant(tenant) = &context.view.scope else {
         return Err(Error::new(ErrorKind::NotFound, "there is no such control file"));

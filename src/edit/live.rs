@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::edit::grown::Grown;
 use crate::format::catalog::{Content, NodeEntry, ObjectEntry, What};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
@@ -14,6 +15,7 @@ use crate::store::Collection;
 use crate::store::backing::Backing;
 use crate::store::collection::now_nanoseconds;
 use crate::store::object::Object;
+use crate::store::quota::Use;
 use crate::store::read::{OpenObject, Verify};
 use crate::stream::{Plan, Segment, Stream};
 
@@ -29,6 +31,8 @@ pub struct Live {
     pub(super) layout: RwLock<Layout>,
     /// Whether something was written that the log does not say yet.
     pub(super) changed: AtomicBool,
+    /// What it has grown by since the log said its size. Taken after the layout.
+    pub(super) grown: Mutex<Grown>,
     /// Objects that no log knew when they were made.
     made: Mutex<Vec<Arc<Object>>>,
     telling: Mutex<()>,
@@ -85,12 +89,16 @@ impl Live {
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
         let objects = collection.objects_of(node)?;
         let objects = objects.iter().map(|object| OpenObject::open(collection, object, verify));
+        let layout = Layout::of(objects.collect::<Result<_>>()?)?;
+        let reserved = collection.meter().reserve(Use::default())?;
+        let grown = Mutex::new(Grown { logged: layout.bytes(), reserved });
         Ok(Live {
             collection: collection.clone(),
             node,
             verify,
             entry,
-            layout: RwLock::new(Layout::of(objects.collect::<Result<_>>()?)?),
+            layout: RwLock::new(layout),
+            grown,
             changed: AtomicBool::new(false),
             made: Mutex::default(),
             telling: Mutex::default(),
@@ -254,11 +262,11 @@ impl Live {
             last.resize(last.bytes() - (end - bytes))?;
         }
         layout.is_other = true;
-        layout.refresh()
+        layout.refresh()?;
+        self.grown.lock().count(layout.bytes())
     }
 
-    fn grow(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
-        self.refuse_part()?;
+    pub(super) fn grow_counted(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
         let more = bytes - layout.bytes();
         let can_grow = |object: &OpenObject| {
             let id = object.object().entry.id;
@@ -330,7 +338,7 @@ impl Live {
     }
 
     /// A tensor of a container has the size that the container says.
-    fn refuse_part(&self) -> Result<()> {
+    pub(super) fn refuse_part(&self) -> Result<()> {
         // As it was opened: a tensor whose container was taken apart shares its bytes still.
         match &self.entry.what {
             What::File(file) if file.content == Content::Part => {

@@ -48,6 +48,7 @@ impl Live {
             Err(error) if error.kind() == ErrorKind::Gone && self.named().is_none() => Ok(Changes::default()),
             Err(error) => Err(error),
             Ok(changes) => {
+                self.grown.lock().settled(layout.bytes())?;
                 self.discard_drafts(&layout.objects);
                 Ok(changes)
             }

@@ -10,6 +10,7 @@ use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, TensorId};
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds, now_seconds};
 use crate::store::log::Batch;
+use crate::store::quota::Use;
 use crate::store::state::{Node, ROOT, State};
 
 /// A name has at most this many bytes.
@@ -92,6 +93,7 @@ fn make(
     owner: (u32, u32),
     what: What,
 ) -> Result<EntryId> {
+    let _counted = collection.meter().reserve(Use::FILE)?;
     collection.record(Touched::default(), |batch, state| {
         check_free(state, parent, name)?;
         let (mode, owner) = inherited(state, parent, mode, owner, what == What::Directory);

@@ -14,6 +14,7 @@ mod by_delta;
 mod by_factor;
 mod evict;
 mod heal;
+mod imported;
 mod moves;
 mod pins;
 pub mod policy;
@@ -26,6 +27,7 @@ mod work;
 
 pub use access::Heat;
 pub use evict::Evict;
+pub use imported::evict_imported;
 pub use moves::{Moved, REFUSED};
 pub use pins::Pinned;
 pub use reconstruct::{Reconstruct, set_reconstruct};

@@ -14,6 +14,7 @@ use crate::store::Collection;
 use crate::store::blocks::Block;
 use crate::store::collection::now_nanoseconds;
 use crate::store::migrate::{Elements, Migration};
+use crate::store::quota::Use;
 use crate::store::read::{OpenObject, Verify};
 use crate::store::state::State;
 
@@ -36,11 +37,17 @@ pub struct Moved {
     pub left: Vec<(EntryId, String)>,
 }
 
+/// The blocks that a move concerns, by tier; the bytes that it stores, and those that it gives
+/// back.
+type Concerned = (BTreeMap<Tier, u64>, (u64, u64));
+
 /// What a move would do to a tensor.
 struct Planned {
     target: Target,
     /// By tier, the blocks that would move.
     from: BTreeMap<Tier, u64>,
+    /// Bytes that would be stored, and that would not be any more.
+    stored: (u64, u64),
 }
 
 impl Engine {
@@ -63,7 +70,7 @@ impl Engine {
         let planned = self.plan(collection, node, to, &mut moved)?;
         let encoder = |node| encoder(&collection.state(), node);
         let mut unsynced = 0;
-        for Planned { target, from } in planned {
+        for Planned { target, from, .. } in planned {
             let tiers: Vec<&str> = from.keys().map(|tier| tier.name()).collect();
             let from = if tiers.len() == 1 { tiers.concat() } else { "mixed".to_owned() };
             let number = collection.state().number();
@@ -114,8 +121,8 @@ impl Engine {
         let (mut planned, mut left) = (Vec::new(), None);
         for target in chosen {
             match check(collection, &target, to.tier) {
-                Ok(from) if from.is_empty() => {}
-                Ok(from) => planned.push(Planned { target, from }),
+                Ok((from, _)) if from.is_empty() => {}
+                Ok((from, stored)) => planned.push(Planned { target, from, stored }),
                 // Others of many go where they can.
                 Err(error) if !is_one && matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Busy) => {
                     left.get_or_insert(error.kind());
@@ -126,7 +133,13 @@ impl Engine {
         }
         match (moved.left.first(), left) {
             (Some((_, why)), Some(kind)) if planned.is_empty() => Err(Error::new(kind, why.clone())),
-            _ => Ok(planned),
+            _ => {
+                let sum = |of: fn(&Planned) -> u64| planned.iter().map(of).sum::<u64>();
+                let (more, less) = (sum(|planned| planned.stored.0), sum(|planned| planned.stored.1));
+                let more = Use { stored: more.saturating_sub(less), ..Use::default() };
+                collection.meter().check(more)?;
+                Ok(planned)
+            }
         }
     }
 }
@@ -144,8 +157,9 @@ pub(super) fn refuse_pinned(collection: &Collection, target: &Target) -> Result<
     Err(Error::new(ErrorKind::Busy, text))
 }
 
-/// The blocks of a tensor that a move to a tier concerns, by their tiers.
-fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<BTreeMap<Tier, u64>> {
+/// The blocks of a tensor that a move to a tier concerns, by their tiers; bytes that they would
+/// be stored in, and that they are.
+fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Concerned> {
     let path = || format!("{}/{}", collection.path(), target.path);
     refuse_pinned(collection, target)?;
     if !target.dtype.is_quantizable() && to != Tier::Exact {
@@ -155,6 +169,7 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<BTre
     }
     let mut from: BTreeMap<Tier, u64> = BTreeMap::new();
     let mut is_kept = true;
+    let mut stored = (0, 0);
     for object in &target.objects {
         collection.check_not_needed(object.entry.id)?;
         let open = OpenObject::open(collection, object, Verify::First)?;
@@ -177,6 +192,8 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<BTre
                     return Err(Error::invalid(text));
                 }
                 *from.entry(block.stored.tier).or_default() += 1;
+                stored.0 += object.payload_len(index, to)? as u64;
+                stored.1 += u64::from(block.stored.len) + object.chain_size(index, block.epoch).1;
             }
         }
     }
@@ -187,7 +204,7 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<BTre
         );
         return Err(Error::new(ErrorKind::Denied, text));
     }
-    Ok(from)
+    Ok((from, stored))
 }
 
 /// Puts the most precise elements at hand of a block that goes to a tier into `out`: `Invalid`

@@ -55,7 +55,7 @@ impl Filesystem for Adapter {
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if is_control(ino) {
-            return self.measured(Operation::Open, || self.open_control(ino, flags, reply));
+            return self.measured(Operation::Open, || self.open_control(request.uid(), ino, flags, reply));
         }
         self.measured(Operation::Open, || self.open_file(request.pid(), Ino(ino.0), flags, reply));
     }

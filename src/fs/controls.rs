@@ -21,7 +21,7 @@ pub(super) fn is_control(ino: INodeNo) -> bool {
 
 impl Adapter {
     /// Opens a control file: its text is that of now.
-    pub fn open_control(&self, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    pub fn open_control(&self, user: u32, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let view = match self.control_opened(ino, flags) {
             Ok(view) => view,
             Err(error) => return reply.error(self.failed("open", &error)),
@@ -37,7 +37,7 @@ impl Adapter {
         let shows = flags.acc_mode() != OpenAccMode::O_WRONLY;
         std::thread::spawn(move || {
             guarded(&mounted, "open", || {
-                let text = if shows { control::show(&mounted, &view) } else { Ok(String::new()) };
+                let text = if shows { control::show(&mounted, &view, user) } else { Ok(String::new()) };
                 match text {
                     Ok(text) => {
                         let handle = handles.insert(Handle::Control(view, text.into_bytes()));

@@ -287,6 +287,9 @@ impl Adapter {
     /// Answers an open. `thread` is who asks, as the kernel numbers threads; 0 is unknown.
     pub fn open_file(&self, thread: u32, number: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let (ino, reads) = (number.own(), flags.acc_mode() == OpenAccMode::O_RDONLY);
+        if let Err(error) = self.namespace.check_named(ino) {
+            return reply.error(self.failed("open", &error));
+        }
         // Physical files take no unaligned reads past the cache; the daemon does.
         let may_be_backed = reads && flags.0 & libc::O_DIRECT == 0;
         if number.is_backed() {

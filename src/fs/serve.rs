@@ -286,7 +286,7 @@ impl Adapter {
         let located = match self.namespace.locate(ino) {
             Ok(located) => located,
             // Its name went since the kernel looked it up.
-            Err(error) => return file(self.namespace.live(ino).ok_or(error)?),
+            Err(error) => return file(self.namespace.unnamed(ino).ok_or(error)?),
         };
         match located {
             Located::Node(view) => file(self.namespace.open(&view)?),

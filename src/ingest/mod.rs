@@ -9,19 +9,32 @@
 mod arrive;
 mod cut;
 mod drafts;
+#[cfg(feature = "mount")]
+mod manifest;
+#[cfg(feature = "mount")]
+mod many;
 mod names;
 mod parents;
 mod publish;
 mod recognize;
+#[cfg(feature = "mount")]
+mod request;
+mod room;
 mod shards;
 mod take;
 mod unnamed;
+#[cfg(feature = "mount")]
+mod walk;
 
 pub use arrive::{Bytes, arrive, may_be_recognized};
 pub use cut::Blocking;
+#[cfg(feature = "mount")]
+pub use many::{Evict, Plan, Sum, Watch};
 pub use parents::Parents;
 pub use publish::Target;
 pub use recognize::{Part, PartTensor, Recognized, recognize};
+#[cfg(feature = "mount")]
+pub use request::{Request, parse_collection, parse_encoder};
 pub use shards::import_shards;
 
 use std::sync::Arc;
@@ -151,6 +164,7 @@ pub fn import_file(
     let source = outside.as_ref().map_or(source, |(_, file)| file);
     let recognized = recognize(source, &target.name)?;
     let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| to.of(tensor, settings));
+    let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
     let mut unnamed = Unnamed::new(collection);
     let mut taken = take::take(
         &mut unnamed,

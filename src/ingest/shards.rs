@@ -5,10 +5,11 @@ use std::sync::Arc;
 use crate::format::catalog::Content;
 use crate::ingest::recognize::{Part, Recognized};
 use crate::ingest::unnamed::Unnamed;
-use crate::ingest::{Options, Origin, Progress, Report, Target, publish, take};
+use crate::ingest::{Options, Origin, Progress, Report, Target, publish, room, take};
 use crate::model::{Error, Result};
 use crate::store::Collection;
 use crate::store::disk::File;
+use crate::store::quota::Use;
 
 /// Takes in files as the shards of one tensor of bytes, in the order given. On an error
 /// nothing appears.
@@ -20,6 +21,12 @@ pub fn import_shards(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report> {
+    let lengths = sources.iter().map(|source| source.len());
+    let bytes = lengths.sum::<std::io::Result<u64>>();
+    let bytes = bytes.map_err(|error| Error::io("asking for a shard's size", error))?;
+    let whole = Use::exact(bytes).and(Use::FILE);
+    let more = room::more_than_there(&collection.state(), target, whole);
+    let _held = collection.meter().reserve(more)?;
     let mut unnamed = Unnamed::new(collection);
     let mut shards = Vec::with_capacity(sources.len());
     let mut report = Report { tensors: 1, ..Report::default() };

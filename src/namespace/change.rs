@@ -58,6 +58,20 @@ impl Namespace {
         }
     }
 
+    /// The open file of an inode number whose last name a program took away. One that an import
+    /// has replaced has none: who opens it by its name gets what has the name now.
+    pub fn unnamed(&self, ino: Ino) -> Option<Arc<Live>> {
+        self.nameless.lock().get(&ino).map(|file| file.live.clone())
+    }
+
+    /// `Gone` for a file that an import has replaced: another has its name.
+    pub fn check_named(&self, ino: Ino) -> Result<()> {
+        match (self.locate(ino), self.unnamed(ino)) {
+            (Err(error), None) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// The kernel knows an inode number no more.
     pub fn let_go(&self, ino: Ino) {
         let kept = self.nameless.lock().remove(&ino);
@@ -152,14 +166,8 @@ impl Namespace {
         self.check_access()?;
         match self.locate(parent)? {
             _ if name == CONTROL_NAME.as_bytes() => return Err(not_here()),
-            Located::Root => self.store().create_tenant(label()?)?,
-            Located::Tenant(tenant) => {
-                let label = label()?;
-                if self.store().collection(&tenant, label).is_ok() {
-                    return Err(Error::new(ErrorKind::Exists, "the name is taken"));
-                }
-                self.store().collection_made(&tenant, label, owner)?;
-            }
+            Located::Root => self.store().create_tenant(label()?, owner, mode)?,
+            Located::Tenant(tenant) => self.make_collection(&tenant, label()?, mode, owner)?,
             _ => {
                 let directory = self.directory(parent)?;
                 edit::make_directory(&directory.collection, directory.node, name, mode, owner)?;
@@ -263,6 +271,7 @@ impl Namespace {
         let view = match located {
             Located::Node(view) => view,
             Located::Control(view) => return self.set_control(&view, set, bytes),
+            Located::Tenant(name) => return self.set_tenant(&name, set, bytes),
             _ => return Err(not_here()),
         };
         let (collection, node) = (&view.collection, view.node.entry.id);

@@ -195,6 +195,7 @@ impl Namespace {
                 let node = collection.state().node(ROOT).cloned();
                 node.map_or(self.owner, |node| (node.entry.uid, node.entry.gid))
             }
+            Scope::Tenant(name) => self.tenant_owner(name),
             _ => self.owner,
         };
         let attr = Attr::directory(ino, ENTER_BITS, self.mounted_at, owner);

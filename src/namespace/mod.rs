@@ -9,6 +9,7 @@ mod change;
 mod controls;
 mod ino;
 mod list;
+mod tenant;
 mod tree;
 
 pub use attr::{Attr, Kind};

@@ -146,10 +146,9 @@ impl Namespace {
         owner: (u32, u32),
         controls: Controls,
     ) -> Namespace {
-        let mounted_at = now_nanoseconds();
+        let (mounted_at, engine) = (now_nanoseconds(), Engine::new(store.clone()));
         let (collections, tenants) = (RwLock::default(), RwLock::default());
         let (live, nameless) = (LiveTable::default(), Mutex::default());
-        let engine = Engine::new(store.clone());
         Namespace {
             store,
             engine,
@@ -254,7 +253,8 @@ impl Namespace {
     /// What stat shows.
     pub fn attr(&self, ino: Ino, located: &Located) -> Attr {
         match located {
-            Located::Root | Located::Tenant(_) => Attr::directory(ino, 0o755, self.mounted_at, self.owner),
+            Located::Root => Attr::directory(ino, 0o755, self.mounted_at, self.owner),
+            Located::Tenant(name) => self.tenant_attr(ino, name),
             Located::Node(FileView { collection, node }) => {
                 // Asked before the log: what it says then is not older.
                 let written = self.live(ino).and_then(|live| written(&live));

@@ -16,6 +16,7 @@ use crate::store::events::{Events, Note};
 use crate::store::lineage::Lineage;
 use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
+use crate::store::quota::{Limits, Meter};
 use crate::store::rebuild::Rebuilder;
 use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
@@ -66,6 +67,8 @@ pub struct Collection {
     pub(super) reading: RwLock<()>,
     /// Who knows other ways to blocks.
     pub(super) rebuilder: Rebuilder,
+    /// Counts what it uses; its lock is the last that is taken.
+    pub(super) meter: Arc<Meter>,
     /// Who depends on objects of it.
     pub(super) lineage: Arc<Lineage>,
     events: Vec<Note>,
@@ -111,14 +114,14 @@ pub fn now_nanoseconds() -> i64 {
 
 impl Collection {
     /// Makes an empty collection in a tenant's directory that is there. `owner` is the
-    /// user and the group that its directory belongs to.
+    /// user and the group that its directory belongs to, `mode` its permission bits.
     pub fn create(
         disk: &Arc<dyn Disk>,
         store: StoreId,
-        tenant: &str,
-        name: &str,
+        (tenant, name): (&str, &str),
         number: u32,
         owner: (u32, u32),
+        mode: u32,
     ) -> Result<Collection> {
         let path = format!("{tenant}/{name}");
         let failed = |error| Error::io(format!("making the collection {path}"), error);
@@ -138,7 +141,7 @@ impl Collection {
         let now = now_nanoseconds();
         batch.entry(Entry::Node(Box::new(NodeEntry {
             id: ROOT,
-            mode: 0o755,
+            mode: mode & 0o7777,
             uid: owner.0,
             gid: owner.1,
             mtime: now,
@@ -234,6 +237,7 @@ impl Collection {
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
             rebuilder: Rebuilder::default(),
+            meter: Meter::new("", None, Limits::default()),
             lineage: Arc::default(),
             events: Vec::new(),
             event_log: Arc::default(),

@@ -82,6 +82,7 @@ impl Collection {
             let applied = state.apply_record(&added.record, added.sequence, checksums.collect(), &mut places);
             applied.map_err(differs)?;
         }
+        self.meter.set_used(state.used());
         for object in changed {
             object.changes.fetch_add(1, Ordering::AcqRel);
         }

@@ -206,6 +206,18 @@ impl State {
         found: Block,
         places: &mut u64,
     ) -> Result<()> {
+        let set = self.replace_block(object, index, found, places);
+        State::count(&mut self.used, object);
+        set
+    }
+
+    fn replace_block(
+        &mut self,
+        object: &Arc<Object>,
+        index: u32,
+        found: Block,
+        places: &mut u64,
+    ) -> Result<()> {
         object.check_home(index, &found)?;
         let Some(before) = object.set(index, found, places)? else { return Ok(()) };
         match before.stored.in_data {

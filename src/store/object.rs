@@ -25,6 +25,7 @@ use crate::store::events::Told;
 use crate::store::factors::{FactorLink, IsEnded};
 use crate::store::origin::Origin;
 use crate::store::pinned::PinnedCopy;
+use crate::store::quota::Use;
 
 /// The epoch that stands for a block that was written since the last batch.
 pub(super) const DIRTY: u64 = u64::MAX;
@@ -57,6 +58,8 @@ pub struct Object {
     /// block is read as it was before a write or after it. Held across input and output;
     /// the last lock that is taken.
     pub(super) in_place: RwLock<()>,
+    /// What the collection's use says of it: logical and stored bytes.
+    counted: [AtomicU64; 2],
     /// Which wrong blocks were told of.
     pub(super) told: Told,
     /// How often batches have changed what readers see of it since it was opened.
@@ -136,6 +139,7 @@ impl Object {
             absent: AtomicU32::new(0),
             dirty: RwLock::default(),
             in_place: RwLock::default(),
+            counted: Default::default(),
             told: Told::default(),
             changes: AtomicU64::new(0),
             chains: RwLock::default(),
@@ -181,6 +185,13 @@ impl Object {
     /// Whether blocks of it are absent.
     pub fn has_absent(&self) -> bool {
         self.absent.load(Ordering::Relaxed) > 0
+    }
+
+    /// What it counts as from now on; what it counted as before.
+    pub(super) fn counted_as(&self, now: Use) -> Use {
+        let [logical, stored] = &self.counted;
+        let logical = logical.swap(now.logical, Ordering::Relaxed);
+        Use { logical, stored: stored.swap(now.stored, Ordering::Relaxed), files: 0 }
     }
 
     pub(super) fn add_stored(&self, change: u64) {
@@ -339,7 +350,7 @@ impl Object {
     }
 
     /// Bytes of the payload of a block in a tier.
-    fn payload_len(&self, index: u32, tier: Tier) -> Result<usize> {
+    pub fn payload_len(&self, index: u32, tier: Tier) -> Result<usize> {
         let (logical, dtype) = (self.cut().len(index), self.entry.dtype);
         let width = dtype.bytes() as usize;
         match tier {

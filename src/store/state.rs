@@ -14,6 +14,7 @@ use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
 use crate::store::pinned::PinnedCopy;
+use crate::store::quota::Use;
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
@@ -56,6 +57,8 @@ pub struct State {
     last_entry: u64,
     /// Space that the last batch gave up.
     pub(super) freed: Vec<Freed>,
+    /// What is used; `quota` counts it.
+    pub(super) used: Use,
     /// How many objects lie in each data file.
     homes: HashMap<u64, u32>,
     /// Data files that are files outside the store.
@@ -181,12 +184,14 @@ impl State {
                 Some(object) => {
                     let gone = object.resized(entry.bytes);
                     self.freed.extend(gone.into_iter().map(Freed::Payload));
+                    State::count(&mut self.used, object);
                 }
                 None => {
                     let object = self.object_of(entry)?;
                     if let Some(home) = object.home() {
                         *self.homes.entry(home.file).or_default() += 1;
                     }
+                    State::count(&mut self.used, &object);
                     self.objects.insert(object.entry.id, Arc::new(object));
                 }
             },
@@ -212,10 +217,13 @@ impl State {
                         }
                     }
                 }
-                self.nodes.insert(node.id, Arc::new(Node { entry: *node, bytes }));
+                let node = Arc::new(Node { entry: *node, bytes });
+                let before = self.nodes.insert(node.entry.id, node.clone());
+                State::count_node(&mut self.used, before.as_ref(), Some(&node));
             }
             Entry::NodeRemoved(id) => {
-                self.nodes.remove(&id);
+                let before = self.nodes.remove(&id);
+                State::count_node(&mut self.used, before.as_ref(), None);
                 self.directories.remove(&id);
                 self.links.remove(&id);
                 self.settings.remove(&id);
@@ -283,7 +291,7 @@ impl State {
                 self.set_block(&object, block, found, places)
             }
             Record::CreateRun { object, block, stored, created_at, .. } => {
-                let found = self.known(object)?;
+                let found = self.known(object)?.clone();
                 let since = created_at as u32;
                 if let (Some(origin), Some(home)) = (&found.origin, found.home()) {
                     if block != 0 || stored.offset != home.offset {
@@ -294,11 +302,13 @@ impl State {
                 let run = Run { epoch: sequence, offset: stored.offset, since, checksums };
                 let replaced = found.set_run(block, run, places)?;
                 self.freed.extend(replaced.into_iter().map(Freed::Payload));
+                State::count(&mut self.used, &found);
                 Ok(())
             }
             Record::Delete { object } => {
                 self.parts.remove(&object);
                 if let Some(removed) = self.objects.remove(&object) {
+                    State::uncount(&mut self.used, &removed);
                     if let Some(count) = removed.home().and_then(|home| self.homes.get_mut(&home.file)) {
                         *count -= 1;
                     }
@@ -312,7 +322,7 @@ impl State {
             Record::Delta { .. } => {
                 let unknown = || Error::unsupported("a delta of a kind that this program does not know");
                 let (object, index, base_epoch, chain_len, link) = link_of(record).ok_or_else(unknown)?;
-                let found = self.known(object)?;
+                let found = self.known(object)?.clone();
                 let replaced = found.link(index, base_epoch, link, chain_len)?;
                 let before = found.blocks.read().get(index, found.logged_cut());
                 if let Some(origin) = &found.origin
@@ -320,6 +330,7 @@ impl State {
                 {
                     origin.sever(index);
                 }
+                State::count(&mut self.used, &found);
                 self.freed.push(Freed::Links(replaced));
                 Ok(())
             }
@@ -327,7 +338,9 @@ impl State {
                 let unknown =
                     || Error::unsupported("a factor of one block, which this program does not know");
                 let link = factor_link_of(record, sequence).ok_or_else(unknown)?;
-                let replaced = self.known(object)?.factored(link)?;
+                let found = self.known(object)?.clone();
+                let replaced = found.factored(link)?;
+                State::count(&mut self.used, &found);
                 self.freed.extend(replaced.map(Freed::Factor));
                 Ok(())
             }

@@ -15,10 +15,13 @@ use crate::store::lineage::{Lineage, relatives};
 use crate::store::rebuild::{Rebuild, Rebuilder};
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::Settings;
+use crate::store::tenant::Tenant;
 
 const SETTINGS_NAME: &str = "tierfs.toml";
 /// Files of the store that a tenant's directory would collide with.
 const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
+/// Permission bits of a tenant or a collection that nobody said any for.
+const DIRECTORY_MODE: u32 = 0o755;
 /// Collections by their tenants and names.
 type OpenCollections = HashMap<(String, String), Arc<Collection>>;
 /// Settings of more bytes than this are not settings.
@@ -26,12 +29,14 @@ const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
 /// An open store.
 pub struct Store {
-    disk: Arc<dyn Disk>,
+    pub(super) disk: Arc<dyn Disk>,
     access: Access,
     settings: Settings,
     /// Collections that were asked for. Held while one is opened, so that no
     /// collection is opened twice.
     open: Mutex<OpenCollections>,
+    /// Tenants that were asked for. Held while one's file is read; the last lock that is taken.
+    pub(super) known_tenants: Mutex<HashMap<String, Arc<Tenant>>>,
     /// The highest number that a collection was given since the store was opened.
     numbered: Mutex<u32>,
     /// What time it is.
@@ -103,9 +108,21 @@ impl Store {
         file.read_exact_at(&mut text, 0).map_err(failed)?;
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
         let (open, numbered, events) = (Mutex::default(), Mutex::default(), Arc::default());
-        let (rebuilder, lineage) = (Rebuilder::default(), Arc::default());
+        let (rebuilder, lineage, known_tenants) = (Rebuilder::default(), Arc::default(), Mutex::default());
         let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
-        Ok(Store { disk, access, settings, open, numbered, events, ticks, rebuilder, lineage, _lock: lock })
+        Ok(Store {
+            disk,
+            access,
+            settings,
+            open,
+            known_tenants,
+            numbered,
+            events,
+            ticks,
+            rebuilder,
+            lineage,
+            _lock: lock,
+        })
     }
 
     /// Where it is, for messages.
@@ -161,8 +178,15 @@ impl Store {
         self.directories(tenant)
     }
 
-    /// A collection, opened if it is not open yet.
+    /// A collection, opened if it is not open yet; with the others of a tenant that has limits.
     pub fn collection(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+        let collection = self.opened(tenant, name)?;
+        self.count_if_limited(tenant)?;
+        Ok(collection)
+    }
+
+    /// A collection, opened if it is not open yet.
+    pub(super) fn opened(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         check_tenant(tenant)?;
         check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
         let key = (tenant.to_owned(), name.to_owned());
@@ -211,6 +235,7 @@ impl Store {
         collection.lineage = self.lineage.clone();
         collection.ticks = self.ticks.clone();
         collection.restore_accesses();
+        let collection = collection.metered(self.tenant(&key.0).meter().clone());
         let collection = Arc::new(collection.reporting_to(&self.events));
         open.insert(key, collection.clone());
         collection
@@ -236,17 +261,31 @@ impl Store {
         repair(&self.disk, self.id(), (tenant, name), number)
     }
 
-    /// A collection, made if it is not there. `owner` is its user and group.
+    /// A collection, made if it is not there, and its tenant. `owner` is its user and group.
     pub fn collection_made(&self, tenant: &str, name: &str, owner: (u32, u32)) -> Result<Arc<Collection>> {
+        self.collection_made_with(tenant, name, owner, DIRECTORY_MODE)
+    }
+
+    /// A collection with these permission bits, made if it is not there, and its tenant.
+    pub fn collection_made_with(
+        &self,
+        tenant: &str,
+        name: &str,
+        owner: (u32, u32),
+        mode: u32,
+    ) -> Result<Arc<Collection>> {
         match self.collection(tenant, name) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             found => return found,
         }
+        match self.create_tenant(tenant, owner, DIRECTORY_MODE) {
+            Err(error) if error.kind() != ErrorKind::Exists => return Err(error),
+            _ => {}
+        }
+        self.count_if_limited(tenant)?;
         let number = self.free_number()?;
         let mut open = self.open.lock();
-        let made = self.disk.create_directory(tenant);
-        made.map_err(|error| Error::io(format!("making the tenant {tenant}"), error))?;
-        let collection = Collection::create(&self.disk, self.id(), tenant, name, number, owner)?;
+        let collection = Collection::create(&self.disk, self.id(), (tenant, name), number, owner, mode)?;
         Ok(self.keep(&mut open, (tenant.to_owned(), name.to_owned()), collection))
     }
 
@@ -260,14 +299,16 @@ impl Store {
         self.open.lock().values().cloned().collect()
     }
 
-    /// Makes a tenant. `Exists` where there is one.
-    pub fn create_tenant(&self, name: &str) -> Result<()> {
+    /// Makes a tenant. `owner` is its user and group, `mode` its permission bits. `Exists` where
+    /// there is one.
+    pub fn create_tenant(&self, name: &str, owner: (u32, u32), mode: u32) -> Result<()> {
         check_tenant(name)?;
         if self.tenants()?.iter().any(|tenant| tenant == name) {
             return Err(Error::new(ErrorKind::Exists, format!("the tenant {name} is there")));
         }
         let failed = |error| Error::io(format!("making the tenant {name}"), error);
         self.disk.create_directory(name).map_err(failed)?;
+        self.write_new_tenant(name, owner, mode)?;
         self.disk.sync_directory("").map_err(failed)
     }
 
@@ -280,6 +321,7 @@ impl Store {
             return Err(Error::new(ErrorKind::NotEmpty, format!("the tenant {name} has collections")));
         }
         let failed = |error| Error::io(format!("removing the tenant {name}"), error);
+        self.remove_tenant_file(name)?;
         self.disk.remove_directory(name).map_err(failed)?;
         self.disk.sync_directory("").map_err(failed)
     }

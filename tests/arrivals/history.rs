@@ -35,7 +35,7 @@ pub struct History {
 impl History {
     pub fn new(disk: &Arc<dyn Disk>, seed: u64) -> History {
         disk.create_directory("t").unwrap();
-        let collection = Arc::new(Collection::create(disk, STORE, "t", "c", 1, (0, 0)).unwrap());
+        let collection = Arc::new(Collection::create(disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap());
         History {
             collection,
             random: Random(seed),

@@ -30,7 +30,7 @@ fn a_block_that_is_written_again_and_again_is_always_read_whole() {
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(FileDisk::create(folder.path()).unwrap());
     disk.create_directory("t").unwrap();
-    let collection = Arc::new(Collection::create(&disk, StoreId(1), "t", "c", 1, (0, 0)).unwrap());
+    let collection = Arc::new(Collection::create(&disk, StoreId(1), ("t", "c"), 1, (0, 0), 0o755).unwrap());
     let node = edit::create(&collection, ROOT, b"f", 0o644, (0, 0)).unwrap();
     let live = LiveTable::default().open(&collection, node, Verify::First).unwrap();
     live.write(0, &[0; 64 << 10]).unwrap();

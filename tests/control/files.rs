@@ -39,7 +39,7 @@ fn files_that_act_are_their_owner_s_and_files_that_show_are_everybody_s() {
 fn a_file_that_only_shows_takes_no_writes_and_one_that_only_acts_shows_nothing() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
-    for file in [".ctl/status", "demo/.ctl/quota", "demo/model/.ctl/verify/a"] {
+    for file in [".ctl/status", "demo/.ctl/status", "demo/model/.ctl/verify/a"] {
         let path = mounted.path(file);
         refused(put(&path, "x"), libc::EPERM);
         refused(truncate(&path, 0), libc::EPERM);

@@ -125,11 +125,11 @@ fn a_lost_log_is_not_taken_for_a_new_collection() {
         let log = disk.open("t/c/meta.log", Open::Write).unwrap();
         for len in [128, 100, 0] {
             log.set_len(len).unwrap();
-            let made = Collection::create(&disk, crate::world::STORE, "t", "c", 1, (0, 0));
+            let made = Collection::create(&disk, crate::world::STORE, ("t", "c"), 1, (0, 0), 0o755);
             assert_eq!(made.err().map(|error| error.kind()), Some(ErrorKind::Corrupt));
         }
         disk.remove_file("t/c/meta.log").unwrap();
-        let made = Collection::create(&disk, crate::world::STORE, "t", "c", 1, (0, 0));
+        let made = Collection::create(&disk, crate::world::STORE, ("t", "c"), 1, (0, 0), 0o755);
         assert_eq!(made.err().map(|error| error.kind()), Some(ErrorKind::Corrupt));
         assert!(files(&disk, "t/c/data") == before);
     });

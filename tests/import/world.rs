@@ -27,7 +27,7 @@ pub fn on_each_disk(test: impl Fn(Arc<dyn Disk>)) {
 
 pub fn create(disk: &Arc<dyn Disk>) -> Arc<Collection> {
     disk.create_directory("t").unwrap();
-    Arc::new(Collection::create(disk, STORE, "t", "c", 1, (0, 0)).unwrap())
+    Arc::new(Collection::create(disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap())
 }
 
 pub fn open(disk: &Arc<dyn Disk>) -> Result<Arc<Collection>> {

@@ -63,7 +63,7 @@ impl World {
 pub fn world() -> World {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     disk.create_directory("t").unwrap();
-    let collection = Arc::new(Collection::create(&disk, STORE, "t", "c", 1, (7, 8)).unwrap());
+    let collection = Arc::new(Collection::create(&disk, STORE, ("t", "c"), 1, (7, 8), 0o755).unwrap());
     let mut steps = vec![(log_len(&disk), picture(&collection))];
     let encoded = Options { tier: Some(MoveTo::parse("q8:all").unwrap()), ..Options::default() };
     let cut = Options { blocking: Blocking::bytes(4096).unwrap(), ..Options::default() };

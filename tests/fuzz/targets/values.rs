@@ -93,7 +93,7 @@ fn namespace() -> (Arc<Namespace>, FileView) {
     let id = StoreId(7);
     let made = Store::create(disk.as_ref(), id).and_then(|()| Store::open(disk, Access::Write, "fuzz"));
     let store = made.unwrap_or_else(|error| panic!("{error}"));
-    store.create_tenant("t").unwrap_or_else(|error| panic!("{error}"));
+    store.create_tenant("t", (0, 0), 0o755).unwrap_or_else(|error| panic!("{error}"));
     let collection = store.collection_made("t", "c", (0, 0)).unwrap_or_else(|error| panic!("{error}"));
     let source = MemoryDisk::new().open("s", Open::Create).unwrap_or_else(|error| panic!("{error}"));
     source.write_at(&[5; FILE_BYTES as usize], 0).unwrap_or_else(|error| panic!("{error}"));

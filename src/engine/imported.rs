@@ -11,7 +11,7 @@ use crate::store::state::ROOT;
 /// Says how the tensors of a file that was imported are made again, and gives up their bytes.
 /// What is lossy is allowed for them: the source stays with the user. Why some of them keep
 /// their bytes, if some do.
-pub(super) fn evict(
+pub fn evict_imported(
     engine: &Engine,
     collection: &Arc<Collection>,
     target: &Target,

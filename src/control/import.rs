@@ -1,0 +1,60 @@
+//! Imports into the mounted store: started by a line of JSON, done as jobs.
+
+use std::path::PathBuf;
+
+use crate::control::files::Context;
+use crate::control::jobs::Job;
+use crate::control::quota::runs_mount;
+use crate::engine::{Reconstruct, evict_imported};
+use crate::ingest::{Plan, Progress, Request, Watch};
+use crate::model::{Error, ErrorKind, Result};
+use crate::namespace::Forget;
+
+/// What a job is called that imports; a tag follows after a colon.
+pub const IMPORT: &str = "import";
+
+/// Nobody but those who look at the job.
+struct Watched<'a>(&'a dyn Progress);
+
+/// Checks what is asked for and queues it; what the job ends with is JSON, as
+/// `tierfs import --json` prints it.
+pub(super) fn start(context: &Context, text: &str) -> Result<Forget> {
+    if !runs_mount(context) {
+        let text = "only root and who runs the mount import: the daemon reads the files";
+        return Err(Error::new(ErrorKind::Denied, text));
+    }
+    let namespace = context.mounted.namespace.clone();
+    let request = Request::parse(text)?;
+    let reconstruct = request.reconstruct.as_deref().map(Reconstruct::parse).transpose()?;
+    let plan = Plan::of(request, &PathBuf::from(namespace.store().place()))?;
+    plan.check_quota(namespace.store())?;
+    let what = match &plan.request().tag {
+        Some(tag) => format!("{IMPORT}:{tag}"),
+        None => IMPORT.to_owned(),
+    };
+    let job = Job::new(what, plan.path(), plan.bytes());
+    context.mounted.jobs.push(job, move |progress| {
+        let store = namespace.store();
+        let evict = |collection: &_, target: &_| match reconstruct {
+            Some(how) => evict_imported(namespace.engine(), collection, target, how),
+            None => Ok(None),
+        };
+        let sum = plan.run(store, namespace.owner(), &Watched(progress), Some(&evict))?;
+        let collection = store.collection(&plan.request().collection.0, &plan.request().collection.1)?;
+        let forget = namespace.forget_nodes(&collection, sum.changed.iter().copied());
+        Ok((forget, sum.to_json(&plan.path()).to_string()))
+    });
+    Ok(Forget::default())
+}
+
+impl Progress for Watched<'_> {
+    fn advance(&self, bytes: u64) {
+        self.0.advance(bytes);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
+impl Watch for Watched<'_> {}

@@ -1,0 +1,70 @@
+//! What a tenant and a collection use, how much they may, and who may change that.
+
+use crate::control::files::Context;
+use crate::model::{Error, ErrorKind, Result};
+use crate::namespace::{Forget, Scope};
+use crate::store::quota::{Limits, Use};
+
+/// The user who may do everything.
+const ROOT_USER: u32 = 0;
+
+/// What a tenant uses and may use.
+pub(super) fn of_tenant(context: &Context) -> Result<String> {
+    let tenant = tenant(context)?;
+    let store = context.mounted.store();
+    Ok(text(store.tenant_use(tenant)?, store.tenant(tenant).entry().limits))
+}
+
+/// What a collection uses and may use.
+pub(super) fn of_collection(context: &Context) -> Result<String> {
+    let meter = context.collection()?.meter();
+    Ok(text(meter.used(), meter.limits()))
+}
+
+/// Sets limits of a tenant. Only root and who runs the mount raise them.
+pub(super) fn set_of_tenant(context: &Context, asked: &str) -> Result<Forget> {
+    let tenant = tenant(context)?;
+    let store = context.mounted.store();
+    let before = store.tenant(tenant).entry().limits;
+    let limits = before.changed(asked)?;
+    refuse_raise(limits.raise(before) && !runs_mount(context), tenant)?;
+    store.change_tenant(tenant, |entry| entry.limits = limits)?;
+    Ok(Forget::default())
+}
+
+/// Sets limits of a collection. Its tenant's owner raises them too.
+pub(super) fn set_of_collection(context: &Context, asked: &str) -> Result<Forget> {
+    let collection = context.collection()?;
+    let before = collection.meter().limits();
+    let limits = before.changed(asked)?;
+    let may_raise =
+        runs_mount(context) || context.mounted.namespace.tenant_owner(collection.tenant()).0 == context.user;
+    refuse_raise(limits.raise(before) && !may_raise, &collection.path())?;
+    collection.set_limits(limits)?;
+    Ok(Forget::default())
+}
+
+fn tenant<'a>(context: &'a Context) -> Result<&'a str> {
+    match &context.view.scope {
+        Scope::Tenant(tenant) => Ok(tenant),
+        _ => Err(Error::new(ErrorKind::NotFound, "there is no such control file")),
+    }
+}
+
+/// Whether root or who runs the mount asks.
+pub(super) fn runs_mount(context: &Context) -> bool {
+    context.user == ROOT_USER || context.user == context.mounted.namespace.owner().0
+}
+
+fn refuse_raise(is_refused: bool, path: &str) -> Result<()> {
+    let text = || format!("{path}: its quota is raised by those above only; it can be lowered here");
+    if is_refused { Err(Error::new(ErrorKind::Denied, text())) } else { Ok(()) }
+}
+
+fn text(used: Use, limits: Limits) -> String {
+    let Use { logical, stored, files } = used;
+    let limits = limits.to_text();
+    format!(
+        "files          {files}\nlogical bytes  {logical}\nstored bytes   {stored}\nlimits         {limits}\n"
+    )
+}

@@ -1,0 +1,68 @@
+//! Digests of files, as sha256sum writes them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use crate::ingest::Target;
+use crate::model::{Error, Result};
+
+/// Digests by paths, as sha256sum writes them.
+pub(super) struct Manifest(HashMap<String, [u8; 32]>);
+
+impl Manifest {
+    /// Those of a file.
+    pub fn read(path: &Path) -> Result<Manifest> {
+        let text = fs::read_to_string(path).map_err(|error| Error::io(path.display(), error))?;
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let sums = lines.map(|(place, line)| {
+            manifest_line(line).ok_or_else(|| {
+                Error::invalid(format!("{}, line {}: not as sha256sum writes it", path.display(), place + 1))
+            })
+        });
+        Ok(Manifest(sums.collect::<Result<_>>()?))
+    }
+
+    /// That of a place; `Invalid` where none stands there.
+    pub fn find(&self, target: &Target) -> Result<[u8; 32]> {
+        let path = target.path();
+        self.0.get(&path).copied().ok_or_else(|| Error::invalid(format!("the manifest does not name {path}")))
+    }
+}
+
+fn manifest_line(line: &str) -> Option<(String, [u8; 32])> {
+    let (hex, name) = line.split_once([' ', '\t'])?;
+    let name = name.trim_start_matches([' ', '*']).trim_start_matches("./");
+    if hex.len() != 64 || !hex.is_ascii() || name.is_empty() {
+        return None;
+    }
+    let mut digest = [0; 32];
+    for (place, byte) in digest.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(hex.get(place * 2..place * 2 + 2)?, 16).ok()?;
+    }
+    Some((name.to_owned(), digest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::manifest_line;
+
+    #[test]
+    fn lines_of_sha256sum_are_read_and_others_refused() {
+        let hex = "ab".repeat(32);
+        for (line, name) in [
+            (format!("{hex}  model.safetensors"), "model.safetensors"),
+            (format!("{hex} *./sub/a b.npy"), "sub/a b.npy"),
+        ] {
+            assert_eq!(manifest_line(&line), Some((name.to_owned(), [0xab; 32])), "{line}");
+        }
+        for line in [
+            hex.clone(),
+            format!("{hex}  "),
+            format!("{}  x", "g".repeat(64)),
+            format!("{}  x", "a".repeat(63)),
+        ] {
+            assert_eq!(manifest_line(&line), None, "{line}");
+        }
+    }
+}

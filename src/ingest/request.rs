@@ -1,0 +1,219 @@
+//! What an import is asked to do: the options of `tierfs import`, and the line of JSON that
+//! says the same to a daemon.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::ingest::{Blocking, MoveTo, Options};
+use crate::model::{Encoder, Error, Result, check_label};
+
+/// A tag has at most so many characters.
+const TAG_LEN_MAX: usize = 64;
+
+/// What an import is asked to do.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Request {
+    /// Tenant and collection.
+    pub collection: (String, String),
+    /// Files and directories.
+    pub paths: Vec<PathBuf>,
+    /// The tier that float tensors go to, as [`MoveTo::parse`] takes it.
+    pub tier: Option<String>,
+    /// How scales are chosen.
+    pub encoder: Encoder,
+    /// The paths are the shards of one tensor of this name.
+    pub shard_of: Option<String>,
+    /// Where the lineage parents are: a collection, or a tensor of one.
+    pub parent: Option<String>,
+    /// How what came in is made again, once it is evicted.
+    pub reconstruct: Option<String>,
+    /// Nothing is copied: the bytes stay in the files.
+    pub in_place: bool,
+    /// Bytes of a block.
+    pub block_bytes: Option<u64>,
+    /// Elements that blocks have whole positions of.
+    pub head_dim: Option<u64>,
+    /// A file as sha256sum writes it: nothing else comes in.
+    pub manifest: Option<PathBuf>,
+    /// What its job is told apart by.
+    pub tag: Option<String>,
+}
+
+/// Tenant and collection of `TENANT/COLLECTION`.
+pub fn parse_collection(text: &str) -> Result<(String, String)> {
+    let (tenant, name) = text
+        .split_once('/')
+        .ok_or_else(|| Error::invalid(format!("{text:?} is not of the form TENANT/COLLECTION")))?;
+    for label in [tenant, name] {
+        check_label(label).map_err(|wrong| Error::invalid(format!("{label:?}: {wrong}")))?;
+    }
+    Ok((tenant.to_owned(), name.to_owned()))
+}
+
+/// The encoder of a name.
+pub fn parse_encoder(text: &str) -> Result<Encoder> {
+    Encoder::from_name(text).ok_or_else(|| Error::invalid(format!("{text:?} is neither best nor absmax")))
+}
+
+impl Request {
+    /// How files are taken in. `Invalid` for values that cannot be, and for options that cannot
+    /// stand together.
+    pub fn options(&self) -> Result<Options> {
+        let is_whole = self.tier.is_some() || self.manifest.is_some() || self.in_place;
+        if self.paths.is_empty() {
+            return Err(Error::invalid("no paths"));
+        }
+        if self.shard_of.is_some() && is_whole {
+            return Err(Error::invalid("shard_of stands without tier, manifest and in_place"));
+        }
+        if self.in_place && self.tier.is_some() {
+            return Err(Error::invalid("in_place stands without tier"));
+        }
+        let blocking = match (self.block_bytes, self.head_dim) {
+            (None, None) => Blocking::default(),
+            (Some(bytes), None) => Blocking::bytes(bytes)?,
+            (None, Some(elements)) => Blocking::head_dim(elements)?,
+            _ => return Err(Error::invalid("block_bytes stands without head_dim")),
+        };
+        let tier = self.tier.as_deref().map(MoveTo::parse).transpose()?;
+        Ok(Options { tier, encoder: self.encoder, blocking, parents: None, in_place: None })
+    }
+
+    /// The request of a line of JSON. `Invalid` where it is not one, for keys that are not
+    /// known, and for paths that are not absolute: the daemon is nowhere.
+    pub fn parse(text: &str) -> Result<Request> {
+        let value: Value = serde_json::from_str(text)
+            .map_err(|error| Error::invalid(format!("no line of JSON: {error}")))?;
+        let Value::Object(map) = value else { return Err(Error::invalid("no object of JSON")) };
+        let mut request = Request::default();
+        let mut has_collection = false;
+        for (key, value) in &map {
+            let wrong = || Error::invalid(format!("{key} cannot be {value}"));
+            let text = || value.as_str().ok_or_else(wrong);
+            let number = || value.as_u64().ok_or_else(wrong);
+            match key.as_str() {
+                "collection" => {
+                    request.collection = parse_collection(text()?)?;
+                    has_collection = true;
+                }
+                "paths" => {
+                    for path in value.as_array().ok_or_else(wrong)? {
+                        request.paths.push(absolute(path.as_str().ok_or_else(wrong)?)?);
+                    }
+                }
+                "tier" => request.tier = Some(text()?.to_owned()),
+                "encoder" => request.encoder = parse_encoder(text()?)?,
+                "shard_of" => request.shard_of = Some(text()?.to_owned()),
+                "parent" => request.parent = Some(text()?.to_owned()),
+                "reconstruct" => request.reconstruct = Some(text()?.to_owned()),
+                "in_place" => request.in_place = value.as_bool().ok_or_else(wrong)?,
+                "block_bytes" => request.block_bytes = Some(number()?),
+                "head_dim" => request.head_dim = Some(number()?),
+                "manifest" => request.manifest = Some(absolute(text()?)?),
+                "tag" => request.tag = Some(checked_tag(text()?)?),
+                _ => return Err(Error::invalid(format!("{key:?} is no option of an import"))),
+            }
+        }
+        if !has_collection {
+            return Err(Error::invalid("no collection"));
+        }
+        request.options()?;
+        Ok(request)
+    }
+
+    /// As [`parse`](Self::parse) takes it, with absolute paths. `Invalid` for paths that are not
+    /// text.
+    pub fn to_json(&self) -> Result<String> {
+        let path = |path: &PathBuf| {
+            let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), error))?;
+            let text = absolute.to_str().map(|text| Value::from(text.to_owned()));
+            text.ok_or_else(|| Error::invalid(format!("{} is not UTF-8", path.display())))
+        };
+        let mut map = Map::new();
+        let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
+        put("collection", format!("{}/{}", self.collection.0, self.collection.1).into());
+        put("paths", self.paths.iter().map(path).collect::<Result<Vec<_>>>()?.into());
+        put("encoder", self.encoder.name().into());
+        put("in_place", self.in_place.into());
+        for (key, text) in [
+            ("tier", &self.tier),
+            ("shard_of", &self.shard_of),
+            ("tag", &self.tag),
+            ("parent", &self.parent),
+            ("reconstruct", &self.reconstruct),
+        ] {
+            if let Some(text) = text {
+                put(key, text.as_str().into());
+            }
+        }
+        for (key, number) in [("block_bytes", self.block_bytes), ("head_dim", self.head_dim)] {
+            if let Some(number) = number {
+                put(key, number.into());
+            }
+        }
+        if let Some(manifest) = &self.manifest {
+            put("manifest", path(manifest)?);
+        }
+        Ok(Value::Object(map).to_string())
+    }
+}
+
+fn absolute(text: &str) -> Result<PathBuf> {
+    let path = Path::new(text);
+    match path.is_absolute() && !text.contains('\0') {
+        true => Ok(path.to_owned()),
+        false => Err(Error::invalid(format!("{text:?} is no absolute path"))),
+    }
+}
+
+fn checked_tag(text: &str) -> Result<String> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    match is_plain && (1..=TAG_LEN_MAX).contains(&text.len()) {
+        true => Ok(text.to_owned()),
+        false => Err(Error::invalid("a tag is 1 to 64 letters, digits and hyphens")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Request;
+    use crate::model::ErrorKind;
+
+    #[test]
+    fn a_request_is_read_as_it_is_written_and_wrong_ones_are_refused() {
+        let line = r#"{"collection":"t/c","paths":["/a","/b c"],"tier":"q5:all","encoder":"absmax",
+            "block_bytes":8192,"manifest":"/m","tag":"1-x"}"#;
+        let request = Request::parse(line).unwrap();
+        assert_eq!(Request::parse(&request.to_json().unwrap()).unwrap(), request);
+        let shards = r#"{"collection":"t/c","paths":["/a"],"shard_of":"w","head_dim":64}"#;
+        let shards = Request::parse(shards).unwrap();
+        assert_eq!(Request::parse(&shards.to_json().unwrap()).unwrap(), shards);
+        for wrong in [
+            "",
+            "{}",
+            "[]",
+            "x",
+            r#"{"collection":"t/c"}"#,
+            r#"{"paths":["/a"]}"#,
+            r#"{"collection":"t","paths":["/a"]}"#,
+            r#"{"collection":"t/.c","paths":["/a"]}"#,
+            r#"{"collection":"t/c","paths":[]}"#,
+            r#"{"collection":"t/c","paths":["a"]}"#,
+            r#"{"collection":"t/c","paths":["/a\u0000"]}"#,
+            r#"{"collection":"t/c","paths":"/a"}"#,
+            r#"{"collection":"t/c","paths":["/a"],"x":1}"#,
+            r#"{"collection":"t/c","paths":["/a"],"tier":"q9"}"#,
+            r#"{"collection":"t/c","paths":["/a"],"tier":"q5","in_place":true}"#,
+            r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","manifest":"/m"}"#,
+            r#"{"collection":"t/c","paths":["/a"],"block_bytes":1}"#,
+            r#"{"collection":"t/c","paths":["/a"],"block_bytes":4096,"head_dim":64}"#,
+            r#"{"collection":"t/c","paths":["/a"],"manifest":"m"}"#,
+            r#"{"collection":"t/c","paths":["/a"],"tag":""}"#,
+            r#"{"collection":"t/c","paths":["/a"],"in_place":1}"#,
+            r#"{"collection":"t/c","paths":["/a"]} x"#,
+        ] {
+            assert_eq!(Request::parse(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Files below paths, with the places where they go.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::ingest::Target;
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::disk::mounted::{MountedThere, topmost};
+
+/// A file to take in.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// Where it is, as it was named.
+    pub source: PathBuf,
+    /// Where it is, without links.
+    pub real: PathBuf,
+    /// Where it goes.
+    pub target: Target,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// What is mounted where, at one time.
+pub(super) struct Mounts(String);
+
+impl Mounts {
+    pub fn read() -> Result<Mounts> {
+        let text = fs::read_to_string("/proc/self/mountinfo");
+        text.map(Mounts).map_err(|error| Error::io("reading /proc/self/mountinfo", error))
+    }
+
+    /// Refuses a path that lies on a tierfs, before anything is asked of it: a daemon that
+    /// reads itself would wait for itself. The path without links.
+    pub fn refuse_ours(&self, what: &str, path: &Path) -> Result<PathBuf> {
+        let failed = |error| Error::io(path.display(), error);
+        let absolute = std::path::absolute(path).map_err(failed)?;
+        if let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name())
+            && let Ok(parent) = fs::canonicalize(parent)
+        {
+            self.refuse(what, path, &parent.join(name))?;
+        }
+        let real = fs::canonicalize(path).map_err(failed)?;
+        self.refuse(what, path, &real)?;
+        Ok(real)
+    }
+
+    fn refuse(&self, what: &str, path: &Path, real: &Path) -> Result<()> {
+        match topmost(&self.0, real).filter(MountedThere::is_ours) {
+            Some(ours) => {
+                let (path, root) = (path.display(), ours.mountpoint.display());
+                Err(Error::invalid(format!("the {what} {path} lies on the tierfs mounted on {root}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The files of `paths`: a file by its own name, a directory's content as it lies in
+/// it. Symbolic links are followed, as the caches of model hubs need. Sorted by target;
+/// two for one place are an error.
+pub(super) fn files(paths: &[PathBuf], mounts: &Mounts) -> Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for path in paths {
+        let (real, metadata) = stat(path, mounts)?;
+        if metadata.is_dir() {
+            let mut above = HashSet::new();
+            directory(path, &mut Vec::new(), &mut above, mounts, &mut found)?;
+        } else {
+            let name = path.file_name().map(|name| name.as_bytes().to_vec());
+            let name = name.ok_or_else(|| Error::invalid(format!("{} has no name", path.display())))?;
+            let target = Target { directories: Vec::new(), name };
+            file(path, (real, &metadata), target, &mut found)?;
+        }
+    }
+    found.sort_by_key(|found| (found.target.directories.clone(), found.target.name.clone()));
+    for pair in found.windows(2) {
+        if let [one, other] = pair
+            && one.target.directories == other.target.directories
+            && one.target.name == other.target.name
+        {
+            let (one, other) = (one.source.display(), other.source.display());
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("{one} and {other} would have the same place"),
+            ));
+        }
+    }
+    Ok(found)
+}
+
+/// Files in the order in which they are named, whatever their names.
+pub(super) fn shards(paths: &[PathBuf], mounts: &Mounts) -> Result<Vec<Found>> {
+    let shard = |path: &PathBuf| {
+        let (real, metadata) = stat(path, mounts)?;
+        match metadata.is_file() {
+            true => {
+                Ok(Found { source: path.clone(), real, target: Target::default(), bytes: metadata.len() })
+            }
+            false => Err(Error::invalid(format!("{} is no file", path.display()))),
+        }
+    };
+    paths.iter().map(shard).collect()
+}
+
+fn stat(path: &Path, mounts: &Mounts) -> Result<(PathBuf, fs::Metadata)> {
+    let real = mounts.refuse_ours("source", path)?;
+    let metadata = fs::metadata(&real).map_err(|error| Error::io(path.display(), error))?;
+    Ok((real, metadata))
+}
+
+fn file(
+    path: &Path,
+    (real, metadata): (PathBuf, &fs::Metadata),
+    target: Target,
+    found: &mut Vec<Found>,
+) -> Result<()> {
+    if !metadata.is_file() {
+        return Err(Error::invalid(format!("{} is neither a file nor a directory", path.display())));
+    }
+    found.push(Found { source: path.to_owned(), real, target, bytes: metadata.len() });
+    Ok(())
+}
+
+fn directory(
+    path: &Path,
+    below: &mut Vec<Vec<u8>>,
+    above: &mut HashSet<(u64, u64)>,
+    mounts: &Mounts,
+    found: &mut Vec<Found>,
+) -> Result<()> {
+    let (_, metadata) = stat(path, mounts)?;
+    let identity = (metadata.dev(), metadata.ino());
+    if !above.insert(identity) {
+        return Err(Error::invalid(format!("{} leads back to a directory above it", path.display())));
+    }
+    let failed = |error| Error::io(path.display(), error);
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let (child, name) = (entry.path(), entry.file_name().as_bytes().to_vec());
+        let (real, metadata) = stat(&child, mounts)?;
+        if metadata.is_dir() {
+            below.push(name);
+            directory(&child, below, above, mounts, found)?;
+            below.pop();
+        } else {
+            file(&child, (real, &metadata), Target { directories: below.clone(), name }, found)?;
+        }
+    }
+    above.remove(&identity);
+    Ok(())
+}

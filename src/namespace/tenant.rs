@@ -1,0 +1,64 @@
+//! Tenants' directories: whose they are, and who may do what in them.
+
+use crate::edit::SetAttr;
+use crate::model::{Error, ErrorKind, Result};
+use crate::namespace::attr::Attr;
+use crate::namespace::change::Forget;
+use crate::namespace::ino::Ino;
+use crate::namespace::tree::Namespace;
+
+/// The bit of a directory's mode that says whose group new files have.
+const SET_GROUP_ID: u32 = 0o2000;
+
+impl Namespace {
+    /// User and group of who runs the mount.
+    pub fn owner(&self) -> (u32, u32) {
+        self.owner
+    }
+
+    /// User and group of a tenant.
+    pub fn tenant_owner(&self, name: &str) -> (u32, u32) {
+        self.store().tenant(name).entry().owner.unwrap_or(self.owner)
+    }
+
+    /// What stat shows of a tenant.
+    pub(super) fn tenant_attr(&self, ino: Ino, name: &str) -> Attr {
+        let mode = self.store().tenant(name).entry().mode;
+        Attr::directory(ino, mode, self.mounted_at, self.tenant_owner(name))
+    }
+
+    /// Sets mode and owner of a tenant; `Denied` for size and times.
+    pub(super) fn set_tenant(&self, name: &str, set: SetAttr, bytes: Option<u64>) -> Result<Forget> {
+        if bytes.is_some() || set.mtime.is_some() {
+            return Err(Error::new(ErrorKind::Denied, "a tenant has a mode and an owner that can be set"));
+        }
+        let before = self.tenant_owner(name);
+        self.store().change_tenant(name, |entry| {
+            entry.mode = set.mode.unwrap_or(entry.mode);
+            if set.uid.is_some() || set.gid.is_some() {
+                entry.owner = Some((set.uid.unwrap_or(before.0), set.gid.unwrap_or(before.1)));
+            }
+        })?;
+        Ok(Forget::default())
+    }
+
+    /// Makes a collection, which has the tenant's group where its mode says so.
+    pub(super) fn make_collection(
+        &self,
+        tenant: &str,
+        name: &str,
+        mode: u32,
+        owner: (u32, u32),
+    ) -> Result<()> {
+        if self.store().collection(tenant, name).is_ok() {
+            return Err(Error::new(ErrorKind::Exists, "the name is taken"));
+        }
+        let inherits = self.store().tenant(tenant).entry().mode & SET_GROUP_ID != 0;
+        let (mode, owner) = match inherits {
+            true => (mode | SET_GROUP_ID, (owner.0, self.tenant_owner(tenant).1)),
+            false => (mode, owner),
+        };
+        self.store().collection_made_with(tenant, name, owner, mode)?;
+        Ok(())
+    }
+}

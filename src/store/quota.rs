@@ -1,0 +1,398 @@
+//! What a tenant and a collection use, and how much they may.
+//!
+//! A meter counts what the log says, taken over with each batch, and what is reserved: what
+//! is under way and no log says yet. A reservation is made before anything changes and given
+//! back when the log says it, so for a moment it is counted twice: then others may be refused
+//! what would just fit. Nothing is let through that would not.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::format::catalog::{Entry, What};
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::Collection;
+use crate::store::collection::Touched;
+use crate::store::object::Object;
+use crate::store::state::{Node, ROOT, State};
+
+/// The setting of a collection's own directory that keeps its limits.
+const SETTING: &str = "quota";
+
+/// What is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Use {
+    /// Bytes of files, each once: a tensor's are its container's.
+    pub logical: u64,
+    /// Bytes of payloads.
+    pub stored: u64,
+    /// Files, directories and symbolic links; not tensors of containers, which come and go
+    /// with these.
+    pub files: u64,
+}
+
+impl Use {
+    /// A file, a directory or a symbolic link.
+    pub const FILE: Use = Use { logical: 0, stored: 0, files: 1 };
+
+    /// Bytes that are stored as they are.
+    pub fn exact(bytes: u64) -> Use {
+        Use { logical: bytes, stored: bytes, files: 0 }
+    }
+
+    /// Both together.
+    pub fn and(self, other: Use) -> Use {
+        Use {
+            logical: self.logical.saturating_add(other.logical),
+            stored: self.stored.saturating_add(other.stored),
+            files: self.files.saturating_add(other.files),
+        }
+    }
+
+    /// What is more in this than in the other.
+    pub fn without(self, other: Use) -> Use {
+        Use {
+            logical: self.logical.saturating_sub(other.logical),
+            stored: self.stored.saturating_sub(other.stored),
+            files: self.files.saturating_sub(other.files),
+        }
+    }
+}
+
+/// The most that may be used; `None` where there is no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// Of [`Use::logical`].
+    pub bytes: Option<u64>,
+    /// Of [`Use::stored`].
+    pub stored: Option<u64>,
+    /// Of [`Use::files`].
+    pub files: Option<u64>,
+}
+
+impl Limits {
+    /// These with what a text like `bytes=10G stored=none files=1000` changes; what it does
+    /// not name stays. 0 and `none` are no limit; K, M, G, T and P are powers of 1024.
+    /// `Invalid` for a text that names nothing, or something twice.
+    pub fn changed(self, text: &str) -> Result<Limits> {
+        let mut limits = self;
+        let mut seen = Vec::new();
+        for word in text.split_whitespace() {
+            let wrong = || Error::invalid(format!("{word:?}: write bytes=, stored= or files= and a number"));
+            let (name, value) = word.split_once('=').ok_or_else(wrong)?;
+            if seen.contains(&name) {
+                return Err(Error::invalid(format!("{name} stands there twice")));
+            }
+            seen.push(name);
+            let limit = number(value).ok_or_else(wrong)?;
+            match name {
+                "bytes" => limits.bytes = limit,
+                "stored" => limits.stored = limit,
+                "files" => limits.files = limit,
+                _ => return Err(wrong()),
+            }
+        }
+        match seen.is_empty() {
+            true => Err(Error::invalid("write limits, as in bytes=10G stored=1G files=1000")),
+            false => Ok(limits),
+        }
+    }
+
+    /// As [`changed`](Self::changed) takes them.
+    pub fn to_text(self) -> String {
+        let text = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+        format!("bytes={} stored={} files={}", text(self.bytes), text(self.stored), text(self.files))
+    }
+
+    /// Whether they allow more of anything than others do.
+    pub fn raise(self, before: Limits) -> bool {
+        let raises = |now: Option<u64>, before: Option<u64>| match (now, before) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(now), Some(before)) => now > before,
+        };
+        raises(self.bytes, before.bytes)
+            || raises(self.stored, before.stored)
+            || raises(self.files, before.files)
+    }
+
+    /// Whether there are none.
+    pub fn are_none(self) -> bool {
+        self == Limits::default()
+    }
+}
+
+/// A limit: the outer `None` for what is no number.
+fn number(text: &str) -> Option<Option<u64>> {
+    if text == "none" {
+        return Some(None);
+    }
+    let (digits, unit) = match text.char_indices().last()? {
+        (at, letter) if letter.is_ascii_alphabetic() => {
+            let power = ["K", "M", "G", "T", "P"].iter().position(|unit| unit.starts_with(letter))? as u32;
+            (text.get(..at)?, 1024_u64.checked_pow(power + 1)?)
+        }
+        _ => (text, 1),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number = digits.parse::<u64>().ok()?.checked_mul(unit)?;
+    Some((number > 0).then_some(number))
+}
+
+/// Counts what a collection or a tenant uses.
+#[derive(Debug)]
+pub struct Meter {
+    path: String,
+    /// That of the tenant, for a collection's.
+    above: Option<Arc<Meter>>,
+    /// Held for a look or a change; that above is taken with it.
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    used: Use,
+    reserved: Use,
+    limits: Limits,
+}
+
+impl Meter {
+    /// One of what has this path in the mount.
+    pub fn new(path: &str, above: Option<Arc<Meter>>, limits: Limits) -> Arc<Meter> {
+        let counts = Counts { limits, ..Counts::default() };
+        Arc::new(Meter { path: path.to_owned(), above, counts: Mutex::new(counts) })
+    }
+
+    /// What is used, as the log says.
+    pub fn used(&self) -> Use {
+        self.counts.lock().used
+    }
+
+    /// How much may be.
+    pub fn limits(&self) -> Limits {
+        self.counts.lock().limits
+    }
+
+    /// Says how much may be; what is used may be more.
+    pub fn set_limits(&self, limits: Limits) {
+        self.counts.lock().limits = limits;
+    }
+
+    /// `Quota` where so much more would be too much, here or above.
+    pub fn check(&self, more: Use) -> Result<()> {
+        self.counts.lock().check(&self.path, more)?;
+        self.above.as_ref().map_or(Ok(()), |above| above.check(more))
+    }
+
+    /// Sets so much aside: `Quota` where it would be too much, here or above.
+    pub fn reserve(self: &Arc<Self>, more: Use) -> Result<Reserved> {
+        let mut reserved = Reserved { meter: self.clone(), held: Use::default() };
+        reserved.set(more)?;
+        Ok(reserved)
+    }
+
+    fn take(&self, more: Use) -> Result<()> {
+        let mut counts = self.counts.lock();
+        counts.check(&self.path, more)?;
+        if let Some(above) = &self.above {
+            above.take(more)?;
+        }
+        counts.reserved = counts.reserved.and(more);
+        Ok(())
+    }
+
+    fn give_back(&self, less: Use) {
+        let mut counts = self.counts.lock();
+        counts.reserved = counts.reserved.without(less);
+        if let Some(above) = &self.above {
+            above.give_back(less);
+        }
+    }
+
+    /// Takes over what the log says now.
+    pub(super) fn set_used(&self, now: Use) {
+        let mut counts = self.counts.lock();
+        let before = std::mem::replace(&mut counts.used, now);
+        if let Some(above) = &self.above {
+            let mut above = above.counts.lock();
+            above.used = above.used.and(now.without(before)).without(before.without(now));
+        }
+    }
+}
+
+impl Counts {
+    fn check(&self, path: &str, more: Use) -> Result<()> {
+        let there = self.used.and(self.reserved);
+        let Limits { bytes, stored, files } = self.limits;
+        for (more, there, limit, what) in [
+            (more.logical, there.logical, bytes, "bytes"),
+            (more.stored, there.stored, stored, "stored bytes"),
+            (more.files, there.files, files, "files"),
+        ] {
+            if let Some(limit) = limit.filter(|limit| more > 0 && there.saturating_add(more) > *limit) {
+                let text = format!(
+                    "{path}: {more} {what} more would be over its quota of {limit}, with {there} used; remove \
+                     files, or have it raised in {path}/.ctl/quota"
+                );
+                return Err(Error::new(ErrorKind::Quota, text));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is set aside while this lives.
+#[derive(Debug)]
+pub struct Reserved {
+    meter: Arc<Meter>,
+    held: Use,
+}
+
+impl Reserved {
+    /// Sets another amount aside; `Quota` where more would be too much, and nothing is changed.
+    pub fn set(&mut self, wanted: Use) -> Result<()> {
+        self.meter.take(wanted.without(self.held))?;
+        self.meter.give_back(self.held.without(wanted));
+        self.held = wanted;
+        Ok(())
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.meter.give_back(self.held);
+    }
+}
+
+impl State {
+    /// What the collection uses, as the log says.
+    pub fn used(&self) -> Use {
+        self.used
+    }
+
+    /// Takes over what an object has become.
+    pub(super) fn count(used: &mut Use, object: &Object) {
+        let now = Use { logical: object.logged_cut().bytes, stored: object.stored(), files: 0 };
+        let before = object.counted_as(now);
+        *used = used.and(now.without(before)).without(before.without(now));
+    }
+
+    /// An object is gone.
+    pub(super) fn uncount(used: &mut Use, object: &Object) {
+        *used = used.without(object.counted_as(Use::default()));
+    }
+
+    /// A node is another one now, or came or went.
+    pub(super) fn count_node(used: &mut Use, before: Option<&Arc<Node>>, now: Option<&Arc<Node>>) {
+        let one = |node: Option<&Arc<Node>>| u64::from(node.is_some_and(|node| is_counted(node)));
+        used.files = (used.files + one(now)).saturating_sub(one(before));
+    }
+}
+
+fn is_counted(node: &Node) -> bool {
+    match &node.entry.what {
+        What::File(file) => file.container.is_none(),
+        What::Directory => node.entry.id != ROOT,
+        What::Symlink(_) => true,
+    }
+}
+
+impl Collection {
+    /// What counts what it uses.
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.meter
+    }
+
+    /// Has what it uses counted for its tenant too.
+    pub(super) fn metered(mut self, above: Arc<Meter>) -> Collection {
+        let path = self.path();
+        let kept = self.state.get_mut();
+        let limits = match kept.setting(ROOT, SETTING).map(|text| Limits::default().changed(text)) {
+            Some(Ok(limits)) => limits,
+            Some(Err(error)) => {
+                log::warn!("{path}: its quota cannot be read, and it has none: {error}");
+                Limits::default()
+            }
+            None => Limits::default(),
+        };
+        let used = kept.used();
+        self.meter = Meter::new(&path, Some(above), limits);
+        self.meter.set_used(used);
+        self
+    }
+
+    /// Says how much may be used; durable when this returns.
+    pub fn set_limits(&self, limits: Limits) -> Result<()> {
+        self.commit(Touched::default(), |batch, _| {
+            let value = (!limits.are_none()).then(|| limits.to_text());
+            batch.entry(Entry::Setting { node: ROOT, key: SETTING.to_owned(), value });
+            Ok(())
+        })?;
+        self.meter.set_limits(limits);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Limits, Meter, Use};
+    use crate::model::ErrorKind;
+
+    #[test]
+    fn limits_are_read_as_they_are_written_and_others_refused() {
+        let none = Limits::default();
+        let some = none.changed("bytes=10G files=1000").unwrap();
+        assert_eq!(some, Limits { bytes: Some(10 << 30), stored: None, files: Some(1000) });
+        assert_eq!(none.changed(&some.to_text()).unwrap(), some);
+        assert_eq!(some.changed("bytes=0\tfiles=none").unwrap(), none);
+        assert_eq!(some.changed("stored=3K").unwrap().stored, Some(3072));
+        for wrong in [
+            "",
+            "bytes",
+            "bytes=",
+            "bytes=-1",
+            "bytes=1.5G",
+            "bytes=1GG",
+            "bytes=G",
+            "bytes=1 bytes=2",
+            "x=1",
+            "bytes=16384P",
+            "bytes=99999999999999999999",
+            "files=+1",
+            "bytes=1é",
+            "10G",
+        ] {
+            assert_eq!(some.changed(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");
+        }
+        assert!(!some.raise(none) && none.raise(some) && !some.raise(some));
+        assert!(some.changed("bytes=11G").unwrap().raise(some));
+        assert!(!some.changed("bytes=9G stored=1").unwrap().raise(some));
+    }
+
+    #[test]
+    fn what_is_reserved_counts_here_and_above_until_it_is_given_back() {
+        let tenant = Meter::new("t", None, Limits { bytes: Some(100), ..Limits::default() });
+        let one = Meter::new("t/a", Some(tenant.clone()), Limits::default());
+        let other = Meter::new("t/b", Some(tenant.clone()), Limits { files: Some(1), ..Limits::default() });
+        one.set_used(Use { logical: 60, stored: 60, files: 5 });
+        assert_eq!(tenant.used(), Use { logical: 60, stored: 60, files: 5 });
+        let mut held = other.reserve(Use::exact(40)).unwrap();
+        assert_eq!(one.reserve(Use::exact(1)).unwrap_err().kind(), ErrorKind::Quota);
+        assert_eq!(held.set(Use::exact(41)).unwrap_err().kind(), ErrorKind::Quota);
+        held.set(Use::exact(39)).unwrap();
+        one.check(Use::exact(1)).unwrap();
+        drop(held);
+        one.check(Use::exact(40)).unwrap();
+        other.set_used(Use { logical: 0, stored: 7, files: 1 });
+        assert_eq!(other.check(Use::FILE).unwrap_err().kind(), ErrorKind::Quota);
+        one.check(Use::FILE).unwrap();
+        one.set_used(Use::default());
+        assert_eq!(tenant.used(), other.used());
+        // What is over its quota may still shrink, and other things may grow.
+        other.set_limits(Limits { stored: Some(1), ..Limits::default() });
+        other.check(Use { logical: 100, ..Use::default() }).unwrap();
+        assert!(other.check(Use { stored: 1, ..Use::default() }).is_err());
+    }
+}

@@ -1,0 +1,264 @@
+//! Tenants: whose they are, who may do what in them, and how much they may use.
+//!
+//! `.tenant.toml` in a tenant's directory keeps it: `owner`, `group` (numbers), `mode`
+//! (permission bits as octal text) and `quota` (limits as [`Limits`] reads them), each of which
+//! may be missing. No collection can have the name. A tenant without the file belongs to who
+//! runs the mount.
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::Store;
+use crate::store::disk::{Disk, Open};
+use crate::store::quota::{Limits, Meter, Use};
+
+const FILE_NAME: &str = ".tenant.toml";
+const DRAFT_NAME: &str = ".tenant.toml.new";
+/// A file of more bytes than this is none of ours.
+const FILE_BYTES_MAX: u64 = 4096;
+const MODE: u32 = 0o755;
+/// Of a tenant whose file cannot be read: nobody but who runs the mount gets in.
+const CLOSED_MODE: u32 = 0o700;
+const MODE_BITS: u32 = 0o7777;
+
+/// What is kept of a tenant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TenantEntry {
+    /// User and group; who runs the mount without them.
+    pub owner: Option<(u32, u32)>,
+    /// Permission bits.
+    pub mode: u32,
+    /// How much it may use.
+    pub limits: Limits,
+}
+
+impl Default for TenantEntry {
+    fn default() -> TenantEntry {
+        TenantEntry { owner: None, mode: MODE, limits: Limits::default() }
+    }
+}
+
+impl TenantEntry {
+    fn to_text(self) -> String {
+        let mut text = "# A tenant of a tierfs store. Made by tierfs.\n".to_owned();
+        if let Some((owner, group)) = self.owner {
+            text.push_str(&format!("owner = {owner}\ngroup = {group}\n"));
+        }
+        text.push_str(&format!("mode = \"{:04o}\"\nquota = \"{}\"\n", self.mode, self.limits.to_text()));
+        text
+    }
+
+    fn parse(text: &str) -> Result<TenantEntry> {
+        let table: toml::Table =
+            text.parse().map_err(|error| Error::invalid(format!("{FILE_NAME} cannot be read: {error}")))?;
+        let mut entry = TenantEntry::default();
+        let (mut owner, mut group) = (None, None);
+        for (key, value) in &table {
+            let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
+            let mode = || u32::from_str_radix(value.as_str()?, 8).ok().filter(|mode| *mode <= MODE_BITS);
+            let limits = || Limits::default().changed(value.as_str()?).ok();
+            let known = match key.as_str() {
+                "owner" => number.map(|number| owner = Some(number)),
+                "group" => number.map(|number| group = Some(number)),
+                "mode" => mode().map(|mode| entry.mode = mode),
+                "quota" => limits().map(|limits| entry.limits = limits),
+                _ => None,
+            };
+            known.ok_or_else(|| Error::invalid(format!("{FILE_NAME}: {key} = {value} is nothing known")))?;
+        }
+        entry.owner = match (owner, group) {
+            (Some(owner), Some(group)) => Some((owner, group)),
+            (None, None) => None,
+            _ => return Err(Error::invalid(format!("{FILE_NAME} has an owner or a group, not both"))),
+        };
+        Ok(entry)
+    }
+}
+
+/// A tenant of an open store.
+pub struct Tenant {
+    /// Held while it is written.
+    entry: RwLock<TenantEntry>,
+    /// What its open collections use together.
+    meter: Arc<Meter>,
+    /// Whether all of its collections are counted. Held while they are opened.
+    is_counted: Mutex<bool>,
+}
+
+impl Tenant {
+    /// What is kept of it.
+    pub fn entry(&self) -> TenantEntry {
+        *self.entry.read()
+    }
+
+    pub(super) fn meter(&self) -> &Arc<Meter> {
+        &self.meter
+    }
+}
+
+impl Store {
+    /// What is known of a tenant. One that is not there is like a new one.
+    pub fn tenant(&self, name: &str) -> Arc<Tenant> {
+        let mut known = self.known_tenants.lock();
+        if let Some(tenant) = known.get(name) {
+            return tenant.clone();
+        }
+        let entry = read(&*self.disk, name).unwrap_or_else(|error| {
+            log::warn!("{name}: only who runs the mount may use this tenant: {error}");
+            TenantEntry { mode: CLOSED_MODE, ..TenantEntry::default() }
+        });
+        let meter = Meter::new(name, None, entry.limits);
+        let tenant = Arc::new(Tenant { entry: RwLock::new(entry), meter, is_counted: Mutex::new(false) });
+        known.insert(name.to_owned(), tenant.clone());
+        tenant
+    }
+
+    /// Changes what is kept of a tenant; durable when this returns.
+    pub fn change_tenant(&self, name: &str, change: impl FnOnce(&mut TenantEntry)) -> Result<()> {
+        let tenant = self.tenant(name);
+        let mut entry = tenant.entry.write();
+        let mut changed = *entry;
+        change(&mut changed);
+        changed.mode &= MODE_BITS;
+        if changed != *entry {
+            write(&*self.disk, name, changed)?;
+            *entry = changed;
+        }
+        drop(entry);
+        tenant.meter.set_limits(changed.limits);
+        if !changed.limits.are_none() {
+            self.count_tenant(name)?;
+        }
+        Ok(())
+    }
+
+    /// What a tenant uses. Opens its collections; one that cannot be opened is not counted.
+    pub fn tenant_use(&self, name: &str) -> Result<Use> {
+        self.count_tenant(name)?;
+        Ok(self.tenant(name).meter.used())
+    }
+
+    /// `Quota` where so much more would be too much for a tenant.
+    pub fn check_tenant_quota(&self, name: &str, more: Use) -> Result<()> {
+        let meter = self.tenant(name).meter.clone();
+        if !meter.limits().are_none() {
+            self.count_tenant(name)?;
+        }
+        meter.check(more)
+    }
+
+    /// Makes sure that all collections of a tenant with limits are counted.
+    pub(super) fn count_if_limited(&self, name: &str) -> Result<()> {
+        match self.tenant(name).meter.limits().are_none() {
+            true => Ok(()),
+            false => self.count_tenant(name),
+        }
+    }
+
+    fn count_tenant(&self, name: &str) -> Result<()> {
+        let tenant = self.tenant(name);
+        let mut is_counted = tenant.is_counted.lock();
+        if !*is_counted {
+            for collection in self.collections(name)? {
+                match self.opened(name, &collection) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        log::warn!("{name}/{collection} is not counted for the quota: {error}");
+                    }
+                    _ => {}
+                }
+            }
+            *is_counted = true;
+        }
+        Ok(())
+    }
+
+    /// A new tenant's own file.
+    pub(super) fn write_new_tenant(&self, name: &str, owner: (u32, u32), mode: u32) -> Result<()> {
+        let entry = TenantEntry { owner: Some(owner), mode: mode & MODE_BITS, ..TenantEntry::default() };
+        write(&*self.disk, name, entry)?;
+        self.known_tenants.lock().remove(name);
+        Ok(())
+    }
+
+    /// A tenant's own file goes, before its directory.
+    pub(super) fn remove_tenant_file(&self, name: &str) -> Result<()> {
+        for file in [DRAFT_NAME, FILE_NAME] {
+            remove(&*self.disk, &format!("{name}/{file}"))?;
+        }
+        self.known_tenants.lock().remove(name);
+        Ok(())
+    }
+}
+
+fn read(disk: &dyn Disk, name: &str) -> Result<TenantEntry> {
+    let path = format!("{name}/{FILE_NAME}");
+    let failed = |error| Error::io(format!("reading {path}"), error);
+    let file = match disk.open(&path, Open::Read) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(TenantEntry::default()),
+        opened => opened.map_err(failed)?,
+    };
+    let len = file.len().map_err(failed)?;
+    if len > FILE_BYTES_MAX {
+        return Err(Error::invalid(format!("{path} has {len} bytes")));
+    }
+    let mut text = vec![0; len as usize];
+    file.read_exact_at(&mut text, 0).map_err(failed)?;
+    TenantEntry::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&path))
+}
+
+/// The file appears whole: the old one, or the new one.
+fn write(disk: &dyn Disk, name: &str, entry: TenantEntry) -> Result<()> {
+    let (path, draft) = (format!("{name}/{FILE_NAME}"), format!("{name}/{DRAFT_NAME}"));
+    let failed = |error| Error::io(format!("writing {path}"), error);
+    remove(disk, &draft)?;
+    let file = disk.open(&draft, Open::Create).map_err(failed)?;
+    file.write_at(entry.to_text().as_bytes(), 0).map_err(failed)?;
+    file.sync_data().map_err(failed)?;
+    disk.rename(&draft, &path).map_err(failed)?;
+    disk.sync_directory(name).map_err(failed)
+}
+
+fn remove(disk: &dyn Disk, path: &str) -> Result<()> {
+    match disk.remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io(format!("removing {path}"), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TenantEntry;
+    use crate::store::quota::Limits;
+
+    #[test]
+    fn what_is_kept_of_a_tenant_is_read_as_it_is_written_and_other_texts_are_refused() {
+        let limits = Limits { bytes: Some(7), stored: None, files: Some(9) };
+        for entry in
+            [TenantEntry::default(), TenantEntry { owner: Some((u32::MAX, 0)), mode: 0o2770, limits }]
+        {
+            assert_eq!(TenantEntry::parse(&entry.to_text()).unwrap(), entry);
+        }
+        assert_eq!(TenantEntry::parse("").unwrap(), TenantEntry::default());
+        for wrong in [
+            "owner = 1",
+            "owner = -1\ngroup = 1",
+            "owner = 4294967296\ngroup = 1",
+            "owner = 'a'\ngroup = 1",
+            "mode = 0o755",
+            "mode = '10000'",
+            "mode = '9'",
+            "quota = 'bytes=x'",
+            "quota = 1",
+            "other = 1",
+            "owner = 1\nowner = 1\ngroup = 2",
+            "[owner]",
+            "\u{0}",
+        ] {
+            assert!(TenantEntry::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Tenants of real mounts: who may do what in them, how much they may use.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod imports;
+mod owners;
+mod quotas;
+#[path = "../mounts/support/mod.rs"]
+#[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
+mod support;
+mod world;

@@ -1,0 +1,112 @@
+//! Whose tenants and collections are, and what others may do in them.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+
+use crate::support::Place;
+use crate::world::{as_user, put, refused};
+
+const ALICE: u32 = 65_534;
+const BOB: u32 = 65_533;
+
+fn owner_of(path: &std::path::Path) -> (u32, u32, u32) {
+    let metadata = fs::metadata(path).unwrap();
+    (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777)
+}
+
+#[test]
+fn the_owner_of_a_tenant_makes_collections_in_it_and_others_do_what_modes_say() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create", "--allow-other"]);
+    let root = mounted.mountpoint.clone();
+    fs::create_dir(mounted.path("a")).unwrap();
+    fs::create_dir(mounted.path("b")).unwrap();
+    assert_eq!(owner_of(&mounted.path("a")), (0, 0, 0o755));
+    as_user(ALICE, ALICE, &root, "mkdir c").failed(1, &["Permission denied"]);
+    as_user(ALICE, ALICE, &root, "mkdir a/c").failed(1, &["Permission denied"]);
+    chown(mounted.path("a"), Some(ALICE), Some(ALICE)).unwrap();
+    chown(mounted.path("b"), Some(BOB), Some(BOB)).unwrap();
+    as_user(ALICE, ALICE, &root, "mkdir a/c && echo x > a/c/f && rmdir b").failed(1, &["Permission denied"]);
+    assert_eq!(owner_of(&mounted.path("a/c")), (ALICE, ALICE, 0o755));
+    for (line, is_allowed) in [
+        ("cat a/c/f", true),
+        ("mkdir a/d", false),
+        ("echo y > a/c/g", false),
+        ("rmdir a/c", false),
+        ("chmod 777 a", false),
+        ("chown 65533 a", false),
+        ("chmod 777 a/c", false),
+        ("cat a/.ctl/status", true),
+        ("cat a/.ctl/quota", false),
+        ("echo files=1 > a/.ctl/quota", false),
+        ("echo files=1 > a/c/.ctl/quota", false),
+        ("mkdir b/c", true),
+        ("cat .ctl/jobs", false),
+    ] {
+        let code = as_user(BOB, BOB, &root, line).code;
+        assert_eq!(code == Some(0), is_allowed, "{line}");
+    }
+    // What the owner says goes for others.
+    as_user(ALICE, ALICE, &root, "chmod 2770 a && cat a/.ctl/quota && chgrp 65533 a")
+        .failed(1, &["permitted"]);
+    assert_eq!(owner_of(&mounted.path("a")), (ALICE, ALICE, 0o2770));
+    as_user(BOB, BOB, &root, "ls a").failed(2, &["Permission denied"]);
+    as_user(BOB, BOB, &root, "cat a/.ctl/status").failed(1, &["Permission denied"]);
+    chown(mounted.path("a"), None, Some(BOB)).unwrap();
+    fs::set_permissions(mounted.path("a"), fs::Permissions::from_mode(0o2770)).unwrap();
+    as_user(BOB, BOB, &root, "mkdir a/d && echo z > a/d/f && chmod 700 a/d").ok();
+    assert_eq!(owner_of(&mounted.path("a/d")), (BOB, BOB, 0o2700));
+    as_user(ALICE, ALICE, &root, "rmdir a/d").failed(1, &["not empty"]);
+    as_user(ALICE, ALICE, &root, "cat a/d/f").failed(1, &["Permission denied"]);
+    refused(fs::rename(mounted.path("a"), mounted.path("z")), libc::EPERM);
+    refused(fs::rename(mounted.path("a/c"), mounted.path("a/z")), libc::EPERM);
+    let wanted: Vec<_> = ["a", "b", "a/c", "a/d", "b/c", "a/.ctl", "b/.ctl", "a/.ctl/quota"]
+        .map(|path| (path, owner_of(&mounted.path(path))))
+        .into();
+    assert_eq!(wanted[5].1, (ALICE, BOB, 0o555));
+    assert_eq!(wanted[7].1, (ALICE, BOB, 0o600));
+    mounted.kill();
+    drop(mounted);
+    let mounted = place.mount(&["--allow-other"]);
+    for (path, owner) in wanted {
+        assert_eq!(owner_of(&mounted.path(path)), owner, "{path}");
+    }
+    put(&mounted.path(".ctl/sync"), "1").unwrap();
+    as_user(BOB, BOB, &mounted.mountpoint, "rmdir b/c").ok();
+    fs::remove_dir(mounted.path("b")).unwrap();
+    assert!(!mounted.path("b").exists() && !place.store().join("b").exists());
+    fs::create_dir(mounted.path("b")).unwrap();
+    assert_eq!(owner_of(&mounted.path("b")), (0, 0, 0o755), "nothing is left of the one that was removed");
+}
+
+#[test]
+fn a_tenant_of_an_older_store_is_of_who_runs_the_mount_and_a_damaged_file_closes_it() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create", "--allow-other"]);
+    fs::create_dir_all(mounted.path("old/c")).unwrap();
+    fs::create_dir_all(mounted.path("bad/c")).unwrap();
+    fs::create_dir_all(mounted.path("huge/c")).unwrap();
+    chown(mounted.path("bad"), Some(ALICE), None).unwrap();
+    mounted.unmount();
+    fs::remove_file(place.store().join("old/.tenant.toml")).unwrap();
+    fs::write(place.store().join("bad/.tenant.toml"), "owner = 65534\nmode = \"0777\"\n").unwrap();
+    fs::write(place.store().join("huge/.tenant.toml"), vec![b'#'; 1 << 20]).unwrap();
+    let mounted = place.mount(&["--allow-other"]);
+    assert_eq!(owner_of(&mounted.path("old")), (0, 0, 0o755));
+    for tenant in ["bad", "huge"] {
+        assert_eq!(owner_of(&mounted.path(tenant)), (0, 0, 0o700));
+        let line = format!("ls {tenant}");
+        as_user(ALICE, ALICE, &mounted.mountpoint, &line).failed(2, &["Permission denied"]);
+        assert!(mounted.log().contains(&format!("{tenant}: only who runs the mount")), "{}", mounted.log());
+        // Who runs the mount puts it right.
+        chown(mounted.path(tenant), Some(ALICE), Some(ALICE)).unwrap();
+        as_user(ALICE, ALICE, &mounted.mountpoint, &format!("mkdir {tenant}/d")).ok();
+    }
+    let mode = fs::Permissions::from_mode(0o750);
+    fs::set_permissions(mounted.path("old"), mode.clone()).unwrap();
+    mounted.unmount();
+    let mounted = place.mount(&["--read-only", "--allow-other"]);
+    assert_eq!(owner_of(&mounted.path("old")), (0, 0, 0o750));
+    assert_eq!(owner_of(&mounted.path("bad")), (ALICE, ALICE, 0o700));
+    refused(fs::set_permissions(mounted.path("old"), mode), libc::EROFS);
+}

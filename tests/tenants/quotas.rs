@@ -1,0 +1,159 @@
+//! Quotas: what counts, what is refused, and that nothing of it is done.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, chown, symlink};
+
+use crate::support::{Mounted, Place, imported, python_line, read_at, run};
+use crate::world::{as_user, limits, put, refused, used};
+
+const OWNER: u32 = 65_534;
+
+#[test]
+fn bytes_over_a_quota_are_refused_and_what_was_there_stays() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/a")).unwrap();
+    fs::create_dir_all(mounted.path("t/b")).unwrap();
+    put(&mounted.path("t/.ctl/quota"), "bytes=100K\n").unwrap();
+    put(&mounted.path("t/b/.ctl/quota"), "bytes=10000").unwrap();
+    assert_eq!(limits(&mounted, "t"), "bytes=102400 stored=none files=none");
+    let file = File::create(mounted.path("t/a/f")).unwrap();
+    file.write_all_at(&[1; 100_000], 0).unwrap();
+    // Not closed yet, and counted.
+    refused(file.set_len(102_401), libc::EDQUOT);
+    refused(file.write_all_at(&[2; 1], 102_400), libc::EDQUOT);
+    refused(fs::write(mounted.path("t/b/g"), [3; 2401]), libc::EDQUOT);
+    assert_eq!(fs::metadata(mounted.path("t/b/g")).unwrap().len(), 0);
+    assert_eq!(file.metadata().unwrap().len(), 100_000);
+    file.write_all_at(&[2; 2400], 100_000).unwrap();
+    // What does not grow is written.
+    file.write_all_at(&[4; 100_000], 0).unwrap();
+    drop(file);
+    assert_eq!(used(&mounted, "t")[1], 102_400);
+    refused(fs::write(mounted.path("t/b/g"), [3; 1]), libc::EDQUOT);
+    File::options().write(true).open(mounted.path("t/a/f")).unwrap().set_len(50_000).unwrap();
+    refused(fs::write(mounted.path("t/b/g"), [3; 10_001]), libc::EDQUOT);
+    fs::write(mounted.path("t/b/g"), [3; 10_000]).unwrap();
+    refused(File::options().append(true).open(mounted.path("t/b/g")).unwrap().write_all(b"x"), libc::EDQUOT);
+    // A file over a file: what is cut is free at once.
+    fs::write(mounted.path("t/b/g"), [5; 10_000]).unwrap();
+    let before = (used(&mounted, "t"), used(&mounted, "t/a"), used(&mounted, "t/b"));
+    assert_eq!(before, ([2, 60_000, 60_000], [1, 50_000, 50_000], [1, 10_000, 10_000]));
+    mounted.kill();
+    drop(mounted);
+    let mounted = place.mount(&[]);
+    assert_eq!((used(&mounted, "t"), used(&mounted, "t/a"), used(&mounted, "t/b")), before);
+    assert_eq!(limits(&mounted, "t/b"), "bytes=10000 stored=none files=none");
+    refused(fs::write(mounted.path("t/a/h"), [6; 42_401]), libc::EDQUOT);
+    fs::remove_file(mounted.path("t/a/h")).unwrap();
+    fs::remove_file(mounted.path("t/a/f")).unwrap();
+    assert_eq!(used(&mounted, "t"), [1, 10_000, 10_000]);
+    fs::write(mounted.path("t/a/h"), [6; 92_400]).unwrap();
+    let mut bytes = [0; 10_001];
+    assert_eq!(read_at(&File::open(mounted.path("t/b/g")).unwrap(), &mut bytes, 0), 10_000);
+    assert!(bytes[..10_000] == [5; 10_000]);
+    // A limit below what is used takes nothing away.
+    put(&mounted.path("t/.ctl/quota"), "bytes=1").unwrap();
+    fs::remove_file(mounted.path("t/b/g")).unwrap();
+    refused(fs::write(mounted.path("t/b/g"), "x"), libc::EDQUOT);
+    put(&mounted.path("t/.ctl/quota"), "bytes=none").unwrap();
+    fs::write(mounted.path("t/b/g"), "x").unwrap();
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+}
+
+#[test]
+fn files_directories_and_links_are_counted_and_tensors_of_containers_are_not() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    put(&mounted.path("t/c/.ctl/quota"), "files=3").unwrap();
+    let source = place.path("m.safetensors");
+    let line = "import sys, numpy, safetensors.numpy as s; \
+                s.save_file({str(i): numpy.ones(3, 'f4') for i in range(9)}, sys.argv[1])";
+    python_line(line, [&source]);
+    fs::copy(&source, mounted.path("t/c/m.safetensors")).unwrap();
+    assert_eq!(fs::read_dir(mounted.path("t/c")).unwrap().count(), 10);
+    fs::create_dir(mounted.path("t/c/d")).unwrap();
+    symlink("x", mounted.path("t/c/l")).unwrap();
+    assert_eq!(used(&mounted, "t/c")[0], 3);
+    refused(File::create(mounted.path("t/c/f")), libc::EDQUOT);
+    refused(fs::create_dir(mounted.path("t/c/e")), libc::EDQUOT);
+    refused(symlink("x", mounted.path("t/c/k")), libc::EDQUOT);
+    assert_eq!(fs::read_dir(mounted.path("t/c")).unwrap().count(), 12);
+    fs::rename(mounted.path("t/c/l"), mounted.path("t/c/d/l")).unwrap();
+    fs::remove_file(mounted.path("t/c/d/l")).unwrap();
+    File::create(mounted.path("t/c/f")).unwrap();
+    fs::remove_file(mounted.path("t/c/m.safetensors")).unwrap();
+    assert_eq!(used(&mounted, "t/c"), [2, 0, 0]);
+}
+
+#[test]
+fn moves_and_imports_that_would_store_too_much_are_refused_before_anything_changes() {
+    let (place, _) = imported(&["--in-place"]);
+    let mounted = place.mount(&[]);
+    let tier = |mounted: &Mounted, value: &str| {
+        let path = mounted.path("demo/model/model.safetensors");
+        let value = value.as_bytes();
+        let set = rustix::fs::setxattr(path, "user.tierfs.tier", value, rustix::fs::XattrFlags::empty());
+        set.map_err(std::io::Error::from)
+    };
+    tier(&mounted, "q8:all").unwrap();
+    let [files, logical, stored] = used(&mounted, "demo/model");
+    assert!(stored > 0 && stored < logical);
+    assert_eq!(used(&mounted, "demo"), [files, logical, stored]);
+    put(&mounted.path("demo/model/.ctl/quota"), &format!("stored={stored}")).unwrap();
+    let digests = |mounted: &Mounted| {
+        crate::support::shell(&mounted.mountpoint, "find demo -type f -exec sha256sum {} + | sort").stdout
+    };
+    let before = digests(&mounted);
+    refused(tier(&mounted, "exact:all"), libc::EDQUOT);
+    assert_eq!((digests(&mounted), used(&mounted, "demo/model")), (before, [files, logical, stored]));
+    tier(&mounted, "q3:all").unwrap();
+    let after = used(&mounted, "demo/model");
+    assert!(after[2] < stored && after[1] == logical, "{after:?}");
+    mounted.unmount();
+    let source = place.write("more.bin", vec![7; 1 << 20]);
+    let answer = place.try_import("demo/model", &[&source], &[]);
+    answer.failed(1, &["over its quota"]);
+    let mounted = place.mount(&[]);
+    assert_eq!(used(&mounted, "demo/model"), after);
+    assert!(!mounted.path("demo/model/more.bin").exists());
+}
+
+#[test]
+fn limits_are_raised_by_those_above_and_wrong_texts_change_nothing() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create", "--allow-other"]);
+    let root = mounted.mountpoint.clone();
+    fs::create_dir(mounted.path("t")).unwrap();
+    chown(mounted.path("t"), Some(OWNER), None).unwrap();
+    as_user(OWNER, OWNER, &root, "mkdir t/c").ok();
+    put(&mounted.path("t/.ctl/quota"), "bytes=1M stored=1M files=10").unwrap();
+    for wrong in ["", "bytes", "bytes=1 bytes=2", "bytes=-1", "size=3", "bytes=1 x", "files=1.5"] {
+        refused(put(&mounted.path("t/.ctl/quota"), &format!("{wrong}\n")), libc::EINVAL);
+        refused(put(&mounted.path("t/c/.ctl/quota"), &format!("{wrong}\n")), libc::EINVAL);
+    }
+    for (line, is_allowed) in [
+        ("cat t/.ctl/quota", true),
+        ("echo bytes=2M > t/.ctl/quota", false),
+        ("echo files=0 > t/.ctl/quota", false),
+        ("echo bytes=512K > t/.ctl/quota", true),
+        ("echo bytes=1M > t/.ctl/quota", false),
+        ("echo files=5 > t/c/.ctl/quota", true),
+        ("echo files=none > t/c/.ctl/quota", true),
+    ] {
+        assert_eq!(as_user(OWNER, OWNER, &root, line).code == Some(0), is_allowed, "{line}");
+    }
+    assert_eq!(limits(&mounted, "t"), "bytes=524288 stored=1048576 files=10");
+    // Who has a collection in another's tenant lowers its limits only.
+    put(&mounted.path("t/c/.ctl/quota"), "files=7").unwrap();
+    chown(mounted.path("t/c"), Some(OWNER - 1), None).unwrap();
+    let other = |line: &str| as_user(OWNER - 1, OWNER - 1, &root, line).code;
+    assert_eq!(other("echo files=6 > t/c/.ctl/quota"), Some(0));
+    assert_ne!(other("echo files=7 > t/c/.ctl/quota"), Some(0));
+    assert_eq!(limits(&mounted, "t/c"), "bytes=none stored=none files=6");
+    put(&mounted.path("t/.ctl/quota"), "bytes=none stored=0 files=none").unwrap();
+    assert_eq!(limits(&mounted, "t"), "bytes=none stored=none files=none");
+}
