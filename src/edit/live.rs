@@ -1,9 +1,8 @@
 //! Files that are open: one for each node, however often it is opened.
 
-use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -84,7 +83,7 @@ impl Layout {
 }
 
 impl Live {
-    fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Live> {
+    pub(super) fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Live> {
         let entry = collection.state().node(node).map(|node| node.entry.clone());
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
         let objects = collection.objects_of(node)?;
@@ -369,38 +368,5 @@ fn write_pieces(layout: &Layout, range: Range<u64>, bytes: &[u8]) -> Result<()> 
 impl Drop for Live {
     fn drop(&mut self) {
         self.discard_drafts(&[]);
-    }
-}
-
-/// The files that are open, by collection and node.
-#[derive(Default)]
-pub struct LiveTable {
-    open: Mutex<HashMap<(u32, EntryId), Weak<Live>>>,
-}
-
-impl LiveTable {
-    /// A file, opened if it is not open yet.
-    pub fn open(&self, collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Arc<Live>> {
-        let key = (collection.state().number(), node);
-        let mut open = self.open.lock();
-        if let Some(live) = open.get(&key).and_then(Weak::upgrade) {
-            return Ok(live);
-        }
-        let live = Arc::new(Live::open(collection, node, verify)?);
-        if open.len() > 1024 && open.len().is_power_of_two() {
-            open.retain(|_, live| live.strong_count() > 0);
-        }
-        open.insert(key, Arc::downgrade(&live));
-        Ok(live)
-    }
-
-    /// A file, if it is open.
-    pub fn get(&self, number: u32, node: EntryId) -> Option<Arc<Live>> {
-        self.open.lock().get(&(number, node)).and_then(Weak::upgrade)
-    }
-
-    /// All files that are open.
-    pub fn all(&self) -> Vec<Arc<Live>> {
-        self.open.lock().values().filter_map(Weak::upgrade).collect()
     }
 }

@@ -11,10 +11,12 @@ mod live;
 mod renamed;
 mod settle;
 mod source;
+mod table;
 mod tree;
 
-pub use live::{Live, LiveTable};
+pub use live::Live;
 pub use renamed::{finish_renames, is_another_place};
+pub use table::LiveTable;
 pub use tree::{
     SetAttr, create, link, make_directory, remove_directory, rename, set_attr, set_tensor, symlink, unlink,
 };
