@@ -152,8 +152,13 @@ impl Jobs {
                     forget(changed);
                     format!("done in {:.1} s: {note}", since.elapsed().as_secs_f64())
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => "cancelled".to_owned(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {
+                    // What it has moved by then is owed.
+                    forget(Forget::default());
+                    "cancelled".to_owned()
+                }
                 Err(error) => {
+                    forget(Forget::default());
                     log::error!("{} of {}: {error}", job.what, job.path);
                     format!("failed: {error}")
                 }

@@ -102,6 +102,7 @@ fn set_kept(view: &FileView, setting: &Setting, text: &str) -> Result<Forget> {
 fn set_tier(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<Forget> {
     let to = MoveTo::parse(text)?;
     let written = namespace.settle_all(&view.collection)?;
+    namespace.owe(written.clone());
     let bytes = namespace.engine().check_tier(&view.collection, view.node.entry.id, to)?;
     let (view, namespace) = (view.clone(), namespace.clone());
     let act = move |progress: &dyn Progress, (namespace, view): &(Arc<Namespace>, FileView)| {
@@ -117,6 +118,7 @@ fn evict(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -
     for forget in namespace.settle_everything()? {
         written.nodes.extend(forget.nodes);
     }
+    namespace.owe(written.clone());
     let (view, namespace) = (view.clone(), namespace.clone());
     let act = move |progress: &dyn Progress, (namespace, view): &(Arc<Namespace>, FileView)| {
         namespace.engine().evict(&view.collection, view.node.entry.id, what, progress)
@@ -131,6 +133,7 @@ fn set_pin(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str)
         _ => return Err(wrong("pin", text)),
     };
     let written = namespace.settle_all(&view.collection)?;
+    namespace.owe(written.clone());
     let (namespace, of) = (namespace.clone(), view.clone());
     let act = move |progress: &dyn Progress| {
         let (engine, node) = (namespace.engine(), of.node.entry.id);
@@ -161,7 +164,7 @@ fn do_or_queue(
         place.0.forget_nodes(&place.1.collection, moved.nodes)
     };
     if place.1.node.entry.what != What::Directory {
-        let moved = act(&Counted::default(), &place)?;
+        let moved = act(&Counted::default(), &place).inspect_err(|_| owe_all(&place))?;
         tell_moved(&place.1, &what, &format!("{} blocks", moved.blocks));
         forget.nodes.extend(changed(&place, moved).nodes);
         return Ok(forget);
@@ -169,7 +172,7 @@ fn do_or_queue(
     let asked = what.clone();
     let job = Job::new(what, place.1.path(), bytes);
     jobs.push(job, move |progress| {
-        let moved = act(progress, &place)?;
+        let moved = act(progress, &place).inspect_err(|_| owe_all(&place))?;
         let left = moved.left.first().map(|(_, why)| format!("{} left: {why}", moved.left.len()));
         let blocks = moved.blocks;
         let note = left.map_or(format!("{blocks} blocks"), |left| format!("{blocks} blocks; {left}"));
@@ -177,6 +180,20 @@ fn do_or_queue(
         Ok((changed(&place, moved), note))
     });
     Ok(forget)
+}
+
+/// What failed or was told to stop may have moved some: the kernel forgets the pages of all.
+fn owe_all((namespace, view): &(Arc<Namespace>, FileView)) {
+    let targets = engine::targets(&view.collection, view.node.entry.id).unwrap_or_default();
+    let mut nodes: Vec<_> = targets.iter().map(|target| target.node).collect();
+    {
+        let state = view.collection.state();
+        let file = |node: &_| state.node(*node).and_then(|node| node.file()).and_then(|file| file.container);
+        let containers: Vec<_> = nodes.iter().filter_map(file).collect();
+        nodes.extend(containers);
+    }
+    nodes.push(view.node.entry.id);
+    namespace.owe(namespace.forget_nodes(&view.collection, nodes));
 }
 
 fn tell_moved(view: &FileView, asked: &str, note: &str) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -35,6 +35,8 @@ pub struct Live {
     /// Objects that no log knew when they were made.
     made: Mutex<Vec<Arc<Object>>>,
     telling: Mutex<()>,
+    /// Where the last of the writes that were done ends.
+    reached: AtomicU64,
 }
 
 /// What a file's bytes are made of.
@@ -101,6 +103,7 @@ impl Live {
             changed: AtomicBool::new(false),
             made: Mutex::default(),
             telling: Mutex::default(),
+            reached: AtomicU64::new(0),
         })
     }
 
@@ -214,12 +217,17 @@ impl Live {
         self.changed.store(true, Ordering::Release);
         let layout = parking_lot::RwLockUpgradableReadGuard::downgrade(layout);
         let written = write_pieces(&layout, offset..end, bytes);
+        if written.is_ok() {
+            self.reached.fetch_max(end, Ordering::AcqRel);
+        }
         drop(layout);
         if written.is_err() && end > before {
-            // A file does not grow by what could not be written.
+            // A file does not grow by what could not be written; what others wrote stays.
             let mut layout = self.layout.write();
-            if layout.bytes() == end {
-                self.cut(&mut layout, before)?;
+            let kept = before.max(self.reached.load(Ordering::Acquire));
+            if layout.bytes() == end && kept < end {
+                self.cut(&mut layout, kept)?;
+                self.changed.store(true, Ordering::Release);
             }
         }
         written
@@ -238,6 +246,7 @@ impl Live {
         } else if bytes < before {
             self.refuse_part()?;
             self.cut(&mut layout, bytes)?;
+            self.reached.fetch_min(bytes, Ordering::AcqRel);
         }
         layout.mtime = Some(now_nanoseconds());
         self.changed.store(true, Ordering::Release);

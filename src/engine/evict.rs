@@ -124,6 +124,10 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
             ))
         };
         let way = how.way().ok_or_else(|| cannot("reconstruct is none"))?;
+        if matches!(how, Reconstruct::Factor(_)) && !is_lossy_allowed(&collection.state(), target.node) {
+            let text = format!("{}: a factor is not exact; set user.tierfs.lossy to allow first", path());
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
         if way.gives == Gives::Absent {
             // It is made then.
             return Ok(());

@@ -252,7 +252,8 @@ fn start_jobs(mounted: Arc<Mounted>, forgetter: Forgetter) -> Result<std::thread
         if let Err(error) = rustix::process::nice(19) {
             log::info!("jobs run like requests do: {error}");
         }
-        mounted.jobs.work(&|forget| {
+        mounted.jobs.work(&|mut forget| {
+            forget.nodes.extend(mounted.namespace.take_owed().nodes);
             // A job that is done is seen to be done by who reads after it.
             let (forgotten, waiting) = std::sync::mpsc::channel();
             forgetter.forget(forget, move || forgotten.send(()).unwrap_or_default());

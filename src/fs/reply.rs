@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
+use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyXattr, TimeOrNow};
 
+use crate::fs::errno;
 use crate::namespace::{Attr, Ino, Kind, Place};
 use crate::store::Access;
 
@@ -114,5 +115,23 @@ pub(super) fn nanoseconds(time: TimeOrNow) -> i64 {
             let (seconds, rest) = (before.duration().as_secs(), before.duration().subsec_nanos());
             i64::from(rest) - signed(Duration::from_secs(seconds))
         }
+    }
+}
+
+/// A mode without the bits that let others act as the owner, if it has any of them.
+pub(super) fn plain_mode(mode: u32) -> Option<u32> {
+    let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+    let bits = libc::S_ISUID | group;
+    (mode & bits != 0).then_some(mode & !bits)
+}
+
+/// Answers with the value of an attribute, or with its size where that is asked for.
+pub(super) fn send_attribute(reply: ReplyXattr, size: u32, value: &[u8]) {
+    if size == 0 {
+        reply.size(value.len() as u32);
+    } else if value.len() > size as usize {
+        reply.error(errno::TOO_SHORT);
+    } else {
+        reply.data(value);
     }
 }

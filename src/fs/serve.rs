@@ -16,11 +16,11 @@ use fuser::{
 
 use crate::control::{self, Acts, Cost, Mounted, Operation};
 use crate::edit::{Live, SetAttr};
-use crate::fs::errno::{self, errno};
+use crate::fs::errno::errno;
 use crate::fs::forget::Forgetter;
 use crate::fs::handles::{Handle, Handles};
 use crate::fs::passthrough::{Passthrough, other_number};
-use crate::fs::reply::{GENERATION, Times, file_attr, own};
+use crate::fs::reply::{GENERATION, Times, file_attr, own, plain_mode, send_attribute};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
 use crate::store::Access;
@@ -140,16 +140,19 @@ impl Adapter {
             // What was written counts.
             let written = namespace.live(own(ino)).map(|live| namespace.settle(&live)).transpose();
             let set = written.and_then(|written| {
-                let mut forget = written.unwrap_or_default();
-                let set = control::set(&namespace, &mounted.jobs, &view, user, (&name, &value));
-                forget.nodes.extend(set?.nodes);
-                Ok(forget.and(other_number(ino)))
+                namespace.owe(written.unwrap_or_default());
+                control::set(&namespace, &mounted.jobs, &view, user, (&name, &value))
             });
+            let mut owed = namespace.take_owed().and(other_number(ino));
             match set {
-                Ok(forget) => forgetter.forget(forget, move || reply.ok()),
+                Ok(forget) => {
+                    owed.nodes.extend(forget.nodes);
+                    forgetter.forget(owed, move || reply.ok());
+                }
                 Err(error) => {
                     log::debug!("setxattr: {error}");
-                    reply.error(errno(&error));
+                    let errno = errno(&error);
+                    forgetter.forget(owed, move || reply.error(errno));
                 }
             }
         };
@@ -372,29 +375,12 @@ pub(super) fn failed(mounted: &Mounted, doing: &str, error: &Error) -> Errno {
     errno(error)
 }
 
-/// A mode without the bits that let others act as the owner, if it has any of them.
-fn plain_mode(mode: u32) -> Option<u32> {
-    let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
-    let bits = libc::S_ISUID | group;
-    (mode & bits != 0).then_some(mode & !bits)
-}
-
 /// Runs one request. A panic is logged; its reply has answered EIO by then.
 pub(super) fn guarded(mounted: &Mounted, operation: &str, request: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(request)).is_err() {
         let text = "a bug in tierfs: the request was answered with an error";
         log::error!("{operation}: {text}");
         mounted.store().events().tell(EventKind::Panic, "", operation, text);
-    }
-}
-
-fn send_attribute(reply: ReplyXattr, size: u32, value: &[u8]) {
-    if size == 0 {
-        reply.size(value.len() as u32);
-    } else if value.len() > size as usize {
-        reply.error(errno::TOO_SHORT);
-    } else {
-        reply.data(value);
     }
 }
 

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use crate::edit::{self, Changes, Live, SetAttr};
+use crate::format::catalog::NodeEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::CONTROL_NAME;
 use crate::namespace::controls::ControlView;
 use crate::namespace::ino::{Ino, Place};
-use crate::namespace::tree::{FileView, Located, Nameless, Namespace};
+use crate::namespace::tree::{FileView, Located, Namespace};
 use crate::store::history::Keep;
 use crate::store::{Access, Collection};
 
@@ -33,6 +34,13 @@ impl Forget {
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
+}
+
+/// A file without a name that was open, or could still be opened, when the name went.
+pub(super) struct Nameless {
+    pub live: Arc<Live>,
+    /// What the catalog said of it last, and what was set since.
+    pub entry: NodeEntry,
 }
 
 /// A directory of a collection.
@@ -287,7 +295,10 @@ impl Namespace {
                 // A time that is set is not that of the write before it.
                 changes.merge(live.settle()?);
             }
-            edit::set_attr(collection, node, set)?;
+            if let Err(error) = edit::set_attr(collection, node, set) {
+                self.owe(self.forget(collection, changes));
+                return Err(error);
+            }
         }
         Ok(self.forget(collection, changes))
     }
@@ -330,11 +341,20 @@ impl Namespace {
 
     /// What was written to the open files of a collection goes to the log.
     pub fn settle_all(&self, collection: &Arc<Collection>) -> Result<Forget> {
-        let mut forget = Forget::default();
         for live in self.live.all().iter().filter(|live| Arc::ptr_eq(live.collection(), collection)) {
-            forget.nodes.extend(self.settle(live)?.nodes);
+            self.owe(self.settle(live)?);
         }
-        Ok(forget)
+        Ok(self.take_owed())
+    }
+
+    /// Notes what the kernel must forget whether or not the request comes to its end.
+    pub fn owe(&self, forget: Forget) {
+        self.owed.lock().nodes.extend(forget.nodes);
+    }
+
+    /// What the kernel must forget, of requests that could not say so themselves.
+    pub fn take_owed(&self) -> Forget {
+        std::mem::take(&mut *self.owed.lock())
     }
 
     /// What the kernel must forget of nodes whose bytes changed.

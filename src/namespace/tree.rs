@@ -7,12 +7,13 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::edit::{Live, LiveTable, finish_renames};
 use crate::engine::Engine;
-use crate::format::catalog::{Content, NodeEntry, What};
+use crate::format::catalog::{Content, What};
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::CONTROL_NAME;
 use crate::namespace::attr::{Attr, Unlogged};
+use crate::namespace::change::Nameless;
 use crate::namespace::controls::{ControlView, Controls, Scope};
 use crate::namespace::ino::{Ino, Place};
+use crate::namespace::{CONTROL_NAME, Forget};
 use crate::store::collection::now_nanoseconds;
 use crate::store::read::Verify;
 use crate::store::state::{Node, ROOT, State};
@@ -112,13 +113,6 @@ impl FileView {
     }
 }
 
-/// A file without a name that was open, or could still be opened, when the name went.
-pub(super) struct Nameless {
-    pub live: Arc<Live>,
-    /// What the catalog said of it last, and what was set since.
-    pub entry: NodeEntry,
-}
-
 /// The tree that is mounted.
 pub struct Namespace {
     store: Arc<Store>,
@@ -128,6 +122,8 @@ pub struct Namespace {
     pub(super) live: LiveTable,
     /// Files that have no name any more and that the kernel may still open.
     pub(super) nameless: Mutex<HashMap<Ino, Nameless>>,
+    /// What the kernel must forget after requests that failed on the way.
+    pub(super) owed: Mutex<Forget>,
     pub(super) owner: (u32, u32),
     pub(super) mounted_at: i64,
     pub(super) controls: Controls,
@@ -156,6 +152,7 @@ impl Namespace {
             verify,
             live,
             nameless,
+            owed: Mutex::default(),
             owner,
             mounted_at,
             controls,

@@ -215,6 +215,10 @@ impl OpenObject {
             read => read?,
         }
         let dtype = object.entry.dtype;
+        if base == new && object.origin_place(index).is_some() {
+            // Written is written: the outside file is no source of the block any more.
+            return Ok(Patch::None);
+        }
         if let Writes::Rounded(encoder) = writes {
             if base == new {
                 return Ok(Patch::Same);

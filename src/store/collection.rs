@@ -290,11 +290,13 @@ impl Collection {
     pub fn check_writable(&self) -> Result<()> {
         match (self.poisoned(), &self.damage, self.access) {
             (None, None, Access::Write) => Ok(()),
+            // Asked by reads too, which must not wait for who writes.
+            (Some(reason), ..) => Err(self.read_only(reason)),
             _ => self.writable(&mut self.writer.lock()).map(|_| ()),
         }
     }
 
-    fn read_only(&self, reason: &str) -> Error {
+    pub(super) fn read_only(&self, reason: &str) -> Error {
         Error::new(ErrorKind::ReadOnly, format!("{} takes no writes: {reason}", self.path()))
     }
 

@@ -108,6 +108,9 @@ impl Collection {
         let touched = std::mem::take(&mut writer.unsynced);
         self.sync_files(&touched).and_then(|()| writer.log.sync()).map_err(|error| self.poison(error))?;
         self.compact_if_due(writer);
+        if let Some(reason) = self.poisoned() {
+            return Err(self.read_only(reason));
+        }
         self.reclaim(writer);
         Ok(())
     }

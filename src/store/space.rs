@@ -81,12 +81,14 @@ impl Collection {
             return;
         }
         let durable = writer.log.synced();
+        let is_synced = durable == writer.log.batch();
         let is_free = |(batch, freed): &mut (u64, Freed)| {
             *batch <= durable
                 && match freed {
                     Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
                     Freed::Factor(_) | Freed::EndedFactor { .. } => true,
-                    Freed::Stretch { object, .. } => !self.is_shown(object),
+                    // A page that is shared with a neighbour goes only when all moves are durable.
+                    Freed::Stretch { object, .. } => is_synced && !self.is_shown(object),
                     // An open file keeps what it opened.
                     Freed::Object(object) => Arc::strong_count(object) == 1,
                     Freed::Copy(copy) => Arc::strong_count(copy) == 1,

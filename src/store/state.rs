@@ -353,7 +353,9 @@ impl State {
         let mut bytes: u64 = 0;
         for id in &file.objects {
             let object = self.known(*id)?;
-            let sum = bytes.checked_add(object.bytes()).filter(|sum| *sum <= i64::MAX as u64);
+            // As the log says it: an open file may have grown since.
+            let logged = object.logged_cut().bytes;
+            let sum = bytes.checked_add(logged).filter(|sum| *sum <= i64::MAX as u64);
             bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
         }
         if let Some(tensor) = &file.tensor

@@ -12,6 +12,7 @@ mod evict;
 mod factors;
 mod heal;
 mod lineage;
+mod meets;
 mod moves;
 mod origin;
 mod pins;

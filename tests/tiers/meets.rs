@@ -1,0 +1,67 @@
+//! Where parts meet: what is open and not in the log yet, files in place, logs that are written anew.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use crate::attributes::{get, set};
+use crate::support::{Place, Random, npy_file, run};
+
+#[test]
+fn a_file_in_place_that_has_grown_survives_a_log_that_is_written_anew() {
+    let place = Place::new();
+    let mut wanted = Random(51).bytes(100_000);
+    let source = place.write("plain.bin", &wanted);
+    place.import("t/c", &[&source], &["--in-place"]);
+    let mounted = place.mount(&[]);
+    let mut file = fs::OpenOptions::new().append(true).open(mounted.path("t/c/plain.bin")).unwrap();
+    file.write_all(b"more").unwrap();
+    drop(file);
+    wanted.extend_from_slice(b"more");
+    fs::write(mounted.path("t/c/.ctl/compact"), "start").unwrap();
+    assert_eq!(fs::read(mounted.path("t/c/plain.bin")).unwrap(), wanted);
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&[]);
+    assert_eq!(fs::read(mounted.path("t/c/plain.bin")).unwrap(), wanted);
+    fs::write(mounted.path("t/c/other"), b"it takes writes").unwrap();
+}
+
+#[test]
+fn a_tensor_that_grows_while_it_is_open_can_be_renamed_and_linked() {
+    let place = Place::new();
+    place.write("empty", b"");
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    let path = mounted.path("t/c/cache");
+    fs::write(&path, [1; 4096]).unwrap();
+    set(&path, "dtype", "f32").unwrap();
+    set(&path, "shape", "16x64").unwrap();
+    let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
+    file.write_all(&[2; 512]).unwrap();
+    fs::rename(&path, mounted.path("t/c/moved")).unwrap();
+    fs::hard_link(mounted.path("t/c/moved"), mounted.path("t/c/linked")).unwrap();
+    file.write_all(&[3; 512]).unwrap();
+    drop(file);
+    let found = fs::read(mounted.path("t/c/moved")).unwrap();
+    assert_eq!((found.len(), found[4096], found[5119]), (5120, 2, 3));
+    assert_eq!(get(&mounted.path("t/c/moved"), "shape"), "20x64");
+    fs::write(mounted.path("t/c/other"), b"it takes writes").unwrap();
+}
+
+#[test]
+fn what_was_written_back_to_a_tensor_in_place_is_what_it_is_from_then_on() {
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&Random(52).floats(100_000)));
+    place.import("t/c", &[&source], &["--in-place"]);
+    let mounted = place.mount(&[]);
+    let tensor = mounted.path("t/c/w");
+    set(&tensor, "tier", "q3").unwrap();
+    let decoded = fs::read(&tensor).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&tensor).unwrap();
+    file.write_all_at(&decoded, 0).unwrap();
+    drop(file);
+    // Its own bytes are exact now: there is nothing to go to, and nothing changes.
+    set(&tensor, "tier", "exact").unwrap();
+    assert_eq!(fs::read(&tensor).unwrap(), decoded);
+}
