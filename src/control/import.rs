@@ -41,8 +41,8 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Forget> {
         };
         let sum = plan.run(store, namespace.owner(), &Watched(progress), Some(&evict))?;
         let collection = store.collection(&plan.request().collection.0, &plan.request().collection.1)?;
-        let forget = namespace.forget_nodes(&collection, sum.changed.iter().copied());
-        Ok((forget, sum.to_json(&plan.path()).to_string()))
+        namespace.owe(namespace.forget_nodes(&collection, sum.changed.iter().copied()));
+        Ok(sum.to_json(&plan.path()).to_string())
     });
     Ok(Forget::default())
 }

@@ -11,7 +11,6 @@ use parking_lot::{Condvar, Mutex};
 use crate::engine::Counted;
 use crate::ingest::Progress;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::Forget;
 
 /// Jobs that ended are shown until so many others have.
 const ENDED_MAX: usize = 100;
@@ -31,7 +30,7 @@ enum State {
     Ended(String),
 }
 
-type Work = Box<dyn FnOnce(&dyn Progress) -> Result<(Forget, String)> + Send>;
+type Work = Box<dyn FnOnce(&dyn Progress) -> Result<String> + Send>;
 
 /// The jobs of a mount.
 #[derive(Default)]
@@ -73,11 +72,7 @@ impl Job {
 
 impl Jobs {
     /// Puts a job behind the others; its number.
-    pub fn push(
-        &self,
-        job: Job,
-        work: impl FnOnce(&dyn Progress) -> Result<(Forget, String)> + Send + 'static,
-    ) -> u64 {
+    pub fn push(&self, job: Job, work: impl FnOnce(&dyn Progress) -> Result<String> + Send + 'static) -> u64 {
         let job = Arc::new(job);
         let mut inner = self.inner.lock();
         inner.last += 1;
@@ -122,8 +117,9 @@ impl Jobs {
         shown.iter().filter(|(number, job)| is_it(job) && self.cancel(*number)).count()
     }
 
-    /// Does jobs until [`end`](Self::end). `forget` is told what the kernel must forget.
-    pub fn work(&self, forget: &dyn Fn(Forget)) {
+    /// Does jobs until [`end`](Self::end). `settled` is called when one has come to its end, and
+    /// before anybody sees that.
+    pub fn work(&self, settled: &dyn Fn()) {
         loop {
             let (job, work) = {
                 let mut inner = self.inner.lock();
@@ -141,24 +137,17 @@ impl Jobs {
             *job.state.lock() = State::Running(since);
             let done = catch_unwind(AssertUnwindSafe(|| work(&job.counted)));
             let bug = || Err(Error::new(ErrorKind::Io, "a bug in tierfs ended it; its log says more"));
-            let ended = match done.unwrap_or_else(|_| bug()) {
-                Ok((changed, note)) if note.is_empty() => {
+            let done = done.unwrap_or_else(|_| bug());
+            settled();
+            let ended = match done {
+                Ok(note) if note.is_empty() => {
                     // It found nothing to do: nobody is to look at it.
-                    forget(changed);
                     self.inner.lock().shown.retain(|(_, shown)| !Arc::ptr_eq(shown, &job));
                     continue;
                 }
-                Ok((changed, note)) => {
-                    forget(changed);
-                    format!("done in {:.1} s: {note}", since.elapsed().as_secs_f64())
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {
-                    // What it has moved by then is owed.
-                    forget(Forget::default());
-                    "cancelled".to_owned()
-                }
+                Ok(note) => format!("done in {:.1} s: {note}", since.elapsed().as_secs_f64()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => "cancelled".to_owned(),
                 Err(error) => {
-                    forget(Forget::default());
                     log::error!("{} of {}: {error}", job.what, job.path);
                     format!("failed: {error}")
                 }
@@ -184,7 +173,6 @@ mod tests {
 
     use super::{Job, Jobs};
     use crate::model::{Error, ErrorKind};
-    use crate::namespace::Forget;
 
     fn job() -> Job {
         Job::new("tier=q8".to_owned(), "t/c".to_owned(), 100)
@@ -196,17 +184,17 @@ mod tests {
         let ender = jobs.clone();
         jobs.push(job(), |progress| {
             progress.advance(100);
-            Ok((Forget::default(), "3 blocks".to_owned()))
+            Ok("3 blocks".to_owned())
         });
         jobs.push(job(), |_| Err(Error::new(ErrorKind::Full, "no space")));
         let cancelled = jobs.push(job(), |_| unreachable!());
         assert!(jobs.cancel(cancelled) && !jobs.cancel(cancelled) && !jobs.cancel(99));
-        jobs.push(job(), |_| Ok((Forget::default(), String::new())));
+        jobs.push(job(), |_| Ok(String::new()));
         jobs.push(job(), move |_| {
             ender.end();
-            Ok((Forget::default(), "the last".to_owned()))
+            Ok("the last".to_owned())
         });
-        jobs.work(&|_| ());
+        jobs.work(&|| ());
         let text = jobs.text();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("1 tier=q8 t/c done in ") && lines[0].ends_with("3 blocks"));

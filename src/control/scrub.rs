@@ -56,7 +56,7 @@ fn start_or_stop(
                 for collection in &collections {
                     sum.add(namespace.engine().scrub(collection, progress)?);
                 }
-                Ok((Forget::default(), sum.to_string()))
+                Ok(sum.to_string())
             });
             Ok(Forget::default())
         }

@@ -10,7 +10,7 @@ use crate::engine::{self, Counted, Evict, Moved, REFUSED, Reconstruct, Setting};
 use crate::format::catalog::What;
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
-use crate::namespace::{FileView, Forget, Namespace};
+use crate::namespace::{FileView, Namespace};
 use crate::store::events::EventKind;
 
 /// How long setting an attribute takes.
@@ -27,20 +27,20 @@ pub enum Acts {
 pub struct Set {
     /// How long it takes.
     pub acts: Acts,
-    set: fn(&Arc<Namespace>, &Jobs, &FileView, &str) -> Result<Forget>,
+    set: fn(&Arc<Namespace>, &Jobs, &FileView, &str) -> Result<()>,
 }
 
-const fn at_once(set: fn(&Arc<Namespace>, &Jobs, &FileView, &str) -> Result<Forget>) -> Set {
+const fn at_once(set: fn(&Arc<Namespace>, &Jobs, &FileView, &str) -> Result<()>) -> Set {
     Set { acts: Acts::AtOnce, set }
 }
 
 pub(super) const DTYPE: Set = at_once(|_, _, view, text| {
     let dtype = Dtype::from_name(text).ok_or_else(|| wrong("dtype", text))?;
-    edit::set_tensor(&view.collection, view.node.entry.id, Some(dtype), None).map(|()| Forget::default())
+    edit::set_tensor(&view.collection, view.node.entry.id, Some(dtype), None)
 });
 pub(super) const SHAPE: Set = at_once(|_, _, view, text| {
     let shape = Shape::parse(text).ok_or_else(|| wrong("shape", text))?;
-    edit::set_tensor(&view.collection, view.node.entry.id, None, Some(shape)).map(|()| Forget::default())
+    edit::set_tensor(&view.collection, view.node.entry.id, None, Some(shape))
 });
 pub(super) const LOSSY: Set = at_once(|_, _, view, text| set_kept(view, &engine::LOSSY, text));
 pub(super) const POLICY: Set = at_once(|_, _, view, text| set_kept(view, &engine::POLICY, text));
@@ -50,7 +50,7 @@ pub(super) const RECONSTRUCT: Set = Set {
     acts: Acts::Slowly,
     set: |_, _, view, text| {
         let to = Reconstruct::parse(text)?;
-        engine::set_reconstruct(&view.collection, view.node.entry.id, to).map(|()| Forget::default())
+        engine::set_reconstruct(&view.collection, view.node.entry.id, to)
     },
 };
 pub(super) const TIER: Set = Set { acts: Acts::Slowly, set: set_tier };
@@ -60,14 +60,14 @@ pub(super) const PIN: Set = Set { acts: Acts::Slowly, set: set_pin };
 
 /// Sets an attribute of a file or a directory. `Denied` for one that can only be read.
 /// A refusal leaves its reason in `why` of a file. `user` is who asks. What the kernel must
-/// forget.
+/// forget is owed by the namespace, where it fails too.
 pub fn set(
     namespace: &Arc<Namespace>,
     jobs: &Jobs,
     view: &FileView,
     user: u32,
     (name, value): (&[u8], &[u8]),
-) -> Result<Forget> {
+) -> Result<()> {
     let attribute = attribute(name)?;
     let done = done(namespace, jobs, view, attribute, value);
     let (cause, asked) = (format!("{}, user {user}", attribute.name), String::from_utf8_lossy(value));
@@ -81,7 +81,7 @@ fn done(
     view: &FileView,
     attribute: &Attribute,
     value: &[u8],
-) -> Result<Forget> {
+) -> Result<()> {
     let Some(set) = &attribute.set else {
         return Err(Error::new(ErrorKind::Denied, format!("{} can only be read", attribute.name)));
     };
@@ -95,45 +95,41 @@ fn done(
     })
 }
 
-fn set_kept(view: &FileView, setting: &Setting, text: &str) -> Result<Forget> {
-    engine::set_setting(&view.collection, view.node.entry.id, setting, text).map(|()| Forget::default())
+fn set_kept(view: &FileView, setting: &Setting, text: &str) -> Result<()> {
+    engine::set_setting(&view.collection, view.node.entry.id, setting, text)
 }
 
-fn set_tier(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<Forget> {
+fn set_tier(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
     let to = MoveTo::parse(text)?;
-    let written = namespace.settle_all(&view.collection)?;
-    namespace.owe(written.clone());
+    namespace.settle_all(&view.collection)?;
     let bytes = namespace.engine().check_tier(&view.collection, view.node.entry.id, to)?;
     let (view, namespace) = (view.clone(), namespace.clone());
-    let act = move |progress: &dyn Progress, (namespace, view): &(Arc<Namespace>, FileView)| {
-        namespace.engine().set_tier(&view.collection, view.node.entry.id, to, progress)
-    };
-    do_or_queue(jobs, (namespace, view), format!("tier={text}"), bytes, written, act)
+    let act =
+        move |progress: &dyn Progress, (namespace, view): &(Arc<Namespace>, FileView), moved: &mut Moved| {
+            namespace.engine().set_tier(&view.collection, view.node.entry.id, to, progress, moved)
+        };
+    do_or_queue(jobs, (namespace, view), format!("tier={text}"), bytes, Box::new(act))
 }
 
-fn evict(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<Forget> {
+fn evict(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
     let what = Evict::from_name(text).ok_or_else(|| wrong("evict", text))?;
-    let mut written = Forget::default();
     // Lineage parents may be in other collections.
-    for forget in namespace.settle_everything()? {
-        written.nodes.extend(forget.nodes);
-    }
-    namespace.owe(written.clone());
+    namespace.settle_everything()?;
     let (view, namespace) = (view.clone(), namespace.clone());
-    let act = move |progress: &dyn Progress, (namespace, view): &(Arc<Namespace>, FileView)| {
-        namespace.engine().evict(&view.collection, view.node.entry.id, what, progress)
-    };
-    do_or_queue(jobs, (namespace, view), format!("evict={text}"), 0, written, act)
+    let act =
+        move |progress: &dyn Progress, (namespace, view): &(Arc<Namespace>, FileView), moved: &mut Moved| {
+            namespace.engine().evict(&view.collection, view.node.entry.id, what, progress, moved)
+        };
+    do_or_queue(jobs, (namespace, view), format!("evict={text}"), 0, Box::new(act))
 }
 
-fn set_pin(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<Forget> {
+fn set_pin(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
     let is_pin = match text {
         "0" => false,
         "1" => true,
         _ => return Err(wrong("pin", text)),
     };
-    let written = namespace.settle_all(&view.collection)?;
-    namespace.owe(written.clone());
+    namespace.settle_all(&view.collection)?;
     let (namespace, of) = (namespace.clone(), view.clone());
     let act = move |progress: &dyn Progress| {
         let (engine, node) = (namespace.engine(), of.node.entry.id);
@@ -141,15 +137,17 @@ fn set_pin(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str)
             true => engine.pin(&of.collection, node, progress)?,
             false => engine.unpin(&of.collection, node)?,
         };
-        let note = format!("{} files, {} bytes copied", done.files, done.bytes);
-        Ok((Forget::default(), note))
+        Ok(format!("{} files, {} bytes copied", done.files, done.bytes))
     };
     if view.node.entry.what != What::Directory {
-        return act(&Counted::default()).map(|_| written);
+        return act(&Counted::default()).map(|_| ());
     }
     jobs.push(Job::new(format!("pin={text}"), view.path(), 0), act);
-    Ok(written)
+    Ok(())
 }
+
+/// What changes the bytes of tensors.
+type Act = dyn Fn(&dyn Progress, &(Arc<Namespace>, FileView), &mut Moved) -> Result<()> + Send;
 
 /// On a file it is done on return; on a directory it is queued.
 fn do_or_queue(
@@ -157,47 +155,28 @@ fn do_or_queue(
     place: (Arc<Namespace>, FileView),
     what: String,
     bytes: u64,
-    mut forget: Forget,
-    act: impl Fn(&dyn Progress, &(Arc<Namespace>, FileView)) -> Result<Moved> + Send + 'static,
-) -> Result<Forget> {
-    let changed = |place: &(Arc<Namespace>, FileView), moved: Moved| {
-        place.0.forget_nodes(&place.1.collection, moved.nodes)
-    };
-    if place.1.node.entry.what != What::Directory {
-        let moved = act(&Counted::default(), &place).inspect_err(|_| owe_all(&place))?;
-        tell_moved(&place.1, &what, &format!("{} blocks", moved.blocks));
-        forget.nodes.extend(changed(&place, moved).nodes);
-        return Ok(forget);
-    }
+    act: Box<Act>,
+) -> Result<()> {
     let asked = what.clone();
+    let is_directory = place.1.node.entry.what == What::Directory;
     let job = Job::new(what, place.1.path(), bytes);
-    jobs.push(job, move |progress| {
-        let moved = act(progress, &place).inspect_err(|_| owe_all(&place))?;
-        let left = moved.left.first().map(|(_, why)| format!("{} left: {why}", moved.left.len()));
-        let blocks = moved.blocks;
-        let note = left.map_or(format!("{blocks} blocks"), |left| format!("{blocks} blocks; {left}"));
-        tell_moved(&place.1, &asked, &note);
-        Ok((changed(&place, moved), note))
-    });
-    Ok(forget)
-}
-
-/// What failed or was told to stop may have moved some: the kernel forgets the pages of all.
-fn owe_all((namespace, view): &(Arc<Namespace>, FileView)) {
-    let targets = engine::targets(&view.collection, view.node.entry.id).unwrap_or_default();
-    let mut nodes: Vec<_> = targets.iter().map(|target| target.node).collect();
-    {
-        let state = view.collection.state();
-        let file = |node: &_| state.node(*node).and_then(|node| node.file()).and_then(|file| file.container);
-        let containers: Vec<_> = nodes.iter().filter_map(file).collect();
-        nodes.extend(containers);
+    let work = move |progress: &dyn Progress| {
+        let mut moved = Moved::default();
+        let done = act(progress, &place, &mut moved);
+        // What fails or is told to stop may have moved some.
+        let (namespace, view) = &place;
+        namespace.owe(namespace.forget_nodes(&view.collection, moved.nodes));
+        done?;
+        let left = moved.left.first().map(|(_, why)| format!("; {} left: {why}", moved.left.len()));
+        let note = format!("{} blocks{}", moved.blocks, left.unwrap_or_default());
+        view.collection.event_log().tell(EventKind::Migration, &view.path(), &asked, &note);
+        Ok(note)
+    };
+    if !is_directory {
+        return work(&Counted::default()).map(|_| ());
     }
-    nodes.push(view.node.entry.id);
-    namespace.owe(namespace.forget_nodes(&view.collection, nodes));
-}
-
-fn tell_moved(view: &FileView, asked: &str, note: &str) {
-    view.collection.event_log().tell(EventKind::Migration, &view.path(), asked, note);
+    jobs.push(job, work);
+    Ok(())
 }
 
 fn wrong(name: &str, text: &str) -> Error {

@@ -104,12 +104,15 @@ impl Engine {
             if yielding.moved.load(Ordering::Relaxed) > rules.pass_bytes {
                 break;
             }
-            match self.take_step(candidate, &step, &yielding) {
+            let mut moved = Moved::default();
+            let taken = self.take_step(candidate, &step, &yielding, &mut moved);
+            let has_moved = moved.blocks > 0;
+            if has_moved {
+                changed(&candidate.collection, moved);
+            }
+            match taken {
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-                Ok(moved) if moved.blocks > 0 => {
-                    done += 1;
-                    changed(&candidate.collection, moved);
-                }
+                Ok(()) if has_moved => done += 1,
                 came_to_nothing => {
                     if let Err(error) = came_to_nothing {
                         self.tell(candidate, &step, EventKind::Refusal, &error.to_string());
@@ -127,17 +130,23 @@ impl Engine {
         automatic.stuck.get(&step.key).is_some_and(|stuck| *stuck == (step.to, candidate.epoch))
     }
 
-    fn take_step(&self, candidate: &Candidate, step: &Move, progress: &dyn Progress) -> Result<Moved> {
+    fn take_step(
+        &self,
+        candidate: &Candidate,
+        step: &Move,
+        progress: &dyn Progress,
+        moved: &mut Moved,
+    ) -> Result<()> {
         let (collection, node) = (&candidate.collection, candidate.target.node);
-        let moved = match step.to {
-            Tier::Absent => self.evict(collection, node, Evict::Stored, progress)?,
-            tier => self.set_tier(collection, node, MoveTo { tier, all: true }, progress)?,
-        };
+        match step.to {
+            Tier::Absent => self.evict(collection, node, Evict::Stored, progress, moved)?,
+            tier => self.set_tier(collection, node, MoveTo { tier, all: true }, progress, moved)?,
+        }
         if moved.blocks > 0 {
             let text = format!("{} blocks, score {:.0}", moved.blocks, candidate.tensor.score);
             self.tell(candidate, step, EventKind::Migration, &text);
         }
-        Ok(moved)
+        Ok(())
     }
 
     fn tell(&self, candidate: &Candidate, step: &Move, kind: EventKind, text: &str) {

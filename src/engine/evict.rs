@@ -40,8 +40,8 @@ impl Evict {
 
 impl Engine {
     /// Gives up the bytes of a tensor, or of all tensors of a container or below a directory.
-    /// Durable when it returns. `Cache` changes nothing here: what is returned says whose
-    /// pages the kernel is to forget. `Invalid` where `Stored` is asked for and there is no
+    /// Durable when it returns. `moved` is what has changed, where it fails too; with `Cache`
+    /// nothing: it says whose pages the kernel is to forget. `Invalid` where `Stored` is asked for and there is no
     /// way to make a tensor again; `Denied` where `Discard` is, and `lossy` does not allow it.
     /// Nothing is changed then.
     pub fn evict(
@@ -50,16 +50,16 @@ impl Engine {
         node: EntryId,
         what: Evict,
         progress: &dyn Progress,
-    ) -> Result<Moved> {
+        moved: &mut Moved,
+    ) -> Result<()> {
         let _alone = self.at_work.lock();
-        let mut moved = Moved::default();
         if what == Evict::Cache {
             moved.nodes.insert(node);
             // Plain files have pages too.
             moved
                 .nodes
                 .extend(targets(collection, node).unwrap_or_default().iter().map(|target| target.node));
-            return Ok(moved);
+            return Ok(());
         }
         collection.check_writable()?;
         let is_one = {
@@ -72,7 +72,7 @@ impl Engine {
         }
         let mut left = Ok(());
         for target in &targets {
-            match self.drop_target(collection, target, what, &mut moved) {
+            match self.drop_target(collection, target, what, moved) {
                 // Others of many go where they can.
                 Err(error) if !is_one && error.kind() == ErrorKind::Invalid => {
                     moved.left.push((target.node, error.to_string()));
@@ -89,7 +89,7 @@ impl Engine {
         if moved.left.len() == targets.len() {
             left?;
         }
-        Ok(moved)
+        Ok(())
     }
 
     fn drop_target(

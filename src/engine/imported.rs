@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::{Engine, Evict, LOSSY, Reconstruct, set_reconstruct, set_setting};
+use crate::engine::{Engine, Evict, LOSSY, Moved, Reconstruct, set_reconstruct, set_setting};
 use crate::ingest::{Silent, Target};
 use crate::model::{ErrorKind, Result};
 use crate::store::Collection;
@@ -35,10 +35,11 @@ pub fn evict_imported(
     if matches!(how, Reconstruct::Factor(_)) {
         set_setting(collection, node, &LOSSY, "allow")?;
     }
+    let mut moved = Moved::default();
     let evicted = set_reconstruct(collection, node, how)
-        .and_then(|()| engine.evict(collection, node, Evict::Stored, &Silent));
+        .and_then(|()| engine.evict(collection, node, Evict::Stored, &Silent, &mut moved));
     match evicted {
-        Ok(moved) => {
+        Ok(()) => {
             let first = moved.left.first().map(|(_, why)| why.clone());
             Ok(first.map(|why| format!("{} tensors keep their bytes, the first: {why}", moved.left.len())))
         }

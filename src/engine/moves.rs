@@ -52,7 +52,8 @@ struct Planned {
 
 impl Engine {
     /// Moves a tensor to a tier, or, of a container or a directory, those tensors that
-    /// [`MoveTo::takes`] names. Durable when it returns.
+    /// [`MoveTo::takes`] names. Durable when it returns. `moved` is what has changed, where it
+    /// fails too.
     ///
     /// `Denied` where precision would be lost that nothing else has and `lossy` does not allow
     /// it, or where it is no float tensor; `Invalid` where a block would have to become more
@@ -63,11 +64,11 @@ impl Engine {
         node: EntryId,
         to: MoveTo,
         progress: &dyn Progress,
-    ) -> Result<Moved> {
+        moved: &mut Moved,
+    ) -> Result<()> {
         let _alone = self.at_work.lock();
         collection.check_writable()?;
-        let mut moved = Moved::default();
-        let planned = self.plan(collection, node, to, &mut moved)?;
+        let planned = self.plan(collection, node, to, moved)?;
         let encoder = |node| encoder(&collection.state(), node);
         let mut unsynced = 0;
         for Planned { target, from, .. } in planned {
@@ -89,10 +90,9 @@ impl Engine {
                     false => Ok(()),
                 }
             };
-            move_target(collection, &target, (to.tier, encoder), &mut moved, &mut advance)?;
+            move_target(collection, &target, (to.tier, encoder), moved, &mut advance)?;
         }
-        collection.sync()?;
-        Ok(moved)
+        collection.sync()
     }
 
     /// Logical bytes of the tensors that a move would go through. Errors as those of

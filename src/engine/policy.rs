@@ -94,12 +94,16 @@ impl Tensor {
         self.has_exact_source.then_some(next)
     }
 
-    fn goes_down(&self, rules: &Rules, now: u64) -> Option<Tier> {
-        let next = self.below()?;
-        let is_held = now < self.since.saturating_add(rules.hold_seconds);
+    /// The next tier down that it may go to now: to absent only what nobody has used for long.
+    fn below_now(&self, rules: &Rules, now: u64) -> Option<Tier> {
         let used = self.last_access.max(self.since);
         let is_idle = self.score < ABSENT_BELOW && now >= used.saturating_add(rules.idle_seconds);
-        (self.score < DOWN_BELOW && !is_held && (next != Tier::Absent || is_idle)).then_some(next)
+        self.below().filter(|next| *next != Tier::Absent || is_idle)
+    }
+
+    fn goes_down(&self, rules: &Rules, now: u64) -> Option<Tier> {
+        let is_held = now < self.since.saturating_add(rules.hold_seconds);
+        self.below_now(rules, now).filter(|_| self.score < DOWN_BELOW && !is_held)
     }
 }
 
@@ -107,6 +111,7 @@ impl Tensor {
 struct Pass<'a> {
     tensors: &'a [Tensor],
     rules: &'a Rules,
+    now: u64,
     held: BTreeMap<Tier, (u64, u64)>,
     has_moved: Vec<bool>,
     moves: Vec<Move>,
@@ -118,6 +123,7 @@ pub fn plan(tensors: &[Tensor], rules: &Rules, may_cool: bool, now: u64) -> Vec<
     let mut pass = Pass {
         tensors,
         rules,
+        now,
         held: BTreeMap::new(),
         has_moved: vec![false; tensors.len()],
         moves: Vec::new(),
@@ -179,7 +185,7 @@ impl Pass<'_> {
                 if !limit.is_passed(bytes, blocks) {
                     break;
                 }
-                if let Some(to) = tensor.below().filter(|_| tensor.tier == *tier) {
+                if let Some(to) = tensor.below_now(self.rules, self.now).filter(|_| tensor.tier == *tier) {
                     self.go(*place, to, "its tier holds too much");
                 }
             }

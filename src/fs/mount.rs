@@ -11,8 +11,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::control::{self, Counters, Job, Jobs, Mounted};
 use crate::fs::forget::Forgetter;
 use crate::fs::serve::{Adapter, guarded};
+use crate::ingest::Progress;
 use crate::model::{Error, Result};
-use crate::namespace::{Forget, Namespace, Shown};
+use crate::namespace::{Namespace, Shown};
 use crate::store::Store;
 use crate::store::history::Keep;
 use crate::store::read::Verify;
@@ -60,6 +61,7 @@ impl Options {
         table.insert("verify".to_owned(), verify.into());
         table.insert("allow_other".to_owned(), self.allow_other.into());
         table.insert("zero_fill".to_owned(), self.zero_fill.into());
+        table.insert("passthrough".to_owned(), (!self.reads_all).into());
         table.insert("threads".to_owned(), i64::try_from(threads).unwrap_or(i64::MAX).into());
         table.insert("kernel".to_owned(), self.kernel.clone().into());
         table
@@ -169,46 +171,46 @@ impl Mount {
         Ok(ended)
     }
 
-    /// Has damaged blocks that reads have found stored anew, by a job: one at a time, which
-    /// `heals` tells.
+    /// Has damaged blocks that reads have found stored anew, by a job.
     fn heal(&self, heals: &Arc<AtomicBool>) {
-        if !self.namespace.engine().has_damaged() || heals.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (namespace, heals) = (self.namespace.clone(), heals.clone());
-        self.mounted.jobs.push(Job::new("heal".to_owned(), "/".to_owned(), 0), move |_| {
-            heals.store(false, Ordering::Release);
-            let healed = namespace.engine().heal_waiting()?;
-            Ok((Forget::default(), format!("{healed} blocks stored anew")))
+        let namespace = self.namespace.clone();
+        self.start_one("heal", heals, namespace.engine().has_damaged(), move |_| {
+            Ok(format!("{} blocks stored anew", namespace.engine().heal_waiting()?))
         });
     }
 
     /// Has copies of pinned files compared and made anew that wait for it, as damaged blocks.
     fn tend_pins(&self, tends: &Arc<AtomicBool>) {
-        if !self.namespace.engine().has_pins_waiting() || tends.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (namespace, tends) = (self.namespace.clone(), tends.clone());
-        self.mounted.jobs.push(Job::new("pins".to_owned(), "/".to_owned(), 0), move |progress| {
-            tends.store(false, Ordering::Release);
-            let made = namespace.engine().tend_pins(progress);
-            Ok((Forget::default(), format!("{made} copies made anew")))
+        let namespace = self.namespace.clone();
+        self.start_one("pins", tends, namespace.engine().has_pins_waiting(), move |progress| {
+            Ok(format!("{} copies made anew", namespace.engine().tend_pins(progress)))
         });
     }
 
-    /// Has tiers changed by themselves, where a policy says so. A pass waits for the one before
-    /// it, which `follows` tells.
+    /// Has tiers changed by themselves, where a policy says so.
     fn follow_policy(&self, follows: &Arc<AtomicBool>) {
-        if !self.namespace.has_automatic() || follows.swap(true, Ordering::AcqRel) {
+        let (namespace, forgetter) = (self.namespace.clone(), self.forgetter.clone());
+        self.start_one("policy", follows, namespace.has_automatic(), move |progress| {
+            namespace.follow_policy(progress, &mut |forget| forgetter.forget(forget, || ()))
+        });
+    }
+
+    /// Queues a job where it is due, one of its kind at a time, which `waits` tells.
+    fn start_one(
+        &self,
+        what: &str,
+        waits: &Arc<AtomicBool>,
+        is_due: bool,
+        work: impl FnOnce(&dyn Progress) -> Result<String> + Send + 'static,
+    ) {
+        if !is_due || waits.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (namespace, forgetter) = (self.namespace.clone(), self.forgetter.clone());
-        let following = Following(follows.clone());
-        self.mounted.jobs.push(Job::new("policy".to_owned(), "/".to_owned(), 0), move |progress| {
+        let waiting = Waiting(waits.clone());
+        self.mounted.jobs.push(Job::new(what.to_owned(), "/".to_owned(), 0), move |progress| {
             // However the job ends: a waiting one can be cancelled too.
-            let _following = following;
-            let moved = namespace.follow_policy(progress, &mut |forget| forgetter.forget(forget, || ()))?;
-            Ok((Forget::default(), moved))
+            let _waiting = waiting;
+            work(progress)
         });
     }
 
@@ -236,10 +238,10 @@ impl Mount {
     }
 }
 
-/// A pass of the policy, while it lives.
-struct Following(Arc<AtomicBool>);
+/// A job that waits or is done, while it lives.
+struct Waiting(Arc<AtomicBool>);
 
-impl Drop for Following {
+impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -252,11 +254,11 @@ fn start_jobs(mounted: Arc<Mounted>, forgetter: Forgetter) -> Result<std::thread
         if let Err(error) = rustix::process::nice(19) {
             log::info!("jobs run like requests do: {error}");
         }
-        mounted.jobs.work(&|mut forget| {
-            forget.nodes.extend(mounted.namespace.take_owed().nodes);
+        mounted.jobs.work(&|| {
             // A job that is done is seen to be done by who reads after it.
             let (forgotten, waiting) = std::sync::mpsc::channel();
-            forgetter.forget(forget, move || forgotten.send(()).unwrap_or_default());
+            let owed = mounted.namespace.take_owed();
+            forgetter.forget_in_turn(owed, move || forgotten.send(()).unwrap_or_default());
             waiting.recv().unwrap_or_default();
         });
     });

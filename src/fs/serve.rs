@@ -143,18 +143,13 @@ impl Adapter {
                 namespace.owe(written.unwrap_or_default());
                 control::set(&namespace, &mounted.jobs, &view, user, (&name, &value))
             });
-            let mut owed = namespace.take_owed().and(other_number(ino));
-            match set {
-                Ok(forget) => {
-                    owed.nodes.extend(forget.nodes);
-                    forgetter.forget(owed, move || reply.ok());
-                }
-                Err(error) => {
-                    log::debug!("setxattr: {error}");
-                    let errno = errno(&error);
-                    forgetter.forget(owed, move || reply.error(errno));
-                }
+            if let Err(error) = &set {
+                log::debug!("setxattr: {error}");
             }
+            forgetter.forget_in_turn(namespace.take_owed().and(other_number(ino)), move || match set {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno(&error)),
+            });
         };
         match &attribute.set {
             // Others must be answered meanwhile.
@@ -233,7 +228,10 @@ impl Adapter {
                 reply.attr(&self.times.of_attr(&attr), &file_attr(&attr));
                 self.forgetter.forget(forget, || ());
             }
-            Err(error) => reply.error(self.failed("setattr", &error)),
+            Err(error) => {
+                self.forgetter.forget(self.namespace.take_owed(), || ());
+                reply.error(self.failed("setattr", &error));
+            }
         }
     }
 

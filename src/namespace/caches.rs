@@ -33,7 +33,7 @@ impl Namespace {
     }
 
     /// Takes the names of the least recently used files of caches away until each holds no more
-    /// than its quota. Files that are open stay. How many went; what fails is told in the log
+    /// than its quota. Files that are open stay, and containers of which a tensor is. How many went; what fails is told in the log
     /// of the program. Nothing is synced for it.
     pub(super) fn empty_caches(&self, forget: &mut dyn FnMut(Forget)) -> u64 {
         let mut gone = 0;
@@ -73,15 +73,17 @@ impl Namespace {
             if held <= quota {
                 break;
             }
-            let is_there = {
+            let (is_there, related) = {
                 let state = collection.state();
-                state.directory(file.parent).and_then(|names| names.get(&file.name)) == Some(file.node)
+                let names = state.directory(file.parent);
+                let entry = state.node(file.node).and_then(|node| node.file());
+                let parts = entry.into_iter().flat_map(|entry| state.parts(entry));
+                let related: Vec<EntryId> = parts.map(|part| part.entry.id).chain([file.node]).collect();
+                (names.and_then(|names| names.get(&file.name)) == Some(file.node), related)
             };
+            let is_open = related.iter().any(|node| self.live.get(number, *node).is_some());
             let parent = Ino::of(Place::Node { collection: number, node: file.parent });
-            let Some(parent) = parent.filter(|_| is_there && self.live.get(number, file.node).is_none())
-            else {
-                continue;
-            };
+            let Some(parent) = parent.filter(|_| is_there && !is_open) else { continue };
             let name = String::from_utf8_lossy(&file.name).into_owned();
             let path = {
                 let state = collection.state();
@@ -121,7 +123,11 @@ fn cached(collection: &Collection, state: &State, directory: EntryId) -> Vec<Cac
                     waiting.push(id);
                 }
                 // A tensor of a container goes with it.
-                What::File(file) if file.container.is_none() && !state.is_pinned(id) => {
+                What::File(file) if file.container.is_none() => {
+                    let mut related = state.parts(file).map(|part| part.entry.id).chain([id]);
+                    if related.any(|id| state.is_pinned(id)) {
+                        continue;
+                    }
                     let objects = file.objects.iter().filter_map(|object| state.object(*object).cloned());
                     let objects: Vec<_> = objects.collect();
                     let heat = Heat::of(&objects, node.entry.created_at, collection.ticks());

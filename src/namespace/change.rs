@@ -145,8 +145,9 @@ impl Namespace {
     }
 
     /// What was written to all open files goes to the log.
-    pub fn settle_everything(&self) -> Result<Vec<Forget>> {
-        self.live.all().iter().map(|live| self.settle(live)).collect()
+    /// What the kernel must forget is owed.
+    pub fn settle_everything(&self) -> Result<()> {
+        self.live.all().iter().try_for_each(|live| self.settle(live).map(|forget| self.owe(forget)))
     }
 
     /// Makes an empty file.
@@ -340,11 +341,12 @@ impl Namespace {
     }
 
     /// What was written to the open files of a collection goes to the log.
-    pub fn settle_all(&self, collection: &Arc<Collection>) -> Result<Forget> {
+    /// What the kernel must forget is owed.
+    pub fn settle_all(&self, collection: &Arc<Collection>) -> Result<()> {
         for live in self.live.all().iter().filter(|live| Arc::ptr_eq(live.collection(), collection)) {
             self.owe(self.settle(live)?);
         }
-        Ok(self.take_owed())
+        Ok(())
     }
 
     /// Notes what the kernel must forget whether or not the request comes to its end.

@@ -122,7 +122,7 @@ pub struct Namespace {
     pub(super) live: LiveTable,
     /// Files that have no name any more and that the kernel may still open.
     pub(super) nameless: Mutex<HashMap<Ino, Nameless>>,
-    /// What the kernel must forget after requests that failed on the way.
+    /// What the kernel must forget of what jobs and slow requests have done so far.
     pub(super) owed: Mutex<Forget>,
     pub(super) owner: (u32, u32),
     pub(super) mounted_at: i64,

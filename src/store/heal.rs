@@ -1,9 +1,12 @@
 //! Payloads that are not what the log says, made again of elements that are.
 
+use std::sync::Arc;
+
 use crate::codec;
 use crate::format::record::Stored;
 use crate::model::{Encoder, Result, Tier};
 use crate::store::blocks::Block;
+use crate::store::chain::Link;
 use crate::store::collection::{Touched, now_seconds};
 use crate::store::migrate::migrate;
 use crate::store::object::exact_at;
@@ -46,23 +49,39 @@ impl OpenObject {
     }
 
     /// Stores what a reader sees of an encoded block, exactly: its payload cannot be made again.
-    /// `false` where the block is another one by now. Not durable before a sync.
-    pub fn restore_exact(&self, index: u32, block: &Block, elements: &[u8]) -> Result<bool> {
+    /// `seen` are its deltas as they were before that was read. `false` where the block is
+    /// another one by now. Not durable before a sync.
+    pub fn restore_exact(
+        &self,
+        index: u32,
+        block: &Block,
+        seen: Option<Arc<[Link]>>,
+        elements: &[u8],
+    ) -> Result<bool> {
         let checksum = crc32c::crc32c(elements);
         let stored = Stored { checksum, len: elements.len() as u32, ..exact_at(0, false) };
-        self.restore_as(index, block, stored, elements)
+        // Deltas that were merged meanwhile leave the block's epoch as it is.
+        let is_it = || self.object.chain(index, block.epoch) == seen;
+        self.restore_as(index, block, stored, elements, is_it)
     }
 
     /// Stores the payload that a block should have, in another place, and records that. `false`
     /// where the block is another one by now. Not durable before a sync.
     pub fn restore(&self, index: u32, block: &Block, payload: &[u8]) -> Result<bool> {
-        self.restore_as(index, block, block.stored, payload)
+        self.restore_as(index, block, block.stored, payload, || true)
     }
 
-    fn restore_as(&self, index: u32, block: &Block, stored: Stored, payload: &[u8]) -> Result<bool> {
+    fn restore_as(
+        &self,
+        index: u32,
+        block: &Block,
+        stored: Stored,
+        payload: &[u8],
+        is_it: impl FnOnce() -> bool,
+    ) -> Result<bool> {
         // Nobody writes to it meanwhile, and nobody moves it.
         let _writing = self.object.writing.lock();
-        if self.object.block(index, self.object.cut()) != Some(*block) {
+        if self.object.block(index, self.object.cut()) != Some(*block) || !is_it() {
             return Ok(false);
         }
         let mut touched = Touched::default();
