@@ -267,6 +267,9 @@ impl Live {
         let name = String::from_utf8_lossy(&path);
         let (tenant, collection) = (self.collection.tenant(), self.collection.name());
         let tensor = TensorId::of(tenant, collection, &name, TensorId(0));
+        let file = state.node(self.node).and_then(|node| node.file());
+        let dtype = file.and_then(|file| file.tensor.as_ref()).map(|tensor| tensor.dtype);
+        let dtype = dtype.filter(|dtype| written.bytes().is_multiple_of(dtype.bytes())).unwrap_or(Dtype::U8);
         let creation = batch.next_sequence();
         let id = ObjectId::of(tensor, SeedId(0), creation);
         let entry = ObjectEntry {
@@ -274,7 +277,7 @@ impl Live {
             tensor,
             seed: SeedId(0),
             creation,
-            dtype: Dtype::U8,
+            dtype,
             bytes: written.bytes(),
             ..written.object().entry.clone()
         };

@@ -31,6 +31,7 @@ pub mod rebuild;
 mod recover;
 pub mod repair;
 pub mod replay;
+mod retype;
 pub mod rounded;
 pub mod rules;
 mod salvage;
