@@ -32,8 +32,8 @@ pub use types::{GgmlType, TYPES};
 /// Bytes up to the data that are read at most. Tokenizers take tens of megabytes of them.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// Tensors of a file that are read at most, so that what is made of them takes tens of megabytes.
-pub const TENSORS_MAX: u64 = 1 << 18;
+/// Tensors of a file that are read at most. An import takes a few kilobytes for each; models have a few thousand.
+pub const TENSORS_MAX: u64 = 1 << 14;
 
 /// The alignment of a file that does not say its own, in bytes.
 pub const ALIGNMENT: u64 = 32;
