@@ -112,7 +112,7 @@ impl Live {
         let may_be = match file.content {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(&name),
-            Content::Safetensors | Content::Npy => true,
+            Content::Safetensors | Content::Npy | Content::Gguf => true,
         };
         if !may_be {
             return Ok(changes);
@@ -182,7 +182,7 @@ impl Live {
         match file.content {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(name),
-            Content::Safetensors | Content::Npy => {
+            Content::Safetensors | Content::Npy | Content::Gguf => {
                 let state = self.collection.state();
                 let mut others =
                     layout.objects.iter().filter(|open| state.part_of(open.object().entry.id).is_none());

@@ -63,7 +63,9 @@ pub fn arrive(
 
 /// Whether a file of this name could be something else than plain.
 pub fn may_be_recognized(name: &[u8]) -> bool {
-    [&b".safetensors"[..], b".npy"].iter().any(|suffix| name.ends_with(suffix) && name.len() > suffix.len())
+    [&b".safetensors"[..], b".npy", b".gguf"]
+        .iter()
+        .any(|suffix| name.ends_with(suffix) && name.len() > suffix.len())
 }
 
 fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
