@@ -5,7 +5,7 @@
 //! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
 //!
 //! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `engine` < `edit`
-//! < `namespace` < `control` < `fs` < `cli`.
+//! < `namespace` < `control` < `fs`, `gpu` < `cli`.
 
 #[deny(clippy::indexing_slicing)]
 pub mod model;
@@ -37,6 +37,9 @@ pub mod control;
 #[cfg(feature = "mount")]
 #[deny(clippy::indexing_slicing)]
 pub mod fs;
+
+#[cfg(feature = "mount")]
+pub mod gpu;
 
 #[cfg(feature = "mount")]
 #[deny(clippy::indexing_slicing)]
