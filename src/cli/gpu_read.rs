@@ -165,7 +165,7 @@ fn name(route: &Route) -> &'static str {
 
 /// Rows for docs/BENCHMARKS.md: file, bytes, route, the first read and the fastest in GB/s, comparison, device.
 fn table(path: &Path, reports: &[Report]) -> String {
-    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let file = path.display();
     let mut text = String::new();
     for route in ["cuFile", "host"] {
         let mut of_route = reports.iter().filter(|report| name(&report.route) == route);

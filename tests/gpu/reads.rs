@@ -119,7 +119,8 @@ fn a_benchmark_prints_a_row_for_each_way_that_a_file_has() {
     let said = gpu_read(&folder, &[], &["--bench", "--verify"], &[&file, &tensor]);
     let rows: Vec<Vec<&str>> = said.out.lines().map(|line| line.split(" | ").collect()).collect();
     let routes: Vec<(&str, &str)> = rows.iter().map(|row| (row[0], row[2])).collect();
-    assert_eq!(routes, [("| plain", "cuFile"), ("| plain", "host"), ("| x", "host")], "{said:?}");
+    let (file, tensor) = (format!("| {}", file.display()), format!("| {}", tensor.display()));
+    assert_eq!(routes, [(&*file, "cuFile"), (&*file, "host"), (&*tensor, "host")], "{said:?}");
     assert!(rows.iter().all(|row| row[5].starts_with("compared on the device: the same")), "{said:?}");
     assert!(rows.iter().all(|row| row[6] == "A fake GPU |"), "{said:?}");
     assert_eq!(said.code, Some(0));
