@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# On a machine with a GPU: reads an exact tensor, a q8 tensor, their containers and an embedding batch of a real mount into
-# its memory, compares them there, and prints the rows for docs/BENCHMARKS.md. Needs no network once the crates are fetched.
+# On a machine with a GPU: reads an exact tensor, a q8 tensor, their containers, an embedding batch and forms of a real
+# mount into its memory, compares them there, and prints the rows for docs/BENCHMARKS.md. Needs no network once the crates
+# are fetched.
 #
 #   scripts/gpu.sh [FORM...]
 #
-# FORM: further files, below the collection demo/exact: scripts/gpu.sh .as/f16/w .as/npy/w.npy
+# FORM: files below the collection demo/exact (.as/f16/w .as/npy/w.npy).
 # GPU_BYTES: the tensor's size (1 GiB). GPU_FOLDER: where the store is made; cuFile is fast on a local NVMe disk (target/).
 # TIERFS: a program that is built already, with the feature cuda.
 set -euo pipefail
@@ -56,6 +57,7 @@ mkdir "$work/mnt"
 "$tierfs" mount "$work/store" "$work/mnt"
 
 files=(demo/exact/w demo/exact/model.safetensors demo/exact/batch.cgeb demo/q8/w demo/q8/model.safetensors)
+[ $# != 0 ] || set -- .as/f16/w .as/npy/w.npy
 for form in "$@"; do
     if [ -e "$work/mnt/demo/exact/$form" ]; then
         files+=("demo/exact/$form")

@@ -37,6 +37,8 @@ fn exact_files_go_by_cufile_and_encoded_ones_by_way_of_the_host_and_both_have_th
         ("t/q8/w", "host"),
         ("t/q8/big.safetensors", "host"),
         ("demo/model/empty", "host"),
+        ("t/exact/.as/f16/w", "host"),
+        ("t/exact/.as/npy/w.npy", "host"),
     ] {
         let report = report(&folder, &[], &[], &mounted.path(name));
         assert_eq!(report["route"], route, "{name}: {report:#}");

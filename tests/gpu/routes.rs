@@ -83,6 +83,7 @@ fn an_encoded_tensor_and_what_is_not_stored_go_by_way_of_the_host_and_say_why() 
     assert_lies_there(&mounted.path("demo/model/model.safetensors"), Span { offset: 0, len: Some(8) });
     assert!(why(&mounted.path("demo/model/empty"), ALL).contains("nothing"));
     assert!(why(&tensor, Span { offset: 5, len: Some(0) }).contains("nothing"));
+    assert!(why(&mounted.path("demo/model/.as/npy/x.npy"), ALL).contains("lies nowhere"));
     assert!(why(&mounted.path("demo/model/.ctl/status"), ALL).contains("lies nowhere"));
     assert!(why(&mounted.path(".ctl/status"), ALL).contains("disk"));
 }
