@@ -29,7 +29,7 @@ phase_command() {
     python) echo target/venv/bin/python -m unittest discover -s tests/python ;;
     tests) echo cargo nextest run --locked ;;
     tests-core) echo cargo nextest run --locked --no-default-features --lib ;;
-    tests-cuda) echo cargo nextest run --locked --features cuda --lib --bins --test gpu gpu:: reads:: missing:: library:: routes:: ;;
+    tests-cuda) echo cargo nextest run --locked --features cuda --test gpu ;;
     doctests) echo cargo test --locked --doc ;;
     esac
 }

@@ -272,16 +272,3 @@ impl<'d> Reader<'d> {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{Status, named, said};
-
-    #[test]
-    fn codes_are_told_by_name_or_as_they_are() {
-        assert_eq!(named(5020), "CU_FILE_DIO_NOT_SET (5020)");
-        assert_eq!(named(7000), "error 7000");
-        assert!(said("x", Status { error: 0, cuda: 0 }).is_ok());
-        assert!(said("x", Status { error: 5011, cuda: 2 }).unwrap_err().ends_with("CUDA driver 2"));
-    }
-}

@@ -121,34 +121,3 @@ pub(super) fn name_of(device: sys::CUdevice) -> Result<String> {
     })?;
     Ok(CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::FUNCTIONS;
-
-    #[test]
-    fn every_function_of_the_driver_that_is_called_is_looked_for_first() {
-        let sources = [
-            include_str!("driver.rs"),
-            include_str!("device.rs"),
-            include_str!("memory.rs"),
-            include_str!("counter.rs"),
-        ];
-        let call = concat!("sys::", "cu");
-        let mut called = BTreeSet::new();
-        for source in sources {
-            for (at, _) in source.match_indices(call) {
-                let name = &source[at + "sys::".len()..];
-                let end = name.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').unwrap();
-                if name[end..].starts_with('(') {
-                    called.insert(&name[..end]);
-                }
-            }
-        }
-        // Two that are asked of the library itself, whether it is there.
-        called.retain(|name| !["culib"].contains(name));
-        assert_eq!(called, FUNCTIONS.iter().copied().collect());
-    }
-}

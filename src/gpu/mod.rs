@@ -19,7 +19,7 @@ mod driver;
 mod host;
 #[cfg(feature = "cuda")]
 mod memory;
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", test))]
 mod pieces;
 #[cfg(feature = "cuda")]
 mod reading;

@@ -1,8 +1,8 @@
 /* cuFile by pread, for machines without a GPU: libcufile.so of the tests. It stands beside cuda.c, which knows the memory.
  *
- * TIERFS_FAKE_CUFILE: "closed" (its driver does not open), "type" (a file cannot be registered), "memory" (memory
- * cannot be registered), "read" (the second read fails), "errno" (reads fail with EIO), "short" (reads give at
- * most 1000003 bytes).
+ * TIERFS_FAKE_CUFILE: "closed" (its driver does not open), "type" (a file cannot be registered), "unknown" (the same,
+ * with a code that no header has), "memory" (memory cannot be registered), "read" (the second read fails), "errno"
+ * (reads fail with EIO), "short" (reads give at most 1000003 bytes).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -31,6 +31,7 @@ status cuFileHandleRegister(void **handle, description *d) {
     if (!opened || d->type != 1 || d->ops) stop("what is registered");
     if (!(fcntl(d->handle.fd, F_GETFL) & O_DIRECT)) return say(5020);
     if (fails("type")) return say(5018);
+    if (fails("unknown")) return (status){7000, 2};
     files++;
     *handle = (void *)(intptr_t)(d->handle.fd + 1);
     return say(0);

@@ -1,6 +1,8 @@
 //! What is said where the driver, a device or a library is missing.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use crate::fake::{build, gpu_read};
 use crate::support::{Place, answer, tierfs};
@@ -64,4 +66,31 @@ fn a_driver_without_a_function_is_an_error_and_no_panic() {
     let file = place.write("f", [0; 10]);
     let said = gpu_read(&folder, &[], &[], &[&file]).failed(1, &["the CUDA driver has no cu", "newer"]);
     assert!(!said.contains("panic"));
+}
+
+/// The names in `text` that stand between `before` and `after`.
+fn names<'a>(text: &'a str, before: &str, after: char) -> BTreeSet<&'a str> {
+    let starts = text.match_indices(before).map(|(at, _)| &text[at + before.len()..]);
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let ends =
+        starts.filter_map(|rest| rest.split_once(|letter| !is_name(letter)).map(|(name, _)| (name, rest)));
+    ends.filter(|(name, rest)| rest[name.len()..].starts_with(after)).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn every_function_of_the_driver_that_is_called_is_looked_for_first() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/gpu");
+    let mut sources = String::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|suffix| suffix == "rs") {
+            sources.push_str(&fs::read_to_string(path).unwrap());
+        }
+    }
+    let mut called = names(&sources, "sys::", '(');
+    called.retain(|name| name.starts_with("cu") && *name != "culib");
+    let looked_for: BTreeSet<&str> =
+        names(&sources, "    \"", '"').into_iter().filter(|name| name.starts_with("cu")).collect();
+    assert!(called.len() > 20, "{called:?}");
+    assert_eq!(called, looked_for);
 }

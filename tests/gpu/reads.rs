@@ -82,6 +82,7 @@ fn every_failure_of_cufile_is_a_step_down_with_its_reason() {
     for (how, why) in [
         ("closed", "CU_FILE_NVFS_DRIVER_ERROR"),
         ("type", "CU_FILE_INVALID_FILE_TYPE"),
+        ("unknown", "error 7000, and the CUDA driver 2"),
         ("read", "CU_FILE_NVFS_DRIVER_ERROR"),
         ("errno", "reading at 0: Input/output error"),
     ] {
