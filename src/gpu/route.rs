@@ -50,6 +50,10 @@ pub struct Plan {
 /// Past this a list of extents is not looked at: the bytes lie in thousands of pieces.
 const EXTENTS_BYTES_MAX: u64 = 1 << 20;
 
+/// The file of exact blocks in slots: of small files, and of blocks that were written over. A slot is used for other blocks once its own has left it, and perhaps for its own
+/// after that: who reads there without the daemon cannot know that it was so all the time.
+const SLOTS: &str = "tier0.dat";
+
 /// Finds a part of a file, and the route to it. Where the blocks were not checked since the store was opened, they are
 /// checked now, which reads all of them.
 ///
@@ -71,6 +75,7 @@ pub fn plan(path: &Path, span: Span) -> Result<Plan> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")
         .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
     let route = match topmost(&mounts, &real).filter(MountedThere::is_ours) {
+        _ if len == 0 => Route::Host { why: "nothing is to be read".to_owned() },
         None => Route::CuFile { path: real, offset },
         Some(mounted) => match physical(&mounted.mountpoint, &real, offset, len) {
             Ok((path, offset)) => Route::CuFile { path, offset },
@@ -100,9 +105,6 @@ fn physical(mountpoint: &Path, real: &Path, offset: u64, len: u64) -> Result<(Pa
     let list = controls.join("extents").join(names.as_path());
     if !list.exists() {
         return Err("it is made when it is read and lies nowhere on the disk".to_owned());
-    }
-    if len == 0 {
-        return Err("nothing is to be read".to_owned());
     }
     ask_the_daemon(real, offset, len)?;
     let run = one_run(&read_extents(&list)?, offset, len)?;
@@ -191,6 +193,9 @@ fn one_run(extents: &str, offset: u64, len: u64) -> Result<Run, String> {
         let at = number("file_offset")?.checked_add(inside).ok_or_else(unreadable)?;
         let is_verified = extent.get("verified").and_then(Value::as_bool).ok_or_else(unreadable)?;
         let path = Path::new(text("file")?);
+        if path.file_name().is_some_and(|name| name == SLOTS) {
+            return Err("it lies in tier0.dat, whose space is used again".to_owned());
+        }
         let run = run.get_or_insert_with(|| Run { path: path.to_owned(), offset: at, is_verified });
         if run.path != path || run.offset.checked_add(reached - offset) != Some(at) {
             return Err("its bytes lie in more than one piece".to_owned());
@@ -266,6 +271,12 @@ mod tests {
             let said = one_run(&text, offset, len).unwrap_err();
             assert!(said.contains(why), "{offset}: {said}");
         }
+    }
+
+    #[test]
+    fn slots_that_are_used_again_are_not_read_past_the_daemon() {
+        let text = list(&[extent("/s/t/c/tier0.dat", 64, 0, 100, 100, "exact")]);
+        assert!(one_run(&text, 0, 100).unwrap_err().contains("used again"));
     }
 
     #[test]

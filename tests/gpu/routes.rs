@@ -45,7 +45,7 @@ const ALL: Span = Span { offset: 0, len: None };
 fn exact_files_and_tensors_of_the_store_lie_in_its_data_files() {
     let (place, source) = imported(&[]);
     let mounted = place.mount(&[]);
-    for name in ["model.safetensors", "x.npy", "x", "sub/vocab.txt", "config.json"] {
+    for name in ["model.safetensors", "x.npy", "x", "sub/vocab.txt"] {
         let path = mounted.path("demo/model").join(name);
         let (physical, _) = physical(&path, ALL);
         assert!(physical.starts_with(place.store()), "{}", physical.display());
@@ -55,6 +55,8 @@ fn exact_files_and_tensors_of_the_store_lie_in_its_data_files() {
             assert_lies_there(&path, Span { offset, len: Some(part) });
         }
     }
+    // A small one has a slot.
+    assert!(why(&mounted.path("demo/model/config.json"), ALL).contains("used again"));
     let whole = mounted.path("demo/model/sub/vocab.txt");
     assert_eq!(fs::read(&whole).unwrap(), fs::read(source.join("sub/vocab.txt")).unwrap());
 }
@@ -84,8 +86,7 @@ fn an_encoded_tensor_and_what_is_not_stored_go_by_way_of_the_host_and_say_why() 
     assert!(why(&mounted.path("demo/model/empty"), ALL).contains("nothing"));
     assert!(why(&tensor, Span { offset: 5, len: Some(0) }).contains("nothing"));
     assert!(why(&mounted.path("demo/model/.as/npy/x.npy"), ALL).contains("lies nowhere"));
-    assert!(why(&mounted.path("demo/model/.ctl/status"), ALL).contains("lies nowhere"));
-    assert!(why(&mounted.path(".ctl/status"), ALL).contains("disk"));
+    assert!(why(&mounted.path(".ctl/status"), ALL).contains("nothing"));
 }
 
 #[test]
@@ -145,6 +146,7 @@ fn a_file_that_is_on_no_tierfs_is_its_own_physical_file() {
     assert_eq!(physical(&file, Span { offset: 3, len: None }), (real.clone(), 3));
     std::os::unix::fs::symlink(&file, place.path("link")).unwrap();
     assert_eq!(physical(&place.path("link"), ALL), (real, 0));
+    assert!(why(&place.write("empty", []), ALL).contains("nothing"));
 }
 
 #[test]
