@@ -5,6 +5,7 @@ mod doctor;
 mod du;
 mod export;
 mod fsck;
+mod gpu_read;
 mod import;
 mod init;
 mod ls;
@@ -48,6 +49,7 @@ enum Command {
     Verify(verify::Args),
     Scrub(scrub::Args),
     Fsck(fsck::Args),
+    GpuRead(gpu_read::Args),
     Doctor(doctor::Args),
 }
 
@@ -86,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Verify(args) => args.run(),
         Command::Scrub(args) => args.run(),
         Command::Fsck(args) => args.run(),
+        Command::GpuRead(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };
     exit_code(done)
