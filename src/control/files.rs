@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[cfg(feature = "mount")]
 use crate::control::import;
 use crate::control::mounted::Mounted;
-use crate::control::{actions, blocks, compact, metrics, policy, quota, scrub, status, tiers};
+use crate::control::{actions, blocks, compact, metrics, policy, prefetch, quota, scrub, status, tiers};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{Control, ControlView, Controls, FileView, Forget, Scope, Shape};
 use crate::store::Collection;
@@ -141,6 +141,12 @@ pub const COLLECTION_FILES: &[File] = &[
         scrub::act,
     ),
     acting("quota", QUOTA_HELP, quota::of_collection, quota::set_of_collection),
+    acting(
+        "prefetch",
+        "names of files or directories: checked and read ahead, so that the kernel can read them",
+        prefetch::shown,
+        prefetch::start,
+    ),
 ];
 
 fn table(scope: &Scope) -> &'static [File] {

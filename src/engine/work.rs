@@ -28,6 +28,8 @@ pub struct Engine {
     pub(super) automatic: Mutex<Automatic>,
     /// What the last scrub has found, by the collection's path.
     pub(super) scrubbed: Mutex<BTreeMap<String, Scrubbed>>,
+    /// What the last prefetch has found, by the collection's path.
+    pub(super) prefetched: Mutex<BTreeMap<String, Scrubbed>>,
 }
 
 /// A tensor on its way to another tier.
@@ -77,8 +79,16 @@ impl Engine {
     pub fn new(store: Arc<Store>) -> Engine {
         let ways = Arc::new(Ways::default());
         store.set_rebuilder(ways.clone());
-        let (moving, scrubbed, automatic) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Engine { store, at_work: Mutex::new(()), moving, pins: Pins::default(), ways, automatic, scrubbed }
+        Engine {
+            store,
+            at_work: Mutex::new(()),
+            moving: Mutex::default(),
+            pins: Pins::default(),
+            ways,
+            automatic: Mutex::default(),
+            scrubbed: Mutex::default(),
+            prefetched: Mutex::default(),
+        }
     }
 
     /// From now on absent blocks that nothing can make again read as zeros.
