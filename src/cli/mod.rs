@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod act;
+mod compact;
 mod doctor;
 mod du;
 mod export;
@@ -11,6 +12,7 @@ mod ls;
 mod mount;
 mod mounts;
 mod output;
+mod process;
 mod scrub;
 mod stat;
 mod tree;
@@ -47,6 +49,7 @@ enum Command {
     Evict(act::Evict),
     Verify(verify::Args),
     Scrub(scrub::Args),
+    Compact(compact::Args),
     Fsck(fsck::Args),
     Doctor(doctor::Args),
 }
@@ -85,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Evict(args) => args.run(),
         Command::Verify(args) => args.run(),
         Command::Scrub(args) => args.run(),
+        Command::Compact(args) => args.run(),
         Command::Fsck(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };

@@ -99,9 +99,9 @@ pub const MOUNT_FILES: &[File] = &[
     },
     acting(
         "compact",
-        "start: the logs are written anew; the last result",
+        "start, stop: files are made whole again, tier files and logs short; the last result",
         compact::of_mount,
-        compact::start_all,
+        compact::act_on_all,
     ),
     acting(
         "scrub",
@@ -133,7 +133,12 @@ pub const COLLECTION_FILES: &[File] = &[
     tree("blocks", "a line a block: where it lies and how", blocks::table),
     tree("verify", "checks every stored checksum: ends with ok, or corrupt N of M", blocks::verify),
     File { is_private: true, ..tree("extents", "where the bytes lie on the disk, as JSON", blocks::extents) },
-    acting("compact", "start: the log is written anew; the last result", compact::shown, compact::start),
+    acting(
+        "compact",
+        "start, stop: files are made whole again, tier files and the log short; the last result",
+        compact::shown,
+        compact::act,
+    ),
     acting(
         "scrub",
         "start, stop: every stored checksum is checked; what the last scrub has found",

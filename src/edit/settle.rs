@@ -76,9 +76,13 @@ impl Live {
         let is_plain = why.is_some();
         let objects = layout.objects.clone();
         let changed = objects.iter().filter(|open| open.object().is_dirty());
-        let written = changed.map(|open| open.written(self.writes(open))).collect::<Result<Vec<_>>>()?;
+        let mut written = changed.map(|open| open.written(self.writes(open))).collect::<Result<Vec<_>>>()?;
+        let mut touched = Touched::default();
+        written.iter_mut().for_each(|written| touched.merge(written.touched()));
         let is_rounded = written.iter().any(Written::is_rounded);
-        let Some(names) = self.record(&objects, &written, mtime, why)? else { return Ok(Changes::default()) };
+        let Some(names) = self.record(&objects, (&written, touched), mtime, why)? else {
+            return Ok(Changes::default());
+        };
         written.into_iter().for_each(Written::recorded);
         let mut changes = if layout.is_other || is_plain {
             self.reload(layout, before)?
@@ -196,14 +200,10 @@ impl Live {
     fn record(
         &self,
         objects: &[OpenObject],
-        written: &[Written<'_>],
+        (written, touched): (&[Written<'_>], Touched),
         mtime: i64,
         why: Option<String>,
     ) -> Result<Option<Vec<Name>>> {
-        let mut touched = Touched::default();
-        for written in written {
-            written.touch(&mut touched);
-        }
         let bytes = objects.iter().map(OpenObject::bytes).sum();
         self.collection.record(touched, |batch, state| {
             let Some(node) = state.node(self.node) else { return Ok(None) };

@@ -12,6 +12,7 @@ mod access;
 mod automatic;
 mod by_delta;
 mod by_factor;
+mod compact;
 mod evict;
 mod heal;
 mod imported;
@@ -26,6 +27,7 @@ mod settings;
 mod work;
 
 pub use access::Heat;
+pub use compact::{Compacted, compact};
 pub use evict::Evict;
 pub use imported::evict_imported;
 pub use moves::{Moved, REFUSED};

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::engine::automatic::Automatic;
+use crate::engine::compact::Compacted;
 use crate::engine::pins::Pins;
 use crate::engine::rebuild::Ways;
 use crate::engine::scrub::Scrubbed;
@@ -30,6 +31,8 @@ pub struct Engine {
     pub(super) scrubbed: Mutex<BTreeMap<String, Scrubbed>>,
     /// What the last prefetch has found, by the collection's path.
     pub(super) prefetched: Mutex<BTreeMap<String, Scrubbed>>,
+    /// What the last compaction has done, by the collection's path.
+    pub(super) compacted: Mutex<BTreeMap<String, Compacted>>,
 }
 
 /// A tensor on its way to another tier.
@@ -88,6 +91,7 @@ impl Engine {
             automatic: Mutex::default(),
             scrubbed: Mutex::default(),
             prefetched: Mutex::default(),
+            compacted: Mutex::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::format::catalog::{Entry, Home, ObjectEntry};
 use crate::format::record::{Record, Stored};
 use crate::model::{Error, Result, Tier};
 use crate::store::blocks::Cut;
-use crate::store::chain::{DELTA_FILE, Patch};
+use crate::store::chain::Patch;
 use crate::store::collection::Touched;
 use crate::store::describe::add_blocks;
 use crate::store::disk::File;
@@ -31,6 +31,8 @@ pub struct Written<'a> {
     /// Blocks that were encoded anew, in slots of their own.
     encoded: Vec<(u32, Stored)>,
     unneeded: Vec<Stored>,
+    /// The files of all that, and the slots.
+    touched: Touched,
     is_rounded: bool,
     bytes: u64,
 }
@@ -242,25 +244,28 @@ impl OpenObject {
             self.object.dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
         let mut blocks = Vec::with_capacity(dirty.len());
         let (mut patches, mut encoded, mut unneeded) = (Vec::new(), Vec::new(), Vec::new());
-        let mut block = Vec::new();
+        let (mut block, mut touched) = (Vec::new(), Touched::default());
         for (index, stored) in dirty {
             let len = cut.len(index);
             block.resize(len, 0);
             self.read(cut.start(index), &mut block)?;
-            match self.patch(index, &block, writes)? {
+            match self.patch(index, &block, writes, &mut touched)? {
                 Patch::Link(record) => {
                     patches.push(record);
                     unneeded.push(Stored { len: cut.block_bytes, ..stored });
                 }
                 Patch::Same => unneeded.push(Stored { len: cut.block_bytes, ..stored }),
                 Patch::Encoded(tier, encoder) => {
-                    let (to, dtype, all) =
-                        ((tier, encoder), self.object.entry.dtype, &mut Touched::default());
-                    let (placed, _) = self.collection.store_blocks(to, dtype, &block, len, all)?;
+                    let (to, dtype) = ((tier, encoder), self.object.entry.dtype);
+                    let (placed, _) = self.collection.store_blocks(to, dtype, &block, len, &mut touched)?;
                     encoded.extend(placed.first().map(|placed| (index, *placed)));
                     unneeded.push(Stored { len: cut.block_bytes, ..stored });
                 }
                 Patch::None => {
+                    match (self.data(), stored.in_data) {
+                        (Some(home), true) => touched.file(home),
+                        _ => touched.file(&self.collection.tier_file(stored.tier)?),
+                    }
                     blocks.push((
                         index,
                         Stored { checksum: crc32c::crc32c(&block), len: len as u32, ..stored },
@@ -269,7 +274,9 @@ impl OpenObject {
             }
         }
         let is_rounded = writes != Writes::Exact && !unneeded.is_empty();
-        Ok(Written { open: self, writing, blocks, patches, encoded, unneeded, is_rounded, bytes: cut.bytes })
+        let bytes = cut.bytes;
+        let open = self;
+        Ok(Written { open, writing, blocks, patches, encoded, unneeded, touched, is_rounded, bytes })
     }
 
     /// The data file and the place in it where all of the object lies, if it lies in one.
@@ -304,23 +311,9 @@ impl OpenObject {
 }
 
 impl Written<'_> {
-    /// The files that were written.
-    pub fn touch(&self, touched: &mut Touched) {
-        if !self.patches.is_empty()
-            && let Ok(file) = self.open.collection.payload_file(DELTA_FILE)
-        {
-            touched.file(&file);
-        }
-        for (_, stored) in self.blocks.iter().chain(&self.encoded) {
-            match (self.open.data(), stored.in_data) {
-                (Some(home), true) => touched.file(home),
-                _ => {
-                    if let Ok(file) = self.open.collection.tier_file(stored.tier) {
-                        touched.file(&file);
-                    }
-                }
-            }
-        }
+    /// The files that were written, and the slots that were taken: once.
+    pub fn touched(&mut self) -> Touched {
+        std::mem::take(&mut self.touched)
     }
 
     /// Adds the object's size and blocks to a batch, under the object's own identity.

@@ -3,19 +3,13 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use crate::support::{assert_same, names, wait_until};
+use crate::support::{assert_same, names};
 use crate::world::{WHOLE, World};
 
 /// Writes names to the control file, and waits for the job.
 fn prefetch(world: &World, text: &str) -> String {
-    let jobs = || fs::read_to_string(world.mounted.path(".ctl/jobs")).unwrap();
-    let before = jobs().lines().count();
-    let path = world.path(".ctl/prefetch");
-    fs::write(&path, text).unwrap();
-    wait_until("the end of the job", || {
-        jobs().lines().nth(before).is_some_and(|job| job.contains(" done in "))
-    });
-    fs::read_to_string(path).unwrap()
+    assert!(world.mounted.job("demo/model/.ctl/prefetch", text).contains(" done in "));
+    fs::read_to_string(world.path(".ctl/prefetch")).unwrap()
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn a_file_in_place_that_has_grown_survives_a_log_that_is_written_anew() {
     file.write_all(b"more").unwrap();
     drop(file);
     wanted.extend_from_slice(b"more");
-    fs::write(mounted.path("t/c/.ctl/compact"), "start").unwrap();
+    mounted.job("t/c/.ctl/compact", "start");
     assert_eq!(fs::read(mounted.path("t/c/plain.bin")).unwrap(), wanted);
     mounted.unmount();
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
