@@ -10,7 +10,7 @@ use crate::edit::{Changes, Name};
 use crate::engine;
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
-use crate::ingest::{Bytes, arrive, may_be_recognized, recognize};
+use crate::ingest::{Bytes, arrive, may_be_recognized, name_parts_again, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::collection::{Touched, now_nanoseconds};
 use crate::store::describe::add_blocks;
@@ -123,8 +123,14 @@ impl Live {
         }
         let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
         let names = self.names_of_parts(file);
-        if recognize(&source, &name).is_ok() {
+        if let Ok(recognized) = recognize(&source, &name) {
             let before = self.related(&node);
+            if name_parts_again(&self.collection, self.node, &recognized)? {
+                let directory = self.collection.state().links(self.node).first().map(|(parent, _)| *parent);
+                let nodes = before.into_iter().chain(directory).collect();
+                changes.merge(Changes { nodes, names });
+                return Ok(changes);
+            }
             self.cut_again(&layout, &source, &name, node.entry.mtime)?;
             changes.merge(self.reload(&mut layout, before)?);
             changes.names.extend(names);

@@ -83,11 +83,13 @@ impl Adapter {
             Err(error) => return reply.error(self.failed("open", &error)),
         };
         // What a move would give depends on more than the bytes.
-        let is_kept = view.of.as_ref().is_some_and(|(form, item)| {
-            !matches!(form.shows(), Shows::Moved(_)) && item.node().is_some()
-        });
+        let is_kept = view
+            .of
+            .as_ref()
+            .is_some_and(|(form, item)| !matches!(form.shows(), Shows::Moved(_)) && item.node().is_some());
         let kept = if is_kept { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-        let (mounted, handles, forgetter) = (self.mounted.clone(), self.handles.clone(), self.forgetter.clone());
+        let (mounted, handles, forgetter) =
+            (self.mounted.clone(), self.handles.clone(), self.forgetter.clone());
         let namespace = self.namespace.clone();
         std::thread::spawn(move || {
             guarded(&mounted, "open", || {
@@ -110,7 +112,10 @@ impl Adapter {
         };
         match flags.acc_mode() {
             OpenAccMode::O_RDONLY => Ok(view),
-            _ => Err(Error::new(ErrorKind::ReadOnly, "forms are made of what is stored; write to the file itself")),
+            _ => Err(Error::new(
+                ErrorKind::ReadOnly,
+                "forms are made of what is stored; write to the file itself",
+            )),
         }
     }
 }

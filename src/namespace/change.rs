@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::edit::{self, Changes, Live, SetAttr};
 use crate::format::catalog::NodeEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::{CONTROL_NAME, Forget};
 use crate::namespace::controls::ControlView;
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Namespace};
+use crate::namespace::{CONTROL_NAME, Forget};
 use crate::store::history::Keep;
 use crate::store::{Access, Collection};
 

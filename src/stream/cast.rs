@@ -29,7 +29,8 @@ pub fn cast(from: Dtype, to: Dtype, source: &[u8], target: &mut [u8]) -> Result<
         return Ok(());
     }
     let mut wide = [0.0_f32; STEP];
-    let parts = source.chunks(STEP * from.bytes() as usize).zip(target.chunks_mut(STEP * to.bytes() as usize));
+    let parts =
+        source.chunks(STEP * from.bytes() as usize).zip(target.chunks_mut(STEP * to.bytes() as usize));
     for (source, target) in parts {
         let elements = source.len() / from.bytes() as usize;
         if from == Dtype::F64 {
@@ -144,21 +145,29 @@ mod tests {
             cast(dtype, Dtype::F32, &[byte], &mut wide).unwrap();
             f32::from_le_bytes(wide)
         };
-        for (byte, expected) in
-            [(0x7e, 448.0), (0xfe, -448.0), (0x08, 0.015625), (0x01, 0.001953125), (0x07, 0.013671875), (0x38, 1.0)]
-        {
+        for (byte, expected) in [
+            (0x7e, 448.0),
+            (0xfe, -448.0),
+            (0x08, 0.015625),
+            (0x01, 0.001953125),
+            (0x07, 0.013671875),
+            (0x38, 1.0),
+        ] {
             assert_eq!(value(Dtype::F8E4M3, byte), expected, "{byte:#x}");
         }
-        for (byte, expected) in [(0x7b, 57344.0), (0x04, 6.103515625e-5), (0x01, 1.52587890625e-5), (0xfc, f32::NEG_INFINITY)]
+        for (byte, expected) in
+            [(0x7b, 57344.0), (0x04, 6.103515625e-5), (0x01, 1.52587890625e-5), (0xfc, f32::NEG_INFINITY)]
         {
             assert_eq!(value(Dtype::F8E5M2, byte), expected, "{byte:#x}");
         }
         for (byte, exponent) in [(0, -127), (1, -126), (127, 0), (254, 127)] {
             assert_eq!(f64::from(value(Dtype::F8E8M0, byte)), 2_f64.powi(exponent), "{byte:#x}");
         }
-        assert!([(Dtype::F8E4M3, 0x7f), (Dtype::F8E4M3, 0xff), (Dtype::F8E5M2, 0x7d), (Dtype::F8E8M0, 0xff)]
-            .iter()
-            .all(|(dtype, byte)| value(*dtype, *byte).is_nan()));
+        assert!(
+            [(Dtype::F8E4M3, 0x7f), (Dtype::F8E4M3, 0xff), (Dtype::F8E5M2, 0x7d), (Dtype::F8E8M0, 0xff)]
+                .iter()
+                .all(|(dtype, byte)| value(*dtype, *byte).is_nan())
+        );
     }
 
     #[test]
