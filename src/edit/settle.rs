@@ -13,7 +13,6 @@ use crate::format::record::Record;
 use crate::ingest::{Bytes, arrive, may_be_recognized, name_parts_again, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::collection::{Touched, now_nanoseconds};
-use crate::store::describe::add_blocks;
 use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::read::OpenObject;
@@ -285,7 +284,7 @@ impl Live {
             ..written.object().entry.clone()
         };
         batch.entry(Entry::Object(entry.clone()));
-        add_blocks(batch, &entry, written.blocks());
+        written.add_bytes(batch, &entry);
         id
     }
 

@@ -45,6 +45,7 @@ mod tenant;
 mod tree;
 mod verify;
 pub mod write;
+pub mod zeros;
 
 pub use collection::{Access, Collection};
 pub use compact::Compaction;
