@@ -9,6 +9,9 @@ use crate::world::World;
 
 const HUGE: u64 = 64 << 30;
 
+/// Bytes, and where they were written.
+type Parts = Vec<(u64, Vec<u8>)>;
+
 /// Bytes of the store's disk that are taken; without those of when blocks were used.
 fn taken(world: &World) -> u64 {
     crate::support::files_below(&world.place.store())
@@ -41,7 +44,7 @@ fn check(world: &World, name: &str, bytes: u64, parts: &[(u64, Vec<u8>)]) {
 fn holes_of_gigabytes_are_neither_read_nor_stored() {
     let mut world = World::new();
     let mut random = Random(5);
-    let mut files: Vec<(&str, u64, Vec<(u64, Vec<u8>)>)> = Vec::new();
+    let mut files: Vec<(&str, u64, Parts)> = Vec::new();
     // Nothing but a hole.
     fs::File::create(world.path("empty")).unwrap().set_len(HUGE).unwrap();
     files.push(("empty", HUGE, vec![(HUGE - 1, vec![0])]));

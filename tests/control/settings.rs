@@ -110,7 +110,7 @@ fn the_settings_in_effect_are_toml() {
     let wanted = serde_json::json!({
         "store": place.store(), "mountpoint": mounted.mountpoint, "read_only": false, "verify": "always",
         "list": "tensors", "threads": 3, "allow_other": false, "zero_fill": false, "passthrough": true,
-        "kernel": mount["kernel"],
+        "kernel": mount["kernel"], "process": mounted.daemon().unwrap(),
     });
     assert_eq!(*mount, wanted);
 }
