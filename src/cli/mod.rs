@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod act;
+mod compact;
 mod doctor;
 mod du;
 mod export;
@@ -12,6 +13,7 @@ mod ls;
 mod mount;
 mod mounts;
 mod output;
+mod process;
 mod scrub;
 mod stat;
 mod tree;
@@ -48,6 +50,7 @@ enum Command {
     Evict(act::Evict),
     Verify(verify::Args),
     Scrub(scrub::Args),
+    Compact(compact::Args),
     Fsck(fsck::Args),
     GpuRead(gpu_read::Args),
     Doctor(doctor::Args),
@@ -87,6 +90,7 @@ pub fn main() -> ExitCode {
         Command::Evict(args) => args.run(),
         Command::Verify(args) => args.run(),
         Command::Scrub(args) => args.run(),
+        Command::Compact(args) => args.run(),
         Command::Fsck(args) => args.run(),
         Command::GpuRead(args) => args.run(),
         Command::Doctor(args) => args.run(),

@@ -18,6 +18,7 @@ use crate::format::record::{Record, Stored};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, ObjectId, Result, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Block;
+use crate::store::collection::Touched;
 use crate::store::object::{Object, lies_in_a_file};
 use crate::store::read::OpenObject;
 use crate::store::rounded::{Writes, scaled};
@@ -179,14 +180,20 @@ impl OpenObject {
     /// of the encoded block, few elements changed by little, and the chain has room.
     /// A block whose payload is wrong, and that was written over, is written anew: it is good
     /// again then.
-    pub(super) fn patch(&self, index: u32, new: &[u8], writes: Writes) -> Result<Patch> {
-        match self.patch_on_base(index, new, writes) {
+    pub(super) fn patch(
+        &self,
+        index: u32,
+        new: &[u8],
+        writes: Writes,
+        touched: &mut Touched,
+    ) -> Result<Patch> {
+        match self.patch_on_base(index, new, writes, touched) {
             Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Patch::None),
             patch => patch,
         }
     }
 
-    fn patch_on_base(&self, index: u32, new: &[u8], writes: Writes) -> Result<Patch> {
+    fn patch_on_base(&self, index: u32, new: &[u8], writes: Writes, touched: &mut Touched) -> Result<Patch> {
         let object = &self.object;
         let cut = object.cut();
         let block = object.blocks.read().get(index, cut).filter(|_| index < object.described());
@@ -228,7 +235,7 @@ impl OpenObject {
                 |changes: &Changes| (HEAD_BYTES + 4 * changes.len()) * 2 < block.stored.len as usize;
             return match changes.filter(|changes| links < LINKS_MAX && is_small(changes)) {
                 Some(changes) if changes.is_empty() => Ok(Patch::Same),
-                Some(changes) => self.link(index, &block, changes, links + 1),
+                Some(changes) => self.link((index, &block), changes, links + 1, touched),
                 None => Ok(Patch::Encoded(block.stored.tier, encoder)),
             };
         }
@@ -240,14 +247,20 @@ impl OpenObject {
         if (HEAD_BYTES + (2 + width) * changes.len()) * 2 >= new.len() {
             return Ok(Patch::None);
         }
-        self.link(index, &block, changes, chain_len)
+        self.link((index, &block), changes, chain_len, touched)
     }
 
-    fn link(&self, index: u32, block: &Block, changes: Changes, chain_len: usize) -> Result<Patch> {
+    fn link(
+        &self,
+        (index, block): (u32, &Block),
+        changes: Changes,
+        chain_len: usize,
+        touched: &mut Touched,
+    ) -> Result<Patch> {
         let object = &self.object;
         let delta = Delta { object: object.entry.id, block: index, base_epoch: block.epoch, changes };
         let record = delta.write(object.dtype())?;
-        let offset = self.collection.write_record(DELTA_FILE, &record)?;
+        let offset = self.collection.write_record(DELTA_FILE, &record, touched)?;
         Ok(Patch::Link(Record::Delta {
             object: object.entry.id,
             block: index,
@@ -293,12 +306,16 @@ fn changes(dtype: Dtype, base: &[u8], new: &[u8]) -> Option<Changes> {
 }
 
 impl Collection {
-    /// Writes a record of `delta.dat` or `factor.dat` to a free slot; its offset.
-    pub(super) fn write_record(&self, number: u8, record: &[u8]) -> Result<u64> {
-        let offset = self.take_slot_of(number, record.len() as u64)?;
+    /// Writes a record of `delta.dat` or `factor.dat` to a free slot, which is `touched`'s until
+    /// a batch names it; its offset.
+    pub(super) fn write_record(&self, number: u8, record: &[u8], touched: &mut Touched) -> Result<u64> {
+        let len = record.len() as u64;
+        let offset = self.take_slot_of(number, len)?;
+        touched.slots.take(&self.pending, (number, offset, len));
         let file = self.payload_file(number)?;
         file.write_at(record, offset)
             .map_err(|error| Error::io(format!("writing {}", self.payload_path(number)), error))?;
+        touched.file(&file);
         Ok(offset)
     }
 

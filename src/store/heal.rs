@@ -89,14 +89,10 @@ impl OpenObject {
         let offsets = self.collection.write_payloads(stored.tier, payload, &lens, &mut touched)?;
         let Some(&offset) = offsets.first() else { return Ok(false) };
         let (stored, before) = (Stored { offset, in_data: false, ..stored }, block.stored.tier);
-        let recorded = self.collection.record(touched, |batch, _| {
+        self.collection.record(touched, |batch, _| {
             batch.record(migrate(&self.object.entry, index, before, stored, now_seconds()));
             batch.keep_bytes();
-            Ok(())
-        });
-        if recorded.is_err() && self.collection.poisoned().is_none() {
-            self.collection.drop_payloads(vec![stored]);
-        }
-        recorded.map(|()| true)
+            Ok(true)
+        })
     }
 }

@@ -85,7 +85,7 @@ impl OpenObject {
             migration.measured.add(measured);
             for (((index, block), place), mut stored) in group.iter().zip(places).zip(stored) {
                 if let Some(place) = place.filter(|_| stored.tier == Tier::Exact) {
-                    self.collection.drop_payloads(vec![stored]);
+                    migration.touched.slots.give(stored.tier.byte(), stored.offset);
                     stored = place;
                 }
                 let is_there =
@@ -93,7 +93,7 @@ impl OpenObject {
                 match is_there {
                     true if stored.in_data => {}
                     // It could not be encoded, and was exact before.
-                    true => self.collection.drop_payloads(vec![stored]),
+                    true => migration.touched.slots.give(stored.tier.byte(), stored.offset),
                     false => migration.blocks.push((*index, *block, stored)),
                 }
             }
@@ -187,13 +187,6 @@ impl Migration<'_> {
                 false => migrate(&object.entry_now(), *index, before.stored.tier, *stored, now),
             });
         }
-    }
-
-    /// Gives back what was stored, where no batch could say so.
-    pub fn discard(self) {
-        let stored = self.blocks.iter().map(|(_, _, stored)| *stored);
-        let stored: Vec<Stored> = stored.filter(|stored| stored.len > 0).collect();
-        self.open.collection.drop_payloads(stored);
     }
 }
 

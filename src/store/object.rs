@@ -86,8 +86,11 @@ type Chains = HashMap<(u32, u64), Arc<[Link]>>;
 #[derive(Debug)]
 pub(super) struct Writing {
     /// Bytes of the data file, counted from the object's place in it, that were used:
-    /// what lies before may be named by a record.
+    /// what lies behind is nobody's.
     pub used: u64,
+    /// Bytes of it that may hold something else than zeros though no block is there that is
+    /// dirty: named by a record, or dropped.
+    pub stale: u64,
     /// The block that goes on where the log says that it ends, and how many bytes of it the
     /// log describes there: these are not written in place.
     pub edge: Option<(u32, usize)>,
@@ -148,7 +151,12 @@ impl Object {
             factor: RwLock::default(),
             factor_checked: Mutex::default(),
             accesses: Accesses::default(),
-            writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
+            writing: Mutex::new(Writing {
+                used: entry.bytes,
+                stale: entry.bytes,
+                edge: None,
+                dropped: Vec::new(),
+            }),
             origin: None,
             dtype: AtomicU8::new(entry.dtype.code()),
             entry,
@@ -289,6 +297,7 @@ impl Object {
         // Who commits holds it, and has raised it.
         if let Some(mut writing) = self.writing.try_lock() {
             writing.used = writing.used.max(bytes);
+            writing.stale = writing.stale.max(writing.used);
         }
         self.described.store(cut.blocks(), Ordering::Release);
         self.recount(&self.blocks.read(), cut);

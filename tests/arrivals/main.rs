@@ -15,6 +15,7 @@ mod history;
 mod points;
 mod recorder;
 mod space;
+mod sparse;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
 #[allow(unused)]
