@@ -29,9 +29,11 @@ use crate::format::cursor::{Reader, Writer};
 
 mod error;
 mod record;
+mod runs;
 
 pub use error::CgebError;
 pub use record::{Floats, FloatsIter, NewRecord, Record};
+pub use runs::{Part, PlacedRun, RUNS_MAX, Run, Runs, Sizes};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;

@@ -1,40 +1,19 @@
-//! Changes of the tree: what a program may do where, and what the kernel must forget
-//! after it.
+//! Changes of the tree: what a program may do where.
 
 use std::sync::Arc;
 
 use crate::edit::{self, Changes, Live, SetAttr};
 use crate::format::catalog::NodeEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::CONTROL_NAME;
 use crate::namespace::controls::ControlView;
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Namespace};
+use crate::namespace::{CONTROL_NAME, Forget};
 use crate::store::history::Keep;
 use crate::store::{Access, Collection};
 
 /// The bit of a mode that lets the owner write.
 const OWNER_WRITES: u32 = 0o200;
-
-/// What the kernel must forget.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Forget {
-    /// Inodes whose bytes or attributes changed without the kernel.
-    pub nodes: Vec<Ino>,
-}
-
-impl Forget {
-    /// With one more inode.
-    pub fn and(mut self, also: Option<Ino>) -> Forget {
-        self.nodes.extend(also);
-        self
-    }
-
-    /// Whether there is nothing to forget.
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
-    }
-}
 
 /// A file without a name that was open, or could still be opened, when the name went.
 pub(super) struct Nameless {
@@ -329,47 +308,6 @@ impl Namespace {
         let is_idle = |_: &Ino, file: &mut Nameless| Arc::strong_count(&file.live) == 1;
         let idle: Vec<_> = self.nameless.lock().extract_if(is_idle).collect();
         !idle.is_empty()
-    }
-
-    /// What was written to an open file goes to the log.
-    pub fn settle(&self, live: &Live) -> Result<Forget> {
-        let changes = live.settle().or_else(|error| match error.kind() {
-            ErrorKind::Full if self.let_go_unnamed() => live.settle(),
-            _ => Err(error),
-        })?;
-        Ok(self.forget(live.collection(), changes))
-    }
-
-    /// What was written to the open files of a collection goes to the log.
-    /// What the kernel must forget is owed.
-    pub fn settle_all(&self, collection: &Arc<Collection>) -> Result<()> {
-        for live in self.live.all().iter().filter(|live| Arc::ptr_eq(live.collection(), collection)) {
-            self.owe(self.settle(live)?);
-        }
-        Ok(())
-    }
-
-    /// Notes what the kernel must forget whether or not the request comes to its end.
-    pub fn owe(&self, forget: Forget) {
-        self.owed.lock().nodes.extend(forget.nodes);
-    }
-
-    /// What the kernel must forget, of requests that could not say so themselves.
-    pub fn take_owed(&self) -> Forget {
-        std::mem::take(&mut *self.owed.lock())
-    }
-
-    /// What the kernel must forget of nodes whose bytes changed.
-    pub fn forget_nodes(&self, collection: &Collection, nodes: impl IntoIterator<Item = EntryId>) -> Forget {
-        self.forget(collection, Changes { nodes: nodes.into_iter().collect(), names: Vec::new() })
-    }
-
-    fn forget(&self, collection: &Collection, changes: Changes) -> Forget {
-        let number = collection.state().number();
-        let ino = |node| Ino::of(Place::Node { collection: number, node });
-        // Of names that went the kernel asks anyway; their directories changed.
-        let above = changes.names.into_iter().map(|(parent, _)| parent);
-        Forget { nodes: changes.nodes.into_iter().chain(above).filter_map(ino).collect() }
     }
 
     /// A directory that files can be made in.

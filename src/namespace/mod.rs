@@ -9,14 +9,15 @@ mod change;
 mod controls;
 mod ino;
 mod list;
+mod settled;
 mod tenant;
 mod tree;
 
 pub use attr::{Attr, Kind};
-pub use change::Forget;
 pub use controls::{Control, ControlView, Controls, Scope, Shape};
 pub use ino::{Ino, Owner, Place};
 pub use list::Listed;
+pub use settled::Forget;
 pub use tree::{FileView, Located, Namespace, Shown};
 
 /// A directory that every directory has beside its entries, and that listings leave out.

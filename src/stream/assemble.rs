@@ -3,9 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::format::cgeb::Runs;
 use crate::model::{Dtype, Error, Result};
 use crate::store::read::OpenObject;
+use crate::stream::batch::Stitched;
 use crate::stream::cast::cast;
+use crate::stream::index::read_offsets;
 use crate::stream::plan::Plan;
 
 /// Bytes that are cast at a time.
@@ -27,6 +30,10 @@ pub enum Segment {
     Literal(Arc<[u8]>),
     /// So many zeros.
     Zeros(u64),
+    /// An embedding batch, of its parts.
+    Batch(Stitched),
+    /// The offsets of the records of an embedding batch, as its index has them.
+    Offsets(Arc<Runs>),
 }
 
 impl Segment {
@@ -36,6 +43,8 @@ impl Segment {
             Segment::Cast { object, to } => object.bytes() / object.object().entry.dtype.bytes() * to.bytes(),
             Segment::Literal(bytes) => bytes.len() as u64,
             Segment::Zeros(count) => *count,
+            Segment::Batch(batch) => batch.bytes(),
+            Segment::Offsets(runs) => 8 * runs.records(),
         }
     }
 
@@ -48,6 +57,8 @@ impl Segment {
                 out.copy_from_slice(part.ok_or_else(|| Error::invalid("a range past a literal's end"))?);
                 Ok(())
             }
+            Segment::Batch(batch) => batch.read(range.start, out),
+            Segment::Offsets(runs) => read_offsets(runs, range, out),
             Segment::Zeros(_) => {
                 out.fill(0);
                 Ok(())
@@ -68,6 +79,15 @@ impl Stream {
     pub fn new(segments: Vec<Segment>) -> Result<Stream> {
         let plan = Plan::new(segments.iter().map(Segment::bytes))?;
         Ok(Stream { segments, plan })
+    }
+
+    /// The stream of a file: its objects one after the other, or, where it is an embedding
+    /// batch, stitched of them.
+    pub fn of_file(objects: Vec<OpenObject>, records: Option<&Arc<Runs>>) -> Result<Stream> {
+        match records {
+            Some(runs) => Stream::new(vec![Segment::Batch(Stitched::new(runs.clone(), objects)?)]),
+            None => Stream::new(objects.into_iter().map(Segment::Object).collect()),
+        }
     }
 
     /// Bytes of the stream.

@@ -4,9 +4,13 @@
 //! at nothing else; assembling fetches them, straight into the caller's buffer.
 
 mod assemble;
+mod batch;
 mod cast;
+mod index;
 mod plan;
 
 pub use assemble::{Segment, Stream};
+pub use batch::Stitched;
 pub use cast::cast;
+pub use index::{batch_hash, batch_index, batch_stream};
 pub use plan::{Piece, Plan};
