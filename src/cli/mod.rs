@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod act;
+mod cgeb;
 mod doctor;
 mod du;
 mod export;
@@ -48,6 +49,7 @@ enum Command {
     Verify(verify::Args),
     Scrub(scrub::Args),
     Fsck(fsck::Args),
+    Cgeb(cgeb::Args),
     Doctor(doctor::Args),
 }
 
@@ -86,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Verify(args) => args.run(),
         Command::Scrub(args) => args.run(),
         Command::Fsck(args) => args.run(),
+        Command::Cgeb(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };
     exit_code(done)

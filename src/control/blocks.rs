@@ -96,7 +96,7 @@ pub(super) fn extents(context: &Context) -> Result<String> {
     if view.node.file().is_some_and(|file| file.records.is_some()) {
         let text =
             "the bytes of an embedding batch are stitched of its tensors: ask for the extents of these";
-        return Err(Error::unsupported(format!("{}: {text}", view.path())));
+        return Err(Error::invalid(format!("{}: {text}", view.path())));
     }
     let place = std::path::PathBuf::from(context.mounted.store().place());
     let mut extents: Vec<Extent> = Vec::new();

@@ -37,6 +37,20 @@ pub(super) fn scan(source: &Arc<dyn File>, bytes: u64) -> Result<Runs> {
     read(source, bytes, &mut |_| Ok(()))
 }
 
+/// Where the records of a file lie, and the data hash that its index has, once all of it is
+/// checked: formats, zeros, hashes. The error says which record is wrong, and why.
+pub fn check_batch(source: &Arc<dyn File>) -> Result<(Runs, u64)> {
+    let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
+    let mut hasher = blake3::Hasher::new();
+    let runs = read(source, bytes, &mut |found| {
+        if let Found::Source(bytes) = found {
+            hasher.update(bytes);
+        }
+        Ok(())
+    })?;
+    Ok((runs, leading_hash(&hasher)))
+}
+
 /// Reads the whole file once, checks all of it, and hands on what it finds.
 fn read(source: &Arc<dyn File>, bytes: u64, found: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<Runs> {
     let mut window = Window { source, bytes, at: 0, held: Vec::new(), used: 0 };

@@ -28,6 +28,7 @@ mod unnamed;
 mod walk;
 
 pub use arrive::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized};
+pub use batch::check_batch;
 pub use cut::Blocking;
 #[cfg(feature = "mount")]
 pub use many::{Evict, Plan, Sum, Watch};

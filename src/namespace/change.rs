@@ -61,6 +61,7 @@ impl Namespace {
 
     /// The kernel knows an inode number no more.
     pub fn let_go(&self, ino: Ino) {
+        self.forms.forget(ino);
         let kept = self.nameless.lock().remove(&ino);
         // Closing files may take a while: not under the lock.
         drop(kept);
@@ -200,7 +201,7 @@ impl Namespace {
             unlinked => unlinked?,
         };
         self.keep(last);
-        Ok(self.forget(&directory.collection, changes))
+        Ok(self.forget(&directory.collection, changes, None))
     }
 
     /// Takes an empty directory away; a collection or a tenant if nothing is in it.
@@ -238,7 +239,7 @@ impl Namespace {
         if is_file && edit::is_another_place(from, to) {
             changes.merge(self.live.open(collection, node, self.verify)?.look_again()?);
         }
-        Ok(self.forget(collection, changes))
+        Ok(self.forget(collection, changes, None))
     }
 
     /// Writes to an open file.
@@ -276,11 +277,11 @@ impl Namespace {
                 changes.merge(live.settle()?);
             }
             if let Err(error) = edit::set_attr(collection, node, set) {
-                self.owe(self.forget(collection, changes));
+                self.owe(self.forget(collection, changes, None));
                 return Err(error);
             }
         }
-        Ok(self.forget(collection, changes))
+        Ok(self.forget(collection, changes, bytes.map(|_| node)))
     }
 
     /// `>` cuts a file before it writes to it; a control that can be written has nothing to cut.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::format::cgeb::{HEADER_BYTES, Layout, Part, PlacedRun, Runs, leading_hash};
 use crate::model::{Error, Result};
-use crate::store::read::OpenObject;
+use crate::stream::{Made, Stream};
 
 /// Where the content hash lies in a record.
 const HASH: Range<u64> = 16..24;
@@ -23,16 +23,17 @@ const SMALL_BYTES: u64 = 64 << 10;
 const HASHED_BYTES: u64 = 256 << 10;
 
 /// The parts of a batch and where its records lie.
-#[derive(Clone)]
 pub struct Stitched {
     runs: Arc<Runs>,
     /// In the order of [`Runs::parts`].
-    parts: Vec<OpenObject>,
+    parts: Vec<Stream>,
 }
 
 /// What is held of each part while records are stitched.
 #[derive(Default)]
 struct Rows {
+    /// The runs, and how many records of each.
+    spans: Vec<(PlacedRun, u64)>,
     vectors: Vec<u8>,
     weights: Vec<u8>,
     selected: Vec<u8>,
@@ -55,52 +56,30 @@ struct Field {
 
 impl Stitched {
     /// The batch of these parts. `Corrupt` where they have other sizes.
-    pub fn new(runs: Arc<Runs>, parts: Vec<OpenObject>) -> Result<Stitched> {
-        let sizes = parts.iter().map(OpenObject::bytes);
+    pub fn new(runs: Arc<Runs>, parts: Vec<Stream>) -> Result<Stitched> {
+        let sizes = parts.iter().map(Stream::bytes);
         if !sizes.eq(runs.parts().map(|part| runs.part_bytes(part))) {
             return Err(Error::corrupt("an embedding batch whose parts have other sizes"));
         }
         Ok(Stitched { runs, parts })
     }
 
-    /// Where the records lie.
-    pub fn runs(&self) -> &Arc<Runs> {
-        &self.runs
-    }
-
-    /// Bytes of the file.
-    pub fn bytes(&self) -> u64 {
-        self.runs.bytes()
-    }
-
-    /// Reads the bytes from `at` on into `out`; they must lie inside.
-    pub fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
-        let mut rows = ROWS.take();
-        let read = self.read_with(&mut rows, at, out);
-        ROWS.set(rows);
-        read
-    }
-
     fn read_with(&self, rows: &mut Rows, mut at: u64, mut out: &mut [u8]) -> Result<()> {
-        let sizes = self.runs.sizes();
         while !out.is_empty() {
             let placed = self.runs.run_at(at);
             let placed = placed.ok_or_else(|| Error::invalid("a range past the end of a batch"))?;
             let number = (at - placed.start) / placed.stride;
-            let held = sizes.fixed_bytes().saturating_add(placed.run.aux_length);
-            let left = placed.run.count - number;
-            let wanted =
-                (at - placed.start - number * placed.stride + out.len() as u64).div_ceil(placed.stride);
-            let count = if held > SMALL_BYTES { 1 } else { wanted.min(left).min((HELD_BYTES / held).max(1)) };
             let start = placed.start + number * placed.stride;
-            let end = start + count * placed.stride;
+            let is_large = self.held_bytes(placed) > SMALL_BYTES;
+            let end = match is_large {
+                true => start + placed.stride,
+                false => self.fetch(rows, placed, number, at + out.len() as u64)?,
+            };
             let len = (end - at).min(out.len() as u64) as usize;
             let (here, after) = std::mem::take(&mut out).split_at_mut(len);
-            if held > SMALL_BYTES {
-                self.read_large(placed, number, at - start, here)?;
-            } else {
-                self.fetch(rows, placed, number, count)?;
-                self.stitch(rows, placed, at - start, here);
+            match is_large {
+                true => self.read_large(placed, number, at - start, here)?,
+                false => self.stitch(rows, at - start, here),
             }
             at += len as u64;
             out = after;
@@ -108,65 +87,84 @@ impl Stitched {
         Ok(())
     }
 
-    fn part(&self, part: Part) -> Option<&OpenObject> {
+    /// Bytes of the parts of one record.
+    fn held_bytes(&self, placed: &PlacedRun) -> u64 {
+        self.runs.sizes().fixed_bytes().saturating_add(placed.run.aux_length)
+    }
+
+    fn part(&self, part: Part) -> Option<&Stream> {
         self.parts.get(self.runs.parts().position(|known| known == part)?)
     }
 
     fn read_part(&self, part: Part, at: u64, out: &mut [u8]) -> Result<()> {
         match self.part(part) {
-            Some(object) if !out.is_empty() => object.read(at, out),
+            Some(stream) if !out.is_empty() => stream.read_exact(at, out),
             _ => Ok(()),
         }
     }
 
-    /// Fetches the parts of `count` records of a run, floats in the records' byte order.
-    fn fetch(&self, rows: &mut Rows, placed: &PlacedRun, number: u64, count: u64) -> Result<()> {
+    /// Fetches the parts of small records from one of a run on, of the runs after it too, up to
+    /// byte `until` of the file or as many as are held; where they end in the file.
+    fn fetch(&self, rows: &mut Rows, placed: &PlacedRun, number: u64, until: u64) -> Result<u64> {
         let sizes = self.runs.sizes();
         let first = placed.first + number;
-        let each = [
-            (Part::Vectors, &mut rows.vectors, first * sizes.vector_bytes(), sizes.vector_bytes()),
-            (Part::Weights, &mut rows.weights, first * sizes.weights_bytes(), sizes.weights_bytes()),
-            (Part::Selected, &mut rows.selected, first * u64::from(sizes.top_k), u64::from(sizes.top_k)),
-            (
-                Part::Rest,
-                &mut rows.rest,
-                placed.rest + number * placed.run.rest_stride(),
-                placed.run.rest_stride(),
-            ),
-        ];
-        for (part, buffer, at, bytes) in each {
-            buffer.resize((bytes * count) as usize, 0);
-            self.read_part(part, at, buffer)?;
-            if matches!(part, Part::Vectors | Part::Weights) {
-                to_layout(placed.run.layout, buffer);
+        let rest_at = placed.rest + number * placed.run.rest_stride();
+        let mut end = placed.start + number * placed.stride;
+        let (mut number, mut count, mut rest_bytes, mut held) = (number, 0, 0, 0);
+        rows.spans.clear();
+        let index = self.runs.placed().partition_point(|other| other.start < placed.start);
+        for placed in self.runs.placed().iter().skip(index) {
+            let each = self.held_bytes(placed);
+            if end >= until || held >= HELD_BYTES || each > SMALL_BYTES {
+                break;
             }
+            let left = placed.run.count - number;
+            let taken =
+                left.min((until - end).div_ceil(placed.stride)).min(((HELD_BYTES - held) / each).max(1));
+            rows.spans.push((*placed, taken));
+            held += taken * each;
+            count += taken;
+            rest_bytes += taken * placed.run.rest_stride();
+            end += taken * placed.stride;
+            if taken < left {
+                break;
+            }
+            number = 0;
         }
-        Ok(())
+        let (vector, weights, top_k) = (sizes.vector_bytes(), sizes.weights_bytes(), u64::from(sizes.top_k));
+        for (part, buffer, at, bytes) in [
+            (Part::Vectors, &mut rows.vectors, first * vector, count * vector),
+            (Part::Weights, &mut rows.weights, first * weights, count * weights),
+            (Part::Selected, &mut rows.selected, first * top_k, count * top_k),
+            (Part::Rest, &mut rows.rest, rest_at, rest_bytes),
+        ] {
+            buffer.resize(bytes as usize, 0);
+            self.read_part(part, at, buffer)?;
+        }
+        Ok(end)
     }
 
     /// Puts fetched records together; `skip` bytes of the first are not wanted.
-    fn stitch(&self, rows: &Rows, placed: &PlacedRun, skip: u64, out: &mut [u8]) {
+    fn stitch(&self, rows: &mut Rows, skip: u64, out: &mut [u8]) {
         let sizes = self.runs.sizes();
-        let row = |buffer: &'_ [u8], bytes: u64, place: usize| {
-            let bytes = bytes as usize;
-            place * bytes..((place + 1) * bytes).min(buffer.len())
-        };
+        let Rows { spans, vectors, weights, selected, rest } = rows;
+        let mut left =
+            (vectors.as_mut_slice(), weights.as_mut_slice(), selected.as_mut_slice(), rest.as_mut_slice());
         let (mut skip, mut rest_of_out) = (skip, out);
-        for (place, rest) in rows.rest.chunks_exact(placed.run.rest_stride() as usize).enumerate() {
-            let vector = row(&rows.vectors, sizes.vector_bytes(), place);
-            let weights = row(&rows.weights, sizes.weights_bytes(), place);
-            let selected = row(&rows.selected, u64::from(sizes.top_k), place);
-            let (header, aux) = rest.split_at_checked(HEADER_BYTES).unwrap_or_default();
-            let payload = [
-                rows.vectors.get(vector).unwrap_or_default(),
-                rows.weights.get(weights).unwrap_or_default(),
-                rows.selected.get(selected).unwrap_or_default(),
-                aux,
-            ];
+        let records = spans.iter().flat_map(|(placed, count)| (0..*count).map(move |_| placed));
+        for placed in records {
+            let vector = next(&mut left.0, sizes.vector_bytes());
+            let weights = next(&mut left.1, sizes.weights_bytes());
+            let selected = next(&mut left.2, u64::from(sizes.top_k));
+            let header = next(&mut left.3, HEADER_BYTES as u64);
+            let aux = next(&mut left.3, placed.run.aux_length);
+            to_layout(placed.run.layout, vector);
+            to_layout(placed.run.layout, weights);
             let len = ((placed.stride - skip) as usize).min(rest_of_out.len());
             let (here, after) = std::mem::take(&mut rest_of_out).split_at_mut(len);
             here.fill(0);
             copy(here, skip, 0, header);
+            let payload: [&[u8]; 4] = [vector, weights, selected, aux];
             for (bytes, field) in payload.into_iter().zip(self.fields(placed, 0).iter().skip(1)) {
                 copy(here, skip, field.place.start, bytes);
             }
@@ -258,6 +256,28 @@ impl Stitched {
         }
         Ok(())
     }
+}
+
+impl Made for Stitched {
+    fn bytes(&self) -> u64 {
+        self.runs.bytes()
+    }
+
+    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
+        // Taken, not borrowed: a part may be made of another batch.
+        let mut rows = ROWS.take();
+        let read = self.read_with(&mut rows, range.start, out);
+        ROWS.set(rows);
+        read
+    }
+}
+
+/// The next bytes of a part; what there is where that is less.
+fn next<'a>(left: &mut &'a mut [u8], bytes: u64) -> &'a mut [u8] {
+    let all = std::mem::take(left);
+    let (here, after) = all.split_at_mut((bytes as usize).min(all.len()));
+    *left = after;
+    here
 }
 
 /// Little-endian floats in the byte order of a record.

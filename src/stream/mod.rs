@@ -7,10 +7,12 @@ mod assemble;
 mod batch;
 mod cast;
 mod index;
+mod made;
 mod plan;
 
 pub use assemble::{Segment, Stream};
 pub use batch::Stitched;
-pub use cast::cast;
-pub use index::{batch_hash, batch_index, batch_stream};
+pub use cast::{cast, is_castable};
+pub use index::{HASH, batch_hash, batch_index, batch_stream, put_hash, shown_hash};
+pub use made::{Cast, Made};
 pub use plan::{Piece, Plan};

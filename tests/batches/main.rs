@@ -7,6 +7,7 @@
 
 mod batch;
 mod changes;
+mod command;
 mod hostile;
 mod reading;
 #[path = "../arrivals/world.rs"]

@@ -127,3 +127,31 @@ fn a_pinned_batch_reads_from_its_copy_after_a_remount_too() {
     assert_same(&world.read("y.cgeb"), &batch.data, "the pinned batch, mounted again");
     assert_same(&world.read("y"), &batch.vectors, "its vectors");
 }
+
+#[test]
+fn forms_show_a_batch_as_it_reads_and_as_it_would_read_encoded() {
+    let place = Place::new();
+    let batch = Batch::made(&place, "x", "mixed", [150, 512, 8, 2]);
+    place.import("demo/m", &[&batch.path, &batch.index_path()], &[]);
+    let mounted = place.mount(&[]);
+    let form = |path: &str| mounted.path("demo/m/.as").join(path);
+    for path in ["cgeb/x.cgeb", "f16/x.cgeb"] {
+        assert_same(&fs::read(form(path)).unwrap(), &batch.data, path);
+    }
+    assert_same(&fs::read(form("cgeb/x.cgei")).unwrap(), &batch.index, "the index");
+    let encoded = fs::read(form("q8/x.cgeb")).unwrap();
+    assert_eq!(encoded.len(), batch.data.len());
+    assert_ne!(encoded, batch.data);
+    // Its hashes are those of what the form shows; the index is made by what is served.
+    let (data, index) = (place.path("q8.cgeb"), place.path("q8.cgei"));
+    fs::write(&data, &encoded).unwrap();
+    let mut head = batch.index.clone();
+    head[16..24].copy_from_slice(&blake3::hash(&encoded).as_bytes()[..8]);
+    fs::write(&index, head).unwrap();
+    assert!(checked(&data, &index).1 > 50);
+    let sums = fs::read_to_string(form("sha256/SHA256SUMS")).unwrap();
+    let listed = place.write("sums", sums);
+    let output =
+        crate::support::shell(&mounted.path("demo/m"), &format!("sha256sum -c {}", listed.display()));
+    assert!(output.status.success(), "{output:?}");
+}
