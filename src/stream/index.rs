@@ -76,7 +76,8 @@ impl Made for Offsets {
             let offset = offset.ok_or_else(|| Error::invalid("a range past the end of an index"))?;
             let bytes = offset.to_be_bytes();
             let part = bytes.get((at % 8) as usize..).unwrap_or_default();
-            let (here, after) = std::mem::take(&mut rest).split_at_mut(part.len().min(rest.len()));
+            let len = part.len().min(rest.len());
+            let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
             here.copy_from_slice(part.get(..here.len()).unwrap_or_default());
             at += here.len() as u64;
             rest = after;
