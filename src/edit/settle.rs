@@ -133,7 +133,7 @@ impl Live {
         let may_be = match file.content {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(&name),
-            Content::Safetensors | Content::Npy | Content::Cgeb => true,
+            Content::Safetensors | Content::Npy | Content::Gguf | Content::Cgeb => true,
         };
         if !may_be {
             return Ok(changes);
@@ -220,7 +220,7 @@ impl Live {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(name) && !is_scanned(name),
             Content::Cgeb => layout.is_other,
-            Content::Safetensors | Content::Npy => {
+            Content::Safetensors | Content::Npy | Content::Gguf => {
                 let state = self.collection.state();
                 let mut others =
                     layout.objects.iter().filter(|open| state.part_of(open.object().entry.id).is_none());
@@ -306,6 +306,9 @@ impl Live {
         let name = String::from_utf8_lossy(&path);
         let (tenant, collection) = (self.collection.tenant(), self.collection.name());
         let tensor = TensorId::of(tenant, collection, &name, TensorId(0));
+        let file = state.node(self.node).and_then(|node| node.file());
+        let dtype = file.and_then(|file| file.tensor.as_ref()).map(|tensor| tensor.dtype);
+        let dtype = dtype.filter(|dtype| written.bytes().is_multiple_of(dtype.bytes())).unwrap_or(Dtype::U8);
         let creation = batch.next_sequence();
         let id = ObjectId::of(tensor, SeedId(0), creation);
         let entry = ObjectEntry {
@@ -313,7 +316,7 @@ impl Live {
             tensor,
             seed: SeedId(0),
             creation,
-            dtype: Dtype::U8,
+            dtype,
             bytes: written.bytes(),
             ..written.object().entry.clone()
         };

@@ -167,6 +167,10 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
             format!("{}: elements of {} are kept exact; f32, f16 and bf16 have tiers", path(), target.dtype);
         return Err(Error::new(ErrorKind::Denied, text));
     }
+    if target.objects.iter().any(|object| object.dtype() != target.dtype) {
+        let text = format!("{}: it is kept in codes of another type; write it anew first", path());
+        return Err(Error::new(ErrorKind::Denied, text));
+    }
     let mut from: BTreeMap<Tier, u64> = BTreeMap::new();
     let mut is_kept = true;
     let mut stored = (0, 0);

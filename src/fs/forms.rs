@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use crate::fs::handles::Handle;
 use crate::fs::serve::{Adapter, failed, guarded};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{FormView, Ino, Located, Namespace, Place};
+use crate::namespace::{FormView, Located, Namespace};
 use crate::store::state::Node;
 use crate::stream::Stream;
 use crate::view::Shows;
@@ -26,11 +26,6 @@ struct Current {
     /// The node as it was then.
     node: Option<Arc<Node>>,
     stream: Arc<Stream>,
-}
-
-/// Whether an inode number is that of a form, or of the directory of forms.
-pub(super) fn is_form(ino: INodeNo) -> bool {
-    matches!(Ino(ino.0).place(), Place::Form { .. })
 }
 
 impl FormFile {

@@ -81,7 +81,10 @@ pub fn arrive_as(
 
 /// Whether a file of this name could be something else than plain.
 pub fn may_be_recognized(name: &[u8]) -> bool {
-    has_suffix(name, b".safetensors") || has_suffix(name, b".npy") || is_scanned(name)
+    has_suffix(name, b".safetensors")
+        || has_suffix(name, b".npy")
+        || has_suffix(name, b".gguf")
+        || is_scanned(name)
 }
 
 /// Whether all bytes of a file of this name are read to find out what it is: not before who

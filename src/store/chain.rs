@@ -165,7 +165,7 @@ impl OpenObject {
             .collection
             .read_record(DELTA_FILE, (link.offset, u64::from(link.len)), link.checksum)
             .map_err(|error| error.at(place()))?;
-        let dtype = self.object.entry.dtype;
+        let dtype = self.object.dtype();
         let count = elements.len() as u64 / dtype.bytes();
         let delta = Delta::parse(&record, link.kind, dtype, count).map_err(|error| error.at(place()))?;
         if (delta.object, delta.block, delta.base_epoch) != (self.object.entry.id, index, link.base_epoch) {
@@ -190,7 +190,7 @@ impl OpenObject {
         let object = &self.object;
         let cut = object.cut();
         let block = object.blocks.read().get(index, cut).filter(|_| index < object.described());
-        let width = object.entry.dtype.bytes() as usize;
+        let width = object.dtype().bytes() as usize;
         let is_base = |block: &Block| {
             let payload_len = codec::payload_len(block.stored.tier, new.len() / width);
             payload_len == Some(block.stored.len as usize)
@@ -214,7 +214,7 @@ impl OpenObject {
             Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Patch::None),
             read => read?,
         }
-        let dtype = object.entry.dtype;
+        let dtype = object.dtype();
         if base == new && object.origin_place(index).is_some() {
             // Written is written: the outside file is no source of the block any more.
             return Ok(Patch::None);
@@ -246,7 +246,7 @@ impl OpenObject {
     fn link(&self, index: u32, block: &Block, changes: Changes, chain_len: usize) -> Result<Patch> {
         let object = &self.object;
         let delta = Delta { object: object.entry.id, block: index, base_epoch: block.epoch, changes };
-        let record = delta.write(object.entry.dtype)?;
+        let record = delta.write(object.dtype())?;
         let offset = self.collection.write_record(DELTA_FILE, &record)?;
         Ok(Patch::Link(Record::Delta {
             object: object.entry.id,

@@ -149,7 +149,7 @@ fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>
         }
     }
     for object in state.objects() {
-        let entry = ObjectEntry { bytes: object.logged_cut().bytes, ..object.entry.clone() };
+        let entry = object.entry_now();
         objects.push((entry.creation, Said::Entry(Entry::Object(entry.clone()))));
         if !blocks(object, &entry, &mut objects) {
             // Cut, and the batch that says so is to come: the log still names all of it.

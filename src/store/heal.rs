@@ -24,7 +24,7 @@ impl OpenObject {
         }
         for encoder in [Encoder::Best, Encoder::Absmax] {
             let mut payload = Vec::new();
-            let dtype = self.object.entry.dtype;
+            let dtype = self.object.dtype();
             let encoded = codec::encode(block.stored.tier, encoder, dtype, elements, &mut payload)?;
             if encoded.is_ok() && is_it(&payload) {
                 return Ok(Some(payload));

@@ -78,7 +78,7 @@ impl OpenObject {
                 migration.blocks.extend(there.map(|((index, block), place)| (*index, *block, place)));
                 continue;
             }
-            let dtype = self.object().entry.dtype;
+            let dtype = self.object().dtype();
             let touched = &mut migration.touched;
             let (stored, measured) =
                 self.collection.store_blocks(to, dtype, &elements, block_bytes, touched)?;
@@ -180,11 +180,11 @@ impl Migration<'_> {
                 true => Record::Create {
                     object: object.entry.id,
                     block: *index,
-                    described: described(&object.entry),
+                    described: described(&object.entry_now()),
                     stored: *stored,
                     created_at: now,
                 },
-                false => migrate(&object.entry, *index, before.stored.tier, *stored, now),
+                false => migrate(&object.entry_now(), *index, before.stored.tier, *stored, now),
             });
         }
     }

@@ -32,6 +32,7 @@ pub mod rebuild;
 mod recover;
 pub mod repair;
 pub mod replay;
+mod retype;
 pub mod rounded;
 pub mod rules;
 mod salvage;

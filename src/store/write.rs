@@ -254,8 +254,7 @@ impl OpenObject {
                 }
                 Patch::Same => unneeded.push(Stored { len: cut.block_bytes, ..stored }),
                 Patch::Encoded(tier, encoder) => {
-                    let (to, dtype, all) =
-                        ((tier, encoder), self.object.entry.dtype, &mut Touched::default());
+                    let (to, dtype, all) = ((tier, encoder), self.object.dtype(), &mut Touched::default());
                     let (placed, _) = self.collection.store_blocks(to, dtype, &block, len, all)?;
                     encoded.extend(placed.first().map(|placed| (index, *placed)));
                     unneeded.push(Stored { len: cut.block_bytes, ..stored });
@@ -326,7 +325,7 @@ impl Written<'_> {
     /// Adds the object's size and blocks to a batch, under the object's own identity.
     pub fn add(&self, batch: &mut Batch) {
         let object: &Object = &self.open.object;
-        let entry = ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
+        let entry = ObjectEntry { bytes: self.bytes, ..object.entry_now() };
         batch.entry(Entry::Object(entry.clone()));
         add_blocks(batch, &entry, &self.blocks);
         add_blocks(batch, &entry, &self.encoded);

@@ -118,7 +118,7 @@ fn source(objects: Vec<Arc<Object>>, tensor: &TensorEntry, shown: Shown) -> Resu
 
 /// Bytes that are shown as they are.
 fn plain(object: Arc<Object>) -> Part {
-    let (dtype, bytes) = (object.entry.dtype, object.bytes());
+    let (dtype, bytes) = (object.dtype(), object.bytes());
     Part::Source(Source { objects: vec![object], dtype, shown: Shown::Plain, bytes })
 }
 

@@ -10,6 +10,7 @@ mod change;
 mod cut;
 mod disk;
 mod full;
+mod gguf;
 mod history;
 mod points;
 mod recorder;

@@ -225,6 +225,8 @@ pub enum Content {
     Part,
     /// An embedding batch.
     Cgeb,
+    /// A GGUF file.
+    Gguf,
 }
 
 /// What a file is as a tensor.
@@ -275,8 +277,15 @@ impl Measured {
 }
 
 impl Content {
-    pub(super) const ALL: [Content; 6] =
-        [Content::Plain, Content::Tensor, Content::Safetensors, Content::Npy, Content::Part, Content::Cgeb];
+    pub(super) const ALL: [Content; 7] = [
+        Content::Plain,
+        Content::Tensor,
+        Content::Safetensors,
+        Content::Npy,
+        Content::Part,
+        Content::Cgeb,
+        Content::Gguf,
+    ];
 
     pub(super) fn code(self) -> u8 {
         match self {
@@ -286,11 +295,12 @@ impl Content {
             Content::Npy => 3,
             Content::Part => 4,
             Content::Cgeb => 5,
+            Content::Gguf => 6,
         }
     }
 
     /// Whether its tensors appear beside it as files.
     pub fn is_container(self) -> bool {
-        matches!(self, Content::Safetensors | Content::Npy | Content::Cgeb)
+        matches!(self, Content::Safetensors | Content::Npy | Content::Gguf | Content::Cgeb)
     }
 }
