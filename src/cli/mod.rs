@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod act;
+mod cgeb;
 mod compact;
 mod doctor;
 mod du;
@@ -53,6 +54,7 @@ enum Command {
     Compact(compact::Args),
     Fsck(fsck::Args),
     GpuRead(gpu_read::Args),
+    Cgeb(cgeb::Args),
     Doctor(doctor::Args),
 }
 
@@ -93,6 +95,7 @@ pub fn main() -> ExitCode {
         Command::Compact(args) => args.run(),
         Command::Fsck(args) => args.run(),
         Command::GpuRead(args) => args.run(),
+        Command::Cgeb(args) => args.run(),
         Command::Doctor(args) => args.run(),
     };
     exit_code(done)

@@ -16,7 +16,7 @@ use crate::store::object::Object;
 use crate::store::pinned::{PinnedCopy, pin_entry};
 use crate::store::read::{OpenObject, Verify};
 use crate::store::state::State;
-use crate::stream::{Segment, Stream};
+use crate::stream::Stream;
 
 /// Bytes of a file that are copied at a time.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -227,20 +227,17 @@ fn copy_tried(collection: &Arc<Collection>, node: EntryId, progress: &dyn Progre
 
 /// Copies a file as it reads now; durable, and named by no batch.
 fn copy(collection: &Arc<Collection>, node: EntryId, progress: &dyn Progress) -> Result<Option<Made>> {
-    let seen: Vec<(Arc<Object>, u64)> = {
+    let (seen, records): (Vec<(Arc<Object>, u64)>, _) = {
         let state = collection.state();
         let file = state.node(node).and_then(|node| node.file());
-        let objects = file.into_iter().flat_map(|file| &file.objects);
-        objects
-            .filter_map(|id| state.object(*id))
-            .map(|object| (object.clone(), changes_of(object)))
-            .collect()
+        let objects = file.iter().flat_map(|file| &file.objects);
+        let seen = objects.filter_map(|id| state.object(*id));
+        let seen = seen.map(|object| (object.clone(), changes_of(object)));
+        (seen.collect(), file.and_then(|file| file.records.clone()))
     };
-    let segments = seen.iter().map(|(object, _)| {
-        // Every byte that goes into it is checked.
-        OpenObject::open(collection, object, Verify::Always).map(Segment::Object)
-    });
-    let stream = Stream::new(segments.collect::<Result<_>>()?)?;
+    // Every byte that goes into it is checked.
+    let objects = seen.iter().map(|(object, _)| OpenObject::open(collection, object, Verify::Always));
+    let stream = Stream::of_file(objects.collect::<Result<_>>()?, records.as_ref())?;
     let bytes = stream.bytes();
     if bytes == 0 {
         return Ok(None);

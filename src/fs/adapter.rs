@@ -158,7 +158,7 @@ impl Filesystem for Adapter {
             let last = self.let_go(handle.0);
             match live {
                 // Mapped stores arrive after the last flush.
-                Some(live) if live.is_changed() => self.settle(&live, Durable::No, "release", reply),
+                Some(live) if live.is_unclosed() => self.settle(&live, Durable::No, "release", reply),
                 _ => reply.ok(),
             }
             self.note_pins(last);

@@ -282,7 +282,9 @@ impl Adapter {
                 live.opened_to_read();
             }
             let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
-            Ok((Handle::File(live), FopenFlags::FOPEN_KEEP_CACHE | flags))
+            // An index may show another hash than when it was read last.
+            let keeps = if live.is_index() { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
+            Ok((Handle::File(live), keeps | flags))
         };
         let located = match self.namespace.locate(ino) {
             Ok(located) => located,
@@ -307,7 +309,11 @@ impl Adapter {
     /// changed with it before the program is answered.
     pub fn settle(&self, live: &Live, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
         let _telling = live.telling();
-        let settled = self.namespace.settle(live).and_then(|forget| {
+        let settled = match durable {
+            Durable::Yes => self.namespace.settle(live),
+            Durable::No => self.namespace.settle_closed(live),
+        };
+        let settled = settled.and_then(|forget| {
             if durable == Durable::Yes && self.namespace.store().access() == Access::Write {
                 live.collection().sync()?;
             }

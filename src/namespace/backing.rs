@@ -11,6 +11,13 @@ use crate::store::backing::Backing;
 use crate::store::object::Object;
 use crate::store::read::Verify;
 
+/// Whether a file is the index of a batch beside it that may not read as it came in.
+fn shows_other_hash(collection: &Collection, node: EntryId) -> bool {
+    let batch = collection.state().batch_beside(node);
+    let parts = |batch| collection.objects_of(batch).ok();
+    batch.is_some_and(|batch| !parts(batch).is_some_and(|parts| collection.is_where_it_came(batch, &parts)))
+}
+
 impl Namespace {
     /// The physical file that may be shown for a file as it is now, if there is one.
     pub fn backing(&self, ino: Ino) -> Option<Backing> {
@@ -26,9 +33,13 @@ impl Namespace {
             Ok(Located::Node(view)) => {
                 view.node.file()?;
                 let (collection, node) = (&view.collection, view.node.entry.id);
-                let objects = collection.objects_of(node).ok()?;
+                let (objects, records) = collection.parts_of(node).ok()?;
+                if shows_other_hash(collection, node) {
+                    return None;
+                }
                 let copied = self.copy_of(collection, node, &objects);
-                copied.or_else(|| collection.backing_of(objects))
+                let whole = || collection.backing_of(objects).filter(|_| records.is_none());
+                copied.or_else(whole)
             }
             Ok(_) => None,
             // Its last name went; it may be open, or be opened through a descriptor.

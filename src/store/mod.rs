@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod backing;
+pub mod beside;
 pub mod blocks;
 pub mod chain;
 mod check;

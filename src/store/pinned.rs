@@ -136,6 +136,10 @@ impl State {
             let (Some(copy), Some(file)) = (copy, self.node(node).and_then(|node| node.file())) else {
                 continue;
             };
+            if file.records.is_some() {
+                // Its parts do not lie in it one after the other; their own copies have them.
+                continue;
+            }
             let Some(place) = file.objects.iter().position(|id| *id == object) else { continue };
             let before = file.objects.iter().take(place).filter_map(|id| self.object(*id));
             let offset = before.map(|object| object.logged_cut().bytes).sum();

@@ -351,6 +351,17 @@ impl State {
 
     /// Logical bytes of a file. Its objects stand in the log before it.
     fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
+        if let Some(records) = &file.records {
+            let logged = file.objects.iter().map(|id| Ok(self.known(*id)?.logged_cut().bytes));
+            return match logged
+                .collect::<Result<Vec<_>>>()?
+                .into_iter()
+                .eq(records.parts().map(|part| records.part_bytes(part)))
+            {
+                true => Ok(records.bytes()),
+                false => Err(Error::corrupt("an embedding batch whose parts have other sizes")),
+            };
+        }
         let mut bytes: u64 = 0;
         for id in &file.objects {
             let object = self.known(*id)?;
