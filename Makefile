@@ -1,6 +1,6 @@
 # Every target is a script of its own name under scripts/, so that it also runs without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long suites fuzz build fmt lint setup clean
+.PHONY: help demo test test-long suites fuzz bench build fmt lint setup clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ suites: ## Test suites of others on a real mount, as root: fsx, pjdfstest, fio, 
 
 fuzz: ## Each fuzz target for a minute
 	@scripts/fuzz.sh
+
+bench: ## Measure against files, an empty daemon and peers; docs/BENCHMARKS.md. 15 minutes, as root
+	@scripts/bench.sh
 
 build: ## The release binary, target/release/tierfs
 	cargo build --release --locked

@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod act;
+mod bench;
 mod doctor;
 mod du;
 mod export;
@@ -49,6 +50,7 @@ enum Command {
     Scrub(scrub::Args),
     Fsck(fsck::Args),
     Doctor(doctor::Args),
+    Bench(bench::Args),
 }
 
 /// How a command ended, if not with an error.
@@ -87,6 +89,7 @@ pub fn main() -> ExitCode {
         Command::Scrub(args) => args.run(),
         Command::Fsck(args) => args.run(),
         Command::Doctor(args) => args.run(),
+        Command::Bench(args) => args.run(),
     };
     exit_code(done)
 }
