@@ -4,8 +4,8 @@
 //! them as files. The modules form layers, lowest first; imports go downwards only
 //! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
 //!
-//! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `engine` < `edit`
-//! < `namespace` < `control` < `fs` < `cli`.
+//! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `engine`
+//! < `edit`, `view` < `namespace` < `control` < `fs` < `cli`.
 
 #[deny(clippy::indexing_slicing)]
 pub mod model;
@@ -27,6 +27,9 @@ pub mod engine;
 
 #[deny(clippy::indexing_slicing)]
 pub mod edit;
+
+#[deny(clippy::indexing_slicing)]
+pub mod view;
 
 #[deny(clippy::indexing_slicing)]
 pub mod namespace;

@@ -23,6 +23,7 @@ mod reconstruct;
 mod scrub;
 mod select;
 mod settings;
+mod what_if;
 mod work;
 
 pub use access::Heat;
@@ -34,4 +35,5 @@ pub use reconstruct::{Reconstruct, set_reconstruct};
 pub use scrub::Scrubbed;
 pub use select::{Target, targets};
 pub use settings::{ENCODER, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, set_setting};
+pub use what_if::{WhatIf, would_move};
 pub use work::{Counted, Engine, Running};

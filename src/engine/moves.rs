@@ -234,6 +234,21 @@ fn elements(
     open.read(cut.start(index), out).map(|()| Elements::Other)
 }
 
+/// Puts what a block would be made of, if it went to a tier and precision might be lost, into
+/// `out`; `false` where it would stay as it reads.
+pub(super) fn plain_elements(
+    open: &OpenObject,
+    (index, block): (u32, &Block),
+    to: Tier,
+    out: &mut [u8],
+) -> Result<bool> {
+    if let Ok(Some(_)) = read_exact(open, index, block, out) {
+        return Ok(true);
+    }
+    open.read(open.object().cut().start(index), out)?;
+    Ok(!to.finer_than(precision(open, index, block)))
+}
+
 fn move_target(
     collection: &Arc<Collection>,
     target: &Target,

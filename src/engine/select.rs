@@ -58,6 +58,11 @@ pub fn targets(collection: &Collection, node: EntryId) -> Result<Vec<Target>> {
     Ok(targets)
 }
 
+/// The tensor that a node is, if it is one.
+pub(super) fn target_of(state: &State, node: EntryId) -> Option<Target> {
+    target(state, state.node(node)?)
+}
+
 fn target(state: &State, node: &Node) -> Option<Target> {
     let file = node.file()?;
     let tensor = file.tensor.as_ref()?;

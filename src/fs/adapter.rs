@@ -16,6 +16,7 @@ use crate::control::Operation;
 use crate::edit::SetAttr;
 use crate::fs::controls::is_control;
 use crate::fs::errno;
+use crate::fs::forms::is_form;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable, READ};
@@ -56,6 +57,9 @@ impl Filesystem for Adapter {
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if is_control(ino) {
             return self.measured(Operation::Open, || self.open_control(request.uid(), ino, flags, reply));
+        }
+        if is_form(ino) {
+            return self.measured(Operation::Open, || self.open_form(ino, flags, reply));
         }
         self.measured(Operation::Open, || self.open_file(request.pid(), Ino(ino.0), flags, reply));
     }
@@ -167,7 +171,7 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.measured(Operation::Opendir, || match self.located(ino) {
-            Ok((ino, located @ Located::Control(_)))
+            Ok((ino, located @ (Located::Control(_) | Located::Form(_))))
                 if self.namespace.attr(ino, &located).kind != Kind::Directory =>
             {
                 reply.error(errno::NOT_DIRECTORY);

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::RwLock;
 
 use crate::edit::Live;
+use crate::fs::forms::FormFile;
 use crate::namespace::ControlView;
 
 /// What an open file reads from.
@@ -14,6 +15,8 @@ pub(super) enum Handle {
     File(Arc<Live>),
     /// A control file, and its text as it was at its opening.
     Control(ControlView, Vec<u8>),
+    /// A file of a form.
+    Form(FormFile),
     /// A text that grows, and where in it the file begins.
     Growing(AtomicU64),
 }

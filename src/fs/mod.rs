@@ -4,6 +4,7 @@ mod adapter;
 mod controls;
 mod errno;
 mod forget;
+mod forms;
 mod handles;
 mod kernel;
 mod mount;

@@ -40,6 +40,7 @@ impl Times {
     pub fn of_attr(&self, attr: &Attr) -> Duration {
         match attr.ino.place() {
             Place::Control { .. } => Duration::ZERO,
+            Place::Form { .. } => self.entries.min(FORM_TIME),
             _ => self.entries,
         }
     }
@@ -51,6 +52,9 @@ impl Times {
     }
 }
 
+/// Files of forms change with what they are made of, and the kernel is told so only of those
+/// that were opened.
+const FORM_TIME: Duration = Duration::from_secs(1);
 /// An inode number is never given to other content.
 pub(super) const GENERATION: Generation = Generation(0);
 const PREFERRED_BYTES: u32 = 4096;

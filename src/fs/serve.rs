@@ -322,6 +322,7 @@ impl Adapter {
     pub fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
         let count = match handle {
             Handle::File(live) => live.read(offset, out)?,
+            Handle::Form(file) => file.read(offset, out)?,
             Handle::Growing(begun) => self.read_growing(begun, offset, out)?,
             Handle::Control(_, text) => {
                 let rest = text.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or_default();

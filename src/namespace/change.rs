@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::edit::{self, Changes, Live, SetAttr};
 use crate::format::catalog::NodeEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::CONTROL_NAME;
+use crate::namespace::{CONTROL_NAME, Forget};
 use crate::namespace::controls::ControlView;
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Namespace};
@@ -15,26 +15,6 @@ use crate::store::{Access, Collection};
 
 /// The bit of a mode that lets the owner write.
 const OWNER_WRITES: u32 = 0o200;
-
-/// What the kernel must forget.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Forget {
-    /// Inodes whose bytes or attributes changed without the kernel.
-    pub nodes: Vec<Ino>,
-}
-
-impl Forget {
-    /// With one more inode.
-    pub fn and(mut self, also: Option<Ino>) -> Forget {
-        self.nodes.extend(also);
-        self
-    }
-
-    /// Whether there is nothing to forget.
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
-    }
-}
 
 /// A file without a name that was open, or could still be opened, when the name went.
 pub(super) struct Nameless {
@@ -82,6 +62,7 @@ impl Namespace {
 
     /// The kernel knows an inode number no more.
     pub fn let_go(&self, ino: Ino) {
+        self.forms.forget(ino);
         let kept = self.nameless.lock().remove(&ino);
         // Closing files may take a while: not under the lock.
         drop(kept);
@@ -221,7 +202,7 @@ impl Namespace {
             unlinked => unlinked?,
         };
         self.keep(last);
-        Ok(self.forget(&directory.collection, changes))
+        Ok(self.forget(&directory.collection, changes, None))
     }
 
     /// Takes an empty directory away; a collection or a tenant if nothing is in it.
@@ -259,7 +240,7 @@ impl Namespace {
         if is_file && edit::is_another_place(from, to) {
             changes.merge(self.live.open(collection, node, self.verify)?.look_again()?);
         }
-        Ok(self.forget(collection, changes))
+        Ok(self.forget(collection, changes, None))
     }
 
     /// Writes to an open file.
@@ -297,11 +278,11 @@ impl Namespace {
                 changes.merge(live.settle()?);
             }
             if let Err(error) = edit::set_attr(collection, node, set) {
-                self.owe(self.forget(collection, changes));
+                self.owe(self.forget(collection, changes, None));
                 return Err(error);
             }
         }
-        Ok(self.forget(collection, changes))
+        Ok(self.forget(collection, changes, bytes.map(|_| node)))
     }
 
     /// `>` cuts a file before it writes to it; a control that can be written has nothing to cut.
@@ -333,11 +314,12 @@ impl Namespace {
 
     /// What was written to an open file goes to the log.
     pub fn settle(&self, live: &Live) -> Result<Forget> {
+        let written = live.is_changed().then(|| live.node());
         let changes = live.settle().or_else(|error| match error.kind() {
             ErrorKind::Full if self.let_go_unnamed() => live.settle(),
             _ => Err(error),
         })?;
-        Ok(self.forget(live.collection(), changes))
+        Ok(self.forget(live.collection(), changes, written))
     }
 
     /// What was written to the open files of a collection goes to the log.
@@ -347,29 +329,6 @@ impl Namespace {
             self.owe(self.settle(live)?);
         }
         Ok(())
-    }
-
-    /// Notes what the kernel must forget whether or not the request comes to its end.
-    pub fn owe(&self, forget: Forget) {
-        self.owed.lock().nodes.extend(forget.nodes);
-    }
-
-    /// What the kernel must forget, of requests that could not say so themselves.
-    pub fn take_owed(&self) -> Forget {
-        std::mem::take(&mut *self.owed.lock())
-    }
-
-    /// What the kernel must forget of nodes whose bytes changed.
-    pub fn forget_nodes(&self, collection: &Collection, nodes: impl IntoIterator<Item = EntryId>) -> Forget {
-        self.forget(collection, Changes { nodes: nodes.into_iter().collect(), names: Vec::new() })
-    }
-
-    fn forget(&self, collection: &Collection, changes: Changes) -> Forget {
-        let number = collection.state().number();
-        let ino = |node| Ino::of(Place::Node { collection: number, node });
-        // Of names that went the kernel asks anyway; their directories changed.
-        let above = changes.names.into_iter().map(|(parent, _)| parent);
-        Forget { nodes: changes.nodes.into_iter().chain(above).filter_map(ino).collect() }
     }
 
     /// A directory that files can be made in.

@@ -2,13 +2,13 @@
 //!
 //! | bits | meaning |
 //! |---|---|
-//! | 63 | a control file or directory; with bit 39, and a collection, a file that the kernel reads where it lies |
+//! | 63 | a control or a form; with bit 39, and a collection, a file that the kernel reads where it lies |
 //! | 62..40 | the collection's number; 0: the mount itself and its tenants; of a tenant's control: 2^23 - 16 and its place in the table |
-//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0 |
+//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and its number, or 2 more for its index |
 //!
 //! A file has two numbers: its own, which programs see and under which the daemon reads and
 //! writes it, and with bits 63 and 39 the one under which the kernel knows it while it
-//! reads the physical file itself (only node numbers below 2^39 have it). Programs are
+//! reads the physical file itself (only node numbers below 2^38 have it). Programs are
 //! shown the first for both.
 //!
 //! A collection's number and its nodes' numbers are kept in its log and never used
@@ -29,7 +29,13 @@ const COLLECTION_END: u32 = COLLECTION_MASK as u32 + 1 - TENANT_PLACES;
 /// Where the place of a control stands.
 const PLACE_SHIFT: u32 = 34;
 const CONTROL_NODE_MASK: u64 = (1 << PLACE_SHIFT) - 1;
-const PLACE_MASK: u64 = ((BACKED & NODE_MASK) - 1) >> PLACE_SHIFT;
+/// Forms, and files that are read where they lie and are forms, have this bit.
+const FORM: u64 = 1 << 38;
+const PLACE_MASK: u64 = (FORM - 1) >> PLACE_SHIFT;
+/// What the index of a file of a form adds to the form's number.
+const INDEX_STEP: u8 = 2;
+/// Forms with smaller numbers have no index.
+const INDEXED_MIN: u8 = 10;
 
 /// An inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -56,6 +62,17 @@ pub enum Place {
         /// The place in the table of control files, counted from 1; 0: the directory.
         place: u32,
         /// The node that it is about; 0: none.
+        node: EntryId,
+    },
+    /// The directory of a collection's forms, or something in it.
+    Form {
+        /// The collection's number.
+        collection: u32,
+        /// The form's number, at most 11; 0: the directory of forms.
+        form: u8,
+        /// Whether it is the index of the file that the form shows.
+        is_index: bool,
+        /// The node that it shows; 0: all of the collection.
         node: EntryId,
     },
 }
@@ -101,6 +118,13 @@ impl Ino {
                 };
                 number.map(|number| Ino(CONTROL | number))
             }
+            Place::Form { collection, form, is_index, node } => {
+                let is_known = form < INDEXED_MIN + INDEX_STEP && (!is_index || form >= INDEXED_MIN);
+                let code = u64::from(form + if is_index { INDEX_STEP } else { 0 });
+                let low = FORM | code << PLACE_SHIFT | node.0;
+                let number = (is_known && node.0 <= CONTROL_NODE_MASK).then(|| numbered(collection, low))?;
+                number.map(|number| Ino(CONTROL | number))
+            }
         }
     }
 
@@ -108,7 +132,8 @@ impl Ino {
     /// file's own number.
     pub fn backed(self) -> Option<Ino> {
         match self.place() {
-            Place::Node { .. } if self.0 & BACKED == 0 => Some(Ino(self.0 | BACKED)),
+            Place::Node { .. } if self.0 & (BACKED | FORM) == 0 => Some(Ino(self.0 | BACKED)),
+            Place::Form { .. } if self.0 & BACKED == CONTROL => Some(Ino(self.0 | BACKED)),
             _ => None,
         }
     }
@@ -121,7 +146,11 @@ impl Ino {
 
     /// The number that programs see.
     pub fn own(self) -> Ino {
-        if self.is_backed() { Ino(self.0 & !BACKED) } else { self }
+        match self.is_backed() {
+            true if self.0 & FORM != 0 => Ino(self.0 & !BACKED | CONTROL),
+            true => Ino(self.0 & !BACKED),
+            false => self,
+        }
     }
 
     /// What the number stands for.
@@ -133,6 +162,11 @@ impl Ino {
         } else if self.0 & CONTROL != 0 && collection >= COLLECTION_END {
             let place = collection - COLLECTION_END;
             Place::Control { owner: Owner::Tenant(low), place, node: EntryId(0) }
+        } else if self.0 & CONTROL != 0 && collection != 0 && low & FORM != 0 {
+            let code = (low >> PLACE_SHIFT & PLACE_MASK) as u8;
+            let is_index = code >= INDEXED_MIN + INDEX_STEP;
+            let form = if is_index { code - INDEX_STEP } else { code };
+            Place::Form { collection, form, is_index, node: EntryId(low & CONTROL_NODE_MASK) }
         } else if self.0 & CONTROL != 0 {
             let owner = if collection == 0 { Owner::Mount } else { Owner::Collection(collection) };
             let (place, node) = ((low >> PLACE_SHIFT) as u32, EntryId(low & CONTROL_NODE_MASK));
@@ -167,11 +201,15 @@ mod tests {
             Place::Node { collection: 1, node: EntryId(1) },
             Place::Node { collection: 8_388_591, node: EntryId((1 << 40) - 1) },
             Place::Control { owner: Owner::Mount, place: 0, node: EntryId(0) },
-            Place::Control { owner: Owner::Mount, place: 31, node: EntryId(0) },
+            Place::Control { owner: Owner::Mount, place: 15, node: EntryId(0) },
             Place::Control { owner: Owner::Tenant(Ino::tenant_hash("acme")), place: 0, node: EntryId(0) },
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
             Place::Control { owner: Owner::Collection(3), place: 7, node: EntryId(0) },
-            Place::Control { owner: Owner::Collection(8_388_591), place: 31, node: EntryId((1 << 34) - 1) },
+            Place::Control { owner: Owner::Collection(8_388_591), place: 15, node: EntryId((1 << 34) - 1) },
+            Place::Form { collection: 1, form: 0, is_index: false, node: EntryId(0) },
+            Place::Form { collection: 1, form: 10, is_index: false, node: EntryId(7) },
+            Place::Form { collection: 1, form: 10, is_index: true, node: EntryId(7) },
+            Place::Form { collection: 8_388_591, form: 11, is_index: false, node: EntryId((1 << 34) - 1) },
         ];
         let numbers: std::collections::HashSet<_> = places.iter().map(|place| Ino::of(*place)).collect();
         assert_eq!(numbers.len(), places.len());
@@ -180,7 +218,7 @@ mod tests {
         }
         assert_eq!(Ino::of(Place::Node { collection: 8_388_592, node: EntryId(1) }), None);
         for (owner, place, node) in [
-            (Owner::Mount, 32, 0),
+            (Owner::Mount, 16, 0),
             (Owner::Tenant(7), 16, 0),
             (Owner::Collection(8_388_592), 1, 0),
             (Owner::Collection(1), 1, 1 << 34),
@@ -192,8 +230,12 @@ mod tests {
 
     #[test]
     fn a_file_has_a_second_number_that_leads_to_the_same_place() {
-        for (collection, node) in [(1, 1), (8_388_591, (1 << 39) - 1)] {
-            let ino = Ino::of(Place::Node { collection, node: EntryId(node) }).unwrap();
+        let node = |collection, node| Place::Node { collection, node: EntryId(node) };
+        let form = |form, is_index| Place::Form { collection: 3, form, is_index, node: EntryId(9) };
+        let places =
+            [node(1, 1), node(8_388_591, (1 << 38) - 1), form(1, false), form(11, false), form(10, true)];
+        for place in places {
+            let ino = Ino::of(place).unwrap();
             let backed = ino.backed().unwrap();
             assert!(backed.is_backed() && !ino.is_backed() && backed != ino);
             assert_eq!((backed.own(), ino.own(), backed.place()), (ino, ino, ino.place()));
@@ -202,9 +244,9 @@ mod tests {
         let places = [
             Place::Root,
             Place::Tenant(Ino::tenant_hash("acme")),
-            Place::Control { owner: Owner::Collection(3), place: 31, node: EntryId((1 << 34) - 1) },
+            Place::Control { owner: Owner::Collection(3), place: 15, node: EntryId((1 << 34) - 1) },
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
-            Place::Node { collection: 1, node: EntryId(1 << 39) },
+            Place::Node { collection: 1, node: EntryId(1 << 38) },
         ];
         for place in places {
             let ino = Ino::of(place).unwrap();

@@ -13,7 +13,7 @@ use crate::store::state::Node;
 const FIRST_OFFSET: u64 = 2;
 
 /// Names that are looked up at a time.
-const LISTED: usize = 128;
+pub(super) const LISTED: usize = 128;
 
 /// A name in a directory.
 #[derive(Clone, Debug)]
@@ -57,6 +57,21 @@ impl Namespace {
                 })
             }
             Located::Node(view) => self.list_node(view, after, take, &|attr, _| Some(attr)),
+            Located::Form(view) => {
+                let mut after = after;
+                loop {
+                    let some = self.forms_after(view, after)?;
+                    let Some((last, ..)) = some.last() else { return Ok(()) };
+                    after = *last;
+                    for (place, name, view) in some {
+                        let located = Located::Form(view);
+                        let attr = self.attr(self.ino(&located)?, &located);
+                        if !take(Listed { offset: place + FIRST_OFFSET, name, attr }) {
+                            return Ok(());
+                        }
+                    }
+                }
+            }
             Located::Control(view) => match (&view.scope, self.directory_of(view)?) {
                 (Scope::Collection(collection), Some(node)) => {
                     let below = FileView { collection: collection.clone(), node };
@@ -82,6 +97,7 @@ impl Namespace {
         let above = match located {
             Located::Root | Located::Tenant(_) => Located::Root,
             Located::Control(view) => self.above_control(view)?,
+            Located::Form(view) => self.above_form(view)?,
             Located::Node(FileView { collection, node }) => {
                 let state = collection.state();
                 let above =
@@ -190,5 +206,6 @@ fn place_of(ino: Ino) -> u64 {
         Place::Tenant(hash) => hash,
         Place::Node { collection, .. } => u64::from(collection),
         Place::Control { place, .. } => u64::from(place),
+        Place::Form { form, .. } => u64::from(form),
     }
 }

@@ -7,17 +7,25 @@ mod backing;
 mod caches;
 mod change;
 mod controls;
+mod forget;
+mod forms;
 mod ino;
 mod list;
+mod shown;
 mod tenant;
 mod tree;
 
 pub use attr::{Attr, Kind};
-pub use change::Forget;
 pub use controls::{Control, ControlView, Controls, Scope, Shape};
+pub use forget::Forget;
+pub use forms::FormView;
 pub use ino::{Ino, Owner, Place};
 pub use list::Listed;
-pub use tree::{FileView, Located, Namespace, Shown};
+pub use shown::Shown;
+pub use tree::{FileView, Located, Namespace};
 
 /// A directory that every directory has beside its entries, and that listings leave out.
 pub const CONTROL_NAME: &str = ".ctl";
+
+/// A directory that every collection has beside its entries, and that listings leave out.
+pub const FORMS_NAME: &str = ".as";

@@ -3,7 +3,7 @@
 use crate::edit::SetAttr;
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::attr::Attr;
-use crate::namespace::change::Forget;
+use crate::namespace::Forget;
 use crate::namespace::ino::Ino;
 use crate::namespace::tree::Namespace;
 

@@ -1,19 +1,21 @@
 //! The tree that is mounted: tenants, their collections, what is in them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::edit::{Live, LiveTable, finish_renames};
 use crate::engine::Engine;
-use crate::format::catalog::{Content, What};
+use crate::format::catalog::What;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::attr::{Attr, Unlogged};
 use crate::namespace::change::Nameless;
 use crate::namespace::controls::{ControlView, Controls, Scope};
+use crate::namespace::forms::{FormView, OpenedForms};
 use crate::namespace::ino::{Ino, Place};
-use crate::namespace::{CONTROL_NAME, Forget};
+use crate::namespace::shown::Shown;
+use crate::namespace::{CONTROL_NAME, FORMS_NAME, Forget};
 use crate::store::collection::now_nanoseconds;
 use crate::store::read::Verify;
 use crate::store::state::{Node, ROOT, State};
@@ -21,64 +23,6 @@ use crate::store::{Collection, Store};
 
 /// A name has at most this many bytes.
 const NAME_BYTES_MAX: usize = 255;
-
-/// Which files of a collection listings show. All open by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Shown {
-    /// Containers and their tensors.
-    #[default]
-    Both,
-    /// Tensors and plain files: not the containers.
-    Tensors,
-    /// Containers and plain files: not their tensors. Every byte once.
-    Containers,
-}
-
-impl Shown {
-    /// The value of the mount option `list`, as [`from_name`](Self::from_name) takes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Shown::Both => "both",
-            Shown::Tensors => "tensors",
-            Shown::Containers => "containers",
-        }
-    }
-
-    /// The choice of a value of the mount option `list`.
-    pub fn from_name(name: &str) -> Option<Shown> {
-        match name {
-            "both" => Some(Shown::Both),
-            "tensors" => Some(Shown::Tensors),
-            "containers" => Some(Shown::Containers),
-            _ => None,
-        }
-    }
-
-    /// Whether listings name a node. A directory goes with what is in it: one that has
-    /// files and would show none of them is left out.
-    pub(super) fn shows(self, node: &Node, state: &State) -> bool {
-        if self == Shown::Both {
-            return true;
-        }
-        let mut waiting = vec![node];
-        // A damaged catalog could have a circle of directories.
-        let mut seen = HashSet::new();
-        let mut hides = false;
-        while let Some(node) = waiting.pop() {
-            if let Some(directory) = state.directory(node.entry.id).filter(|_| seen.insert(node.entry.id)) {
-                let below = directory.after(EntryId(0)).filter_map(|(_, _, node)| state.node(node));
-                waiting.extend(below.map(|node| &**node));
-            }
-            match (&node.entry.what, self) {
-                (What::File(file), Shown::Tensors) if file.content.is_container() => hides = true,
-                (What::File(file), Shown::Containers) if file.content == Content::Part => hides = true,
-                (What::File(_) | What::Symlink(_), _) => return true,
-                (What::Directory, _) => {}
-            }
-        }
-        !hides
-    }
-}
 
 /// What a path leads to.
 #[derive(Clone)]
@@ -91,6 +35,8 @@ pub enum Located {
     Node(FileView),
     /// A control directory, or something in it.
     Control(ControlView),
+    /// The directory of a collection's forms, or something in it.
+    Form(FormView),
 }
 
 /// A node of a collection, as it was when it was looked up.
@@ -127,6 +73,8 @@ pub struct Namespace {
     pub(super) owner: (u32, u32),
     pub(super) mounted_at: i64,
     pub(super) controls: Controls,
+    /// Files of forms that the kernel may have pages of.
+    pub(super) forms: OpenedForms,
     /// Collections by their numbers, once a name led to them.
     collections: RwLock<HashMap<u32, Arc<Collection>>>,
     /// Tenants by the hashes of their names, once a name led to them.
@@ -156,6 +104,7 @@ impl Namespace {
             owner,
             mounted_at,
             controls,
+            forms: OpenedForms::default(),
             collections,
             tenants,
         }
@@ -189,6 +138,9 @@ impl Namespace {
             Place::Control { owner, place, node } => {
                 self.control(owner, place, node).map(Located::Control).ok_or_else(|| gone(ino))
             }
+            Place::Form { collection, form, is_index, node } => {
+                self.form(collection, form, is_index, node).map(Located::Form).ok_or_else(|| gone(ino))
+            }
         }
     }
 
@@ -216,11 +168,15 @@ impl Namespace {
             Located::Node(view) if view.node.entry.id == ROOT && name == CONTROL_NAME.as_bytes() => {
                 Located::Control(ControlView::top(Scope::Collection(view.collection)))
             }
+            Located::Node(view) if view.node.entry.id == ROOT && name == FORMS_NAME.as_bytes() => {
+                Located::Form(FormView { collection: view.collection, of: None })
+            }
             Located::Node(FileView { collection, node }) => {
                 let found = self.named(&collection, node.entry.id, name)?;
                 Located::Node(FileView { collection, node: found })
             }
             Located::Control(view) => Located::Control(self.control_named(view, name)?),
+            Located::Form(view) => Located::Form(self.form_named(&view, name)?),
         };
         Ok((self.ino(&located)?, located))
     }
@@ -243,6 +199,7 @@ impl Namespace {
                 Place::Node { collection: collection.state().number(), node: node.entry.id }
             }
             Located::Control(view) => view.number(),
+            Located::Form(view) => view.number(),
         };
         Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^40 files in one"))
     }
@@ -260,6 +217,7 @@ impl Namespace {
                 Attr::node(ino, node, &state).with(written)
             }
             Located::Control(view) => self.control_attr(ino, view),
+            Located::Form(view) => self.form_attr(ino, view),
         }
     }
 
@@ -288,11 +246,13 @@ impl Namespace {
 
     /// The target of a symbolic link.
     pub fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
-        match self.locate(ino)? {
-            Located::Node(FileView { node, .. }) => match &node.entry.what {
-                What::Symlink(target) => Ok(target.clone()),
-                _ => Err(Error::invalid("not a symbolic link")),
-            },
+        let node = match self.locate(ino)? {
+            Located::Node(view) => Some(view.node),
+            Located::Form(view) => view.of.and_then(|(_, item)| item.node().cloned()),
+            _ => None,
+        };
+        match node.as_ref().map(|node| &node.entry.what) {
+            Some(What::Symlink(target)) => Ok(target.clone()),
             _ => Err(Error::invalid("not a symbolic link")),
         }
     }

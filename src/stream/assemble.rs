@@ -3,55 +3,38 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::model::{Dtype, Error, Result};
+use crate::model::{Error, Result};
 use crate::store::read::OpenObject;
-use crate::stream::cast::cast;
+use crate::stream::made::Made;
 use crate::stream::plan::Plan;
-
-/// Bytes that are cast at a time.
-const CAST_BYTES: usize = 64 << 10;
 
 /// A stretch of bytes.
 #[derive(Clone)]
 pub enum Segment {
     /// A whole object, in whatever tier its blocks are.
     Object(OpenObject),
-    /// An object of floats as another type.
-    Cast {
-        /// Where the elements come from.
-        object: OpenObject,
-        /// The type that is shown.
-        to: Dtype,
-    },
     /// Bytes that are not stored.
-    Literal(Arc<[u8]>),
-    /// So many zeros.
-    Zeros(u64),
+    Made(Arc<dyn Made>),
 }
 
 impl Segment {
+    /// A text.
+    pub fn literal(bytes: impl Into<Arc<[u8]>>) -> Segment {
+        let bytes: Arc<[u8]> = bytes.into();
+        Segment::Made(Arc::new(bytes))
+    }
+
     fn bytes(&self) -> u64 {
         match self {
             Segment::Object(object) => object.bytes(),
-            Segment::Cast { object, to } => object.bytes() / object.object().entry.dtype.bytes() * to.bytes(),
-            Segment::Literal(bytes) => bytes.len() as u64,
-            Segment::Zeros(count) => *count,
+            Segment::Made(made) => made.bytes(),
         }
     }
 
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         match self {
             Segment::Object(object) => object.read(range.start, out),
-            Segment::Cast { object, to } => read_cast(object, *to, range.start, out),
-            Segment::Literal(bytes) => {
-                let part = bytes.get(range.start as usize..range.end as usize);
-                out.copy_from_slice(part.ok_or_else(|| Error::invalid("a range past a literal's end"))?);
-                Ok(())
-            }
-            Segment::Zeros(_) => {
-                out.fill(0);
-                Ok(())
-            }
+            Segment::Made(made) => made.read(range, out),
         }
     }
 }
@@ -88,29 +71,12 @@ impl Stream {
         }
         Ok(wanted)
     }
-}
 
-fn read_cast(object: &OpenObject, to: Dtype, from_byte: u64, out: &mut [u8]) -> Result<()> {
-    let from = object.object().entry.dtype;
-    let (narrow, wide) = (from.bytes(), to.bytes());
-    let mut done = 0;
-    let mut source = Vec::new();
-    let mut target = Vec::new();
-    while done < out.len() {
-        let at = from_byte + done as u64;
-        let first = at / wide;
-        let skip = (at % wide) as usize;
-        let elements = ((out.len() - done + skip) as u64).div_ceil(wide).min(CAST_BYTES as u64 / wide);
-        source.resize((elements * narrow) as usize, 0);
-        target.resize((elements * wide) as usize, 0);
-        object.read(first * narrow, &mut source)?;
-        cast(from, to, &source, &mut target)?;
-        let part = target.get(skip..).unwrap_or_default();
-        let len = part.len().min(out.len() - done);
-        if let Some((to, from)) = out.get_mut(done..done + len).zip(part.get(..len)) {
-            to.copy_from_slice(from);
+    /// Reads exactly `out` from `offset` on. `Invalid` where the stream ends before.
+    pub fn read_exact(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        match self.read(offset, out)? == out.len() {
+            true => Ok(()),
+            false => Err(Error::invalid("a range past the end of a stream")),
         }
-        done += len;
     }
-    Ok(())
 }

@@ -1,44 +1,112 @@
 //! Floats of one type as another.
 
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::model::{Dtype, Error, Result};
 
+/// Elements that are cast by way of a buffer at a time.
+const STEP: usize = 1024;
+
+/// Whether elements of a type can be cast to f32, f16 and bf16: floats of whole bytes.
+pub fn is_castable(dtype: Dtype) -> bool {
+    use Dtype::{Bf16, F8E4M3, F8E5M2, F8E8M0, F16, F32, F64};
+    matches!(dtype, F64 | F32 | F16 | Bf16 | F8E4M3 | F8E5M2 | F8E8M0)
+}
+
 /// Casts little-endian elements; both buffers hold the same number of them. Rounds to
 /// nearest, ties to even; what is too large becomes infinite, as IEEE 754 says. `Invalid`
-/// for types other than f64, f32, f16 and bf16.
+/// for types that are not [`is_castable`], and for targets other than f32, f16 and bf16.
 pub fn cast(from: Dtype, to: Dtype, source: &[u8], target: &mut [u8]) -> Result<()> {
-    let unknown = || Error::invalid(format!("a cast of {from} to {to}"));
     if source.len() as u64 / from.bytes() != target.len() as u64 / to.bytes() {
         return Err(Error::invalid("buffers of different numbers of elements"));
     }
-    match from {
-        Dtype::F64 => each(source, f64::from_le_bytes, |value| value, to, target),
-        Dtype::F32 => each(source, f32::from_le_bytes, f64::from, to, target),
-        Dtype::F16 => each(source, f16::from_le_bytes, f64::from, to, target),
-        Dtype::Bf16 => each(source, bf16::from_le_bytes, f64::from, to, target),
-        _ => None,
+    if !is_castable(from) || !matches!(to, Dtype::F32 | Dtype::F16 | Dtype::Bf16) {
+        return Err(Error::invalid(format!("a cast of {from} to {to}")));
     }
-    .ok_or_else(unknown)
+    if from == to {
+        target.copy_from_slice(source);
+        return Ok(());
+    }
+    let mut wide = [0.0_f32; STEP];
+    let parts = source.chunks(STEP * from.bytes() as usize).zip(target.chunks_mut(STEP * to.bytes() as usize));
+    for (source, target) in parts {
+        let elements = source.len() / from.bytes() as usize;
+        if from == Dtype::F64 {
+            // One rounding only.
+            from_f64(to, source, target);
+            continue;
+        }
+        // f32 holds every value of the narrower types.
+        let wide = wide.get_mut(..elements).unwrap_or_default();
+        widen(from, source, wide);
+        narrow(to, wide, target);
+    }
+    Ok(())
 }
 
-// By way of f64, which holds every value of the others: one rounding only.
-fn each<T: Copy, const N: usize>(
-    source: &[u8],
-    read: impl Fn([u8; N]) -> T,
-    widen: impl Fn(T) -> f64,
-    to: Dtype,
-    target: &mut [u8],
-) -> Option<()> {
-    let values = source.as_chunks::<N>().0.iter().map(|bytes| widen(read(*bytes)));
+fn widen(from: Dtype, source: &[u8], wide: &mut [f32]) {
+    let pairs = || source.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
+    match from {
+        Dtype::F16 => {
+            let mut halves = [f16::ZERO; STEP];
+            let halves = halves.get_mut(..wide.len()).unwrap_or_default();
+            halves.iter_mut().zip(pairs()).for_each(|(half, bits)| *half = f16::from_bits(bits));
+            halves.convert_to_f32_slice(wide);
+        }
+        Dtype::Bf16 => wide
+            .iter_mut()
+            .zip(pairs())
+            .for_each(|(wide, bits)| *wide = f32::from_bits(u32::from(bits) << 16)),
+        Dtype::F32 => {
+            let values = source.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            wide.iter_mut().zip(values).for_each(|(wide, value)| *wide = value);
+        }
+        _ => wide.iter_mut().zip(source).for_each(|(wide, byte)| *wide = of_eight_bits(from, *byte)),
+    }
+}
+
+fn narrow(to: Dtype, wide: &[f32], target: &mut [u8]) {
     match to {
-        Dtype::F64 => put(target, values.map(f64::to_le_bytes)),
-        Dtype::F32 => put(target, values.map(|value| (value as f32).to_le_bytes())),
+        Dtype::F16 => {
+            let mut halves = [f16::ZERO; STEP];
+            let halves = halves.get_mut(..wide.len()).unwrap_or_default();
+            halves.convert_from_f32_slice(wide);
+            put(target, halves.iter().map(|half| half.to_le_bytes()));
+        }
+        Dtype::Bf16 => put(target, wide.iter().map(|value| bf16::from_f32(*value).to_le_bytes())),
+        _ => put(target, wide.iter().map(|value| value.to_le_bytes())),
+    }
+}
+
+fn from_f64(to: Dtype, source: &[u8], target: &mut [u8]) {
+    let values = source.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
+    match to {
         Dtype::F16 => put(target, values.map(|value| f16::from_f64(value).to_le_bytes())),
         Dtype::Bf16 => put(target, values.map(|value| bf16::from_f64(value).to_le_bytes())),
-        _ => return None,
+        _ => put(target, values.map(|value| (value as f32).to_le_bytes())),
     }
-    Some(())
+}
+
+/// The value of a float of 8 bits. Source: the OCP 8-bit floating point specification, and
+/// for `F8E8M0`, a power of two, the OCP microscaling formats specification.
+fn of_eight_bits(dtype: Dtype, byte: u8) -> f32 {
+    let sign = if byte & 0x80 == 0 { 1.0 } else { -1.0 };
+    match dtype {
+        // The upper half of a half.
+        Dtype::F8E5M2 => f16::from_bits(u16::from(byte) << 8).to_f32(),
+        Dtype::F8E8M0 if byte == 0xff => f32::NAN,
+        Dtype::F8E8M0 => f32::from_bits(if byte == 0 { 1 << 22 } else { u32::from(byte) << 23 }),
+        // Four bits of exponent, biased by 7, without infinities.
+        _ if byte & 0x7f == 0x7f => f32::NAN,
+        _ => {
+            let (exponent, mantissa) = (i32::from(byte >> 3 & 0xf), f32::from(byte & 7));
+            match exponent {
+                0 => sign * mantissa * 2_f32.powi(-9),
+                _ => sign * (1.0 + mantissa / 8.0) * 2_f32.powi(exponent - 7),
+            }
+        }
+    }
 }
 
 fn put<const N: usize>(target: &mut [u8], values: impl Iterator<Item = [u8; N]>) {
@@ -70,8 +138,49 @@ mod tests {
     }
 
     #[test]
+    fn eight_bits_are_what_the_specification_lists() {
+        let value = |dtype, byte: u8| {
+            let mut wide = [0; 4];
+            cast(dtype, Dtype::F32, &[byte], &mut wide).unwrap();
+            f32::from_le_bytes(wide)
+        };
+        for (byte, expected) in
+            [(0x7e, 448.0), (0xfe, -448.0), (0x08, 0.015625), (0x01, 0.001953125), (0x07, 0.013671875), (0x38, 1.0)]
+        {
+            assert_eq!(value(Dtype::F8E4M3, byte), expected, "{byte:#x}");
+        }
+        for (byte, expected) in [(0x7b, 57344.0), (0x04, 6.103515625e-5), (0x01, 1.52587890625e-5), (0xfc, f32::NEG_INFINITY)]
+        {
+            assert_eq!(value(Dtype::F8E5M2, byte), expected, "{byte:#x}");
+        }
+        for (byte, exponent) in [(0, -127), (1, -126), (127, 0), (254, 127)] {
+            assert_eq!(f64::from(value(Dtype::F8E8M0, byte)), 2_f64.powi(exponent), "{byte:#x}");
+        }
+        assert!([(Dtype::F8E4M3, 0x7f), (Dtype::F8E4M3, 0xff), (Dtype::F8E5M2, 0x7d), (Dtype::F8E8M0, 0xff)]
+            .iter()
+            .all(|(dtype, byte)| value(*dtype, *byte).is_nan()));
+    }
+
+    #[test]
+    fn longer_buffers_are_cast_element_by_element() {
+        let values: Vec<f64> = (0..5000).map(|at| f64::from(at) * 1.000_1 - 2500.0).collect();
+        let source: Vec<u8> = values.iter().flat_map(|value| (*value as f32).to_le_bytes()).collect();
+        let mut target = vec![0; 10_000];
+        cast(Dtype::F32, Dtype::F16, &source, &mut target).unwrap();
+        for (value, bytes) in values.iter().zip(target.as_chunks::<2>().0) {
+            assert_eq!(f16::from_le_bytes(*bytes), f16::from_f64(f64::from(*value as f32)));
+        }
+        let source: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        cast(Dtype::F64, Dtype::Bf16, &source, &mut target).unwrap();
+        for (value, bytes) in values.iter().zip(target.as_chunks::<2>().0) {
+            assert_eq!(bf16::from_le_bytes(*bytes), bf16::from_f64(*value));
+        }
+    }
+
+    #[test]
     fn types_that_are_no_floats_are_refused() {
         assert!(cast(Dtype::I32, Dtype::F32, &[0; 4], &mut [0; 4]).is_err());
+        assert!(cast(Dtype::F32, Dtype::F64, &[0; 4], &mut [0; 8]).is_err());
         assert!(cast(Dtype::F32, Dtype::F16, &[0; 8], &mut [0; 2]).is_err());
     }
 }

@@ -5,8 +5,10 @@
 
 mod assemble;
 mod cast;
+mod made;
 mod plan;
 
 pub use assemble::{Segment, Stream};
-pub use cast::cast;
+pub use cast::{cast, is_castable};
+pub use made::{Cast, Made};
 pub use plan::{Piece, Plan};

@@ -13,6 +13,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("ingest", 4),
     ("engine", 5),
     ("edit", 6),
+    ("view", 6),
     ("namespace", 7),
     ("control", 8),
     ("fs", 9),

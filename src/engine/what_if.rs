@@ -1,0 +1,103 @@
+//! What a tensor would read as after a move, without the move.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use crate::codec;
+use crate::engine::moves::{plain_elements, refuse_pinned};
+use crate::engine::select::target_of;
+use crate::engine::settings::encoder;
+use crate::ingest::MoveTo;
+use crate::model::{Encoder, EntryId, Result, Tier};
+use crate::store::Collection;
+use crate::store::read::OpenObject;
+use crate::store::settings::Settings;
+use crate::stream::Made;
+
+/// An object as it would read after a move.
+pub struct WhatIf {
+    open: OpenObject,
+    to: Tier,
+    encoder: Encoder,
+}
+
+/// How scales would be chosen if a tensor went with those of its collection that a move to
+/// `to` takes; `None` where it would stay as it is.
+pub fn would_move(
+    collection: &Arc<Collection>,
+    node: EntryId,
+    to: MoveTo,
+    settings: &Settings,
+) -> Option<Encoder> {
+    let target = target_of(&collection.state(), node)?;
+    let takes = to.takes(target.dtype, &target.shape, &target.name, settings);
+    let is_needed = |id| collection.check_not_needed(id).is_err();
+    let stays = refuse_pinned(collection, &target).is_err()
+        || target.objects.iter().any(|object| is_needed(object.entry.id));
+    (takes && !stays).then(|| encoder(&collection.state(), node))
+}
+
+impl WhatIf {
+    /// An object of a tensor that would go to a tier.
+    pub fn new(open: OpenObject, to: Tier, encoder: Encoder) -> WhatIf {
+        WhatIf { open, to, encoder }
+    }
+
+    fn block(&self, index: u32, out: &mut [u8]) -> Result<()> {
+        let object = self.open.object();
+        let cut = object.cut();
+        let block = object.block(index, cut).filter(|block| self.open.is_due(index, block, self.to));
+        let Some(block) = block else { return self.open.read(cut.start(index), out) };
+        if !plain_elements(&self.open, (index, &block), self.to, out)? {
+            return Ok(());
+        }
+        let dtype = object.entry.dtype;
+        let mut payload = Vec::with_capacity(codec::payload_len(self.to, out.len()).unwrap_or(0));
+        match codec::encode(self.to, self.encoder, dtype, out, &mut payload)? {
+            Ok(_) => {
+                let elements = out.len() / dtype.bytes() as usize;
+                codec::decode(self.to, dtype, &payload, elements, out)
+            }
+            // It would stay exact.
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+impl Made for WhatIf {
+    fn bytes(&self) -> u64 {
+        self.open.bytes()
+    }
+
+    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let cut = self.open.object().cut();
+        let blocks = cut.index(range.start)..cut.index(range.end - 1) + 1;
+        let mut rest = out;
+        let mut parts = Vec::with_capacity(blocks.len());
+        for index in blocks {
+            let from = range.start.max(cut.start(index)) - cut.start(index);
+            let until = (range.end - cut.start(index)).min(cut.len(index) as u64);
+            let (here, after) = std::mem::take(&mut rest).split_at_mut((until - from) as usize);
+            parts.push((index, from as usize, here));
+            rest = after;
+        }
+        let each = |(index, from, here): (u32, usize, &mut [u8])| {
+            if here.len() == cut.len(index) {
+                return self.block(index, here);
+            }
+            let mut whole = vec![0; cut.len(index)];
+            self.block(index, &mut whole)?;
+            here.copy_from_slice(whole.get(from..from + here.len()).unwrap_or_default());
+            Ok(())
+        };
+        match parts.len() {
+            1 => parts.into_iter().try_for_each(each),
+            _ => parts.into_par_iter().try_for_each(each),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Files of forms that are opened. Each is answered on a thread of its own: a header may have
+//! to be read for it, or all files for their digests, and others must be answered meanwhile.
+
+use std::sync::Arc;
+
+use fuser::{FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyOpen};
+use parking_lot::RwLock;
+
+use crate::fs::handles::Handle;
+use crate::fs::serve::{Adapter, failed, guarded};
+use crate::model::{Error, ErrorKind, Result};
+use crate::namespace::{FormView, Ino, Located, Namespace, Place};
+use crate::store::state::Node;
+use crate::stream::Stream;
+use crate::view::Shows;
+
+/// An open file of a form.
+pub(super) struct FormFile {
+    view: FormView,
+    namespace: Arc<Namespace>,
+    current: RwLock<Current>,
+}
+
+/// What its bytes are made of.
+struct Current {
+    /// The node as it was then.
+    node: Option<Arc<Node>>,
+    stream: Arc<Stream>,
+}
+
+/// Whether an inode number is that of a form, or of the directory of forms.
+pub(super) fn is_form(ino: INodeNo) -> bool {
+    matches!(Ino(ino.0).place(), Place::Form { .. })
+}
+
+impl FormFile {
+    fn open(namespace: &Arc<Namespace>, view: FormView) -> Result<FormFile> {
+        namespace.settle_for_form(&view)?;
+        let node = node_now(&view);
+        let recipe = namespace.recipe(&view)?;
+        let stream = Arc::new(namespace.open_form(&view, &recipe)?);
+        recipe.count_use();
+        Ok(FormFile { view, namespace: namespace.clone(), current: RwLock::new(Current { node, stream }) })
+    }
+
+    /// Reads from `offset` on until `out` is full or the file ends. The bytes read are those of
+    /// the file as it is now, since the kernel keeps them for all who have it open.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let node = node_now(&self.view);
+        let stream = {
+            let current = self.current.read();
+            let is_current = match (&node, &current.node) {
+                (Some(now), Some(then)) => Arc::ptr_eq(now, then),
+                // It has gone: what it was made of stays while it is open.
+                _ => true,
+            };
+            if is_current { Some(current.stream.clone()) } else { None }
+        };
+        let stream = match stream {
+            Some(stream) => stream,
+            None => {
+                let recipe = self.namespace.recipe(&self.view)?;
+                let stream = Arc::new(self.namespace.open_form(&self.view, &recipe)?);
+                *self.current.write() = Current { node, stream: stream.clone() };
+                stream
+            }
+        };
+        stream.read(offset, out)
+    }
+}
+
+/// The node that a file is of, as the log says it now.
+fn node_now(view: &FormView) -> Option<Arc<Node>> {
+    let (_, item) = view.of.as_ref()?;
+    view.collection.state().node(item.node()?.entry.id).cloned()
+}
+
+impl Adapter {
+    /// Opens a file of a form.
+    pub fn open_form(&self, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let view = match self.form_opened(ino, flags) {
+            Ok(view) => view,
+            Err(error) => return reply.error(self.failed("open", &error)),
+        };
+        // What a move would give depends on more than the bytes.
+        let is_kept = view.of.as_ref().is_some_and(|(form, item)| {
+            !matches!(form.shows(), Shows::Moved(_)) && item.node().is_some()
+        });
+        let kept = if is_kept { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
+        let (mounted, handles, forgetter) = (self.mounted.clone(), self.handles.clone(), self.forgetter.clone());
+        let namespace = self.namespace.clone();
+        std::thread::spawn(move || {
+            guarded(&mounted, "open", || {
+                let opened = FormFile::open(&namespace, view);
+                let opened = opened.map_err(|error| failed(&mounted, "open", &error));
+                forgetter.forget_in_turn(namespace.take_owed(), move || match opened {
+                    Ok(file) => {
+                        let handle = handles.insert(Handle::Form(file));
+                        reply.opened(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH | kept);
+                    }
+                    Err(error) => reply.error(error),
+                });
+            });
+        });
+    }
+
+    fn form_opened(&self, ino: INodeNo, flags: OpenFlags) -> Result<FormView> {
+        let Located::Form(view) = self.located(ino)?.1 else {
+            return Err(Error::new(ErrorKind::NotFound, "there is no such file of a form"));
+        };
+        match flags.acc_mode() {
+            OpenAccMode::O_RDONLY => Ok(view),
+            _ => Err(Error::new(ErrorKind::ReadOnly, "forms are made of what is stored; write to the file itself")),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What the kernel must forget.
+
+use std::collections::BTreeSet;
+
+use crate::edit::Changes;
+use crate::model::EntryId;
+use crate::namespace::ino::{Ino, Place};
+use crate::namespace::tree::Namespace;
+use crate::store::Collection;
+
+/// What the kernel must forget.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Forget {
+    /// Inodes whose bytes or attributes changed without the kernel.
+    pub nodes: Vec<Ino>,
+}
+
+impl Forget {
+    /// With one more inode.
+    pub fn and(mut self, also: Option<Ino>) -> Forget {
+        self.nodes.extend(also);
+        self
+    }
+
+    /// Whether there is nothing to forget.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+}
+
+impl Namespace {
+    /// Notes what the kernel must forget whether or not the request comes to its end.
+    pub fn owe(&self, forget: Forget) {
+        self.owed.lock().nodes.extend(forget.nodes);
+    }
+
+    /// What the kernel must forget, of requests that could not say so themselves.
+    pub fn take_owed(&self) -> Forget {
+        std::mem::take(&mut *self.owed.lock())
+    }
+
+    /// What the kernel must forget of nodes whose bytes changed.
+    pub fn forget_nodes(&self, collection: &Collection, nodes: impl IntoIterator<Item = EntryId>) -> Forget {
+        self.forget(collection, Changes { nodes: nodes.into_iter().collect(), names: Vec::new() }, None)
+    }
+
+    /// What the kernel must forget after changes, one of them perhaps by a write to a file: the
+    /// kernel has that file's bytes, and not those of its forms.
+    pub(super) fn forget(
+        &self,
+        collection: &Collection,
+        changes: Changes,
+        written: Option<EntryId>,
+    ) -> Forget {
+        let number = collection.state().number();
+        let ino = |node| Ino::of(Place::Node { collection: number, node });
+        // Of names that went the kernel asks anyway; their directories changed.
+        let above = changes.names.into_iter().map(|(parent, _)| parent);
+        let nodes: BTreeSet<EntryId> = changes.nodes.into_iter().chain(above).collect();
+        let changed: BTreeSet<EntryId> = nodes.iter().copied().chain(written).collect();
+        let forms = self.forms.of(number, &changed);
+        Forget { nodes: nodes.into_iter().filter_map(ino).chain(forms).collect() }
+    }
+}

@@ -1,0 +1,272 @@
+//! `.as` of a collection: the same bytes in other forms.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::format::catalog::What;
+use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::namespace::attr::{Attr, Kind, STAT_BLOCK_BYTES};
+use crate::namespace::ino::{Ino, Place};
+use crate::namespace::shown::Shown;
+use crate::namespace::tree::{FileView, Located, Namespace, no_name};
+use crate::store::Collection;
+use crate::store::state::{Node, ROOT, State};
+use crate::stream::Stream;
+use crate::view::{self, Form, Item, Recipe, Shows};
+
+const READ_BITS: u32 = 0o444;
+const ENTER_BITS: u32 = 0o555;
+
+/// The directory of forms, or something in it.
+#[derive(Clone)]
+pub struct FormView {
+    /// The collection.
+    pub collection: Arc<Collection>,
+    /// Which form, and what of it; none for the directory of forms itself.
+    pub of: Option<(Form, Item)>,
+}
+
+/// Files of forms that were opened since the kernel knows them: it may have cached pages of
+/// these. By collection, then by node, 0 for what is about the whole collection.
+#[derive(Default)]
+pub(super) struct OpenedForms(Mutex<BTreeMap<u32, BTreeMap<EntryId, BTreeSet<Ino>>>>);
+
+/// The node that stands for the whole collection.
+const WHOLE: EntryId = EntryId(0);
+
+impl OpenedForms {
+    fn note(&self, collection: u32, node: EntryId, ino: Ino) {
+        self.0.lock().entry(collection).or_default().entry(node).or_default().insert(ino);
+    }
+
+    /// The kernel knows a number no more.
+    pub fn forget(&self, ino: Ino) {
+        let Place::Form { collection, node, .. } = ino.place() else { return };
+        let mut opened = self.0.lock();
+        let Some(nodes) = opened.get_mut(&collection) else { return };
+        if let Some(inos) = nodes.get_mut(&node) {
+            inos.remove(&ino);
+            if inos.is_empty() {
+                nodes.remove(&node);
+            }
+        }
+        if nodes.is_empty() {
+            opened.remove(&collection);
+        }
+    }
+
+    /// The files that are made of these nodes.
+    pub fn of(&self, collection: u32, nodes: &BTreeSet<EntryId>) -> Vec<Ino> {
+        let opened = self.0.lock();
+        let Some(known) = opened.get(&collection).filter(|_| !nodes.is_empty()) else { return Vec::new() };
+        nodes.iter().chain([&WHOLE]).filter_map(|node| known.get(node)).flatten().copied().collect()
+    }
+}
+
+impl FormView {
+    pub(super) fn number(&self) -> Place {
+        let collection = self.collection.state().number();
+        let (form, is_index, node) = match &self.of {
+            None => (0, false, EntryId(0)),
+            Some((form, Item::Node(node))) => (form.number(), false, node.entry.id),
+            Some((form, Item::Index(node))) => (form.number(), true, node.entry.id),
+            Some((form, Item::Whole)) => (form.number(), false, WHOLE),
+        };
+        Place::Form { collection, form, is_index, node }
+    }
+
+    /// What it is of, as a path in the mount.
+    pub fn path(&self) -> String {
+        match self.of.as_ref().and_then(|(_, item)| item.node()) {
+            Some(node) => FileView { collection: self.collection.clone(), node: node.clone() }.path(),
+            None => self.collection.path(),
+        }
+    }
+}
+
+impl Namespace {
+    /// The directory of forms, or what stands in it, of an inode number.
+    pub(super) fn form(&self, collection: u32, form: u8, is_index: bool, node: EntryId) -> Option<FormView> {
+        let collection = self.numbered(collection)?;
+        let of = match Form::from_number(form) {
+            None => None,
+            Some(form) if node == WHOLE => Some((form, Item::Whole)),
+            Some(form) => {
+                let node = collection.state().node(node)?.clone();
+                Some((form, if is_index { Item::Index(node) } else { Item::Node(node) }))
+            }
+        };
+        Some(FormView { collection, of })
+    }
+
+    /// What a name in a directory of forms leads to.
+    pub(super) fn form_named(&self, view: &FormView, name: &[u8]) -> Result<FormView> {
+        let state = view.collection.state();
+        let of = match &view.of {
+            None => {
+                let root = state.node(ROOT).cloned();
+                Form::from_name(name).zip(root.map(Item::Node))
+            }
+            Some((form, Item::Node(directory))) if state.directory(directory.entry.id).is_some() => {
+                view::find(*form, &state, directory.entry.id, name).map(|item| (*form, item))
+            }
+            Some(_) => return Err(Error::new(ErrorKind::NotDirectory, "not a directory")),
+        };
+        drop(state);
+        match of {
+            Some(of) => Ok(FormView { collection: view.collection.clone(), of: Some(of) }),
+            None => Err(no_name(name)),
+        }
+    }
+
+    /// What stat shows. A file that cannot be planned has no bytes.
+    pub(super) fn form_attr(&self, ino: Ino, view: &FormView) -> Attr {
+        let node = |node: &Arc<Node>| view.collection.state().node(node.entry.id).unwrap_or(node).clone();
+        let root = || view.collection.state().node(ROOT).cloned();
+        let found = view.of.as_ref().and_then(|(_, item)| item.node()).map(node).or_else(root);
+        let Some(node) = found else { return Attr::directory(ino, ENTER_BITS, self.mounted_at, self.owner) };
+        let entry = &node.entry;
+        let directory =
+            Attr::directory(ino, entry.mode & ENTER_BITS, entry.mtime, (entry.uid, entry.gid));
+        let links = view.collection.state().links(entry.id).len().max(1) as u32;
+        match (&view.of, &entry.what) {
+            (Some((_, Item::Whole)), _) | (Some(_), What::File(_)) => {
+                let recipe = self.recipe(view).and_then(|recipe| recipe.bytes());
+                let bytes = recipe.unwrap_or_else(|error| {
+                    log::debug!("{}: {error}", view.path());
+                    0
+                });
+                let of_container = node.file().is_some_and(|file| file.container.is_some());
+                Attr {
+                    kind: Kind::File,
+                    links,
+                    mode: entry.mode & READ_BITS,
+                    bytes,
+                    // Tar takes a file without blocks for a hole.
+                    blocks: bytes.div_ceil(STAT_BLOCK_BYTES),
+                    of_container,
+                    ..directory
+                }
+            }
+            (Some(_), What::Symlink(target)) => {
+                let bytes = target.len() as u64;
+                Attr { kind: Kind::Symlink, links, mode: entry.mode, bytes, blocks: 1, ..directory }
+            }
+            _ => directory,
+        }
+    }
+
+    /// What a file of a form is made of now.
+    pub fn recipe(&self, view: &FormView) -> Result<Recipe> {
+        let Some((form, item)) = &view.of else {
+            return Err(Error::new(ErrorKind::IsDirectory, "not a file"));
+        };
+        view::plan(&view.collection, self.store().settings(), *form, item)
+    }
+
+    /// Puts into the log what was written to the files that a file of a form is made of: its
+    /// header says what they are then. What the kernel must forget is owed.
+    pub fn settle_for_form(&self, view: &FormView) -> Result<()> {
+        let node = view.of.as_ref().and_then(|(_, item)| item.node()).map(|node| node.entry.id);
+        let Some(node) = node else { return self.settle_all(&view.collection) };
+        let number = view.collection.state().number();
+        let Some(ino) = Ino::of(Place::Node { collection: number, node }) else { return Ok(()) };
+        for ino in [ino].into_iter().chain(self.sharing(ino)) {
+            if let Some(live) = self.live(ino).filter(|live| live.is_changed()) {
+                self.owe(self.settle(&live)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of a file of a form, as they are made now. It is noted that the kernel may keep
+    /// pages of it.
+    pub fn open_form(&self, view: &FormView, recipe: &Recipe) -> Result<Stream> {
+        if let (Place::Form { collection, node, .. }, Some(ino)) = (view.number(), Ino::of(view.number())) {
+            self.forms.note(collection, node, ino);
+        }
+        recipe.stream(self.verify)
+    }
+
+    /// The directory above.
+    pub(super) fn above_form(&self, view: &FormView) -> Result<Located> {
+        let state = view.collection.state();
+        let node = |id| {
+            let node = state.node(id).cloned();
+            node.ok_or_else(|| Error::corrupt("a directory without a node"))
+        };
+        let of = |of| Ok(Located::Form(FormView { collection: view.collection.clone(), of }));
+        match &view.of {
+            None => Ok(Located::Node(FileView { collection: view.collection.clone(), node: node(ROOT)? })),
+            Some((_, Item::Node(directory))) if directory.entry.id == ROOT => of(None),
+            Some((form, item)) => {
+                let links = item.node().map_or(&[][..], |node| state.links(node.entry.id));
+                let parent = links.first().map_or(ROOT, |(parent, _)| *parent);
+                of(Some((*form, Item::Node(node(parent)?))))
+            }
+        }
+    }
+
+    /// Lists the directory of forms, or one in it, after `after`; each name with its place.
+    pub(super) fn forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
+        let state = view.collection.state();
+        let of = |form, item| FormView { collection: view.collection.clone(), of: Some((form, item)) };
+        let root = || {
+            let root = state.node(ROOT).cloned();
+            root.ok_or_else(|| Error::corrupt("a collection without a node"))
+        };
+        match &view.of {
+            None => {
+                let root = root()?;
+                let forms = Form::ALL.into_iter().map(|form| {
+                    let view = of(form, Item::Node(root.clone()));
+                    (u64::from(form.number()), form.name().as_bytes().to_vec(), view)
+                });
+                Ok(forms.filter(|(place, ..)| *place > after).collect())
+            }
+            Some((form, Item::Node(node))) => {
+                let directory = state.directory(node.entry.id);
+                let directory =
+                    directory.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
+                Ok(self.listed_of(&state, *form, (node, directory), after, &of))
+            }
+            Some(_) => Err(Error::new(ErrorKind::NotDirectory, "not a directory")),
+        }
+    }
+
+    fn listed_of(
+        &self,
+        state: &State,
+        form: Form,
+        (node, directory): (&Arc<Node>, &crate::store::directory::Directory),
+        after: u64,
+        of: &dyn Fn(Form, Item) -> FormView,
+    ) -> Vec<(u64, Vec<u8>, FormView)> {
+        // A name may have two files: twice its own number, and one more.
+        let mut found = Vec::new();
+        // A form of tensors has none of the containers.
+        let shown = if matches!(form.shows(), Shows::Wrapped(_)) { Shown::Both } else { self.shown() };
+        let whole = form.whole().filter(|_| node.entry.id == ROOT);
+        if let Some(whole) = whole.filter(|_| after == 0) {
+            found.push((1, whole.as_bytes().to_vec(), of(form, Item::Whole)));
+        }
+        if form == Form::Sha256 {
+            return found;
+        }
+        for (entry, name, id) in directory.after(EntryId((after / 2).saturating_sub(1))) {
+            let Some(node) = state.node(id).filter(|node| shown.shows(node, state)) else { continue };
+            for (place, (name, item)) in (entry.0 * 2..).zip(view::names(form, node, name)) {
+                let is_whole = whole.is_some_and(|whole| whole.as_bytes() == name);
+                if place > after && !is_whole {
+                    found.push((place, name, of(form, item)));
+                }
+            }
+            if found.len() >= crate::namespace::list::LISTED {
+                break;
+            }
+        }
+        found
+    }
+}

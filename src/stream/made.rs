@@ -1,0 +1,90 @@
+//! Bytes that are made when they are read.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::model::{Dtype, Error, Result};
+use crate::stream::Stream;
+use crate::stream::cast::cast;
+
+/// Bytes that are cast at a time.
+const CAST_BYTES: usize = 64 << 10;
+
+/// A stretch of bytes that is made when it is read.
+pub trait Made: Send + Sync {
+    /// How many bytes, known before any is made.
+    fn bytes(&self) -> u64;
+
+    /// Puts the bytes of `range`, which lies inside, into `out`, which is as long.
+    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()>;
+}
+
+/// Floats of one type as another.
+pub struct Cast {
+    /// Where the elements come from.
+    pub source: Stream,
+    /// Their type there.
+    pub from: Dtype,
+    /// The type that is shown.
+    pub to: Dtype,
+}
+
+impl Made for Cast {
+    fn bytes(&self) -> u64 {
+        self.source.bytes() / self.from.bytes() * self.to.bytes()
+    }
+
+    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
+        let (narrow, wide) = (self.from.bytes(), self.to.bytes());
+        let mut done = 0;
+        let mut source = Vec::new();
+        let mut target = Vec::new();
+        while done < out.len() {
+            let at = range.start + done as u64;
+            let first = at / wide;
+            let skip = (at % wide) as usize;
+            let elements = ((out.len() - done + skip) as u64).div_ceil(wide).min(CAST_BYTES as u64 / wide);
+            source.resize((elements * narrow) as usize, 0);
+            self.source.read_exact(first * narrow, &mut source)?;
+            let whole = (elements * wide) as usize;
+            let here = out.get_mut(done..).unwrap_or_default();
+            if skip == 0 && here.len() >= whole {
+                cast(self.from, self.to, &source, here.get_mut(..whole).unwrap_or_default())?;
+                done += whole;
+                continue;
+            }
+            target.resize(whole, 0);
+            cast(self.from, self.to, &source, &mut target)?;
+            let part = target.get(skip..).unwrap_or_default();
+            let len = part.len().min(here.len());
+            if let Some((to, from)) = here.get_mut(..len).zip(part.get(..len)) {
+                to.copy_from_slice(from);
+            }
+            done += len;
+        }
+        Ok(())
+    }
+}
+
+impl Made for Stream {
+    fn bytes(&self) -> u64 {
+        Stream::bytes(self)
+    }
+
+    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
+        self.read_exact(range.start, out)
+    }
+}
+
+/// A text that is there already.
+impl Made for Arc<[u8]> {
+    fn bytes(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
+        let part = self.get(range.start as usize..range.end as usize);
+        out.copy_from_slice(part.ok_or_else(|| Error::invalid("a range past a text's end"))?);
+        Ok(())
+    }
+}

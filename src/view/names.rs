@@ -1,0 +1,97 @@
+//! Which files of a form stand in a directory, and what they are of.
+
+use std::sync::Arc;
+
+use crate::format::catalog::What;
+use crate::model::{Dtype, EntryId};
+use crate::stream::is_castable;
+use crate::store::state::{Node, ROOT, State};
+use crate::view::batch::DIMENSION_MAX;
+use crate::view::form::{Form, Shows};
+
+/// A name has at most this many bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+/// What a file or a directory of a form is of.
+#[derive(Clone)]
+pub enum Item {
+    /// A node: a directory, a symbolic link, or the file of a file.
+    Node(Arc<Node>),
+    /// The index of the file of a file.
+    Index(Arc<Node>),
+    /// All of the collection.
+    Whole,
+}
+
+impl Item {
+    /// The node, if it is of one.
+    pub fn node(&self) -> Option<&Arc<Node>> {
+        match self {
+            Item::Node(node) | Item::Index(node) => Some(node),
+            Item::Whole => None,
+        }
+    }
+}
+
+/// What a name in a directory of a form leads to. The directory is that of the collection
+/// which it mirrors.
+pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Option<Item> {
+    if directory == ROOT && form.whole().is_some_and(|whole| whole.as_bytes() == name) {
+        return Some(Item::Whole);
+    }
+    let node = |name: &[u8]| state.node(state.directory(directory)?.get(name)?);
+    // A directory keeps its name; what has the name of a file of the form comes first.
+    let of_file = |suffix: Option<&str>| {
+        let found = node(suffix.map_or(Some(name), |suffix| name.strip_suffix(suffix.as_bytes()))?)?;
+        Some(found).filter(|node| node.file().is_some() && is_shown(form, node))
+    };
+    let suffix = match form.shows() {
+        Shows::Wrapped(suffix) => Some(suffix),
+        _ => None,
+    };
+    let file = of_file(suffix).map(|node| Item::Node(node.clone()));
+    let index = || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(|node| Item::Index(node.clone()));
+    let other = || node(name).filter(|node| node.file().is_none() && is_shown(form, node)).map(|node| Item::Node(node.clone()));
+    file.or_else(index).or_else(other)
+}
+
+/// The names that a node has in a form where it has `name` in its directory, each with what it
+/// leads to.
+pub fn names(form: Form, node: &Arc<Node>, name: &[u8]) -> Vec<(Vec<u8>, Item)> {
+    if !is_shown(form, node) {
+        return Vec::new();
+    }
+    let suffixed = |suffix: &str| [name, suffix.as_bytes()].concat();
+    let mut found = match form.shows() {
+        Shows::Wrapped(suffix) if node.file().is_some() => vec![(suffixed(suffix), Item::Node(node.clone()))],
+        _ => vec![(name.to_vec(), Item::Node(node.clone()))],
+    };
+    if let Some(suffix) = form.index_suffix().filter(|_| node.file().is_some()) {
+        found.push((suffixed(suffix), Item::Index(node.clone())));
+    }
+    found.retain(|(name, _)| name.len() <= NAME_BYTES_MAX);
+    found
+}
+
+/// Whether a node has a place in a form.
+fn is_shown(form: Form, node: &Node) -> bool {
+    let file = match &node.entry.what {
+        What::Directory => return form != Form::Sha256,
+        What::Symlink(_) => return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_)),
+        What::File(file) => file,
+    };
+    let Some(tensor) = &file.tensor else {
+        return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_));
+    };
+    match form {
+        Form::Npy => !matches!(tensor.dtype, Dtype::F4 | Dtype::Opaque),
+        Form::Safetensors => tensor.dtype.safetensors_name().is_some(),
+        Form::Cgeb => {
+            let sizes = tensor.shape.dimensions();
+            let is_row = |size: &u64| (1..=u64::from(DIMENSION_MAX)).contains(size);
+            is_castable(tensor.dtype) && sizes.len() == 2 && sizes.get(1).is_some_and(is_row)
+        }
+        Form::Sha256 => false,
+        _ => true,
+    }
+}

@@ -1,0 +1,224 @@
+//! Files of a form as recipes.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::engine::would_move;
+use crate::format::catalog::{Content, FileEntry, TensorEntry};
+use crate::format::{npy, safetensors};
+use crate::ingest::MoveTo;
+use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
+use crate::store::Collection;
+use crate::store::object::Object;
+use crate::store::read::{OpenObject, Verify};
+use crate::store::settings::Settings;
+use crate::store::state::{Node, ROOT, State};
+use crate::stream::{Segment, Stream, is_castable};
+use crate::view::form::{Form, Shows};
+use crate::view::names::Item;
+use crate::view::recipe::{Part, Recipe, Shown, Source};
+use crate::view::sums;
+
+/// Data begin at multiples of this many bytes: pages.
+const ALIGNMENT: u64 = 4096;
+
+/// An object of a file, and the tensor that it is, if it is one.
+struct Piece {
+    object: Arc<Object>,
+    tensor: Option<(EntryId, TensorEntry)>,
+}
+
+/// What a file of a form is made of. `IsDirectory` for an item that is no file, `NotFound` for
+/// one that the form does not show.
+pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item: &Item) -> Result<Recipe> {
+    let parts = match (item, form.shows()) {
+        (Item::Whole, Shows::Digests) => vec![Part::Sums(sums::files(&collection.state())?)],
+        (Item::Whole, _) => all_tensors(&collection.state())?,
+        (Item::Index(node), _) => match matrix(&pieces(collection, node)?)? {
+            (source, rows, dimension) => vec![Part::Index { source, rows, dimension }],
+        },
+        (Item::Node(node), shows) => {
+            let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
+            let pieces = pieces(collection, node)?;
+            match shows {
+                Shows::Wrapped(_) => wrapped(form, &pieces)?,
+                Shows::Cast(to) => cast(collection, file, pieces, to)?,
+                _ => moved(collection, settings, pieces, form),
+            }
+        }
+    };
+    let created_at = item.node().map_or_else(|| collection.state().created_at(), |node| node.entry.created_at);
+    Ok(Recipe { collection: collection.clone(), created_at, parts })
+}
+
+/// The objects of a file, in order. Those of a tensor in several shards are joined by who wants
+/// the tensor whole.
+fn pieces(collection: &Collection, node: &Node) -> Result<Vec<Piece>> {
+    let state = collection.state();
+    let node = state.node(node.entry.id).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
+    let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
+    let own = file.tensor.as_ref().map(|tensor| (node.entry.id, tensor.clone()));
+    let piece = |id| {
+        let object = state.object(id).cloned();
+        let object = object.ok_or_else(|| Error::corrupt("an object is not there; run tierfs fsck"))?;
+        let tensor = own.clone().or_else(|| {
+            let part = state.node(state.part_of(id)?)?;
+            Some((part.entry.id, part.file()?.tensor.clone()?))
+        });
+        Ok(Piece { object, tensor })
+    };
+    file.objects.iter().copied().map(piece).collect()
+}
+
+/// A tensor that is a file, whole.
+fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
+    let entry = pieces.first().and_then(|piece| piece.tensor.clone());
+    let (_, entry) = entry.ok_or_else(|| Error::new(ErrorKind::NotFound, "not a tensor"))?;
+    let objects = pieces.iter().map(|piece| piece.object.clone()).collect();
+    Ok((source(objects, &entry, Shown::Plain)?, entry))
+}
+
+fn source(objects: Vec<Arc<Object>>, tensor: &TensorEntry, shown: Shown) -> Result<Source> {
+    let bytes = tensor.dtype.bytes_of(tensor.shape.elements());
+    let bytes = bytes.ok_or_else(|| Error::corrupt("a tensor of more bytes than can be counted"))?;
+    Ok(Source { objects, dtype: tensor.dtype, shown, bytes })
+}
+
+/// Bytes that are shown as they are.
+fn plain(object: Arc<Object>) -> Part {
+    let (dtype, bytes) = (object.entry.dtype, object.bytes());
+    Part::Source(Source { objects: vec![object], dtype, shown: Shown::Plain, bytes })
+}
+
+fn wrapped(form: Form, pieces: &[Piece]) -> Result<Vec<Part>> {
+    let (source, TensorEntry { name, dtype, shape, .. }) = tensor(pieces)?;
+    let header = match form {
+        Form::Npy => npy::write_header(dtype, &shape, ALIGNMENT as usize)?,
+        Form::Safetensors => safetensors::write_header([(name.as_str(), dtype, &shape)], &[], ALIGNMENT)?,
+        _ => {
+            let (source, rows, dimension) = matrix(pieces)?;
+            return Ok(vec![Part::Rows { source, rows, dimension }]);
+        }
+    };
+    Ok(vec![Part::Literal(header), Part::Source(source)])
+}
+
+/// A matrix of floats as f32, its rows, and the values of each.
+fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
+    let (source, tensor) = tensor(pieces)?;
+    let none = || Error::new(ErrorKind::NotFound, "not a matrix of floats");
+    let [rows, dimension] = tensor.shape.dimensions() else { return Err(none()) };
+    let dimension = u32::try_from(*dimension).map_err(|_| none())?;
+    Ok((Source { shown: Shown::Cast(Dtype::F32), ..source }, *rows, dimension))
+}
+
+/// Every tensor of a collection that has a name and that safetensors has a type for. Those of
+/// wide elements come first, as the format's own library orders them, then by name.
+fn all_tensors(state: &State) -> Result<Vec<Part>> {
+    let mut found = Vec::new();
+    let mut names = HashSet::new();
+    let mut waiting = vec![ROOT];
+    // A damaged catalog could have a circle of directories.
+    let mut seen = HashSet::from([ROOT]);
+    while let Some(directory) = waiting.pop() {
+        let Some(listed) = state.directory(directory) else { continue };
+        for node in listed.after(EntryId(0)).filter_map(|(_, _, node)| state.node(node)) {
+            let id = node.entry.id;
+            let Some(file) = node.file() else {
+                if state.directory(id).is_some() && seen.insert(id) {
+                    waiting.push(id);
+                }
+                continue;
+            };
+            let tensor = file.tensor.as_ref().filter(|tensor| tensor.dtype.safetensors_name().is_some());
+            let Some(tensor) = tensor.filter(|_| seen.insert(id)) else { continue };
+            // Two containers may have a tensor of one name.
+            let own = own_path(state, node, &tensor.name);
+            let name = match names.insert(own.clone()) {
+                true => own,
+                false => String::from_utf8_lossy(&state.path(id)).into_owned(),
+            };
+            let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
+            let objects = objects.ok_or_else(|| Error::corrupt("an object is not there; run tierfs fsck"))?;
+            found.push((name, tensor.shape, source(objects, tensor, Shown::Plain)?));
+        }
+    }
+    found.sort_by(|(one, _, first), (other, _, second)| {
+        second.dtype.bytes().cmp(&first.dtype.bytes()).then_with(|| one.cmp(other))
+    });
+    let header = safetensors::write_header(
+        found.iter().map(|(name, shape, source)| (name.as_str(), source.dtype, shape)),
+        &[],
+        ALIGNMENT,
+    )?;
+    let sources = found.into_iter().map(|(_, _, source)| Part::Source(source));
+    Ok([Part::Literal(header)].into_iter().chain(sources).collect())
+}
+
+/// A tensor's own name, after the path of the directory that it belongs in.
+fn own_path(state: &State, node: &Node, name: &str) -> String {
+    let container = node.file().and_then(|file| file.container).unwrap_or(node.entry.id);
+    let path = state.path(container);
+    let path = String::from_utf8_lossy(&path);
+    match path.rsplit_once('/') {
+        Some((directory, _)) => format!("{directory}/{name}"),
+        None => name.to_owned(),
+    }
+}
+
+fn moved(collection: &Arc<Collection>, settings: &Settings, pieces: Vec<Piece>, form: Form) -> Vec<Part> {
+    let Shows::Moved(tier) = form.shows() else { return Vec::new() };
+    let to = MoveTo { tier, all: false };
+    let part = |piece: Piece| {
+        let moved = piece.tensor.and_then(|(node, _)| would_move(collection, node, to, settings));
+        match (plain(piece.object), moved) {
+            (Part::Source(source), Some(encoder)) => {
+                Part::Source(Source { shown: Shown::Moved(tier, encoder), ..source })
+            }
+            (part, _) => part,
+        }
+    };
+    pieces.into_iter().map(part).collect()
+}
+
+fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: Dtype) -> Result<Vec<Part>> {
+    let shown_as = |dtype: Dtype| if is_castable(dtype) { to } else { dtype };
+    if file.tensor.is_some() {
+        let (source, tensor) = tensor(&pieces)?;
+        let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
+        return Ok(vec![Part::Source(Source { shown, ..source })]);
+    }
+    let tensors: Vec<(TensorEntry, Arc<Object>)> = match file.content {
+        Content::Safetensors | Content::Npy => {
+            let tensors = pieces.iter().filter_map(|piece| Some((piece.tensor.clone()?.1, piece.object.clone())));
+            tensors.collect()
+        }
+        _ => Vec::new(),
+    };
+    let shapes: Vec<(&str, Dtype, &Shape)> =
+        tensors.iter().map(|(tensor, _)| (tensor.name.as_str(), shown_as(tensor.dtype), &tensor.shape)).collect();
+    let header = match (file.content, shapes.as_slice()) {
+        (Content::Safetensors, _) => {
+            safetensors::write_header(shapes.iter().copied(), &metadata(collection, &pieces)?, ALIGNMENT)?
+        }
+        (Content::Npy, [(_, dtype, shape)]) => npy::write_header(*dtype, shape, ALIGNMENT as usize)?,
+        _ => return Ok(pieces.into_iter().map(|piece| plain(piece.object)).collect()),
+    };
+    let mut parts = vec![Part::Literal(header)];
+    for (tensor, object) in tensors {
+        let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
+        parts.push(Part::Source(source(vec![object], &tensor, shown)?));
+    }
+    Ok(parts)
+}
+
+/// What the header of a safetensors file says of the file itself.
+fn metadata(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<Vec<(String, String)>> {
+    let open = |piece: &Piece| OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object);
+    let stream = Stream::new(pieces.iter().map(open).collect::<Result<_>>()?)?;
+    let mut first = [0; 8];
+    stream.read_exact(0, &mut first)?;
+    let mut json = vec![0; safetensors::header_len(first, stream.bytes())? as usize];
+    stream.read_exact(8, &mut json)?;
+    Ok(safetensors::parse(&json, stream.bytes())?.metadata)
+}

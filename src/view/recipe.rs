@@ -1,0 +1,157 @@
+//! What a file of a form is made of.
+
+use std::sync::Arc;
+
+use crate::engine::WhatIf;
+use crate::model::{Dtype, Encoder, Error, Result, Tier};
+use crate::store::Collection;
+use crate::store::object::Object;
+use crate::store::read::{OpenObject, Verify};
+use crate::stream::{Cast, Segment, Stream};
+use crate::view::batch::{self, Rows};
+use crate::view::sums::{self, Summed};
+
+/// How the bytes of a tensor are shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Shown {
+    /// As they are.
+    Plain,
+    /// As floats of another type.
+    Cast(Dtype),
+    /// As they would be after a move.
+    Moved(Tier, Encoder),
+}
+
+/// Objects that follow each other, all shown alike.
+#[derive(Clone)]
+pub(super) struct Source {
+    /// In order.
+    pub objects: Vec<Arc<Object>>,
+    /// The type of their elements.
+    pub dtype: Dtype,
+    /// How they are shown.
+    pub shown: Shown,
+    /// Their bytes as the catalog says.
+    pub bytes: u64,
+}
+
+/// A stretch of a file of a form.
+pub(super) enum Part {
+    /// A header.
+    Literal(Vec<u8>),
+    /// A tensor, or bytes between tensors.
+    Source(Source),
+    /// Rows of a matrix as records.
+    Rows { source: Source, rows: u64, dimension: u32 },
+    /// The index of such records.
+    Index { source: Source, rows: u64, dimension: u32 },
+    /// Digests of files.
+    Sums(Vec<Summed>),
+}
+
+/// What a file of a form is made of: how long it is, and its bytes.
+pub struct Recipe {
+    pub(super) collection: Arc<Collection>,
+    /// When what it is of was made, in seconds since 1970.
+    pub(super) created_at: u64,
+    pub(super) parts: Vec<Part>,
+}
+
+impl Source {
+    fn shown_bytes(&self) -> u64 {
+        match self.shown {
+            Shown::Cast(to) => self.bytes / self.dtype.bytes() * to.bytes(),
+            _ => self.bytes,
+        }
+    }
+
+    fn stream(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Stream> {
+        let found: u64 = self.objects.iter().map(|object| object.bytes()).sum();
+        if found != self.bytes {
+            let text = "it is being written to, and has another size than its header would say";
+            return Err(Error::new(crate::model::ErrorKind::Busy, text));
+        }
+        let segments = self.objects.iter().map(|object| {
+            let open = OpenObject::open(collection, object, verify)?;
+            Ok(match self.shown {
+                Shown::Moved(to, encoder) => Segment::Made(Arc::new(WhatIf::new(open, to, encoder))),
+                _ => Segment::Object(open),
+            })
+        });
+        let source = Stream::new(segments.collect::<Result<_>>()?)?;
+        match self.shown {
+            Shown::Cast(to) if to != self.dtype => {
+                let cast = Cast { source, from: self.dtype, to };
+                Stream::new(vec![Segment::Made(Arc::new(cast))])
+            }
+            _ => Ok(source),
+        }
+    }
+}
+
+impl Part {
+    fn bytes(&self) -> Option<u64> {
+        match self {
+            Part::Literal(bytes) => Some(bytes.len() as u64),
+            Part::Source(source) => Some(source.shown_bytes()),
+            Part::Rows { rows, dimension, .. } => Rows::bytes_of(*rows, *dimension),
+            Part::Index { rows, .. } => batch::index_bytes(*rows),
+            Part::Sums(files) => Some(sums::bytes(files)),
+        }
+    }
+
+    fn segment(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Segment> {
+        let rows = |source: &Source, rows, dimension| {
+            let rows = Rows::new(source.stream(collection, verify)?, rows, dimension);
+            Ok(Segment::Made(Arc::new(rows)))
+        };
+        match self {
+            Part::Literal(bytes) => Ok(Segment::literal(bytes.as_slice())),
+            Part::Source(source) => source.stream(collection, verify).map(|stream| Segment::Made(Arc::new(stream))),
+            Part::Rows { source, rows: count, dimension } => rows(source, *count, *dimension),
+            Part::Index { source, rows: count, dimension } => {
+                let batch = Stream::new(vec![rows(source, *count, *dimension)?])?;
+                Ok(Segment::literal(batch::index(&batch, *count, *dimension)?))
+            }
+            Part::Sums(files) => Ok(Segment::literal(sums::text(collection, files, verify)?)),
+        }
+    }
+}
+
+impl Recipe {
+    /// Bytes of the file. `Corrupt` past 2^63 - 1.
+    pub fn bytes(&self) -> Result<u64> {
+        let mut sum = 0_u64;
+        for part in &self.parts {
+            let more = part.bytes().and_then(|bytes| sum.checked_add(bytes)).filter(|sum| *sum <= i64::MAX as u64);
+            sum = more.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
+        }
+        Ok(sum)
+    }
+
+    /// Whether its bytes are known only when all that it is about was read.
+    pub fn is_slow(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Index { .. } | Part::Sums(_)))
+    }
+
+    /// Counts an access of all that it is made of: what the kernel has cached is read without
+    /// asking.
+    pub fn count_use(&self) {
+        let ticks = self.collection.ticks();
+        let created = ticks.of(self.created_at);
+        for part in &self.parts {
+            let (Part::Source(source) | Part::Rows { source, .. }) = part else { continue };
+            for object in &source.objects {
+                let blocks = object.cut().blocks();
+                object.accesses.count(0..blocks, blocks, created, ticks.now());
+            }
+        }
+        self.collection.note_use();
+    }
+
+    /// Its bytes. `Busy` where something it is made of is being given another size.
+    pub fn stream(&self, verify: Verify) -> Result<Stream> {
+        let segments = self.parts.iter().map(|part| part.segment(&self.collection, verify));
+        Stream::new(segments.collect::<Result<_>>()?)
+    }
+}

@@ -1,0 +1,114 @@
+//! Digests of all files of a collection, as `sha256sum` writes them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::format::catalog::FileEntry;
+use crate::model::{EntryId, Error, Result, Tier};
+use crate::store::Collection;
+use crate::store::object::Object;
+use crate::store::read::{OpenObject, Verify};
+use crate::store::state::{ROOT, State};
+use crate::stream::{Segment, Stream};
+
+/// Bytes that are read at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Hexadecimal digits of a digest.
+const DIGEST_DIGITS: u64 = 64;
+
+/// A file with a digest.
+pub(super) struct Summed {
+    /// Its path below the collection, as `sha256sum` writes it.
+    name: Vec<u8>,
+    /// Whether something in it is escaped, which a backslash before the line says.
+    is_escaped: bool,
+    objects: Vec<Arc<Object>>,
+    /// The digest of the bytes that came in.
+    kept: Option<[u8; 32]>,
+}
+
+/// All files of a collection in the order of their paths, by every name.
+pub(super) fn files(state: &State) -> Result<Vec<Summed>> {
+    let mut found = Vec::new();
+    let mut waiting = vec![(ROOT, Vec::new())];
+    // A damaged catalog could have a circle of directories.
+    let mut seen = HashSet::from([ROOT]);
+    while let Some((directory, path)) = waiting.pop() {
+        let Some(names) = state.directory(directory) else { continue };
+        for (_, name, node) in names.after(EntryId(0)) {
+            let below = if path.is_empty() { name.to_vec() } else { [&path, &b"/"[..], name].concat() };
+            let Some(entry) = state.node(node) else { continue };
+            match entry.file() {
+                Some(file) => found.push((below, file)),
+                None if state.directory(node).is_some() && seen.insert(node) => waiting.push((node, below)),
+                None => {}
+            }
+        }
+    }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    found.into_iter().map(|(path, file)| summed(state, &path, file)).collect()
+}
+
+fn summed(state: &State, path: &[u8], file: &FileEntry) -> Result<Summed> {
+    let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
+    let objects = objects.ok_or_else(|| Error::corrupt("an object is not there; run tierfs fsck"))?;
+    let mut name = Vec::with_capacity(path.len());
+    for byte in path {
+        match byte {
+            b'\\' => name.extend(b"\\\\"),
+            b'\n' => name.extend(b"\\n"),
+            b'\r' => name.extend(b"\\r"),
+            byte => name.push(*byte),
+        }
+    }
+    let kept = file.digests.map(|digests| digests.sha256);
+    Ok(Summed { is_escaped: name.len() != path.len(), name, objects, kept })
+}
+
+/// Bytes of the text about these files.
+pub(super) fn bytes(files: &[Summed]) -> u64 {
+    let line = |file: &Summed| u64::from(file.is_escaped) + DIGEST_DIGITS + 2 + file.name.len() as u64 + 1;
+    files.iter().map(line).sum()
+}
+
+/// The text about these files: reads those all of whose bytes are not as they came in.
+pub(super) fn text(collection: &Arc<Collection>, files: &[Summed], verify: Verify) -> Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(bytes(files) as usize);
+    for file in files {
+        let digest = match file.kept.filter(|_| file.objects.iter().all(|object| is_as_it_came(object))) {
+            Some(kept) => kept,
+            None => digest(collection, file, verify)?,
+        };
+        if file.is_escaped {
+            text.push(b'\\');
+        }
+        text.extend(digest.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()));
+        text.extend(b"  ");
+        text.extend(&file.name);
+        text.push(b'\n');
+    }
+    Ok(text)
+}
+
+/// Whether all blocks are exact, in the store. A file that was written to has no kept digest.
+fn is_as_it_came(object: &Object) -> bool {
+    let cut = object.cut();
+    let is_exact = |index| object.block(index, cut).is_some_and(|block| block.stored.tier == Tier::Exact);
+    object.origin.is_none() && !object.is_dirty() && (0..cut.blocks()).all(is_exact)
+}
+
+fn digest(collection: &Arc<Collection>, file: &Summed, verify: Verify) -> Result<[u8; 32]> {
+    let open = |object| OpenObject::open(collection, object, verify).map(Segment::Object);
+    let stream = Stream::new(file.objects.iter().map(open).collect::<Result<_>>()?)?;
+    let mut hasher = Sha256::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut at = 0;
+    while at < stream.bytes() {
+        let count = stream.read(at, &mut chunk)?;
+        hasher.update(chunk.get(..count).unwrap_or_default());
+        at += count as u64;
+    }
+    Ok(hasher.finalize().into())
+}
