@@ -25,6 +25,8 @@ const BLOCKS: u32 = 4096;
 const READS: usize = 4000;
 /// Writes and moves of a pass: of blocks that no pass had before.
 const CHANGES: usize = 128;
+/// Places that are looked up, over and over; a power of two.
+const PLACES: usize = 1 << 16;
 
 /// The rows.
 pub fn rows() -> Vec<Row> {
@@ -240,12 +242,12 @@ fn look_up(place: &Rc<Place>, among: u32) -> Result<Contest> {
     let is_right = crc32c::crc32c(&payload) == first.stored.checksum;
     let checked = Checked::holds("the index leads to a payload with the checksum it says", is_right)?;
     let mut random = Random::new(2);
-    let places: Vec<u32> = (0..1 << 16).map(|_| (random.next() % u64::from(blocks)) as u32).collect();
+    let places: Vec<u32> = (0..PLACES).map(|_| (random.next() % u64::from(blocks)) as u32).collect();
     let mut at = 0;
     Contest::alone(checked, move || {
         let call = || {
-            let index = places[at % places.len()];
-            at += 1;
+            let index = places[at];
+            at = (at + 1) & (PLACES - 1);
             black_box(opened.object.block(black_box(index), cut));
             Ok(())
         };

@@ -16,7 +16,7 @@ use super::seconds;
 use crate::Result;
 use crate::place::Place;
 use crate::table::{Checked, Contest, Row, Target};
-use crate::through::{BLOCK_BYTES, Kept, large, large_source};
+use crate::through::{BLOCK_BYTES, Kept, large};
 use crate::values::Random;
 
 /// Elements under a chain, and its length.
@@ -35,7 +35,7 @@ pub fn rows() -> Vec<Row> {
             "",
             "bytes a block",
             Target::AtMost(64.0),
-            |place| memory(&large(place)?),
+            |place| memory(&large(place)?, "values.npy"),
         ),
         Row::new(
             "log.memory-runs",
@@ -44,9 +44,10 @@ pub fn rows() -> Vec<Row> {
             "bytes a block",
             Target::AtMost(8.0),
             |place| {
-                let source = large_source(place)?;
-                let options = ["--in-place", "--block-bytes", BLOCK_BYTES];
-                memory(&Rc::new(Kept::import(place, &source.0.join("values.npy"), Tier::Exact, &options)?))
+                let source = place.source(Dtype::F32)?;
+                let options = ["--block-bytes", BLOCK_BYTES];
+                let kept = Kept::import(place, &source.path, Tier::Exact, &options)?;
+                memory(&Rc::new(kept), "f32.safetensors")
             },
         ),
         Row::new(
@@ -103,16 +104,16 @@ fn allocated() -> u64 {
     (counts.uordblks + counts.hblkhd) as u64
 }
 
-fn memory(kept: &Rc<Kept>) -> Result<Contest> {
+fn memory(kept: &Rc<Kept>, name: &'static str) -> Result<Contest> {
     let kept = kept.clone();
     let blocks = {
-        let opened = Opened::of(&kept, "values.npy")?;
+        let opened = Opened::of(&kept, name)?;
         opened.object.cut().blocks()
     };
     let checked = Checked::holds("there are blocks", blocks > 1000)?;
     Contest::alone(checked, move || {
         let before = allocated();
-        let opened = Opened::of(&kept, "values.npy")?;
+        let opened = Opened::of(&kept, name)?;
         let taken = allocated().saturating_sub(before);
         drop(opened);
         Ok(taken as f64 / f64::from(blocks))

@@ -51,7 +51,7 @@ pub fn large(place: &Place) -> Result<Rc<Kept>> {
 }
 
 /// A directory with the file that it is made of, which takes no room.
-pub fn large_source(place: &Place) -> Result<Rc<Removed>> {
+fn large_source(place: &Place) -> Result<Rc<Removed>> {
     place.shared("large-source", || {
         let directory = Removed(place.new_directory("large")?);
         let path = directory.0.join("values.npy");

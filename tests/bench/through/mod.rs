@@ -8,7 +8,7 @@ mod others;
 mod readers;
 mod small;
 
-pub use cost::{BLOCK_BYTES, large, large_source, of_process};
+pub use cost::{BLOCK_BYTES, large, of_process};
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
