@@ -33,11 +33,13 @@ use crate::values::{Source, rounded};
 const PASSES: usize = 4;
 const BLOCK_BYTES: u32 = 4096;
 
+type Measure = fn(&Place) -> Result<Plot>;
+
 /// Measures and draws all plots: into `directory`, or where the run's results are.
 pub fn draw(place: &Place, directory: &Path, is_kept: bool) -> Result<()> {
     let directory = if is_kept { directory.to_owned() } else { place.root.join("plots") };
     fs::create_dir_all(&directory)?;
-    let plots: [(&str, fn(&Place) -> Result<Plot>); 5] = [
+    let plots: [(&str, Measure); 5] = [
         ("throughput-by-request", by_request),
         ("throughput-by-readers", by_readers),
         ("mount-time-by-blocks", |place| by_blocks(place, Cost::Time)),
