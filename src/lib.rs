@@ -5,7 +5,7 @@
 //! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
 //!
 //! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `engine`
-//! < `edit`, `view` < `namespace` < `control` < `fs` < `cli`.
+//! < `edit`, `view` < `namespace` < `control` < `fs`, `gpu` < `cli`.
 
 #[deny(clippy::indexing_slicing)]
 pub mod model;
@@ -40,6 +40,9 @@ pub mod control;
 #[cfg(feature = "mount")]
 #[deny(clippy::indexing_slicing)]
 pub mod fs;
+
+#[cfg(feature = "mount")]
+pub mod gpu;
 
 #[cfg(feature = "mount")]
 #[deny(clippy::indexing_slicing)]

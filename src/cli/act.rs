@@ -66,9 +66,11 @@ pub(super) struct Unpin {
     json: bool,
 }
 
-/// Give up what is stored of tensors, or decoded copies of files.
+/// Give up what is stored of tensors, or the kernel's pages of files.
 ///
-/// Without an option only of tensors that can be made again.
+/// Without an option only of tensors that can be made again: user.tierfs.reconstruct says how.
+/// Of a container or a directory nothing is given up where one of the tensors is pinned, needed
+/// by others, or has no way back.
 ///
 /// Example: tierfs evict --cache /mnt/acme/llama
 #[derive(clap::Args)]
@@ -76,7 +78,7 @@ pub(super) struct Evict {
     /// Files or directories of a mount
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Only decoded copies, such as pages of the kernel
+    /// Drop the kernel's pages of what was read, and nothing that is stored
     #[arg(long, conflicts_with = "discard")]
     cache: bool,
     /// Stored bytes for good; user.tierfs.lossy must be allow

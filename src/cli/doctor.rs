@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::cli::Done;
 use crate::cli::output::{print, print_json};
 use crate::codec;
+use crate::gpu;
 use crate::model::Result;
 
 /// Say what this machine supports, and what to do about what it does not.
@@ -39,8 +40,9 @@ struct Finding {
 
 impl Args {
     pub fn run(self) -> Result<Done> {
-        let findings =
-            [device(), kernel(), privilege(), read_ahead(), passthrough(), request_size(), processor()];
+        let mut findings =
+            vec![device(), kernel(), privilege(), read_ahead(), passthrough(), request_size(), processor()];
+        findings.extend(gpu::presence().into_iter().map(of_gpu));
         let word = |verdict| match verdict {
             Verdict::Good => "ok",
             Verdict::Less => "less",
@@ -151,4 +153,13 @@ fn processor() -> Finding {
         && fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("sha_ni"));
     let hash = if sha { ", SHA-256 in hardware" } else { "" };
     Finding { what: "decoding", verdict, found: format!("{set}{hash}"), advice }
+}
+
+fn of_gpu(presence: gpu::Presence) -> Finding {
+    let gpu::Presence { what, found, advice } = presence;
+    let (verdict, found) = match found {
+        Ok(found) => (Verdict::Good, found),
+        Err(missing) => (Verdict::Less, missing),
+    };
+    Finding { what, verdict, found, advice }
 }

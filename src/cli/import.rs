@@ -17,7 +17,7 @@ use crate::model::{Encoder, Error, ErrorKind, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
 
-/// Take files into a collection: .safetensors and .npy with their tensors, others as they are.
+/// Take files into a collection: .safetensors, .gguf and .npy with their tensors, others as they are.
 ///
 /// A directory's content goes to the collection as it lies in the directory; symbolic links are
 /// followed. A file that is there already is replaced, whole. On an error nothing of that file

@@ -2,16 +2,19 @@
 
 mod act;
 mod bench;
+mod compact;
 mod doctor;
 mod du;
 mod export;
 mod fsck;
+mod gpu_read;
 mod import;
 mod init;
 mod ls;
 mod mount;
 mod mounts;
 mod output;
+mod process;
 mod scrub;
 mod stat;
 mod tree;
@@ -48,7 +51,9 @@ enum Command {
     Evict(act::Evict),
     Verify(verify::Args),
     Scrub(scrub::Args),
+    Compact(compact::Args),
     Fsck(fsck::Args),
+    GpuRead(gpu_read::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
 }
@@ -87,7 +92,9 @@ pub fn main() -> ExitCode {
         Command::Evict(args) => args.run(),
         Command::Verify(args) => args.run(),
         Command::Scrub(args) => args.run(),
+        Command::Compact(args) => args.run(),
         Command::Fsck(args) => args.run(),
+        Command::GpuRead(args) => args.run(),
         Command::Doctor(args) => args.run(),
         Command::Bench(args) => args.run(),
     };

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::cli::Done;
 use crate::cli::mounts::mount_of;
+use crate::cli::process::Process;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::disk::{Disk, Lock};
@@ -33,12 +34,21 @@ impl Args {
                 std::path::absolute(&self.mountpoint).is_ok_and(|path| same(&path, &mounted.mountpoint))
             })
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no tierfs is mounted on {shown}")))?;
+        // Asked while it can answer. Others may read the store too, so that its lock does not tell.
+        let daemon = Process::of_mount(&mounted).filter(|_| !self.lazy);
         unmount(&mounted.mountpoint, self.lazy)?;
         if self.lazy {
             return Ok(Done::Well);
         }
         let disk = FileDisk::new(&mounted.store);
         let until = Instant::now() + PATIENCE;
+        while let Some(daemon) = daemon.as_ref().filter(|daemon| !daemon.has_ended()) {
+            if Instant::now() >= until {
+                let text = format!("{shown} is unmounted, but its daemon has not ended: {daemon}");
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         while let Err(error) = disk.lock(Lock::Shared, "") {
             if error.kind() != std::io::ErrorKind::WouldBlock {
                 return Err(Error::io(format!("waiting for {}", mounted.store.display()), error));

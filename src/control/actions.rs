@@ -31,6 +31,7 @@ pub(super) fn config(context: &Context) -> Result<String> {
     mount.insert("store".to_owned(), store.place().into());
     mount.insert("mountpoint".to_owned(), mounted.mountpoint.clone().into());
     mount.insert("read_only".to_owned(), (store.access() == Access::Read).into());
+    mount.insert("process".to_owned(), i64::from(std::process::id()).into());
     let mut table = toml::Table::new();
     table.insert("mount".to_owned(), mount.into());
     Ok(format!("{}\n# How it is mounted.\n{table}", store.settings().to_text()))

@@ -1,56 +1,83 @@
-//! Logs that are written anew when somebody asks for it.
+//! Compactions: started, stopped, and what they have done.
 
 use std::sync::Arc;
 
 use crate::control::files::Context;
+use crate::control::jobs::Job;
+use crate::engine::Compacted;
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::Forget;
 use crate::store::Collection;
 
-const START: &str = "start";
+/// What a job is called that compacts.
+const COMPACT: &str = "compact";
+/// The path of a job that compacts all collections.
+const ALL: &str = "/";
 
-/// How the log of a collection was last written anew.
+/// How a collection was last compacted.
 pub(super) fn shown(context: &Context) -> Result<String> {
-    Ok(line(context.collection()?))
+    Ok(line(context, context.collection()?))
 }
 
-/// Writes it anew now.
-pub(super) fn start(context: &Context, text: &str) -> Result<Forget> {
-    check(text)?;
-    context.collection()?.compact_now()?;
-    Ok(Forget::default())
-}
-
-/// How the log of each collection was last written anew.
+/// How each collection was last compacted.
 pub(super) fn of_mount(context: &Context) -> Result<String> {
-    Ok(collections(context)?.iter().map(line).collect())
+    Ok(collections(context)?.iter().map(|collection| line(context, collection)).collect())
 }
 
-/// Writes all logs anew now. The first failure is told when all were tried.
-pub(super) fn start_all(context: &Context, text: &str) -> Result<Forget> {
-    check(text)?;
-    let mut first = Ok(());
-    for collection in collections(context)? {
-        first = first.and(collection.compact_now().map(drop));
-    }
-    first.map(|()| Forget::default())
-}
-
-fn check(text: &str) -> Result<()> {
-    match text {
-        START => Ok(()),
-        _ => Err(Error::invalid(format!("{text:?} is nothing that compact does; there is {START}"))),
-    }
-}
-
-fn line(collection: &Arc<Collection>) -> String {
+/// Starts or stops the compaction of a collection.
+pub(super) fn act(context: &Context, text: &str) -> Result<Forget> {
+    let collection = context.collection()?.clone();
     let path = collection.path();
-    match collection.last_compaction() {
-        Some(last) => {
-            format!("{path}: at {} from {} to {} bytes\n", last.at, last.before, last.after)
+    start_or_stop(context, text, path, vec![collection])
+}
+
+/// Starts or stops the compaction of all collections. The first failure is told when all were
+/// tried.
+pub(super) fn act_on_all(context: &Context, text: &str) -> Result<Forget> {
+    start_or_stop(context, text, ALL.to_owned(), collections(context)?)
+}
+
+fn start_or_stop(
+    context: &Context,
+    text: &str,
+    path: String,
+    collections: Vec<Arc<Collection>>,
+) -> Result<Forget> {
+    let jobs = &context.mounted.jobs;
+    match text {
+        "start" => {
+            let namespace = context.mounted.namespace.clone();
+            let bytes = collections.iter().map(|collection| namespace.engine().compact_bytes(collection));
+            jobs.push(Job::new(COMPACT.to_owned(), path, bytes.sum()), move |progress| {
+                let (mut sum, mut first) = (Compacted::default(), Ok(()));
+                for collection in &collections {
+                    match namespace.engine().compact(collection, progress) {
+                        Ok(done) => sum.add(done),
+                        Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+                        Err(error) => first = first.and(Err(error)),
+                    }
+                }
+                first.map(|()| sum.to_string())
+            });
+            Ok(Forget::default())
         }
-        None => format!("{path}: not since it was opened\n"),
+        "stop" => match jobs.cancel_all(COMPACT, &path) {
+            0 => Err(Error::invalid("no compaction runs here or waits that was started here")),
+            _ => Ok(Forget::default()),
+        },
+        _ => Err(Error::invalid(format!("{text:?} is nothing that compact does; there are start and stop"))),
     }
+}
+
+fn line(context: &Context, collection: &Arc<Collection>) -> String {
+    let path = collection.path();
+    let Some(log) = collection.last_compaction() else {
+        return format!("{path}: not since it was opened\n");
+    };
+    let (at, before, after) = (log.at, log.before, log.after);
+    let payloads = context.mounted.namespace.engine().last_compact(collection);
+    let payloads = payloads.map_or(String::new(), |done| format!("; {done}"));
+    format!("{path}: log at {at} from {before} to {after} bytes{payloads}\n")
 }
 
 /// All collections of the store that can be opened, in order.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[cfg(feature = "mount")]
 use crate::control::import;
 use crate::control::mounted::Mounted;
-use crate::control::{actions, blocks, compact, metrics, policy, quota, scrub, status, tiers};
+use crate::control::{actions, blocks, compact, metrics, policy, prefetch, quota, scrub, status, tiers};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{Control, ControlView, Controls, FileView, Forget, Scope, Shape};
 use crate::store::Collection;
@@ -99,9 +99,9 @@ pub const MOUNT_FILES: &[File] = &[
     },
     acting(
         "compact",
-        "start: the logs are written anew; the last result",
+        "start, stop: files are made whole again, tier files and logs short; the last result",
         compact::of_mount,
-        compact::start_all,
+        compact::act_on_all,
     ),
     acting(
         "scrub",
@@ -133,7 +133,12 @@ pub const COLLECTION_FILES: &[File] = &[
     tree("blocks", "a line a block: where it lies and how", blocks::table),
     tree("verify", "checks every stored checksum: ends with ok, or corrupt N of M", blocks::verify),
     File { is_private: true, ..tree("extents", "where the bytes lie on the disk, as JSON", blocks::extents) },
-    acting("compact", "start: the log is written anew; the last result", compact::shown, compact::start),
+    acting(
+        "compact",
+        "start, stop: files are made whole again, tier files and the log short; the last result",
+        compact::shown,
+        compact::act,
+    ),
     acting(
         "scrub",
         "start, stop: every stored checksum is checked; what the last scrub has found",
@@ -141,6 +146,12 @@ pub const COLLECTION_FILES: &[File] = &[
         scrub::act,
     ),
     acting("quota", QUOTA_HELP, quota::of_collection, quota::set_of_collection),
+    acting(
+        "prefetch",
+        "names of files or directories: checked and read ahead, so that the kernel can read them",
+        prefetch::shown,
+        prefetch::start,
+    ),
 ];
 
 fn table(scope: &Scope) -> &'static [File] {

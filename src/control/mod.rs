@@ -16,6 +16,7 @@ mod measure;
 mod metrics;
 mod mounted;
 mod policy;
+mod prefetch;
 mod quota;
 mod scrub;
 mod sets;

@@ -34,13 +34,13 @@ const fn at_once(set: fn(&Arc<Namespace>, &Jobs, &FileView, &str) -> Result<()>)
     Set { acts: Acts::AtOnce, set }
 }
 
-pub(super) const DTYPE: Set = at_once(|_, _, view, text| {
+pub(super) const DTYPE: Set = at_once(|namespace, _, view, text| {
     let dtype = Dtype::from_name(text).ok_or_else(|| wrong("dtype", text))?;
-    edit::set_tensor(&view.collection, view.node.entry.id, Some(dtype), None)
+    set_tensor(namespace, view, Some(dtype), None)
 });
-pub(super) const SHAPE: Set = at_once(|_, _, view, text| {
+pub(super) const SHAPE: Set = at_once(|namespace, _, view, text| {
     let shape = Shape::parse(text).ok_or_else(|| wrong("shape", text))?;
-    edit::set_tensor(&view.collection, view.node.entry.id, None, Some(shape))
+    set_tensor(namespace, view, None, Some(shape))
 });
 pub(super) const LOSSY: Set = at_once(|_, _, view, text| set_kept(view, &engine::LOSSY, text));
 pub(super) const POLICY: Set = at_once(|_, _, view, text| set_kept(view, &engine::POLICY, text));
@@ -93,6 +93,19 @@ fn done(
             log::warn!("{}: the reason of a refusal is not kept: {error}", view.path());
         }
     })
+}
+
+/// Says what a file is as a tensor: its forms have other headers then.
+fn set_tensor(
+    namespace: &Namespace,
+    view: &FileView,
+    dtype: Option<Dtype>,
+    shape: Option<Shape>,
+) -> Result<()> {
+    let node = view.node.entry.id;
+    edit::set_tensor(&view.collection, node, dtype, shape)?;
+    namespace.owe(namespace.forget_nodes(&view.collection, [node]));
+    Ok(())
 }
 
 fn set_kept(view: &FileView, setting: &Setting, text: &str) -> Result<()> {

@@ -16,6 +16,7 @@ use crate::store::collection::now_nanoseconds;
 use crate::store::object::Object;
 use crate::store::quota::Use;
 use crate::store::read::{OpenObject, Verify};
+use crate::store::zeros::PACKED_BYTES_MAX;
 use crate::stream::{Plan, Segment, Stream};
 
 /// A file that is open.
@@ -280,6 +281,21 @@ impl Live {
             let id = object.object().entry.id;
             self.collection.state().part_of(id).is_none()
         };
+        if let [only] = layout.objects.as_slice()
+            && layout.drafts == 0
+            && only.bytes() + more > PACKED_BYTES_MAX
+            && only.is_packed()
+        {
+            // It was small, and gets a data file: what nobody writes of it is a hole then.
+            only.check_writable()?;
+            let mut bytes = vec![0; only.bytes() as usize];
+            only.read(0, &mut bytes)?;
+            let draft = self.draft()?;
+            draft.resize(only.bytes())?;
+            draft.write(0, &bytes)?;
+            layout.objects = vec![draft];
+            layout.drafts = 1;
+        }
         if !layout.objects.last().is_some_and(|last| layout.drafts > 0 || can_grow(last)) {
             let draft = self.draft()?;
             layout.objects.push(draft);

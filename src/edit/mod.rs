@@ -13,13 +13,13 @@ mod settle;
 mod source;
 mod table;
 mod tree;
+mod typed;
 
 pub use live::Live;
 pub use renamed::{finish_renames, is_another_place};
 pub use table::LiveTable;
-pub use tree::{
-    SetAttr, create, link, make_directory, remove_directory, rename, set_attr, set_tensor, symlink, unlink,
-};
+pub use tree::{SetAttr, create, link, make_directory, remove_directory, rename, set_attr, symlink, unlink};
+pub use typed::set_tensor;
 
 use crate::model::EntryId;
 

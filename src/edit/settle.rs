@@ -10,10 +10,9 @@ use crate::edit::{Changes, Name};
 use crate::engine;
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
-use crate::ingest::{Bytes, arrive, may_be_recognized, recognize};
+use crate::ingest::{Bytes, arrive, may_be_recognized, name_parts_again, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::collection::{Touched, now_nanoseconds};
-use crate::store::describe::add_blocks;
 use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::read::OpenObject;
@@ -76,9 +75,13 @@ impl Live {
         let is_plain = why.is_some();
         let objects = layout.objects.clone();
         let changed = objects.iter().filter(|open| open.object().is_dirty());
-        let written = changed.map(|open| open.written(self.writes(open))).collect::<Result<Vec<_>>>()?;
+        let mut written = changed.map(|open| open.written(self.writes(open))).collect::<Result<Vec<_>>>()?;
+        let mut touched = Touched::default();
+        written.iter_mut().for_each(|written| touched.merge(written.touched()));
         let is_rounded = written.iter().any(Written::is_rounded);
-        let Some(names) = self.record(&objects, &written, mtime, why)? else { return Ok(Changes::default()) };
+        let Some(names) = self.record(&objects, (&written, touched), mtime, why)? else {
+            return Ok(Changes::default());
+        };
         written.into_iter().for_each(Written::recorded);
         let mut changes = if layout.is_other || is_plain {
             self.reload(layout, before)?
@@ -112,15 +115,21 @@ impl Live {
         let may_be = match file.content {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(&name),
-            Content::Safetensors | Content::Npy => true,
+            Content::Safetensors | Content::Npy | Content::Gguf => true,
         };
         if !may_be {
             return Ok(changes);
         }
         let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
         let names = self.names_of_parts(file);
-        if recognize(&source, &name).is_ok() {
+        if let Ok(recognized) = recognize(&source, &name) {
             let before = self.related(&node);
+            if name_parts_again(&self.collection, self.node, &recognized)? {
+                let directory = self.collection.state().links(self.node).first().map(|(parent, _)| *parent);
+                let nodes = before.into_iter().chain(directory).collect();
+                changes.merge(Changes { nodes, names });
+                return Ok(changes);
+            }
             self.cut_again(&layout, &source, &name, node.entry.mtime)?;
             changes.merge(self.reload(&mut layout, before)?);
             changes.names.extend(names);
@@ -182,7 +191,7 @@ impl Live {
         match file.content {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(name),
-            Content::Safetensors | Content::Npy => {
+            Content::Safetensors | Content::Npy | Content::Gguf => {
                 let state = self.collection.state();
                 let mut others =
                     layout.objects.iter().filter(|open| state.part_of(open.object().entry.id).is_none());
@@ -196,14 +205,10 @@ impl Live {
     fn record(
         &self,
         objects: &[OpenObject],
-        written: &[Written<'_>],
+        (written, touched): (&[Written<'_>], Touched),
         mtime: i64,
         why: Option<String>,
     ) -> Result<Option<Vec<Name>>> {
-        let mut touched = Touched::default();
-        for written in written {
-            written.touch(&mut touched);
-        }
         let bytes = objects.iter().map(OpenObject::bytes).sum();
         self.collection.record(touched, |batch, state| {
             let Some(node) = state.node(self.node) else { return Ok(None) };
@@ -267,6 +272,9 @@ impl Live {
         let name = String::from_utf8_lossy(&path);
         let (tenant, collection) = (self.collection.tenant(), self.collection.name());
         let tensor = TensorId::of(tenant, collection, &name, TensorId(0));
+        let file = state.node(self.node).and_then(|node| node.file());
+        let dtype = file.and_then(|file| file.tensor.as_ref()).map(|tensor| tensor.dtype);
+        let dtype = dtype.filter(|dtype| written.bytes().is_multiple_of(dtype.bytes())).unwrap_or(Dtype::U8);
         let creation = batch.next_sequence();
         let id = ObjectId::of(tensor, SeedId(0), creation);
         let entry = ObjectEntry {
@@ -274,12 +282,12 @@ impl Live {
             tensor,
             seed: SeedId(0),
             creation,
-            dtype: Dtype::U8,
+            dtype,
             bytes: written.bytes(),
             ..written.object().entry.clone()
         };
         batch.entry(Entry::Object(entry.clone()));
-        add_blocks(batch, &entry, written.blocks());
+        written.add_bytes(batch, &entry);
         id
     }
 

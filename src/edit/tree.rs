@@ -3,10 +3,10 @@
 use crate::edit::Changes;
 use crate::edit::renamed::{LOOK_AGAIN, is_another_place};
 use crate::edit::settle::remove_parts;
-use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, TensorEntry, What};
+use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, What};
 use crate::format::record::Record;
 use crate::ingest::may_be_recognized;
-use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, TensorId};
+use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds, now_seconds};
 use crate::store::log::Batch;
@@ -264,48 +264,6 @@ pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<
     })
 }
 
-/// Says what a file is as a tensor. Without a shape the elements stand in one row.
-/// `Invalid` where the size does not agree; a tensor of a container, and a container, are
-/// what they are.
-pub fn set_tensor(
-    collection: &Collection,
-    node: EntryId,
-    dtype: Option<Dtype>,
-    shape: Option<Shape>,
-) -> Result<()> {
-    collection.record(Touched::default(), |batch, state| {
-        let found = known(state, node)?;
-        let Some(file) = found.file() else { return Err(Error::new(ErrorKind::Denied, "not a file")) };
-        let before = file.tensor.as_ref();
-        let dtype = dtype.or(before.map(|tensor| tensor.dtype)).unwrap_or(Dtype::U8);
-        let row = || Shape::new(&[found.bytes / dtype.bytes()]);
-        let agrees = |shape: &Shape| dtype.bytes_of(shape.elements()) == Some(found.bytes);
-        let shape = shape.or(before.map(|tensor| tensor.shape).filter(agrees)).or_else(row);
-        let Some(shape) = shape.filter(agrees) else {
-            let text = format!("{} bytes are not so many elements of {dtype}", found.bytes);
-            return Err(Error::invalid(text));
-        };
-        if before.is_some_and(|tensor| tensor.dtype == dtype && tensor.shape == shape) {
-            return Ok(());
-        }
-        if !matches!(file.content, Content::Plain | Content::Tensor) {
-            return Err(Error::new(ErrorKind::Denied, "the container says what its tensors are"));
-        }
-        let path = state.path(node);
-        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let name = String::from_utf8_lossy(name).into_owned();
-        let tensor = Some(TensorEntry { name, dtype, shape, parent: TensorId(0) });
-        let file = FileEntry { content: Content::Tensor, tensor, ..file.clone() };
-        let what = What::File(Box::new(file));
-        batch.entry(Entry::Node(Box::new(NodeEntry {
-            ctime: now_nanoseconds(),
-            what,
-            ..found.entry.clone()
-        })));
-        Ok(())
-    })
-}
-
 /// Takes away a name, and with the last one the node, its tensors and its bytes.
 fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], node: &Node) -> Changes {
     let mut changes = Changes::default();
@@ -367,7 +325,7 @@ fn named<'a>(state: &'a State, parent: EntryId, name: &[u8]) -> Result<&'a Node>
     known(state, node.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such file"))?)
 }
 
-fn known(state: &State, node: EntryId) -> Result<&Node> {
+pub(super) fn known(state: &State, node: EntryId) -> Result<&Node> {
     state.node(node).map(AsRef::as_ref).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))
 }
 

@@ -117,7 +117,7 @@ pub(super) fn evict(
     }
     let parents = hold(engine, collection, target)?;
     for (object, (_, _, parent)) in target.objects.iter().zip(&parents.0) {
-        let alike = |object: &Object| (object.entry.dtype, object.bytes(), object.entry.block_bytes);
+        let alike = |object: &Object| (object.dtype(), object.bytes(), object.entry.block_bytes);
         if alike(object) != alike(parent) {
             return Err(cannot("its parent has another element type, size or block size"));
         }
@@ -303,7 +303,7 @@ fn difference(
     let Some(base) = parent.block(index, cut) else {
         return Err(broken(home, &format!("no record describes block {index} of the parent")));
     };
-    let dtype = open.object().entry.dtype;
+    let dtype = open.object().dtype();
     let (mut now, mut before) = (vec![0; cut.len(index)], vec![0; cut.len(index)]);
     open.read(cut.start(index), &mut now)?;
     OpenObject::open(home, parent, Verify::First)?.read(cut.start(index), &mut before)?;

@@ -68,7 +68,7 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
             factor
         }
     };
-    let dtype = open.object().entry.dtype;
+    let dtype = open.object().dtype();
     if !dtype.is_quantizable() {
         return Err(Error::corrupt(format!("object {id}: factors of {dtype} elements")));
     }
@@ -152,7 +152,7 @@ pub(super) fn evict(
 
 /// A tensor's rows and columns; `Err` says why it is no matrix that can be taken apart.
 fn sides(target: &Target, object: &Object) -> Result<(u32, u32), String> {
-    if !target.dtype.is_quantizable() || object.entry.dtype != target.dtype {
+    if !target.dtype.is_quantizable() || object.dtype() != target.dtype {
         return Err(format!("elements of {} are no numbers that may be rounded", target.dtype));
     }
     let columns = target.shape.dimensions().last().copied().unwrap_or(0);
@@ -174,7 +174,7 @@ fn decompose(
     bytes: &[u8],
     rank: Rank,
 ) -> Result<Factor, String> {
-    let dtype = object.entry.dtype;
+    let dtype = object.dtype();
     let elements = bytes.chunks_exact(dtype.bytes() as usize).map(|element| f64::from(value(dtype, element)));
     let matrix = DMatrix::from_row_iterator(rows as usize, columns as usize, elements);
     if !matrix.iter().all(|value| value.is_finite()) {

@@ -12,6 +12,7 @@ mod access;
 mod automatic;
 mod by_delta;
 mod by_factor;
+mod compact;
 mod evict;
 mod heal;
 mod imported;
@@ -27,6 +28,7 @@ mod what_if;
 mod work;
 
 pub use access::Heat;
+pub use compact::{Compacted, compact};
 pub use evict::Evict;
 pub use imported::evict_imported;
 pub use moves::{Moved, REFUSED};

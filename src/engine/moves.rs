@@ -13,7 +13,7 @@ use crate::model::{Encoder, EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Block;
 use crate::store::collection::now_nanoseconds;
-use crate::store::migrate::{Elements, Migration};
+use crate::store::migrate::Elements;
 use crate::store::quota::Use;
 use crate::store::read::{OpenObject, Verify};
 use crate::store::state::State;
@@ -167,6 +167,10 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
             format!("{}: elements of {} are kept exact; f32, f16 and bf16 have tiers", path(), target.dtype);
         return Err(Error::new(ErrorKind::Denied, text));
     }
+    if target.objects.iter().any(|object| object.dtype() != target.dtype) {
+        let text = format!("{}: it is kept in codes of another type; write it anew first", path());
+        return Err(Error::new(ErrorKind::Denied, text));
+    }
     let mut from: BTreeMap<Tier, u64> = BTreeMap::new();
     let mut is_kept = true;
     let mut stored = (0, 0);
@@ -276,13 +280,7 @@ fn move_target(
                     migration.add(batch);
                     Ok(touch(batch, state, target.node, measured))
                 });
-                match recorded {
-                    Ok(nodes) => moved.nodes.extend(nodes),
-                    Err(error) => {
-                        discard(collection, migration);
-                        return Err(error);
-                    }
-                }
+                moved.nodes.extend(recorded?);
             }
             let end = (cut.start(last - 1) + cut.len(last - 1) as u64).min(cut.bytes);
             advance(end - cut.start(first))?;
@@ -290,13 +288,6 @@ fn move_target(
         }
     }
     Ok(())
-}
-
-/// Space that no batch names is free again; a collection that takes no writes keeps it.
-fn discard(collection: &Collection, migration: Migration<'_>) {
-    if collection.poisoned().is_none() {
-        migration.discard();
-    }
 }
 
 /// The tensor and its container have other bytes now: their times, and how far the tensor is

@@ -179,7 +179,7 @@ impl Engine {
 
 /// The files that a node is: itself, with the tensors of a container; of a directory all
 /// below it, each once.
-fn files_of(state: &State, node: EntryId) -> Result<Vec<EntryId>> {
+pub(super) fn files_of(state: &State, node: EntryId) -> Result<Vec<EntryId>> {
     let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
     let mut files = Vec::new();
     let mut seen = HashSet::from([node]);

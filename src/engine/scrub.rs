@@ -1,16 +1,19 @@
 //! Every stored payload is read and compared with the log; what is damaged is stored anew where
 //! there is another way to it.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::engine::pins::files_of;
 use crate::engine::work::Engine;
 use crate::ingest::Progress;
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::now_seconds;
 use crate::store::object::Object;
 use crate::store::read::{OpenObject, Verify};
+use crate::store::state::State;
 
 /// What a scrub has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,23 +57,56 @@ impl Engine {
     pub fn scrub(&self, collection: &Arc<Collection>, progress: &dyn Progress) -> Result<Scrubbed> {
         let mut objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
         objects.sort_by_key(|object| object.entry.creation);
+        let found = self.checked(collection, &objects, progress);
+        self.scrubbed.lock().insert(collection.path(), found);
+        end(collection, found)
+    }
+
+    /// Checks every block of these files, those below directories and in containers included,
+    /// as [`scrub`](Self::scrub) does: read by then, they are in the system's cache, and those
+    /// that lie in one file can be read there without the daemon. Copies of pinned files that
+    /// were not compared yet are noted for the job that does it. `Gone` where one of `nodes`
+    /// is; `Interrupted` where it was told to stop.
+    pub fn prefetch(
+        &self,
+        collection: &Arc<Collection>,
+        nodes: &[EntryId],
+        progress: &dyn Progress,
+    ) -> Result<Scrubbed> {
+        let (objects, pinned) = wanted(&collection.state(), nodes)?;
+        pinned.into_iter().for_each(|node| self.note_pin(collection, node));
+        let found = self.checked(collection, &objects, progress);
+        self.prefetched.lock().insert(collection.path(), found);
+        end(collection, found)
+    }
+
+    /// Logical bytes that a prefetch goes through.
+    pub fn prefetch_bytes(&self, collection: &Collection, nodes: &[EntryId]) -> Result<u64> {
+        let (objects, _) = wanted(&collection.state(), nodes)?;
+        Ok(objects.iter().map(|object| object.bytes()).sum())
+    }
+
+    /// What the last prefetch in a collection has found since the store was opened.
+    pub fn last_prefetch(&self, collection: &Collection) -> Option<Scrubbed> {
+        self.prefetched.lock().get(&collection.path()).copied()
+    }
+
+    fn checked(
+        &self,
+        collection: &Arc<Collection>,
+        objects: &[Arc<Object>],
+        progress: &dyn Progress,
+    ) -> Scrubbed {
         let mut found = Scrubbed::default();
         for object in objects {
-            self.scrub_object(collection, &object, progress, &mut found);
+            self.scrub_object(collection, object, progress, &mut found);
             if progress.is_cancelled() {
                 found.is_stopped = true;
                 break;
             }
         }
         found.at = now_seconds();
-        self.scrubbed.lock().insert(collection.path(), found);
-        if found.healed > 0 {
-            collection.sync()?;
-        }
-        match found.is_stopped {
-            true => Err(Error::new(ErrorKind::Interrupted, "it was told to stop")),
-            false => Ok(found),
-        }
+        found
     }
 
     /// What the last scrub of a collection has found since the store was opened.
@@ -119,4 +155,34 @@ impl Engine {
             }
         }
     }
+}
+
+/// Makes durable what was healed.
+fn end(collection: &Collection, found: Scrubbed) -> Result<Scrubbed> {
+    if found.healed > 0 {
+        collection.sync()?;
+    }
+    match found.is_stopped {
+        true => Err(Error::new(ErrorKind::Interrupted, "it was told to stop")),
+        false => Ok(found),
+    }
+}
+
+/// The objects of files, each once, in the order of the files; the files with pinned copies
+/// that were not compared yet.
+fn wanted(state: &State, nodes: &[EntryId]) -> Result<(Vec<Arc<Object>>, Vec<EntryId>)> {
+    let (mut objects, mut pinned) = (Vec::new(), Vec::new());
+    let mut seen = HashSet::new();
+    for node in nodes {
+        for id in files_of(state, *node)? {
+            let copy = state.copy_of(id);
+            if copy.map_or(state.lacks_copy(id), |copy| copy.is_sound() != Some(true)) {
+                pinned.push(id);
+            }
+            let file = state.node(id).and_then(|node| node.file());
+            let ids = file.into_iter().flat_map(|file| &file.objects).filter(|id| seen.insert(**id));
+            objects.extend(ids.filter_map(|id| state.object(*id).cloned()));
+        }
+    }
+    Ok((objects, pinned))
 }

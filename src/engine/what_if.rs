@@ -12,6 +12,7 @@ use crate::engine::settings::encoder;
 use crate::ingest::MoveTo;
 use crate::model::{Encoder, EntryId, Result, Tier};
 use crate::store::Collection;
+use crate::store::object::Object;
 use crate::store::read::OpenObject;
 use crate::store::settings::Settings;
 use crate::stream::Made;
@@ -34,7 +35,9 @@ pub fn would_move(
     let target = target_of(&collection.state(), node)?;
     let takes = to.takes(target.dtype, &target.shape, &target.name, settings);
     let is_needed = |id| collection.check_not_needed(id).is_err();
+    let is_other = |object: &Arc<Object>| object.dtype() != target.dtype;
     let stays = refuse_pinned(collection, &target).is_err()
+        || target.objects.iter().any(is_other)
         || target.objects.iter().any(|object| is_needed(object.entry.id));
     (takes && !stays).then(|| encoder(&collection.state(), node))
 }
@@ -53,7 +56,7 @@ impl WhatIf {
         if !plain_elements(&self.open, (index, &block), self.to, out)? {
             return Ok(());
         }
-        let dtype = object.entry.dtype;
+        let dtype = object.dtype();
         let mut payload = Vec::with_capacity(codec::payload_len(self.to, out.len()).unwrap_or(0));
         match codec::encode(self.to, self.encoder, dtype, out, &mut payload)? {
             Ok(_) => {

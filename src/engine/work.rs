@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::engine::automatic::Automatic;
+use crate::engine::compact::Compacted;
 use crate::engine::pins::Pins;
 use crate::engine::rebuild::Ways;
 use crate::engine::scrub::Scrubbed;
@@ -28,6 +29,10 @@ pub struct Engine {
     pub(super) automatic: Mutex<Automatic>,
     /// What the last scrub has found, by the collection's path.
     pub(super) scrubbed: Mutex<BTreeMap<String, Scrubbed>>,
+    /// What the last prefetch has found, by the collection's path.
+    pub(super) prefetched: Mutex<BTreeMap<String, Scrubbed>>,
+    /// What the last compaction has done, by the collection's path.
+    pub(super) compacted: Mutex<BTreeMap<String, Compacted>>,
 }
 
 /// A tensor on its way to another tier.
@@ -77,8 +82,17 @@ impl Engine {
     pub fn new(store: Arc<Store>) -> Engine {
         let ways = Arc::new(Ways::default());
         store.set_rebuilder(ways.clone());
-        let (moving, scrubbed, automatic) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Engine { store, at_work: Mutex::new(()), moving, pins: Pins::default(), ways, automatic, scrubbed }
+        Engine {
+            store,
+            at_work: Mutex::new(()),
+            moving: Mutex::default(),
+            pins: Pins::default(),
+            ways,
+            automatic: Mutex::default(),
+            scrubbed: Mutex::default(),
+            prefetched: Mutex::default(),
+            compacted: Mutex::default(),
+        }
     }
 
     /// From now on absent blocks that nothing can make again read as zeros.

@@ -7,6 +7,7 @@ pub mod cgei;
 pub mod cursor;
 pub mod delta;
 pub mod factor;
+pub mod gguf;
 pub mod npy;
 pub mod record;
 pub mod safetensors;

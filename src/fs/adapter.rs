@@ -14,13 +14,11 @@ use fuser::{
 
 use crate::control::Operation;
 use crate::edit::SetAttr;
-use crate::fs::controls::is_control;
 use crate::fs::errno;
-use crate::fs::forms::is_form;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable, READ};
-use crate::namespace::{Ino, Kind, Located};
+use crate::namespace::{Ino, Kind, Located, Place};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
@@ -55,13 +53,11 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if is_control(ino) {
-            return self.measured(Operation::Open, || self.open_control(request.uid(), ino, flags, reply));
-        }
-        if is_form(ino) {
-            return self.measured(Operation::Open, || self.open_form(ino, flags, reply));
-        }
-        self.measured(Operation::Open, || self.open_file(request.pid(), Ino(ino.0), flags, reply));
+        self.measured(Operation::Open, || match Ino(ino.0).own().place() {
+            Place::Control { .. } => self.open_control(request.uid(), ino, flags, reply),
+            Place::Form { .. } => self.open_form(ino, flags, reply),
+            _ => self.open_file(request.pid(), Ino(ino.0), flags, reply),
+        });
     }
 
     fn read(

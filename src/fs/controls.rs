@@ -11,13 +11,8 @@ use crate::fs::errno;
 use crate::fs::handles::Handle;
 use crate::fs::serve::{Adapter, failed, guarded};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{ControlView, Ino, Located, Place, Shape};
+use crate::namespace::{ControlView, Located, Shape};
 use crate::store::Access;
-
-/// Whether an inode number is that of a control.
-pub(super) fn is_control(ino: INodeNo) -> bool {
-    matches!(Ino(ino.0).place(), Place::Control { .. })
-}
 
 impl Adapter {
     /// Opens a control file: its text is that of now.

@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use crate::fs::handles::Handle;
 use crate::fs::serve::{Adapter, failed, guarded};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{FormView, Ino, Located, Namespace, Place};
+use crate::namespace::{FormView, Located, Namespace};
 use crate::store::state::Node;
 use crate::stream::Stream;
 use crate::view::Shows;
@@ -26,11 +26,6 @@ struct Current {
     /// The node as it was then.
     node: Option<Arc<Node>>,
     stream: Arc<Stream>,
-}
-
-/// Whether an inode number is that of a form, or of the directory of forms.
-pub(super) fn is_form(ino: INodeNo) -> bool {
-    matches!(Ino(ino.0).place(), Place::Form { .. })
 }
 
 impl FormFile {
@@ -83,11 +78,13 @@ impl Adapter {
             Err(error) => return reply.error(self.failed("open", &error)),
         };
         // What a move would give depends on more than the bytes.
-        let is_kept = view.of.as_ref().is_some_and(|(form, item)| {
-            !matches!(form.shows(), Shows::Moved(_)) && item.node().is_some()
-        });
+        let is_kept = view
+            .of
+            .as_ref()
+            .is_some_and(|(form, item)| !matches!(form.shows(), Shows::Moved(_)) && item.node().is_some());
         let kept = if is_kept { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-        let (mounted, handles, forgetter) = (self.mounted.clone(), self.handles.clone(), self.forgetter.clone());
+        let (mounted, handles, forgetter) =
+            (self.mounted.clone(), self.handles.clone(), self.forgetter.clone());
         let namespace = self.namespace.clone();
         std::thread::spawn(move || {
             guarded(&mounted, "open", || {
@@ -110,7 +107,10 @@ impl Adapter {
         };
         match flags.acc_mode() {
             OpenAccMode::O_RDONLY => Ok(view),
-            _ => Err(Error::new(ErrorKind::ReadOnly, "forms are made of what is stored; write to the file itself")),
+            _ => Err(Error::new(
+                ErrorKind::ReadOnly,
+                "forms are made of what is stored; write to the file itself",
+            )),
         }
     }
 }

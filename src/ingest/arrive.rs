@@ -5,13 +5,14 @@ use std::sync::Arc;
 use crate::format::catalog::{Content, Home};
 use crate::ingest::cut::Blocking;
 use crate::ingest::recognize::{Part, Recognized, recognize};
-use crate::ingest::take::{PACKED_BYTES_MAX, Taken, TakenBlocks, TakenObject, take};
+use crate::ingest::take::{Taken, TakenBlocks, TakenObject, take};
 use crate::ingest::unnamed::Unnamed;
 use crate::ingest::{Options, Silent, publish};
 use crate::model::{Dtype, EntryId, Error, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;
 use crate::store::disk::File;
+use crate::store::zeros::{PACKED_BYTES_MAX, ZeroChecksums};
 
 /// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -63,7 +64,9 @@ pub fn arrive(
 
 /// Whether a file of this name could be something else than plain.
 pub fn may_be_recognized(name: &[u8]) -> bool {
-    [&b".safetensors"[..], b".npy"].iter().any(|suffix| name.ends_with(suffix) && name.len() > suffix.len())
+    [&b".safetensors"[..], b".npy", b".gguf"]
+        .iter()
+        .any(|suffix| name.ends_with(suffix) && name.len() > suffix.len())
 }
 
 fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
@@ -81,7 +84,8 @@ fn cut_in_place(
     recognized: &Recognized,
 ) -> Result<Taken> {
     let mut touched = Touched::default();
-    touched.file(&collection.data_file(number)?);
+    let data = collection.data_file(number)?;
+    touched.file(&data);
     let mut chunk = Vec::new();
     let mut objects = Vec::with_capacity(recognized.parts.len());
     for part in &recognized.parts {
@@ -90,8 +94,17 @@ fn cut_in_place(
         let block_bytes = Blocking::default().block_bytes(dtype, bytes);
         let step = CHUNK_BYTES / block_bytes as usize * block_bytes as usize;
         let mut checksums = Vec::new();
+        let zeros = ZeroChecksums::new(block_bytes);
         let mut at = part.begin;
         while at < part.end {
+            // Holes are zeros that nobody wrote: neither read nor compared, however long.
+            let found = data.next_data(at).map_err(|error| Error::io("asking for its holes", error))?;
+            let hole = match found.filter(|found| *found < part.end) {
+                Some(found) => (found.max(at) - at) / u64::from(block_bytes) * u64::from(block_bytes),
+                None => part.end - at,
+            };
+            zeros.append(hole, &mut checksums);
+            at += hole;
             let len = (part.end - at).min(step as u64) as usize;
             chunk.resize(len, 0);
             file.read_exact_at(&mut chunk, at).map_err(|error| Error::io("reading it back", error))?;

@@ -13,6 +13,7 @@ mod drafts;
 mod manifest;
 #[cfg(feature = "mount")]
 mod many;
+mod moved;
 mod names;
 mod parents;
 mod publish;
@@ -30,6 +31,7 @@ pub use arrive::{Bytes, arrive, may_be_recognized};
 pub use cut::Blocking;
 #[cfg(feature = "mount")]
 pub use many::{Evict, Plan, Sum, Watch};
+pub use moved::name_parts_again;
 pub use parents::Parents;
 pub use publish::Target;
 pub use recognize::{Part, PartTensor, Recognized, recognize};

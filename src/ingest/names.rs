@@ -130,6 +130,10 @@ impl<'a> Names<'a> {
         self.node(id, mode, What::File(Box::new(file)));
     }
 
+    pub fn entries(&mut self, entries: impl Iterator<Item = Entry>) {
+        entries.for_each(|entry| self.batch.entry(entry));
+    }
+
     pub fn allow_loss(&mut self, node: EntryId) {
         let (key, value) = ("lossy".to_owned(), Some("allow".to_owned()));
         self.batch.entry(Entry::Setting { node, key, value });

@@ -209,14 +209,17 @@ impl<'a> Arrived<'a> {
             }
         }
         if self.content.is_container() && !hidden.is_empty() {
-            file.why = format!(
-                "these tensors can be reached inside this file only, their names are taken by others: {}",
-                hidden.join(", ")
-            );
+            file.why = hidden_names(&hidden);
             names.file(node, file);
         }
         Ok(named)
     }
+}
+
+/// What a container says of tensors whose names others have.
+pub(super) fn hidden_names(names: &[&str]) -> String {
+    let names = names.join(", ");
+    format!("these tensors can be reached inside this file only, their names are taken by others: {names}")
 }
 
 fn part_entry(

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use crate::format::catalog::Content;
-use crate::format::{npy, safetensors};
+use crate::format::{gguf, npy, safetensors};
 use crate::model::{Dtype, Error, Result, Shape};
 use crate::store::disk::File;
+
+/// Bytes of a GGUF file that are read first.
+const GGUF_PREFIX_BYTES: u64 = 1 << 16;
 
 /// What a file holds.
 #[derive(Clone, Debug)]
@@ -47,6 +50,8 @@ pub fn recognize(source: &Arc<dyn File>, name: &[u8]) -> Result<Recognized> {
     let text = String::from_utf8_lossy(name);
     let (content, tensors) = if text.ends_with(".safetensors") {
         (Content::Safetensors, safetensors_tensors(source, bytes)?)
+    } else if text.ends_with(".gguf") {
+        (Content::Gguf, gguf_tensors(source, bytes)?)
     } else if let Some(stem) = text.strip_suffix(".npy").filter(|stem| !stem.is_empty()) {
         (Content::Npy, vec![npy_tensor(source, bytes, stem)?])
     } else {
@@ -68,6 +73,29 @@ fn safetensors_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> 
     let parts = header.tensors.into_iter().map(|entry| {
         let tensor = PartTensor { name: entry.name, dtype: entry.dtype, shape: entry.shape };
         Part { begin: entry.begin, end: entry.end, tensor: Some(tensor) }
+    });
+    Ok(parts.collect())
+}
+
+/// A GGUF header does not say how long it is: more of the file is read until it ends.
+fn gguf_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {
+    let mut prefix = Vec::new();
+    let mut wanted = GGUF_PREFIX_BYTES;
+    let header = loop {
+        let (read_before, len) = (prefix.len(), wanted.min(bytes).min(gguf::HEADER_BYTES_MAX));
+        // Not a byte more than that: the longest take a hundred megabytes.
+        prefix.reserve_exact(len as usize - read_before);
+        prefix.resize(len as usize, 0);
+        read(source, prefix.get_mut(read_before..).unwrap_or_default(), read_before as u64)?;
+        match gguf::parse(&prefix, bytes)? {
+            Some(header) => break header,
+            None => wanted *= 4,
+        }
+    };
+    let parts = header.tensors.into_iter().map(|entry| {
+        let begin = header.data_start + entry.offset;
+        let (dtype, shape) = entry.tensor();
+        Part { begin, end: begin + entry.bytes, tensor: Some(PartTensor { name: entry.name, dtype, shape }) }
     });
     Ok(parts.collect())
 }

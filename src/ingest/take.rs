@@ -14,11 +14,10 @@ use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::Touched;
 use crate::store::disk::File;
+use crate::store::zeros::PACKED_BYTES_MAX;
 
 /// Bytes of the source that are held at a time.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Files of at most this many bytes lie packed in `tier0.dat`.
-pub(super) const PACKED_BYTES_MAX: u64 = 16 << 10;
 
 /// A file's bytes, stored, and not named by anything yet.
 pub(super) struct Taken {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use crate::edit::{self, Changes, Live, SetAttr};
 use crate::format::catalog::NodeEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::{CONTROL_NAME, Forget};
 use crate::namespace::controls::ControlView;
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Namespace};
+use crate::namespace::{CONTROL_NAME, FORMS_NAME, Forget};
 use crate::store::history::Keep;
+use crate::store::state::ROOT;
 use crate::store::{Access, Collection};
 
 /// The bit of a mode that lets the owner write.
@@ -133,7 +134,7 @@ impl Namespace {
 
     /// Makes an empty file.
     pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<(Ino, Located)> {
-        let directory = self.directory(parent)?;
+        let directory = self.directory_for(parent, name)?;
         edit::create(&directory.collection, directory.node, name, mode, owner)?;
         self.lookup(parent, name)
     }
@@ -159,7 +160,7 @@ impl Namespace {
             Located::Root => self.store().create_tenant(label()?, owner, mode)?,
             Located::Tenant(tenant) => self.make_collection(&tenant, label()?, mode, owner)?,
             _ => {
-                let directory = self.directory(parent)?;
+                let directory = self.directory_for(parent, name)?;
                 edit::make_directory(&directory.collection, directory.node, name, mode, owner)?;
             }
         }
@@ -174,14 +175,14 @@ impl Namespace {
         target: &[u8],
         owner: (u32, u32),
     ) -> Result<(Ino, Located)> {
-        let directory = self.directory(parent)?;
+        let directory = self.directory_for(parent, name)?;
         edit::symlink(&directory.collection, directory.node, name, target, owner)?;
         self.lookup(parent, name)
     }
 
     /// Gives a file a second name.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
-        let directory = self.directory(parent)?;
+        let directory = self.directory_for(parent, name)?;
         let Located::Node(view) = self.locate(ino)? else { return Err(not_here()) };
         if !Arc::ptr_eq(&view.collection, &directory.collection) {
             return Err(other_collection());
@@ -192,7 +193,7 @@ impl Namespace {
 
     /// Takes a file's name away.
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Forget> {
-        let directory = self.directory(parent)?;
+        let directory = self.directory_for(parent, name)?;
         let last = self.unnamed_file(&directory.collection, directory.node, name);
         let changes = match edit::unlink(&directory.collection, directory.node, name) {
             // Tensors that depended on it may have gone, and nobody has looked since.
@@ -219,7 +220,7 @@ impl Namespace {
                 Ok(())
             }
             _ => {
-                let directory = self.directory(parent)?;
+                let directory = self.directory_for(parent, name)?;
                 edit::remove_directory(&directory.collection, directory.node, name)
             }
         }
@@ -227,7 +228,7 @@ impl Namespace {
 
     /// Gives a file or a directory another name in its collection.
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), keep: bool) -> Result<Forget> {
-        let (source, target) = (self.directory(from.0)?, self.directory(to.0)?);
+        let (source, target) = (self.directory_for(from.0, from.1)?, self.directory_for(to.0, to.1)?);
         let collection = &source.collection;
         if !Arc::ptr_eq(collection, &target.collection) {
             return Err(other_collection());
@@ -331,10 +332,11 @@ impl Namespace {
         Ok(())
     }
 
-    /// A directory that files can be made in.
-    fn directory(&self, ino: Ino) -> Result<Directory> {
+    /// A directory in which a name can come and go.
+    fn directory_for(&self, ino: Ino, name: &[u8]) -> Result<Directory> {
         self.check_access()?;
         match self.locate(ino)? {
+            Located::Node(view) if view.node.entry.id == ROOT && is_ours(name) => Err(not_here()),
             Located::Node(FileView { collection, node }) => Ok(Directory { collection, node: node.entry.id }),
             _ => Err(not_here()),
         }
@@ -348,8 +350,12 @@ impl Namespace {
     }
 }
 
+fn is_ours(name: &[u8]) -> bool {
+    [CONTROL_NAME, FORMS_NAME].iter().any(|ours| ours.as_bytes() == name)
+}
+
 fn not_here() -> Error {
-    let text = "only directories stand among tenants and collections, and .ctl is the daemon's";
+    let text = "only directories stand among tenants and collections, and .ctl and .as are the daemon's";
     Error::new(ErrorKind::Denied, text)
 }
 

@@ -128,8 +128,7 @@ impl Namespace {
         let found = view.of.as_ref().and_then(|(_, item)| item.node()).map(node).or_else(root);
         let Some(node) = found else { return Attr::directory(ino, ENTER_BITS, self.mounted_at, self.owner) };
         let entry = &node.entry;
-        let directory =
-            Attr::directory(ino, entry.mode & ENTER_BITS, entry.mtime, (entry.uid, entry.gid));
+        let directory = Attr::directory(ino, entry.mode & ENTER_BITS, entry.mtime, (entry.uid, entry.gid));
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
         match (&view.of, &entry.what) {
             (Some((_, Item::Whole)), _) | (Some(_), What::File(_)) => {

@@ -2,8 +2,8 @@
 
 use crate::edit::SetAttr;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::attr::Attr;
 use crate::namespace::Forget;
+use crate::namespace::attr::Attr;
 use crate::namespace::ino::Ino;
 use crate::namespace::tree::Namespace;
 

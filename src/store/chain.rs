@@ -18,6 +18,7 @@ use crate::format::record::{Record, Stored};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, ObjectId, Result, Tier};
 use crate::store::Collection;
 use crate::store::blocks::Block;
+use crate::store::collection::Touched;
 use crate::store::object::{Object, lies_in_a_file};
 use crate::store::read::OpenObject;
 use crate::store::rounded::{Writes, scaled};
@@ -165,7 +166,7 @@ impl OpenObject {
             .collection
             .read_record(DELTA_FILE, (link.offset, u64::from(link.len)), link.checksum)
             .map_err(|error| error.at(place()))?;
-        let dtype = self.object.entry.dtype;
+        let dtype = self.object.dtype();
         let count = elements.len() as u64 / dtype.bytes();
         let delta = Delta::parse(&record, link.kind, dtype, count).map_err(|error| error.at(place()))?;
         if (delta.object, delta.block, delta.base_epoch) != (self.object.entry.id, index, link.base_epoch) {
@@ -179,18 +180,24 @@ impl OpenObject {
     /// of the encoded block, few elements changed by little, and the chain has room.
     /// A block whose payload is wrong, and that was written over, is written anew: it is good
     /// again then.
-    pub(super) fn patch(&self, index: u32, new: &[u8], writes: Writes) -> Result<Patch> {
-        match self.patch_on_base(index, new, writes) {
+    pub(super) fn patch(
+        &self,
+        index: u32,
+        new: &[u8],
+        writes: Writes,
+        touched: &mut Touched,
+    ) -> Result<Patch> {
+        match self.patch_on_base(index, new, writes, touched) {
             Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Patch::None),
             patch => patch,
         }
     }
 
-    fn patch_on_base(&self, index: u32, new: &[u8], writes: Writes) -> Result<Patch> {
+    fn patch_on_base(&self, index: u32, new: &[u8], writes: Writes, touched: &mut Touched) -> Result<Patch> {
         let object = &self.object;
         let cut = object.cut();
         let block = object.blocks.read().get(index, cut).filter(|_| index < object.described());
-        let width = object.entry.dtype.bytes() as usize;
+        let width = object.dtype().bytes() as usize;
         let is_base = |block: &Block| {
             let payload_len = codec::payload_len(block.stored.tier, new.len() / width);
             payload_len == Some(block.stored.len as usize)
@@ -214,7 +221,7 @@ impl OpenObject {
             Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Patch::None),
             read => read?,
         }
-        let dtype = object.entry.dtype;
+        let dtype = object.dtype();
         if base == new && object.origin_place(index).is_some() {
             // Written is written: the outside file is no source of the block any more.
             return Ok(Patch::None);
@@ -228,7 +235,7 @@ impl OpenObject {
                 |changes: &Changes| (HEAD_BYTES + 4 * changes.len()) * 2 < block.stored.len as usize;
             return match changes.filter(|changes| links < LINKS_MAX && is_small(changes)) {
                 Some(changes) if changes.is_empty() => Ok(Patch::Same),
-                Some(changes) => self.link(index, &block, changes, links + 1),
+                Some(changes) => self.link((index, &block), changes, links + 1, touched),
                 None => Ok(Patch::Encoded(block.stored.tier, encoder)),
             };
         }
@@ -240,14 +247,20 @@ impl OpenObject {
         if (HEAD_BYTES + (2 + width) * changes.len()) * 2 >= new.len() {
             return Ok(Patch::None);
         }
-        self.link(index, &block, changes, chain_len)
+        self.link((index, &block), changes, chain_len, touched)
     }
 
-    fn link(&self, index: u32, block: &Block, changes: Changes, chain_len: usize) -> Result<Patch> {
+    fn link(
+        &self,
+        (index, block): (u32, &Block),
+        changes: Changes,
+        chain_len: usize,
+        touched: &mut Touched,
+    ) -> Result<Patch> {
         let object = &self.object;
         let delta = Delta { object: object.entry.id, block: index, base_epoch: block.epoch, changes };
-        let record = delta.write(object.entry.dtype)?;
-        let offset = self.collection.write_record(DELTA_FILE, &record)?;
+        let record = delta.write(object.dtype())?;
+        let offset = self.collection.write_record(DELTA_FILE, &record, touched)?;
         Ok(Patch::Link(Record::Delta {
             object: object.entry.id,
             block: index,
@@ -293,12 +306,16 @@ fn changes(dtype: Dtype, base: &[u8], new: &[u8]) -> Option<Changes> {
 }
 
 impl Collection {
-    /// Writes a record of `delta.dat` or `factor.dat` to a free slot; its offset.
-    pub(super) fn write_record(&self, number: u8, record: &[u8]) -> Result<u64> {
-        let offset = self.take_slot_of(number, record.len() as u64)?;
+    /// Writes a record of `delta.dat` or `factor.dat` to a free slot, which is `touched`'s until
+    /// a batch names it; its offset.
+    pub(super) fn write_record(&self, number: u8, record: &[u8], touched: &mut Touched) -> Result<u64> {
+        let len = record.len() as u64;
+        let offset = self.take_slot_of(number, len)?;
+        touched.slots.take(&self.pending, (number, offset, len));
         let file = self.payload_file(number)?;
         file.write_at(record, offset)
             .map_err(|error| Error::io(format!("writing {}", self.payload_path(number)), error))?;
+        touched.file(&file);
         Ok(offset)
     }
 

@@ -21,6 +21,7 @@ use crate::store::rebuild::Rebuilder;
 use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
 use crate::store::state::{ROOT, State};
+use crate::store::taken::{Pending, TakenSlots};
 
 /// The number of files that payloads are put in: the tiers', `delta.dat` and `factor.dat`.
 const PAYLOAD_FILES: usize = 6;
@@ -65,6 +66,8 @@ pub struct Collection {
     /// Held by every read of payloads, and taken whole before space is used again: a
     /// read that began before a change may still look at the old place.
     pub(super) reading: RwLock<()>,
+    /// Slots that no batch names yet.
+    pub(super) pending: Arc<Pending>,
     /// Who knows other ways to blocks.
     pub(super) rebuilder: Rebuilder,
     /// Counts what it uses; its lock is the last that is taken.
@@ -100,6 +103,9 @@ pub struct Touched {
     /// Where these are in memory, so that each stands there once.
     seen: HashSet<usize>,
     pub(super) tiers: HashSet<u8>,
+    /// The slots that were taken for what was written: given back when this is dropped, unless
+    /// a batch names them.
+    pub(super) slots: TakenSlots,
 }
 
 /// The seconds since 1970.
@@ -236,6 +242,7 @@ impl Collection {
             damage: None,
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
+            pending: Arc::default(),
             rebuilder: Rebuilder::default(),
             meter: Meter::new("", None, Limits::default()),
             lineage: Arc::default(),
@@ -367,5 +374,6 @@ impl Touched {
     pub fn merge(&mut self, other: Touched) {
         other.files.iter().for_each(|file| self.file(file));
         self.tiers.extend(other.tiers);
+        self.slots.merge(other.slots);
     }
 }

@@ -23,9 +23,11 @@ impl Collection {
     /// durable first, so that the log says so: damage to it is never taken for a torn end.
     pub fn commit<T>(
         &self,
-        touched: Touched,
+        mut touched: Touched,
         fill: impl FnOnce(&mut Batch, &State) -> Result<T>,
     ) -> Result<T> {
+        // Those that the batch does not name go back at the end.
+        let _slots = std::mem::take(&mut touched.slots);
         {
             // Before the batch, not only before its sync: the system may write the log to the
             // disk by itself, and a name must not be there before its bytes.
@@ -41,12 +43,14 @@ impl Collection {
 
     /// Appends what `fill` puts into a batch and takes it in: it survives the end of this
     /// process. `fill` runs alone: it may look at the state, and at nothing slow.
-    /// `touched` are the files that were written and that the batch names.
+    /// `touched` are the files that were written, and the slots that were taken: those that
+    /// the batch does not name are free again.
     pub fn record<T>(
         &self,
-        touched: Touched,
+        mut touched: Touched,
         fill: impl FnOnce(&mut Batch, &State) -> Result<T>,
     ) -> Result<T> {
+        let _slots = std::mem::take(&mut touched.slots);
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         writer.unsynced.merge(touched);
@@ -68,6 +72,7 @@ impl Collection {
         if let Err(error) = appended {
             return Err(if writer.log.is_whole() { error } else { self.poison(error) });
         }
+        batch.records().iter().for_each(|added| self.pending.name(&added.record));
         // The log says what cannot be: nothing may be built on it.
         let differs = |error| self.poison(error);
         let mut state = self.state.write();
@@ -118,7 +123,8 @@ impl Collection {
     /// Whether space has come free that was given up before: worth trying again what found
     /// the disk full.
     pub fn make_room(&self) -> bool {
-        let given_up = self.writer.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty());
+        let has_freed = self.writer.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty());
+        let given_up = has_freed || self.pending.has_returned();
         given_up && self.sync().is_ok()
     }
 

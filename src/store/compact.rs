@@ -149,7 +149,7 @@ fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>
         }
     }
     for object in state.objects() {
-        let entry = ObjectEntry { bytes: object.logged_cut().bytes, ..object.entry.clone() };
+        let entry = object.entry_now();
         objects.push((entry.creation, Said::Entry(Entry::Object(entry.clone()))));
         if !blocks(object, &entry, &mut objects) {
             // Cut, and the batch that says so is to come: the log still names all of it.
@@ -232,9 +232,18 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
         out.push((epoch, Said::Record(record)));
     }
     let mut count = 0;
+    let mut run: Option<DataRun> = None;
     for (index, block) in blocks.described(cut) {
         count += 1;
         if is_said(&block) {
+            continue;
+        }
+        if object.origin.is_none() && block.stored.in_data {
+            // Those that came with one record go with one.
+            if run.as_mut().is_some_and(|run| run.joins(index, &block)) {
+                continue;
+            }
+            out.extend(run.replace(DataRun::of(index, &block)).map(|run| run.said(entry)));
             continue;
         }
         let since = u64::from(block.since);
@@ -270,7 +279,43 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
             ));
         }
     }
+    out.extend(run.map(|run| run.said(entry)));
     count == cut.blocks()
+}
+
+/// Blocks of a data file that one record described, and that stand there still.
+struct DataRun {
+    first: u32,
+    block: Block,
+    end: u64,
+    checksums: Vec<u32>,
+}
+
+impl DataRun {
+    fn of(index: u32, block: &Block) -> DataRun {
+        let end = block.stored.offset + u64::from(block.stored.len);
+        DataRun { first: index, block: *block, end, checksums: vec![block.stored.checksum] }
+    }
+
+    /// Takes over the next one if it is one of them.
+    fn joins(&mut self, index: u32, block: &Block) -> bool {
+        let is_next = u64::from(index) == u64::from(self.first) + self.checksums.len() as u64
+            && (block.epoch, block.since) == (self.block.epoch, self.block.since)
+            && block.stored.offset == self.end;
+        if is_next {
+            self.end += u64::from(block.stored.len);
+            self.checksums.push(block.stored.checksum);
+        }
+        is_next
+    }
+
+    fn said(self, entry: &ObjectEntry) -> (u64, Said) {
+        let (block, described) = (self.first, described(entry));
+        let stored = Stored { checksum: 0, len: 0, ..self.block.stored };
+        let created_at = u64::from(self.block.since);
+        let record = Record::CreateRun { object: entry.id, block, described, stored, created_at };
+        (self.block.epoch, Said::Run(self.checksums, record))
+    }
 }
 
 /// The nodes, then the names that lead to them, directories before what is in them.

@@ -118,17 +118,14 @@ impl Collection {
     /// Stores a factorization of a whole object; the record that says so.
     pub fn write_factor(&self, factor: &Factor, rank: u32, touched: &mut Touched) -> Result<Record> {
         let record = factor.write();
-        let offset = self.write_record(FACTOR_FILE, &record)?;
-        touched.file(&self.payload_file(FACTOR_FILE)?);
+        let offset = self.write_record(FACTOR_FILE, &record, touched)?;
         let (len, checksum) = (record.len() as u64, crc32c::crc32c(&record));
         Ok(Record::Factor { object: factor.object, block: WHOLE_TENSOR, offset, len, rank, checksum })
     }
 
     /// Stores a delta; its offset in `delta.dat`.
     pub fn write_delta(&self, record: &[u8], touched: &mut Touched) -> Result<u64> {
-        let offset = self.write_record(crate::store::chain::DELTA_FILE, record)?;
-        touched.file(&self.payload_file(crate::store::chain::DELTA_FILE)?);
-        Ok(offset)
+        self.write_record(crate::store::chain::DELTA_FILE, record, touched)
     }
 }
 

@@ -24,7 +24,7 @@ impl OpenObject {
         }
         for encoder in [Encoder::Best, Encoder::Absmax] {
             let mut payload = Vec::new();
-            let dtype = self.object.entry.dtype;
+            let dtype = self.object.dtype();
             let encoded = codec::encode(block.stored.tier, encoder, dtype, elements, &mut payload)?;
             if encoded.is_ok() && is_it(&payload) {
                 return Ok(Some(payload));
@@ -89,14 +89,10 @@ impl OpenObject {
         let offsets = self.collection.write_payloads(stored.tier, payload, &lens, &mut touched)?;
         let Some(&offset) = offsets.first() else { return Ok(false) };
         let (stored, before) = (Stored { offset, in_data: false, ..stored }, block.stored.tier);
-        let recorded = self.collection.record(touched, |batch, _| {
+        self.collection.record(touched, |batch, _| {
             batch.record(migrate(&self.object.entry, index, before, stored, now_seconds()));
             batch.keep_bytes();
-            Ok(())
-        });
-        if recorded.is_err() && self.collection.poisoned().is_none() {
-            self.collection.drop_payloads(vec![stored]);
-        }
-        recorded.map(|()| true)
+            Ok(true)
+        })
     }
 }

@@ -202,7 +202,7 @@ impl OpenObject {
     }
 
     /// `Busy` where others depend on what is to be written.
-    pub(super) fn check_writable(&self) -> Result<()> {
+    pub fn check_writable(&self) -> Result<()> {
         self.collection.check_not_needed(self.object.entry.id)
     }
 }

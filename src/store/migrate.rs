@@ -78,14 +78,14 @@ impl OpenObject {
                 migration.blocks.extend(there.map(|((index, block), place)| (*index, *block, place)));
                 continue;
             }
-            let dtype = self.object().entry.dtype;
+            let dtype = self.object().dtype();
             let touched = &mut migration.touched;
             let (stored, measured) =
                 self.collection.store_blocks(to, dtype, &elements, block_bytes, touched)?;
             migration.measured.add(measured);
             for (((index, block), place), mut stored) in group.iter().zip(places).zip(stored) {
                 if let Some(place) = place.filter(|_| stored.tier == Tier::Exact) {
-                    self.collection.drop_payloads(vec![stored]);
+                    migration.touched.slots.give(stored.tier.byte(), stored.offset);
                     stored = place;
                 }
                 let is_there =
@@ -93,7 +93,7 @@ impl OpenObject {
                 match is_there {
                     true if stored.in_data => {}
                     // It could not be encoded, and was exact before.
-                    true => self.collection.drop_payloads(vec![stored]),
+                    true => migration.touched.slots.give(stored.tier.byte(), stored.offset),
                     false => migration.blocks.push((*index, *block, stored)),
                 }
             }
@@ -180,20 +180,13 @@ impl Migration<'_> {
                 true => Record::Create {
                     object: object.entry.id,
                     block: *index,
-                    described: described(&object.entry),
+                    described: described(&object.entry_now()),
                     stored: *stored,
                     created_at: now,
                 },
-                false => migrate(&object.entry, *index, before.stored.tier, *stored, now),
+                false => migrate(&object.entry_now(), *index, before.stored.tier, *stored, now),
             });
         }
-    }
-
-    /// Gives back what was stored, where no batch could say so.
-    pub fn discard(self) {
-        let stored = self.blocks.iter().map(|(_, _, stored)| *stored);
-        let stored: Vec<Stored> = stored.filter(|stored| stored.len > 0).collect();
-        self.open.collection.drop_payloads(stored);
     }
 }
 

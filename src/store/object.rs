@@ -10,14 +10,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::codec;
 use crate::format::catalog::{Home, ObjectEntry};
 use crate::format::record::Stored;
-use crate::model::{Error, Result, Tier};
+use crate::model::{Dtype, Error, Result, Tier};
 use crate::store::access::Accesses;
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
@@ -33,8 +33,10 @@ pub(super) const DIRTY: u64 = u64::MAX;
 /// Something that blocks are keyed by, and where they are.
 #[derive(Debug)]
 pub struct Object {
-    /// What the catalog said of it when it was made; its size may be another by now.
+    /// What the catalog said of it when it was made; its size and its type may be others by now.
     pub entry: ObjectEntry,
+    /// The number of the type of its elements.
+    pub(super) dtype: AtomicU8,
     /// The file outside the store that is its data file, if one is.
     pub origin: Option<Origin>,
     /// Logical bytes as they are read now.
@@ -84,8 +86,11 @@ type Chains = HashMap<(u32, u64), Arc<[Link]>>;
 #[derive(Debug)]
 pub(super) struct Writing {
     /// Bytes of the data file, counted from the object's place in it, that were used:
-    /// what lies before may be named by a record.
+    /// what lies behind is nobody's.
     pub used: u64,
+    /// Bytes of it that may hold something else than zeros though no block is there that is
+    /// dirty: named by a record, or dropped.
+    pub stale: u64,
     /// The block that goes on where the log says that it ends, and how many bytes of it the
     /// log describes there: these are not written in place.
     pub edge: Option<(u32, usize)>,
@@ -146,8 +151,14 @@ impl Object {
             factor: RwLock::default(),
             factor_checked: Mutex::default(),
             accesses: Accesses::default(),
-            writing: Mutex::new(Writing { used: entry.bytes, edge: None, dropped: Vec::new() }),
+            writing: Mutex::new(Writing {
+                used: entry.bytes,
+                stale: entry.bytes,
+                edge: None,
+                dropped: Vec::new(),
+            }),
             origin: None,
+            dtype: AtomicU8::new(entry.dtype.code()),
             entry,
         }
     }
@@ -160,6 +171,17 @@ impl Object {
     /// An object that no log knows yet: it grows from nothing.
     pub fn draft(entry: ObjectEntry) -> Object {
         Object::new(ObjectEntry { bytes: 0, ..entry })
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> Dtype {
+        Dtype::from_code(self.dtype.load(Ordering::Acquire)).unwrap_or(self.entry.dtype)
+    }
+
+    /// What the catalog says of it now.
+    pub fn entry_now(&self) -> ObjectEntry {
+        let bytes = self.logged.load(Ordering::Acquire);
+        ObjectEntry { bytes, dtype: self.dtype(), ..self.entry.clone() }
     }
 
     /// Logical bytes as they are read now.
@@ -275,6 +297,7 @@ impl Object {
         // Who commits holds it, and has raised it.
         if let Some(mut writing) = self.writing.try_lock() {
             writing.used = writing.used.max(bytes);
+            writing.stale = writing.stale.max(writing.used);
         }
         self.described.store(cut.blocks(), Ordering::Release);
         self.recount(&self.blocks.read(), cut);
@@ -351,7 +374,7 @@ impl Object {
 
     /// Bytes of the payload of a block in a tier.
     pub fn payload_len(&self, index: u32, tier: Tier) -> Result<usize> {
-        let (logical, dtype) = (self.cut().len(index), self.entry.dtype);
+        let (logical, dtype) = (self.cut().len(index), self.dtype());
         let width = dtype.bytes() as usize;
         match tier {
             Tier::Absent => Ok(0),

@@ -120,7 +120,8 @@ impl Collection {
     }
 
     /// Writes payloads of a tier, one after the other, each in a slot of its own.
-    /// `payloads` are their bytes together, `lens` the bytes of each. The offset of each.
+    /// `payloads` are their bytes together, `lens` the bytes of each. The offset of each; the
+    /// slots are `touched`'s until a batch names them.
     pub fn write_payloads(
         &self,
         tier: Tier,
@@ -135,6 +136,11 @@ impl Collection {
             return Ok(Vec::new());
         }
         let start = self.take_slot_of(number, total)?;
+        let mut slot = start;
+        for &len in lens {
+            touched.slots.take(&self.pending, (number, slot, slot_of(len)));
+            slot += slot_of(len);
+        }
         let file = self.payload_file(number)?;
         let mut bytes = Vec::with_capacity(total as usize);
         let mut offsets = Vec::with_capacity(lens.len());

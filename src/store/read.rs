@@ -257,7 +257,7 @@ impl OpenObject {
         part: &mut Vec<u8>,
         out: &mut [u8],
     ) -> Result<()> {
-        let width = self.object.entry.dtype.bytes() as usize;
+        let width = self.object.dtype().bytes() as usize;
         let group_bytes = GROUP_LEN * width;
         let first_group = inside.start / group_bytes;
         let begin = first_group * group_bytes;
@@ -269,14 +269,14 @@ impl OpenObject {
         let payload = sized(payload, len);
         self.fetch(index, stored, skip as u64, payload)?;
         let part = sized(part, end - begin);
-        codec::decode_groups(stored.tier, self.object.entry.dtype, payload, part)
+        codec::decode_groups(stored.tier, self.object.dtype(), payload, part)
             .map_err(|error| error.at(self.place(index, stored)))?;
         out.copy_from_slice(part.get(inside.start - begin..inside.end - begin).unwrap_or_default());
         Ok(())
     }
 
     pub(super) fn decode(&self, index: u32, stored: &Stored, payload: &[u8], out: &mut [u8]) -> Result<()> {
-        let dtype = self.object.entry.dtype;
+        let dtype = self.object.dtype();
         let elements = out.len() / dtype.bytes() as usize;
         codec::decode(stored.tier, dtype, payload, elements, out)
             .map_err(|error| self.wrong(index, stored, error.at(self.place(index, stored))))

@@ -212,7 +212,7 @@ impl Collection {
         for (object, index) in
             lost.iter().flat_map(|(object, blocks)| blocks.iter().map(move |at| (object, at)))
         {
-            let Some(dtype) = state.object(*object).map(|object| object.entry.dtype) else { continue };
+            let Some(dtype) = state.object(*object).map(|object| object.dtype()) else { continue };
             let described = Described { dtype, shape: Shape::default(), parent: None, reconstruct: 0 };
             let record = Record::Create {
                 object: *object,

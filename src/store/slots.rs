@@ -55,6 +55,21 @@ impl Slots {
         }
     }
 
+    /// Where `len` bytes can be written so that they end before `limit`, if there is a gap.
+    pub fn take_before(&mut self, len: u64, limit: u64) -> Option<u64> {
+        let len = len.next_multiple_of(SLOT_ALIGN);
+        let (at, free) = self.free.range(..limit).find(|(_, free)| **free >= len)?;
+        let (at, free) = (*at, *free);
+        if at + len > limit {
+            return None;
+        }
+        self.free.remove(&at);
+        if free > len {
+            self.free.insert(at + len, free - len);
+        }
+        Some(at)
+    }
+
     /// Takes back a slot of `len` bytes at `at`, which was handed out; the free stretch that
     /// it lies in now.
     pub fn give(&mut self, at: u64, len: u64) -> Range<u64> {
@@ -104,6 +119,16 @@ mod tests {
         slots.give(128, 384);
         slots.give(taken[4], 100);
         assert_eq!((slots.free_bytes(), slots.end()), (0, 128));
+    }
+
+    #[test]
+    fn a_slot_before_a_limit_is_a_gap_that_ends_before_it() {
+        let mut slots = Slots::around([(128, 64), (256, 64), (512, 64)].into_iter());
+        assert_eq!(slots.take_before(192, 512), Some(320));
+        assert_eq!(slots.take_before(129, 512), None);
+        assert_eq!(slots.take_before(64, 64), Some(0));
+        assert_eq!(slots.take_before(64, 100), None);
+        assert_eq!((slots.free_bytes(), slots.end()), (128, 576));
     }
 
     #[test]

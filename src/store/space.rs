@@ -77,6 +77,10 @@ impl Collection {
 
     /// Gives back what no reader and no record needs any more.
     pub(super) fn reclaim(&self, writer: &mut Writer) {
+        // No record ever named these, so nobody has looked them up.
+        for slot in self.pending.returned() {
+            self.give_slot_back(writer, slot);
+        }
         if writer.freed.is_empty() {
             return;
         }
@@ -151,7 +155,7 @@ impl Collection {
         new
     }
 
-    fn is_shown(&self, object: &Object) -> bool {
+    pub(super) fn is_shown(&self, object: &Object) -> bool {
         let shown = self.shown.lock();
         object.home().and_then(|home| shown.get(&home.file)).is_some_and(|shown| shown.strong_count() > 0)
     }

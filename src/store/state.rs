@@ -182,6 +182,7 @@ impl State {
             }
             Entry::Object(entry) => match self.objects.get(&entry.id) {
                 Some(object) => {
+                    object.retyped(entry.dtype)?;
                     let gone = object.resized(entry.bytes);
                     self.freed.extend(gone.into_iter().map(Freed::Payload));
                     State::count(&mut self.used, object);

@@ -1,15 +1,16 @@
 //! Writing to an object: what is written is read at once, and described by the next
 //! batch. The invariants stand in `object`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use crate::format::catalog::{Entry, Home, ObjectEntry};
+use crate::format::catalog::{Entry, ObjectEntry};
 use crate::format::record::{Record, Stored};
 use crate::model::{Error, Result, Tier};
 use crate::store::blocks::Cut;
-use crate::store::chain::{DELTA_FILE, Patch};
+use crate::store::chain::Patch;
 use crate::store::collection::Touched;
 use crate::store::describe::add_blocks;
 use crate::store::disk::File;
@@ -18,6 +19,7 @@ use crate::store::object::{Object, Writing, exact_at};
 use crate::store::read::OpenObject;
 use crate::store::rounded::Writes;
 use crate::store::slots::SLOT_ALIGN;
+use crate::store::zeros::add_hole;
 
 /// What was written to an object, with its checksums, before a batch says so. Nobody
 /// writes to the object while this lives.
@@ -25,12 +27,16 @@ pub struct Written<'a> {
     open: &'a OpenObject,
     writing: MutexGuard<'a, Writing>,
     blocks: Vec<(u32, Stored)>,
+    /// Zeros that nobody wrote, in the data file.
+    holes: Vec<Range<u32>>,
     /// What lies on encoded blocks instead of replacing them, and the slots that are not
     /// needed then.
     patches: Vec<Record>,
     /// Blocks that were encoded anew, in slots of their own.
     encoded: Vec<(u32, Stored)>,
     unneeded: Vec<Stored>,
+    /// The files of all that, and the slots.
+    touched: Touched,
     is_rounded: bool,
     bytes: u64,
 }
@@ -66,6 +72,10 @@ impl OpenObject {
         let after = Cut { bytes, ..before };
         if bytes > i64::MAX as u64 || after.blocks() == u32::MAX {
             return Err(Error::new(crate::model::ErrorKind::Full, "a file of that size cannot be kept"));
+        }
+        if bytes < before.bytes {
+            // What is dropped lies there still.
+            writing.stale = writing.stale.max(writing.used);
         }
         // The last block changes its length: it gets a place of its own, where its end is
         // zeros.
@@ -163,7 +173,13 @@ impl OpenObject {
     }
 
     /// Puts a whole block where no record points to.
-    fn place_block(&self, writing: &mut Writing, cut: Cut, index: u32, block: &[u8]) -> Result<()> {
+    pub(super) fn place_block(
+        &self,
+        writing: &mut Writing,
+        cut: Cut,
+        index: u32,
+        block: &[u8],
+    ) -> Result<()> {
         let stored = if self.fits_data(writing, cut, index) {
             self.room(writing, cut, index)?;
             self.in_data(cut, index)?
@@ -183,9 +199,9 @@ impl OpenObject {
         self.home.as_ref().and_then(|home| home.as_ref().ok())
     }
 
-    /// Whether the block's stretch of the data file was never used.
-    fn fits_data(&self, writing: &Writing, cut: Cut, index: u32) -> bool {
-        cut.start(index) >= writing.used && self.is_last(writing)
+    /// Whether the stretch of the data file of a block that is not dirty was never used.
+    pub(super) fn fits_data(&self, writing: &Writing, cut: Cut, index: u32) -> bool {
+        cut.start(index) >= writing.stale && self.is_last(writing)
     }
 
     /// Whether a described block is the last thing in the data file, so that it can go on
@@ -207,7 +223,7 @@ impl OpenObject {
     }
 
     /// Lets the data file reach to the end of a block.
-    fn room(&self, writing: &mut Writing, cut: Cut, index: u32) -> Result<()> {
+    pub(super) fn room(&self, writing: &mut Writing, cut: Cut, index: u32) -> Result<()> {
         let end = cut.start(index) + cut.len(index) as u64;
         writing.used = writing.used.max(end);
         let (Some(file), Some(home)) = (self.data(), self.object.home()) else { return Ok(()) };
@@ -237,30 +253,36 @@ impl OpenObject {
     pub fn written(&self, writes: Writes) -> Result<Written<'_>> {
         let mut writing = self.object.writing.lock();
         let cut = self.object.cut();
-        self.place_zeros(&mut writing, cut)?;
+        let holes = self.place_zeros(&mut writing, cut)?;
         let dirty: Vec<(u32, Stored)> =
             self.object.dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
         let mut blocks = Vec::with_capacity(dirty.len());
         let (mut patches, mut encoded, mut unneeded) = (Vec::new(), Vec::new(), Vec::new());
-        let mut block = Vec::new();
+        let (mut block, mut touched) = (Vec::new(), Touched::default());
+        if let Some(home) = self.data().filter(|_| !holes.is_empty()) {
+            touched.file(home);
+        }
         for (index, stored) in dirty {
             let len = cut.len(index);
             block.resize(len, 0);
             self.read(cut.start(index), &mut block)?;
-            match self.patch(index, &block, writes)? {
+            match self.patch(index, &block, writes, &mut touched)? {
                 Patch::Link(record) => {
                     patches.push(record);
                     unneeded.push(Stored { len: cut.block_bytes, ..stored });
                 }
                 Patch::Same => unneeded.push(Stored { len: cut.block_bytes, ..stored }),
                 Patch::Encoded(tier, encoder) => {
-                    let (to, dtype, all) =
-                        ((tier, encoder), self.object.entry.dtype, &mut Touched::default());
-                    let (placed, _) = self.collection.store_blocks(to, dtype, &block, len, all)?;
+                    let (to, dtype) = ((tier, encoder), self.object.dtype());
+                    let (placed, _) = self.collection.store_blocks(to, dtype, &block, len, &mut touched)?;
                     encoded.extend(placed.first().map(|placed| (index, *placed)));
                     unneeded.push(Stored { len: cut.block_bytes, ..stored });
                 }
                 Patch::None => {
+                    match (self.data(), stored.in_data) {
+                        (Some(home), true) => touched.file(home),
+                        _ => touched.file(&self.collection.tier_file(stored.tier)?),
+                    }
                     blocks.push((
                         index,
                         Stored { checksum: crc32c::crc32c(&block), len: len as u32, ..stored },
@@ -269,74 +291,44 @@ impl OpenObject {
             }
         }
         let is_rounded = writes != Writes::Exact && !unneeded.is_empty();
-        Ok(Written { open: self, writing, blocks, patches, encoded, unneeded, is_rounded, bytes: cut.bytes })
-    }
-
-    /// The data file and the place in it where all of the object lies, if it lies in one.
-    pub fn place_in_data(&self) -> Result<Option<Home>> {
-        let mut writing = self.object.writing.lock();
-        let cut = self.object.cut();
-        self.place_zeros(&mut writing, cut)?;
-        let Some(home) = self.object.home() else { return Ok(None) };
-        let is_there = (0..cut.blocks()).all(|index| {
-            let block = self.object.block(index, cut);
-            block.is_some_and(|block| block.stored.in_data && block.stored.tier == Tier::Exact)
-        });
-        Ok(is_there.then_some(home))
-    }
-
-    /// Zeros that nobody wrote are described like other bytes.
-    fn place_zeros(&self, writing: &mut Writing, cut: Cut) -> Result<()> {
-        for index in self.object.described()..cut.blocks() {
-            if self.object.dirty.read().contains_key(&index) {
-                continue;
-            }
-            if self.fits_data(writing, cut, index) {
-                let stored = self.in_data(cut, index)?;
-                self.room(writing, cut, index)?;
-                self.object.dirty.write().insert(index, stored);
-            } else {
-                self.place_block(writing, cut, index, &vec![0; cut.len(index)])?;
-            }
-        }
-        Ok(())
+        let (open, bytes) = (self, cut.bytes);
+        Ok(Written { open, writing, blocks, holes, patches, encoded, unneeded, touched, is_rounded, bytes })
     }
 }
 
 impl Written<'_> {
-    /// The files that were written.
-    pub fn touch(&self, touched: &mut Touched) {
-        if !self.patches.is_empty()
-            && let Ok(file) = self.open.collection.payload_file(DELTA_FILE)
-        {
-            touched.file(&file);
-        }
-        for (_, stored) in self.blocks.iter().chain(&self.encoded) {
-            match (self.open.data(), stored.in_data) {
-                (Some(home), true) => touched.file(home),
-                _ => {
-                    if let Ok(file) = self.open.collection.tier_file(stored.tier) {
-                        touched.file(&file);
-                    }
-                }
-            }
-        }
+    /// The files that were written, and the slots that were taken: once.
+    pub fn touched(&mut self) -> Touched {
+        std::mem::take(&mut self.touched)
     }
 
     /// Adds the object's size and blocks to a batch, under the object's own identity.
     pub fn add(&self, batch: &mut Batch) {
         let object: &Object = &self.open.object;
-        let entry = ObjectEntry { bytes: self.bytes, ..object.entry.clone() };
+        let entry = ObjectEntry { bytes: self.bytes, ..object.entry_now() };
         batch.entry(Entry::Object(entry.clone()));
-        add_blocks(batch, &entry, &self.blocks);
+        self.add_bytes(batch, &entry);
         add_blocks(batch, &entry, &self.encoded);
         for patch in &self.patches {
             batch.record(patch.clone());
         }
     }
 
+    /// Adds the blocks that were written, and the zeros between them, to a batch, in order.
+    pub fn add_bytes(&self, batch: &mut Batch, entry: &ObjectEntry) {
+        let mut rest = self.blocks.as_slice();
+        for hole in &self.holes {
+            let (before, after) = rest.split_at(rest.partition_point(|(index, _)| *index < hole.start));
+            add_blocks(batch, entry, before);
+            add_hole(batch, entry, hole);
+            rest = after;
+        }
+        add_blocks(batch, entry, rest);
+    }
+
     /// A batch says it now.
     pub fn recorded(mut self) {
+        self.writing.stale = self.writing.stale.max(self.writing.used);
         self.open.object.dirty.write().clear();
         self.writing.edge = None;
         let mut dropped = std::mem::take(&mut self.writing.dropped);
@@ -359,11 +351,6 @@ impl Written<'_> {
     /// The object.
     pub fn object(&self) -> &Arc<Object> {
         &self.open.object
-    }
-
-    /// The blocks that were written, in order.
-    pub fn blocks(&self) -> &[(u32, Stored)] {
-        &self.blocks
     }
 
     /// The size that the object has now.

@@ -29,7 +29,8 @@ pub fn cast(from: Dtype, to: Dtype, source: &[u8], target: &mut [u8]) -> Result<
         return Ok(());
     }
     let mut wide = [0.0_f32; STEP];
-    let parts = source.chunks(STEP * from.bytes() as usize).zip(target.chunks_mut(STEP * to.bytes() as usize));
+    let parts =
+        source.chunks(STEP * from.bytes() as usize).zip(target.chunks_mut(STEP * to.bytes() as usize));
     for (source, target) in parts {
         let elements = source.len() / from.bytes() as usize;
         if from == Dtype::F64 {
@@ -82,10 +83,22 @@ fn narrow(to: Dtype, wide: &[f32], target: &mut [u8]) {
 fn from_f64(to: Dtype, source: &[u8], target: &mut [u8]) {
     let values = source.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
     match to {
-        Dtype::F16 => put(target, values.map(|value| f16::from_f64(value).to_le_bytes())),
-        Dtype::Bf16 => put(target, values.map(|value| bf16::from_f64(value).to_le_bytes())),
+        Dtype::F16 => put(target, values.map(|value| f16::from_f32(to_odd(value)).to_le_bytes())),
+        Dtype::Bf16 => put(target, values.map(|value| bf16::from_f32(to_odd(value)).to_le_bytes())),
         _ => put(target, values.map(|value| (value as f32).to_le_bytes())),
     }
+}
+
+/// The neighbour in f32 whose last bit is 1 where a value has no place there: rounding that to a
+/// type of fewer bits rounds the value itself. Source: Boldo, Melquiond, "When double rounding is
+/// odd".
+fn to_odd(value: f64) -> f32 {
+    let near = value as f32;
+    if near.is_nan() || f64::from(near) == value {
+        return near;
+    }
+    let inwards = f32::from_bits(near.to_bits() - u32::from(f64::from(near).abs() > value.abs()));
+    f32::from_bits(inwards.to_bits() | 1)
 }
 
 /// The value of a float of 8 bits. Source: the OCP 8-bit floating point specification, and
@@ -98,7 +111,7 @@ fn of_eight_bits(dtype: Dtype, byte: u8) -> f32 {
         Dtype::F8E8M0 if byte == 0xff => f32::NAN,
         Dtype::F8E8M0 => f32::from_bits(if byte == 0 { 1 << 22 } else { u32::from(byte) << 23 }),
         // Four bits of exponent, biased by 7, without infinities.
-        _ if byte & 0x7f == 0x7f => f32::NAN,
+        _ if byte & 0x7f == 0x7f => f32::NAN.copysign(sign),
         _ => {
             let (exponent, mantissa) = (i32::from(byte >> 3 & 0xf), f32::from(byte & 7));
             match exponent {
@@ -144,21 +157,29 @@ mod tests {
             cast(dtype, Dtype::F32, &[byte], &mut wide).unwrap();
             f32::from_le_bytes(wide)
         };
-        for (byte, expected) in
-            [(0x7e, 448.0), (0xfe, -448.0), (0x08, 0.015625), (0x01, 0.001953125), (0x07, 0.013671875), (0x38, 1.0)]
-        {
+        for (byte, expected) in [
+            (0x7e, 448.0),
+            (0xfe, -448.0),
+            (0x08, 0.015625),
+            (0x01, 0.001953125),
+            (0x07, 0.013671875),
+            (0x38, 1.0),
+        ] {
             assert_eq!(value(Dtype::F8E4M3, byte), expected, "{byte:#x}");
         }
-        for (byte, expected) in [(0x7b, 57344.0), (0x04, 6.103515625e-5), (0x01, 1.52587890625e-5), (0xfc, f32::NEG_INFINITY)]
+        for (byte, expected) in
+            [(0x7b, 57344.0), (0x04, 1.0 / 16384.0), (0x01, 1.0 / 65536.0), (0xfc, f32::NEG_INFINITY)]
         {
             assert_eq!(value(Dtype::F8E5M2, byte), expected, "{byte:#x}");
         }
         for (byte, exponent) in [(0, -127), (1, -126), (127, 0), (254, 127)] {
             assert_eq!(f64::from(value(Dtype::F8E8M0, byte)), 2_f64.powi(exponent), "{byte:#x}");
         }
-        assert!([(Dtype::F8E4M3, 0x7f), (Dtype::F8E4M3, 0xff), (Dtype::F8E5M2, 0x7d), (Dtype::F8E8M0, 0xff)]
-            .iter()
-            .all(|(dtype, byte)| value(*dtype, *byte).is_nan()));
+        assert!(
+            [(Dtype::F8E4M3, 0x7f), (Dtype::F8E4M3, 0xff), (Dtype::F8E5M2, 0x7d), (Dtype::F8E8M0, 0xff)]
+                .iter()
+                .all(|(dtype, byte)| value(*dtype, *byte).is_nan())
+        );
     }
 
     #[test]
@@ -174,6 +195,25 @@ mod tests {
         cast(Dtype::F64, Dtype::Bf16, &source, &mut target).unwrap();
         for (value, bytes) in values.iter().zip(target.as_chunks::<2>().0) {
             assert_eq!(bf16::from_le_bytes(*bytes), bf16::from_f64(*value));
+        }
+    }
+
+    #[test]
+    fn wide_values_are_rounded_once() {
+        // Just over, at and just under the middle of two halves: f32 has no place for the first and the last.
+        let (one, step) = (1.0_f64, 2_f64.powi(-10));
+        for (value, expected) in [
+            (one + step / 2.0 + 2_f64.powi(-40), one + step),
+            (one + step / 2.0, one),
+            (one + 3.0 * step / 2.0 - 2_f64.powi(-40), one + step),
+            (65_519.999_999_999, 65504.0),
+            (65520.0, f64::INFINITY),
+            (1e300, f64::INFINITY),
+            (-1e-300, -0.0),
+        ] {
+            let mut half = [0; 2];
+            cast(Dtype::F64, Dtype::F16, &value.to_le_bytes(), &mut half).unwrap();
+            assert_eq!(f16::from_le_bytes(half).to_f64(), expected, "{value}");
         }
     }
 

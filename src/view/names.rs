@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::format::catalog::What;
 use crate::model::{Dtype, EntryId};
-use crate::stream::is_castable;
 use crate::store::state::{Node, ROOT, State};
+use crate::stream::is_castable;
 use crate::view::batch::DIMENSION_MAX;
 use crate::view::form::{Form, Shows};
 
@@ -50,8 +50,13 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
         _ => None,
     };
     let file = of_file(suffix).map(|node| Item::Node(node.clone()));
-    let index = || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(|node| Item::Index(node.clone()));
-    let other = || node(name).filter(|node| node.file().is_none() && is_shown(form, node)).map(|node| Item::Node(node.clone()));
+    let index =
+        || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(|node| Item::Index(node.clone()));
+    let other = || {
+        node(name)
+            .filter(|node| node.file().is_none() && is_shown(form, node))
+            .map(|node| Item::Node(node.clone()))
+    };
     file.or_else(index).or_else(other)
 }
 

@@ -34,9 +34,10 @@ pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item:
     let parts = match (item, form.shows()) {
         (Item::Whole, Shows::Digests) => vec![Part::Sums(sums::files(&collection.state())?)],
         (Item::Whole, _) => all_tensors(&collection.state())?,
-        (Item::Index(node), _) => match matrix(&pieces(collection, node)?)? {
-            (source, rows, dimension) => vec![Part::Index { source, rows, dimension }],
-        },
+        (Item::Index(node), _) => {
+            let (source, rows, dimension) = matrix(&pieces(collection, node)?)?;
+            vec![Part::Index { source, rows, dimension }]
+        }
         (Item::Node(node), shows) => {
             let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
             let pieces = pieces(collection, node)?;
@@ -47,7 +48,8 @@ pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item:
             }
         }
     };
-    let created_at = item.node().map_or_else(|| collection.state().created_at(), |node| node.entry.created_at);
+    let created_at =
+        item.node().map_or_else(|| collection.state().created_at(), |node| node.entry.created_at);
     Ok(Recipe { collection: collection.clone(), created_at, parts })
 }
 
@@ -86,7 +88,7 @@ fn source(objects: Vec<Arc<Object>>, tensor: &TensorEntry, shown: Shown) -> Resu
 
 /// Bytes that are shown as they are.
 fn plain(object: Arc<Object>) -> Part {
-    let (dtype, bytes) = (object.entry.dtype, object.bytes());
+    let (dtype, bytes) = (object.dtype(), object.bytes());
     Part::Source(Source { objects: vec![object], dtype, shown: Shown::Plain, bytes })
 }
 
@@ -190,13 +192,16 @@ fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: 
     }
     let tensors: Vec<(TensorEntry, Arc<Object>)> = match file.content {
         Content::Safetensors | Content::Npy => {
-            let tensors = pieces.iter().filter_map(|piece| Some((piece.tensor.clone()?.1, piece.object.clone())));
+            let tensors =
+                pieces.iter().filter_map(|piece| Some((piece.tensor.clone()?.1, piece.object.clone())));
             tensors.collect()
         }
         _ => Vec::new(),
     };
-    let shapes: Vec<(&str, Dtype, &Shape)> =
-        tensors.iter().map(|(tensor, _)| (tensor.name.as_str(), shown_as(tensor.dtype), &tensor.shape)).collect();
+    let shapes: Vec<(&str, Dtype, &Shape)> = tensors
+        .iter()
+        .map(|(tensor, _)| (tensor.name.as_str(), shown_as(tensor.dtype), &tensor.shape))
+        .collect();
     let header = match (file.content, shapes.as_slice()) {
         (Content::Safetensors, _) => {
             safetensors::write_header(shapes.iter().copied(), &metadata(collection, &pieces)?, ALIGNMENT)?
@@ -214,7 +219,8 @@ fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: 
 
 /// What the header of a safetensors file says of the file itself.
 fn metadata(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<Vec<(String, String)>> {
-    let open = |piece: &Piece| OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object);
+    let open =
+        |piece: &Piece| OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object);
     let stream = Stream::new(pieces.iter().map(open).collect::<Result<_>>()?)?;
     let mut first = [0; 8];
     stream.read_exact(0, &mut first)?;

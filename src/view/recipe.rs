@@ -107,7 +107,9 @@ impl Part {
         };
         match self {
             Part::Literal(bytes) => Ok(Segment::literal(bytes.as_slice())),
-            Part::Source(source) => source.stream(collection, verify).map(|stream| Segment::Made(Arc::new(stream))),
+            Part::Source(source) => {
+                source.stream(collection, verify).map(|stream| Segment::Made(Arc::new(stream)))
+            }
             Part::Rows { source, rows: count, dimension } => rows(source, *count, *dimension),
             Part::Index { source, rows: count, dimension } => {
                 let batch = Stream::new(vec![rows(source, *count, *dimension)?])?;
@@ -123,7 +125,8 @@ impl Recipe {
     pub fn bytes(&self) -> Result<u64> {
         let mut sum = 0_u64;
         for part in &self.parts {
-            let more = part.bytes().and_then(|bytes| sum.checked_add(bytes)).filter(|sum| *sum <= i64::MAX as u64);
+            let more =
+                part.bytes().and_then(|bytes| sum.checked_add(bytes)).filter(|sum| *sum <= i64::MAX as u64);
             sum = more.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
         }
         Ok(sum)

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 
-use crate::support::{Place, Random, assert_same, run, wait_until};
+use crate::support::{Place, Random, assert_same, npy_file, run, wait_until};
 use crate::world::World;
 
 const STORE_BYTES: u64 = 16 << 20;
@@ -102,6 +102,45 @@ fn a_full_store_keeps_what_it_has_and_what_is_removed_makes_room() {
     }
     small.world.again();
     check(&small, &kept);
+}
+
+#[test]
+fn moves_for_which_there_is_no_space_use_none_up_however_often_they_are_tried() {
+    let small = Small::new();
+    let mut random = Random(3);
+    let elements = random.floats(1 << 20);
+    let array = npy_file(&elements);
+    assert_eq!(write(&small.world.path("x.npy"), &array), Ok(()));
+    let tensor = small.world.path("x");
+    let set = |key: &str, value: &str| {
+        let name = format!("user.tierfs.{key}");
+        rustix::fs::setxattr(&tensor, name, value.as_bytes(), rustix::fs::XattrFlags::empty())
+    };
+    set("lossy", "allow").unwrap();
+    // Room for a part of what a move stores, not for all.
+    let free = || {
+        let found = rustix::fs::statvfs(&small.store).unwrap();
+        found.f_bfree * found.f_frsize
+    };
+    let filler = small.store.join("filler");
+    let leave = |bytes: u64| {
+        let held = fs::metadata(&filler).map_or(0, |file| file.len());
+        fs::write(&filler, vec![1; (held + free() - bytes) as usize]).unwrap();
+    };
+    set("tier", "q8").unwrap();
+    assert_eq!(small.world.attribute("x", "tier"), "q8");
+    set("tier", "exact").unwrap_err();
+    leave(300 << 10);
+    let before = free();
+    for round in 0..50 {
+        assert_eq!(set("tier", "q5"), Err(rustix::io::Errno::NOSPC), "round {round}");
+    }
+    fs::write(small.world.mounted().path(".ctl/sync"), "now").unwrap();
+    let after = free();
+    assert!(after + (64 << 10) >= before, "from {before} to {after} free bytes");
+    fs::remove_file(&filler).unwrap();
+    set("tier", "q5").unwrap();
+    assert_eq!(small.world.attribute("x", "tier"), "q5");
 }
 
 #[test]

@@ -10,10 +10,12 @@ mod change;
 mod cut;
 mod disk;
 mod full;
+mod gguf;
 mod history;
 mod points;
 mod recorder;
 mod space;
+mod sparse;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
 #[allow(unused)]

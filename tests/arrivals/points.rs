@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tierfs::engine::compact;
 use tierfs::format::catalog::Entry;
+use tierfs::ingest::Silent;
 use tierfs::model::EntryId;
 use tierfs::store::collection::Touched;
 use tierfs::store::disk::{Disk, Open};
@@ -124,6 +126,36 @@ fn a_power_cut_after_any_change_while_the_log_is_written_anew_loses_nothing() {
             History::check(&history.names, &History::open(&dynamic(image)), &context);
         }
     }
+}
+
+#[test]
+fn a_power_cut_after_any_change_of_a_compaction_loses_nothing() {
+    let (mut home, mut moved) = (0, 0);
+    for seed in 0..SEEDS {
+        let recorder = Recorder::new(CutDisk::default());
+        let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
+        let mut history = History::new(&disk, seed + 900);
+        (0..3 * STEPS).for_each(|_| history.step());
+        history.settle_all();
+        history.sync();
+        let from = recorder.count();
+        let done = compact(&history.collection, &Silent).unwrap();
+        (home, moved) = (home + done.home, moved + done.moved);
+        // What follows may take the space that it has left.
+        let before = history.names.clone();
+        history.step();
+        let names = either(&before, &history.names);
+        let mut chance = Random(seed);
+        for count in (from..=recorder.count()).step_by(2) {
+            let now = recorder.again(CutDisk::default(), count);
+            for kept in [0, chance.below(3) + 1, 4] {
+                let image = now.cut(&mut chance, kept);
+                let context = format!("seed {seed}, change {count}, {kept} of 4 kept");
+                check_recovery(&image, &names, &mut chance, &context);
+            }
+        }
+    }
+    assert!(home > 0 && moved > 0, "{home} blocks back in data files, {moved} moved");
 }
 
 #[test]

@@ -64,19 +64,19 @@ fn a_log_is_written_anew_on_demand_and_says_the_same() {
         crate::support::shell(&mounted.mountpoint, "find demo -type f -exec sha256sum {} + | sort").stdout
     };
     let before = digests(&mounted);
-    for compact in ["demo/model/.ctl/compact", ".ctl/compact"] {
+    for control in ["demo/model/.ctl/compact", ".ctl/compact"] {
         for round in 0..200 {
             fs::write(mounted.path("demo/model/f"), [round; 10]).unwrap();
             fs::remove_file(mounted.path("demo/model/f")).unwrap();
         }
         let grown = fs::metadata(&log).unwrap().len();
-        let compact = mounted.path(compact);
+        let compact = mounted.path(control);
         assert!(fs::read_to_string(&compact).unwrap().contains("demo/model: "));
         for wrong in ["stop", "start now", "1"] {
             refused(put(&compact, wrong), libc::EINVAL);
         }
         assert_eq!(fs::metadata(&log).unwrap().len(), grown);
-        put(&compact, "start\n").unwrap();
+        mounted.job(control, "start\n");
         let small = fs::metadata(&log).unwrap().len();
         assert!(small < grown / 2, "from {grown} to {small}");
         let text = fs::read_to_string(&compact).unwrap();
@@ -110,7 +110,7 @@ fn the_settings_in_effect_are_toml() {
     let wanted = serde_json::json!({
         "store": place.store(), "mountpoint": mounted.mountpoint, "read_only": false, "verify": "always",
         "list": "tensors", "threads": 3, "allow_other": false, "zero_fill": false, "passthrough": true,
-        "kernel": mount["kernel"],
+        "kernel": mount["kernel"], "process": mounted.daemon().unwrap(),
     });
     assert_eq!(*mount, wanted);
 }

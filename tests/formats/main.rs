@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod cgeb;
+mod gguf;
 mod npy;
 mod records;
 mod safetensors;

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter
 
 ROOT = Path(__file__).resolve().parent
 GOLDEN = ROOT.parent / "golden"
@@ -44,6 +45,23 @@ def tensor(dtype, shape, begin, end):
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
+def gguf(name, *tensors):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.gguf"
+        writer = GGUFWriter(path, "seed")
+        writer.add_custom_alignment(16)
+        writer.add_array("tokens", ["a", "", "\u00e4"])
+        writer.add_array("scores", [0.5, -1.0])
+        for tensor, shape, kind in tensors:
+            data = np.arange(np.prod(shape), dtype="u1" if kind != GGMLQuantizationType.F32 else "<f4")
+            writer.add_tensor(tensor, data.reshape(shape), raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        put("gguf", name, path.read_bytes())
+
+
 def containers():
     two = {
         "__metadata__": {"format": "pt"},
@@ -67,6 +85,10 @@ def containers():
         out = io.BytesIO()
         np.save(out, array)
         put("npy", name, out.getvalue())
+    gguf("two", ("blk.0.weight", [3, 36], GGMLQuantizationType.Q4_0), ("norm", [4], GGMLQuantizationType.F32))
+    gguf("none")
+    whole = (ROOT / "corpus" / "gguf" / "two").read_bytes()
+    put("gguf", "cut", whole[: len(whole) // 2])
     out = io.BytesIO()
     np.lib.format.write_array_header_2_0(out, {"descr": "<V2", "fortran_order": False, "shape": (1 << 40, 3)})
     put("npy", "header_of_a_large_one", out.getvalue())

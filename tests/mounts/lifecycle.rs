@@ -45,6 +45,24 @@ fn a_busy_mount_stays_and_says_so_and_goes_lazily() {
 }
 
 #[test]
+fn a_daemon_that_only_reads_has_ended_when_unmounting_has_though_another_reads_on() {
+    let (place, source) = imported(&[]);
+    let other = place.mount_on("other", &["--read-only"]);
+    for round in 0..5 {
+        let mounted = place.mount_on(&format!("mnt{round}"), &["--read-only"]);
+        let daemon = mounted.daemon().unwrap();
+        assert!(
+            fs::read(mounted.path("demo/model/x.npy")).unwrap() == fs::read(source.join("x.npy")).unwrap()
+        );
+        run(["umount".as_ref(), mounted.mountpoint.as_os_str()]).ok();
+        let stat = fs::read_to_string(format!("/proc/{daemon}/stat"));
+        assert!(stat.as_ref().map_or(true, |stat| stat.contains(") Z ")), "{stat:?}");
+    }
+    assert!(other.is_mounted());
+    other.unmount();
+}
+
+#[test]
 fn a_second_daemon_is_refused_and_told_who_has_the_store() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);

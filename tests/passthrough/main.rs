@@ -7,9 +7,11 @@
 
 mod lies;
 mod limits;
+mod prefetch;
 mod reading;
 #[path = "../mounts/support/mod.rs"]
 #[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
 mod support;
+mod whole;
 mod world;
 mod writing;

@@ -47,8 +47,9 @@ def check_npy(tensors: dict, forms: Path) -> None:
         got = np.load(path, mmap_mode="r")
         if not isinstance(got, np.memmap) or got.offset % PAGE:
             fail(f"{path}: its data begin at byte {got.offset}")
-        # NumPy has no bfloat16 of its own.
-        kind = wanted.dtype if wanted.dtype.kind != "V" and wanted.dtype != ml_dtypes.bfloat16 else np.dtype("V2")
+        # NumPy has no names for these of its own.
+        is_foreign = wanted.dtype.type.__module__.startswith("ml_dtypes")
+        kind = np.dtype(f"V{wanted.dtype.itemsize}") if is_foreign else wanted.dtype
         if got.shape != wanted.shape or got.dtype != kind:
             fail(f"{path}: {got.dtype}{got.shape}, expected {kind}{wanted.shape}")
         same_bytes(str(path), as_bytes(got), as_bytes(wanted))
@@ -63,11 +64,17 @@ def check_safetensors(types: dict, tensors: dict, forms: Path) -> None:
         same_names(str(path), list(found), names)
         if min(tensor.start for tensor in found.values()) % PAGE:
             fail(f"{path}: its data do not begin with a page")
-        loaded = load_file(path)
+        with safe_open(path, "np") as opened:
+            same_names(str(path), list(opened.keys()), names)
+        # For NumPy the library has no 8-bit floats.
+        loaded = {} if any(types[name].startswith("F8") for name in names) else load_file(path)
+        raw = mapped(path)
         for name in names:
-            if found[name].dtype != types[name] or loaded[name].shape != tensors[name].shape:
-                fail(f"{path}: {name} is {found[name].dtype}{loaded[name].shape}")
-            same_bytes(f"{path}: {name}", as_bytes(loaded[name]), as_bytes(tensors[name]))
+            if found[name].dtype != types[name] or found[name].shape != tensors[name].shape:
+                fail(f"{path}: {name} is {found[name].dtype}{found[name].shape}")
+            same_bytes(f"{path}: {name}", raw[found[name].start : found[name].end], as_bytes(tensors[name]))
+            if name in loaded:
+                same_bytes(f"{path}: {name}, loaded", as_bytes(loaded[name]), as_bytes(tensors[name]))
 
 
 def check_casts(source: Path, types: dict, tensors: dict, collection: Path) -> None:

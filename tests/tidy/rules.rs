@@ -17,6 +17,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("namespace", 7),
     ("control", 8),
     ("fs", 9),
+    ("gpu", 9),
     ("cli", 10),
 ];
 

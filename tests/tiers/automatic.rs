@@ -158,3 +158,46 @@ fn a_cache_keeps_to_its_quota_and_drops_what_was_used_longest_ago() {
     mounted.unmount();
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
 }
+
+#[test]
+fn what_lies_in_place_goes_down_by_itself_and_comes_back_exactly_and_what_is_pinned_stays() {
+    let mut random = Random(37);
+    let place = Place::new();
+    let files = ["moving.npy", "pinned.npy"].map(|name| place.write(name, array(&mut random)));
+    place.import("t/c", &[&files[0], &files[1]], &["--in-place"]);
+    short_ticks(&place, "");
+    let mounted = place.mount(&[]);
+    let (moving, pinned) = (mounted.path("t/c/moving"), mounted.path("t/c/pinned"));
+    let source = |name: &str| fs::read(place.path(name)).unwrap();
+    let exact = fs::read(&moving).unwrap();
+    assert!(source("moving.npy").ends_with(&exact));
+    set(&pinned, "pin", "1").unwrap();
+    assert_eq!(get(&moving, "lossy"), "deny", "the source alone allows it");
+    fs::write(mounted.path("t/c/.ctl/policy"), "auto\n").unwrap();
+    wait_until("it is cold", || get(&moving, "tier") == "q3");
+    assert_eq!(get(&pinned, "tier"), "exact");
+    refused(&pinned, "tier", "q8", Errno::BUSY);
+    assert!(get(&pinned, "why").contains("pinned"), "{}", get(&pinned, "why"));
+    let lossy = fs::read(&moving).unwrap();
+    assert!(lossy.len() == exact.len() && lossy != exact);
+    wait_until("it is back", || {
+        let file = open_direct(&moving);
+        let mut pages = Aligned::new(exact.len());
+        assert_eq!(read_at(&file, pages.pages(exact.len()), 0), exact.len());
+        get(&moving, "tier") == "exact"
+    });
+    fs::write(mounted.path("t/c/.ctl/policy"), "manual\n").unwrap();
+    set(&moving, "tier", "exact").unwrap();
+    assert!(fs::read(&moving).unwrap() == exact);
+    assert!(fs::read(mounted.path("t/c/moving.npy")).unwrap() == source("moving.npy"));
+    let told = fs::read_to_string(mounted.path(".ctl/events")).unwrap();
+    let migrations = told.lines().filter(|line| line.contains("\"migration\""));
+    assert!(
+        migrations.clone().count() >= 2 && migrations.clone().all(|line| !line.contains("pinned")),
+        "{told}"
+    );
+    let jobs = fs::read_to_string(mounted.path(".ctl/jobs")).unwrap();
+    assert!(!jobs.contains("failed"), "{jobs}");
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+}

@@ -191,7 +191,7 @@ fn healed_blocks_keep_their_numbers_in_a_log_that_is_written_anew() {
     flip(&mounted, "one", &[2]);
     assert_eq!(block(&mounted.path("t/c/one"), 2).unwrap(), one[2 * BLOCK..3 * BLOCK]);
     wait_until("it is stored anew", || verified(&mounted, "one") == "ok");
-    fs::write(mounted.path("t/c/.ctl/compact"), "start").unwrap();
+    mounted.job("t/c/.ctl/compact", "start");
     mounted.kill();
     drop(mounted);
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::attributes::{get, set};
-use crate::support::{Place, Random, npy_file, run};
+use crate::attributes::{get, set, try_get};
+use crate::support::{Place, Random, header_of, npy_file, run, safetensors_file};
 
 #[test]
 fn a_file_in_place_that_has_grown_survives_a_log_that_is_written_anew() {
@@ -18,7 +18,7 @@ fn a_file_in_place_that_has_grown_survives_a_log_that_is_written_anew() {
     file.write_all(b"more").unwrap();
     drop(file);
     wanted.extend_from_slice(b"more");
-    fs::write(mounted.path("t/c/.ctl/compact"), "start").unwrap();
+    mounted.job("t/c/.ctl/compact", "start");
     assert_eq!(fs::read(mounted.path("t/c/plain.bin")).unwrap(), wanted);
     mounted.unmount();
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
@@ -64,4 +64,57 @@ fn what_was_written_back_to_a_tensor_in_place_is_what_it_is_from_then_on() {
     // Its own bytes are exact now: there is nothing to go to, and nothing changes.
     set(&tensor, "tier", "exact").unwrap();
     assert_eq!(fs::read(&tensor).unwrap(), decoded);
+}
+
+#[test]
+fn a_container_under_another_name_keeps_the_tiers_of_its_tensors() {
+    let place = Place::new();
+    let mut random = Random(53);
+    let header = header_of(&[("deep/a", 70_000), ("b", 70_000), ("c", 70_000)]);
+    let model = safetensors_file(&header, &random.floats(210_000));
+    let sources =
+        [place.write("m.safetensors", &model), place.write("x.npy", npy_file(&random.floats(70_000)))];
+    place.import("t/c", &[&sources[0], &sources[1]], &["--in-place"]);
+    let mounted = place.mount(&[]);
+    let at = |name: &str| mounted.path("t/c").join(name);
+    for (name, tier) in [("deep/a", "q8"), ("b", "q3"), ("x", "q5")] {
+        set(&at(name), "lossy", "allow").unwrap();
+        set(&at(name), "tier", tier).unwrap();
+    }
+    set(&at("c"), "reconstruct", "origin").unwrap();
+    set(&at("c"), "evict", "1").unwrap();
+    let (tensor, array) = (fs::read(at("b")).unwrap(), fs::read(at("x.npy")).unwrap());
+    let number = |name: &str| fs::metadata(at(name)).unwrap().ino();
+    let (before, held) = (number("b"), fs::File::open(at("b")).unwrap());
+    fs::create_dir(at("sub")).unwrap();
+    fs::write(at("sub/c"), "taken").unwrap();
+    let container = fs::read(at("m.safetensors")).unwrap();
+    fs::rename(at("m.safetensors"), at("sub/n.safetensors")).unwrap();
+    fs::rename(at("x.npy"), at("y.npy")).unwrap();
+    for (name, tier) in [("sub/deep/a", "q8"), ("sub/b", "q3"), ("y", "q5")] {
+        assert_eq!(get(&at(name), "tier"), tier, "{name}");
+        assert_eq!(get(&at(name), "lossy"), "allow", "{name}");
+    }
+    assert_eq!((number("sub/b"), held.metadata().unwrap().nlink()), (before, 1));
+    assert!(get(&at("sub/n.safetensors"), "why").ends_with("taken by others: c"));
+    let check = |name: &dyn Fn(&str) -> std::path::PathBuf| {
+        for gone in ["b", "deep/a", "c", "x", "x.npy"] {
+            assert!(!name(gone).exists(), "{gone}");
+        }
+        assert!(fs::read(name("sub/b")).unwrap() == tensor && fs::read(name("y.npy")).unwrap() == array);
+        assert!(fs::read(name("sub/n.safetensors")).unwrap() == container);
+        assert_eq!(fs::read(name("sub/c")).unwrap(), b"taken");
+    };
+    check(&at);
+    // Back, where the name is free again.
+    fs::rename(at("sub/n.safetensors"), at("n.safetensors")).unwrap();
+    assert_eq!(get(&at("c"), "tier"), "absent");
+    assert!(try_get(&at("n.safetensors"), "why").is_err());
+    fs::rename(at("n.safetensors"), at("sub/n.safetensors")).unwrap();
+    mounted.kill();
+    drop(mounted);
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&[]);
+    check(&|name| mounted.path("t/c").join(name));
+    assert_eq!(get(&mounted.path("t/c/sub/b"), "tier"), "q3");
 }

@@ -187,3 +187,42 @@ fn readers_see_each_block_in_one_of_its_two_states_while_it_moves() {
     });
     assert_eq!(fs::read(&tensor).unwrap(), wanted);
 }
+
+#[test]
+fn a_plain_file_that_is_said_to_be_a_tensor_moves_like_one() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    let path = mounted.path("t/c/raw.bin");
+    let floats = Random(77).floats(70_000);
+    fs::write(&path, &floats).unwrap();
+    set(&path, "dtype", "f32").unwrap();
+    set(&path, "shape", "700x100").unwrap();
+    set(&path, "lossy", "allow").unwrap();
+    set(&path, "tier", "q8").unwrap();
+    assert_eq!(get(&path, "tier"), "q8");
+    let moved = fs::read(&path).unwrap();
+    let value = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+    let pairs = || moved.chunks_exact(4).zip(floats.chunks_exact(4));
+    assert!(moved != floats && pairs().all(|(one, other)| (value(one) - value(other)).abs() < 0.01));
+    // Its codes are those of f32 now.
+    assert!(refused(&path, "dtype", "bf16", Errno::PERM).contains("exact"));
+    let cut: Vec<u8> = floats.chunks_exact(4).flat_map(|four| [four[2], four[3]]).collect();
+    fs::write(&path, &cut).unwrap();
+    set(&path, "dtype", "bf16").unwrap();
+    set(&path, "shape", "700x100").unwrap();
+    set(&path, "tier", "q5").unwrap();
+    assert_eq!(get(&path, "tier"), "q5");
+    let halves = fs::read(&path).unwrap();
+    fs::write(mounted.path("t/c/.ctl/compact"), "start").unwrap();
+    assert!(fs::read(&path).unwrap() == halves);
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    let mounted = place.mount(&[]);
+    assert!(fs::read(mounted.path("t/c/raw.bin")).unwrap() == halves);
+    assert_eq!(get(&mounted.path("t/c/raw.bin"), "dtype"), "bf16");
+    // Written anew as a whole it is a tensor of the same type still.
+    fs::write(mounted.path("t/c/raw.bin"), &cut).unwrap();
+    set(&mounted.path("t/c/raw.bin"), "tier", "q8").unwrap();
+    assert_eq!(get(&mounted.path("t/c/raw.bin"), "tier"), "q8");
+}

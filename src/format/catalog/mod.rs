@@ -208,6 +208,8 @@ pub enum Content {
     Npy,
     /// A tensor inside a container.
     Part,
+    /// A GGUF file.
+    Gguf,
 }
 
 /// What a file is as a tensor.
@@ -258,8 +260,8 @@ impl Measured {
 }
 
 impl Content {
-    pub(super) const ALL: [Content; 5] =
-        [Content::Plain, Content::Tensor, Content::Safetensors, Content::Npy, Content::Part];
+    pub(super) const ALL: [Content; 6] =
+        [Content::Plain, Content::Tensor, Content::Safetensors, Content::Npy, Content::Part, Content::Gguf];
 
     pub(super) fn code(self) -> u8 {
         match self {
@@ -268,11 +270,12 @@ impl Content {
             Content::Safetensors => 2,
             Content::Npy => 3,
             Content::Part => 4,
+            Content::Gguf => 6,
         }
     }
 
     /// Whether its tensors appear beside it as files.
     pub fn is_container(self) -> bool {
-        matches!(self, Content::Safetensors | Content::Npy)
+        matches!(self, Content::Safetensors | Content::Npy | Content::Gguf)
     }
 }

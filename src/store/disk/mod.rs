@@ -42,6 +42,11 @@ pub trait File: Send + Sync {
     fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
     }
+    /// Where the first bytes from `offset` on lie that may be something else than zeros; `None`
+    /// where none do.
+    fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        Ok((offset < self.len()?).then_some(offset))
+    }
     /// Makes what was written durable, and the size.
     fn sync_data(&self) -> io::Result<()>;
 

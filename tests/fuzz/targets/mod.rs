@@ -9,6 +9,7 @@ mod cgeb;
 mod cgei;
 mod delta;
 mod factor;
+mod gguf;
 mod log;
 mod names;
 mod npy;
@@ -20,12 +21,13 @@ mod values;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     ("catalog", catalog::check),
     ("cgeb", cgeb::check),
     ("cgei", cgei::check),
     ("delta", delta::check),
     ("factor", factor::check),
+    ("gguf", gguf::check),
     ("log", log::check),
     ("names", names::check),
     ("npy", npy::check),

@@ -251,6 +251,23 @@ impl Mounted {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Writes to a control file, and waits for the end of the job that this queues; its line.
+    #[track_caller]
+    pub fn job(&self, control: &str, text: &str) -> String {
+        let number = |line: &str| line.split(' ').next().and_then(|number| number.parse::<u64>().ok());
+        let jobs = || fs::read_to_string(self.path(".ctl/jobs")).unwrap();
+        let before = jobs().lines().filter_map(number).max().unwrap_or(0);
+        fs::write(self.path(control), text).unwrap();
+        let mut ended = String::new();
+        wait_until("the end of the job", || {
+            let jobs = jobs();
+            let job = jobs.lines().find(|line| number(line).is_some_and(|number| number > before));
+            ended = job.unwrap_or_default().to_owned();
+            [" done in ", " failed: ", " cancelled"].iter().any(|end| ended.contains(end))
+        });
+        ended
+    }
+
     pub fn stats(&self) -> serde_json::Value {
         serde_json::from_str(&fs::read_to_string(self.path(".ctl/stats.json")).unwrap()).unwrap()
     }

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Programs that load models, map indexes and take backups, on a mount and on the directory that was imported: both must
+# give the same. scripts/setup.sh loaders installs them. docs/LOADERS.md shows how they are used.
+#
+#   scripts/loaders.sh                all
+#   scripts/loaders.sh onnx backups   only these
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$HOME/.cargo/bin:$PATH"
+export PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+
+# Loaders of tests/loaders/load_*.py, and what they load: a kind of tests/loaders/make.py, or a model that was fetched.
+loaders=(numpy:arrays safetensors:minilm gguf:gguf gguf:smollm2 onnx:onnx tokenizers:minilm tinygrad:minilm
+    model2vec:static usearch:vectors faiss:vectors annoy:vectors arrow:tables)
+wanted=("$@")
+[ $# != 0 ] || wanted=(numpy safetensors gguf onnx tokenizers tinygrad model2vec usearch faiss annoy arrow candle arrivals backups)
+
+scripts/setup.sh loaders
+cargo build --locked --quiet
+tierfs=$PWD/target/debug/tierfs
+python=$PWD/target/venv-loaders/bin/python
+here=$PWD/tests/loaders
+
+place=$(mktemp -d)
+source=$place/source
+mnt=$place/mnt
+mkdir -p "$source" "$mnt"
+clean() {
+    umount -l "$mnt" 2>/dev/null || true
+    rm -rf --one-file-system "$place"
+}
+trap clean EXIT
+
+for kind in arrays gguf onnx vectors tables; do "$python" "$here/make.py" "$kind" "$source/$kind"; done
+"$python" "$here/make.py" static "$source/static" target/models/minilm
+cp -rL target/models/minilm target/models-loaders/smollm2 "$source"
+for kind in "$source"/*; do "$tierfs" import "$place/store" "demo/$(basename "$kind")" "$kind" >"$place/import.log"; done
+# What the backups are compared with has no tensors beside their containers, which the loaders find there too.
+cp -r "$source/arrays" "$place/arrays"
+"$python" "$here/make.py" beside "$source/arrays"
+"$tierfs" mount "$place/store" "$mnt"
+
+fail() {
+    echo "loaders: $*"
+    exit 1
+}
+
+is_wanted() {
+    local name
+    for name in "${wanted[@]}"; do [ "$name" != "$1" ] || return 0; done
+    return 1
+}
+
+for pair in "${loaders[@]}"; do
+    loader=${pair%:*} kind=${pair#*:}
+    is_wanted "$loader" || continue
+    timeout 300 "$python" "$here/load_$loader.py" "$source/$kind" "$mnt/demo/$kind" || fail "$loader on $kind"
+    echo "loaders: $loader on $kind: the same"
+done
+
+# candle maps the weights; its embedding is that of tests/loaders/minilm.py too, but for rounding.
+if is_wanted candle; then
+    CARGO_TARGET_DIR=target/loaders timeout 3000 cargo build --release --locked --quiet --manifest-path "$here/candle/Cargo.toml"
+    sentence="A file system shows tensors as files."
+    for folder in "$source" "$mnt/demo"; do
+        timeout 300 target/loaders/release/tierfs-loader-candle "$folder/minilm" "$sentence"
+    done >"$place/candle"
+    "$python" "$here/minilm.py" "$source/minilm" --json "$sentence" >>"$place/candle"
+    "$python" - "$place/candle" <<'END' || fail "candle"
+import json, sys
+one, other, numpy = map(json.loads, open(sys.argv[1]))
+if one != other:
+    sys.exit("another embedding from the mount")
+furthest = max(abs(a - b) for a, b in zip(one, numpy, strict=True))
+if furthest > 1e-4:
+    sys.exit(f"{furthest} away from NumPy's")
+END
+    echo "loaders: candle on minilm: the same"
+fi
+
+# A real GGUF file that is copied in, where it was imported before.
+if is_wanted arrivals; then
+    mkdir "$mnt/demo/copied"
+    cp "$source"/smollm2/*.gguf "$mnt/demo/copied/"
+    cmp "$source"/smollm2/*.gguf "$mnt"/demo/copied/*.gguf
+    timeout 300 "$python" "$here/load_gguf.py" "$source/smollm2" "$mnt/demo/copied" || fail "gguf that was copied in"
+    [ "$(getfattr --only-values --absolute-names -n user.tierfs.dtype "$mnt/demo/copied/blk.0.attn_q.weight")" = opaque ] ||
+        fail "the tensors of a GGUF file that was copied in"
+    rm -rf "$mnt/demo/copied"
+    echo "loaders: arrivals: the same"
+fi
+
+# Backups take each byte once, and what they restore is what came in.
+if is_wanted backups; then
+    "$tierfs" umount "$mnt"
+    "$tierfs" mount "$place/store" "$mnt" -o list=containers
+    rm -r "$source/arrays"
+    mv "$place/arrays" "$source/arrays"
+    export HOME=$place/home RESTIC_PASSWORD=backup BORG_BASE_DIR=$place/borg-home
+    mkdir -p "$HOME" "$place"/{rsync,tar,restic,borg}
+    rsync -a "$mnt/demo/" "$place/rsync"
+    tar -C "$mnt/demo" -cf - . | tar -C "$place/tar" -xf -
+    (
+        cd "$mnt/demo"
+        restic --quiet --no-cache --repo "$place/restic-repository" init
+        restic --quiet --no-cache --repo "$place/restic-repository" backup .
+        borg init --encryption none "$place/borg-repository"
+        borg create "$place/borg-repository::one" .
+    )
+    restic --quiet --no-cache --repo "$place/restic-repository" restore latest --target "$place/restic"
+    (cd "$place/borg" && borg extract "$place/borg-repository::one")
+    for tool in rsync tar restic borg; do
+        diff -r "$source" "$place/$tool" || fail "$tool"
+        rm -r "${place:?}/$tool"
+        echo "loaders: $tool: the same"
+    done
+fi
+"$tierfs" umount "$mnt"
+"$tierfs" fsck "$place/store"

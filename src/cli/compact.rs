@@ -1,0 +1,118 @@
+//! `tierfs compact`.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use indicatif::ProgressBar;
+
+use crate::cli::Done;
+use crate::cli::act::wait_for_new_job;
+use crate::cli::mounts::{self, Mounted};
+use crate::cli::output::{print, print_json};
+use crate::engine::{Counted, Engine};
+use crate::ingest::Progress;
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::disk::files::FileDisk;
+use crate::store::{Access, Store};
+
+/// Put together what a store keeps.
+///
+/// Blocks that were written over go back to their data files, so that the kernel can read these
+/// itself again; tier files and logs become as short as they can be. A store that is mounted is
+/// compacted by its daemon, and stays in use meanwhile.
+///
+/// Example: tierfs compact /srv/tensors
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A store, or where one is mounted
+    path: PathBuf,
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Done> {
+        let text = match mounts::mount_for(&self.path)? {
+            Some(mounted) => mounted_compact(&mounted)?,
+            None => compact(&self.path)?,
+        };
+        if self.json {
+            let rows = text.lines().filter_map(|line| line.split_once(": "));
+            let rows = rows.map(|(path, text)| serde_json::json!({ "collection": path, "text": text }));
+            print_json(&rows.collect::<Vec<_>>().into())?;
+        } else {
+            print(&text)?;
+        }
+        Ok(Done::Well)
+    }
+}
+
+/// Has a daemon do it, and waits; a line a collection.
+fn mounted_compact(mounted: &Mounted) -> Result<String> {
+    let path = mounted.mountpoint.join(".ctl/compact");
+    let failed = |error| Error::io(path.display(), error);
+    wait_for_new_job(mounted, || fs::write(&path, "start").map_err(failed))?;
+    fs::read_to_string(&path).map_err(failed)
+}
+
+/// Compacts a store that nobody has mounted; a line a collection. The first failure is told when
+/// all were tried.
+fn compact(path: &Path) -> Result<String> {
+    let note = format!("process {}, which compacts", std::process::id());
+    let store = Store::open(Arc::new(FileDisk::new(path)), Access::Write, &note);
+    let engine = Engine::new(Arc::new(store.map_err(|error| mounts::with_mounts(error, path))?));
+    let store = engine.store.clone();
+    let mut collections = Vec::new();
+    let mut first = Ok(());
+    for tenant in store.tenants()? {
+        for name in store.collections(&tenant)? {
+            match store.collection(&tenant, &name) {
+                Ok(collection) => collections.push(collection),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => first = first.and(Err(error)),
+            }
+        }
+    }
+    let bytes = collections.iter().map(|collection| engine.compact_bytes(collection)).sum();
+    let is_shown = std::io::stderr().is_terminal();
+    let bar = Bar {
+        bar: if is_shown { ProgressBar::new(bytes) } else { ProgressBar::hidden() },
+        counted: Counted::default(),
+    };
+    let mut text = String::new();
+    for collection in &collections {
+        match engine.compact(collection, &bar) {
+            Ok(done) => {
+                let log = collection.last_compaction();
+                let log = log.map_or(String::new(), |log| {
+                    format!("log at {} from {} to {} bytes; ", log.at, log.before, log.after)
+                });
+                text.push_str(&format!("{}: {log}{done}\n", collection.path()));
+            }
+            Err(error) => first = first.and(Err(error)),
+        }
+    }
+    bar.bar.finish_and_clear();
+    first.map(|()| text)
+}
+
+/// Shows how far it is.
+struct Bar {
+    bar: ProgressBar,
+    counted: Counted,
+}
+
+impl Progress for Bar {
+    fn advance(&self, bytes: u64) {
+        self.counted.advance(bytes);
+        self.bar.set_position(self.counted.done.load(Ordering::Relaxed));
+    }
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}

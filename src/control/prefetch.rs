@@ -1,0 +1,66 @@
+//! Files that are checked and read ahead.
+
+use crate::control::files::Context;
+use crate::control::jobs::Job;
+use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::namespace::{FileView, Forget, Located};
+use crate::store::state::ROOT;
+
+/// What a job is called that reads ahead.
+const PREFETCH: &str = "prefetch";
+/// The name that stands for all of the collection.
+const ALL: &str = ".";
+
+/// What the last prefetch in a collection has found.
+pub(super) fn shown(context: &Context) -> Result<String> {
+    let collection = context.collection()?;
+    let path = collection.path();
+    Ok(match context.mounted.namespace.engine().last_prefetch(collection) {
+        Some(found) => format!("{path}: {found}\n"),
+        None => format!("{path}: not since it was opened\n"),
+    })
+}
+
+/// Has a job check and read the named files ahead. `Invalid` where a name leads to no file:
+/// nothing is done then.
+pub(super) fn start(context: &Context, text: &str) -> Result<Forget> {
+    let collection = context.collection()?.clone();
+    let mut nodes = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        match node(context, line)? {
+            Some(node) => nodes.push(node),
+            None => {
+                for name in line.split_whitespace() {
+                    let node = node(context, name)?;
+                    let none = || Error::invalid(format!("{name:?}: {} has no such file", collection.path()));
+                    nodes.push(node.ok_or_else(none)?);
+                }
+            }
+        }
+    }
+    if nodes.is_empty() {
+        return Err(Error::invalid("write names of files or directories; . is all of the collection"));
+    }
+    let namespace = context.mounted.namespace.clone();
+    let bytes = namespace.engine().prefetch_bytes(&collection, &nodes)?;
+    let job = Job::new(PREFETCH.to_owned(), collection.path(), bytes);
+    context.mounted.jobs.push(job, move |progress| {
+        Ok(namespace.engine().prefetch(&collection, &nodes, progress)?.to_string())
+    });
+    Ok(Forget::default())
+}
+
+/// The file or directory of this name in the collection.
+fn node(context: &Context, name: &str) -> Result<Option<EntryId>> {
+    if name == ALL {
+        return Ok(Some(ROOT));
+    }
+    let collection = context.collection()?;
+    let path = format!("{}/{name}", collection.path());
+    match context.mounted.namespace.walk(path.as_bytes()) {
+        Ok((_, Located::Node(FileView { node, .. }))) => Ok(Some(node.entry.id)),
+        Ok(_) => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

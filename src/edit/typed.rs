@@ -1,0 +1,60 @@
+//! What a file is as a tensor, as somebody says: `dtype` and `shape`.
+
+use crate::edit::tree::known;
+use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
+use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, TensorId};
+use crate::store::Collection;
+use crate::store::collection::{Touched, now_nanoseconds};
+
+/// Says what a file is as a tensor. Without a shape the elements stand in one row.
+/// `Invalid` where the size does not agree; a tensor of a container, and a container, are
+/// what they are.
+pub fn set_tensor(
+    collection: &Collection,
+    node: EntryId,
+    dtype: Option<Dtype>,
+    shape: Option<Shape>,
+) -> Result<()> {
+    let objects = collection.objects_of(node).unwrap_or_default();
+    // Blocks are encoded as elements of the type that the object has.
+    let _held: Vec<_> = objects.iter().map(|object| object.hold()).collect();
+    collection.record(Touched::default(), |batch, state| {
+        let found = known(state, node)?;
+        let Some(file) = found.file() else { return Err(Error::new(ErrorKind::Denied, "not a file")) };
+        let before = file.tensor.as_ref();
+        let dtype = dtype.or(before.map(|tensor| tensor.dtype)).unwrap_or(Dtype::U8);
+        let row = || Shape::new(&[found.bytes / dtype.bytes()]);
+        let agrees = |shape: &Shape| dtype.bytes_of(shape.elements()) == Some(found.bytes);
+        let shape = shape.or(before.map(|tensor| tensor.shape).filter(agrees)).or_else(row);
+        let Some(shape) = shape.filter(agrees) else {
+            let text = format!("{} bytes are not so many elements of {dtype}", found.bytes);
+            return Err(Error::invalid(text));
+        };
+        if before.is_some_and(|tensor| tensor.dtype == dtype && tensor.shape == shape) {
+            return Ok(());
+        }
+        if !matches!(file.content, Content::Plain | Content::Tensor) {
+            return Err(Error::new(ErrorKind::Denied, "the container says what its tensors are"));
+        }
+        let are_held = objects.iter().map(|object| object.entry.id).eq(file.objects.iter().copied());
+        if !are_held || !objects.iter().all(|object| object.can_be_of(dtype)) {
+            let text = "not all of it is exact, in whole elements of that type; move it to exact first";
+            return Err(Error::new(ErrorKind::Denied, text));
+        }
+        for object in objects.iter().filter(|object| object.dtype() != dtype) {
+            batch.entry(Entry::Object(ObjectEntry { dtype, ..object.entry_now() }));
+        }
+        let path = state.path(node);
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).into_owned();
+        let tensor = Some(TensorEntry { name, dtype, shape, parent: TensorId(0) });
+        let file = FileEntry { content: Content::Tensor, tensor, ..file.clone() };
+        let what = What::File(Box::new(file));
+        batch.entry(Entry::Node(Box::new(NodeEntry {
+            ctime: now_nanoseconds(),
+            what,
+            ..found.entry.clone()
+        })));
+        Ok(())
+    })
+}

@@ -1,0 +1,139 @@
+//! What a collection stores, put together: blocks that were written over go back to their data
+//! files, tier files and the log become as short as they can be.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::engine::work::Engine;
+use crate::ingest::Progress;
+use crate::model::{Error, ErrorKind, Result, Tier};
+use crate::store::Collection;
+use crate::store::collection::now_seconds;
+use crate::store::object::Object;
+use crate::store::read::{OpenObject, Verify};
+
+/// Logical bytes whose blocks are moved with one batch.
+const STEP_BYTES: u64 = 32 << 20;
+
+/// What a compaction has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Compacted {
+    /// Blocks that lie in their data files again.
+    pub home: u64,
+    /// Blocks that were moved within tier files.
+    pub moved: u64,
+    /// Bytes of the files of payloads before: `tier0.dat` to `factor.dat`.
+    pub before: u64,
+    /// Their bytes after it.
+    pub after: u64,
+    /// When it ended, in seconds since 1970.
+    pub at: u64,
+}
+
+impl Compacted {
+    /// Adds what was done elsewhere.
+    pub fn add(&mut self, other: Compacted) {
+        self.home += other.home;
+        self.moved += other.moved;
+        self.before += other.before;
+        self.after += other.after;
+        self.at = self.at.max(other.at);
+    }
+}
+
+impl fmt::Display for Compacted {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Compacted { home, moved, before, after, at } = self;
+        write!(
+            out,
+            "payloads at {at} from {before} to {after} bytes, {home} blocks back in data files, {moved} moved"
+        )
+    }
+}
+
+/// Compacts a collection: its data files, its tier files, its log. Readers and writers go on
+/// meanwhile; what they have open and in use stays where it is, and is left for another time.
+/// Durable when it returns. `Interrupted` where it was told to stop: what was done by then
+/// stays. `progress` is told [`Engine::compact_bytes`] in all.
+pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<Compacted> {
+    collection.check_writable()?;
+    let mut objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
+    objects.sort_by_key(|object| object.entry.creation);
+    let mut done = Compacted::default();
+    for object in &objects {
+        if is_exact(object) {
+            each_step(collection, object, progress, &mut |open, range| {
+                done.home += open.bring_home(range)?;
+                Ok(())
+            })?;
+        } else {
+            progress.advance(object.bytes());
+        }
+    }
+    let spaces = collection.file_spaces()?;
+    // The last ones first: what they leave is at the end.
+    for object in objects.iter().rev() {
+        each_step(collection, object, progress, &mut |open, range| {
+            for (number, space) in (0..).zip(&spaces) {
+                if space.end > space.used {
+                    done.moved += open.pack(range.clone(), number, space.used)?;
+                }
+            }
+            Ok(())
+        })?;
+    }
+    // Held by nobody from here on: what was deleted meanwhile can go.
+    drop(objects);
+    (done.before, done.after) = collection.cut_files()?;
+    collection.compact_now()?;
+    done.at = now_seconds();
+    Ok(done)
+}
+
+impl Engine {
+    /// Compacts a collection, see [`compact`], and keeps what it has done.
+    pub fn compact(&self, collection: &Arc<Collection>, progress: &dyn Progress) -> Result<Compacted> {
+        let done = compact(collection, progress)?;
+        self.compacted.lock().insert(collection.path(), done);
+        Ok(done)
+    }
+
+    /// Logical bytes that a compaction goes through: those of the collection twice.
+    pub fn compact_bytes(&self, collection: &Collection) -> u64 {
+        collection.state().objects().map(|object| object.bytes()).sum::<u64>() * 2
+    }
+
+    /// What the last compaction of a collection has done since the store was opened.
+    pub fn last_compact(&self, collection: &Collection) -> Option<Compacted> {
+        self.compacted.lock().get(&collection.path()).copied()
+    }
+}
+
+/// Whether all blocks of an object are exact, in the store.
+fn is_exact(object: &Object) -> bool {
+    let cut = object.logged_cut();
+    object.blocks.read().described(cut).all(|(_, block)| block.stored.tier == Tier::Exact)
+}
+
+/// What is done to an object, a range of blocks of it at a time.
+fn each_step(
+    collection: &Arc<Collection>,
+    object: &Arc<Object>,
+    progress: &dyn Progress,
+    step: &mut dyn FnMut(&OpenObject, std::ops::Range<u32>) -> Result<()>,
+) -> Result<()> {
+    let open = OpenObject::open(collection, object, Verify::First)?;
+    let cut = object.logged_cut();
+    let count = (STEP_BYTES / u64::from(cut.block_bytes.max(1))).max(1) as u32;
+    let mut first = 0;
+    while first < cut.blocks() {
+        let last = first.saturating_add(count).min(cut.blocks());
+        step(&open, first..last)?;
+        progress.advance(cut.start(last).min(cut.bytes) - cut.start(first));
+        first = last;
+        if progress.is_cancelled() {
+            return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,311 @@
+//! The header of a GGUF file.
+//!
+//! | at | len | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `GGUF` |
+//! | 4 | 4 | version: 2 or 3 |
+//! | 8 | 8 | u64 count of tensors |
+//! | 16 | 8 | u64 count of metadata |
+//! | 24 | .. | metadata: a key (text), u32 type, value |
+//! | .. | .. | tensors: a name (text), u32 count of dimensions, u64 each, the fastest first, u32 ggml type, u64 offset from the start of the data |
+//! | .. | .. | padding to a multiple of the alignment |
+//! | .. | .. | the data: each tensor at a multiple of the alignment |
+//!
+//! A text is a u64 length and its bytes. Types of values: 0 u8, 1 i8, 2 u16, 3 i16, 4 u32, 5 i32, 6 f32,
+//! 7 bool (a byte), 8 text, 9 array (u32 type, u64 count, the values), 10 u64, 11 i64, 12 f64. The alignment is 32
+//! or the u32 `general.alignment`.
+//!
+//! Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Version 1 had shorter counts; in big-endian
+//! files the version's bytes are swapped. Neither is read. Tensors may stand in any order and leave gaps, as readers
+//! of Python take them.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use crate::format::cursor::Reader;
+use crate::model::{DIMENSIONS_MAX, Dtype, Error, Result, Shape};
+
+mod types;
+
+pub use types::{GgmlType, TYPES};
+
+/// Bytes up to the data that are read at most. Tokenizers take tens of megabytes of them.
+pub const HEADER_BYTES_MAX: u64 = 100_000_000;
+
+/// Tensors of a file that are read at most. An import takes a few kilobytes for each; models have a few thousand.
+pub const TENSORS_MAX: u64 = 1 << 14;
+
+/// The alignment of a file that does not say its own, in bytes.
+pub const ALIGNMENT: u64 = 32;
+
+/// The key of the alignment.
+pub const ALIGNMENT_KEY: &[u8] = b"general.alignment";
+
+const MAGIC: [u8; 4] = *b"GGUF";
+
+/// Arrays may be in arrays this deep. `llama.cpp` takes none.
+const DEPTH_MAX: u32 = 4;
+
+/// The bytes of a tensor's entry without its name and dimensions.
+const ENTRY_BYTES_MIN: u64 = 24;
+
+/// The bytes of a key that is empty, a type, and a value of one byte.
+const METADATA_BYTES_MIN: u64 = 13;
+
+/// What a header says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// 2 or 3.
+    pub version: u32,
+    /// Entries of the metadata.
+    pub metadata_count: u64,
+    /// Where the metadata is, in bytes from the file's start: all keys, types and values as they stand. The entries
+    /// of the tensors follow.
+    pub metadata: Range<u64>,
+    /// Tensors begin at multiples of so many bytes, counted from `data_start`. A power of two.
+    pub alignment: u64,
+    /// Where the data begins, in bytes from the file's start; without tensors perhaps past its end.
+    pub data_start: u64,
+    /// The tensors in the order of the header.
+    pub tensors: Vec<Entry>,
+}
+
+/// One tensor of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Any text.
+    pub name: String,
+    /// The type of its elements.
+    pub ggml_type: &'static GgmlType,
+    /// Its dimensions in elements, outermost first: those of the file, reversed.
+    pub elements: Shape,
+    /// Its first byte, counted from [`Header::data_start`].
+    pub offset: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+impl Entry {
+    /// What it is as a tensor. Of blocks of ggml it is `OPAQUE`, and the innermost dimension counts the bytes of a
+    /// row.
+    pub fn tensor(&self) -> (Dtype, Shape) {
+        (self.ggml_type.dtype, self.ggml_type.stored(self.elements).unwrap_or_default())
+    }
+}
+
+/// What the header at the start of `prefix` says, the beginning of a file of `file_len` bytes. `None` where it goes
+/// on past `prefix`: more of the file is needed then, up to [`HEADER_BYTES_MAX`]. Needs memory in
+/// proportion to the tensors in `prefix`, whatever their count is said to be.
+///
+/// # Errors
+/// `Unsupported` for other versions and byte orders, for ggml types that this version does not know, since the
+/// lengths of such tensors cannot be checked, for more than 8 dimensions and more than [`TENSORS_MAX`] tensors;
+/// `Invalid` for all else.
+pub fn parse(prefix: &[u8], file_len: u64) -> Result<Option<Header>> {
+    let bytes_max = file_len.min(HEADER_BYTES_MAX);
+    let mut input = Input { rest: Reader::new(prefix), bytes_max, is_short: false };
+    match header(&mut input, file_len) {
+        Err(_) if input.is_short => Ok(None),
+        read => read.map(Some).map_err(|error| error.at("gguf header")),
+    }
+}
+
+/// The beginning of a file.
+struct Input<'a> {
+    rest: Reader<'a>,
+    /// No header goes past this.
+    bytes_max: u64,
+    /// Whether bytes were wanted that a longer beginning has.
+    is_short: bool,
+}
+
+impl<'a> Input<'a> {
+    fn bytes(&mut self, count: u64) -> Result<&'a [u8]> {
+        let at = self.position();
+        if at.checked_add(count).is_none_or(|end| end > self.bytes_max) {
+            return Err(Error::invalid(format!(
+                "{count} bytes from byte {at} on: past the file's end, or past {HEADER_BYTES_MAX}, where headers end"
+            )));
+        }
+        let read = usize::try_from(count).ok().and_then(|count| self.rest.bytes(count).ok());
+        self.is_short = read.is_none();
+        read.ok_or_else(|| Error::invalid(format!("{count} bytes from byte {at} on are not there")))
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        Reader::new(self.bytes(4)?).u32()
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        Reader::new(self.bytes(8)?).u64()
+    }
+
+    fn text(&mut self) -> Result<&'a [u8]> {
+        let length = self.u64()?;
+        self.bytes(length)
+    }
+
+    fn position(&self) -> u64 {
+        u64::try_from(self.rest.position()).unwrap_or(u64::MAX)
+    }
+}
+
+fn header(input: &mut Input<'_>, file_len: u64) -> Result<Header> {
+    if input.bytes(4)? != MAGIC {
+        return Err(Error::invalid("the magic is missing: no gguf file"));
+    }
+    let version = input.u32()?;
+    check_version(version)?;
+    let (count, metadata_count) = (input.u64()?, input.u64()?);
+    if count > TENSORS_MAX {
+        return Err(Error::unsupported(format!("{count} tensors; at most {TENSORS_MAX} are read")));
+    }
+    // What cannot stand in the file is refused before anything is read for it.
+    let least = count
+        .checked_mul(ENTRY_BYTES_MIN)
+        .zip(metadata_count.checked_mul(METADATA_BYTES_MIN))
+        .and_then(|(tensors, metadata)| tensors.checked_add(metadata)?.checked_add(input.position()));
+    if least.is_none_or(|least| least > file_len) {
+        return Err(Error::invalid(format!(
+            "{count} tensors and {metadata_count} entries of metadata in a file of {file_len} bytes"
+        )));
+    }
+    let begin = input.position();
+    let alignment = metadata(input, metadata_count)?;
+    let metadata = begin..input.position();
+    let mut tensors = Vec::new();
+    for number in 0..count {
+        tensors.push(entry(input).map_err(|error| error.at(format_args!("tensor {number}")))?);
+    }
+    let too_long = || Error::invalid(format!("an alignment of {alignment} bytes"));
+    let data_start = input.position().checked_next_multiple_of(alignment).ok_or_else(too_long)?;
+    let header = Header { version, metadata_count, metadata, alignment, data_start, tensors };
+    check_tensors(&header, file_len)?;
+    Ok(header)
+}
+
+fn check_version(version: u32) -> Result<()> {
+    match version {
+        2 | 3 => Ok(()),
+        // The low half of a swapped version is zero, that of a true one never was.
+        version if version & 0xffff == 0 && version != 0 => {
+            Err(Error::unsupported("big-endian; convert it to little-endian first"))
+        }
+        version => Err(Error::unsupported(format!("version {version}; 2 and 3 are read"))),
+    }
+}
+
+/// Passes over the metadata; the alignment that it says.
+fn metadata(input: &mut Input<'_>, count: u64) -> Result<u64> {
+    let mut alignment = None;
+    for _ in 0..count {
+        let key = input.text()?;
+        let kind = input.u32()?;
+        if key != ALIGNMENT_KEY {
+            value(input, kind, 0).map_err(|error| {
+                error.at(format_args!("metadata {:?}", String::from_utf8_lossy(key.get(..64).unwrap_or(key))))
+            })?;
+            continue;
+        }
+        if kind != 4 {
+            return Err(Error::invalid(format!("general.alignment of type {kind} instead of 4, u32")));
+        }
+        let said = input.u32()?;
+        if !said.is_power_of_two() || alignment.is_some() {
+            return Err(Error::invalid(format!("general.alignment {said}: no power of two, or said twice")));
+        }
+        alignment = Some(u64::from(said));
+    }
+    Ok(alignment.unwrap_or(ALIGNMENT))
+}
+
+/// The bytes of a value of this type, if all have as many.
+fn fixed_bytes(kind: u32) -> Option<u64> {
+    Some(match kind {
+        0 | 1 | 7 => 1,
+        2 | 3 => 2,
+        4..=6 => 4,
+        10..=12 => 8,
+        _ => return None,
+    })
+}
+
+/// Passes over a value. What it does is bounded by the bytes of it, since none has no bytes.
+fn value(input: &mut Input<'_>, kind: u32, depth: u32) -> Result<()> {
+    match (fixed_bytes(kind), kind) {
+        (Some(bytes), _) => input.bytes(bytes).map(|_| ()),
+        (None, 8) => input.text().map(|_| ()),
+        (None, 9) if depth < DEPTH_MAX => {
+            let kind = input.u32()?;
+            let count = input.u64()?;
+            match fixed_bytes(kind) {
+                Some(bytes) => input.bytes(count.saturating_mul(bytes)).map(|_| ()),
+                None => (0..count).try_for_each(|_| value(input, kind, depth + 1)),
+            }
+        }
+        (None, 9) => Err(Error::unsupported(format!("arrays more than {DEPTH_MAX} deep"))),
+        (None, kind) => Err(Error::invalid(format!("a value of type {kind}"))),
+    }
+}
+
+fn entry(input: &mut Input<'_>) -> Result<Entry> {
+    let name = std::str::from_utf8(input.text()?)
+        .map_err(|error| Error::invalid(format!("its name: {error}")))?
+        .to_owned();
+    let place = |error: Error| error.at(format_args!("{name:?}"));
+    let count = input.u32()?;
+    let mut sizes = [0; DIMENSIONS_MAX];
+    let sizes = usize::try_from(count)
+        .ok()
+        .and_then(|count| sizes.get_mut(..count))
+        .ok_or_else(|| place(Error::unsupported(format!("{count} dimensions; at most {DIMENSIONS_MAX}"))))?;
+    // In the file the fastest stands first.
+    for size in sizes.iter_mut().rev() {
+        *size = input.u64()?;
+    }
+    let code = input.u32()?;
+    let offset = input.u64()?;
+    let ggml_type = GgmlType::from_code(code).ok_or_else(|| {
+        place(Error::unsupported(format!("ggml type {code}: how many bytes it takes is not known here")))
+    })?;
+    let wrong = || {
+        Error::invalid(format!(
+            "shape {sizes:?} of {}: cannot be counted, or no whole blocks",
+            ggml_type.name
+        ))
+    };
+    let elements = Shape::new(sizes).ok_or_else(|| place(wrong()))?;
+    let stored = ggml_type.stored(elements).ok_or_else(|| place(wrong()))?;
+    let bytes = ggml_type.dtype.bytes_of(stored.elements()).ok_or_else(|| place(wrong()))?;
+    Ok(Entry { name, ggml_type, elements, offset, bytes })
+}
+
+/// Names stand once, and bytes are in the file, aligned, and of one tensor only.
+fn check_tensors(header: &Header, file_len: u64) -> Result<()> {
+    let mut names = HashSet::with_capacity(header.tensors.len());
+    if let Some(twice) = header.tensors.iter().find(|tensor| !names.insert(tensor.name.as_str())) {
+        return Err(Error::invalid(format!("tensor {:?} appears twice", twice.name)));
+    }
+    let mut sorted: Vec<&Entry> = header.tensors.iter().collect();
+    sorted.sort_by_key(|tensor| (tensor.offset, tensor.bytes));
+    let mut end = 0;
+    for tensor in sorted {
+        let Entry { name, offset, bytes, .. } = tensor;
+        if !offset.is_multiple_of(header.alignment) {
+            return Err(Error::invalid(format!(
+                "tensor {name:?} begins at {offset} of the data, no multiple of {}",
+                header.alignment
+            )));
+        }
+        let last = header.data_start.checked_add(*offset).and_then(|begin| begin.checked_add(*bytes));
+        if *offset < end || last.is_none_or(|last| last > file_len) {
+            return Err(Error::invalid(format!(
+                "tensor {name:?} has {bytes} bytes from {offset} of the data, which begins at {} of {file_len}: past \
+                 the end, or over the tensor before it",
+                header.data_start
+            )));
+        }
+        end = offset.saturating_add(*bytes);
+    }
+    Ok(())
+}

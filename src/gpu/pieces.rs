@@ -1,0 +1,49 @@
+//! A stretch of a file, cut into pieces of a read each.
+
+/// Bytes of a read and of a buffer. Longer ones gain little; a multiple of 4096, so that all pieces but the first and
+/// the last can go by direct memory access.
+pub(super) const PIECE_BYTES: u64 = 16 << 20;
+
+/// A piece of a stretch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece {
+    /// Where it begins, counted from the stretch's first byte.
+    pub into: u64,
+    /// Its bytes, at most [`PIECE_BYTES`].
+    pub len: usize,
+}
+
+/// The pieces of `len` bytes that begin at `start` of a file, cut at multiples of [`PIECE_BYTES`] of the file. `start`
+/// and `len` together are no more than a file can have.
+pub(super) fn pieces(start: u64, len: u64) -> impl Iterator<Item = Piece> {
+    let mut into = 0;
+    std::iter::from_fn(move || {
+        let rest = len.checked_sub(into).filter(|rest| *rest > 0)?;
+        let bytes = rest.min(PIECE_BYTES - (start + into) % PIECE_BYTES);
+        let piece = Piece { into, len: bytes as usize };
+        into += bytes;
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PIECE_BYTES, pieces};
+
+    #[test]
+    fn pieces_follow_each_other_and_are_cut_at_multiples_of_their_size_in_the_file() {
+        let size = PIECE_BYTES;
+        for (start, len) in
+            [(0, 0), (0, 1), (0, size), (0, size + 1), (5, size), (size - 1, 2), (3 * size + 7, 4 * size)]
+        {
+            let mut end = 0;
+            for piece in pieces(start, len) {
+                assert_eq!(piece.into, end, "{start} {len}");
+                assert!(piece.len > 0 && piece.len as u64 <= size);
+                assert!(piece.into == 0 || (start + piece.into) % size == 0);
+                end += piece.len as u64;
+            }
+            assert_eq!(end, len);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A container under another name: its tensors stay what they are, in the tiers that they are
+//! in, and get names beside it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
+use crate::ingest::Origin;
+use crate::ingest::names::Names;
+use crate::ingest::publish::hidden_names;
+use crate::ingest::recognize::Recognized;
+use crate::model::{EntryId, Error, ErrorKind, Result, TensorId, escape_tensor_path};
+use crate::store::Collection;
+use crate::store::collection::{Touched, now_nanoseconds};
+use crate::store::state::{Node, State};
+
+/// Names the tensors of the container `node` as it is recognized under the name that it has now.
+/// `false`, and nothing done, where its objects are not the parts that were recognized; `Gone`
+/// where it has no name any more.
+pub fn name_parts_again(
+    collection: &Arc<Collection>,
+    node: EntryId,
+    recognized: &Recognized,
+) -> Result<bool> {
+    collection.record(Touched::default(), |batch, state| {
+        let gone = || Error::new(ErrorKind::Gone, "the file is gone");
+        let container = state.node(node).ok_or_else(gone)?;
+        let (Some(file), Some((parent, _))) = (container.file(), state.links(node).first()) else {
+            return Err(gone());
+        };
+        let Some(parts) = parts_of(state, file, recognized) else { return Ok(false) };
+        let path = String::from_utf8_lossy(&state.path(node)).into_owned();
+        let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+        let entry = &container.entry;
+        let owner = (entry.uid, entry.gid);
+        let origin = Origin { mode: entry.mode, owner, mtime: entry.mtime, sha256: None };
+        let ctime = now_nanoseconds();
+        let all: HashSet<&str> = parts.iter().map(|(name, _)| *name).collect();
+        let mut renamed = Vec::new();
+        let mut names = Names::new(batch, state, &origin);
+        for (_, part) in &parts {
+            names.remove_names(part.entry.id);
+        }
+        let mut hidden = Vec::new();
+        for (name, part) in &parts {
+            let full = if directory.is_empty() { (*name).to_owned() } else { format!("{directory}/{name}") };
+            let lineage = part.file().and_then(|file| file.tensor.as_ref()).map(|tensor| tensor.parent);
+            let (tenant, home) = (collection.tenant(), collection.name());
+            let id = TensorId::of(tenant, home, &full, lineage.unwrap_or(TensorId(0)));
+            let path = escape_tensor_path(name, id, |prefix| all.contains(prefix));
+            if !names.part(*parent, &path, part.entry.id)? {
+                hidden.push(*name);
+            }
+            let mut entry = NodeEntry { ctime, ..part.entry.clone() };
+            if let What::File(file) = &mut entry.what
+                && let Some(tensor) = &mut file.tensor
+            {
+                tensor.name = (*name).to_owned();
+            }
+            renamed.push(entry);
+        }
+        let why = if hidden.is_empty() { String::new() } else { hidden_names(&hidden) };
+        let what = What::File(Box::new(FileEntry { why, ..file.clone() }));
+        renamed.push(NodeEntry { ctime, what, ..entry.clone() });
+        names.entries(renamed.into_iter().map(|entry| Entry::Node(Box::new(entry))));
+        names.finish();
+        Ok(true)
+    })
+}
+
+/// The tensors of a container with the names that they are recognized under, where all of it is
+/// made of the same parts.
+fn parts_of<'a>(
+    state: &'a State,
+    file: &FileEntry,
+    recognized: &'a Recognized,
+) -> Option<Vec<(&'a str, &'a Arc<Node>)>> {
+    if file.content != recognized.content || file.objects.len() != recognized.parts.len() {
+        return None;
+    }
+    let mut parts = Vec::new();
+    for (id, part) in file.objects.iter().zip(&recognized.parts) {
+        if state.object(*id)?.bytes() != part.end - part.begin {
+            return None;
+        }
+        let Some(tensor) = &part.tensor else { continue };
+        let node = state.node(state.part_of(*id)?)?;
+        let known = node.file()?.tensor.as_ref()?;
+        if (known.dtype, known.shape) != (tensor.dtype, tensor.shape) {
+            return None;
+        }
+        parts.push((tensor.name.as_str(), node));
+    }
+    Some(parts)
+}

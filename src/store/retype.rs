@@ -1,0 +1,34 @@
+//! Objects whose elements become those of another type: somebody says what a file is as a tensor.
+
+use std::sync::atomic::Ordering;
+
+use crate::model::{Dtype, Error, Result, Tier};
+use crate::store::blocks::Block;
+use crate::store::object::Object;
+
+impl Object {
+    /// Holds off those who write to it or move its blocks.
+    pub fn hold(&self) -> impl Drop + '_ {
+        self.writing.lock()
+    }
+
+    /// Whether its elements can be taken for those of another type: no block is kept in codes of
+    /// the one that it has, or made again from elsewhere.
+    pub fn can_be_of(&self, dtype: Dtype) -> bool {
+        let is_plain = |(_, block): (u32, Block)| block.stored.tier == Tier::Exact;
+        self.dtype() == dtype
+            || (self.logged_cut().bytes.is_multiple_of(dtype.bytes())
+                && u64::from(self.entry.block_bytes).is_multiple_of(dtype.bytes())
+                && self.blocks.read().described(self.logged_cut()).all(is_plain))
+    }
+
+    /// Takes in a type that the log says. `Corrupt` where it cannot be of it.
+    pub(super) fn retyped(&self, dtype: Dtype) -> Result<()> {
+        if !self.can_be_of(dtype) {
+            let (id, before) = (self.entry.id, self.dtype());
+            return Err(Error::corrupt(format!("object {id} of {before} becomes one of {dtype}")));
+        }
+        self.dtype.store(dtype.code(), Ordering::Release);
+        Ok(())
+    }
+}

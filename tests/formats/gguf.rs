@@ -1,0 +1,252 @@
+//! Headers of GGUF files, against the `gguf-rs-lib` crate, the layout of the specification, and damaged bytes. What
+//! the Python package `gguf` writes is compared on mounts, by `tests/arrivals/gguf.rs`.
+
+use std::io::Cursor;
+
+use gguf_rs_lib::prelude::GGUFFileReader;
+use proptest::prelude::*;
+use tierfs::format::gguf::{GgmlType, HEADER_BYTES_MAX, Header, TENSORS_MAX, TYPES, parse};
+use tierfs::model::{Dtype, ErrorKind};
+
+use crate::damaged;
+
+fn text(value: &str) -> Vec<u8> {
+    [&(value.len() as u64).to_le_bytes(), value.as_bytes()].concat()
+}
+
+/// A value: its type and its bytes.
+fn value(kind: u32, bytes: &[u8]) -> Vec<u8> {
+    [&kind.to_le_bytes(), bytes].concat()
+}
+
+fn array(kind: u32, count: u64, bytes: &[u8]) -> Vec<u8> {
+    [&9u32.to_le_bytes()[..], &kind.to_le_bytes(), &count.to_le_bytes(), bytes].concat()
+}
+
+/// A tensor: its name, ggml type, dimensions with the fastest first, offset.
+type Tensor<'a> = (&'a str, u32, &'a [u64], u64);
+
+/// A file of any header, `data` bytes long behind it.
+fn file(
+    version: u32,
+    metadata: &[(&str, Vec<u8>)],
+    tensors: &[Tensor<'_>],
+    alignment: usize,
+    data: usize,
+) -> Vec<u8> {
+    let mut bytes = [&b"GGUF"[..], &version.to_le_bytes()].concat();
+    bytes.extend((tensors.len() as u64).to_le_bytes());
+    bytes.extend((metadata.len() as u64).to_le_bytes());
+    for (key, value) in metadata {
+        bytes.extend(text(key));
+        bytes.extend(value);
+    }
+    for (name, kind, sizes, offset) in tensors {
+        bytes.extend(text(name));
+        bytes.extend((sizes.len() as u32).to_le_bytes());
+        bytes.extend(sizes.iter().flat_map(|size| size.to_le_bytes()));
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(offset.to_le_bytes());
+    }
+    bytes.resize(bytes.len().next_multiple_of(alignment) + data, 7);
+    bytes
+}
+
+/// Two tensors, one of blocks, and metadata of several types.
+fn two() -> Vec<u8> {
+    let metadata = [
+        ("general.architecture", value(8, &text("llama"))),
+        ("tokens", array(8, 2, &[text("a"), text("")].concat())),
+        ("scores", array(6, 2, &[0; 8])),
+        ("general.alignment", value(4, &16u32.to_le_bytes())),
+        ("deep", array(9, 1, &array(0, 3, &[1, 2, 3])[4..])),
+    ];
+    let tensors: [Tensor<'_>; 2] = [("blk.0.weight", 2, &[64, 3], 16), ("norm", 0, &[4], 0)];
+    file(3, &metadata, &tensors, 16, 16 + 3 * 36)
+}
+
+fn whole(bytes: &[u8]) -> tierfs::model::Result<Header> {
+    parse(bytes, bytes.len() as u64).map(|header| header.unwrap())
+}
+
+fn refused(bytes: &[u8], words: &str) -> ErrorKind {
+    let error = whole(bytes).unwrap_err();
+    assert!(error.to_string().contains(words), "{error}");
+    error.kind()
+}
+
+#[test]
+fn tensors_are_shown_row_major_with_blocks_as_bytes() {
+    for version in [2, 3] {
+        let mut bytes = two();
+        bytes[4] = version;
+        let header = whole(&bytes).unwrap();
+        assert_eq!((header.version, header.alignment, header.metadata_count), (u32::from(version), 16, 5));
+        assert_eq!(header.metadata.start, 24);
+        assert_eq!(bytes[header.metadata.end as usize..][8..20], *b"blk.0.weight");
+        assert_eq!(header.data_start + 16 + 108, bytes.len() as u64);
+        let [blocks, norm] = &header.tensors[..] else { panic!("{header:?}") };
+        let (dtype, shape) = blocks.tensor();
+        assert_eq!(
+            (dtype, shape.dimensions(), blocks.elements.dimensions()),
+            (Dtype::Opaque, &[3, 36][..], &[3, 64][..])
+        );
+        assert_eq!((blocks.ggml_type.name, blocks.offset, blocks.bytes), ("Q4_0", 16, 108));
+        let (dtype, shape) = norm.tensor();
+        assert_eq!((dtype, shape.dimensions(), norm.offset, norm.bytes), (Dtype::F32, &[4][..], 0, 16));
+    }
+}
+
+#[test]
+fn a_header_is_asked_for_more_until_it_ends_and_reads_the_same() {
+    let bytes = two();
+    let all = bytes.len() as u64;
+    let header = whole(&bytes).unwrap();
+    let end = bytes.windows(4).rposition(|four| four == b"norm").unwrap() + 4 + 4 + 8 + 4 + 8;
+    for length in 0..bytes.len() {
+        let read = parse(&bytes[..length], all).unwrap();
+        assert_eq!(read, (length >= end).then(|| header.clone()), "{length} bytes");
+    }
+}
+
+#[test]
+fn element_types_are_those_of_another_reader() {
+    for known in &TYPES {
+        let other = gguf_rs_lib::tensor::TensorType::from_u32(known.code).unwrap();
+        let row = known.block_elements * 3;
+        let bytes = file(3, &[], &[("t", known.code, &[row], 0)], 32, 4096);
+        let reader = GGUFFileReader::new(Cursor::new(bytes.clone())).unwrap();
+        let info = &reader.tensor_infos()[0];
+        assert_eq!(info.tensor_type(), other);
+        assert_eq!(info.expected_data_size(), whole(&bytes).unwrap().tensors[0].bytes, "{}", known.name);
+        assert_eq!(known.dtype == Dtype::Opaque, known.block_elements > 1, "{}", known.name);
+    }
+    for gone in [4, 5, 31, 32, 33, 36, 37, 38, 43, u32::MAX] {
+        assert_eq!(GgmlType::from_code(gone), None);
+        let bytes = file(3, &[], &[("t", gone, &[256], 0)], 32, 4096);
+        assert_eq!(refused(&bytes, "ggml type"), ErrorKind::Unsupported);
+    }
+}
+
+#[test]
+fn other_versions_and_byte_orders_are_unsupported() {
+    let mut bytes = two();
+    for (version, words) in
+        [([1, 0, 0, 0], "version 1"), ([4, 0, 0, 0], "version 4"), ([0, 0, 0, 3], "big-endian")]
+    {
+        bytes[4..8].copy_from_slice(&version);
+        assert_eq!(refused(&bytes, words), ErrorKind::Unsupported);
+    }
+    bytes[4..8].copy_from_slice(&[0; 4]);
+    assert_eq!(refused(&bytes, "version 0"), ErrorKind::Unsupported);
+    assert_eq!(refused(b"GGML\x03\0\0\0", "magic"), ErrorKind::Invalid);
+}
+
+#[test]
+fn what_does_not_fit_is_invalid() {
+    let f32s: &[u64] = &[4];
+    let cases: [(&[Tensor<'_>], &str); 9] = [
+        (&[("a", 0, f32s, 0), ("a", 0, f32s, 32)], "twice"),
+        (&[("a", 0, f32s, 0), ("b", 0, f32s, 0)], "over the tensor before it"),
+        (&[("a", 0, f32s, 16)], "no multiple"),
+        (&[("a", 0, &[33], 0)], "past the end"),
+        (&[("a", 0, f32s, u64::MAX - 31)], "past the end"),
+        (&[("a", 2, &[33], 0)], "no whole blocks"),
+        (&[("a", 2, &[], 0)], "no whole blocks"),
+        (&[("a", 0, &[1 << 32, 1 << 32], 0)], "cannot be counted"),
+        (&[("a", 0, &[1 << 62], 0)], "cannot be counted"),
+    ];
+    for (tensors, words) in cases {
+        assert_eq!(refused(&file(3, &[], tensors, 32, 128), words), ErrorKind::Invalid, "{words}");
+    }
+    let many: &[u64] = &[1; 9];
+    assert_eq!(refused(&file(3, &[], &[("a", 0, many, 0)], 32, 128), "9 dimensions"), ErrorKind::Unsupported);
+    for (metadata, words) in [
+        (value(4, &48u32.to_le_bytes()), "power of two"),
+        (value(4, &[0; 4]), "power of two"),
+        (value(10, &[32, 0, 0, 0, 0, 0, 0, 0]), "of type 10"),
+    ] {
+        let bytes = file(3, &[("general.alignment", metadata)], &[], 32, 0);
+        assert_eq!(refused(&bytes, words), ErrorKind::Invalid, "{words}");
+    }
+    assert_eq!(refused(&file(3, &[("k", value(13, &[0]))], &[], 32, 0), "type 13"), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_count_or_length_that_cannot_be_true_is_refused_before_anything_is_read_for_it() {
+    for (at, count, words) in
+        [(8, u64::MAX, "at most"), (8, TENSORS_MAX, "in a file"), (16, 1 << 40, "in a file")]
+    {
+        let mut bytes = two();
+        bytes[at..at + 8].copy_from_slice(&count.to_le_bytes());
+        refused(&bytes, words);
+    }
+    for metadata in [array(6, u64::MAX, &[]), array(0, HEADER_BYTES_MAX, &[]), value(8, &[255; 8])] {
+        let bytes = file(3, &[("k", metadata)], &[], 1, 0);
+        // In a file that has as many bytes too: no more of it is asked for.
+        for file_len in [bytes.len() as u64, u64::MAX] {
+            let error = parse(&bytes, file_len).unwrap_err();
+            assert!(error.to_string().contains("past"), "{error}");
+        }
+    }
+    for kind in [8, 9] {
+        let bytes = file(3, &[("k", array(kind, u64::MAX, &[]))], &[], 1, 0);
+        assert_eq!(refused(&bytes, "past"), ErrorKind::Invalid);
+    }
+    let deep = (0..100).fold(array(0, 0, &[]), |inner, _| array(9, 1, &inner[4..]));
+    assert_eq!(refused(&file(3, &[("k", deep)], &[], 32, 0), "deep"), ErrorKind::Unsupported);
+}
+
+#[test]
+fn a_file_without_tensors_may_end_with_its_metadata() {
+    let mut bytes = file(3, &[("k", value(0, &[1]))], &[], 32, 0);
+    bytes.truncate(24 + 9 + 4 + 1);
+    let header = whole(&bytes).unwrap();
+    assert_eq!((header.metadata, header.data_start), (24..38, 64));
+}
+
+/// What is read of damaged bytes is what the other reader reads of them, if that one takes them.
+fn agrees(bytes: &[u8]) {
+    let Ok(header) = whole(bytes) else { return };
+    for tensor in &header.tensors {
+        assert!(header.data_start + tensor.offset + tensor.bytes <= bytes.len() as u64);
+    }
+    let Ok(other) = GGUFFileReader::new(Cursor::new(bytes)) else { return };
+    assert_eq!(other.tensor_infos().len(), header.tensors.len());
+    for (one, tensor) in other.tensor_infos().iter().zip(&header.tensors) {
+        let reversed: Vec<u64> = tensor.elements.dimensions().iter().rev().copied().collect();
+        assert_eq!(
+            (one.name(), one.shape().dims(), one.data_offset()),
+            (&*tensor.name, &*reversed, tensor.offset)
+        );
+    }
+    if !header.tensors.is_empty() {
+        assert_eq!(other.tensor_data_offset(), header.data_start);
+    }
+}
+
+#[test]
+fn cut_and_flipped_headers_are_refused_or_read_as_another_reader_does() {
+    let bytes = two();
+    agrees(&bytes);
+    for damaged in damaged(&bytes, bytes.len() - 124) {
+        agrees(&damaged);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_refused_or_read_as_another_reader_does(
+        changes in prop::collection::vec((0usize..400, any::<u8>()), 1..6),
+        cut in 0usize..500,
+    ) {
+        let mut bytes = two();
+        for (at, to) in changes {
+            let at = at % bytes.len();
+            bytes[at] = to;
+        }
+        agrees(&bytes);
+        bytes.truncate(cut.min(bytes.len()));
+        agrees(&bytes);
+    }
+}

@@ -1,0 +1,27 @@
+//! Reading into the memory of a GPU: which way a file goes, on real mounts; the reads themselves with libraries that
+//! stand in for the CUDA driver and cuFile; what is said where these are missing.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+#[cfg(feature = "cuda")]
+mod fake;
+#[cfg(feature = "cuda")]
+mod library;
+#[cfg(feature = "cuda")]
+mod missing;
+#[cfg(feature = "cuda")]
+mod reads;
+mod routes;
+#[path = "../mounts/support/mod.rs"]
+#[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
+mod support;
+
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn a_program_without_the_feature_says_how_to_build_it() {
+    let said = support::run(["gpu-read", "/dev/null"]);
+    said.failed(1, &["built without the feature cuda", "cargo build --release --features cuda"]);
+    support::run(["gpu-read"]).failed(2, &["PATHS"]);
+}

@@ -1,0 +1,130 @@
+//! Whole reads: the bytes that come to the device, by both ways, and every step down from cuFile.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::fake::{build, gpu_read};
+use crate::support::{Place, Random, container_of, imported};
+
+const BOTH: &[&str] = &["cuda", "cufile"];
+
+/// The one report of a read that was compared.
+#[track_caller]
+fn report(folder: &Path, settings: &[(&str, &str)], options: &[&str], path: &Path) -> Value {
+    let options = [&["--json", "--verify"], options].concat();
+    let rows = gpu_read(folder, settings, &options, &[path]).json();
+    let report = rows[0].clone();
+    assert_eq!(report["compared"]["differing"], 0, "{report:#}");
+    assert_eq!(report["device"], "A fake GPU");
+    report
+}
+
+#[test]
+fn exact_files_go_by_cufile_and_encoded_ones_by_way_of_the_host_and_both_have_the_bytes() {
+    let (place, _) = imported(&[]);
+    let folder = build(&place, BOTH);
+    let model = place.write("big.safetensors", container_of(&mut Random(3), &[("w", 5_000_001), ("v", 77)]));
+    place.import("t/exact", &[&model], &[]);
+    place.import("t/there", &[&model], &["--in-place"]);
+    place.import("t/q8", &[&model], &["--tier", "q8:all"]);
+    let mounted = place.mount(&[]);
+    for (name, route) in [
+        ("t/exact/w", "cufile"),
+        ("t/exact/big.safetensors", "cufile"),
+        ("t/there/w", "cufile"),
+        ("t/there/v", "cufile"),
+        ("t/q8/w", "host"),
+        ("t/q8/big.safetensors", "host"),
+        ("demo/model/empty", "host"),
+        ("t/exact/.as/f16/w", "host"),
+        ("t/exact/.as/npy/w.npy", "host"),
+    ] {
+        let report = report(&folder, &[], &[], &mounted.path(name));
+        assert_eq!(report["route"], route, "{name}: {report:#}");
+        assert_eq!(report["bytes"], std::fs::metadata(mounted.path(name)).unwrap().len());
+        assert_eq!(report["why"].is_string(), route == "host");
+        assert_eq!(report["compared"]["on"], "device");
+    }
+    let said = gpu_read(&folder, &[], &["--verify"], &[&mounted.path("t/q8/w")]).ok();
+    assert!(said.contains("by way of the host") && said.contains("codes of tier q8"), "{said}");
+}
+
+#[test]
+fn any_part_of_a_long_file_arrives_whole_by_either_way() {
+    let place = Place::new();
+    let folder = build(&place, BOTH);
+    let mebibytes = 1 << 20;
+    let file = place.write("long", Random(9).bytes(37 * mebibytes + 13));
+    for (offset, len) in [
+        (0, 37 * mebibytes + 13),
+        (1, 33 * mebibytes),
+        (4095, 2),
+        (16 * mebibytes - 1, 2),
+        (16 * mebibytes, 16 * mebibytes),
+        (37 * mebibytes + 12, 1),
+    ] {
+        let (offset, len) = (offset.to_string(), len.to_string());
+        for route in ["cufile", "host"] {
+            let options = ["--offset", &offset, "--len", &len, "--route", route];
+            let report = report(&folder, &[], &options, &file);
+            assert_eq!((report["route"].as_str(), report["bytes"].to_string()), (Some(route), len.clone()));
+        }
+    }
+    gpu_read(&folder, &[], &["--offset", "99999999"], &[&file]).failed(1, &["bytes", "long"]);
+}
+
+#[test]
+fn every_failure_of_cufile_is_a_step_down_with_its_reason() {
+    let place = Place::new();
+    let folder = build(&place, BOTH);
+    let file = place.write("long", Random(10).bytes((33 << 20) + 5));
+    for (how, why) in [
+        ("closed", "CU_FILE_NVFS_DRIVER_ERROR"),
+        ("type", "CU_FILE_INVALID_FILE_TYPE"),
+        ("unknown", "error 7000, and the CUDA driver 2"),
+        ("read", "CU_FILE_NVFS_DRIVER_ERROR"),
+        ("errno", "reading at 0: Input/output error"),
+    ] {
+        let settings = [("TIERFS_FAKE_CUFILE", how)];
+        let report = report(&folder, &settings, &[], &file);
+        assert_eq!(report["route"], "host", "{how}");
+        assert!(report["why"].as_str().unwrap().contains(why), "{how}: {report:#}");
+        gpu_read(&folder, &settings, &["--route", "cufile"], &[&file]).failed(1, &["cuFile cannot", why]);
+    }
+    let report_of = |how| report(&folder, &[("TIERFS_FAKE_CUFILE", how)], &[], &file);
+    assert_eq!(report_of("short")["route"], "cufile");
+    let unregistered = report_of("memory");
+    assert_eq!(unregistered["route"], "cufile");
+    assert!(unregistered["steps"][0].as_str().unwrap().contains("CU_FILE_GPU_MEMORY_PINNING_FAILED"));
+}
+
+#[test]
+fn bytes_that_differ_are_told_and_end_with_3_wherever_they_were_compared() {
+    let place = Place::new();
+    let folder = build(&place, BOTH);
+    let file = place.write("f", Random(4).bytes(10_000));
+    let said = gpu_read(&folder, &[("TIERFS_FAKE_WRONG_AT", "9999")], &["--verify"], &[&file]);
+    assert_eq!(said.code, Some(3), "{said:?}");
+    assert!(said.out.contains("compared on the device: 1 bytes differ"), "{said:?}");
+    let report = report(&folder, &[("TIERFS_FAKE_NO_PROGRAM", "1")], &[], &file);
+    assert_eq!(report["compared"]["on"], "host");
+    assert!(report["steps"].to_string().contains("CUDA_ERROR_INVALID_PTX"), "{report:#}");
+}
+
+#[test]
+fn a_benchmark_prints_a_row_for_each_way_that_a_file_has() {
+    let (place, _) = imported(&["--tier", "q8:all"]);
+    let folder = build(&place, BOTH);
+    let file = place.write("plain", Random(4).bytes(100_000));
+    let mounted = place.mount(&[]);
+    let tensor = mounted.path("demo/model/x");
+    let said = gpu_read(&folder, &[], &["--bench", "--verify"], &[&file, &tensor]);
+    let rows: Vec<Vec<&str>> = said.out.lines().map(|line| line.split(" | ").collect()).collect();
+    let routes: Vec<(&str, &str)> = rows.iter().map(|row| (row[0], row[2])).collect();
+    let (file, tensor) = (format!("| {}", file.display()), format!("| {}", tensor.display()));
+    assert_eq!(routes, [(&*file, "cuFile"), (&*file, "host"), (&*tensor, "host")], "{said:?}");
+    assert!(rows.iter().all(|row| row[5].starts_with("compared on the device: the same")), "{said:?}");
+    assert!(rows.iter().all(|row| row[6] == "A fake GPU |"), "{said:?}");
+    assert_eq!(said.code, Some(0));
+}

@@ -1,0 +1,132 @@
+//! Programs that load models, on a mount and on the directory that was imported: what they load is the same. Those that
+//! need more than NumPy are run by `scripts/loaders.sh`.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+// Other test programs use the rest of it.
+#[path = "../mounts/support/mod.rs"]
+#[allow(unused)]
+mod support;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{Mounted, Place, answer, minilm, wait_until};
+
+fn here(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Runs a script of this folder; what it printed.
+fn python<S: AsRef<OsStr>>(script: &str, arguments: impl IntoIterator<Item = S>) -> String {
+    let interpreter = here("target/venv/bin/python");
+    assert!(interpreter.exists(), "{} is missing: run make setup", interpreter.display());
+    let mut command = Command::new(interpreter);
+    command.env("PYTHONDONTWRITEBYTECODE", "1").env("OPENBLAS_NUM_THREADS", "1");
+    answer(command.arg(here("tests/loaders").join(script)).args(arguments)).ok()
+}
+
+/// What `make.py` makes of this kind, and a mount of it.
+fn made(kind: &str) -> (Place, PathBuf, Mounted) {
+    let place = Place::new();
+    let source = place.path(kind);
+    python("make.py", [OsStr::new(kind), source.as_os_str()]);
+    place.import("demo/m", &[&source], &[]);
+    // The source has the tensors beside their containers too, from here on.
+    python("make.py", [OsStr::new("beside"), source.as_os_str()]);
+    let mounted = place.mount(&[]);
+    (place, source, mounted)
+}
+
+#[test]
+fn numpy_loads_and_maps_arrays_and_tensors() {
+    let (_place, source, mounted) = made("arrays");
+    python("load_numpy.py", [source, mounted.path("demo/m")]);
+}
+
+#[test]
+fn gguf_readers_see_metadata_and_tensors() {
+    let (_place, source, mounted) = made("gguf");
+    python("load_gguf.py", [source, mounted.path("demo/m")]);
+}
+
+/// What is loaded wrongly is told.
+#[test]
+fn a_loader_that_finds_something_else_fails() {
+    let place = Place::new();
+    let [one, other] = ["one", "other"].map(|name| place.path(name));
+    for folder in [&one, &other] {
+        for kind in ["arrays", "beside"] {
+            python("make.py", [OsStr::new(kind), folder.as_os_str()]);
+        }
+    }
+    python("load_numpy.py", [&one, &other]);
+    let mut bytes = fs::read(other.join("w")).unwrap();
+    bytes[7 * 500 * 4 + 3 * 4] ^= 1;
+    fs::write(other.join("w"), bytes).unwrap();
+    let mut command = Command::new(here("target/venv/bin/python"));
+    let command = command.arg(here("tests/loaders/load_numpy.py")).args([one, other]);
+    answer(command.env("PYTHONDONTWRITEBYTECODE", "1")).failed(1, &["differs"]);
+}
+
+#[test]
+fn every_snippet_of_the_document_is_what_is_run() {
+    let document = fs::read_to_string(here("docs/LOADERS.md")).unwrap();
+    let mut found = 0;
+    for entry in fs::read_dir(here("tests/loaders")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if !name.starts_with("load_") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let snippet = text.split_once("# snippet\n").unwrap().1.split_once("# end\n").unwrap().0;
+        let wanted = format!("<!-- tests/loaders/{name} -->\n```python\n{snippet}```\n");
+        assert!(document.contains(&wanted), "docs/LOADERS.md has not:\n{wanted}");
+        found += 1;
+    }
+    assert_eq!(document.matches("<!-- tests/loaders/").count(), found);
+}
+
+mod heavy {
+    use super::*;
+
+    fn model(options: &[&str]) -> (Place, Mounted) {
+        let place = Place::new();
+        place.import("demo/minilm", &[&minilm()], options);
+        let mounted = place.mount(&[]);
+        (place, mounted)
+    }
+
+    #[test]
+    fn safetensors_loads_whole_models_single_tensors_and_parts_of_them() {
+        let (_place, mounted) = model(&[]);
+        python("load_safetensors.py", [minilm(), mounted.path("demo/minilm")]);
+    }
+
+    #[test]
+    fn an_embedding_is_the_same_from_the_mount_and_nearly_so_in_8_and_in_5_bits() {
+        let (_place, mounted) = model(&["--in-place"]);
+        let (source, folder) = (minilm(), mounted.path("demo/minilm"));
+        python("minilm.py", [&source, &folder]);
+        let set = |number: usize, tier: &str| {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(&folder, "user.tierfs.tier", tier.as_bytes(), flags).unwrap();
+            wait_until("the end of the job", || {
+                let jobs = fs::read_to_string(mounted.path(".ctl/jobs")).unwrap();
+                jobs.lines().nth(number).is_some_and(|line| line.contains(" done in "))
+            });
+        };
+        for (number, (tier, cosine)) in [("q8", "0.999"), ("q5", "0.99")].into_iter().enumerate() {
+            set(number, tier);
+            let arguments = [source.as_os_str(), folder.as_os_str(), OsStr::new(cosine)];
+            println!("{tier}: cosine {}", python("minilm.py", arguments));
+        }
+        set(2, "exact");
+        python("minilm.py", [&source, &folder]);
+    }
+}
