@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tierfs::model::{EntryId, Tier};
-use tierfs::store::collection::Touched;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::object::Object;
 use tierfs::store::read::{OpenObject, Verify};
@@ -57,9 +56,8 @@ impl Opened {
     /// Writes one block and records it, without a sync.
     pub fn put(&self, index: u32, block: &[u8]) -> Result<()> {
         self.open.write(self.object.cut().start(index), block)?;
-        let written = self.open.written(Writes::Exact)?;
-        let mut touched = Touched::default();
-        written.touch(&mut touched);
+        let mut written = self.open.written(Writes::Exact)?;
+        let touched = written.touched();
         self.collection.record(touched, |batch, _| {
             written.add(batch);
             Ok(())
