@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod act;
+mod bench;
 mod cgeb;
 mod compact;
 mod doctor;
@@ -56,6 +57,7 @@ enum Command {
     GpuRead(gpu_read::Args),
     Cgeb(cgeb::Args),
     Doctor(doctor::Args),
+    Bench(bench::Args),
 }
 
 /// How a command ended, if not with an error.
@@ -97,6 +99,7 @@ pub fn main() -> ExitCode {
         Command::GpuRead(args) => args.run(),
         Command::Cgeb(args) => args.run(),
         Command::Doctor(args) => args.run(),
+        Command::Bench(args) => args.run(),
     };
     exit_code(done)
 }
