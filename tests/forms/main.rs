@@ -8,6 +8,7 @@
 mod changes;
 mod content;
 mod export;
+mod gguf;
 mod places;
 mod what_if;
 // Other test programs use the rest of it.
