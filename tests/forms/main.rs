@@ -9,6 +9,7 @@ mod changes;
 mod content;
 mod export;
 mod gguf;
+mod listed;
 mod places;
 mod what_if;
 // Other test programs use the rest of it.
