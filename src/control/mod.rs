@@ -8,6 +8,7 @@ mod compact;
 mod counters;
 mod digests;
 mod files;
+mod forms;
 mod held;
 #[cfg(feature = "mount")]
 mod import;
@@ -30,6 +31,7 @@ pub use files::{
     COLLECTION_FILES, Context, File, MOUNT_FILES, TENANT_FILES, act, controls, file_of, read_only, show,
 };
 #[cfg(feature = "mount")]
+pub use forms::{form_attribute, set_form_attribute};
 pub use import::IMPORT;
 pub use jobs::{Job, Jobs};
 pub use measure::{Tally, tally};

@@ -30,7 +30,7 @@ use crate::fs::handles::Handle;
 use crate::fs::reply::{GENERATION, file_attr, own};
 use crate::fs::serve::Adapter;
 use crate::model::Result;
-use crate::namespace::{Attr, Forget, Ino, Located};
+use crate::namespace::{Attr, Forget, Ino, Located, Place};
 use crate::store::backing::Backing;
 
 /// Who was sent to look a name up again has come back or ended by then.
@@ -271,7 +271,9 @@ impl Adapter {
     /// second number; programs see the first, because stat is asked for each time.
     pub fn named(&self, reply: ReplyEntry, found: Result<(Ino, Located)>) {
         let backed = match &found {
-            Ok((ino, Located::Node(_))) => ino.backed().filter(|_| self.backing(*ino).is_some()),
+            Ok((ino, Located::Node(_) | Located::Form(_))) => {
+                ino.backed().filter(|_| self.backing(*ino).is_some())
+            }
             _ => None,
         };
         match (backed, found) {
@@ -310,6 +312,9 @@ impl Adapter {
         {
             self.passthrough.sent_away(ino, thread, Some(backed));
             return reply.error(errno::LOOK_AGAIN);
+        }
+        if matches!(ino.place(), Place::Form { .. }) {
+            return self.open_form(ino, flags, reply);
         }
         match self.open_handle(ino, flags) {
             Ok((handle, flags)) => {

@@ -104,6 +104,9 @@ impl Adapter {
 
     /// Answers with the value of an extended attribute.
     pub fn attribute(&self, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
+        if let Ok((_, Located::Form(view))) = self.located(ino) {
+            return self.form_attribute(&view, name, size, reply);
+        }
         let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
         let (attribute, view) = match found {
             Ok(found) => found,
@@ -128,6 +131,9 @@ impl Adapter {
 
     /// Sets an extended attribute.
     pub fn set_attribute(&self, user: u32, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
+        if let Ok((_, Located::Form(view))) = self.located(ino) {
+            return self.set_form_attribute(view, name, value, reply);
+        }
         let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
         let (attribute, view) = match found {
             Ok(found) => found,
