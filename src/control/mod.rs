@@ -30,8 +30,8 @@ pub use digests::digests;
 pub use files::{
     COLLECTION_FILES, Context, File, MOUNT_FILES, TENANT_FILES, act, controls, file_of, read_only, show,
 };
-#[cfg(feature = "mount")]
 pub use forms::{form_attribute, set_form_attribute};
+#[cfg(feature = "mount")]
 pub use import::IMPORT;
 pub use jobs::{Job, Jobs};
 pub use measure::{Tally, tally};

@@ -1,7 +1,7 @@
 //! What is pinned of a collection, as the log says it: settings of files. The copies are in
 //! `pinned`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use crate::format::catalog::{Entry, What};
@@ -21,6 +21,9 @@ pub struct Pin {
     /// The number of the form; 0 for the file itself.
     pub form: u8,
 }
+
+/// What is pinned, with the copies.
+pub(super) type Pins = BTreeMap<Pin, Option<Arc<PinnedCopy>>>;
 
 impl Pin {
     /// A file itself.

@@ -13,8 +13,7 @@ use crate::store::factors::factor_link_of;
 use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
-use crate::store::pin::Pin;
-use crate::store::pinned::PinnedCopy;
+use crate::store::pin::Pins;
 use crate::store::quota::Use;
 
 /// The node of a collection's own directory.
@@ -54,7 +53,7 @@ pub struct State {
     pub(super) settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: HashMap<ObjectId, Arc<Object>>,
     /// What is pinned, with the copies.
-    pub(super) pins: BTreeMap<Pin, Option<Arc<PinnedCopy>>>,
+    pub(super) pins: Pins,
     last_entry: u64,
     /// Space that the last batch gave up.
     pub(super) freed: Vec<Freed>,
