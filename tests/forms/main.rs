@@ -10,6 +10,7 @@ mod content;
 mod export;
 mod gguf;
 mod listed;
+mod pinned;
 mod places;
 mod what_if;
 // Other test programs use the rest of it.
