@@ -49,6 +49,9 @@ pub struct Object {
     pub blocks: RwLock<Blocks>,
     /// Which of them have been checked.
     pub checked: Checked,
+    /// The sequence number of the last run behind others: blocks of a run that grew keep the
+    /// epoch of its beginning.
+    pub(super) grown: AtomicU64,
     /// Bytes of all payloads.
     stored: AtomicU64,
     /// How many of its blocks are absent.
@@ -140,6 +143,7 @@ impl Object {
             described: AtomicU32::new(cut.blocks()),
             blocks: RwLock::default(),
             checked: Checked::none(),
+            grown: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             absent: AtomicU32::new(0),
             dirty: RwLock::default(),
@@ -361,7 +365,11 @@ impl Object {
             Blocks::Unknown => Vec::new(),
             _ => (first..end).filter_map(|index| Some(blocks.get(index, cut)?.stored)).collect(),
         };
+        let sequence = run.epoch;
         blocks.set_run(first, run, cut, places)?;
+        if first > 0 {
+            self.grown.fetch_max(sequence, Ordering::Relaxed);
+        }
         match *blocks {
             Blocks::Run(_) => self.recount(&blocks, cut),
             _ => {
