@@ -181,6 +181,10 @@ impl State {
                 self.created_at = created_at;
             }
             Entry::Object(entry) => match self.objects.get(&entry.id) {
+                Some(object) if object.dtype() != entry.dtype && object.logged_cut().bytes == entry.bytes => {
+                    // Who says so does not know the size that was written since.
+                    object.retyped(entry.dtype)?;
+                }
                 Some(object) => {
                     object.retyped(entry.dtype)?;
                     let gone = object.resized(entry.bytes);
