@@ -1,6 +1,6 @@
 //! What a collection holds, as its log says: names, nodes, settings, objects.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
@@ -356,7 +356,12 @@ impl State {
     /// Logical bytes of a file. Its objects stand in the log before it.
     fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
         let mut bytes: u64 = 0;
+        let mut seen = HashSet::with_capacity(file.objects.len());
         for id in &file.objects {
+            if !seen.insert(id) {
+                // Who holds a file's objects would wait for itself.
+                return Err(Error::corrupt(format!("a file that has object {id} twice")));
+            }
             let object = self.known(*id)?;
             // As the log says it: an open file may have grown since.
             let logged = object.logged_cut().bytes;

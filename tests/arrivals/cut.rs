@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use tierfs::edit::{self, LiveTable};
-use tierfs::model::Dtype;
 use tierfs::store::Collection;
 use tierfs::store::disk::Disk;
 use tierfs::store::read::Verify;
@@ -68,33 +67,4 @@ fn a_file_that_grew_before_a_kill_survives_a_power_cut_once_it_was_found_and_syn
     let mut found = vec![0; bytes.len()];
     assert_eq!(live.read(0, &mut found).unwrap(), bytes.len());
     assert!(found == bytes, "it reads otherwise");
-}
-
-#[test]
-fn saying_what_a_file_is_keeps_what_was_written_to_it_meanwhile() {
-    let disk: Arc<dyn Disk> = Arc::new(CutDisk::default());
-    let mut random = Random(31);
-    disk.create_directory("t").unwrap();
-    let collection = Arc::new(Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap());
-    let table = LiveTable::default();
-    for (name, size) in [("grown", 64 << 10), ("small", 4000)] {
-        edit::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
-        let node = collection.state().directory(ROOT).unwrap().get(name.as_bytes()).unwrap();
-        let live = table.open(&collection, node, Verify::First).unwrap();
-        let bytes = random.bytes(size + 60_000);
-        live.write(0, &bytes[..size]).unwrap();
-        live.settle().unwrap();
-        live.write(size as u64, &bytes[size..]).unwrap();
-        edit::set_tensor(&collection, node, Some(Dtype::F32), None).unwrap();
-        let check = |collection: &Arc<Collection>, table: &LiveTable| {
-            let live = table.open(collection, node, Verify::First).unwrap();
-            let mut found = vec![0; bytes.len()];
-            assert_eq!(live.read(0, &mut found).unwrap(), bytes.len(), "{name}");
-            assert!(found == bytes, "{name} reads otherwise");
-        };
-        check(&collection, &table);
-        live.settle().unwrap();
-        check(&collection, &table);
-        check(&History::open(&disk), &LiveTable::default());
-    }
 }
