@@ -35,12 +35,13 @@ pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item:
         (Item::Whole, Shows::Digests) => vec![Part::Sums(sums::files(&collection.state())?)],
         (Item::Whole, _) => all_tensors(&collection.state())?,
         (Item::Index(node), _) => {
-            let (source, rows, dimension) = matrix(&pieces(collection, node)?)?;
+            let (source, rows, dimension) = matrix(&pieces(collection, node)?.1)?;
             vec![Part::Index { source, rows, dimension }]
         }
         (Item::Node(node), shows) => {
+            // The file as it is now: the item is as old as who opened it.
+            let (node, pieces) = pieces(collection, node)?;
             let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
-            let pieces = pieces(collection, node)?;
             match shows {
                 Shows::Wrapped(_) => wrapped(form, &pieces)?,
                 Shows::Cast(to) => cast(collection, file, pieces, to)?,
@@ -53,9 +54,9 @@ pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item:
     Ok(Recipe { collection: collection.clone(), created_at, parts })
 }
 
-/// The objects of a file, in order. Those of a tensor in several shards are joined by who wants
+/// A file as it is now, and its objects, in order. Those of a tensor in several shards are joined by who wants
 /// the tensor whole.
-fn pieces(collection: &Collection, node: &Node) -> Result<Vec<Piece>> {
+fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>)> {
     let state = collection.state();
     let node = state.node(node.entry.id).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
     let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
@@ -69,7 +70,8 @@ fn pieces(collection: &Collection, node: &Node) -> Result<Vec<Piece>> {
         });
         Ok(Piece { object, tensor })
     };
-    file.objects.iter().copied().map(piece).collect()
+    let pieces = file.objects.iter().copied().map(piece).collect::<Result<_>>()?;
+    Ok((node.clone(), pieces))
 }
 
 /// A tensor that is a file, whole.
