@@ -15,6 +15,7 @@ use tierfs::stream::Made;
 
 use crate::disk::CutDisk;
 use crate::history::{History, STORE};
+use crate::recorder::Recorder;
 use crate::support::Random;
 
 fn collection(disk: &Arc<dyn Disk>) -> Arc<Collection> {
@@ -111,5 +112,40 @@ fn saying_what_a_file_is_keeps_what_was_written_to_it_meanwhile() {
         live.settle().unwrap();
         check(&collection, &table);
         check(&History::open(&disk), &LiveTable::default());
+    }
+}
+
+#[test]
+fn what_a_write_that_failed_has_left_in_a_hole_is_not_read() {
+    let recorder = Recorder::new(CutDisk::default());
+    let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
+    let collection = collection(&disk);
+    let mut random = Random(10);
+    let table = LiveTable::default();
+    let mut bytes = random.bytes(100_000);
+    write(&collection, &table, "x", &bytes);
+    let node = collection.state().directory(ROOT).unwrap().get(b"x").unwrap();
+    let live = table.open(&collection, node, Verify::First).unwrap();
+    live.truncate(1 << 20).unwrap();
+    bytes.resize(1 << 20, 0);
+    let new = random.bytes(40_000);
+    for at in [300_000, 500_000] {
+        recorder.is_full.store(true, Ordering::Relaxed);
+        live.write(at as u64, &new).unwrap_err();
+        recorder.is_full.store(false, Ordering::Relaxed);
+        let check = |collection: &Arc<Collection>, table: &LiveTable, bytes: &[u8], when: &str| {
+            let live = table.open(collection, node, Verify::First).unwrap();
+            let mut found = vec![0; bytes.len()];
+            assert_eq!(live.read(0, &mut found).unwrap(), bytes.len(), "{when}");
+            assert!(found == bytes, "{when}: it reads otherwise");
+        };
+        check(&collection, &table, &bytes, "after a write that failed");
+        // A byte in the block that is half written.
+        live.write(at as u64 + 10, b"z").unwrap();
+        bytes[at + 10] = b'z';
+        check(&collection, &table, &bytes, "after a small write");
+        live.settle().unwrap();
+        check(&collection, &table, &bytes, "in the log");
+        check(&History::open(&disk), &LiveTable::default(), &bytes, "opened again");
     }
 }
