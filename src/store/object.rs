@@ -49,8 +49,8 @@ pub struct Object {
     pub blocks: RwLock<Blocks>,
     /// Which of them have been checked.
     pub checked: Checked,
-    /// The sequence number of the last run behind others: blocks of a run that grew keep the
-    /// epoch of its beginning.
+    /// The sequence number of the last run: blocks of one that grew keep the epoch of its
+    /// beginning.
     pub(super) grown: AtomicU64,
     /// Bytes of all payloads.
     stored: AtomicU64,
@@ -367,9 +367,7 @@ impl Object {
         };
         let sequence = run.epoch;
         blocks.set_run(first, run, cut, places)?;
-        if first > 0 {
-            self.grown.fetch_max(sequence, Ordering::Relaxed);
-        }
+        self.grown.fetch_max(sequence, Ordering::Relaxed);
         match *blocks {
             Blocks::Run(_) => self.recount(&blocks, cut),
             _ => {
