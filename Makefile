@@ -1,6 +1,6 @@
 # Every target is a script of its own name under scripts/, so that it also runs without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long suites loaders fuzz gpu build fmt lint setup clean
+.PHONY: help demo test test-long suites loaders fuzz bench gpu build fmt lint setup clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ loaders: ## Programs that load models, map indexes and take backups, on a real m
 
 fuzz: ## Each fuzz target for a minute
 	@scripts/fuzz.sh
+
+bench: ## Measure against files, an empty daemon and peers; docs/BENCHMARKS.md. 15 minutes, as root
+	@scripts/bench.sh
 
 gpu: ## On a machine with a GPU: read tensors into its memory, compare them there, measure
 	@scripts/gpu.sh

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh         all of it; exits 1 where the tests could not run afterwards
 #   scripts/setup.sh demo    what the demo needs; makes do without the Python package registry
+#   scripts/setup.sh bench   what scripts/bench.sh needs: what is compared with, and the Python environment
 #   scripts/setup.sh suites  what scripts/suites.sh and scripts/fuzz.sh need: test suites of others, and a fuzzer
 #   scripts/setup.sh loaders what scripts/loaders.sh needs: programs that load models, and backup programs
 #
@@ -13,9 +14,9 @@ PATH="$HOME/.cargo/bin:$PATH"
 
 purpose=${1:-tests}
 case $purpose in
-tests | demo | suites | loaders) ;;
+tests | demo | bench | suites | loaders) ;;
 *)
-    echo "usage: scripts/setup.sh [demo|suites|loaders]" >&2
+    echo "usage: scripts/setup.sh [demo|bench|suites|loaders]" >&2
     exit 2
     ;;
 esac
@@ -79,6 +80,12 @@ system_packages() {
     command -v fusermount3 >/dev/null || missing+=(fuse3)
     command -v getfattr >/dev/null || missing+=(attr)
     command -v strace >/dev/null || missing+=(strace)
+    if [ "$purpose" = bench ]; then
+        command -v squashfuse >/dev/null || missing+=(squashfuse)
+        command -v mksquashfs >/dev/null || missing+=(squashfs-tools)
+        command -v mkfs.btrfs >/dev/null || missing+=(btrfs-progs)
+        command -v bindfs >/dev/null || missing+=(bindfs)
+    fi
     if [ "$purpose" = suites ]; then
         command -v c++ >/dev/null || missing+=(g++)
         command -v fio >/dev/null || missing+=(fio)
@@ -248,7 +255,11 @@ if [ "$purpose" = loaders ]; then
     loaders_environment
     exit
 fi
-[ "$purpose" = demo ] || nextest
+[ "$purpose" != tests ] || nextest
 crates
 python_environment
+if [ "$purpose" = bench ]; then
+    quietly 600 cargo fetch --locked --manifest-path tests/bench/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
+    exit
+fi
 real_models

@@ -5,19 +5,22 @@
 #   scripts/test-long.sh fuzz suites   only these, in this order
 #
 # tests: the time-boxed and random tests again, TIERFS_TEST_SCALE (10) times as long. fuzz: each target a minute.
-# suites: those of others. loaders: programs that load models, on a mount. scripts/phases.sh runs them.
+# suites: those of others. loaders: programs that load models, on a mount. bench-clippy: the
+# benchmarks compile, without running them. scripts/phases.sh runs them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
-all_phases=(setup setup-suites setup-loaders tests fuzz suites loaders)
+all_phases=(setup setup-suites setup-loaders setup-bench bench-clippy tests fuzz suites loaders)
 
-declare -A limit_seconds=([setup]=2400 [setup-suites]=2400 [setup-loaders]=2400 [tests]=5400 [fuzz]=3600 [suites]=7200 [loaders]=4800)
+declare -A limit_seconds=([setup]=2400 [setup-suites]=2400 [setup-loaders]=2400 [setup-bench]=1200 [bench-clippy]=900 [tests]=5400 [fuzz]=3600 [suites]=7200 [loaders]=4800)
 
 phase_command() {
     case $1 in
     setup) echo scripts/setup.sh ;;
     setup-suites) echo scripts/setup.sh suites ;;
+    setup-bench) echo scripts/setup.sh bench ;;
+    bench-clippy) echo cargo clippy --locked --manifest-path tests/bench/Cargo.toml --target-dir target -- -D warnings ;;
     setup-loaders) echo scripts/setup.sh loaders ;;
     tests) echo env "TIERFS_TEST_SCALE=${TIERFS_TEST_SCALE:-10}" cargo nextest run --locked --profile long ;;
     fuzz) echo scripts/fuzz.sh ;;

@@ -42,6 +42,44 @@ fn the_counter_counts() {
 }
 
 #[test]
+fn records_of_batches_are_borrowed_and_written_without_allocation_at_any_alignment() {
+    use tierfs::format::cgeb::{AuxEncoding, Header, Layout as Order, NewRecord, Record};
+    use tierfs::format::cgei::{BorrowedIndex, Index};
+    let (vector, weights) = (vec![0.5; 1536], [0.25; 8]);
+    for layout in [Order::One, Order::TwoBig, Order::TwoLittle] {
+        let record = NewRecord {
+            layout,
+            vector: &vector,
+            weights: &weights,
+            selected: &[1, 2],
+            aux: b"aux",
+            aux_encoding: AuxEncoding::Raw,
+            pipeline_latency_us: 1,
+            own_hash: (layout == Order::One).then_some(7),
+        };
+        let mut room = vec![0; 7000];
+        for skip in 0..9 {
+            let place = &mut room[skip..];
+            assert_eq!(allocations(|| assert_eq!(record.write_into(place), Ok(6245))), 0);
+            let count = allocations(|| {
+                Header::parse(place).unwrap();
+                let record = Record::borrow(place).unwrap();
+                record.verify().unwrap();
+                assert_eq!(record.vector.iter().sum::<f32>(), 768.0);
+            });
+            assert_eq!(count, 0);
+        }
+    }
+    let bytes = Index { data_hash: 5, offsets: vec![0, 8192] }.write().unwrap();
+    let count = allocations(|| {
+        let index = BorrowedIndex::borrow(&bytes).unwrap();
+        index.check().unwrap();
+        assert_eq!(index.offset(1), Some(8192));
+    });
+    assert_eq!(count, 0);
+}
+
+#[test]
 fn decode_pack_unpack_and_max_abs_do_not_allocate() {
     for set in InstructionSet::available() {
         for n in [4096, 1000] {

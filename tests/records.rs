@@ -245,6 +245,7 @@ fn file_entry() -> impl Strategy<Value = FileEntry> {
             digests,
             error,
             why,
+            records: None,
         })
 }
 

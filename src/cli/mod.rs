@@ -1,6 +1,8 @@
 //! The command line: one file a subcommand.
 
 mod act;
+mod bench;
+mod cgeb;
 mod compact;
 mod doctor;
 mod du;
@@ -53,7 +55,9 @@ enum Command {
     Compact(compact::Args),
     Fsck(fsck::Args),
     GpuRead(gpu_read::Args),
+    Cgeb(cgeb::Args),
     Doctor(doctor::Args),
+    Bench(bench::Args),
 }
 
 /// How a command ended, if not with an error.
@@ -93,7 +97,9 @@ pub fn main() -> ExitCode {
         Command::Compact(args) => args.run(),
         Command::Fsck(args) => args.run(),
         Command::GpuRead(args) => args.run(),
+        Command::Cgeb(args) => args.run(),
         Command::Doctor(args) => args.run(),
+        Command::Bench(args) => args.run(),
     };
     exit_code(done)
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::control::files::Context;
 use crate::format::record::Stored;
-use crate::model::{Encoding, ErrorKind, Result, Tier};
+use crate::model::{Encoding, Error, ErrorKind, Result, Tier};
 use crate::store::blocks::Block;
 use crate::store::object::Object;
 use crate::store::read::{OpenObject, Verify};
@@ -93,6 +93,11 @@ impl Extent {
 /// codes block by block.
 pub(super) fn extents(context: &Context) -> Result<String> {
     let view = context.file()?;
+    if view.node.file().is_some_and(|file| file.records.is_some()) {
+        let text =
+            "the bytes of an embedding batch are stitched of its tensors: ask for the extents of these";
+        return Err(Error::invalid(format!("{}: {text}", view.path())));
+    }
     let place = std::path::PathBuf::from(context.mounted.store().place());
     let mut extents: Vec<Extent> = Vec::new();
     let mut start = 0;

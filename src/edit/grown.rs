@@ -1,6 +1,7 @@
 //! What a quota counts of files that are open.
 
-use crate::edit::live::{Layout, Live};
+use crate::edit::layout::Layout;
+use crate::edit::live::Live;
 use crate::model::Result;
 use crate::store::quota::{Reserved, Use};
 

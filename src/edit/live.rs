@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::edit::grown::Grown;
+use crate::edit::layout::Layout;
+use crate::engine;
 use crate::format::catalog::{Content, NodeEntry, ObjectEntry, What};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
@@ -17,7 +19,6 @@ use crate::store::object::Object;
 use crate::store::quota::Use;
 use crate::store::read::{OpenObject, Verify};
 use crate::store::zeros::PACKED_BYTES_MAX;
-use crate::stream::{Plan, Segment, Stream};
 
 /// A file that is open.
 pub struct Live {
@@ -31,6 +32,8 @@ pub struct Live {
     pub(super) layout: RwLock<Layout>,
     /// Whether something was written that the log does not say yet.
     pub(super) changed: AtomicBool,
+    /// Whether something was written since a program has closed it.
+    pub(super) unclosed: AtomicBool,
     /// What it has grown by since the log said its size. Taken after the layout.
     pub(super) grown: Mutex<Grown>,
     /// Objects that no log knew when they were made.
@@ -40,58 +43,11 @@ pub struct Live {
     reached: AtomicU64,
 }
 
-/// What a file's bytes are made of.
-pub(super) struct Layout {
-    /// In order. Those that no log knows yet come last.
-    pub objects: Vec<OpenObject>,
-    /// How many of them no log knows yet.
-    pub drafts: usize,
-    /// The same objects as one run of bytes.
-    pub stream: Arc<Stream>,
-    /// Where each begins.
-    pub plan: Plan,
-    /// Whether the size or the parts are not what the log says.
-    pub is_other: bool,
-    /// When it was written, in nanoseconds since 1970, while the log does not say it.
-    pub mtime: Option<i64>,
-}
-
-impl Layout {
-    /// The layout of objects that all stand in the log.
-    pub fn of(objects: Vec<OpenObject>) -> Result<Layout> {
-        let mut layout = Layout {
-            objects,
-            drafts: 0,
-            stream: Arc::new(Stream::new(Vec::new())?),
-            plan: Plan::default(),
-            is_other: false,
-            mtime: None,
-        };
-        layout.refresh()?;
-        Ok(layout)
-    }
-
-    /// Looks at the objects' sizes again.
-    pub fn refresh(&mut self) -> Result<()> {
-        let segments = self.objects.iter().cloned().map(Segment::Object).collect();
-        self.stream = Arc::new(Stream::new(segments)?);
-        self.plan = Plan::new(self.objects.iter().map(OpenObject::bytes))?;
-        Ok(())
-    }
-
-    /// Bytes of the file.
-    pub fn bytes(&self) -> u64 {
-        self.plan.bytes()
-    }
-}
-
 impl Live {
     pub(super) fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Live> {
         let entry = collection.state().node(node).map(|node| node.entry.clone());
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
-        let objects = collection.objects_of(node)?;
-        let objects = objects.iter().map(|object| OpenObject::open(collection, object, verify));
-        let layout = Layout::of(objects.collect::<Result<_>>()?)?;
+        let layout = Layout::open(collection, node, verify)?;
         let reserved = collection.meter().reserve(Use::default())?;
         let grown = Mutex::new(Grown { logged: layout.bytes(), reserved });
         Ok(Live {
@@ -102,6 +58,7 @@ impl Live {
             layout: RwLock::new(layout),
             grown,
             changed: AtomicBool::new(false),
+            unclosed: AtomicBool::new(false),
             made: Mutex::default(),
             telling: Mutex::default(),
             reached: AtomicU64::new(0),
@@ -150,10 +107,16 @@ impl Live {
         self.changed.load(Ordering::Acquire)
     }
 
+    /// Whether something was written since a program has closed it, or waits for the log.
+    pub fn is_unclosed(&self) -> bool {
+        self.is_changed() || self.unclosed.load(Ordering::Acquire)
+    }
+
     /// Reads from `offset` on until `out` is full or the file ends. The bytes read.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let layout = self.layout.read();
         let got = layout.stream.read(offset, out)?;
+        self.show_hash(&layout, offset, out.get_mut(..got).unwrap_or_default())?;
         self.count(&layout, offset..offset.saturating_add(got as u64));
         Ok(got)
     }
@@ -168,7 +131,7 @@ impl Live {
     fn count(&self, layout: &Layout, range: Range<u64>) {
         let ticks = self.collection.ticks();
         let (now, created) = (ticks.now(), ticks.of(self.entry.created_at));
-        for piece in layout.plan.pieces(range) {
+        for piece in layout.pieces(range) {
             let Some(object) = layout.objects.get(piece.segment).map(OpenObject::object) else { continue };
             let cut = object.cut();
             let blocks = cut.index(piece.range.start)..cut.index(piece.range.end - 1).saturating_add(1);
@@ -180,7 +143,7 @@ impl Live {
     /// The physical file that has its bytes from end to end, where one has.
     pub fn backing(&self) -> Option<Backing> {
         let layout = self.layout.read();
-        if self.is_changed() || layout.drafts > 0 {
+        if self.is_changed() || layout.drafts > 0 || layout.records.is_some() {
             return None;
         }
         let objects = layout.objects.iter().map(|open| open.object().clone());
@@ -205,6 +168,7 @@ impl Live {
 
     fn write_once(&self, offset: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let mut layout = self.layout.upgradable_read();
+        self.refuse_batch(&layout)?;
         let before = layout.bytes();
         self.check_not_needed(&layout, offset..end)?;
         if end > layout.bytes() || layout.mtime.is_none() {
@@ -239,6 +203,9 @@ impl Live {
         self.check_writable()?;
         let mut layout = self.layout.write();
         let before = layout.bytes();
+        if bytes != before && bytes > 0 {
+            self.refuse_batch(&layout)?;
+        }
         if bytes != before {
             self.check_not_needed(&layout, 0..bytes.max(before))?;
         }
@@ -266,6 +233,7 @@ impl Live {
         }
         let known = layout.objects.len() - layout.drafts;
         layout.objects.truncate(kept);
+        layout.records = None;
         layout.drafts = kept.saturating_sub(known);
         if let Some(last) = layout.objects.last().filter(|_| end > bytes) {
             last.resize(last.bytes() - (end - bytes))?;
@@ -350,7 +318,7 @@ impl Live {
             return Ok(());
         }
         let is_part = |open: &OpenObject| self.collection.state().part_of(open.object().entry.id).is_some();
-        let mut pieces = layout.plan.pieces(range.start..range.end.min(layout.bytes()));
+        let mut pieces = layout.pieces(range.start..range.end.min(layout.bytes()));
         let is_inside = range.end <= layout.bytes()
             && pieces.all(|piece| layout.objects.get(piece.segment).is_some_and(is_part));
         let is_needed = |open: &&OpenObject| self.collection.is_needed(open.object().entry.id);
@@ -374,6 +342,16 @@ impl Live {
         }
     }
 
+    /// An embedding batch is stitched of tensors: it takes no writes of its own, and says so.
+    fn refuse_batch(&self, layout: &Layout) -> Result<()> {
+        if layout.records.is_none() {
+            return Ok(());
+        }
+        let text = "an embedding batch is stitched of its tensors: write to these, or replace the whole file";
+        engine::note_why(&self.collection, self.node, text)?;
+        Err(Error::new(ErrorKind::Denied, text))
+    }
+
     fn check_writable(&self) -> Result<()> {
         self.collection.check_writable()
     }
@@ -381,7 +359,7 @@ impl Live {
 
 fn write_pieces(layout: &Layout, range: Range<u64>, bytes: &[u8]) -> Result<()> {
     let mut rest = bytes;
-    for piece in layout.plan.pieces(range) {
+    for piece in layout.pieces(range) {
         let (here, after) = rest.split_at((piece.range.end - piece.range.start) as usize);
         let object = layout.objects.get(piece.segment);
         object.ok_or_else(|| Error::invalid("a piece of no object"))?.write(piece.range.start, here)?;

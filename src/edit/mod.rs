@@ -7,6 +7,8 @@
 //! 3. A file that is open keeps what it opened when its name goes.
 
 mod grown;
+mod index;
+mod layout;
 mod live;
 mod renamed;
 mod settle;

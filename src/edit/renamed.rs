@@ -43,7 +43,7 @@ impl Live {
 /// Whether a file may be something else under the other name: it is looked at after the
 /// rename.
 pub fn is_another_place(from: (EntryId, &[u8]), to: (EntryId, &[u8])) -> bool {
-    from.0 != to.0 || suffix(from.1) != suffix(to.1) || suffix(to.1) == b"npy"
+    from.0 != to.0 || suffix(from.1) != suffix(to.1) || [&b"npy"[..], b"cgeb"].contains(&suffix(to.1))
 }
 
 fn suffix(name: &[u8]) -> &[u8] {

@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::edit::live::{Layout, Live};
+use crate::edit::layout::Layout;
+use crate::edit::live::Live;
 use crate::edit::source::StreamFile;
 use crate::edit::{Changes, Name};
 use crate::engine;
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
-use crate::ingest::{Bytes, arrive, may_be_recognized, name_parts_again, recognize};
+use crate::ingest::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized, name_parts_again, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::collection::{Touched, now_nanoseconds};
 use crate::store::disk::File;
@@ -33,6 +34,25 @@ impl Live {
         changes
     }
 
+    /// Puts what was written into the log, as [`settle`](Self::settle), and looks at what the
+    /// file is where that takes reading all of it: who wrote it has closed it.
+    pub fn settle_closed(&self) -> Result<Changes> {
+        let changes = self.settle()?;
+        let is_scanned = self.named().is_some_and(|(node, name)| {
+            is_scanned(&name) && node.file().is_some_and(|file| file.content == Content::Plain)
+        });
+        if !self.unclosed.swap(false, Ordering::AcqRel) || !is_scanned {
+            return Ok(changes);
+        }
+        let looked = self.looked_at();
+        if looked.is_err() {
+            self.unclosed.store(true, Ordering::Release);
+        }
+        let mut all = changes;
+        all.merge(looked?);
+        Ok(all)
+    }
+
     fn settle_once(&self) -> Result<Changes> {
         if !self.changed.load(Ordering::Acquire) {
             return Ok(Changes::default());
@@ -42,6 +62,7 @@ impl Live {
         // Not before the log says it: who asks for the size then asks the log. What is
         // written from here on waits for the layout.
         self.changed.store(settled.is_err(), Ordering::Release);
+        self.unclosed.store(true, Ordering::Release);
         match settled {
             // Its last name went meanwhile: it keeps what was written while it is open.
             Err(error) if error.kind() == ErrorKind::Gone && self.named().is_none() => Ok(Changes::default()),
@@ -115,24 +136,35 @@ impl Live {
         let may_be = match file.content {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(&name),
-            Content::Safetensors | Content::Npy | Content::Gguf => true,
+            Content::Safetensors | Content::Npy | Content::Gguf | Content::Cgeb => true,
         };
         if !may_be {
             return Ok(changes);
         }
         let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
         let names = self.names_of_parts(file);
-        if let Ok(recognized) = recognize(&source, &name) {
-            let before = self.related(&node);
-            if name_parts_again(&self.collection, self.node, &recognized)? {
-                let directory = self.collection.state().links(self.node).first().map(|(parent, _)| *parent);
-                let nodes = before.into_iter().chain(directory).collect();
-                changes.merge(Changes { nodes, names });
-                return Ok(changes);
+        let is_plain = file.content == Content::Plain;
+        match recognize(&source, &name) {
+            Ok(recognized) => {
+                let before = self.related(&node);
+                if name_parts_again(&self.collection, self.node, &recognized)? {
+                    let directory =
+                        self.collection.state().links(self.node).first().map(|(parent, _)| *parent);
+                    let nodes = before.into_iter().chain(directory).collect();
+                    changes.merge(Changes { nodes, names });
+                    return Ok(changes);
+                }
+                let bytes = self.bytes_of(&layout, &source)?;
+                let (collection, mtime) = (&self.collection, node.entry.mtime);
+                arrive_as(collection, self.node, recognized, bytes, mtime, String::new())?;
+                changes.merge(self.reload(&mut layout, before)?);
+                changes.names.extend(names);
             }
-            self.cut_again(&layout, &source, &name, node.entry.mtime)?;
-            changes.merge(self.reload(&mut layout, before)?);
-            changes.names.extend(names);
+            Err(error) if is_plain && is_scanned(&name) && layout.bytes() > 0 => {
+                let why = format!("kept as a plain file: {error}");
+                engine::note_why(&self.collection, self.node, &why)?;
+            }
+            Err(_) => {}
         }
         Ok(changes)
     }
@@ -140,16 +172,22 @@ impl Live {
     /// Makes new objects of the file's bytes: where they lie if they lie in one data
     /// file, in a new one otherwise.
     fn cut_again(&self, layout: &Layout, source: &Arc<dyn File>, name: &[u8], mtime: i64) -> Result<()> {
-        let bytes = match self.data_file_of(layout)? {
+        // The drafts that were copied are discarded with the layout.
+        arrive(&self.collection, self.node, name, self.bytes_of(layout, source)?, mtime)
+    }
+
+    fn bytes_of<'a>(&self, layout: &Layout, source: &'a Arc<dyn File>) -> Result<Bytes<'a>> {
+        Ok(match self.data_file_of(layout)? {
             Some(number) => Bytes::DataFile { number, file: source },
             None => Bytes::Other(source),
-        };
-        // The drafts that were copied are discarded with the layout.
-        arrive(&self.collection, self.node, name, bytes, mtime)
+        })
     }
 
     /// The data file that is the file, byte for byte.
     fn data_file_of(&self, layout: &Layout) -> Result<Option<u64>> {
+        if layout.records.is_some() {
+            return Ok(None);
+        }
         let mut end = 0;
         let mut number = None;
         for object in &layout.objects {
@@ -190,7 +228,8 @@ impl Live {
     fn must_be_looked_at(&self, layout: &Layout, file: &FileEntry, name: &[u8]) -> bool {
         match file.content {
             Content::Part | Content::Tensor => false,
-            Content::Plain => may_be_recognized(name),
+            Content::Plain => may_be_recognized(name) && !is_scanned(name),
+            Content::Cgeb => layout.is_other,
             Content::Safetensors | Content::Npy | Content::Gguf => {
                 let state = self.collection.state();
                 let mut others =
@@ -242,6 +281,7 @@ impl Live {
             if let Some(why) = why {
                 entry.why = why;
                 entry.content = Content::Plain;
+                entry.records = None;
                 gone = remove_parts(batch, state, file);
             }
             let what = What::File(Box::new(entry));
@@ -293,9 +333,7 @@ impl Live {
 
     /// Looks at what the log says now.
     fn reload(&self, layout: &mut Layout, mut related: Vec<EntryId>) -> Result<Changes> {
-        let objects = self.collection.objects_of(self.node)?;
-        let objects = objects.iter().map(|object| OpenObject::open(&self.collection, object, self.verify));
-        *layout = Layout::of(objects.collect::<Result<_>>()?)?;
+        *layout = Layout::open(&self.collection, self.node, self.verify)?;
         let state = self.collection.state();
         let node = state.node(self.node).cloned();
         let names = match &node {

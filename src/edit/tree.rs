@@ -59,6 +59,7 @@ pub fn create(
         digests: None,
         error: None,
         why: String::new(),
+        records: None,
     };
     make(collection, parent, name, mode, owner, What::File(Box::new(file)))
 }

@@ -25,13 +25,18 @@
 
 use std::ops::Range;
 
-use crate::format::cursor::{Reader, Writer};
+use crate::format::cursor::Reader;
 
+mod aux;
+mod batch;
 mod error;
 mod record;
+mod runs;
 
+pub use batch::BatchWriter;
 pub use error::CgebError;
-pub use record::{Floats, FloatsIter, NewRecord, Record};
+pub use record::{Floats, FloatsIter, NewRecord, OwnedRecord, Record};
+pub use runs::{Part, PlacedRun, RUNS_MAX, Run, Runs, Sizes};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;
@@ -144,24 +149,24 @@ impl Header {
         Ok(header)
     }
 
-    /// The header's bytes. A version 1 with flags cannot be read again.
+    /// The header's bytes; allocates nothing. A version 1 with flags cannot be read again.
     pub fn write(&self) -> [u8; HEADER_BYTES] {
         let (ContentHash::Own(hash) | ContentHash::OfPayload(hash)) = self.content_hash;
-        let mut out = Writer::with_capacity(HEADER_BYTES);
-        out.bytes(&MAGIC)
-            .u16_be(self.version())
-            .u16_be(self.flags())
-            .u32_be(self.dimension)
-            .u8(self.experts)
-            .u8(self.top_k)
-            .zeros(2)
-            .u64_be(hash)
-            .u64_be(self.pipeline_latency_us)
-            .u64_be(self.aux_offset)
-            .u64_be(self.aux_length)
-            .zeros(16);
         let mut bytes = [0; HEADER_BYTES];
-        bytes.copy_from_slice(out.as_slice());
+        let mut put = |at: usize, field: &[u8]| {
+            if let Some(place) = bytes.get_mut(at..at + field.len()) {
+                place.copy_from_slice(field);
+            }
+        };
+        put(0, &MAGIC);
+        put(4, &self.version().to_be_bytes());
+        put(6, &self.flags().to_be_bytes());
+        put(8, &self.dimension.to_be_bytes());
+        put(12, &[self.experts, self.top_k]);
+        put(16, &hash.to_be_bytes());
+        put(24, &self.pipeline_latency_us.to_be_bytes());
+        put(32, &self.aux_offset.to_be_bytes());
+        put(40, &self.aux_length.to_be_bytes());
         bytes
     }
 

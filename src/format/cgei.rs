@@ -16,7 +16,91 @@ use crate::format::cursor::{Reader, Writer};
 
 const MAGIC: [u8; 4] = *b"CGEI";
 const VERSION: u16 = 1;
-const HEAD_BYTES: u64 = 24;
+/// Bytes before the offsets.
+pub const HEAD_BYTES: u64 = 24;
+
+/// The bytes before the offsets of an index of so many records.
+pub fn head(count: u64, data_hash: u64) -> Vec<u8> {
+    let mut out = Writer::with_capacity(HEAD_BYTES as usize);
+    out.bytes(&MAGIC).u16_be(VERSION).zeros(2).u64_be(count).u64_be(data_hash);
+    out.into_bytes()
+}
+
+/// Reads the number of records and the data hash at the start of an index of `present` bytes,
+/// of which `bytes` are the first.
+///
+/// # Errors
+/// `WrongMagic`, `UnsupportedVersion`, `ReservedNotZero`, `Truncated`, `TrailingBytes`.
+pub fn parse_head(bytes: &[u8], present: u64) -> Result<(u64, u64), CgebError> {
+    let short = |_| CgebError::Truncated { needed: HEAD_BYTES, present };
+    let mut input = Reader::new(bytes);
+    let magic = input.array().map_err(short)?;
+    if magic != MAGIC {
+        return Err(CgebError::WrongMagic { found: magic });
+    }
+    let version = input.u16_be().map_err(short)?;
+    if version != VERSION {
+        return Err(CgebError::UnsupportedVersion { version });
+    }
+    zero(input.bytes(2).map_err(short)?, 6)?;
+    let count = input.u64_be().map_err(short)?;
+    let data_hash = input.u64_be().map_err(short)?;
+    let end = count.saturating_mul(8).saturating_add(HEAD_BYTES);
+    match end.cmp(&present) {
+        std::cmp::Ordering::Less => Err(CgebError::TrailingBytes { end, present }),
+        std::cmp::Ordering::Greater => Err(CgebError::Truncated { needed: end, present }),
+        std::cmp::Ordering::Equal => Ok((count, data_hash)),
+    }
+}
+
+/// An index in the bytes it lies in, at any alignment.
+#[derive(Clone, Copy, Debug)]
+pub struct BorrowedIndex<'a> {
+    /// The data hash, as in [`Index`].
+    pub data_hash: u64,
+    offsets: &'a [[u8; 8]],
+}
+
+impl<'a> BorrowedIndex<'a> {
+    /// The index in `bytes`. Allocates nothing; reads the head only: offsets are as they stand
+    /// there.
+    ///
+    /// # Errors
+    /// Those of [`parse_head`].
+    pub fn borrow(bytes: &'a [u8]) -> Result<BorrowedIndex<'a>, CgebError> {
+        let (_, data_hash) = parse_head(bytes, bytes.len() as u64)?;
+        let (offsets, _) = bytes.get(HEAD_BYTES as usize..).unwrap_or_default().as_chunks();
+        Ok(BorrowedIndex { data_hash, offsets })
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.offsets.is_empty()
+    }
+
+    /// Where record `number` begins, in bytes.
+    pub fn offset(&self, number: usize) -> Option<u64> {
+        self.offsets.get(number).copied().map(u64::from_be_bytes)
+    }
+
+    /// All offsets, in order.
+    pub fn offsets(&self) -> impl ExactSizeIterator<Item = u64> + use<'a> {
+        self.offsets.iter().copied().map(u64::from_be_bytes)
+    }
+
+    /// Whether each offset is one that a record can have, after the one before it.
+    ///
+    /// # Errors
+    /// `WrongOffset`.
+    pub fn check(&self) -> Result<(), CgebError> {
+        check_offsets(self.offsets())
+    }
+}
 
 /// Where the records of a file begin.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,31 +120,9 @@ impl Index {
     /// `WrongMagic`, `UnsupportedVersion`, `ReservedNotZero`, `Truncated`,
     /// `TrailingBytes`, `WrongOffset`.
     pub fn parse(bytes: &[u8]) -> Result<Index, CgebError> {
-        let present = bytes.len() as u64;
-        let truncated = |needed| move |_| CgebError::Truncated { needed, present };
-        let short = truncated(HEAD_BYTES);
-        let mut input = Reader::new(bytes);
-        let magic = input.array().map_err(short)?;
-        if magic != MAGIC {
-            return Err(CgebError::WrongMagic { found: magic });
-        }
-        let version = input.u16_be().map_err(short)?;
-        if version != VERSION {
-            return Err(CgebError::UnsupportedVersion { version });
-        }
-        zero(input.bytes(2).map_err(short)?, 6)?;
-        let count = input.u64_be().map_err(short)?;
-        let data_hash = input.u64_be().map_err(short)?;
-        let end = count.saturating_mul(8).saturating_add(HEAD_BYTES);
-        if end < present {
-            return Err(CgebError::TrailingBytes { end, present });
-        }
-        let short = truncated(end);
-        let (offsets, _) =
-            input.bytes(usize::try_from(end - HEAD_BYTES).unwrap_or(usize::MAX)).map_err(short)?.as_chunks();
-        let offsets: Vec<u64> = offsets.iter().copied().map(u64::from_be_bytes).collect();
-        check_offsets(&offsets)?;
-        Ok(Index { data_hash, offsets })
+        let borrowed = BorrowedIndex::borrow(bytes)?;
+        borrowed.check()?;
+        Ok(Index { data_hash: borrowed.data_hash, offsets: borrowed.offsets().collect() })
     }
 
     /// The index's bytes.
@@ -68,9 +130,9 @@ impl Index {
     /// # Errors
     /// `WrongOffset`.
     pub fn write(&self) -> Result<Vec<u8>, CgebError> {
-        check_offsets(&self.offsets)?;
+        check_offsets(self.offsets.iter().copied())?;
         let mut out = Writer::new();
-        out.bytes(&MAGIC).u16_be(VERSION).zeros(2).u64_be(self.offsets.len() as u64).u64_be(self.data_hash);
+        out.bytes(&head(self.offsets.len() as u64, self.data_hash));
         for offset in &self.offsets {
             out.u64_be(*offset);
         }
@@ -87,9 +149,9 @@ impl Index {
     }
 }
 
-fn check_offsets(offsets: &[u64]) -> Result<(), CgebError> {
+fn check_offsets(offsets: impl Iterator<Item = u64>) -> Result<(), CgebError> {
     let mut lowest = 0;
-    for (number, offset) in (0..).zip(offsets.iter().copied()) {
+    for (number, offset) in (0..).zip(offsets) {
         if offset < lowest || offset % RECORD_ALIGNMENT != 0 {
             return Err(CgebError::WrongOffset { number, offset });
         }

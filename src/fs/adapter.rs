@@ -55,7 +55,6 @@ impl Filesystem for Adapter {
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.measured(Operation::Open, || match Ino(ino.0).own().place() {
             Place::Control { .. } => self.open_control(request.uid(), ino, flags, reply),
-            Place::Form { .. } => self.open_form(ino, flags, reply),
             _ => self.open_file(request.pid(), Ino(ino.0), flags, reply),
         });
     }
@@ -158,7 +157,7 @@ impl Filesystem for Adapter {
             let last = self.let_go(handle.0);
             match live {
                 // Mapped stores arrive after the last flush.
-                Some(live) if live.is_changed() => self.settle(&live, Durable::No, "release", reply),
+                Some(live) if live.is_unclosed() => self.settle(&live, Durable::No, "release", reply),
                 _ => reply.ok(),
             }
             self.note_pins(last);

@@ -19,7 +19,8 @@ use crate::edit::{Live, SetAttr};
 use crate::fs::errno::errno;
 use crate::fs::forget::Forgetter;
 use crate::fs::handles::{Handle, Handles};
-use crate::fs::passthrough::{Passthrough, other_number};
+use crate::fs::numbers::other_number;
+use crate::fs::passthrough::Passthrough;
 use crate::fs::reply::{GENERATION, Times, file_attr, own, plain_mode, send_attribute};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
@@ -104,6 +105,9 @@ impl Adapter {
 
     /// Answers with the value of an extended attribute.
     pub fn attribute(&self, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
+        if let Ok((_, Located::Form(view))) = self.located(ino) {
+            return self.form_attribute(&view, name, size, reply);
+        }
         let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
         let (attribute, view) = match found {
             Ok(found) => found,
@@ -128,6 +132,9 @@ impl Adapter {
 
     /// Sets an extended attribute.
     pub fn set_attribute(&self, user: u32, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
+        if let Ok((_, Located::Form(view))) = self.located(ino) {
+            return self.set_form_attribute(view, name, value, reply);
+        }
         let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
         let (attribute, view) = match found {
             Ok(found) => found,
@@ -282,7 +289,9 @@ impl Adapter {
                 live.opened_to_read();
             }
             let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
-            Ok((Handle::File(live), FopenFlags::FOPEN_KEEP_CACHE | flags))
+            // An index may show another hash than when it was read last.
+            let keeps = if live.is_index() { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
+            Ok((Handle::File(live), keeps | flags))
         };
         let located = match self.namespace.locate(ino) {
             Ok(located) => located,
@@ -307,7 +316,11 @@ impl Adapter {
     /// changed with it before the program is answered.
     pub fn settle(&self, live: &Live, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
         let _telling = live.telling();
-        let settled = self.namespace.settle(live).and_then(|forget| {
+        let settled = match durable {
+            Durable::Yes => self.namespace.settle(live),
+            Durable::No => self.namespace.settle_closed(live),
+        };
+        let settled = settled.and_then(|forget| {
             if durable == Durable::Yes && self.namespace.store().access() == Access::Write {
                 live.collection().sync()?;
             }

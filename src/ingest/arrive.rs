@@ -40,22 +40,40 @@ pub fn arrive(
     mtime: i64,
 ) -> Result<()> {
     let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
+    // What is read whole to be recognized is looked at when it is closed.
+    let name = if is_scanned(name) { b"" } else { name };
     let (recognized, why) = match recognize(source, name) {
         Ok(recognized) => (recognized, String::new()),
         Err(_) if source.len().is_ok_and(|bytes| bytes == 0) => (plain(source)?, String::new()),
         Err(error) => (plain(source)?, format!("kept as a plain file: {error}")),
     };
+    arrive_as(collection, node, recognized, bytes, mtime, why)
+}
+
+/// Gives the file `node` these bytes, which were recognized, and its tensors names beside it.
+pub fn arrive_as(
+    collection: &Arc<Collection>,
+    node: EntryId,
+    recognized: Recognized,
+    bytes: Bytes<'_>,
+    mtime: i64,
+    why: String,
+) -> Result<()> {
+    let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
     let mut unnamed = Unnamed::new(collection);
     let taken = match &bytes {
-        Bytes::DataFile { number, file } if recognized.bytes > PACKED_BYTES_MAX => {
+        Bytes::DataFile { number, file }
+            if recognized.bytes > PACKED_BYTES_MAX && recognized.records.is_none() =>
+        {
             cut_in_place(collection, *number, file, &recognized)?
         }
         _ => {
             let options = Options::default();
             let mut taken =
                 take(&mut unnamed, collection, source, &recognized, &|_| None, (&options, None), &Silent)?;
-            // Small files are many: their digests are made when somebody asks.
-            taken.digests = None;
+            // Small files are many: their digests are made when somebody asks. Those of a batch
+            // tell whether it still reads as it came in.
+            taken.digests = taken.digests.filter(|_| recognized.records.is_some());
             taken
         }
     };
@@ -64,16 +82,27 @@ pub fn arrive(
 
 /// Whether a file of this name could be something else than plain.
 pub fn may_be_recognized(name: &[u8]) -> bool {
-    [&b".safetensors"[..], b".npy", b".gguf"]
-        .iter()
-        .any(|suffix| name.ends_with(suffix) && name.len() > suffix.len())
+    has_suffix(name, b".safetensors")
+        || has_suffix(name, b".npy")
+        || has_suffix(name, b".gguf")
+        || is_scanned(name)
+}
+
+/// Whether all bytes of a file of this name are read to find out what it is: not before who
+/// writes it has closed it.
+pub fn is_scanned(name: &[u8]) -> bool {
+    has_suffix(name, b".cgeb")
+}
+
+fn has_suffix(name: &[u8], suffix: &[u8]) -> bool {
+    name.ends_with(suffix) && name.len() > suffix.len()
 }
 
 fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
     let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
     let whole = Part { begin: 0, end: bytes, tensor: None };
     let parts = if bytes > 0 { vec![whole] } else { Vec::new() };
-    Ok(Recognized { content: Content::Plain, bytes, parts })
+    Ok(Recognized { content: Content::Plain, bytes, parts, records: None })
 }
 
 /// The parts as objects of the data file that the bytes are in already.

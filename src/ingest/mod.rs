@@ -7,6 +7,7 @@
 //! 2. Every byte of a file belongs to exactly one object.
 
 mod arrive;
+mod batch;
 mod cut;
 mod drafts;
 #[cfg(feature = "mount")]
@@ -27,7 +28,8 @@ mod unnamed;
 #[cfg(feature = "mount")]
 mod walk;
 
-pub use arrive::{Bytes, arrive, may_be_recognized};
+pub use arrive::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized};
+pub use batch::check_batch;
 pub use cut::Blocking;
 #[cfg(feature = "mount")]
 pub use many::{Evict, Plan, Sum, Watch};

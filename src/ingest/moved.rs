@@ -75,7 +75,8 @@ fn parts_of<'a>(
     file: &FileEntry,
     recognized: &'a Recognized,
 ) -> Option<Vec<(&'a str, &'a Arc<Node>)>> {
-    if file.content != recognized.content || file.objects.len() != recognized.parts.len() {
+    let is_alike = (file.content, &file.records) == (recognized.content, &recognized.records);
+    if !is_alike || file.objects.len() != recognized.parts.len() {
         return None;
     }
     let mut parts = Vec::new();

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::format::catalog::{Content, Digests, Entry, FileEntry, Measured, TensorEntry};
+use crate::format::cgeb::Runs;
 use crate::ingest::Origin;
 use crate::ingest::drafts::{Draft, objects};
 use crate::ingest::names::Names;
@@ -115,6 +116,8 @@ struct Arrived<'a> {
     digests: Option<Digests>,
     /// The parents of the tensors, zero for none.
     parents: Vec<TensorId>,
+    /// Where the records of an embedding batch lie.
+    records: Option<Arc<Runs>>,
 }
 
 impl<'a> Arrived<'a> {
@@ -134,6 +137,7 @@ impl<'a> Arrived<'a> {
             errors: taken.objects.iter().map(|object| object.error).collect(),
             digests: taken.digests,
             parents: Vec::new(),
+            records: recognized.records,
         };
         let mut drafts: Vec<Draft<'_>> = Vec::with_capacity(taken.objects.len());
         let mut found = Vec::with_capacity(taken.objects.len());
@@ -185,6 +189,7 @@ impl<'a> Arrived<'a> {
             digests: self.digests,
             error: None,
             why,
+            records: self.records.clone(),
         };
         names.file(node, file.clone());
         if self.errors.iter().any(Option::is_some) {
@@ -242,6 +247,7 @@ fn part_entry(
         digests: None,
         error,
         why: String::new(),
+        records: None,
     }
 }
 
@@ -298,6 +304,7 @@ pub(super) fn publish_shards(
                 digests: None,
                 error: None,
                 why: String::new(),
+                records: None,
             },
         );
         names.name(parent, &file_name, node);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::format::catalog::Content;
+use crate::format::cgeb::{self, Runs};
 use crate::format::{gguf, npy, safetensors};
+use crate::ingest::batch::scan;
 use crate::model::{Dtype, Error, Result, Shape};
 use crate::store::disk::File;
 
@@ -17,8 +19,11 @@ pub struct Recognized {
     pub content: Content,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Its parts: they follow each other and cover the file.
+    /// Its parts: they follow each other and cover the file. Those of an embedding batch are
+    /// its parts one after the other, which it is stitched of.
     pub parts: Vec<Part>,
+    /// Where the records of an embedding batch lie.
+    pub records: Option<Arc<Runs>>,
 }
 
 /// A stretch of a file that becomes one object.
@@ -48,6 +53,10 @@ pub struct PartTensor {
 pub fn recognize(source: &Arc<dyn File>, name: &[u8]) -> Result<Recognized> {
     let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
     let text = String::from_utf8_lossy(name);
+    let stem = text.strip_suffix(".cgeb").filter(|stem| !stem.is_empty());
+    if let Some(stem) = stem {
+        return batch(source, bytes, stem);
+    }
     let (content, tensors) = if text.ends_with(".safetensors") {
         (Content::Safetensors, safetensors_tensors(source, bytes)?)
     } else if text.ends_with(".gguf") {
@@ -57,7 +66,32 @@ pub fn recognize(source: &Arc<dyn File>, name: &[u8]) -> Result<Recognized> {
     } else {
         (Content::Plain, Vec::new())
     };
-    Ok(Recognized { content, bytes, parts: cover(bytes, tensors)? })
+    Ok(Recognized { content, bytes, parts: cover(bytes, tensors)?, records: None })
+}
+
+/// An embedding batch: all of it is read, and checked.
+fn batch(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Recognized> {
+    let runs = scan(source, bytes)?;
+    let sizes = runs.sizes();
+    let rows = |each: u64| Shape::new(&[runs.records(), each]);
+    let mut parts = Vec::new();
+    let mut begin = 0;
+    for part in runs.parts() {
+        let (name, dtype, shape) = match part {
+            cgeb::Part::Vectors => (stem.to_owned(), Dtype::F32, rows(u64::from(sizes.dimension))),
+            cgeb::Part::Weights => (format!("{stem}.weights"), Dtype::F32, rows(u64::from(sizes.experts))),
+            cgeb::Part::Selected => (format!("{stem}.selected"), Dtype::U8, rows(u64::from(sizes.top_k))),
+            cgeb::Part::Rest => (String::new(), Dtype::U8, None),
+        };
+        let tensor = shape.map(|shape| PartTensor { name, dtype, shape });
+        if tensor.is_none() && part != cgeb::Part::Rest {
+            return Err(Error::unsupported("more elements than a tensor can have"));
+        }
+        let end = begin + runs.part_bytes(part);
+        parts.push(Part { begin, end, tensor });
+        begin = end;
+    }
+    Ok(Recognized { content: Content::Cgeb, bytes, parts, records: Some(Arc::new(runs)) })
 }
 
 fn safetensors_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {

@@ -36,7 +36,7 @@ pub fn import_shards(
             return Err(Error::invalid(format!("shard {} is empty", place + 1)));
         }
         let whole = Part { begin: 0, end: bytes, tensor: None };
-        let recognized = Recognized { content: Content::Plain, bytes, parts: vec![whole] };
+        let recognized = Recognized { content: Content::Plain, bytes, parts: vec![whole], records: None };
         let options = (options, None);
         let taken = take::take(&mut unnamed, collection, source, &recognized, &|_| None, options, progress)?;
         report.bytes += bytes;

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use crate::format::catalog::{Digests, Home, Measured, OutsideFile};
 use crate::format::record::Stored;
+use crate::ingest::batch;
 use crate::ingest::recognize::{Part, PartTensor, Recognized};
 use crate::ingest::unnamed::Unnamed;
 use crate::ingest::{Options, Progress};
@@ -81,6 +82,14 @@ pub(super) fn take(
 ) -> Result<Taken> {
     let tiers: Vec<Option<Tier>> =
         recognized.parts.iter().map(|part| part.tensor.as_ref().and_then(tier_of)).collect();
+    if let Some(runs) = &recognized.records {
+        if outside.is_some() {
+            return Err(Error::unsupported(
+                "an embedding batch is taken apart, so its bytes cannot stay in place; import it without --in-place",
+            ));
+        }
+        return batch::take(unnamed, collection, source, (recognized, runs), &tiers, options, progress);
+    }
     let mut touched = Touched::default();
     let exact = tiers.iter().any(Option::is_none);
     let data = if let Some(number) = outside {
@@ -201,7 +210,12 @@ impl Intake<'_> {
 }
 
 /// Exact blocks, to the same place in the data file, where they are not there already.
-fn copy(file: Option<&Arc<dyn File>>, at: u64, chunk: &[u8], taken: &mut TakenObject) -> Result<()> {
+pub(super) fn copy(
+    file: Option<&Arc<dyn File>>,
+    at: u64,
+    chunk: &[u8],
+    taken: &mut TakenObject,
+) -> Result<()> {
     let TakenBlocks::Run(checksums) = &mut taken.blocks else { return Ok(()) };
     checksums.extend(chunk.chunks(taken.block_bytes as usize).map(crc32c::crc32c));
     let Some(file) = file else { return Ok(()) };
@@ -209,7 +223,7 @@ fn copy(file: Option<&Arc<dyn File>>, at: u64, chunk: &[u8], taken: &mut TakenOb
 }
 
 /// Blocks in tier files: encoded, or exact and packed among others.
-fn store(
+pub(super) fn store(
     collection: &Collection,
     to: (Tier, Encoder),
     chunk: &[u8],

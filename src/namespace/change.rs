@@ -1,5 +1,4 @@
-//! Changes of the tree: what a program may do where, and what the kernel must forget
-//! after it.
+//! Changes of the tree: what a program may do where.
 
 use std::sync::Arc;
 
@@ -311,25 +310,6 @@ impl Namespace {
         let is_idle = |_: &Ino, file: &mut Nameless| Arc::strong_count(&file.live) == 1;
         let idle: Vec<_> = self.nameless.lock().extract_if(is_idle).collect();
         !idle.is_empty()
-    }
-
-    /// What was written to an open file goes to the log.
-    pub fn settle(&self, live: &Live) -> Result<Forget> {
-        let written = live.is_changed().then(|| live.node());
-        let changes = live.settle().or_else(|error| match error.kind() {
-            ErrorKind::Full if self.let_go_unnamed() => live.settle(),
-            _ => Err(error),
-        })?;
-        Ok(self.forget(live.collection(), changes, written))
-    }
-
-    /// What was written to the open files of a collection goes to the log.
-    /// What the kernel must forget is owed.
-    pub fn settle_all(&self, collection: &Arc<Collection>) -> Result<()> {
-        for live in self.live.all().iter().filter(|live| Arc::ptr_eq(live.collection(), collection)) {
-            self.owe(self.settle(live)?);
-        }
-        Ok(())
     }
 
     /// A directory in which a name can come and go.

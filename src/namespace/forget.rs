@@ -56,7 +56,17 @@ impl Namespace {
         let ino = |node| Ino::of(Place::Node { collection: number, node });
         // Of names that went the kernel asks anyway; their directories changed.
         let above = changes.names.into_iter().map(|(parent, _)| parent);
-        let nodes: BTreeSet<EntryId> = changes.nodes.into_iter().chain(above).collect();
+        let nodes: BTreeSet<EntryId> = {
+            let state = collection.state();
+            // The index beside a batch says the hash of the batch.
+            let indexes = changes.nodes.iter().filter_map(|node| state.index_beside(*node));
+            let mut indexes: Vec<EntryId> = indexes.collect();
+            // The batch that is a form of the vectors has all parts in it.
+            let files = changes.nodes.iter().filter_map(|node| state.node(*node)?.file());
+            let parts = files.filter(|file| file.records.is_some()).flat_map(|file| state.parts(file));
+            indexes.extend(parts.map(|part| part.entry.id));
+            changes.nodes.into_iter().chain(indexes).chain(above).collect()
+        };
         let changed: BTreeSet<EntryId> = nodes.iter().copied().chain(written).collect();
         let forms = self.forms.of(number, &changed);
         Forget { nodes: nodes.into_iter().filter_map(ino).chain(forms).collect() }

@@ -11,6 +11,7 @@ mod forget;
 mod forms;
 mod ino;
 mod list;
+mod settled;
 mod shown;
 mod tenant;
 mod tree;

@@ -8,7 +8,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
+use crate::format::cgeb::Runs;
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
+use crate::store::beside::BatchHash;
 use crate::store::clock::Ticks;
 use crate::store::compact::{Compaction, due};
 use crate::store::disk::{Disk, File, Open};
@@ -79,6 +81,8 @@ pub struct Collection {
     /// Held for a look or a change; no other lock is taken with it.
     pub(super) last_compaction: Mutex<Option<Compaction>>,
     log_bytes: u64,
+    /// Hashes of embedding batches that were computed. No other lock is taken with it.
+    pub(super) batch_hashes: Mutex<HashMap<EntryId, BatchHash>>,
 }
 
 pub(super) struct Writer {
@@ -95,6 +99,9 @@ pub(super) struct Writer {
     /// The log is written anew when it has so many bytes.
     pub compact_at: u64,
 }
+
+/// The objects of a file, and where the records lie of an embedding batch.
+pub type Parts = (Vec<Arc<Object>>, Option<Arc<Runs>>);
 
 /// Files that were written and must be durable before a batch that names them.
 #[derive(Default)]
@@ -249,6 +256,7 @@ impl Collection {
             events: Vec::new(),
             event_log: Arc::default(),
             last_compaction: Mutex::default(),
+            batch_hashes: Mutex::default(),
             log_bytes: 0,
         }
     }
@@ -323,6 +331,12 @@ impl Collection {
 
     /// The objects of a file, in order; `Corrupt` where one is not there.
     pub fn objects_of(&self, node: EntryId) -> Result<Vec<Arc<Object>>> {
+        self.parts_of(node).map(|(objects, _)| objects)
+    }
+
+    /// The objects of a file, in order, and where the records lie of an embedding batch, which
+    /// is stitched of them; `Corrupt` where one is not there.
+    pub fn parts_of(&self, node: EntryId) -> Result<Parts> {
         let state = self.state.read();
         let Some(file) = state.node(node).and_then(|node| node.file()) else {
             return Err(Error::new(
@@ -330,8 +344,8 @@ impl Collection {
                 format!("{}: no file has number {}", self.path(), node.0),
             ));
         };
-        file.objects
-            .iter()
+        let objects = file.objects.iter();
+        let objects = objects
             .map(|id| {
                 state.object(*id).cloned().ok_or_else(|| {
                     let path = String::from_utf8_lossy(&state.path(node)).into_owned();
@@ -341,7 +355,8 @@ impl Collection {
                     ))
                 })
             })
-            .collect()
+            .collect::<Result<_>>()?;
+        Ok((objects, file.records.clone()))
     }
 }
 

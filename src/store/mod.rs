@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod backing;
+pub mod beside;
 pub mod blocks;
 pub mod chain;
 mod check;
@@ -24,6 +25,7 @@ pub mod migrate;
 pub mod object;
 pub mod origin;
 mod payloads;
+pub mod pin;
 pub mod pinned;
 pub mod quota;
 pub mod read;

@@ -17,7 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::codec;
 use crate::format::catalog::{Home, ObjectEntry};
 use crate::format::record::Stored;
-use crate::model::{Dtype, Error, Result, Tier};
+use crate::model::{Error, Result, Tier};
 use crate::store::access::Accesses;
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
@@ -42,7 +42,7 @@ pub struct Object {
     /// Logical bytes as they are read now.
     bytes: AtomicU64,
     /// Logical bytes as the log says them.
-    logged: AtomicU64,
+    pub(super) logged: AtomicU64,
     /// Blocks that the log describes.
     described: AtomicU32,
     /// Its blocks. Held for a look-up or a change only, never across input or output.
@@ -175,17 +175,6 @@ impl Object {
     /// An object that no log knows yet: it grows from nothing.
     pub fn draft(entry: ObjectEntry) -> Object {
         Object::new(ObjectEntry { bytes: 0, ..entry })
-    }
-
-    /// The type of its elements.
-    pub fn dtype(&self) -> Dtype {
-        Dtype::from_code(self.dtype.load(Ordering::Acquire)).unwrap_or(self.entry.dtype)
-    }
-
-    /// What the catalog says of it now.
-    pub fn entry_now(&self) -> ObjectEntry {
-        let bytes = self.logged.load(Ordering::Acquire);
-        ObjectEntry { bytes, dtype: self.dtype(), ..self.entry.clone() }
     }
 
     /// Logical bytes as they are read now.

@@ -2,11 +2,23 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::format::catalog::ObjectEntry;
 use crate::model::{Dtype, Error, Result, Tier};
 use crate::store::blocks::Block;
 use crate::store::object::Object;
 
 impl Object {
+    /// The type of its elements.
+    pub fn dtype(&self) -> Dtype {
+        Dtype::from_code(self.dtype.load(Ordering::Acquire)).unwrap_or(self.entry.dtype)
+    }
+
+    /// What the catalog says of it now.
+    pub fn entry_now(&self) -> ObjectEntry {
+        let bytes = self.logged.load(Ordering::Acquire);
+        ObjectEntry { bytes, dtype: self.dtype(), ..self.entry.clone() }
+    }
+
     /// Holds off those who write to it or move its blocks.
     pub fn hold(&self) -> impl Drop + '_ {
         self.writing.lock()

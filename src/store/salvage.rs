@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
+use crate::format::cgeb::Runs;
 use crate::format::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId};
 use crate::store::collection::{now_nanoseconds, now_seconds};
@@ -200,6 +201,10 @@ impl Mending<'_> {
             file.container = None;
             file.content = Content::Tensor;
         }
+        if file.records.as_ref().is_some_and(|records| !self.has_parts(records, &file.objects)) {
+            file.records = None;
+            file.content = Content::Plain;
+        }
         let bytes: u64 =
             file.objects.iter().filter_map(|id| self.state.object(*id)).map(|it| it.bytes()).sum();
         let agrees = |tensor: &crate::format::catalog::TensorEntry| {
@@ -212,6 +217,11 @@ impl Mending<'_> {
             }
         }
         entry
+    }
+
+    fn has_parts(&self, records: &Runs, objects: &[ObjectId]) -> bool {
+        let found = objects.iter().map(|id| self.state.object(*id).map(|object| object.bytes()));
+        found.eq(records.parts().map(|part| Some(records.part_bytes(part))))
     }
 
     /// Takes away a file of which an object is gone, and its names.
@@ -299,6 +309,7 @@ impl Mending<'_> {
                 digests: None,
                 error: None,
                 why: format!("found by a repair in {}/{} without a file", self.place.0, self.place.1),
+                records: None,
             };
             self.state.apply_entry(Entry::Node(Box::new(NodeEntry {
                 id: node,

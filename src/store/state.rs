@@ -13,7 +13,7 @@ use crate::store::factors::factor_link_of;
 use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
-use crate::store::pinned::PinnedCopy;
+use crate::store::pin::Pins;
 use crate::store::quota::Use;
 
 /// The node of a collection's own directory.
@@ -52,8 +52,8 @@ pub struct State {
     links: HashMap<EntryId, Vec<Link>>,
     pub(super) settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: HashMap<ObjectId, Arc<Object>>,
-    /// Files that are pinned, with their copies.
-    pub(super) pins: HashMap<EntryId, Option<Arc<PinnedCopy>>>,
+    /// What is pinned, with the copies.
+    pub(super) pins: Pins,
     last_entry: u64,
     /// Space that the last batch gave up.
     pub(super) freed: Vec<Freed>,
@@ -232,7 +232,7 @@ impl State {
                 self.directories.remove(&id);
                 self.links.remove(&id);
                 self.settings.remove(&id);
-                self.set_pin(id, None);
+                self.unpin_all(id);
             }
             Entry::Name { parent, entry, name, node } => {
                 self.last_entry = self.last_entry.max(entry.0);
@@ -355,6 +355,17 @@ impl State {
 
     /// Logical bytes of a file. Its objects stand in the log before it.
     fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
+        if let Some(records) = &file.records {
+            let logged = file.objects.iter().map(|id| Ok(self.known(*id)?.logged_cut().bytes));
+            return match logged
+                .collect::<Result<Vec<_>>>()?
+                .into_iter()
+                .eq(records.parts().map(|part| records.part_bytes(part)))
+            {
+                true => Ok(records.bytes()),
+                false => Err(Error::corrupt("an embedding batch whose parts have other sizes")),
+            };
+        }
         let mut bytes: u64 = 0;
         let mut seen = HashSet::with_capacity(file.objects.len());
         for id in &file.objects {

@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::format::cgeb::Runs;
 use crate::model::{Error, Result};
 use crate::store::read::OpenObject;
+use crate::stream::batch::Stitched;
 use crate::stream::made::Made;
 use crate::stream::plan::Plan;
 
@@ -51,6 +53,20 @@ impl Stream {
     pub fn new(segments: Vec<Segment>) -> Result<Stream> {
         let plan = Plan::new(segments.iter().map(Segment::bytes))?;
         Ok(Stream { segments, plan })
+    }
+
+    /// The stream of a file: its objects one after the other, or, where it is an embedding
+    /// batch, stitched of them.
+    pub fn of_file(objects: Vec<OpenObject>, records: Option<&Arc<Runs>>) -> Result<Stream> {
+        let objects = objects.into_iter().map(Segment::Object);
+        match records {
+            Some(runs) => {
+                let parts = objects.map(|object| Stream::new(vec![object])).collect::<Result<_>>()?;
+                let batch = Stitched::new(runs.clone(), parts)?;
+                Stream::new(vec![Segment::Made(Arc::new(batch))])
+            }
+            None => Stream::new(objects.collect()),
+        }
     }
 
     /// Bytes of the stream.

@@ -4,11 +4,15 @@
 //! at nothing else; assembling fetches them, straight into the caller's buffer.
 
 mod assemble;
+mod batch;
 mod cast;
+mod index;
 mod made;
 mod plan;
 
 pub use assemble::{Segment, Stream};
+pub use batch::Stitched;
 pub use cast::{cast, is_castable};
+pub use index::{HASH, batch_hash, batch_index, batch_stream, put_hash, shown_hash};
 pub use made::{Cast, Made};
 pub use plan::{Piece, Plan};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::engine::would_move;
 use crate::format::catalog::{Content, FileEntry, TensorEntry};
+use crate::format::cgeb::Runs;
 use crate::format::{npy, safetensors};
 use crate::ingest::MoveTo;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
@@ -34,24 +35,57 @@ pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item:
     let parts = match (item, form.shows()) {
         (Item::Whole, Shows::Digests) => vec![Part::Sums(sums::files(&collection.state())?)],
         (Item::Whole, _) => all_tensors(&collection.state())?,
-        (Item::Index(node), _) => {
-            let (source, rows, dimension) = matrix(&pieces(collection, node)?.1)?;
-            vec![Part::Index { source, rows, dimension }]
-        }
+        (Item::Index(node), _) => match batch_of(collection, node) {
+            Some((batch, runs)) => vec![Part::BatchIndex { runs, node: batch.entry.id }],
+            None => {
+                let (source, rows, dimension) = matrix(&pieces(collection, node)?.1)?;
+                vec![Part::Index { source, rows, dimension }]
+            }
+        },
         (Item::Node(node), shows) => {
             // The file as it is now: the item is as old as who opened it.
-            let (node, pieces) = pieces(collection, node)?;
+            let (node, own) = pieces(collection, node)?;
             let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
-            match shows {
+            let of_batch = batch_of(collection, &node).filter(|_| form == Form::Cgeb);
+            let records = of_batch.as_ref().map(|(_, runs)| runs.clone()).or_else(|| file.records.clone());
+            let pieces = match &of_batch {
+                Some((batch, _)) => pieces(collection, batch)?.1,
+                None => own,
+            };
+            let parts = match shows {
+                Shows::Wrapped(_) if of_batch.is_some() => {
+                    pieces.into_iter().map(|piece| plain(piece.object)).collect()
+                }
                 Shows::Wrapped(_) => wrapped(form, &pieces)?,
                 Shows::Cast(to) => cast(collection, file, pieces, to)?,
                 _ => moved(collection, settings, pieces, form),
-            }
+            };
+            stitched(records, parts)
         }
     };
     let created_at =
         item.node().map_or_else(|| collection.state().created_at(), |node| node.entry.created_at);
     Ok(Recipe { collection: collection.clone(), created_at, parts })
+}
+
+/// The parts of an embedding batch as the file that it is; other parts as they are.
+fn stitched(records: Option<Arc<Runs>>, parts: Vec<Part>) -> Vec<Part> {
+    let Some(runs) = records else { return parts };
+    let source = |part| match part {
+        Part::Source(source) => Some(source),
+        _ => None,
+    };
+    vec![Part::Batch { runs, parts: parts.into_iter().filter_map(source).collect() }]
+}
+
+/// The embedding batch that a node has the vectors of.
+fn batch_of(collection: &Collection, node: &Node) -> Option<(Arc<Node>, Arc<Runs>)> {
+    let state = collection.state();
+    let vectors = state.node(node.entry.id)?.file()?;
+    let batch = state.node(vectors.container?)?;
+    let file = batch.file()?;
+    let runs = file.records.clone()?;
+    (file.objects.first() == vectors.objects.first()).then(|| (batch.clone(), runs))
 }
 
 /// A file as it is now, and its objects, in order. Those of a tensor in several shards are joined by who wants

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::engine::WhatIf;
-use crate::model::{Dtype, Encoder, Error, Result, Tier};
+use crate::format::cgeb::Runs;
+use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::object::Object;
 use crate::store::read::{OpenObject, Verify};
-use crate::stream::{Cast, Segment, Stream};
+use crate::stream::{Cast, Segment, Stitched, Stream, batch_index};
 use crate::view::batch::{self, Rows};
 use crate::view::sums::{self, Summed};
 
@@ -45,6 +46,10 @@ pub(super) enum Part {
     Rows { source: Source, rows: u64, dimension: u32 },
     /// The index of such records.
     Index { source: Source, rows: u64, dimension: u32 },
+    /// An embedding batch that was taken apart, of its parts.
+    Batch { runs: Arc<Runs>, parts: Vec<Source> },
+    /// The index of an embedding batch, which is the node.
+    BatchIndex { runs: Arc<Runs>, node: EntryId },
     /// Digests of files.
     Sums(Vec<Summed>),
 }
@@ -97,6 +102,8 @@ impl Part {
             Part::Source(source) => source.shown_bytes(),
             Part::Rows { rows, dimension, .. } => Rows::bytes_of(*rows, *dimension),
             Part::Index { rows, .. } => batch::index_bytes(*rows),
+            Part::Batch { runs, .. } => Some(runs.bytes()),
+            Part::BatchIndex { runs, .. } => batch::index_bytes(runs.records()),
             Part::Sums(files) => Some(sums::bytes(files)),
         }
     }
@@ -115,6 +122,16 @@ impl Part {
             Part::Index { source, rows: count, dimension } => {
                 let batch = Stream::new(vec![rows(source, *count, *dimension)?])?;
                 Ok(Segment::literal(batch::index(&batch, *count, *dimension)?))
+            }
+            Part::Batch { runs, parts } => {
+                let parts =
+                    parts.iter().map(|part| part.stream(collection, verify)).collect::<Result<_>>()?;
+                Ok(Segment::Made(Arc::new(Stitched::new(runs.clone(), parts)?)))
+            }
+            Part::BatchIndex { node, .. } => {
+                let index = batch_index(collection, *node, verify)?;
+                let gone = || Error::new(crate::model::ErrorKind::Gone, "it is no embedding batch any more");
+                Ok(Segment::Made(Arc::new(index.ok_or_else(gone)?)))
             }
             Part::Sums(files) => Ok(Segment::literal(sums::text(collection, files, verify)?)),
         }
@@ -135,7 +152,9 @@ impl Recipe {
 
     /// Whether its bytes are known only when all that it is about was read.
     pub fn is_slow(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Index { .. } | Part::Sums(_)))
+        self.parts
+            .iter()
+            .any(|part| matches!(part, Part::Index { .. } | Part::BatchIndex { .. } | Part::Sums(_)))
     }
 
     /// Counts an access of all that it is made of: what the kernel has cached is read without
@@ -144,8 +163,12 @@ impl Recipe {
         let ticks = self.collection.ticks();
         let created = ticks.of(self.created_at);
         for part in &self.parts {
-            let (Part::Source(source) | Part::Rows { source, .. }) = part else { continue };
-            for object in &source.objects {
+            let sources = match part {
+                Part::Source(source) | Part::Rows { source, .. } => std::slice::from_ref(source),
+                Part::Batch { parts, .. } => parts.as_slice(),
+                _ => continue,
+            };
+            for object in sources.iter().flat_map(|source| &source.objects) {
                 let blocks = object.cut().blocks();
                 object.accesses.count(0..blocks, blocks, created, ticks.now());
             }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::format::catalog::FileEntry;
+use crate::format::cgeb::Runs;
 use crate::model::{EntryId, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::object::Object;
 use crate::store::read::{OpenObject, Verify};
 use crate::store::state::{ROOT, State};
-use crate::stream::{Segment, Stream};
+use crate::stream::{Stream, put_hash, shown_hash};
 
 /// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -25,6 +26,9 @@ pub(super) struct Summed {
     /// Whether something in it is escaped, which a backslash before the line says.
     is_escaped: bool,
     objects: Vec<Arc<Object>>,
+    /// Where the records of an embedding batch lie.
+    records: Option<Arc<Runs>>,
+    node: EntryId,
     /// The digest of the bytes that came in.
     kept: Option<[u8; 32]>,
 }
@@ -41,17 +45,17 @@ pub(super) fn files(state: &State) -> Result<Vec<Summed>> {
             let below = if path.is_empty() { name.to_vec() } else { [&path, &b"/"[..], name].concat() };
             let Some(entry) = state.node(node) else { continue };
             match entry.file() {
-                Some(file) => found.push((below, file)),
+                Some(file) => found.push((below, file, node)),
                 None if state.directory(node).is_some() && seen.insert(node) => waiting.push((node, below)),
                 None => {}
             }
         }
     }
     found.sort_by(|one, other| one.0.cmp(&other.0));
-    found.into_iter().map(|(path, file)| summed(state, &path, file)).collect()
+    found.into_iter().map(|(path, file, node)| summed(state, &path, file, node)).collect()
 }
 
-fn summed(state: &State, path: &[u8], file: &FileEntry) -> Result<Summed> {
+fn summed(state: &State, path: &[u8], file: &FileEntry, node: EntryId) -> Result<Summed> {
     let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
     let objects = objects.ok_or_else(|| Error::corrupt("an object is not there; run tierfs fsck"))?;
     let mut name = Vec::with_capacity(path.len());
@@ -63,8 +67,10 @@ fn summed(state: &State, path: &[u8], file: &FileEntry) -> Result<Summed> {
             byte => name.push(*byte),
         }
     }
-    let kept = file.digests.map(|digests| digests.sha256);
-    Ok(Summed { is_escaped: name.len() != path.len(), name, objects, kept })
+    // An index may show another hash than it came with.
+    let kept = file.digests.filter(|_| state.batch_beside(node).is_none()).map(|digests| digests.sha256);
+    let records = file.records.clone();
+    Ok(Summed { is_escaped: name.len() != path.len(), name, objects, records, node, kept })
 }
 
 /// Bytes of the text about these files.
@@ -100,14 +106,20 @@ fn is_as_it_came(object: &Object) -> bool {
 }
 
 fn digest(collection: &Arc<Collection>, file: &Summed, verify: Verify) -> Result<[u8; 32]> {
-    let open = |object| OpenObject::open(collection, object, verify).map(Segment::Object);
-    let stream = Stream::new(file.objects.iter().map(open).collect::<Result<_>>()?)?;
+    let open = |object| OpenObject::open(collection, object, verify);
+    let objects = file.objects.iter().map(open).collect::<Result<_>>()?;
+    let stream = Stream::of_file(objects, file.records.as_ref())?;
+    let hash = shown_hash(collection, file.node, &stream, verify)?;
     let mut hasher = Sha256::new();
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = 0;
     while at < stream.bytes() {
         let count = stream.read(at, &mut chunk)?;
-        hasher.update(chunk.get(..count).unwrap_or_default());
+        let here = chunk.get_mut(..count).unwrap_or_default();
+        if let Some(hash) = hash {
+            put_hash(hash, at, here);
+        }
+        hasher.update(here);
         at += count as u64;
     }
     Ok(hasher.finalize().into())

@@ -1,7 +1,7 @@
 //! Embedding batches and their indexes.
 
 use tierfs::format::cgeb::{
-    AuxEncoding, CgebError, ContentHash, Header, Layout, NewRecord, Record, leading_hash,
+    AuxEncoding, BatchWriter, CgebError, ContentHash, Header, Layout, NewRecord, Record, leading_hash,
 };
 use tierfs::format::cgei::Index;
 use tierfs::model::{Error, ErrorKind};
@@ -216,4 +216,76 @@ fn each_thing_that_can_be_wrong_with_an_index_is_its_own_error() {
     }
     let index = Index::parse(&bytes).unwrap();
     assert!(matches!(index.verify(0), Err(CgebError::HashMismatch { .. })));
+}
+
+/// What aux.zst and aux.lz4 hold, made by the command-line tools of both projects.
+fn aux_text() -> Vec<u8> {
+    (0..200).flat_map(|row| format!("tensor {} of the batch, row {row}\n", row % 7).into_bytes()).collect()
+}
+
+#[test]
+fn each_kind_of_aux_is_decoded_as_other_programs_wrote_it() {
+    let text = aux_text();
+    for (encoding, name) in [(AuxEncoding::Lz4, "aux.lz4"), (AuxEncoding::Zstandard, "aux.zst")] {
+        let stored = golden(name);
+        assert_eq!(encoding.decode(&stored, text.len()).unwrap(), text, "{name}");
+        let most = text.len() as u64 - 1;
+        assert_eq!(encoding.decode(&stored, text.len() - 1), Err(CgebError::AuxTooLong { most }), "{name}");
+        for end in 1..stored.len() {
+            assert!(encoding.decode(&stored[..end], 1 << 20).is_err(), "{name} cut at {end}");
+        }
+        // Flipped bytes are told or give other bytes, of bounded length.
+        for place in 0..stored.len() {
+            let mut stored = stored.clone();
+            stored[place] ^= 0x41;
+            if let Ok(decoded) = encoding.decode(&stored, 1 << 16) {
+                assert!(decoded.len() <= 1 << 16);
+            }
+        }
+        assert_eq!(encoding.decode(&encoding.encode(&text).unwrap(), text.len()).unwrap(), text);
+        assert!(encoding.decode(&encoding.encode(&[]).unwrap(), 0).unwrap().is_empty());
+    }
+    let raw = AuxEncoding::Raw;
+    assert_eq!(raw.decode(&text, text.len()).unwrap(), raw.encode(&text).unwrap());
+    assert_eq!(raw.decode(b"abc", 2), Err(CgebError::AuxTooLong { most: 2 }));
+    // Lengths that only say so ask for no memory.
+    let hostile = [&u32::MAX.to_le_bytes()[..], b"\0"].concat();
+    let damaged = AuxEncoding::Lz4.decode(&hostile, usize::MAX);
+    assert!(matches!(damaged, Err(CgebError::AuxDamaged { .. })), "{damaged:?}");
+    let frame = [0x28, 0xB5, 0x2F, 0xFD, 0x00, 0xFF, 0x01, 0x00, 0x00];
+    assert!(matches!(AuxEncoding::Zstandard.decode(&frame, 9), Err(CgebError::AuxDamaged { .. })));
+}
+
+#[test]
+fn a_batch_writer_makes_the_golden_batch() {
+    let case = &cases("cgeb")[0];
+    let data = file(case, "data");
+    let index = Index::parse(&file(case, "index")).unwrap();
+    let mut writer = BatchWriter::new(Vec::new());
+    for offset in &index.offsets {
+        let record = Record::borrow(&data[*offset as usize..]).unwrap();
+        let owned = record.decode(1 << 20).unwrap();
+        let own_hash = match owned.header.content_hash {
+            ContentHash::Own(hash) => Some(hash),
+            ContentHash::OfPayload(_) => None,
+        };
+        let new = NewRecord {
+            layout: owned.header.layout,
+            vector: &owned.vector,
+            weights: &owned.weights,
+            selected: &owned.selected,
+            aux: &owned.aux,
+            aux_encoding: AuxEncoding::Raw,
+            pipeline_latency_us: owned.header.pipeline_latency_us,
+            own_hash,
+        };
+        assert_eq!(writer.push(&new).unwrap(), *offset);
+        let needed = new.bytes().unwrap();
+        let present = needed - 1;
+        let mut small = vec![0; present as usize];
+        assert_eq!(new.write_into(&mut small), Err(CgebError::NoRoom { needed, present }));
+    }
+    let (written, found) = writer.finish().unwrap();
+    assert!(written == data);
+    assert_eq!(found, index);
 }

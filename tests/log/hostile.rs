@@ -125,6 +125,7 @@ fn file(id: u64, object: u128) -> Entry {
             digests: None,
             error: None,
             why: String::new(),
+            records: None,
         })),
     )
 }

@@ -16,7 +16,7 @@
 //! | 8 Outside file | data file u64, path text, bytes u64, mtime i64 (ns) |
 //!
 //! A file: content u8 (0 plain, 1 tensor, 2 safetensors, 3 npy, 4 part of a
-//! container), objects: list of u128, tensor: optional (own name text, dtype u8, shape:
+//! container, 5 cgeb), objects: list of u128, tensor: optional (own name text, dtype u8, shape:
 //! list of u64, parent tensor_id u128), container: optional node
 //! u64, digests: optional (sha256 32 bytes, blake3 32 bytes), error: optional
 //! (maximum f32, sum of squares f64, elements u64), why text.
@@ -24,16 +24,29 @@
 //! An Object with a lineage parent has version 2: the payload of version 1, then parent:
 //! object_id u128, tenant text, collection text.
 //!
+//! A Node that is an embedding batch (content 5) has version 2: the payload of version 1,
+//! then its records: dimension u32, experts u8, top_k u8, runs: list of (count u64, kind u8,
+//! aux_offset u64, aux_length u64). Bits 0-1 of a kind: 0 version 1, 1 version 2 with
+//! big-endian floats, 2 version 2 with little-endian floats; bit 2: the content hash covers
+//! the payload. Its objects are the vectors, the weights where there are experts, the
+//! selected experts where top_k is not 0, and headers and aux, record by record.
+//!
 //! An entry of an unknown kind or a newer version is refused: `Unsupported`.
 
+mod records;
 mod wire;
 
+use std::sync::Arc;
+
+use crate::format::cgeb::Runs;
 use crate::model::{Dtype, EntryId, ObjectId, SeedId, Shape, TensorId};
 
 /// The version of entries.
 pub const ENTRY_VERSION: u8 = 1;
 /// The version of an Object entry that names a lineage parent.
 pub const OBJECT_WITH_PARENT_VERSION: u8 = 2;
+/// The version of a Node entry that is an embedding batch.
+pub const NODE_WITH_RECORDS_VERSION: u8 = 2;
 /// A name in a directory has at most this many bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// A block has at most this many bytes: what a reader must hold of one at a time.
@@ -193,6 +206,8 @@ pub struct FileEntry {
     pub error: Option<Measured>,
     /// The last refusal or surprise.
     pub why: String,
+    /// Of an embedding batch, where its records lie: its bytes are stitched from its objects.
+    pub records: Option<Arc<Runs>>,
 }
 
 /// The kind of a file's content.
@@ -208,6 +223,8 @@ pub enum Content {
     Npy,
     /// A tensor inside a container.
     Part,
+    /// An embedding batch.
+    Cgeb,
     /// A GGUF file.
     Gguf,
 }
@@ -260,8 +277,15 @@ impl Measured {
 }
 
 impl Content {
-    pub(super) const ALL: [Content; 6] =
-        [Content::Plain, Content::Tensor, Content::Safetensors, Content::Npy, Content::Part, Content::Gguf];
+    pub(super) const ALL: [Content; 7] = [
+        Content::Plain,
+        Content::Tensor,
+        Content::Safetensors,
+        Content::Npy,
+        Content::Part,
+        Content::Cgeb,
+        Content::Gguf,
+    ];
 
     pub(super) fn code(self) -> u8 {
         match self {
@@ -270,12 +294,13 @@ impl Content {
             Content::Safetensors => 2,
             Content::Npy => 3,
             Content::Part => 4,
+            Content::Cgeb => 5,
             Content::Gguf => 6,
         }
     }
 
     /// Whether its tensors appear beside it as files.
     pub fn is_container(self) -> bool {
-        matches!(self, Content::Safetensors | Content::Npy | Content::Gguf)
+        matches!(self, Content::Safetensors | Content::Npy | Content::Gguf | Content::Cgeb)
     }
 }

@@ -1,8 +1,10 @@
 //! Entries of the catalog as bytes; the layout stands above.
 
+use crate::format::catalog::records::{put_records, read_records, records_of, write_records};
 use crate::format::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX,
-    NodeEntry, OBJECT_WITH_PARENT_VERSION, ObjectEntry, OutsideFile, Parent, TensorEntry, What,
+    NODE_WITH_RECORDS_VERSION, NodeEntry, OBJECT_WITH_PARENT_VERSION, ObjectEntry, OutsideFile, Parent,
+    TensorEntry, What,
 };
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{
@@ -35,6 +37,7 @@ impl Entry {
     pub fn version(&self) -> u8 {
         match self {
             Entry::Object(object) if object.parent.is_some() => OBJECT_WITH_PARENT_VERSION,
+            Entry::Node(node) if records_of(node).is_some() => NODE_WITH_RECORDS_VERSION,
             _ => ENTRY_VERSION,
         }
     }
@@ -47,7 +50,12 @@ impl Entry {
                 out.u32(*number).u64(*created_at).u64(*last_entry);
             }
             Entry::Object(object) => write_object(&mut out, object),
-            Entry::Node(node) => write_node(&mut out, node),
+            Entry::Node(node) => {
+                write_node(&mut out, node);
+                if let Some(records) = records_of(node) {
+                    write_records(&mut out, records);
+                }
+            }
             Entry::NodeRemoved(node) => {
                 out.u64(node.0);
             }
@@ -77,7 +85,8 @@ impl Entry {
     /// The entry of a payload.
     pub fn parse(kind: u8, version: u8, payload: &[u8]) -> Result<Entry> {
         let has_parent = (kind, version) == (2, OBJECT_WITH_PARENT_VERSION);
-        if version != ENTRY_VERSION && !has_parent {
+        let has_records = (kind, version) == (3, NODE_WITH_RECORDS_VERSION);
+        if version != ENTRY_VERSION && !has_parent && !has_records {
             return Err(Error::unsupported(format!(
                 "a catalog entry of kind {kind} has version {version}, this program knows {ENTRY_VERSION}"
             )));
@@ -92,7 +101,12 @@ impl Entry {
                 let parent = if has_parent { Some(read_parent(&mut bytes)?) } else { None };
                 Entry::Object(ObjectEntry { parent, ..object })
             }
-            3 => Entry::Node(Box::new(read_node(&mut bytes)?)),
+            3 => {
+                let mut node = read_node(&mut bytes)?;
+                let records = has_records.then(|| read_records(&mut bytes)).transpose()?;
+                put_records(&mut node, records)?;
+                Entry::Node(Box::new(node))
+            }
             4 => Entry::NodeRemoved(EntryId(bytes.u64()?)),
             5 => Entry::Name {
                 parent: EntryId(bytes.u64()?),
@@ -283,6 +297,7 @@ fn read_file(bytes: &mut Reader<'_>) -> Result<FileEntry> {
             })
         })?,
         why: read_string(bytes)?,
+        records: None,
     })
 }
 
@@ -336,7 +351,7 @@ fn read_option<'a, T>(
     }
 }
 
-fn read_list<'a, T>(
+pub(super) fn read_list<'a, T>(
     bytes: &mut Reader<'a>,
     longest: usize,
     item_bytes: usize,

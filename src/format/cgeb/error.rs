@@ -82,6 +82,26 @@ pub enum CgebError {
         /// Its offset in the file.
         offset: u64,
     },
+    /// A buffer that a record is written to ends before it.
+    #[error("a buffer of {present} bytes for a record of {needed}")]
+    NoRoom {
+        /// Bytes of the record.
+        needed: u64,
+        /// Bytes of the buffer.
+        present: u64,
+    },
+    /// An aux that is not what its encoding says.
+    #[error("an aux that is no sound {encoding}")]
+    AuxDamaged {
+        /// What it should be.
+        encoding: &'static str,
+    },
+    /// An aux that is, or says that it is, longer than its reader allows.
+    #[error("an aux of more than {most} bytes, the most that its reader allows")]
+    AuxTooLong {
+        /// The most that there can be.
+        most: u64,
+    },
     /// More values than a record can hold, when one is written.
     #[error("{count} values where at most {most} can be")]
     TooMany {
@@ -100,11 +120,14 @@ impl From<CgebError> for Error {
             | CgebError::ReservedNotZero { .. } => ErrorKind::Unsupported,
             CgebError::Truncated { .. }
             | CgebError::TrailingBytes { .. }
+            | CgebError::AuxDamaged { .. }
             | CgebError::HashMismatch { .. } => ErrorKind::Corrupt,
+            CgebError::AuxTooLong { .. } => ErrorKind::TooLarge,
             CgebError::WrongMagic { .. }
             | CgebError::AuxOverlaps { .. }
             | CgebError::AuxOutside { .. }
             | CgebError::WrongOffset { .. }
+            | CgebError::NoRoom { .. }
             | CgebError::TooMany { .. } => ErrorKind::Invalid,
         };
         Error::new(kind, error.to_string())

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::{AuxEncoding, CgebError, ContentHash, HEADER_BYTES, Header, Layout, leading_hash};
-use crate::format::cursor::Writer;
 
 /// A record in the bytes it lies in, at any alignment.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +17,21 @@ pub struct Record<'a> {
     pub selected: &'a [u8],
     /// What else the producer stored, encoded as the header says.
     pub aux: &'a [u8],
+}
+
+/// A record with everything in it, on its own.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OwnedRecord {
+    /// The header.
+    pub header: Header,
+    /// The embedding.
+    pub vector: Vec<f32>,
+    /// One weight an expert.
+    pub weights: Vec<f32>,
+    /// The numbers of the experts that were selected.
+    pub selected: Vec<u8>,
+    /// What else the producer stored, decoded.
+    pub aux: Vec<u8>,
 }
 
 /// Floats of a record, read one by one.
@@ -62,6 +76,22 @@ impl<'a> Record<'a> {
                 present,
             })?,
             header,
+        })
+    }
+
+    /// Checks the content hash and decodes everything: an aux that is encoded to at most
+    /// `aux_bytes_max` bytes.
+    ///
+    /// # Errors
+    /// `HashMismatch`, and those of [`AuxEncoding::decode`].
+    pub fn decode(&self, aux_bytes_max: usize) -> Result<OwnedRecord, CgebError> {
+        self.verify()?;
+        Ok(OwnedRecord {
+            header: self.header,
+            vector: self.vector.iter().collect(),
+            weights: self.weights.iter().collect(),
+            selected: self.selected.to_vec(),
+            aux: self.header.aux_encoding.decode(self.aux, aux_bytes_max)?.into_owned(),
         })
     }
 
@@ -170,12 +200,55 @@ pub struct NewRecord<'a> {
 }
 
 impl NewRecord<'_> {
+    /// Bytes of the record. `None` past 2^64.
+    pub fn bytes(&self) -> Option<u64> {
+        let floats = (self.vector.len() as u64).checked_add(self.weights.len() as u64)?.checked_mul(4)?;
+        let rest = (self.selected.len() as u64).checked_add(self.aux.len() as u64)?;
+        floats.checked_add(rest)?.checked_add(HEADER_BYTES as u64)
+    }
+
     /// The record's bytes, aux right after the selected experts.
     ///
     /// # Errors
     /// `TooMany` for more values than the header can count; `UnsupportedFlags` for an
     /// encoded aux or the hash of the payload in version 1.
     pub fn write(&self) -> Result<Vec<u8>, CgebError> {
+        self.header()?;
+        let mut bytes = vec![0; self.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)];
+        self.write_into(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Writes the record to the start of a buffer, as [`write`](Self::write); the bytes
+    /// written. Allocates nothing.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write), and `NoRoom`; nothing is written then.
+    pub fn write_into(&self, out: &mut [u8]) -> Result<usize, CgebError> {
+        let mut header = self.header()?;
+        let present = out.len() as u64;
+        let needed = self.bytes().unwrap_or(u64::MAX);
+        let record = usize::try_from(needed).ok().and_then(|needed| out.get_mut(..needed));
+        let (head, payload) = record
+            .and_then(|record| record.split_first_chunk_mut::<HEADER_BYTES>())
+            .ok_or(CgebError::NoRoom { needed, present })?;
+        let (vector, rest) = payload.split_at_mut(4 * self.vector.len());
+        let (weights, rest) = rest.split_at_mut(4 * self.weights.len());
+        let (selected, aux) = rest.split_at_mut(self.selected.len());
+        put(self.layout, self.vector, vector);
+        put(self.layout, self.weights, weights);
+        selected.copy_from_slice(self.selected);
+        aux.copy_from_slice(self.aux);
+        if self.own_hash.is_none() {
+            let mut hasher = blake3::Hasher::new();
+            hasher.update(payload);
+            header.content_hash = ContentHash::OfPayload(leading_hash(&hasher));
+        }
+        *head = header.write();
+        Ok(needed as usize)
+    }
+
+    fn header(&self) -> Result<Header, CgebError> {
         let too_many = |count, most| CgebError::TooMany { count, most };
         let mut header = Header {
             layout: self.layout,
@@ -197,24 +270,14 @@ impl NewRecord<'_> {
             header.aux_offset = header.selected_range().end;
         }
         header.check_version()?;
-        let mut out = Writer::new();
-        out.zeros(HEADER_BYTES);
-        for value in self.vector.iter().chain(self.weights) {
-            match self.layout {
-                Layout::One | Layout::TwoBig => out.f32_be(*value),
-                Layout::TwoLittle => out.f32(*value),
-            };
-        }
-        out.bytes(self.selected).bytes(self.aux);
-        let mut bytes = out.into_bytes();
-        if let Some((head, payload)) = bytes.split_first_chunk_mut() {
-            if self.own_hash.is_none() {
-                let mut hasher = blake3::Hasher::new();
-                hasher.update(payload);
-                header.content_hash = ContentHash::OfPayload(leading_hash(&hasher));
-            }
-            *head = header.write();
-        }
-        Ok(bytes)
+        Ok(header)
+    }
+}
+
+fn put(layout: Layout, values: &[f32], out: &mut [u8]) {
+    let places = out.as_chunks_mut().0.iter_mut().zip(values);
+    match layout {
+        Layout::One | Layout::TwoBig => places.for_each(|(place, value)| *place = value.to_be_bytes()),
+        Layout::TwoLittle => places.for_each(|(place, value)| *place = value.to_le_bytes()),
     }
 }

@@ -1,0 +1,69 @@
+//! Where the records of an embedding batch lie, as bytes of its Node entry.
+
+use std::sync::Arc;
+
+use crate::format::catalog::wire::read_list;
+use crate::format::catalog::{Content, NodeEntry, What};
+use crate::format::cgeb::{Layout, RUNS_MAX, Run, Runs, Sizes};
+use crate::format::cursor::{Reader, Writer};
+use crate::model::{Error, Result};
+
+/// Bytes of a run.
+const RUN_BYTES: usize = 25;
+
+pub(super) fn records_of(node: &NodeEntry) -> Option<&Arc<Runs>> {
+    match &node.what {
+        What::File(file) => file.records.as_ref(),
+        _ => None,
+    }
+}
+
+/// Batches, and nothing else, say where their records lie.
+pub(super) fn put_records(node: &mut NodeEntry, records: Option<Runs>) -> Result<()> {
+    let file = match &mut node.what {
+        What::File(file) => Some(file),
+        _ => None,
+    };
+    let is_batch = file.as_ref().is_some_and(|file| file.content == Content::Cgeb);
+    if is_batch != records.is_some() {
+        return Err(Error::corrupt("records of a node that is no embedding batch, or a batch without"));
+    }
+    if let Some(file) = file {
+        file.records = records.map(Arc::new);
+    }
+    Ok(())
+}
+
+pub(super) fn write_records(out: &mut Writer, records: &Runs) {
+    let sizes = records.sizes();
+    out.u32(sizes.dimension).u8(sizes.experts).u8(sizes.top_k);
+    out.u32(records.placed().len() as u32);
+    for placed in records.placed() {
+        let Run { count, layout, is_hashed, aux_offset, aux_length } = placed.run;
+        let layout = match layout {
+            Layout::One => 0,
+            Layout::TwoBig => 1,
+            Layout::TwoLittle => 2,
+        };
+        out.u64(count).u8(layout | u8::from(is_hashed) << 2).u64(aux_offset).u64(aux_length);
+    }
+}
+
+pub(super) fn read_records(bytes: &mut Reader<'_>) -> Result<Runs> {
+    let sizes = Sizes { dimension: bytes.u32()?, experts: bytes.u8()?, top_k: bytes.u8()? };
+    let runs = read_list(bytes, RUNS_MAX, RUN_BYTES, |bytes| {
+        let (count, kind) = (bytes.u64()?, bytes.u8()?);
+        let layout = match kind & 3 {
+            0 => Layout::One,
+            1 => Layout::TwoBig,
+            2 => Layout::TwoLittle,
+            _ => return Err(Error::unsupported(format!("records of kind {kind}"))),
+        };
+        if kind >> 3 != 0 {
+            return Err(Error::unsupported(format!("records of kind {kind}")));
+        }
+        let (aux_offset, aux_length) = (bytes.u64()?, bytes.u64()?);
+        Ok(Run { count, layout, is_hashed: kind & 4 != 0, aux_offset, aux_length })
+    })?;
+    Runs::new(sizes, runs).ok_or_else(|| Error::corrupt("records that can be of no embedding batch"))
+}

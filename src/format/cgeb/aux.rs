@@ -1,0 +1,86 @@
+//! What a producer stores beside an embedding, as it is stored and as it was.
+//!
+//! An LZ4 block stands after its length as u32 little-endian (`lz4_Block_format.md` of the
+//! LZ4 project); a Zstandard frame is that of RFC 8878.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use ruzstd::decoding::StreamingDecoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+use super::{AuxEncoding, CgebError};
+
+/// A frame whose decoder would need a larger window is refused: RFC 8878 asks for no more.
+const WINDOW_BYTES_MAX: u64 = 8 << 20;
+
+const LZ4_DAMAGED: CgebError = CgebError::AuxDamaged { encoding: "LZ4 block after its length" };
+const ZSTANDARD_DAMAGED: CgebError = CgebError::AuxDamaged { encoding: "Zstandard frame" };
+
+impl AuxEncoding {
+    /// What was stored, decoded to at most `bytes_max` bytes: what `stored` says of its length
+    /// is not believed before that. Nothing is decoded of a raw or an empty one.
+    ///
+    /// # Errors
+    /// `AuxDamaged`, `AuxTooLong`.
+    pub fn decode(self, stored: &[u8], bytes_max: usize) -> Result<Cow<'_, [u8]>, CgebError> {
+        let too_long = CgebError::AuxTooLong { most: bytes_max as u64 };
+        if stored.len() > bytes_max && self == AuxEncoding::Raw {
+            return Err(too_long);
+        }
+        match self {
+            AuxEncoding::Raw => Ok(Cow::Borrowed(stored)),
+            _ if stored.is_empty() => Ok(Cow::Borrowed(stored)),
+            AuxEncoding::Lz4 => {
+                let (len, block) = stored.split_first_chunk().ok_or(LZ4_DAMAGED)?;
+                let len = u32::from_le_bytes(*len) as usize;
+                if len > bytes_max {
+                    return Err(too_long);
+                }
+                // A byte of a block is at most 255 bytes of what it was made of.
+                if len > block.len().saturating_mul(255) {
+                    return Err(LZ4_DAMAGED);
+                }
+                let mut out = vec![0; len];
+                match lz4_flex::block::decompress_into(block, &mut out) {
+                    Ok(count) if count == len => Ok(Cow::Owned(out)),
+                    _ => Err(LZ4_DAMAGED),
+                }
+            }
+            AuxEncoding::Zstandard => {
+                let mut source = stored;
+                let mut decoder = StreamingDecoder::new_with_max_window_size(&mut source, WINDOW_BYTES_MAX)
+                    .map_err(|_| ZSTANDARD_DAMAGED)?;
+                let mut out = Vec::new();
+                let read = (&mut decoder).take(bytes_max as u64 + 1).read_to_end(&mut out);
+                read.map_err(|_| ZSTANDARD_DAMAGED)?;
+                if out.len() > bytes_max {
+                    return Err(too_long);
+                }
+                let frame = &decoder.decoder;
+                let is_sound = frame.get_checksum_from_data().is_none_or(|stored| {
+                    frame.get_calculated_checksum().is_some_and(|computed| computed == stored)
+                });
+                match is_sound && source.is_empty() {
+                    true => Ok(Cow::Owned(out)),
+                    false => Err(ZSTANDARD_DAMAGED),
+                }
+            }
+        }
+    }
+
+    /// What is stored for these bytes.
+    ///
+    /// # Errors
+    /// `AuxTooLong` for more than an LZ4 block can count.
+    pub fn encode(self, bytes: &[u8]) -> Result<Cow<'_, [u8]>, CgebError> {
+        match self {
+            AuxEncoding::Raw => Ok(Cow::Borrowed(bytes)),
+            AuxEncoding::Lz4 if u32::try_from(bytes.len()).is_err() => {
+                Err(CgebError::AuxTooLong { most: u64::from(u32::MAX) })
+            }
+            AuxEncoding::Lz4 => Ok(Cow::Owned(lz4_flex::block::compress_prepend_size(bytes))),
+            AuxEncoding::Zstandard => Ok(Cow::Owned(compress_to_vec(bytes, CompressionLevel::Fastest))),
+        }
+    }
+}

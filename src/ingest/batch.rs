@@ -1,0 +1,302 @@
+//! `.cgeb` files taken apart: scanned once to find out whether they can be made again of their
+//! parts, then read again and stored.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::format::catalog::{Digests, Home};
+use crate::format::cgeb::{
+    CgebError, ContentHash, HEADER_BYTES, Header, Layout, Part, RUNS_MAX, Runs, Sizes, leading_hash,
+};
+use crate::ingest::recognize::Recognized;
+use crate::ingest::take::{Taken, TakenBlocks, TakenObject, copy, store};
+use crate::ingest::unnamed::Unnamed;
+use crate::ingest::{Options, Progress};
+use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
+use crate::store::Collection;
+use crate::store::collection::Touched;
+use crate::store::disk::File;
+use crate::store::zeros::PACKED_BYTES_MAX;
+
+/// Bytes of the file that are held at a time: whole pages.
+const WINDOW_BYTES: u64 = 1 << 20;
+/// Bytes of a part that are gathered before they are stored.
+const GATHERED_BYTES: usize = 2 << 20;
+
+/// What a scan finds, piece by piece.
+enum Found<'a> {
+    /// The next bytes of the file.
+    Source(&'a [u8]),
+    /// The next bytes of a part; floats are little-endian.
+    Part(Part, &'a [u8]),
+}
+
+/// Where the records of a file lie. An error where it cannot be made again of its parts,
+/// byte for byte: it says which record, and why.
+pub(super) fn scan(source: &Arc<dyn File>, bytes: u64) -> Result<Runs> {
+    read(source, bytes, &mut |_| Ok(()))
+}
+
+/// Where the records of a file lie, and the data hash that its index has, once all of it is
+/// checked: formats, zeros, hashes. The error says which record is wrong, and why.
+pub fn check_batch(source: &Arc<dyn File>) -> Result<(Runs, u64)> {
+    let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
+    let mut hasher = blake3::Hasher::new();
+    let runs = read(source, bytes, &mut |found| {
+        if let Found::Source(bytes) = found {
+            hasher.update(bytes);
+        }
+        Ok(())
+    })?;
+    Ok((runs, leading_hash(&hasher)))
+}
+
+/// Reads the whole file once, checks all of it, and hands on what it finds.
+fn read(source: &Arc<dyn File>, bytes: u64, found: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<Runs> {
+    let mut window = Window { source, bytes, at: 0, held: Vec::new(), used: 0 };
+    let mut runs: Option<Runs> = None;
+    let mut number = 0_u64;
+    while window.at < bytes {
+        let start = window.at;
+        let record = record(&mut window, runs.as_ref().map(Runs::sizes), found);
+        let header = record.map_err(|error| error.at(format!("record {number} at byte {start}")))?;
+        runs = Some(Runs::add(runs, &header).ok_or_else(|| {
+            Error::unsupported(format!(
+                "record {number} at byte {start}: more than {RUNS_MAX} changes of layout from record to record"
+            ))
+        })?);
+        number += 1;
+    }
+    runs.ok_or_else(|| Error::from(CgebError::Truncated { needed: HEADER_BYTES as u64, present: 0 }))
+}
+
+/// Reads one record and the padding after it.
+fn record(
+    window: &mut Window<'_>,
+    sizes: Option<Sizes>,
+    found: &mut dyn FnMut(Found<'_>) -> Result<()>,
+) -> Result<Header> {
+    let start = window.at;
+    let left = window.bytes - start;
+    // Records begin where windows begin, or whole pages after it: the header is in one piece.
+    let bytes = window.next(HEADER_BYTES as u64, found)?;
+    let header = Header::parse(bytes)?;
+    found(Found::Part(Part::Rest, bytes))?;
+    let own = Sizes::of(&header);
+    if let Some(sizes) = sizes.filter(|sizes| *sizes != own) {
+        let text = |sizes: Sizes| format!("{} x {} x {}", sizes.dimension, sizes.experts, sizes.top_k);
+        return Err(Error::unsupported(format!(
+            "its dimension, experts and top k are {}, those of the records before it {}",
+            text(own),
+            text(sizes)
+        )));
+    }
+    if own.fixed_bytes() > left {
+        return Err(CgebError::Truncated { needed: own.fixed_bytes(), present: left }.into());
+    }
+    let (offset, length) = (header.aux_offset, header.aux_length);
+    if header.record_bytes() > left {
+        return Err(CgebError::AuxOutside { offset, length, present: left }.into());
+    }
+    let stride = header.stride().filter(|stride| *stride <= left);
+    let stride =
+        stride.ok_or(CgebError::Truncated { needed: header.stride().unwrap_or(u64::MAX), present: left })?;
+    let mut hasher = match header.content_hash {
+        ContentHash::OfPayload(_) => Some(blake3::Hasher::new()),
+        ContentHash::Own(_) => None,
+    };
+    let aux = header.aux_range();
+    for (part, end) in [
+        (Some(Part::Vectors), header.vector_range().end),
+        (Some(Part::Weights), header.weights_range().end),
+        (Some(Part::Selected), header.selected_range().end),
+        (None, aux.start),
+        (Some(Part::Rest), aux.end),
+        (None, stride),
+    ] {
+        field(window, (part, start, start + end), header.layout, hasher.as_mut(), found)?;
+    }
+    if let (ContentHash::OfPayload(stored), Some(hasher)) = (header.content_hash, hasher) {
+        let computed = leading_hash(&hasher);
+        if stored != computed {
+            return Err(CgebError::HashMismatch { stored, computed }.into());
+        }
+    }
+    Ok(header)
+}
+
+/// Reads up to a byte of the file; what is of no part is zero.
+fn field(
+    window: &mut Window<'_>,
+    (part, start, end): (Option<Part>, u64, u64),
+    layout: Layout,
+    mut hasher: Option<&mut blake3::Hasher>,
+    found: &mut dyn FnMut(Found<'_>) -> Result<()>,
+) -> Result<()> {
+    let is_turned = layout != Layout::TwoLittle && matches!(part, Some(Part::Vectors | Part::Weights));
+    while window.at < end {
+        let at = window.at;
+        let bytes = window.next(end - at, found)?;
+        let Some(part) = part else {
+            // All of it at once: most of it is zero.
+            if bytes.iter().fold(0, |any, byte| any | byte) != 0 {
+                let place = bytes.iter().take_while(|byte| **byte == 0).count() as u64;
+                return Err(CgebError::ReservedNotZero { at: at - start + place }.into());
+            }
+            continue;
+        };
+        if let Some(hasher) = hasher.as_deref_mut() {
+            hasher.update(bytes);
+        }
+        if is_turned {
+            // Windows are whole pages and fields begin at whole floats.
+            bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|float| float.reverse());
+        }
+        found(Found::Part(part, bytes))?;
+    }
+    Ok(())
+}
+
+/// The file, read window by window.
+struct Window<'a> {
+    source: &'a Arc<dyn File>,
+    /// Bytes of the file.
+    bytes: u64,
+    /// Where the next byte lies in the file.
+    at: u64,
+    held: Vec<u8>,
+    /// Bytes of the window that were handed out.
+    used: usize,
+}
+
+impl Window<'_> {
+    /// The next bytes: at least one and at most `most` of them, as many as are held. They must
+    /// be there.
+    fn next(&mut self, most: u64, found: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<&mut [u8]> {
+        if self.used == self.held.len() {
+            let len = (self.bytes - self.at).min(WINDOW_BYTES);
+            self.held.resize(len as usize, 0);
+            let read = self.source.read_exact_at(&mut self.held, self.at);
+            read.map_err(|error| Error::io("reading it", error))?;
+            found(Found::Source(&self.held))?;
+            self.used = 0;
+        }
+        let len = ((self.held.len() - self.used) as u64).min(most);
+        let from = self.used;
+        self.used += len as usize;
+        self.at += len;
+        Ok(self.held.get_mut(from..self.used).unwrap_or_default())
+    }
+}
+
+/// A part on its way into the store.
+struct Sink {
+    part: Part,
+    tier: Option<Tier>,
+    /// Its own data file; small parts are packed among others.
+    file: Option<Arc<dyn File>>,
+    gathered: Vec<u8>,
+    /// Bytes that are stored at a time: whole blocks.
+    step: usize,
+    stored: u64,
+    taken: TakenObject,
+}
+
+impl Sink {
+    fn push(&mut self, mut bytes: &[u8], into: &mut Into<'_>) -> Result<()> {
+        while !bytes.is_empty() {
+            let (here, after) = bytes.split_at(bytes.len().min(self.step - self.gathered.len()));
+            self.gathered.extend_from_slice(here);
+            bytes = after;
+            if self.gathered.len() == self.step {
+                self.flush(into)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, into: &mut Into<'_>) -> Result<()> {
+        if self.gathered.is_empty() {
+            return Ok(());
+        }
+        match (self.tier, &self.file) {
+            (None, Some(file)) => copy(Some(file), self.stored, &self.gathered, &mut self.taken)?,
+            _ => {
+                let to = (self.tier.unwrap_or(Tier::Exact), into.encoder);
+                store(into.collection, to, &self.gathered, &mut self.taken, &mut into.touched)?;
+            }
+        }
+        self.stored += self.gathered.len() as u64;
+        self.gathered.clear();
+        Ok(())
+    }
+}
+
+/// Where parts go.
+struct Into<'a> {
+    collection: &'a Arc<Collection>,
+    encoder: Encoder,
+    touched: Touched,
+}
+
+/// Reads a recognized batch once more and stores its parts. `tiers` are theirs, in order.
+pub(super) fn take(
+    unnamed: &mut Unnamed<'_>,
+    collection: &Arc<Collection>,
+    source: &Arc<dyn File>,
+    (recognized, runs): (&Recognized, &Runs),
+    tiers: &[Option<Tier>],
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Taken> {
+    let mut into = Into { collection, encoder: options.encoder, touched: Touched::default() };
+    let mut sinks = Vec::with_capacity(recognized.parts.len());
+    for ((part, of_file), tier) in runs.parts().zip(&recognized.parts).zip(tiers) {
+        let dtype = of_file.tensor.as_ref().map_or(Dtype::U8, |tensor| tensor.dtype);
+        let bytes = of_file.end - of_file.begin;
+        let block_bytes = options.blocking.block_bytes(dtype, bytes);
+        let mut home = None;
+        let mut own = None;
+        if tier.is_none() && bytes > PACKED_BYTES_MAX {
+            let (number, file) = unnamed.create_data_file()?;
+            into.touched.file(&file);
+            home = Some(Home { file: number, offset: 0 });
+            own = Some(file);
+        }
+        let blocks = match home {
+            Some(_) => TakenBlocks::Run(Vec::new()),
+            None => TakenBlocks::Each(Vec::new()),
+        };
+        let step = (GATHERED_BYTES / block_bytes as usize).max(1) * block_bytes as usize;
+        let taken = TakenObject { dtype, bytes, block_bytes, home, blocks, error: None };
+        sinks.push(Sink { part, tier: *tier, file: own, gathered: Vec::new(), step, stored: 0, taken });
+    }
+    let (mut sha256, mut blake3) = (Sha256::new(), blake3::Hasher::new());
+    let again = read(source, recognized.bytes, &mut |found| match found {
+        Found::Source(bytes) => {
+            rayon::join(|| sha256.update(bytes), || blake3.update(bytes).count());
+            progress.advance(bytes.len() as u64);
+            match progress.is_cancelled() {
+                true => Err(Error::new(ErrorKind::Interrupted, "it was told to stop")),
+                false => Ok(()),
+            }
+        }
+        Found::Part(part, bytes) => match sinks.iter_mut().find(|sink| sink.part == part) {
+            Some(sink) => sink.push(bytes, &mut into),
+            None => Ok(()),
+        },
+    })?;
+    sinks.iter_mut().try_for_each(|sink| sink.flush(&mut into))?;
+    if again != *runs {
+        return Err(Error::new(ErrorKind::Busy, "it changed while it was read"));
+    }
+    let digests = Digests { sha256: sha256.finalize().into(), blake3: *blake3.finalize().as_bytes() };
+    Ok(Taken {
+        bytes: recognized.bytes,
+        objects: sinks.into_iter().map(|sink| sink.taken).collect(),
+        digests: Some(digests),
+        touched: into.touched,
+        outside: None,
+    })
+}

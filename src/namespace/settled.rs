@@ -1,0 +1,39 @@
+//! What was written to open files goes to the log.
+
+use std::sync::Arc;
+
+use crate::edit::{Changes, Live};
+use crate::model::{ErrorKind, Result};
+use crate::namespace::Forget;
+use crate::namespace::tree::Namespace;
+use crate::store::Collection;
+
+impl Namespace {
+    /// What was written to an open file goes to the log.
+    pub fn settle(&self, live: &Live) -> Result<Forget> {
+        self.settled(live, Live::settle)
+    }
+
+    /// What was written to a file that a program has closed goes to the log.
+    pub fn settle_closed(&self, live: &Live) -> Result<Forget> {
+        self.settled(live, Live::settle_closed)
+    }
+
+    fn settled(&self, live: &Live, settle: fn(&Live) -> Result<Changes>) -> Result<Forget> {
+        let written = live.is_changed().then(|| live.node());
+        let changes = settle(live).or_else(|error| match error.kind() {
+            ErrorKind::Full if self.let_go_unnamed() => settle(live),
+            _ => Err(error),
+        })?;
+        Ok(self.forget(live.collection(), changes, written))
+    }
+
+    /// What was written to the open files of a collection goes to the log.
+    /// What the kernel must forget is owed.
+    pub fn settle_all(&self, collection: &Arc<Collection>) -> Result<()> {
+        for live in self.live.all().iter().filter(|live| Arc::ptr_eq(live.collection(), collection)) {
+            self.owe(self.settle(live)?);
+        }
+        Ok(())
+    }
+}

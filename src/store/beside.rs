@@ -1,0 +1,106 @@
+//! Embedding batches and their indexes: which stand beside each other, and what a batch
+//! hashes to as it reads now.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::format::cgeb::Runs;
+use crate::model::{EntryId, ObjectId, Result};
+use crate::store::collection::Collection;
+use crate::store::object::Object;
+use crate::store::state::State;
+
+/// What the files of a batch are called.
+const BATCH_SUFFIX: &[u8] = b".cgeb";
+/// What the files of an index are called.
+const INDEX_SUFFIX: &[u8] = b".cgei";
+
+/// What a batch read as when its hash was computed: its parts, and how often each had changed.
+type Version = Vec<(ObjectId, u64)>;
+
+/// The hash of a batch, and what it was computed of.
+pub(super) type BatchHash = (Version, u64);
+
+impl State {
+    /// The batch beside an index of the same stem, by its names.
+    pub fn batch_beside(&self, index: EntryId) -> Option<EntryId> {
+        let batch = self.beside(index, INDEX_SUFFIX, BATCH_SUFFIX)?;
+        self.node(batch)?.file()?.records.as_ref().map(|_| batch)
+    }
+
+    /// The file beside a batch that has the name of its index. `None` of what is no batch.
+    pub fn index_beside(&self, batch: EntryId) -> Option<EntryId> {
+        self.node(batch)?.file()?.records.as_ref()?;
+        self.beside(batch, BATCH_SUFFIX, INDEX_SUFFIX)
+    }
+
+    fn beside(&self, node: EntryId, own: &[u8], other: &[u8]) -> Option<EntryId> {
+        self.links(node).iter().find_map(|(parent, name)| {
+            let stem = name.strip_suffix(own).filter(|stem| !stem.is_empty())?;
+            self.directory(*parent)?.get(&[stem, other].concat())
+        })
+    }
+}
+
+impl Collection {
+    /// Whether a batch of these parts reads as it came in, as far as that can be seen without
+    /// reading it: all of it lies where it was put then.
+    pub fn is_where_it_came(&self, node: EntryId, parts: &[Arc<Object>]) -> bool {
+        let has_digests =
+            self.state().node(node).and_then(|node| node.file()).is_some_and(|file| file.digests.is_some());
+        has_digests && parts.iter().all(|part| part.is_where_it_came())
+    }
+
+    /// The first 8 bytes of the BLAKE3 that a file had when it came in, where it was not written
+    /// to since.
+    pub fn first_hash(&self, node: EntryId) -> Option<u64> {
+        let state = self.state();
+        let digests = state.node(node)?.file()?.digests?;
+        digests.blake3.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+    }
+
+    /// The hash of a batch as it reads now; `compute` reads all of it, once a version.
+    pub fn batch_hash(
+        &self,
+        node: EntryId,
+        parts: &[Arc<Object>],
+        compute: impl FnOnce() -> Result<u64>,
+    ) -> Result<u64> {
+        let version = || -> Version {
+            parts.iter().map(|part| (part.entry.id, part.changes.load(Ordering::Acquire))).collect()
+        };
+        // What no batch of the log describes has no version.
+        let is_dirty = || parts.iter().any(|part| part.is_dirty());
+        let before = version();
+        if !is_dirty()
+            && let Some((known, hash)) = self.batch_hashes.lock().get(&node)
+            && *known == before
+        {
+            return Ok(*hash);
+        }
+        let hash = compute()?;
+        if !is_dirty() && version() == before {
+            self.batch_hashes.lock().insert(node, (before, hash));
+        }
+        Ok(hash)
+    }
+}
+
+impl Object {
+    fn is_where_it_came(&self) -> bool {
+        let cut = self.cut();
+        let lies = |offset| self.blocks.read().lie_at(offset, cut);
+        !self.is_dirty() && (cut.bytes == 0 || self.home().is_some_and(|home| lies(home.offset)))
+    }
+}
+
+/// The parts of a batch, and where its records lie.
+pub type BatchParts = (Vec<Arc<Object>>, Arc<Runs>);
+
+impl Collection {
+    /// The parts of an embedding batch; `None` of another file.
+    pub fn batch_parts(&self, node: EntryId) -> Result<Option<BatchParts>> {
+        let (objects, records) = self.parts_of(node)?;
+        Ok(records.map(|records| (objects, records)))
+    }
+}

@@ -1,0 +1,19 @@
+//! Embedding batches through a real mount: taken apart, stitched, encoded, written to, damaged. The files come from
+//! the independent writer `tests/golden/reference.py`, which also checks what is served. They need /dev/fuse.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod batch;
+mod changes;
+mod command;
+mod hostile;
+mod reading;
+#[path = "../arrivals/world.rs"]
+#[allow(unused)]
+mod world;
+// Other test programs use the rest of it.
+#[path = "../mounts/support/mod.rs"]
+#[allow(unused)]
+mod support;

@@ -1,0 +1,142 @@
+//! What comes in: writes through the mount, imports.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Instant;
+
+use tierfs::model::{Dtype, Tier};
+
+use super::{Kept, Shown};
+use crate::Result;
+use crate::daemon::Mounted;
+use crate::place::{Place, Removed, missing, run};
+use crate::read::{self, CALL, Through};
+use crate::table::{Checked, Contest, Row, Target};
+
+/// The rows.
+pub fn rows() -> Vec<Row> {
+    vec![
+        Row::new(
+            "mount-write.new",
+            "1 MiB writes, new file, and close",
+            "the store's file system through bindfs",
+            "GB/s",
+            Target::RatioAtLeast(1.0),
+            written,
+        ),
+        Row::new(
+            "mount-import.exact",
+            "import of a safetensors file, exact",
+            "`cp` and sync of it",
+            "GB/s",
+            Target::RatioAtLeast(0.7),
+            |place| imported(place, &[]),
+        ),
+        Row::new(
+            "mount-import.in-place",
+            "import of a safetensors file, in place: time",
+            "`cp` and sync of it",
+            "s",
+            Target::RatioAtMost(0.5),
+            |place| imported(place, &["--in-place"]),
+        ),
+    ]
+}
+
+/// Writes a new file and closes it, in GB/s.
+fn write(path: &Path, bytes: u64, content: &[u8]) -> Result<f64> {
+    let begun = Instant::now();
+    let mut file = File::create_new(path)?;
+    for _ in 0..bytes / content.len() as u64 {
+        file.write_all(content)?;
+    }
+    drop(file);
+    Ok(bytes as f64 / begun.elapsed().as_secs_f64() / 1e9)
+}
+
+fn written(place: &Rc<Place>) -> Result<Contest> {
+    let bytes = place.bytes() / 2;
+    let content = crate::empty::hot()[..CALL].to_vec();
+    let small = place.new_path("small.bin");
+    fs::write(&small, b"a collection to write to")?;
+    let kept = Rc::new(Kept::import(place, &small, Tier::Exact, &[])?);
+    fs::remove_file(&small)?;
+    let shown = Shown::new(place, &kept, &[])?;
+    let below = Removed(place.new_directory("below")?);
+    let mountpoint = place.new_directory("mnt")?;
+    let mut command = Command::new("bindfs");
+    command.arg("-f").arg(&below.0).arg(&mountpoint);
+    if Command::new("bindfs").arg("--version").output().is_err() {
+        return Err(missing("bindfs is not installed (scripts/setup.sh bench)"));
+    }
+    let bindfs = Mounted::begin(command, mountpoint)?;
+    let mut expected = blake3::Hasher::new();
+    for _ in 0..bytes / CALL as u64 {
+        expected.update(&content);
+    }
+    let expected = expected.finalize();
+    let ours = shown.tensor("new");
+    let theirs = bindfs.path("new");
+    let check = |path: &Path, what| -> Result<Checked> {
+        write(path, bytes, &content)?;
+        let checked = Checked::digest(what, read::digest(path, 0, Through::Cache)?, expected);
+        fs::remove_file(path)?;
+        checked
+    };
+    let checked = check(&ours, "a new file")?.and(check(&theirs, "a new file through bindfs")?);
+    let also = content.clone();
+    let pass = move |path: &PathBuf, content: &[u8]| -> Result<f64> {
+        let speed = write(path, bytes, content)?;
+        fs::remove_file(path)?;
+        Ok(speed)
+    };
+    Contest::new(
+        checked,
+        move || {
+            // It lives as long as this pass may run.
+            let _mounted = &shown;
+            pass(&ours, &content)
+        },
+        move || {
+            let _mounted = (&bindfs, &below);
+            pass(&theirs, &also)
+        },
+    )
+}
+
+fn imported(place: &Rc<Place>, options: &'static [&'static str]) -> Result<Contest> {
+    let source = place.source(Dtype::F32)?;
+    let whole = read::digest(&source.path, 0, Through::Cache)?;
+    let kept = Rc::new(Kept::import(place, &source.path, Tier::Exact, options)?);
+    let shown = Shown::new(place, &kept, &[])?;
+    let checked =
+        Checked::digest("what was imported", read::digest(&shown.file(), 0, Through::Cache)?, whole)?;
+    drop((shown, kept));
+    let figure = move |seconds: f64, bytes: u64| match options.is_empty() {
+        true => bytes as f64 / seconds / 1e9,
+        false => seconds,
+    };
+    let bytes = source.bytes() + source.header_bytes;
+    let (place, also, copied) = (place.clone(), source.clone(), place.new_path("copy"));
+    Contest::new(
+        checked,
+        move || {
+            let begun = Instant::now();
+            let kept = Kept::import(&place, &source.path, Tier::Exact, options)?;
+            let seconds = begun.elapsed().as_secs_f64();
+            drop(kept);
+            Ok(figure(seconds, bytes))
+        },
+        move || {
+            let begun = Instant::now();
+            run(Command::new("cp").arg(&also.path).arg(&copied))?;
+            run(Command::new("sync").arg(&copied))?;
+            let seconds = begun.elapsed().as_secs_f64();
+            fs::remove_file(&copied)?;
+            Ok(figure(seconds, bytes))
+        },
+    )
+}
