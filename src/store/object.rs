@@ -122,17 +122,6 @@ pub(super) enum Freed {
     Copy(Arc<PinnedCopy>),
 }
 
-impl Freed {
-    /// Whether a lineage parent may be needed no more when this is given back.
-    pub(super) fn lets_parent_go(&self) -> bool {
-        match self {
-            Freed::Chain { links, .. } => links.iter().any(|link| link.is_on_parent),
-            Freed::Object(object) => object.needs_parent(),
-            _ => false,
-        }
-    }
-}
-
 impl Object {
     /// An object without blocks.
     pub fn new(entry: ObjectEntry) -> Object {
