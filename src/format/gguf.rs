@@ -26,8 +26,10 @@ use crate::format::cursor::Reader;
 use crate::model::{DIMENSIONS_MAX, Dtype, Error, Result, Shape};
 
 mod types;
+mod write;
 
 pub use types::{GgmlType, TYPES};
+pub use write::{Place, Retyped, type_of_elements, with_types};
 
 /// Bytes up to the data that are read at most. Tokenizers take tens of megabytes of them.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;

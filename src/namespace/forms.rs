@@ -11,6 +11,7 @@ use crate::namespace::attr::{Attr, Kind, STAT_BLOCK_BYTES};
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::shown::Shown;
 use crate::namespace::tree::{FileView, Located, Namespace, no_name};
+use crate::namespace::whole;
 use crate::store::Collection;
 use crate::store::state::{Node, ROOT, State};
 use crate::stream::Stream;
@@ -137,11 +138,15 @@ impl Namespace {
                     log::debug!("{}: {error}", view.path());
                     0
                 });
+                let mode = match &view.of {
+                    Some((_, Item::Whole)) => whole::read_bits(&view.collection.state()),
+                    _ => entry.mode & READ_BITS,
+                };
                 let of_container = node.file().is_some_and(|file| file.container.is_some());
                 Attr {
                     kind: Kind::File,
                     links,
-                    mode: entry.mode & READ_BITS,
+                    mode,
                     bytes,
                     // Tar takes a file without blocks for a hole.
                     blocks: bytes.div_ceil(STAT_BLOCK_BYTES),

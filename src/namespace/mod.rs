@@ -15,6 +15,7 @@ mod settled;
 mod shown;
 mod tenant;
 mod tree;
+mod whole;
 
 pub use attr::{Attr, Kind};
 pub use controls::{Control, ControlView, Controls, Scope, Shape};

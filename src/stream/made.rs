@@ -76,6 +76,20 @@ impl Made for Stream {
     }
 }
 
+/// So many zeros.
+pub struct Zeros(pub u64);
+
+impl Made for Zeros {
+    fn bytes(&self) -> u64 {
+        self.0
+    }
+
+    fn read(&self, _: Range<u64>, out: &mut [u8]) -> Result<()> {
+        out.fill(0);
+        Ok(())
+    }
+}
+
 /// A text that is there already.
 impl Made for Arc<[u8]> {
     fn bytes(&self) -> u64 {

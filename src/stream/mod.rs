@@ -14,5 +14,5 @@ pub use assemble::{Segment, Stream};
 pub use batch::Stitched;
 pub use cast::{cast, is_castable};
 pub use index::{HASH, batch_hash, batch_index, batch_stream, put_hash, shown_hash};
-pub use made::{Cast, Made};
+pub use made::{Cast, Made, Zeros};
 pub use plan::{Piece, Plan};

@@ -6,6 +6,7 @@
 
 mod batch;
 mod form;
+mod gguf;
 mod names;
 mod pinned;
 mod plan;

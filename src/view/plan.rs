@@ -16,6 +16,7 @@ use crate::store::settings::Settings;
 use crate::store::state::{Node, ROOT, State};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::view::form::{Form, Shows};
+use crate::view::gguf;
 use crate::view::names::Item;
 use crate::view::recipe::{Part, Recipe, Shown, Source};
 use crate::view::sums;
@@ -24,9 +25,9 @@ use crate::view::sums;
 const ALIGNMENT: u64 = 4096;
 
 /// An object of a file, and the tensor that it is, if it is one.
-struct Piece {
-    object: Arc<Object>,
-    tensor: Option<(EntryId, TensorEntry)>,
+pub(super) struct Piece {
+    pub object: Arc<Object>,
+    pub tensor: Option<(EntryId, TensorEntry)>,
 }
 
 /// What a file of a form is made of. `IsDirectory` for an item that is no file, `NotFound` for
@@ -225,6 +226,9 @@ fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: 
         let (source, tensor) = tensor(&pieces)?;
         let shown = if is_castable(tensor.dtype) { Shown::Cast(to) } else { Shown::Plain };
         return Ok(vec![Part::Source(Source { shown, ..source })]);
+    }
+    if file.content == Content::Gguf {
+        return gguf::cast(collection, &pieces, to);
     }
     let tensors: Vec<(TensorEntry, Arc<Object>)> = match file.content {
         Content::Safetensors | Content::Npy => {

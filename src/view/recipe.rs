@@ -8,7 +8,7 @@ use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::object::Object;
 use crate::store::read::{OpenObject, Verify};
-use crate::stream::{Cast, Segment, Stitched, Stream, batch_index};
+use crate::stream::{Cast, Segment, Stitched, Stream, Zeros, batch_index};
 use crate::view::batch::{self, Rows};
 use crate::view::sums::{self, Summed};
 
@@ -40,6 +40,8 @@ pub(super) struct Source {
 pub(super) enum Part {
     /// A header.
     Literal(Vec<u8>),
+    /// So many zeros.
+    Zeros(u64),
     /// A tensor, or bytes between tensors.
     Source(Source),
     /// Rows of a matrix as records.
@@ -99,6 +101,7 @@ impl Part {
     fn bytes(&self) -> Option<u64> {
         match self {
             Part::Literal(bytes) => Some(bytes.len() as u64),
+            Part::Zeros(bytes) => Some(*bytes),
             Part::Source(source) => source.shown_bytes(),
             Part::Rows { rows, dimension, .. } => Rows::bytes_of(*rows, *dimension),
             Part::Index { rows, .. } => batch::index_bytes(*rows),
@@ -115,6 +118,7 @@ impl Part {
         };
         match self {
             Part::Literal(bytes) => Ok(Segment::literal(bytes.as_slice())),
+            Part::Zeros(bytes) => Ok(Segment::Made(Arc::new(Zeros(*bytes)))),
             Part::Source(source) => {
                 source.stream(collection, verify).map(|stream| Segment::Made(Arc::new(stream)))
             }

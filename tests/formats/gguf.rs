@@ -5,7 +5,9 @@ use std::io::Cursor;
 
 use gguf_rs_lib::prelude::GGUFFileReader;
 use proptest::prelude::*;
-use tierfs::format::gguf::{GgmlType, HEADER_BYTES_MAX, Header, TENSORS_MAX, TYPES, parse};
+use tierfs::format::gguf::{
+    GgmlType, HEADER_BYTES_MAX, Header, TENSORS_MAX, TYPES, parse, type_of_elements, with_types,
+};
 use tierfs::model::{Dtype, ErrorKind};
 
 use crate::damaged;
@@ -107,6 +109,44 @@ fn a_header_is_asked_for_more_until_it_ends_and_reads_the_same() {
         let read = parse(&bytes[..length], all).unwrap();
         assert_eq!(read, (length >= end).then(|| header.clone()), "{length} bytes");
     }
+}
+
+#[test]
+fn a_header_with_other_types_is_read_by_another_reader_and_says_where_its_tensors_lie() {
+    let tensors: &[Tensor<'_>] =
+        &[("a", 28, &[5, 3], 64), ("blocks", 2, &[32, 2], 0), ("n", 24, &[7], 192), ("none", 1, &[0], 192)];
+    let metadata = [("general.alignment", value(4, &64u32.to_le_bytes())), ("k", value(8, &text("v")))];
+    let bytes = file(3, &metadata, tensors, 64, 256);
+    let header = whole(&bytes).unwrap();
+    let same = with_types(&bytes, &header, |known| known).unwrap();
+    assert_eq!(same.bytes.len(), bytes.len() - 256 - (header.data_start as usize - same.bytes.len()));
+    assert_eq!(same.bytes[..header.metadata.end as usize], bytes[..header.metadata.end as usize]);
+    let half = type_of_elements(Dtype::F16).unwrap();
+    let written = with_types(&bytes, &header, |known| match known.dtype {
+        Dtype::F64 => half,
+        _ => known,
+    })
+    .unwrap();
+    assert_eq!(written.data_start, header.data_start);
+    let mut made = written.bytes.clone();
+    made.resize(header.data_start as usize, 0);
+    for place in &written.tensors {
+        made.resize(made.len() + (place.bytes + place.padding) as usize, 0);
+    }
+    let read = whole(&made).unwrap();
+    assert_eq!((read.version, read.metadata, read.alignment), (3, header.metadata, 64));
+    let found: Vec<_> = read
+        .tensors
+        .iter()
+        .map(|entry| (&*entry.name, entry.ggml_type.name, entry.offset, entry.bytes))
+        .collect();
+    let wanted =
+        [("a", "F16", 0, 30), ("blocks", "Q4_0", 64, 36), ("n", "I8", 128, 7), ("none", "F16", 192, 0)];
+    assert_eq!(found, wanted);
+    let reader = GGUFFileReader::new(Cursor::new(made)).unwrap();
+    let other: Vec<_> = reader.tensor_infos().iter().map(|info| info.expected_data_size()).collect();
+    assert_eq!(other, [30, 36, 7, 0]);
+    assert_eq!(type_of_elements(Dtype::Opaque), None);
 }
 
 #[test]

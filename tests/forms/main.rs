@@ -7,6 +7,9 @@
 
 mod changes;
 mod content;
+mod export;
+mod gguf;
+mod listed;
 mod pinned;
 mod places;
 mod what_if;

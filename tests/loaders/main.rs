@@ -109,6 +109,20 @@ mod heavy {
     }
 
     #[test]
+    fn safetensors_loads_a_model_in_half_precision_that_nobody_stored() {
+        let (place, mounted) = model(&[]);
+        let half = place.path("half");
+        fs::create_dir(&half).unwrap();
+        let script = "import sys\n\
+                      from safetensors.numpy import load_file, save_file\n\
+                      tensors = load_file(sys.argv[1] + '/model.safetensors')\n\
+                      halves = {name: t.astype('<f2') if t.dtype.kind == 'f' else t for name, t in tensors.items()}\n\
+                      save_file(halves, sys.argv[2] + '/model.safetensors')\n";
+        support::python_line(script, [&minilm(), &half]);
+        python("load_safetensors.py", [half, mounted.path("demo/minilm/.as/f16")]);
+    }
+
+    #[test]
     fn an_embedding_is_the_same_from_the_mount_and_nearly_so_in_8_and_in_5_bits() {
         let (_place, mounted) = model(&["--in-place"]);
         let (source, folder) = (minilm(), mounted.path("demo/minilm"));

@@ -2,12 +2,14 @@
 
     gguf_files.py make FILE              a file of all element types and all types of metadata
     gguf_files.py read FILE DIRECTORY    compares it with its copy and its tensors in a directory of a mount
+    gguf_files.py cast FILE COLLECTION   compares it with its casts in .as of a collection in a mount
     gguf_files.py types                  the element types: number, name, elements and bytes of a block
 """
 import json
 import os
 import sys
 
+import ml_dtypes
 import numpy as np
 from gguf import GGUFReader, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -69,12 +71,44 @@ def read(path, folder):
         assert shown == [dtype, "x".join(map(str, sizes))], f"{one.name}: {shown}"
 
 
+def floats(tensor):
+    """The values of a tensor of floats, none of another one."""
+    if tensor.tensor_type.name == "BF16":
+        return tensor.data.view("u1").view(ml_dtypes.bfloat16)
+    return tensor.data if tensor.data.dtype.kind == "f" else None
+
+
+def cast(path, collection):
+    source = GGUFReader(path)
+    for form, kind in (("f32", "<f4"), ("f16", "<f2"), ("bf16", ml_dtypes.bfloat16)):
+        shown = os.path.join(collection, ".as", form, os.path.basename(path))
+        copy = GGUFReader(shown)
+        assert copy.data_offset == source.data_offset and copy.alignment == source.alignment
+        metadata_end = int(source.tensors[0].field.offset)
+        with open(path, "rb") as one, open(shown, "rb") as other:
+            assert one.read(metadata_end) == other.read(metadata_end), f"{form}: the metadata differs"
+        alignment, end = int(copy.alignment), int(copy.data_offset)
+        for one, other in zip(source.tensors, copy.tensors, strict=True):
+            assert (one.name, list(one.shape)) == (other.name, list(other.shape)), one.name
+            # llama.cpp takes nothing but tensors one after the other, in the order of the header.
+            assert other.data_offset == end, f"{form}: {one.name} at {other.data_offset}, not {end}"
+            end += -(-int(other.n_bytes) // alignment) * alignment
+            values = floats(one) if one.tensor_type.name in ("F32", "F16", "BF16", "F64") else None
+            wanted = one.data if values is None else values.astype(kind)
+            type_name = one.tensor_type.name if values is None else form.upper()
+            assert other.tensor_type.name == type_name, f"{form}: {one.name} is {other.tensor_type.name}"
+            assert other.data.tobytes() == wanted.tobytes(), f"{form}: {one.name}"
+            with open(os.path.join(collection, ".as", form, one.name), "rb") as beside:
+                assert beside.read() == wanted.tobytes(), f"{form}: {one.name} beside it"
+        assert os.path.getsize(shown) == end, f"{form}: {os.path.getsize(shown)} bytes, not {end}"
+
+
 def types():
     print(json.dumps([[int(kind), kind.name, *GGML_QUANT_SIZES[kind]] for kind in GGMLQuantizationType]))
 
 
 if __name__ == "__main__":
-    actions = {"make": make, "read": read, "types": types}
+    actions = {"make": make, "read": read, "cast": cast, "types": types}
     if len(sys.argv) < 2 or sys.argv[1] not in actions:
         sys.exit(__doc__)
     actions[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,76 @@
+//! GGUF files whose floats are shown as those of another type.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::format::gguf;
+use crate::model::{Dtype, Error, Result};
+use crate::store::Collection;
+use crate::store::read::{OpenObject, Verify};
+use crate::stream::{Segment, Stream, is_castable};
+use crate::view::plan::Piece;
+use crate::view::recipe::{Part, Shown, Source};
+
+/// Bytes of a file that are read at first for its header; four times as many, and so on, while it goes on.
+const PREFIX_BYTES: u64 = 64 << 10;
+
+/// A file with its floats cast and its header made anew. All else is as it was, but for gaps between tensors. They
+/// stand in the order of the header. Reads the header.
+pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) -> Result<Vec<Part>> {
+    let (prefix, header) = header(collection, pieces)?;
+    let none = || Error::unsupported(format!("{to} in a gguf file"));
+    let target = gguf::type_of_elements(to).ok_or_else(none)?;
+    let written = gguf::with_types(&prefix, &header, |known| match is_castable(known.dtype) {
+        true => target,
+        false => known,
+    })?;
+    // Where each object begins. One without bytes has nothing to show.
+    let mut at = 0;
+    let mut starts = HashMap::with_capacity(pieces.len());
+    for object in pieces.iter().map(|piece| &piece.object).filter(|object| object.bytes() > 0) {
+        starts.insert(at, object);
+        at += object.bytes();
+    }
+    let head_padding = written.data_start - written.bytes.len() as u64;
+    let mut parts = vec![Part::Literal(written.bytes), Part::Zeros(head_padding)];
+    for (entry, place) in header.tensors.iter().zip(&written.tensors) {
+        let (dtype, _) = entry.tensor();
+        let shown = if is_castable(dtype) { Shown::Cast(to) } else { Shown::Plain };
+        if entry.bytes > 0 {
+            let object = starts.get(&(header.data_start + entry.offset));
+            let object = object.filter(|object| object.bytes() == entry.bytes).ok_or_else(|| {
+                Error::corrupt(format!(
+                    "tensor {:?} of a gguf file is no object; run tierfs fsck",
+                    entry.name
+                ))
+            })?;
+            let objects = vec![Arc::clone(object)];
+            parts.push(Part::Source(Source { objects, dtype, shown, bytes: entry.bytes }));
+        }
+        parts.push(Part::Zeros(place.padding));
+    }
+    Ok(parts)
+}
+
+/// What a file begins with, and its header.
+fn header(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<(Vec<u8>, gguf::Header)> {
+    let bytes = pieces.iter().map(|piece| piece.object.bytes()).sum();
+    // All that lies before the tensors: these may be absent.
+    let before = pieces.iter().take_while(|piece| piece.tensor.is_none());
+    let open =
+        |piece: &Piece| OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object);
+    let stream = Stream::new(before.map(open).collect::<Result<_>>()?)?;
+    let mut wanted = PREFIX_BYTES;
+    loop {
+        let len = wanted.min(stream.bytes()).min(gguf::HEADER_BYTES_MAX);
+        let mut prefix = vec![0; len as usize];
+        stream.read_exact(0, &mut prefix)?;
+        match gguf::parse(&prefix, bytes)? {
+            Some(header) => return Ok((prefix, header)),
+            None if len < wanted => {
+                return Err(Error::corrupt("a gguf file without its header; run tierfs fsck"));
+            }
+            None => wanted *= 4,
+        }
+    }
+}

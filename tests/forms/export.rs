@@ -1,0 +1,110 @@
+//! `tierfs export --as`: what the mount shows in a form, as files.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::many_types;
+use crate::support::{Answer, Place, assert_same, files_below, names, run, shell};
+
+const FORMS: [&str; 11] =
+    ["npy", "safetensors", "f32", "f16", "bf16", "q8", "q7", "q5", "q3", "cgeb", "sha256"];
+
+/// A store with files of all element types, and a copy of what `.as` of it shows.
+fn stored() -> (Place, PathBuf) {
+    let place = Place::new();
+    let folder = place.path("model");
+    fs::create_dir(&folder).unwrap();
+    many_types(&folder);
+    fs::write(folder.join("sub/notes.txt"), "some text").unwrap();
+    place.import("t/c", &[&folder], &[]);
+    let mounted = place.mount(&["--read-only", "--list", "containers"]);
+    let shown = place.path("shown");
+    let line = format!("cp -r --preserve=mode,timestamps .as '{}'", shown.display());
+    assert!(shell(&mounted.path("t/c"), &line).status.success());
+    mounted.unmount();
+    (place, shown)
+}
+
+fn export(place: &Place, path: &str, to: &Path, form: &str) -> Answer {
+    let (store, to) = (place.store(), to.as_os_str());
+    run(["export".as_ref(), "--as".as_ref(), form.as_ref(), store.as_os_str(), path.as_ref(), to])
+}
+
+#[track_caller]
+fn assert_same_file(got: &Path, wanted: &Path) {
+    let what = wanted.display().to_string();
+    assert_same(&fs::read(got).unwrap(), &fs::read(wanted).unwrap(), &what);
+    let facts = |path| {
+        let metadata = fs::metadata(path).unwrap();
+        (metadata.mode() & 0o777, metadata.mtime(), metadata.mtime_nsec())
+    };
+    assert_eq!(facts(got), facts(wanted), "{what}");
+}
+
+#[test]
+fn a_collection_in_a_form_is_what_the_mount_shows_byte_for_byte() {
+    let (place, shown) = stored();
+    for form in FORMS {
+        let (to, shown) = (place.path("to").join(form), shown.join(form));
+        export(&place, "t/c", &to, form).ok();
+        let wanted = files_below(&shown);
+        assert!(!wanted.is_empty(), "{form}");
+        assert_eq!(files_below(&to), wanted, "{form}");
+        for name in wanted {
+            assert_same_file(&to.join(&name), &shown.join(&name));
+        }
+    }
+}
+
+#[test]
+fn a_file_or_a_directory_in_a_form_is_named_as_in_the_collection() {
+    let (place, shown) = stored();
+    for (path, form, name) in [
+        ("model.safetensors", "f16", "model.safetensors"),
+        ("matrix.f32", "npy", "matrix.f32.npy"),
+        ("matrix.f32.npy", "npy", "matrix.f32.npy"),
+        ("sub/array", "npy", "sub/array.npy"),
+        ("sub/array.npy", "f32", "sub/array.npy"),
+        ("deep/er/f64", "safetensors", "deep/er/f64.safetensors"),
+        ("_all.safetensors", "safetensors", "_all.safetensors"),
+        ("matrix.bf16", "cgeb", "matrix.bf16.cgeb"),
+        ("matrix.bf16.cgei", "cgeb", "matrix.bf16.cgei"),
+        ("SHA256SUMS", "sha256", "SHA256SUMS"),
+    ] {
+        let to = place.path("one");
+        fs::create_dir(&to).unwrap();
+        export(&place, &format!("t/c/{path}"), &to, form).ok();
+        let file = Path::new(name).file_name().unwrap();
+        assert_eq!(names(&to), [file.to_str().unwrap()], "{path} as {form}");
+        if !name.starts_with("deep") {
+            assert_same_file(&to.join(file), &shown.join(form).join(name));
+        }
+        fs::remove_dir_all(&to).unwrap();
+    }
+    let to = place.path("new-name");
+    export(&place, "/t/c/matrix.f32", &to, "q5").ok();
+    let bytes = fs::read(&to).unwrap();
+    assert_eq!(bytes.len(), 84 * 833 * 4);
+    let to = place.path("below");
+    export(&place, "t/c/sub/", &to, "f16").ok();
+    assert_eq!(names(&to), ["array.npy", "notes.txt"]);
+    assert_same_file(&to.join("array.npy"), &shown.join("f16/sub/array.npy"));
+}
+
+#[test]
+fn what_is_not_in_a_form_is_refused_and_unknown_forms_are_told_which_there_are() {
+    let (place, _) = stored();
+    let to = place.path("nothing");
+    let unknown = export(&place, "t/c", &to, "f17").failed(2, &FORMS);
+    assert!(unknown.contains("f17"), "{unknown}");
+    export(&place, "t", &to, "f16").failed(1, &["TENANT/COLLECTION"]);
+    for (path, form) in [("t/c/none", "f16"), ("t/c/sub/notes.txt", "npy"), ("t/c/model.safetensors", "cgeb")]
+    {
+        export(&place, path, &to, form).failed(1, &["form", form]);
+    }
+    assert!(!to.exists());
+    let mounted = place.mount(&[]);
+    export(&place, "t/c/sub", &to, "f16").failed(1, &["mounted", ".as/f16/sub", "cp"]);
+    mounted.unmount();
+}
