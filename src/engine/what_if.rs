@@ -10,7 +10,7 @@ use crate::engine::moves::plain_elements;
 use crate::engine::select::target_of;
 use crate::engine::settings::encoder;
 use crate::ingest::MoveTo;
-use crate::model::{Encoder, EntryId, Result, Tier};
+use crate::model::{Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::object::Object;
 use crate::store::read::OpenObject;
@@ -80,6 +80,9 @@ impl Made for WhatIf {
             return Ok(());
         }
         let cut = self.open.object().cut();
+        if range.end > cut.bytes {
+            return Err(Error::invalid("a range past the end of an object"));
+        }
         let blocks = cut.index(range.start)..cut.index(range.end - 1) + 1;
         let mut rest = out;
         let mut parts = Vec::with_capacity(blocks.len());

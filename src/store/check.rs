@@ -1,8 +1,8 @@
 //! Whether a batch makes sense before it is in the log: afterwards it would be damage.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use crate::format::catalog::{Entry, What};
+use crate::format::catalog::{Entry, FileEntry, What};
 use crate::format::record::Record;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::blocks::Cut;
@@ -132,5 +132,45 @@ impl Planned<'_> {
             Some(true) => Ok(()),
             _ => Err(Error::invalid(format!("a name in node {}, which is no directory", id.0))),
         }
+    }
+}
+
+impl State {
+    /// Logical bytes of a file. Its objects stand in the log before it.
+    pub(super) fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
+        if let Some(records) = &file.records {
+            let logged = file.objects.iter().map(|id| Ok(self.known(*id)?.logged_cut().bytes));
+            return match logged
+                .collect::<Result<Vec<_>>>()?
+                .into_iter()
+                .eq(records.parts().map(|part| records.part_bytes(part)))
+            {
+                true => Ok(records.bytes()),
+                false => Err(Error::corrupt("an embedding batch whose parts have other sizes")),
+            };
+        }
+        let mut bytes: u64 = 0;
+        let mut seen = HashSet::with_capacity(file.objects.len());
+        for id in &file.objects {
+            if !seen.insert(id) {
+                // Who holds a file's objects would wait for itself.
+                return Err(Error::corrupt(format!("a file that has object {id} twice")));
+            }
+            let object = self.known(*id)?;
+            // As the log says it: an open file may have grown since.
+            let logged = object.logged_cut().bytes;
+            let sum = bytes.checked_add(logged).filter(|sum| *sum <= i64::MAX as u64);
+            bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
+        }
+        if let Some(tensor) = &file.tensor
+            && tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes)
+        {
+            return Err(Error::corrupt(format!(
+                "{} elements of {} in {bytes} bytes",
+                tensor.shape.elements(),
+                tensor.dtype
+            )));
+        }
+        Ok(bytes)
     }
 }

@@ -161,6 +161,11 @@ impl Collection {
             if object.factor().is_some() {
                 found.insert((false, u64::from(FACTOR_FILE)));
             }
+            if let Some(home) = object.home().filter(|_| object.origin.is_none())
+                && object.grown.load(Ordering::Relaxed) > durable
+            {
+                found.insert((true, home.file));
+            }
             let unsure = unsure.filter(|(_, block)| !block.stored.in_data || object.origin.is_none());
             found.extend(unsure.map(|(_, block)| match (block.stored.in_data, object.home()) {
                 (true, Some(home)) => (true, home.file),

@@ -18,7 +18,7 @@ use crate::format::catalog::{Entry, Parent};
 use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;
-use crate::store::object::Object;
+use crate::store::object::{Freed, Object};
 use crate::store::read::OpenObject;
 use crate::store::state::{ROOT, State};
 
@@ -213,4 +213,15 @@ pub fn broken(collection: &Collection, why: &str) -> Error {
         "{}: a block is kept as a difference, and the chain is broken: {why}; restore it, or import the tensor again",
         collection.path()
     ))
+}
+
+impl Freed {
+    /// Whether a lineage parent may be needed no more when this is given back.
+    pub(super) fn lets_parent_go(&self) -> bool {
+        match self {
+            Freed::Chain { links, .. } => links.iter().any(|link| link.is_on_parent),
+            Freed::Object(object) => object.needs_parent(),
+            _ => false,
+        }
+    }
 }

@@ -49,6 +49,9 @@ pub struct Object {
     pub blocks: RwLock<Blocks>,
     /// Which of them have been checked.
     pub checked: Checked,
+    /// The sequence number of the last run: blocks of one that grew keep the epoch of its
+    /// beginning.
+    pub(super) grown: AtomicU64,
     /// Bytes of all payloads.
     stored: AtomicU64,
     /// How many of its blocks are absent.
@@ -119,17 +122,6 @@ pub(super) enum Freed {
     Copy(Arc<PinnedCopy>),
 }
 
-impl Freed {
-    /// Whether a lineage parent may be needed no more when this is given back.
-    pub(super) fn lets_parent_go(&self) -> bool {
-        match self {
-            Freed::Chain { links, .. } => links.iter().any(|link| link.is_on_parent),
-            Freed::Object(object) => object.needs_parent(),
-            _ => false,
-        }
-    }
-}
-
 impl Object {
     /// An object without blocks.
     pub fn new(entry: ObjectEntry) -> Object {
@@ -140,6 +132,7 @@ impl Object {
             described: AtomicU32::new(cut.blocks()),
             blocks: RwLock::default(),
             checked: Checked::none(),
+            grown: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             absent: AtomicU32::new(0),
             dirty: RwLock::default(),
@@ -350,7 +343,9 @@ impl Object {
             Blocks::Unknown => Vec::new(),
             _ => (first..end).filter_map(|index| Some(blocks.get(index, cut)?.stored)).collect(),
         };
+        let sequence = run.epoch;
         blocks.set_run(first, run, cut, places)?;
+        self.grown.fetch_max(sequence, Ordering::Relaxed);
         match *blocks {
             Blocks::Run(_) => self.recount(&blocks, cut),
             _ => {

@@ -53,7 +53,9 @@ impl OpenObject {
             })?;
             moved.push((index, block, Stored { offset, in_data: true, ..block.stored }));
         }
-        self.relocated(&moved, touched)?;
+        if !self.relocated(&moved, touched)? {
+            return Ok(0);
+        }
         drop(writing);
         for (index, ..) in &moved {
             // What is checked may be shown. Who reads a wrong one is told.
@@ -81,8 +83,8 @@ impl OpenObject {
             };
             moved.push((index, block, Stored { offset, ..block.stored }));
         }
-        self.relocated(&moved, touched)?;
-        Ok(moved.len() as u64)
+        let moved_now = self.relocated(&moved, touched)?;
+        Ok(if moved_now { moved.len() as u64 } else { 0 })
     }
 
     /// Blocks of `range` that the log describes, that have a payload, and that `is_due`.
@@ -104,18 +106,21 @@ impl OpenObject {
         }
     }
 
-    /// Blocks are in other places now.
-    fn relocated(&self, moved: &[(u32, Block, Stored)], touched: Touched) -> Result<()> {
+    /// Blocks are in other places now; `false` where the object was deleted meanwhile.
+    fn relocated(&self, moved: &[(u32, Block, Stored)], touched: Touched) -> Result<bool> {
         if moved.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
-        self.collection.commit(touched, |batch, _| {
+        self.collection.commit(touched, |batch, state| {
+            if state.object(self.object.entry.id).is_none() {
+                return Ok(false);
+            }
             for (index, block, stored) in moved {
                 let since = u64::from(block.since);
                 batch.record(migrate(&self.object.entry, *index, block.stored.tier, *stored, since));
             }
             batch.keep_bytes();
-            Ok(())
+            Ok(true)
         })
     }
 }

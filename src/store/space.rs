@@ -5,6 +5,7 @@
 //!    began before has ended; an object's, once nobody has it open.
 //! 2. What nothing names and nobody reads goes back to the disk, page by page.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use crate::format::record::Stored;
@@ -86,13 +87,16 @@ impl Collection {
         }
         let durable = writer.log.synced();
         let is_synced = durable == writer.log.batch();
+        let kept = kept_homes(&writer.freed);
         let is_free = |(batch, freed): &mut (u64, Freed)| {
             *batch <= durable
                 && match freed {
                     Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
                     Freed::Factor(_) | Freed::EndedFactor { .. } => true,
                     // A page that is shared with a neighbour goes only when all moves are durable.
-                    Freed::Stretch { object, .. } => is_synced && !self.is_shown(object),
+                    Freed::Stretch { object, stored } => {
+                        is_synced && !self.is_shown(object) && !is_read_by_others(&kept, object, stored)
+                    }
                     // An open file keeps what it opened.
                     Freed::Object(object) => Arc::strong_count(object) == 1,
                     Freed::Copy(copy) => Arc::strong_count(copy) == 1,
@@ -225,4 +229,39 @@ impl Collection {
             log::warn!("giving back space of {}: {error}", self.payload_path(number));
         }
     }
+}
+
+/// Objects that are deleted and still open, by the data file that they lie in.
+fn kept_homes(freed: &[(u64, Freed)]) -> HashMap<u64, Vec<Arc<Object>>> {
+    let mut kept: HashMap<u64, Vec<Arc<Object>>> = HashMap::new();
+    if !freed.iter().any(|(_, freed)| matches!(freed, Freed::Stretch { .. })) {
+        return kept;
+    }
+    for (_, freed) in freed {
+        if let Freed::Object(object) = freed
+            && Arc::strong_count(object) > 1
+            && let Some(home) = object.home()
+        {
+            kept.entry(home.file).or_default().push(object.clone());
+        }
+    }
+    kept
+}
+
+/// Whether one of those has a block in the pages of a stretch that `object` has left: a file that
+/// was cut anew has other objects of the same bytes.
+fn is_read_by_others(kept: &HashMap<u64, Vec<Arc<Object>>>, object: &Arc<Object>, stored: &Stored) -> bool {
+    let others = object.home().and_then(|home| kept.get(&home.file));
+    let from = stored.offset / PAGE_BYTES * PAGE_BYTES;
+    let until = (stored.offset + u64::from(stored.len)).next_multiple_of(PAGE_BYTES);
+    others.into_iter().flatten().any(|other| {
+        let (Some(home), cut) = (other.home(), other.cut()) else { return false };
+        if Arc::ptr_eq(other, object) || until <= home.offset || home.offset + cut.bytes <= from {
+            return false;
+        }
+        let first = cut.index(from.saturating_sub(home.offset));
+        let last = cut.index((until - 1 - home.offset).min(cut.bytes.saturating_sub(1)));
+        let blocks = other.blocks.read();
+        (first..=last).any(|index| blocks.get(index, cut).is_some_and(|block| block.stored.in_data))
+    })
 }

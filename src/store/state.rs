@@ -181,6 +181,10 @@ impl State {
                 self.created_at = created_at;
             }
             Entry::Object(entry) => match self.objects.get(&entry.id) {
+                Some(object) if object.dtype() != entry.dtype && object.logged_cut().bytes == entry.bytes => {
+                    // Who says so does not know the size that was written since.
+                    object.retyped(entry.dtype)?;
+                }
                 Some(object) => {
                     object.retyped(entry.dtype)?;
                     let gone = object.resized(entry.bytes);
@@ -349,40 +353,7 @@ impl State {
         }
     }
 
-    /// Logical bytes of a file. Its objects stand in the log before it.
-    fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
-        if let Some(records) = &file.records {
-            let logged = file.objects.iter().map(|id| Ok(self.known(*id)?.logged_cut().bytes));
-            return match logged
-                .collect::<Result<Vec<_>>>()?
-                .into_iter()
-                .eq(records.parts().map(|part| records.part_bytes(part)))
-            {
-                true => Ok(records.bytes()),
-                false => Err(Error::corrupt("an embedding batch whose parts have other sizes")),
-            };
-        }
-        let mut bytes: u64 = 0;
-        for id in &file.objects {
-            let object = self.known(*id)?;
-            // As the log says it: an open file may have grown since.
-            let logged = object.logged_cut().bytes;
-            let sum = bytes.checked_add(logged).filter(|sum| *sum <= i64::MAX as u64);
-            bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
-        }
-        if let Some(tensor) = &file.tensor
-            && tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes)
-        {
-            return Err(Error::corrupt(format!(
-                "{} elements of {} in {bytes} bytes",
-                tensor.shape.elements(),
-                tensor.dtype
-            )));
-        }
-        Ok(bytes)
-    }
-
-    fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {
+    pub(super) fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {
         self.objects
             .get(&id)
             .ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))

@@ -160,7 +160,7 @@ impl OpenObject {
             // Zeros, which the data file has there already.
             let stored = self.in_data(cut, index)?;
             self.room(writing, cut, index)?;
-            self.put(&stored, inside as u64, bytes)?;
+            self.put_fresh(writing, cut, index, (&stored, inside as u64), bytes)?;
             self.object.dirty.write().insert(index, stored);
             return Ok(());
         }
@@ -186,7 +186,7 @@ impl OpenObject {
         } else {
             exact_at(self.collection.take_slot(Tier::Exact, u64::from(cut.block_bytes))?, false)
         };
-        if let Err(error) = self.put(&stored, 0, block) {
+        if let Err(error) = self.put_fresh(writing, cut, index, (&stored, 0), block) {
             self.collection.drop_payloads(vec![Stored { len: cut.block_bytes, ..stored }]);
             return Err(error);
         }
@@ -238,6 +238,23 @@ impl OpenObject {
     fn in_data(&self, cut: Cut, index: u32) -> Result<Stored> {
         let home = self.object.home().ok_or_else(|| Error::invalid("an object without a data file"))?;
         Ok(exact_at(home.offset + cut.start(index), true))
+    }
+
+    /// Writes to a place that was never used. What a failure leaves in the data file is not taken
+    /// for zeros.
+    fn put_fresh(
+        &self,
+        writing: &mut Writing,
+        cut: Cut,
+        index: u32,
+        (stored, skip): (&Stored, u64),
+        bytes: &[u8],
+    ) -> Result<()> {
+        self.put(stored, skip, bytes).inspect_err(|_| {
+            if stored.in_data {
+                writing.stale = writing.stale.max(cut.start(index) + cut.len(index) as u64);
+            }
+        })
     }
 
     fn put(&self, stored: &Stored, skip: u64, bytes: &[u8]) -> Result<()> {

@@ -31,7 +31,7 @@ pub struct Cast {
 
 impl Made for Cast {
     fn bytes(&self) -> u64 {
-        self.source.bytes() / self.from.bytes() * self.to.bytes()
+        (self.source.bytes() / self.from.bytes()).saturating_mul(self.to.bytes())
     }
 
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {

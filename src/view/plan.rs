@@ -39,15 +39,20 @@ pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item:
         (Item::Index(node), _) => match batch_of(collection, node) {
             Some((batch, runs)) => vec![Part::BatchIndex { runs, node: batch.entry.id }],
             None => {
-                let (source, rows, dimension) = matrix(&pieces(collection, node)?)?;
+                let (source, rows, dimension) = matrix(&pieces(collection, node)?.1)?;
                 vec![Part::Index { source, rows, dimension }]
             }
         },
         (Item::Node(node), shows) => {
+            // The file as it is now: the item is as old as who opened it.
+            let (node, own) = pieces(collection, node)?;
             let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
-            let of_batch = batch_of(collection, node).filter(|_| form == Form::Cgeb);
+            let of_batch = batch_of(collection, &node).filter(|_| form == Form::Cgeb);
             let records = of_batch.as_ref().map(|(_, runs)| runs.clone()).or_else(|| file.records.clone());
-            let pieces = pieces(collection, of_batch.as_ref().map_or(node, |(batch, _)| batch))?;
+            let pieces = match &of_batch {
+                Some((batch, _)) => pieces(collection, batch)?.1,
+                None => own,
+            };
             let parts = match shows {
                 Shows::Wrapped(_) if of_batch.is_some() => {
                     pieces.into_iter().map(|piece| plain(piece.object)).collect()
@@ -84,9 +89,9 @@ fn batch_of(collection: &Collection, node: &Node) -> Option<(Arc<Node>, Arc<Runs
     (file.objects.first() == vectors.objects.first()).then(|| (batch.clone(), runs))
 }
 
-/// The objects of a file, in order. Those of a tensor in several shards are joined by who wants
+/// A file as it is now, and its objects, in order. Those of a tensor in several shards are joined by who wants
 /// the tensor whole.
-fn pieces(collection: &Collection, node: &Node) -> Result<Vec<Piece>> {
+fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>)> {
     let state = collection.state();
     let node = state.node(node.entry.id).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
     let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
@@ -100,7 +105,8 @@ fn pieces(collection: &Collection, node: &Node) -> Result<Vec<Piece>> {
         });
         Ok(Piece { object, tensor })
     };
-    file.objects.iter().copied().map(piece).collect()
+    let pieces = file.objects.iter().copied().map(piece).collect::<Result<_>>()?;
+    Ok((node.clone(), pieces))
 }
 
 /// A tensor that is a file, whole.

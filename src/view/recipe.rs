@@ -65,10 +65,11 @@ pub struct Recipe {
 }
 
 impl Source {
-    fn shown_bytes(&self) -> u64 {
+    /// `None` past 2^64.
+    fn shown_bytes(&self) -> Option<u64> {
         match self.shown {
-            Shown::Cast(to) => self.bytes / self.dtype.bytes() * to.bytes(),
-            _ => self.bytes,
+            Shown::Cast(to) => (self.bytes / self.dtype.bytes()).checked_mul(to.bytes()),
+            _ => Some(self.bytes),
         }
     }
 
@@ -101,7 +102,7 @@ impl Part {
         match self {
             Part::Literal(bytes) => Some(bytes.len() as u64),
             Part::Zeros(bytes) => Some(*bytes),
-            Part::Source(source) => Some(source.shown_bytes()),
+            Part::Source(source) => source.shown_bytes(),
             Part::Rows { rows, dimension, .. } => Rows::bytes_of(*rows, *dimension),
             Part::Index { rows, .. } => batch::index_bytes(*rows),
             Part::Batch { runs, .. } => Some(runs.bytes()),
@@ -183,5 +184,21 @@ impl Recipe {
     pub fn stream(&self, verify: Verify) -> Result<Stream> {
         let segments = self.parts.iter().map(|part| part.segment(&self.collection, verify));
         Stream::new(segments.collect::<Result<_>>()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Part, Shown, Source};
+    use crate::model::Dtype;
+
+    #[test]
+    fn a_cast_of_more_bytes_than_can_be_counted_has_no_size() {
+        let part = |bytes| {
+            let shown = Shown::Cast(Dtype::F32);
+            Part::Source(Source { objects: Vec::new(), dtype: Dtype::F8E4M3, shown, bytes })
+        };
+        assert_eq!(part(1 << 61).bytes(), Some(1 << 63));
+        assert_eq!(part(1 << 62).bytes(), None);
     }
 }

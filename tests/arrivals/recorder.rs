@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
@@ -27,17 +28,20 @@ enum Op {
 pub struct Recorder {
     inner: CutDisk,
     ops: Arc<Mutex<Vec<Op>>>,
+    /// Whether writes fail when half of their bytes are there.
+    pub is_full: Arc<AtomicBool>,
 }
 
 struct Recorded {
     inner: Arc<dyn File>,
     number: usize,
     ops: Arc<Mutex<Vec<Op>>>,
+    is_full: Arc<AtomicBool>,
 }
 
 impl Recorder {
     pub fn new(inner: CutDisk) -> Recorder {
-        Recorder { inner, ops: Arc::default() }
+        Recorder { inner, ops: Arc::default(), is_full: Arc::default() }
     }
 
     fn ops(&self) -> MutexGuard<'_, Vec<Op>> {
@@ -77,6 +81,10 @@ impl File for Recorded {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if self.is_full.load(Ordering::Relaxed) {
+            self.inner.write_at(&bytes[..bytes.len() / 2], offset)?;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.ops.lock().unwrap().push(Op::Write(self.number, offset, bytes.into()));
         self.inner.write_at(bytes, offset)
     }
@@ -111,7 +119,7 @@ impl Disk for Recorder {
         let mut ops = self.ops();
         let number = ops.len();
         ops.push(Op::Open(path.to_owned(), how, number));
-        Ok(Arc::new(Recorded { inner, number, ops: self.ops.clone() }))
+        Ok(Arc::new(Recorded { inner, number, ops: self.ops.clone(), is_full: self.is_full.clone() }))
     }
 
     fn create_directory(&self, path: &str) -> io::Result<()> {

@@ -1,14 +1,14 @@
 //! Space is neither lost nor used twice.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
 use tierfs::store::disk::Disk;
 
 use crate::disk::CutDisk;
 use crate::history::History;
-use crate::support::{Random, assert_same, container_of, scale};
+use crate::support::{Random, assert_same, container_of, scale, wait_until};
 use crate::world::World;
 
 #[test]
@@ -149,4 +149,65 @@ fn a_file_that_had_no_name_when_it_was_closed_leaves_nothing() {
     assert_same(&world.read("u"), &Random(4).bytes(900_000)[..450_000], "u");
     assert!(world.allocated("tier0.dat") < 1 << 20);
     world.again();
+}
+
+/// A GGUF file with one matrix of f32, and bytes of nothing behind it.
+fn gguf_of(tensor: &[u8], behind: usize) -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let columns = 256_u64;
+    let rows = tensor.len() as u64 / 4 / columns;
+    let mut bytes = [&b"GGUF"[..], &3_u32.to_le_bytes(), &1_u64.to_le_bytes(), &1_u64.to_le_bytes()].concat();
+    // As much of metadata as lets the tensor begin with a page.
+    bytes.extend([text("note"), 8_u32.to_le_bytes().to_vec()].concat());
+    let entry = [text("w"), 2_u32.to_le_bytes().to_vec()].concat().len() + 16 + 4 + 8;
+    bytes.extend(text(&"n".repeat(8192 - bytes.len() - 8 - entry)));
+    bytes.extend([text("w"), 2_u32.to_le_bytes().to_vec()].concat());
+    bytes.extend([columns.to_le_bytes(), rows.to_le_bytes()].concat());
+    bytes.extend([&0_u32.to_le_bytes()[..], &0_u64.to_le_bytes()].concat());
+    assert_eq!(bytes.len(), 8192);
+    bytes.extend(tensor);
+    bytes.extend(vec![7; behind]);
+    bytes
+}
+
+#[test]
+fn a_tensor_that_is_open_stays_when_its_container_is_cut_anew_and_moves() {
+    let world = World::new();
+    let values = |value: f32| value.to_le_bytes();
+    let tensor: Vec<u8> = (0..512 << 10).flat_map(|at| values((at as f32 * 0.37).sin())).collect();
+    fs::write(world.path("m.gguf"), gguf_of(&tensor, 100_000)).unwrap();
+    let set = |name: &str, key: &str, value: &str| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(world.path(name), format!("user.tierfs.{key}"), value.as_bytes(), flags)
+            .unwrap();
+    };
+    let reader = fs::File::open(world.path("w")).unwrap();
+    // The same tensor, cut anew where it lies.
+    let file = fs::OpenOptions::new().write(true).open(world.path("m.gguf")).unwrap();
+    file.set_len(8192 + tensor.len() as u64).unwrap();
+    drop(file);
+    assert_eq!(world.data_files(), 1, "it was copied: the test tests nothing");
+    set("m.gguf", "lossy", "allow");
+    let allocated = || {
+        let data = world.place.store().join("demo/m/data");
+        let files = fs::read_dir(data).unwrap().map(|file| file.unwrap().metadata().unwrap().blocks());
+        files.sum::<u64>() * 512
+    };
+    set("w", "tier", "q8:all");
+    assert_eq!(world.attribute("w", "tier"), "q8");
+    sync(&world);
+    let mut found = vec![0; tensor.len()];
+    reader.read_exact_at(&mut found, 0).unwrap();
+    assert_same(&found, &tensor, "the tensor that was open");
+    drop(reader);
+    wait_until("its space is given back", || {
+        sync(&world);
+        allocated() < tensor.len() as u64 / 2
+    });
+}
+
+/// Makes all of the collection durable: what was given up is free then.
+fn sync(world: &World) {
+    fs::write(world.path("other"), b"x").unwrap();
+    fs::File::open(world.path("other")).unwrap().sync_all().unwrap();
 }

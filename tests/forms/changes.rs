@@ -89,6 +89,33 @@ fn a_form_follows_moves_and_other_types() {
 }
 
 #[test]
+fn a_form_that_is_open_follows_a_container_that_becomes_plain_and_one_again() {
+    let place = Place::new();
+    let mut random = Random(6);
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    let container = mounted.path("t/c/m.safetensors");
+    fs::write(&container, container_of(&mut random, &[("w", ELEMENTS), ("v", 10)])).unwrap();
+    let form = mounted.path("t/c/.as/f16/m.safetensors");
+    let open = fs::File::open(&form).unwrap();
+    let cast = fs::read(&form).unwrap();
+    let write = |byte: &[u8]| {
+        fs::OpenOptions::new().write(true).open(&container).unwrap().write_all_at(byte, 8).unwrap();
+    };
+    let check = |wanted: &[u8], what: &str| {
+        let mut found = vec![0; wanted.len()];
+        open.read_exact_at(&mut found, 0).unwrap();
+        assert!(found == wanted, "{what}: what was open");
+        assert!(fs::read(&form).unwrap() == wanted, "{what}");
+    };
+    check(&cast, "a container");
+    write(b"x");
+    check(&fs::read(&container).unwrap(), "a plain file");
+    write(b"{");
+    check(&cast, "a container again");
+}
+
+#[test]
 fn a_form_of_a_file_that_is_replaced_or_gone_stays_for_those_who_have_it_open() {
     let place = Place::new();
     let mut random = Random(9);

@@ -254,6 +254,26 @@ fn a_tensor_whose_shape_has_other_bytes_than_its_objects_is_damage() {
     }
 }
 
+#[test]
+fn a_file_that_has_an_object_twice_is_damage() {
+    for (objects, is_right) in [([8, 9], true), ([9, 9], false)] {
+        let Entry::Node(mut entry) = file(2, 9) else { panic!() };
+        let What::File(file) = &mut entry.what else { panic!() };
+        file.objects = objects.map(ObjectId).to_vec();
+        let said = vec![
+            Said::Entry(object(8, Dtype::F32, 40, 4096)),
+            Said::Record(create(8, 0, exact(64, 40))),
+            Said::Entry(object(9, Dtype::F32, 40, 4096)),
+            Said::Record(create(9, 0, exact(0, 40))),
+            Said::Entry(Entry::Node(entry)),
+            Said::Entry(name(2)),
+        ];
+        let world = world_of(&[root(), said]);
+        let collection = open(&world.disk(world.log()), Access::Read).unwrap();
+        assert_eq!(collection.damage().is_none(), is_right, "{objects:?}");
+    }
+}
+
 fn said() -> impl Strategy<Value = Said> {
     let id = 0_u128..3;
     let dtype = prop::sample::select(vec![Dtype::U8, Dtype::F32, Dtype::F16]);

@@ -1,0 +1,151 @@
+//! Files that change while something else goes on with them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tierfs::edit::{self, LiveTable};
+use tierfs::engine::{self, WhatIf};
+use tierfs::ingest::Progress;
+use tierfs::model::{Dtype, Encoder, Tier};
+use tierfs::store::Collection;
+use tierfs::store::disk::Disk;
+use tierfs::store::read::{OpenObject, Verify};
+use tierfs::store::state::ROOT;
+use tierfs::stream::Made;
+
+use crate::disk::CutDisk;
+use crate::history::{History, STORE};
+use crate::recorder::Recorder;
+use crate::support::Random;
+
+fn collection(disk: &Arc<dyn Disk>) -> Arc<Collection> {
+    disk.create_directory("t").unwrap();
+    Arc::new(Collection::create(disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap())
+}
+
+/// A new file with these bytes.
+fn write(collection: &Arc<Collection>, table: &LiveTable, name: &str, bytes: &[u8]) {
+    let node = edit::create(collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+    let live = table.open(collection, node, Verify::First).unwrap();
+    live.write(0, bytes).unwrap();
+    live.settle().unwrap();
+}
+
+/// Removes a file once so many bytes were gone through.
+struct Removes(Arc<Collection>, AtomicUsize);
+
+impl Progress for Removes {
+    fn advance(&self, bytes: u64) {
+        let bytes = bytes as usize;
+        if self.1.fetch_sub(bytes, Ordering::Relaxed) == bytes {
+            edit::unlink(&self.0, ROOT, b"last").unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_compaction_goes_on_when_a_file_is_removed() {
+    let disk: Arc<dyn Disk> = Arc::new(CutDisk::default());
+    let collection = collection(&disk);
+    let mut random = Random(8);
+    let table = LiveTable::default();
+    let small = random.bytes(10_000);
+    ["first", "kept", "last"].iter().for_each(|name| write(&collection, &table, name, &small));
+    edit::unlink(&collection, ROOT, b"first").unwrap();
+    // When it has looked for what comes home, and before it packs.
+    let removes = Removes(collection.clone(), AtomicUsize::new(20_000));
+    let done = engine::compact(&collection, &removes).unwrap();
+    assert!(collection.state().directory(ROOT).unwrap().get(b"last").is_none());
+    assert!(done.after <= done.before, "{done}");
+    let done = engine::compact(&collection, &tierfs::ingest::Silent).unwrap();
+    assert!(done.after < 11_000, "{done}");
+}
+
+#[test]
+fn what_a_move_would_give_of_a_file_that_is_cut_is_refused() {
+    let disk: Arc<dyn Disk> = Arc::new(CutDisk::default());
+    let collection = collection(&disk);
+    let mut random = Random(9);
+    let table = LiveTable::default();
+    let bytes = random.floats(60_000);
+    write(&collection, &table, "x", &bytes);
+    let node = collection.state().directory(ROOT).unwrap().get(b"x").unwrap();
+    edit::set_tensor(&collection, node, Some(Dtype::F32), None).unwrap();
+    let object = collection.objects_of(node).unwrap().remove(0);
+    let open = OpenObject::open(&collection, &object, Verify::First).unwrap();
+    let shown = WhatIf::new(open, Tier::Q8, Encoder::Best);
+    let all = 0..shown.bytes();
+    let mut found = vec![0; bytes.len()];
+    shown.read(all.clone(), &mut found).unwrap();
+    let live = table.open(&collection, node, Verify::First).unwrap();
+    for left in [150_001, 20_000, 0] {
+        live.truncate(left).unwrap();
+        for range in [all.clone(), 200_000..200_100, left + 1..all.end] {
+            let mut out = vec![0; (range.end - range.start) as usize];
+            assert!(shown.read(range.clone(), &mut out).is_err(), "{range:?} of {left} bytes");
+        }
+    }
+}
+
+#[test]
+fn saying_what_a_file_is_keeps_what_was_written_to_it_meanwhile() {
+    let disk: Arc<dyn Disk> = Arc::new(CutDisk::default());
+    let mut random = Random(31);
+    let collection = collection(&disk);
+    let table = LiveTable::default();
+    for (name, size) in [("grown", 64 << 10), ("small", 4000)] {
+        edit::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        let node = collection.state().directory(ROOT).unwrap().get(name.as_bytes()).unwrap();
+        let live = table.open(&collection, node, Verify::First).unwrap();
+        let bytes = random.bytes(size + 60_000);
+        live.write(0, &bytes[..size]).unwrap();
+        live.settle().unwrap();
+        live.write(size as u64, &bytes[size..]).unwrap();
+        edit::set_tensor(&collection, node, Some(Dtype::F32), None).unwrap();
+        let check = |collection: &Arc<Collection>, table: &LiveTable| {
+            let live = table.open(collection, node, Verify::First).unwrap();
+            let mut found = vec![0; bytes.len()];
+            assert_eq!(live.read(0, &mut found).unwrap(), bytes.len(), "{name}");
+            assert!(found == bytes, "{name} reads otherwise");
+        };
+        check(&collection, &table);
+        live.settle().unwrap();
+        check(&collection, &table);
+        check(&History::open(&disk), &LiveTable::default());
+    }
+}
+
+#[test]
+fn what_a_write_that_failed_has_left_in_a_hole_is_not_read() {
+    let recorder = Recorder::new(CutDisk::default());
+    let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
+    let collection = collection(&disk);
+    let mut random = Random(10);
+    let table = LiveTable::default();
+    let mut bytes = random.bytes(100_000);
+    write(&collection, &table, "x", &bytes);
+    let node = collection.state().directory(ROOT).unwrap().get(b"x").unwrap();
+    let live = table.open(&collection, node, Verify::First).unwrap();
+    live.truncate(1 << 20).unwrap();
+    bytes.resize(1 << 20, 0);
+    let new = random.bytes(40_000);
+    for at in [300_000, 500_000] {
+        recorder.is_full.store(true, Ordering::Relaxed);
+        live.write(at as u64, &new).unwrap_err();
+        recorder.is_full.store(false, Ordering::Relaxed);
+        let check = |collection: &Arc<Collection>, table: &LiveTable, bytes: &[u8], when: &str| {
+            let live = table.open(collection, node, Verify::First).unwrap();
+            let mut found = vec![0; bytes.len()];
+            assert_eq!(live.read(0, &mut found).unwrap(), bytes.len(), "{when}");
+            assert!(found == bytes, "{when}: it reads otherwise");
+        };
+        check(&collection, &table, &bytes, "after a write that failed");
+        // A byte in the block that is half written.
+        live.write(at as u64 + 10, b"z").unwrap();
+        bytes[at + 10] = b'z';
+        check(&collection, &table, &bytes, "after a small write");
+        live.settle().unwrap();
+        check(&collection, &table, &bytes, "in the log");
+        check(&History::open(&disk), &LiveTable::default(), &bytes, "opened again");
+    }
+}
