@@ -239,6 +239,7 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
         digests: None,
         error: None,
         why: String::new(),
+        records: None,
     };
     collection.record(Touched::default(), |batch, state| {
         let id = EntryId(state.last_entry() + 1);
