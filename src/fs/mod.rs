@@ -9,6 +9,7 @@ mod handles;
 mod kernel;
 mod mount;
 mod passthrough;
+mod read;
 mod reply;
 mod serve;
 
