@@ -82,7 +82,8 @@ impl Adapter {
         match found {
             Ok((ino, located)) => {
                 let attr = self.namespace.attr(ino, &located);
-                reply.entry(&self.times.of_name(&attr), &file_attr(&attr), GENERATION);
+                let (attributes, name) = (self.times.of_attr(&attr), self.times.of_name(&attr));
+                reply.entry_with_ttls(&attributes, &name, &file_attr(&attr), GENERATION);
             }
             Err(error) => reply.error(self.failed(doing, &error)),
         }
