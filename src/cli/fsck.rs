@@ -130,7 +130,7 @@ impl Findings {
         self.files += files;
         let copies: Vec<_> = {
             let state = collection.state();
-            let copies = state.pins().filter_map(|(node, copy)| Some((state.path(node), copy?.clone())));
+            let copies = state.pins().filter_map(|(pin, copy)| Some((state.path(pin.node), copy?.clone())));
             copies.collect()
         };
         for (below, copy) in copies {

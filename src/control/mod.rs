@@ -8,6 +8,7 @@ mod compact;
 mod counters;
 mod digests;
 mod files;
+mod forms;
 mod held;
 #[cfg(feature = "mount")]
 mod import;
@@ -29,6 +30,7 @@ pub use digests::digests;
 pub use files::{
     COLLECTION_FILES, Context, File, MOUNT_FILES, TENANT_FILES, act, controls, file_of, read_only, show,
 };
+pub use forms::{form_attribute, set_form_attribute};
 #[cfg(feature = "mount")]
 pub use import::IMPORT;
 pub use jobs::{Job, Jobs};

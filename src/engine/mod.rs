@@ -32,7 +32,7 @@ pub use compact::{Compacted, compact};
 pub use evict::Evict;
 pub use imported::evict_imported;
 pub use moves::{Moved, REFUSED};
-pub use pins::Pinned;
+pub use pins::{Forms, Pinned};
 pub use reconstruct::{Reconstruct, set_reconstruct};
 pub use scrub::Scrubbed;
 pub use select::{Target, targets};

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::engine::work::Engine;
-use crate::format::catalog::What;
+use crate::format::catalog::{TensorEntry, What};
 use crate::ingest::Progress;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;
 use crate::store::object::Object;
-use crate::store::pinned::{PinnedCopy, pin_entry};
+use crate::store::pin::{Pin, pin_entry};
+use crate::store::pinned::PinnedCopy;
 use crate::store::read::{OpenObject, Verify};
 use crate::store::state::State;
 use crate::stream::Stream;
@@ -28,12 +29,27 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Pinned files that are to be looked at.
 #[derive(Default)]
 pub(super) struct Tended {
-    waiting: BTreeMap<(String, EntryId), Arc<Collection>>,
-    failed: BTreeMap<(String, EntryId), Instant>,
+    waiting: BTreeMap<(String, Pin), Arc<Collection>>,
+    failed: BTreeMap<(String, Pin), Instant>,
 }
 
 /// The pinned files that wait, and those that failed.
 pub(super) type Pins = Mutex<Tended>;
+
+/// What makes the bytes of forms, which stands above the engine.
+pub trait Forms: Send + Sync {
+    /// What a form shows of a file. `NotFound` where it shows nothing.
+    fn stream(&self, collection: &Arc<Collection>, pin: Pin, verify: Verify) -> Result<Stream>;
+}
+
+/// There are no forms.
+pub struct NoForms;
+
+impl Forms for NoForms {
+    fn stream(&self, _: &Arc<Collection>, _: Pin, _: Verify) -> Result<Stream> {
+        Err(Error::new(ErrorKind::NotFound, "forms are made in mounts only"))
+    }
+}
 
 /// What pinning has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,8 +62,10 @@ pub struct Pinned {
 
 /// A copy that no batch names yet.
 struct Made {
-    node: EntryId,
+    pin: Pin,
     copy: PinnedCopy,
+    /// What the file was as a tensor.
+    tensor: Option<TensorEntry>,
     /// What it was made of, and how often that had changed.
     seen: Vec<(Arc<Object>, u64)>,
 }
@@ -55,14 +73,14 @@ struct Made {
 impl Made {
     /// Whether the file is what the copy was made of.
     fn is_current(&self, state: &State) -> bool {
-        let Some(file) = state.node(self.node).and_then(|node| node.file()) else { return false };
+        let Some(file) = state.node(self.pin.node).and_then(|node| node.file()) else { return false };
         let is_same = |(object, changes): &(Arc<Object>, u64)| {
             state.object(object.entry.id).is_some_and(|known| Arc::ptr_eq(known, object))
                 && changes_of(object) == *changes
                 && !object.is_dirty()
         };
         let ids = self.seen.iter().map(|(object, _)| object.entry.id);
-        ids.eq(file.objects.iter().copied()) && self.seen.iter().all(is_same)
+        ids.eq(file.objects.iter().copied()) && self.tensor == file.tensor && self.seen.iter().all(is_same)
     }
 }
 
@@ -77,49 +95,81 @@ impl Engine {
         node: EntryId,
         progress: &dyn Progress,
     ) -> Result<Pinned> {
+        let files = files_of(&collection.state(), node)?;
+        self.pin_all(collection, files.into_iter().map(Pin::file).collect(), progress)
+    }
+
+    /// Pins what a form shows of a file, as [`pin`](Self::pin) does a file. The file stays as it
+    /// is, as a pinned one does.
+    pub fn pin_form(
+        &self,
+        collection: &Arc<Collection>,
+        pin: Pin,
+        progress: &dyn Progress,
+    ) -> Result<Pinned> {
+        self.pin_all(collection, vec![pin], progress)
+    }
+
+    fn pin_all(
+        &self,
+        collection: &Arc<Collection>,
+        mut pins: Vec<Pin>,
+        progress: &dyn Progress,
+    ) -> Result<Pinned> {
         let _alone = self.at_work.lock();
         collection.check_writable()?;
-        let files = {
+        {
             let state = collection.state();
-            let mut files = files_of(&state, node)?;
-            files.retain(|node| !state.is_pinned(*node) || state.lacks_copy(*node));
-            files
-        };
+            pins.retain(|pin| state.pins_of(pin.node).all(|known| known != *pin) || state.lacks_copy(*pin));
+        }
         let mut made = Vec::new();
-        let copied = files.iter().try_for_each(|node| {
-            if let Some(copy) = copy_tried(collection, *node, progress)? {
+        let copied = pins.iter().try_for_each(|pin| {
+            if let Some(copy) = self.copy_tried(collection, *pin, progress)? {
                 made.push(copy);
             }
             Ok(())
         });
-        let recorded = copied.and_then(|()| name_copies(collection, &files, made.iter()));
+        let recorded = copied.and_then(|()| name_copies(collection, &pins, made.iter()));
         if let Err(error) = recorded {
             give_up(collection, &made);
             return Err(error);
         }
         collection.sync()?;
         let bytes = made.iter().map(|made| made.copy.bytes).sum();
-        Ok(Pinned { files: files.len() as u64, bytes })
+        Ok(Pinned { files: pins.len() as u64, bytes })
     }
 
     /// Lets a file, a container with its tensors, or all files below a directory go: their
     /// copies are removed. Durable when it returns.
     pub fn unpin(&self, collection: &Arc<Collection>, node: EntryId) -> Result<Pinned> {
+        self.unpin_all(collection, &|state| Ok(files_of(state, node)?.into_iter().map(Pin::file).collect()))
+    }
+
+    /// Lets what a form shows of a file go.
+    pub fn unpin_form(&self, collection: &Arc<Collection>, pin: Pin) -> Result<Pinned> {
+        self.unpin_all(collection, &|_| Ok(vec![pin]))
+    }
+
+    fn unpin_all(
+        &self,
+        collection: &Arc<Collection>,
+        pins: &dyn Fn(&State) -> Result<Vec<Pin>>,
+    ) -> Result<Pinned> {
         let _alone = self.at_work.lock();
         collection.check_writable()?;
         let files = collection.record(Touched::default(), |batch, state| {
-            let mut files = files_of(state, node)?;
-            files.retain(|node| state.is_pinned(*node));
-            files.iter().for_each(|node| batch.entry(pin_entry(*node, None)));
-            Ok(files.len() as u64)
+            let mut pins = pins(state)?;
+            pins.retain(|pin| state.pins_of(pin.node).any(|known| known == *pin));
+            pins.iter().for_each(|pin| batch.entry(pin_entry(*pin, None)));
+            Ok(pins.len() as u64)
         })?;
         collection.sync()?;
         Ok(Pinned { files, bytes: 0 })
     }
 
     /// Notes that a pinned file is to be looked at: its copy is not there, or was not compared.
-    pub fn note_pin(&self, collection: &Arc<Collection>, node: EntryId) {
-        let key = (collection.path(), node);
+    pub fn note_pin(&self, collection: &Arc<Collection>, pin: Pin) {
+        let key = (collection.path(), pin);
         let mut pins = self.pins.lock();
         pins.failed.retain(|_, since| since.elapsed() < AGAIN_AFTER);
         if !pins.failed.contains_key(&key) {
@@ -137,43 +187,87 @@ impl Engine {
     pub fn tend_pins(&self, progress: &dyn Progress) -> u64 {
         let waiting = std::mem::take(&mut self.pins.lock().waiting);
         let mut count = 0;
-        for ((path, node), collection) in waiting {
-            match self.tend(&collection, node, progress) {
+        for ((path, pin), collection) in waiting {
+            match self.tend(&collection, pin, progress) {
                 Ok(is_made) => count += u64::from(is_made),
                 Err(error) => {
                     log::warn!("{path}: a pinned file has no copy: {error}");
-                    self.pins.lock().failed.insert((path, node), Instant::now());
+                    self.pins.lock().failed.insert((path, pin), Instant::now());
                 }
             }
         }
         count
     }
 
-    fn tend(&self, collection: &Arc<Collection>, node: EntryId, progress: &dyn Progress) -> Result<bool> {
+    fn tend(&self, collection: &Arc<Collection>, pin: Pin, progress: &dyn Progress) -> Result<bool> {
         let _alone = self.at_work.lock();
-        let copy = collection.state().copy_of(node).cloned();
+        let copy = collection.state().copy_of(pin).cloned();
         if let Some(copy) = copy {
-            let is_sound = collection.is_sound(node, &copy, &|| progress.is_cancelled());
+            let is_sound = collection.is_sound(pin, &copy, &|| progress.is_cancelled());
             if is_sound || copy.is_sound().is_none() || collection.check_writable().is_err() {
                 return Ok(false);
             }
             collection.record(Touched::default(), |batch, state| {
-                if state.copy_of(node).is_some_and(|known| Arc::ptr_eq(known, &copy)) {
-                    batch.entry(pin_entry(node, Some(None)));
+                if state.copy_of(pin).is_some_and(|known| Arc::ptr_eq(known, &copy)) {
+                    batch.entry(pin_entry(pin, Some(None)));
                 }
                 Ok(())
             })?;
         }
-        if !collection.state().lacks_copy(node) || collection.check_writable().is_err() {
+        if !collection.state().lacks_copy(pin) || collection.check_writable().is_err() {
             return Ok(false);
         }
-        let Some(made) = copy_tried(collection, node, progress)? else { return Ok(false) };
-        if let Err(error) = name_copies(collection, &[node], [&made]) {
+        let Some(made) = self.copy_tried(collection, pin, progress)? else { return Ok(false) };
+        if let Err(error) = name_copies(collection, &[pin], [&made]) {
             give_up(collection, &[made]);
             return Err(error);
         }
         collection.sync()?;
         Ok(true)
+    }
+
+    /// Copies something, anew where it changed meanwhile; `None` where it goes on changing, and
+    /// where it has no bytes.
+    fn copy_tried(
+        &self,
+        collection: &Arc<Collection>,
+        pin: Pin,
+        progress: &dyn Progress,
+    ) -> Result<Option<Made>> {
+        for _ in 0..TRIES {
+            let Some(made) = self.copy(collection, pin, progress)? else { return Ok(None) };
+            if made.is_current(&collection.state()) {
+                return Ok(Some(made));
+            }
+            collection.remove_pinned(made.copy.number);
+        }
+        Ok(None)
+    }
+
+    /// Copies something as it reads now; durable, and named by no batch.
+    fn copy(&self, collection: &Arc<Collection>, pin: Pin, progress: &dyn Progress) -> Result<Option<Made>> {
+        let (seen, file): (Vec<(Arc<Object>, u64)>, _) = {
+            let state = collection.state();
+            let file = state.node(pin.node).and_then(|node| node.file()).cloned();
+            let objects = file.iter().flat_map(|file| &file.objects);
+            let seen = objects.filter_map(|id| state.object(*id));
+            (seen.map(|object| (object.clone(), changes_of(object))).collect(), file)
+        };
+        let Some(file) = file else { return Ok(None) };
+        // Every byte that goes into it is checked.
+        let stream = if pin.form > 0 {
+            self.forms.stream(collection, pin, Verify::Always)?
+        } else {
+            let objects = seen.iter().map(|(object, _)| OpenObject::open(collection, object, Verify::Always));
+            Stream::of_file(objects.collect::<Result<_>>()?, file.records.as_ref())?
+        };
+        let bytes = stream.bytes();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let (number, blake3) = write_copy(collection, &stream, progress)?;
+        let copy = PinnedCopy::written(number, bytes, blake3);
+        Ok(Some(Made { pin, copy, tensor: file.tensor, seen }))
     }
 }
 
@@ -212,36 +306,13 @@ fn changes_of(object: &Object) -> u64 {
     object.changes.load(std::sync::atomic::Ordering::Acquire)
 }
 
-/// Copies a file, anew where it changed meanwhile; `None` where it goes on changing, and where
-/// it has no bytes.
-fn copy_tried(collection: &Arc<Collection>, node: EntryId, progress: &dyn Progress) -> Result<Option<Made>> {
-    for _ in 0..TRIES {
-        let Some(made) = copy(collection, node, progress)? else { return Ok(None) };
-        if made.is_current(&collection.state()) {
-            return Ok(Some(made));
-        }
-        collection.remove_pinned(made.copy.number);
-    }
-    Ok(None)
-}
-
-/// Copies a file as it reads now; durable, and named by no batch.
-fn copy(collection: &Arc<Collection>, node: EntryId, progress: &dyn Progress) -> Result<Option<Made>> {
-    let (seen, records): (Vec<(Arc<Object>, u64)>, _) = {
-        let state = collection.state();
-        let file = state.node(node).and_then(|node| node.file());
-        let objects = file.iter().flat_map(|file| &file.objects);
-        let seen = objects.filter_map(|id| state.object(*id));
-        let seen = seen.map(|object| (object.clone(), changes_of(object)));
-        (seen.collect(), file.and_then(|file| file.records.clone()))
-    };
-    // Every byte that goes into it is checked.
-    let objects = seen.iter().map(|(object, _)| OpenObject::open(collection, object, Verify::Always));
-    let stream = Stream::of_file(objects.collect::<Result<_>>()?, records.as_ref())?;
+/// Writes the bytes of a stream into the file of a copy; its number, and their BLAKE3.
+fn write_copy(
+    collection: &Arc<Collection>,
+    stream: &Stream,
+    progress: &dyn Progress,
+) -> Result<(u64, [u8; 32])> {
     let bytes = stream.bytes();
-    if bytes == 0 {
-        return Ok(None);
-    }
     let (number, file) = collection.create_pinned()?;
     let written = || -> Result<[u8; 32]> {
         let mut hasher = blake3::Hasher::new();
@@ -263,37 +334,35 @@ fn copy(collection: &Arc<Collection>, node: EntryId, progress: &dyn Progress) ->
         collection.finish_pinned(number, &file)?;
         Ok(*hasher.finalize().as_bytes())
     };
-    match written() {
-        Ok(blake3) => Ok(Some(Made { node, copy: PinnedCopy::written(number, bytes, blake3), seen })),
-        Err(error) => {
-            collection.remove_pinned(number);
-            Err(error)
-        }
+    let written = written();
+    if written.is_err() {
+        collection.remove_pinned(number);
     }
+    written.map(|blake3| (number, blake3))
 }
 
 /// Pins files with one batch, with those copies that are what they read as still.
 fn name_copies<'a>(
     collection: &Arc<Collection>,
-    files: &[EntryId],
+    pins: &[Pin],
     made: impl IntoIterator<Item = &'a Made>,
 ) -> Result<()> {
-    let made: BTreeMap<EntryId, &Made> = made.into_iter().map(|made| (made.node, made)).collect();
+    let made: BTreeMap<Pin, &Made> = made.into_iter().map(|made| (made.pin, made)).collect();
     let stale = collection.record(Touched::default(), |batch, state| {
         let mut stale = Vec::new();
-        for node in files.iter().filter(|node| state.node(**node).is_some()) {
-            let made = made.get(node);
+        for pin in pins.iter().filter(|pin| state.node(pin.node).is_some()) {
+            let made = made.get(pin);
             let current = made.filter(|made| made.is_current(state));
             stale.extend(made.filter(|_| current.is_none()).map(|made| made.copy.number));
-            batch.entry(pin_entry(*node, Some(current.map(|made| &made.copy))));
+            batch.entry(pin_entry(*pin, Some(current.map(|made| &made.copy))));
         }
-        let gone = made.values().filter(|made| state.node(made.node).is_none());
+        let gone = made.values().filter(|made| state.node(made.pin.node).is_none());
         stale.extend(gone.map(|made| made.copy.number));
         Ok(stale)
     })?;
     stale.into_iter().for_each(|number| collection.remove_pinned(number));
     for made in made.values() {
-        let copy = collection.state().copy_of(made.node).cloned();
+        let copy = collection.state().copy_of(made.pin).cloned();
         if let Some(copy) = copy.filter(|copy| copy.number == made.copy.number) {
             copy.was_written();
         }

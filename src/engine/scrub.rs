@@ -12,6 +12,7 @@ use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::now_seconds;
 use crate::store::object::Object;
+use crate::store::pin::Pin;
 use crate::store::read::{OpenObject, Verify};
 use crate::store::state::State;
 
@@ -74,7 +75,7 @@ impl Engine {
         progress: &dyn Progress,
     ) -> Result<Scrubbed> {
         let (objects, pinned) = wanted(&collection.state(), nodes)?;
-        pinned.into_iter().for_each(|node| self.note_pin(collection, node));
+        pinned.into_iter().for_each(|pin| self.note_pin(collection, pin));
         let found = self.checked(collection, &objects, progress);
         self.prefetched.lock().insert(collection.path(), found);
         end(collection, found)
@@ -170,15 +171,16 @@ fn end(collection: &Collection, found: Scrubbed) -> Result<Scrubbed> {
 
 /// The objects of files, each once, in the order of the files; the files with pinned copies
 /// that were not compared yet.
-fn wanted(state: &State, nodes: &[EntryId]) -> Result<(Vec<Arc<Object>>, Vec<EntryId>)> {
+fn wanted(state: &State, nodes: &[EntryId]) -> Result<(Vec<Arc<Object>>, Vec<Pin>)> {
     let (mut objects, mut pinned) = (Vec::new(), Vec::new());
     let mut seen = HashSet::new();
     for node in nodes {
         for id in files_of(state, *node)? {
-            let copy = state.copy_of(id);
-            if copy.map_or(state.lacks_copy(id), |copy| copy.is_sound() != Some(true)) {
-                pinned.push(id);
-            }
+            let must_be_seen = |pin: &Pin| {
+                let copy = state.copy_of(*pin);
+                copy.map_or(state.lacks_copy(*pin), |copy| copy.is_sound() != Some(true))
+            };
+            pinned.extend(state.pins_of(id).filter(must_be_seen));
             let file = state.node(id).and_then(|node| node.file());
             let ids = file.into_iter().flat_map(|file| &file.objects).filter(|id| seen.insert(**id));
             objects.extend(ids.filter_map(|id| state.object(*id).cloned()));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use crate::codec;
-use crate::engine::moves::{plain_elements, refuse_pinned};
+use crate::engine::moves::plain_elements;
 use crate::engine::select::target_of;
 use crate::engine::settings::encoder;
 use crate::ingest::MoveTo;
@@ -36,7 +36,8 @@ pub fn would_move(
     let takes = to.takes(target.dtype, &target.shape, &target.name, settings);
     let is_needed = |id| collection.check_not_needed(id).is_err();
     let is_other = |object: &Arc<Object>| object.dtype() != target.dtype;
-    let stays = refuse_pinned(collection, &target).is_err()
+    // That a form is pinned says nothing of what the form shows.
+    let stays = collection.state().is_kept(node)
         || target.objects.iter().any(is_other)
         || target.objects.iter().any(|object| is_needed(object.entry.id));
     (takes && !stays).then(|| encoder(&collection.state(), node))

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::engine::automatic::Automatic;
 use crate::engine::compact::Compacted;
-use crate::engine::pins::Pins;
+use crate::engine::pins::{Forms, NoForms, Pins};
 use crate::engine::rebuild::Ways;
 use crate::engine::scrub::Scrubbed;
 use crate::ingest::Progress;
@@ -24,6 +24,8 @@ pub struct Engine {
     moving: Mutex<Vec<Arc<Running>>>,
     /// Pinned files that are to be looked at.
     pub(super) pins: Pins,
+    /// What makes the bytes of forms that are pinned.
+    pub(super) forms: Box<dyn Forms>,
     pub(super) ways: Arc<Ways>,
     /// Held for a look or a change; no other lock is taken with it.
     pub(super) automatic: Mutex<Automatic>,
@@ -80,6 +82,11 @@ impl Progress for Counted {
 impl Engine {
     /// The engine of a store.
     pub fn new(store: Arc<Store>) -> Engine {
+        Engine::with_forms(store, Box::new(NoForms))
+    }
+
+    /// As [`new`](Self::new), where forms can be pinned.
+    pub fn with_forms(store: Arc<Store>, forms: Box<dyn Forms>) -> Engine {
         let ways = Arc::new(Ways::default());
         store.set_rebuilder(ways.clone());
         Engine {
@@ -87,6 +94,7 @@ impl Engine {
             at_work: Mutex::new(()),
             moving: Mutex::default(),
             pins: Pins::default(),
+            forms,
             ways,
             automatic: Mutex::default(),
             scrubbed: Mutex::default(),

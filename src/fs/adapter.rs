@@ -55,7 +55,6 @@ impl Filesystem for Adapter {
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         self.measured(Operation::Open, || match Ino(ino.0).own().place() {
             Place::Control { .. } => self.open_control(request.uid(), ino, flags, reply),
-            Place::Form { .. } => self.open_form(ino, flags, reply),
             _ => self.open_file(request.pid(), Ino(ino.0), flags, reply),
         });
     }

@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
-use fuser::{FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyOpen};
+use fuser::{FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyOpen, ReplyXattr};
 use parking_lot::RwLock;
 
+use crate::control;
 use crate::fs::handles::Handle;
+use crate::fs::reply::send_attribute;
 use crate::fs::serve::{Adapter, failed, guarded};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{FormView, Located, Namespace};
+use crate::namespace::{FormView, Ino, Located, Namespace};
 use crate::store::state::Node;
 use crate::stream::Stream;
 use crate::view::Shows;
@@ -72,7 +74,7 @@ fn node_now(view: &FormView) -> Option<Arc<Node>> {
 
 impl Adapter {
     /// Opens a file of a form.
-    pub fn open_form(&self, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    pub fn open_form(&self, ino: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let view = match self.form_opened(ino, flags) {
             Ok(view) => view,
             Err(error) => return reply.error(self.failed("open", &error)),
@@ -101,8 +103,32 @@ impl Adapter {
         });
     }
 
-    fn form_opened(&self, ino: INodeNo, flags: OpenFlags) -> Result<FormView> {
-        let Located::Form(view) = self.located(ino)?.1 else {
+    /// Answers with the value of an attribute of a file of a form.
+    pub fn form_attribute(&self, view: &FormView, name: &[u8], size: u32, reply: ReplyXattr) {
+        match control::form_attribute(view, name) {
+            Ok(value) => send_attribute(reply, size, value.as_bytes()),
+            Err(error) => reply.error(self.failed("getxattr", &error)),
+        }
+    }
+
+    /// Sets an attribute of a file of a form: others must be answered meanwhile.
+    pub fn set_form_attribute(&self, view: FormView, name: &[u8], value: &[u8], reply: ReplyEmpty) {
+        let (mounted, forgetter) = (self.mounted.clone(), self.forgetter.clone());
+        let (namespace, name, value) = (self.namespace.clone(), name.to_vec(), value.to_vec());
+        std::thread::spawn(move || {
+            guarded(&mounted, "setxattr", || {
+                let set = control::set_form_attribute(&namespace, &view, &name, &value);
+                let set = set.map_err(|error| failed(&mounted, "setxattr", &error));
+                forgetter.forget_in_turn(namespace.take_owed(), move || match set {
+                    Ok(()) => reply.ok(),
+                    Err(error) => reply.error(error),
+                });
+            });
+        });
+    }
+
+    fn form_opened(&self, ino: Ino, flags: OpenFlags) -> Result<FormView> {
+        let Located::Form(view) = self.namespace.locate(ino)? else {
             return Err(Error::new(ErrorKind::NotFound, "there is no such file of a form"));
         };
         match flags.acc_mode() {

@@ -8,6 +8,7 @@ mod forms;
 mod handles;
 mod kernel;
 mod mount;
+mod numbers;
 mod passthrough;
 mod read;
 mod reply;

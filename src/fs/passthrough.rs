@@ -18,19 +18,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use fuser::{
-    BackingId, FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyAttr, ReplyEmpty, ReplyEntry,
-    ReplyOpen,
-};
+use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyEntry, ReplyOpen};
 use parking_lot::Mutex;
 
 use crate::edit::Live;
 use crate::fs::errno;
 use crate::fs::handles::Handle;
-use crate::fs::reply::{GENERATION, file_attr, own};
+use crate::fs::reply::{GENERATION, file_attr};
 use crate::fs::serve::Adapter;
 use crate::model::Result;
-use crate::namespace::{Attr, Forget, Ino, Located};
+use crate::namespace::{Forget, Ino, Located, Place};
 use crate::store::backing::Backing;
 
 /// Who was sent to look a name up again has come back or ended by then.
@@ -254,24 +251,14 @@ impl Passthrough {
     }
 }
 
-/// A file's own number, where the kernel asks by the second.
-pub(super) fn other_number(ino: INodeNo) -> Option<Ino> {
-    Some(own(ino)).filter(|own| own.0 != ino.0)
-}
-
 impl Adapter {
-    /// Answers a change of attributes under the second number. The kernel has no pages to
-    /// write under it; what it has under the other it forgets first.
-    pub fn attr_set_backed(&self, ino: INodeNo, forget: Forget, attr: Attr, reply: ReplyAttr) {
-        let answer = move || reply.attr(&Duration::ZERO, &file_attr(&attr));
-        self.forgetter.forget(forget.and(other_number(ino)), answer);
-    }
-
     /// Answers a lookup. Where the kernel may read the file itself, the name leads to its
     /// second number; programs see the first, because stat is asked for each time.
     pub fn named(&self, reply: ReplyEntry, found: Result<(Ino, Located)>) {
         let backed = match &found {
-            Ok((ino, Located::Node(_))) => ino.backed().filter(|_| self.backing(*ino).is_some()),
+            Ok((ino, Located::Node(_) | Located::Form(_))) => {
+                ino.backed().filter(|_| self.backing(*ino).is_some())
+            }
             _ => None,
         };
         match (backed, found) {
@@ -310,6 +297,9 @@ impl Adapter {
         {
             self.passthrough.sent_away(ino, thread, Some(backed));
             return reply.error(errno::LOOK_AGAIN);
+        }
+        if matches!(ino.place(), Place::Form { .. }) {
+            return self.open_form(ino, flags, reply);
         }
         match self.open_handle(ino, flags) {
             Ok((handle, flags)) => {

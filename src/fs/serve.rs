@@ -18,7 +18,8 @@ use crate::edit::{Live, SetAttr};
 use crate::fs::errno::errno;
 use crate::fs::forget::Forgetter;
 use crate::fs::handles::{Handle, Handles};
-use crate::fs::passthrough::{Passthrough, other_number};
+use crate::fs::numbers::other_number;
+use crate::fs::passthrough::Passthrough;
 use crate::fs::reply::{GENERATION, Times, file_attr, own, plain_mode, send_attribute};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
@@ -99,6 +100,9 @@ impl Adapter {
 
     /// Answers with the value of an extended attribute.
     pub fn attribute(&self, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
+        if let Ok((_, Located::Form(view))) = self.located(ino) {
+            return self.form_attribute(&view, name, size, reply);
+        }
         let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
         let (attribute, view) = match found {
             Ok(found) => found,
@@ -123,6 +127,9 @@ impl Adapter {
 
     /// Sets an extended attribute.
     pub fn set_attribute(&self, user: u32, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
+        if let Ok((_, Located::Form(view))) = self.located(ino) {
+            return self.set_form_attribute(view, name, value, reply);
+        }
         let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
         let (attribute, view) = match found {
             Ok(found) => found,

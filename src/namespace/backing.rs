@@ -5,11 +5,13 @@ use std::sync::Arc;
 use crate::edit::Live;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::ino::{Ino, Place};
-use crate::namespace::tree::{Located, Namespace};
+use crate::namespace::tree::{FileView, Located, Namespace};
 use crate::store::Collection;
 use crate::store::backing::Backing;
 use crate::store::object::Object;
+use crate::store::pin::Pin;
 use crate::store::read::Verify;
+use crate::view;
 
 /// Whether a file is the index of a batch beside it that may not read as it came in.
 fn shows_other_hash(collection: &Collection, node: EntryId) -> bool {
@@ -37,9 +39,22 @@ impl Namespace {
                 if shows_other_hash(collection, node) {
                     return None;
                 }
-                let copied = self.copy_of(collection, node, &objects);
+                let copied = self.copy_of(collection, Pin::file(node), &objects);
                 let whole = || collection.backing_of(objects).filter(|_| records.is_none());
                 copied.or_else(whole)
+            }
+            Ok(Located::Form(view)) => {
+                let (form, item) = view.of.as_ref()?;
+                let collection = &view.collection;
+                let pin = view::pin_of(collection, *form, item).ok()?;
+                // Asked for each name that is looked up: few are pinned.
+                collection.state().pins_of(pin.node).find(|known| *known == pin)?;
+                let source =
+                    Ino::of(Place::Node { collection: collection.state().number(), node: pin.node })?;
+                if self.live(source).is_some_and(|live| live.is_changed()) {
+                    return None;
+                }
+                self.copy_of(collection, pin, &collection.objects_of(pin.node).ok()?)
             }
             Ok(_) => None,
             // Its last name went; it may be open, or be opened through a descriptor.
@@ -47,31 +62,28 @@ impl Namespace {
         }
     }
 
-    /// The copy of a pinned file. One that was not compared yet, or has to be made, is noted.
-    fn copy_of(
-        &self,
-        collection: &Arc<Collection>,
-        node: EntryId,
-        objects: &[Arc<Object>],
-    ) -> Option<Backing> {
+    /// The copy of something pinned. One that was not compared yet, or has to be made, is noted.
+    fn copy_of(&self, collection: &Arc<Collection>, pin: Pin, objects: &[Arc<Object>]) -> Option<Backing> {
         let (copy, lacks) = {
             let state = collection.state();
-            (state.copy_of(node).cloned(), state.lacks_copy(node))
+            (state.copy_of(pin).cloned(), state.lacks_copy(pin))
         };
         let is_looked_at = copy.as_ref().map_or(!lacks, |copy| copy.is_sound() == Some(true));
         if !is_looked_at {
-            self.engine().note_pin(collection, node);
+            self.engine().note_pin(collection, pin);
         }
         collection.backing_of_copy(&copy?, objects.to_vec())
     }
 
-    /// Notes those of these files that are pinned and have no copy: it is to be made.
+    /// Notes what is pinned of these files and has no copy: it is to be made.
     pub fn note_pins(&self, files: impl IntoIterator<Item = Ino>) {
         for ino in files {
             let Ok(Located::Node(view)) = self.locate(ino) else { continue };
-            if view.collection.state().lacks_copy(view.node.entry.id) {
-                self.engine().note_pin(&view.collection, view.node.entry.id);
-            }
+            let lacking: Vec<Pin> = {
+                let state = view.collection.state();
+                state.pins_of(view.node.entry.id).filter(|pin| state.lacks_copy(*pin)).collect()
+            };
+            lacking.into_iter().for_each(|pin| self.engine().note_pin(&view.collection, pin));
         }
     }
 
@@ -79,14 +91,24 @@ impl Namespace {
     pub fn open_numbered(&self, ino: Ino) -> Result<Arc<Live>> {
         match self.locate(ino) {
             Ok(Located::Node(view)) => self.open(&view),
+            Ok(Located::Form(view)) => match view.of.as_ref().and_then(|(_, item)| item.node()) {
+                Some(node) => {
+                    self.open(&FileView { collection: view.collection.clone(), node: node.clone() })
+                }
+                None => Err(Error::new(ErrorKind::IsDirectory, "not a file")),
+            },
             Ok(_) => Err(Error::new(ErrorKind::IsDirectory, "not a file")),
             Err(error) => self.live(ino).ok_or(error),
         }
     }
 
     /// The other files that have bytes of a file: the tensors of a container, the container
-    /// of a tensor.
+    /// of a tensor; of a form those that it is made of.
     pub fn sharing(&self, ino: Ino) -> Vec<Ino> {
+        if let Place::Form { collection, node, .. } = ino.place() {
+            let own = Ino::of(Place::Node { collection, node });
+            return own.into_iter().flat_map(|own| self.sharing(own).into_iter().chain([own])).collect();
+        }
         let Ok(Located::Node(view)) = self.locate(ino) else { return Vec::new() };
         let state = view.collection.state();
         let Some(file) = view.node.file() else { return Vec::new() };

@@ -68,13 +68,13 @@ impl OpenedForms {
 impl FormView {
     pub(super) fn number(&self) -> Place {
         let collection = self.collection.state().number();
-        let (form, is_index, node) = match &self.of {
-            None => (0, false, EntryId(0)),
-            Some((form, Item::Node(node))) => (form.number(), false, node.entry.id),
-            Some((form, Item::Index(node))) => (form.number(), true, node.entry.id),
-            Some((form, Item::Whole)) => (form.number(), false, WHOLE),
+        let (form, node) = match &self.of {
+            None => (0, EntryId(0)),
+            Some((form, Item::Node(node))) => (form.number(), node.entry.id),
+            Some((_, Item::Index(node))) => (view::INDEX_NUMBER, node.entry.id),
+            Some((form, Item::Whole)) => (form.number(), WHOLE),
         };
-        Place::Form { collection, form, is_index, node }
+        Place::Form { collection, form, node }
     }
 
     /// What it is of, as a path in the mount.
@@ -88,12 +88,12 @@ impl FormView {
 
 impl Namespace {
     /// The directory of forms, or what stands in it, of an inode number.
-    pub(super) fn form(&self, collection: u32, form: u8, is_index: bool, node: EntryId) -> Option<FormView> {
+    pub(super) fn form(&self, collection: u32, form: u8, node: EntryId) -> Option<FormView> {
         let collection = self.numbered(collection)?;
         let of = match Form::from_number(form) {
             None => None,
-            Some(form) if node == WHOLE => Some((form, Item::Whole)),
-            Some(form) => {
+            Some((form, _)) if node == WHOLE => Some((form, Item::Whole)),
+            Some((form, is_index)) => {
                 let node = collection.state().node(node)?.clone();
                 Some((form, if is_index { Item::Index(node) } else { Item::Node(node) }))
             }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 63 | a control or a form; with bit 39, and a collection, a file that the kernel reads where it lies |
 //! | 62..40 | the collection's number; 0: the mount itself and its tenants; of a tenant's control: 2^23 - 16 and its place in the table |
-//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and its number, or 2 more for its index |
+//! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and the form's number |
 //!
 //! A file has two numbers: its own, which programs see and under which the daemon reads and
 //! writes it, and with bits 63 and 39 the one under which the kernel knows it while it
@@ -32,10 +32,6 @@ const CONTROL_NODE_MASK: u64 = (1 << PLACE_SHIFT) - 1;
 /// Forms, and files that are read where they lie and are forms, have this bit.
 const FORM: u64 = 1 << 38;
 const PLACE_MASK: u64 = (FORM - 1) >> PLACE_SHIFT;
-/// What the index of a file of a form adds to the form's number.
-const INDEX_STEP: u8 = 2;
-/// Forms with smaller numbers have no index.
-const INDEXED_MIN: u8 = 10;
 
 /// An inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -68,10 +64,8 @@ pub enum Place {
     Form {
         /// The collection's number.
         collection: u32,
-        /// The form's number, at most 11; 0: the directory of forms.
+        /// The number of the form, or of its indexes, at most 15; 0: the directory of forms.
         form: u8,
-        /// Whether it is the index of the file that the form shows.
-        is_index: bool,
         /// The node that it shows; 0: all of the collection.
         node: EntryId,
     },
@@ -118,11 +112,10 @@ impl Ino {
                 };
                 number.map(|number| Ino(CONTROL | number))
             }
-            Place::Form { collection, form, is_index, node } => {
-                let is_known = form < INDEXED_MIN + INDEX_STEP && (!is_index || form >= INDEXED_MIN);
-                let code = u64::from(form + if is_index { INDEX_STEP } else { 0 });
-                let low = FORM | code << PLACE_SHIFT | node.0;
-                let number = (is_known && node.0 <= CONTROL_NODE_MASK).then(|| numbered(collection, low))?;
+            Place::Form { collection, form, node } => {
+                let fits = u64::from(form) <= PLACE_MASK && node.0 <= CONTROL_NODE_MASK;
+                let low = FORM | u64::from(form) << PLACE_SHIFT | node.0;
+                let number = fits.then(|| numbered(collection, low))?;
                 number.map(|number| Ino(CONTROL | number))
             }
         }
@@ -163,10 +156,8 @@ impl Ino {
             let place = collection - COLLECTION_END;
             Place::Control { owner: Owner::Tenant(low), place, node: EntryId(0) }
         } else if self.0 & CONTROL != 0 && collection != 0 && low & FORM != 0 {
-            let code = (low >> PLACE_SHIFT & PLACE_MASK) as u8;
-            let is_index = code >= INDEXED_MIN + INDEX_STEP;
-            let form = if is_index { code - INDEX_STEP } else { code };
-            Place::Form { collection, form, is_index, node: EntryId(low & CONTROL_NODE_MASK) }
+            let form = (low >> PLACE_SHIFT & PLACE_MASK) as u8;
+            Place::Form { collection, form, node: EntryId(low & CONTROL_NODE_MASK) }
         } else if self.0 & CONTROL != 0 {
             let owner = if collection == 0 { Owner::Mount } else { Owner::Collection(collection) };
             let (place, node) = ((low >> PLACE_SHIFT) as u32, EntryId(low & CONTROL_NODE_MASK));
@@ -206,10 +197,10 @@ mod tests {
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
             Place::Control { owner: Owner::Collection(3), place: 7, node: EntryId(0) },
             Place::Control { owner: Owner::Collection(8_388_591), place: 15, node: EntryId((1 << 34) - 1) },
-            Place::Form { collection: 1, form: 0, is_index: false, node: EntryId(0) },
-            Place::Form { collection: 1, form: 10, is_index: false, node: EntryId(7) },
-            Place::Form { collection: 1, form: 10, is_index: true, node: EntryId(7) },
-            Place::Form { collection: 8_388_591, form: 11, is_index: false, node: EntryId((1 << 34) - 1) },
+            Place::Form { collection: 1, form: 0, node: EntryId(0) },
+            Place::Form { collection: 1, form: 10, node: EntryId(7) },
+            Place::Form { collection: 1, form: 12, node: EntryId(7) },
+            Place::Form { collection: 8_388_591, form: 15, node: EntryId((1 << 34) - 1) },
         ];
         let numbers: std::collections::HashSet<_> = places.iter().map(|place| Ino::of(*place)).collect();
         assert_eq!(numbers.len(), places.len());
@@ -231,9 +222,8 @@ mod tests {
     #[test]
     fn a_file_has_a_second_number_that_leads_to_the_same_place() {
         let node = |collection, node| Place::Node { collection, node: EntryId(node) };
-        let form = |form, is_index| Place::Form { collection: 3, form, is_index, node: EntryId(9) };
-        let places =
-            [node(1, 1), node(8_388_591, (1 << 38) - 1), form(1, false), form(11, false), form(10, true)];
+        let form = |form| Place::Form { collection: 3, form, node: EntryId(9) };
+        let places = [node(1, 1), node(8_388_591, (1 << 38) - 1), form(1), form(11), form(15)];
         for place in places {
             let ino = Ino::of(place).unwrap();
             let backed = ino.backed().unwrap();

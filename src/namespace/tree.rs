@@ -20,6 +20,7 @@ use crate::store::collection::now_nanoseconds;
 use crate::store::read::Verify;
 use crate::store::state::{Node, ROOT, State};
 use crate::store::{Collection, Store};
+use crate::view::PinnedForms;
 
 /// A name has at most this many bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -90,7 +91,8 @@ impl Namespace {
         owner: (u32, u32),
         controls: Controls,
     ) -> Namespace {
-        let (mounted_at, engine) = (now_nanoseconds(), Engine::new(store.clone()));
+        let (mounted_at, engine) =
+            (now_nanoseconds(), Engine::with_forms(store.clone(), Box::new(PinnedForms(store.clone()))));
         let (collections, tenants) = (RwLock::default(), RwLock::default());
         let (live, nameless) = (LiveTable::default(), Mutex::default());
         Namespace {
@@ -138,8 +140,8 @@ impl Namespace {
             Place::Control { owner, place, node } => {
                 self.control(owner, place, node).map(Located::Control).ok_or_else(|| gone(ino))
             }
-            Place::Form { collection, form, is_index, node } => {
-                self.form(collection, form, is_index, node).map(Located::Form).ok_or_else(|| gone(ino))
+            Place::Form { collection, form, node } => {
+                self.form(collection, form, node).map(Located::Form).ok_or_else(|| gone(ino))
             }
         }
     }

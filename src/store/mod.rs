@@ -26,6 +26,7 @@ pub mod migrate;
 pub mod object;
 pub mod origin;
 mod payloads;
+pub mod pin;
 pub mod pinned;
 pub mod quota;
 pub mod read;

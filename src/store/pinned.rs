@@ -1,5 +1,5 @@
-//! Pinned files: their bytes as they read, kept once more in a file of their own that is
-//! contiguous, `pinned/<number>`.
+//! Pinned files, and pinned forms of files: their bytes as they read, kept once more in a file
+//! of their own that is contiguous, `pinned/<number>`.
 //!
 //! Invariants:
 //! 1. A copy is whole and durable before the log names it, and is never written again.
@@ -14,22 +14,17 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::format::catalog::{Entry, What};
-use crate::format::record::Record;
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
+use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::disk::{File, Open};
 use crate::store::events::EventKind;
-use crate::store::log::Batch;
-use crate::store::migrate::is_relocation;
-use crate::store::object::{Freed, Object};
+use crate::store::pin::Pin;
 use crate::store::read::OpenObject;
-use crate::store::state::State;
 
 /// The setting that says that a file is pinned, and where its copy is.
 pub const PIN: &str = "pin";
 /// Its value for a file that has no copy.
-const WITHOUT_COPY: &str = "1";
+pub(super) const WITHOUT_COPY: &str = "1";
 /// Bytes of a copy that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -64,7 +59,7 @@ impl PinnedCopy {
     }
 
     /// The copy that a value of the setting names, if it names one.
-    fn parse(value: &str) -> Option<PinnedCopy> {
+    pub(super) fn parse(value: &str) -> Option<PinnedCopy> {
         let mut words = value.split(' ').skip(1);
         let (number, bytes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         let blake3 = *blake3::Hash::from_hex(words.next()?).ok()?.as_bytes();
@@ -75,137 +70,6 @@ impl PinnedCopy {
     /// opened, or somebody does now.
     pub fn is_sound(&self) -> Option<bool> {
         self.sound.try_lock().and_then(|sound| *sound)
-    }
-}
-
-impl State {
-    /// Whether a file is pinned by itself.
-    pub fn is_pinned(&self, node: EntryId) -> bool {
-        self.pins.contains_key(&node)
-    }
-
-    /// Whether a file must stay as it is: it is pinned, or it is a tensor of a container that is.
-    pub fn is_held(&self, node: EntryId) -> bool {
-        let container = self.node(node).and_then(|node| node.file()).and_then(|file| file.container);
-        self.is_pinned(node) || container.is_some_and(|container| self.is_pinned(container))
-    }
-
-    /// The copy of a pinned file, if it has one.
-    pub fn copy_of(&self, node: EntryId) -> Option<&Arc<PinnedCopy>> {
-        self.pins.get(&node)?.as_ref()
-    }
-
-    /// Whether a pinned file has bytes and no copy of them.
-    pub fn lacks_copy(&self, node: EntryId) -> bool {
-        let has_bytes = self.node(node).is_some_and(|node| node.bytes > 0);
-        has_bytes && self.pins.get(&node).is_some_and(Option::is_none)
-    }
-
-    /// All pinned files with their copies, in no order.
-    pub fn pins(&self) -> impl Iterator<Item = (EntryId, Option<&Arc<PinnedCopy>>)> {
-        self.pins.iter().map(|(node, copy)| (*node, copy.as_ref()))
-    }
-
-    /// Takes in a setting of a file, if it is that which pins it.
-    pub(super) fn note_setting(&mut self, node: EntryId, key: &str, value: Option<&str>) {
-        if key == PIN {
-            self.set_pin(node, value);
-        }
-    }
-
-    /// Pins a file, or lets it go.
-    pub(super) fn set_pin(&mut self, node: EntryId, value: Option<&str>) {
-        let copy = value.map(|value| PinnedCopy::parse(value).map(Arc::new));
-        let before = match copy {
-            Some(copy) => self.pins.insert(node, copy),
-            None => self.pins.remove(&node),
-        };
-        self.freed.extend(before.flatten().map(Freed::Copy));
-    }
-
-    /// Forgets all copies, where the log does not say any more whether they are what files are.
-    pub(super) fn forget_all_copies(&mut self) -> Result<()> {
-        let nodes: Vec<EntryId> = self.pins.keys().copied().collect();
-        nodes.into_iter().try_for_each(|node| self.apply_entry(pin_entry(node, Some(None))))
-    }
-
-    /// The copies that have an object's bytes, each with where they begin in it.
-    fn copies_with(&self, object: ObjectId) -> Vec<(EntryId, Arc<PinnedCopy>, u64)> {
-        let mut found = Vec::new();
-        for (node, copy) in self.pins() {
-            let (Some(copy), Some(file)) = (copy, self.node(node).and_then(|node| node.file())) else {
-                continue;
-            };
-            if file.records.is_some() {
-                // Its parts do not lie in it one after the other; their own copies have them.
-                continue;
-            }
-            let Some(place) = file.objects.iter().position(|id| *id == object) else { continue };
-            let before = file.objects.iter().take(place).filter_map(|id| self.object(*id));
-            let offset = before.map(|object| object.logged_cut().bytes).sum();
-            found.push((node, copy.clone(), offset));
-        }
-        found
-    }
-
-    /// The objects of which readers see other bytes with a batch. Copies of files that have
-    /// them leave the log with it.
-    pub(super) fn forget_copies(&self, batch: &mut Batch) -> Vec<Arc<Object>> {
-        if batch.keeps_bytes() {
-            return Vec::new();
-        }
-        let mut changed: HashSet<ObjectId> = HashSet::new();
-        let (mut gone, mut removed) = (HashSet::new(), HashSet::new());
-        for added in batch.records() {
-            match (&added.record, &added.entry) {
-                (_, Some(Entry::Object(object))) => {
-                    changed.insert(object.id);
-                }
-                (_, Some(Entry::Node(node))) => {
-                    let before = self.node(node.id).and_then(|node| node.file());
-                    if let (Some(before), What::File(file)) = (before, &node.what)
-                        && before.objects != file.objects
-                    {
-                        gone.insert(node.id);
-                    }
-                }
-                (_, Some(Entry::NodeRemoved(node))) => {
-                    removed.insert(*node);
-                }
-                (Record::Migrate { object, block, stored, .. }, _) => {
-                    let known = self.object(*object);
-                    let before =
-                        known.and_then(|object| object.blocks.read().get(*block, object.logged_cut()));
-                    if !before.is_some_and(|before| is_relocation(&before.stored, stored)) {
-                        changed.insert(*object);
-                    }
-                }
-                (
-                    Record::Create { object, .. }
-                    | Record::CreateRun { object, .. }
-                    | Record::Delta { object, .. }
-                    | Record::Factor { object, .. }
-                    | Record::Delete { object },
-                    _,
-                ) => {
-                    changed.insert(*object);
-                }
-                _ => {}
-            }
-        }
-        if !changed.is_empty() {
-            let has_changed = |node: &EntryId| {
-                let file = self.node(*node).and_then(|node| node.file());
-                file.is_some_and(|file| file.objects.iter().any(|object| changed.contains(object)))
-            };
-            gone.extend(self.pins.keys().filter(|node| has_changed(node)));
-        }
-        let has_copy = |node: &EntryId| !removed.contains(node) && self.copy_of(*node).is_some();
-        for node in gone.into_iter().filter(has_copy) {
-            let (key, value) = (PIN.to_owned(), Some(WITHOUT_COPY.to_owned()));
-            batch.entry(Entry::Setting { node, key, value });
-        }
-        changed.iter().filter_map(|object| self.object(*object).cloned()).collect()
     }
 }
 
@@ -304,17 +168,17 @@ impl Collection {
 
     /// Whether a copy of a file is what it was: compared once, and told where it is not. `false`
     /// too where `stop` said so before that was known.
-    pub fn is_sound(&self, node: EntryId, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> bool {
+    pub fn is_sound(&self, pin: Pin, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> bool {
         let mut sound = copy.sound.lock();
         match *sound {
             Some(sound) => sound,
-            None => self.look_at_copy(node, copy, &mut sound, stop),
+            None => self.look_at_copy(pin, copy, &mut sound, stop),
         }
     }
 
     fn look_at_copy(
         &self,
-        node: EntryId,
+        pin: Pin,
         copy: &PinnedCopy,
         sound: &mut Option<bool>,
         stop: &dyn Fn() -> bool,
@@ -324,7 +188,7 @@ impl Collection {
             return false;
         }
         if let Err(error) = &checked {
-            let below = String::from_utf8_lossy(&self.state().path(node)).into_owned();
+            let below = String::from_utf8_lossy(&self.state().path(pin.node)).into_owned();
             let path = format!("{}/{below}", self.path());
             self.event_log.tell(EventKind::Corruption, &path, PIN, &error.to_string());
         }
@@ -357,11 +221,11 @@ impl OpenObject {
         if self.collection.damage().is_some() || cut.len(index) != out.len() {
             return Ok(false);
         }
-        for (node, copy, offset) in copies {
+        for (pin, copy, offset) in copies {
             let collection = &self.collection;
-            let is_sound = collection.is_sound(node, &copy, &|| false)
+            let is_sound = collection.is_sound(pin, &copy, &|| false)
                 && (compare == Compare::Once
-                    || collection.look_at_copy(node, &copy, &mut copy.sound.lock(), &|| false));
+                    || collection.look_at_copy(pin, &copy, &mut copy.sound.lock(), &|| false));
             if !is_sound {
                 continue;
             }
@@ -379,12 +243,6 @@ impl OpenObject {
 
 fn draft_of(path: &str) -> String {
     format!("{path}.new")
-}
-
-/// The entry that pins a file, with its copy or without, or lets it go.
-pub fn pin_entry(node: EntryId, copy: Option<Option<&PinnedCopy>>) -> Entry {
-    let value = copy.map(|copy| copy.map_or_else(|| WITHOUT_COPY.to_owned(), PinnedCopy::value));
-    Entry::Setting { node, key: PIN.to_owned(), value }
 }
 
 #[cfg(test)]

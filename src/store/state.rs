@@ -14,7 +14,7 @@ use crate::store::factors::factor_link_of;
 use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
-use crate::store::pinned::PinnedCopy;
+use crate::store::pin::Pins;
 use crate::store::quota::Use;
 
 /// The node of a collection's own directory.
@@ -53,8 +53,8 @@ pub struct State {
     links: HashMap<EntryId, Vec<Link>>,
     pub(super) settings: HashMap<EntryId, BTreeMap<String, String>>,
     objects: ByObject<Arc<Object>>,
-    /// Files that are pinned, with their copies.
-    pub(super) pins: HashMap<EntryId, Option<Arc<PinnedCopy>>>,
+    /// What is pinned, with the copies.
+    pub(super) pins: Pins,
     last_entry: u64,
     /// Space that the last batch gave up.
     pub(super) freed: Vec<Freed>,
@@ -229,7 +229,7 @@ impl State {
                 self.directories.remove(&id);
                 self.links.remove(&id);
                 self.settings.remove(&id);
-                self.set_pin(id, None);
+                self.unpin_all(id);
             }
             Entry::Name { parent, entry, name, node } => {
                 self.last_entry = self.last_entry.max(entry.0);

@@ -29,6 +29,9 @@ pub enum Form {
     Sha256,
 }
 
+/// The number of the indexes of a form, of which one has any.
+pub const INDEX_NUMBER: u8 = 12;
+
 /// How a form shows files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shows {
@@ -63,9 +66,12 @@ impl Form {
         (1..).zip(Form::ALL).find(|(_, form)| *form == self).map_or(0, |(number, _)| number)
     }
 
-    /// The form of a number.
-    pub fn from_number(number: u8) -> Option<Form> {
-        Form::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    /// The form of a number, or of its indexes, and whether it is these.
+    pub fn from_number(number: u8) -> Option<(Form, bool)> {
+        if number == INDEX_NUMBER {
+            return Some((Form::Cgeb, true));
+        }
+        Form::ALL.get(usize::from(number).checked_sub(1)?).map(|form| (*form, false))
     }
 
     /// The name of its directory.
@@ -124,15 +130,16 @@ impl Form {
 
 #[cfg(test)]
 mod tests {
-    use super::Form;
+    use super::{Form, INDEX_NUMBER};
 
     #[test]
     fn numbers_and_names_lead_back_to_their_forms() {
         for form in Form::ALL {
-            assert_eq!(Form::from_number(form.number()), Some(form));
+            assert_eq!(Form::from_number(form.number()), Some((form, false)));
             assert_eq!(Form::from_name(form.name().as_bytes()), Some(form));
         }
         assert_eq!(Form::from_number(0), None);
-        assert_eq!(Form::from_number(12), None);
+        assert_eq!(Form::from_number(INDEX_NUMBER), Some((Form::Cgeb, true)));
+        assert_eq!(Form::from_number(13), None);
     }
 }

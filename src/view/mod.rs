@@ -7,11 +7,13 @@
 mod batch;
 mod form;
 mod names;
+mod pinned;
 mod plan;
 mod recipe;
 mod sums;
 
-pub use form::{Form, Shows};
+pub use form::{Form, INDEX_NUMBER, Shows};
 pub use names::{Item, find, names};
+pub use pinned::{PinnedForms, pin_of};
 pub use plan::plan;
 pub use recipe::Recipe;

@@ -9,6 +9,7 @@ mod batch;
 mod changes;
 mod command;
 mod hostile;
+mod model;
 mod reading;
 #[path = "../arrivals/world.rs"]
 #[allow(unused)]

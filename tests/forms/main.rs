@@ -7,6 +7,7 @@
 
 mod changes;
 mod content;
+mod pinned;
 mod places;
 mod what_if;
 // Other test programs use the rest of it.

@@ -1,5 +1,6 @@
 //! Rows in this process, on one core.
 
+mod batch;
 mod blocks;
 pub mod codec;
 mod log;
@@ -21,6 +22,7 @@ pub fn rows() -> Vec<Row> {
     let mut rows = codec::rows();
     rows.extend(peers::rows());
     rows.extend(blocks::rows());
+    rows.extend(batch::rows());
     rows.extend(log::rows());
     rows
 }

@@ -1,0 +1,55 @@
+//! The one attribute that files of forms have: `pin`.
+
+use std::sync::Arc;
+
+use crate::control::attributes::attribute;
+use crate::engine::Counted;
+use crate::model::{Error, ErrorKind, Result};
+use crate::namespace::{FormView, Namespace};
+use crate::store::pin::Pin;
+use crate::view;
+
+/// The value of an attribute of a file of a form. `Absent` for all but `pin`.
+pub fn form_attribute(view: &FormView, name: &[u8]) -> Result<String> {
+    check_name(name)?;
+    let pin = pin_of(view)?;
+    let is_pinned = view.collection.state().pins_of(pin.node).any(|known| known == pin);
+    Ok(u8::from(is_pinned).to_string())
+}
+
+/// Pins a file of a form, or lets it go; done, and durable, when it returns. What the kernel must
+/// forget is owed by the namespace.
+pub fn set_form_attribute(
+    namespace: &Arc<Namespace>,
+    view: &FormView,
+    name: &[u8],
+    value: &[u8],
+) -> Result<()> {
+    check_name(name)?;
+    let pin = pin_of(view)?;
+    let engine = namespace.engine();
+    match value.trim_ascii() {
+        b"1" => {
+            namespace.settle_for_form(view)?;
+            engine.pin_form(&view.collection, pin, &Counted::default()).map(|_| ())
+        }
+        b"0" => engine.unpin_form(&view.collection, pin).map(|_| ()),
+        _ => Err(Error::invalid("pin is 0 or 1")),
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    match attribute(name)?.name {
+        "pin" => Ok(()),
+        other => {
+            let text = format!("{other} is an attribute of the file itself; a form has only pin");
+            Err(Error::new(ErrorKind::Absent, text))
+        }
+    }
+}
+
+fn pin_of(view: &FormView) -> Result<Pin> {
+    let (form, item) =
+        view.of.as_ref().ok_or_else(|| Error::new(ErrorKind::Absent, "not a file of a form"))?;
+    view::pin_of(&view.collection, *form, item)
+}

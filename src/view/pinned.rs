@@ -1,0 +1,44 @@
+//! Files of forms as what is pinned.
+
+use std::sync::Arc;
+
+use crate::engine::Forms;
+use crate::format::catalog::Content;
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::pin::Pin;
+use crate::store::read::Verify;
+use crate::store::{Collection, Store};
+use crate::stream::Stream;
+use crate::view::form::{Form, INDEX_NUMBER};
+use crate::view::names::Item;
+use crate::view::plan::plan;
+
+/// Makes the bytes of pinned forms.
+pub struct PinnedForms(pub Arc<Store>);
+
+/// What is pinned with a file of a form. `Denied` for what is made of more than one file.
+pub fn pin_of(collection: &Collection, form: Form, item: &Item) -> Result<Pin> {
+    let refused = |text: &str| Err(Error::new(ErrorKind::Denied, text));
+    let node = match item {
+        Item::Whole => return refused("it is made of many files; pin these"),
+        Item::Node(node) | Item::Index(node) => node,
+    };
+    let Some(file) = node.file() else { return refused("of a form, files can be pinned") };
+    let state = collection.state();
+    let container = file.container.and_then(|id| state.node(id)).and_then(|node| node.file());
+    if form == Form::Cgeb && container.is_some_and(|container| container.content == Content::Cgeb) {
+        return refused("it is the batch that came in, and its index; pin that");
+    }
+    let form = if matches!(item, Item::Index(_)) { INDEX_NUMBER } else { form.number() };
+    Ok(Pin { node: node.entry.id, form })
+}
+
+impl Forms for PinnedForms {
+    fn stream(&self, collection: &Arc<Collection>, pin: Pin, verify: Verify) -> Result<Stream> {
+        let none = || Error::new(ErrorKind::NotFound, "there is no such form");
+        let (form, is_index) = Form::from_number(pin.form).ok_or_else(none)?;
+        let node = collection.state().node(pin.node).cloned().ok_or_else(none)?;
+        let item = if is_index { Item::Index(node) } else { Item::Node(node) };
+        plan(collection, self.0.settings(), form, &item)?.stream(verify)
+    }
+}
