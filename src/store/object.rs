@@ -200,14 +200,9 @@ impl Object {
 
     /// What it counts as from now on; what it counted as before.
     pub(super) fn counted_as(&self, now: Use) -> Use {
-        // Whoever counts has the state to itself.
-        let counted = |counted: &AtomicU64, now| {
-            let before = counted.load(Ordering::Relaxed);
-            counted.store(now, Ordering::Relaxed);
-            before
-        };
         let [logical, stored] = &self.counted;
-        Use { logical: counted(logical, now.logical), stored: counted(stored, now.stored), files: 0 }
+        let logical = logical.swap(now.logical, Ordering::Relaxed);
+        Use { logical, stored: stored.swap(now.stored, Ordering::Relaxed), files: 0 }
     }
 
     pub(super) fn add_stored(&self, change: u64) {

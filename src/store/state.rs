@@ -384,9 +384,8 @@ impl State {
     }
 
     fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {
-        self.objects
-            .get(&id)
-            .ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))
+        let found = self.objects.get(&id);
+        found.ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))
     }
 
     fn unlink(&mut self, node: EntryId, parent: EntryId, name: &[u8]) {
