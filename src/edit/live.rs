@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::edit::given::Given;
 use crate::edit::grown::Grown;
 use crate::edit::layout::Layout;
 use crate::engine;
@@ -41,6 +42,8 @@ pub struct Live {
     telling: Mutex<()>,
     /// Where the last of the writes that were done ends.
     reached: AtomicU64,
+    /// What the kernel was given of its bytes, and may keep.
+    given: Given,
 }
 
 impl Live {
@@ -62,6 +65,7 @@ impl Live {
             made: Mutex::default(),
             telling: Mutex::default(),
             reached: AtomicU64::new(0),
+            given: Given::default(),
         })
     }
 
@@ -119,6 +123,17 @@ impl Live {
         self.show_hash(&layout, offset, out.get_mut(..got).unwrap_or_default())?;
         self.count(&layout, offset..offset.saturating_add(got as u64));
         Ok(got)
+    }
+
+    /// Notes that the kernel was given the bytes in `range` and keeps pages of them: those of the
+    /// data files are let go of, a stretch at a time.
+    pub fn given_to_kernel(&self, range: Range<u64>) {
+        let layout = self.layout.read();
+        for stretch in self.given.add(range, layout.bytes()).into_iter().flatten() {
+            let pieces = layout.pieces(stretch);
+            let pieces = pieces.filter_map(|piece| Some((layout.objects.get(piece.segment)?, piece.range)));
+            self.collection.let_go_of_data(pieces);
+        }
     }
 
     /// Counts an access of all of it: what the kernel has cached, and what it reads itself,

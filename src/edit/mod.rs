@@ -6,6 +6,7 @@
 //! 2. At close and at fsync what was written is in the log, and every name agrees.
 //! 3. A file that is open keeps what it opened when its name goes.
 
+mod given;
 mod grown;
 mod index;
 mod layout;

@@ -17,7 +17,7 @@ use crate::edit::SetAttr;
 use crate::fs::errno;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds, own};
-use crate::fs::serve::{Adapter, Durable, READ};
+use crate::fs::serve::{Adapter, Durable};
 use crate::namespace::{Ino, Kind, Located, Place};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
@@ -66,22 +66,13 @@ impl Filesystem for Adapter {
         handle: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         self.measured(Operation::Read, || {
             let Some(open) = self.handles.get(handle.0) else { return reply.error(errno::BAD_HANDLE) };
-            READ.with_borrow_mut(|buffer| {
-                if buffer.len() < size as usize {
-                    buffer.resize(size as usize, 0);
-                }
-                let out = buffer.get_mut(..size as usize).unwrap_or_default();
-                match self.read_into(&open, offset, out) {
-                    Ok(count) => reply.data(out.get(..count).unwrap_or_default()),
-                    Err(error) => reply.error(self.failed("read", &error)),
-                }
-            });
+            self.read_file(&open, flags, offset, size, reply);
         });
     }
 

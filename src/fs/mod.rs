@@ -10,6 +10,7 @@ mod kernel;
 mod mount;
 mod numbers;
 mod passthrough;
+mod read;
 mod reply;
 mod serve;
 

@@ -3,7 +3,6 @@
 //! A panic in one request is an error for that request only: the reply that was not
 //! sent answers EIO when it is dropped.
 
-use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,11 +25,6 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
 use crate::store::Access;
 use crate::store::events::EventKind;
-
-thread_local! {
-    /// What a read is assembled in.
-    pub(super) static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// Whether what was written must survive a power cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +83,8 @@ impl Adapter {
         match found {
             Ok((ino, located)) => {
                 let attr = self.namespace.attr(ino, &located);
-                reply.entry(&self.times.of_name(&attr), &file_attr(&attr), GENERATION);
+                let (attributes, name) = (self.times.of_attr(&attr), self.times.of_name(&attr));
+                reply.entry_with_ttls(&attributes, &name, &file_attr(&attr), GENERATION);
             }
             Err(error) => reply.error(self.failed(doing, &error)),
         }
@@ -330,25 +325,6 @@ impl Adapter {
             Ok(forget) => self.forgetter.forget_in_turn(forget, move || reply.ok()),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
-    }
-
-    pub fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
-        let count = match handle {
-            Handle::File(live) => live.read(offset, out)?,
-            Handle::Form(file) => file.read(offset, out)?,
-            Handle::Growing(begun) => self.read_growing(begun, offset, out)?,
-            Handle::Control(_, text) => {
-                let rest = text.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or_default();
-                let count = rest.len().min(out.len());
-                if let Some((to, from)) = out.get_mut(..count).zip(rest.get(..count)) {
-                    to.copy_from_slice(from);
-                }
-                count
-            }
-        };
-        let counters = &self.mounted.counters;
-        counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
-        Ok(count)
     }
 
     /// Writes to an open file. `kills`: the bits that lend rights go with it.

@@ -113,10 +113,17 @@ pub(super) fn take(
         sha256: Sha256::new(),
         blake3: blake3::Hasher::new(),
         chunk: Vec::new(),
+        next: Vec::new(),
     };
-    let mut objects = Vec::with_capacity(recognized.parts.len());
-    for (part, tier) in recognized.parts.iter().zip(tiers) {
-        objects.push(intake.part(part, tier, options)?);
+    let mut objects: Vec<_> =
+        recognized.parts.iter().zip(&tiers).map(|(part, tier)| intake.begin(part, *tier, options)).collect();
+    let mut chunks = chunks(&recognized.parts, options).peekable();
+    if let Some(first) = chunks.peek() {
+        read(source, first, &mut intake.chunk)?;
+    }
+    while let Some(chunk) = chunks.next() {
+        let Some((object, tier)) = objects.get_mut(chunk.part).zip(tiers.get(chunk.part)) else { break };
+        intake.take(&chunk, chunks.peek(), *tier, object)?;
     }
     let digests =
         Digests { sha256: intake.sha256.finalize().into(), blake3: *intake.blake3.finalize().as_bytes() };
@@ -157,55 +164,86 @@ struct Intake<'a> {
     touched: Touched,
     sha256: Sha256,
     blake3: blake3::Hasher,
+    /// The bytes that are taken.
     chunk: Vec<u8>,
+    /// Those that come next.
+    next: Vec<u8>,
+}
+
+/// Bytes of a part that are taken at a time: whole blocks, and what is left at its end.
+struct Chunk {
+    /// The place of the part.
+    part: usize,
+    /// Where they begin in the source.
+    at: u64,
+    len: usize,
+}
+
+/// A source, cut to chunks.
+fn chunks(parts: &[Part], options: &Options) -> impl Iterator<Item = Chunk> {
+    parts.iter().enumerate().flat_map(|(part, of)| {
+        let block_bytes = block_bytes(of, options) as usize;
+        let step = CHUNK_BYTES / block_bytes * block_bytes;
+        let begins = (of.begin..of.end).step_by(step);
+        begins.map(move |at| Chunk { part, at, len: (of.end - at).min(step as u64) as usize })
+    })
+}
+
+fn dtype(part: &Part) -> Dtype {
+    part.tensor.as_ref().map_or(Dtype::U8, |tensor| tensor.dtype)
+}
+
+fn block_bytes(part: &Part, options: &Options) -> u32 {
+    options.blocking.block_bytes(dtype(part), part.end - part.begin)
+}
+
+fn read(source: &Arc<dyn File>, chunk: &Chunk, into: &mut Vec<u8>) -> Result<()> {
+    into.resize(chunk.len, 0);
+    source.read_exact_at(into, chunk.at).map_err(|error| Error::io("reading it", error))
 }
 
 impl Intake<'_> {
-    fn part(&mut self, part: &Part, tier: Option<Tier>, options: &Options) -> Result<TakenObject> {
-        let dtype = part.tensor.as_ref().map_or(Dtype::U8, |tensor| tensor.dtype);
-        let bytes = part.end - part.begin;
-        let block_bytes = options.blocking.block_bytes(dtype, bytes);
+    /// An object without blocks for a part.
+    fn begin(&self, part: &Part, tier: Option<Tier>, options: &Options) -> TakenObject {
+        let (dtype, bytes) = (dtype(part), part.end - part.begin);
         let home = self.data.number().map(|file| Home { file, offset: part.begin });
-        let mut taken = TakenObject {
-            dtype,
-            bytes,
-            block_bytes,
-            home,
-            blocks: match (tier, home) {
-                (None, Some(_)) => TakenBlocks::Run(Vec::new()),
-                _ => TakenBlocks::Each(Vec::new()),
-            },
-            error: None,
+        let blocks = match (tier, home) {
+            (None, Some(_)) => TakenBlocks::Run(Vec::new()),
+            _ => TakenBlocks::Each(Vec::new()),
         };
-        let step = CHUNK_BYTES / block_bytes as usize * block_bytes as usize;
-        let mut at = part.begin;
-        while at < part.end {
-            let len = (part.end - at).min(step as u64) as usize;
-            self.chunk.resize(len, 0);
-            self.source.read_exact_at(&mut self.chunk, at).map_err(|error| Error::io("reading it", error))?;
-            let Intake { sha256, blake3, chunk, collection, data, touched, encoder, .. } = self;
-            let (_, stored) = rayon::join(
-                || {
-                    sha256.update(&*chunk);
-                    blake3.update(chunk);
-                },
-                || match (tier, &data) {
-                    (None, Data::Own(_, file)) => copy(Some(file), at, chunk, &mut taken),
-                    (None, Data::Outside(_)) => copy(None, at, chunk, &mut taken),
-                    _ => {
-                        let to = (tier.unwrap_or(Tier::Exact), *encoder);
-                        store(collection, to, chunk, &mut taken, touched)
-                    }
-                },
-            );
-            stored?;
-            at += len as u64;
-            self.progress.advance(len as u64);
-            if self.progress.is_cancelled() {
-                return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
-            }
+        let block_bytes = block_bytes(part, options);
+        TakenObject { dtype, bytes, block_bytes, home, blocks, error: None }
+    }
+
+    /// Stores the chunk that was read, and reads the next one meanwhile. The longest of the four
+    /// jobs is SHA-256, so it has a core to itself where there are two.
+    fn take(
+        &mut self,
+        taken: &Chunk,
+        next: Option<&Chunk>,
+        tier: Option<Tier>,
+        object: &mut TakenObject,
+    ) -> Result<()> {
+        let Intake { sha256, blake3, chunk, next: ahead, collection, data, touched, encoder, source, .. } =
+            self;
+        let store = || match (tier, &data) {
+            (None, Data::Own(_, file)) => copy(Some(file), taken.at, chunk, object),
+            (None, Data::Outside(_)) => copy(None, taken.at, chunk, object),
+            _ => store(collection, (tier.unwrap_or(Tier::Exact), *encoder), chunk, object, touched),
+        };
+        let read_ahead = || next.map_or(Ok(()), |next| read(source, next, ahead));
+        let ((), ((), (stored, was_read))) = rayon::join(
+            || sha256.update(&*chunk),
+            || rayon::join(|| _ = blake3.update(chunk), || rayon::join(store, read_ahead)),
+        );
+        stored?;
+        was_read?;
+        std::mem::swap(&mut self.chunk, &mut self.next);
+        self.progress.advance(taken.len as u64);
+        if self.progress.is_cancelled() {
+            return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
         }
-        Ok(taken)
+        Ok(())
     }
 }
 

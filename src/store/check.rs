@@ -6,6 +6,7 @@ use crate::format::catalog::{Entry, FileEntry, What};
 use crate::format::record::Record;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::blocks::Cut;
+use crate::store::by_id::ByObject;
 use crate::store::lineage::Lineage;
 use crate::store::log::Batch;
 use crate::store::migrate::is_relocation;
@@ -15,7 +16,7 @@ use crate::store::state::State;
 struct Planned<'a> {
     state: &'a State,
     /// Objects that it makes, resizes, or deletes (`None`).
-    objects: HashMap<ObjectId, Option<Cut>>,
+    objects: ByObject<Option<Cut>>,
     /// Nodes that it makes or removes: whether they are directories.
     nodes: HashMap<EntryId, Option<bool>>,
 }
@@ -23,7 +24,7 @@ struct Planned<'a> {
 /// `Invalid` where a record of the batch is about something that is not there, or does
 /// not fit it; `Busy` where it changes an object that others depend on.
 pub(super) fn check(batch: &Batch, state: &State, lineage: &Lineage) -> Result<()> {
-    let mut planned = Planned { state, objects: HashMap::new(), nodes: HashMap::new() };
+    let mut planned = Planned { state, objects: ByObject::default(), nodes: HashMap::new() };
     for added in batch.records() {
         match &added.entry {
             Some(entry) => planned.entry(entry)?,

@@ -9,7 +9,6 @@
 //! collection with children: it is durable before the first child needs it, and whoever
 //! opens the collection opens those with it. It stays when no child is left there.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
@@ -17,6 +16,7 @@ use parking_lot::RwLock;
 use crate::format::catalog::{Entry, Parent};
 use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
+use crate::store::by_id::ByObject;
 use crate::store::collection::Touched;
 use crate::store::object::{Freed, Object};
 use crate::store::read::OpenObject;
@@ -29,7 +29,7 @@ const CHILDREN_IN: &str = "children in ";
 #[derive(Debug, Default)]
 pub(super) struct Lineage {
     /// By parent. The last lock that is taken.
-    relations: RwLock<HashMap<ObjectId, Relations>>,
+    relations: RwLock<ByObject<Relations>>,
 }
 
 #[derive(Debug, Default)]

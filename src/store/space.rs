@@ -6,6 +6,7 @@
 //! 2. What nothing names and nobody reads goes back to the disk, page by page.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use crate::format::record::Stored;
@@ -15,6 +16,7 @@ use crate::store::chain::{place_of, place_of_stored};
 use crate::store::collection::Writer;
 use crate::store::factors::place_of_factor;
 use crate::store::object::{Freed, Object};
+use crate::store::read::OpenObject;
 use crate::store::slots::SLOT_ALIGN;
 
 /// Space is given back to the disk in pages of this size.
@@ -157,6 +159,42 @@ impl Collection {
         let new = Arc::new(());
         shown.insert(file, Arc::downgrade(&new));
         new
+    }
+
+    /// Lets go of what is in memory of the data files that parts of objects lie in. Not of files
+    /// outside the store, which others use, nor of one that the kernel reads itself, whose pages
+    /// are the only ones. Nor of tier files: what the kernel has is what payloads were decoded to,
+    /// and the next form of a tensor needs them again.
+    pub fn let_go_of_data<'a>(&self, parts: impl Iterator<Item = (&'a OpenObject, Range<u64>)>) {
+        let mut stretch: Option<(&OpenObject, Range<u64>)> = None;
+        for (open, range) in parts {
+            let (Some(home), None) = (open.object.home(), &open.object.origin) else { continue };
+            let place = home.offset.saturating_add(range.start)..home.offset.saturating_add(range.end);
+            match &mut stretch {
+                Some((before, joined))
+                    if joined.end == place.start
+                        && before.object.home().is_some_and(|before| before.file == home.file) =>
+                {
+                    joined.end = place.end;
+                }
+                _ => {
+                    let ended = stretch.replace((open, place));
+                    self.let_go_of(ended);
+                }
+            }
+        }
+        self.let_go_of(stretch);
+    }
+
+    fn let_go_of(&self, stretch: Option<(&OpenObject, Range<u64>)>) {
+        let Some((open, place)) = stretch else { return };
+        let Some(Ok(file)) = &open.home else { return };
+        if self.is_shown(&open.object) {
+            return;
+        }
+        if let Err(error) = file.let_go(place.start, place.end - place.start) {
+            log::debug!("letting go of pages of a data file: {error}");
+        }
     }
 
     pub(super) fn is_shown(&self, object: &Object) -> bool {

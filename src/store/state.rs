@@ -7,6 +7,7 @@ use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
 use crate::format::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
 use crate::store::blocks::{Block, Run};
+use crate::store::by_id::ByObject;
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
 use crate::store::factors::factor_link_of;
@@ -47,11 +48,11 @@ pub struct State {
     number: u32,
     created_at: u64,
     pub(super) nodes: HashMap<EntryId, Arc<Node>>,
-    parts: HashMap<ObjectId, EntryId>,
+    parts: ByObject<EntryId>,
     directories: HashMap<EntryId, Directory>,
     links: HashMap<EntryId, Vec<Link>>,
     pub(super) settings: HashMap<EntryId, BTreeMap<String, String>>,
-    objects: HashMap<ObjectId, Arc<Object>>,
+    objects: ByObject<Arc<Object>>,
     /// What is pinned, with the copies.
     pub(super) pins: Pins,
     last_entry: u64,

@@ -4,13 +4,14 @@ use std::any::Any;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Seek, Write};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
 use crate::store::disk::mounted::topmost;
@@ -85,6 +86,11 @@ impl File for SystemFile {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
         possible(rustix::fs::fallocate(&self.0, flags, offset, len))
+    }
+
+    fn let_go(&self, offset: u64, len: u64) -> io::Result<()> {
+        let Some(len) = NonZeroU64::new(len) else { return Ok(()) };
+        possible(rustix::fs::fadvise(&self.0, offset, Some(len), Advice::DontNeed))
     }
 
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {

@@ -37,6 +37,11 @@ pub trait File: Send + Sync {
     fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
+    /// Lets go of what the operating system keeps in memory of a stretch. Bytes that are not
+    /// durable yet are not lost. A file that others use keeps it, and so does one in memory.
+    fn let_go(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
     /// The operating system's descriptor, where there is one.
     #[cfg(feature = "mount")]
     fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {

@@ -1,0 +1,126 @@
+//! Bytes of an open file that the kernel was given and keeps. The pages of the data files that
+//! they came from are not needed besides.
+
+use std::ops::Range;
+
+use parking_lot::Mutex;
+
+/// Pages are let go of when so many bytes from a multiple of it on were given.
+const STRETCH_BYTES: u64 = 4 << 20;
+/// Shorter requests are of who reads here and there, but for that of the end; shorter files do
+/// not count.
+const REQUEST_BYTES_MIN: u64 = 16 << 10;
+/// A page of a file may have up to so many bytes, and is let go of as a whole: one that reaches
+/// over the start of a stretch is left when the stretch before it is let go of.
+const PAGE_BYTES_MAX: u64 = 2 << 20;
+/// Stretches that are noted at a time. The kernel reads ahead in a few places at most.
+const STRETCHES: usize = 16;
+
+/// What the kernel was given of a file, in part.
+#[derive(Default)]
+pub(super) struct Given(Mutex<Noted>);
+
+#[derive(Default)]
+struct Noted {
+    /// Numbers of stretches, and bytes of them that were given.
+    stretches: [(u64, u64); STRETCHES],
+    /// The place of the next one that is noted.
+    next: usize,
+}
+
+impl Given {
+    /// Notes that the kernel was given `range` of a file of `bytes` bytes. What of it may be let
+    /// go of: a request reaches over one end of a stretch at most, or over more than one stretch.
+    pub fn add(&self, range: Range<u64>, bytes: u64) -> [Option<Range<u64>>; 2] {
+        let end = range.end.min(bytes);
+        let mut whole = [None, None];
+        let is_short = end.saturating_sub(range.start) < REQUEST_BYTES_MIN && end < bytes;
+        if range.start >= end || is_short || bytes < REQUEST_BYTES_MIN {
+            return whole;
+        }
+        let mut noted = self.0.lock();
+        let stretches = [range.start / STRETCH_BYTES, (end - 1) / STRETCH_BYTES];
+        let count = if stretches[0] == stretches[1] { 1 } else { 2 };
+        for (number, whole) in stretches.into_iter().zip(&mut whole).take(count) {
+            let start = number * STRETCH_BYTES;
+            let stretch = start..start.saturating_add(STRETCH_BYTES).min(bytes);
+            let given = stretch.end.min(end) - stretch.start.max(range.start);
+            if noted.is_whole(number, given, stretch.end - stretch.start) {
+                *whole = Some(stretch.start.saturating_sub(PAGE_BYTES_MAX)..stretch.end);
+            }
+        }
+        whole
+    }
+}
+
+impl Noted {
+    /// Counts bytes of a stretch. Whether all of it was given; it is forgotten then.
+    fn is_whole(&mut self, number: u64, given: u64, len: u64) -> bool {
+        let known = self.stretches.iter_mut().find(|(of, bytes)| *of == number && *bytes > 0);
+        let before = known.as_ref().map_or(0, |(_, bytes)| *bytes);
+        let is_whole = before + given >= len;
+        let now = if is_whole { 0 } else { before + given };
+        match known {
+            Some(known) => known.1 = now,
+            None if is_whole => {}
+            None => {
+                let next = self.next;
+                if let Some(place) = self.stretches.get_mut(next) {
+                    *place = (number, now);
+                }
+                self.next = (next + 1) % STRETCHES;
+            }
+        }
+        is_whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Given, PAGE_BYTES_MAX, STRETCH_BYTES};
+
+    const MIB: u64 = 1 << 20;
+
+    fn given(given: &Given, requests: impl IntoIterator<Item = (u64, u64)>, bytes: u64) -> Vec<(u64, u64)> {
+        let ranges = requests.into_iter().flat_map(|(at, len)| given.add(at..at + len, bytes));
+        ranges.flatten().map(|range| (range.start, range.end)).collect()
+    }
+
+    #[test]
+    fn a_file_that_is_read_from_end_to_end_is_let_go_of_whole_whatever_the_order_of_neighbours() {
+        let bytes = 10 * MIB + 5;
+        let requests = [1, 0, 3, 2, 4, 6, 5, 7, 8, 9].map(|at| (at * MIB, MIB));
+        // The last request is short, and the stretch that it ends is not whole without it.
+        let two = [(0, 4 * MIB), (4 * MIB - PAGE_BYTES_MAX, 8 * MIB)];
+        assert_eq!(given(&Given::default(), requests, bytes), two);
+        let ranges = given(&Given::default(), requests.into_iter().chain([(10 * MIB, 5)]), bytes);
+        assert_eq!(ranges, [two[0], two[1], (8 * MIB - PAGE_BYTES_MAX, bytes)]);
+        let odd = (0..40).map(|at| (at * 300_000, 300_000.min(bytes - (at * 300_000).min(bytes))));
+        let ranges = given(&Given::default(), odd, bytes);
+        assert_eq!(ranges.len(), 3);
+        assert_eq!((ranges[0].0, ranges[2].1), (0, bytes));
+        assert!(ranges.windows(2).all(|two| two[1].0 < two[0].1));
+    }
+
+    #[test]
+    fn who_reads_here_and_there_has_nothing_let_go_of() {
+        let bytes = 1 << 40;
+        let small = (0..4096).map(|at| (at * 4096, 4096));
+        assert!(given(&Given::default(), small, bytes).is_empty());
+        let scattered = (0..100).map(|at| (at * STRETCH_BYTES, MIB));
+        let again = (0..100).map(|at| (at * STRETCH_BYTES, MIB));
+        assert!(given(&Given::default(), scattered.chain(again), bytes).is_empty());
+    }
+
+    #[test]
+    fn requests_past_the_end_and_of_no_bytes_are_none() {
+        let none = [(0, 0), (MIB, 50), (u64::MAX - 9, 9)];
+        assert!(given(&Given::default(), none, MIB).is_empty());
+        assert_eq!(given(&Given::default(), [(0, 2 * MIB)], MIB), [(0, MIB)]);
+    }
+
+    #[test]
+    fn small_files_are_not_asked_about() {
+        assert!(given(&Given::default(), [(0, 4096)], 4096).is_empty());
+    }
+}

@@ -1,0 +1,57 @@
+//! Reads of open files.
+
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+
+use fuser::{OpenFlags, ReplyData};
+
+use crate::fs::handles::Handle;
+use crate::fs::serve::Adapter;
+use crate::model::Result;
+
+thread_local! {
+    /// What a read is assembled in.
+    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Adapter {
+    /// Answers with bytes of an open file.
+    pub fn read_file(&self, open: &Handle, flags: OpenFlags, offset: u64, size: u32, reply: ReplyData) {
+        READ.with_borrow_mut(|buffer| {
+            if buffer.len() < size as usize {
+                buffer.resize(size as usize, 0);
+            }
+            let out = buffer.get_mut(..size as usize).unwrap_or_default();
+            let count = match self.read_into(open, offset, out) {
+                Ok(count) => count,
+                Err(error) => return reply.error(self.failed("read", &error)),
+            };
+            reply.data(out.get(..count).unwrap_or_default());
+            // What is read past the kernel's cache is asked for again the next time.
+            if flags.0 & libc::O_DIRECT == 0
+                && let Handle::File(live) = open
+            {
+                live.given_to_kernel(offset..offset.saturating_add(count as u64));
+            }
+        });
+    }
+
+    fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let count = match handle {
+            Handle::File(live) => live.read(offset, out)?,
+            Handle::Form(file) => file.read(offset, out)?,
+            Handle::Growing(begun) => self.read_growing(begun, offset, out)?,
+            Handle::Control(_, text) => {
+                let rest = text.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or_default();
+                let count = rest.len().min(out.len());
+                if let Some((to, from)) = out.get_mut(..count).zip(rest.get(..count)) {
+                    to.copy_from_slice(from);
+                }
+                count
+            }
+        };
+        let counters = &self.mounted.counters;
+        counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
