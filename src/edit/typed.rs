@@ -42,6 +42,7 @@ pub fn set_tensor(
             return Err(Error::new(ErrorKind::Denied, text));
         }
         for object in objects.iter().filter(|object| object.dtype() != dtype) {
+            collection.check_not_needed(object.entry.id)?;
             batch.entry(Entry::Object(ObjectEntry { dtype, ..object.entry_now() }));
         }
         let path = state.path(node);

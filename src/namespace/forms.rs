@@ -261,7 +261,7 @@ impl Namespace {
         }
         for (entry, name, id) in directory.after(EntryId((after / 2).saturating_sub(1))) {
             let Some(node) = state.node(id).filter(|node| shown.shows(node, state)) else { continue };
-            for (place, (name, item)) in (entry.0 * 2..).zip(view::names(form, node, name)) {
+            for (place, (name, item)) in (entry.0.saturating_mul(2)..).zip(view::names(form, node, name)) {
                 let is_whole = whole.is_some_and(|whole| whole.as_bytes() == name);
                 if place > after && !is_whole {
                     found.push((place, name, of(form, item)));

@@ -182,7 +182,7 @@ impl Namespace {
             let ino = Ino::of(Place::Node { collection: number, node: node.entry.id })?;
             let attr = Attr::node(ino, node, &state).with(written.get(&node.entry.id).copied());
             let attr = shown_as(attr, node)?;
-            Some((entry, Listed { offset: entry.0 + FIRST_OFFSET, name: name.to_vec(), attr }))
+            Some((entry, Listed { offset: entry.0.saturating_add(FIRST_OFFSET), name: name.to_vec(), attr }))
         });
         Ok(shown.take(LISTED).collect())
     }

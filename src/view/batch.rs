@@ -14,6 +14,8 @@ use crate::stream::{Made, Stream};
 
 /// The most values of a row that has a batch: a record is made whole.
 pub const DIMENSION_MAX: u32 = 1 << 20;
+/// The most rows of a matrix that has a batch: its index is made whole.
+pub const ROWS_MAX: u64 = 1 << 24;
 /// Bytes of rows that are fetched with one call.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
 /// Bytes that are hashed at a time.

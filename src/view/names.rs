@@ -6,7 +6,7 @@ use crate::format::catalog::What;
 use crate::model::{Dtype, EntryId};
 use crate::store::state::{Node, ROOT, State};
 use crate::stream::is_castable;
-use crate::view::batch::DIMENSION_MAX;
+use crate::view::batch::{DIMENSION_MAX, ROWS_MAX};
 use crate::view::form::{Form, Shows};
 
 /// A name has at most this many bytes.
@@ -94,7 +94,8 @@ fn is_shown(form: Form, node: &Node) -> bool {
         Form::Cgeb => {
             let sizes = tensor.shape.dimensions();
             let is_row = |size: &u64| (1..=u64::from(DIMENSION_MAX)).contains(size);
-            is_castable(tensor.dtype) && sizes.len() == 2 && sizes.get(1).is_some_and(is_row)
+            let are_few = sizes.first().is_some_and(|rows| *rows <= ROWS_MAX);
+            is_castable(tensor.dtype) && sizes.len() == 2 && are_few && sizes.get(1).is_some_and(is_row)
         }
         Form::Sha256 => false,
         _ => true,
