@@ -154,13 +154,6 @@ impl Recipe {
         Ok(sum)
     }
 
-    /// Whether its bytes are known only when all that it is about was read.
-    pub fn is_slow(&self) -> bool {
-        self.parts
-            .iter()
-            .any(|part| matches!(part, Part::Index { .. } | Part::BatchIndex { .. } | Part::Sums(_)))
-    }
-
     /// Counts an access of all that it is made of: what the kernel has cached is read without
     /// asking.
     pub fn count_use(&self) {
