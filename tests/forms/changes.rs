@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 
 use crate::support::{Mapping, Place, Random, container_of, npy_file};
-use crate::{many_types, set};
+use crate::{set, with_many_types};
 
 const ELEMENTS: usize = 9000;
 
@@ -57,10 +57,7 @@ fn a_form_is_what_the_tensor_is_after_each_write() {
 
 #[test]
 fn a_form_follows_moves_and_other_types() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &[]);
     let mounted = place.mount(&[]);
     let matrix = mounted.path("t/c/matrix.f32");
@@ -142,10 +139,7 @@ fn a_form_of_a_file_that_is_replaced_or_gone_stays_for_those_who_have_it_open() 
 
 #[test]
 fn what_cannot_be_read_cannot_be_opened_in_a_form() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &[]);
     let mounted = place.mount(&[]);
     let matrix = mounted.path("t/c/matrix.f32");

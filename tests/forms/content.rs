@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use crate::many_types;
 use crate::support::{
     Aligned, Mapping, Place, Random, assert_same, files_below, minilm, open_direct, python, read_at,
 };
+use crate::with_many_types;
 
 fn check(source: &Path, options: &[&str]) {
     let place = Place::new();
@@ -36,10 +36,7 @@ mod heavy {
 
 #[test]
 fn every_element_type_is_shown_and_cast_as_numpy_casts() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     fs::rename(folder.join("sub/array.npy"), place.path("array.npy")).unwrap();
     fs::remove_dir(folder.join("sub")).unwrap();
     check(&folder.join("model.safetensors"), &["--block-bytes", "4096"]);
@@ -47,10 +44,7 @@ fn every_element_type_is_shown_and_cast_as_numpy_casts() {
 
 #[test]
 fn arrays_are_cast_with_their_headers() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &[]);
     let mounted = place.mount(&[]);
     let forms = mounted.path("t/c/.as");
@@ -67,10 +61,7 @@ fn arrays_are_cast_with_their_headers() {
 
 #[test]
 fn any_range_of_a_form_is_that_of_the_whole_however_it_is_read() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &[]);
     let mounted = place.mount(&[]);
     let forms = mounted.path("t/c/.as");
@@ -107,10 +98,7 @@ fn any_range_of_a_form_is_that_of_the_whole_however_it_is_read() {
 
 #[test]
 fn sizes_of_forms_are_right_before_anything_is_read() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &["--tier", "q3:all"]);
     let mounted = place.mount(&[]);
     let forms = mounted.path("t/c/.as");

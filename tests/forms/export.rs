@@ -4,18 +4,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::many_types;
 use crate::support::{Answer, Place, assert_same, files_below, names, run, shell};
+use crate::with_many_types;
 
 const FORMS: [&str; 11] =
     ["npy", "safetensors", "f32", "f16", "bf16", "q8", "q7", "q5", "q3", "cgeb", "sha256"];
 
 /// A store with files of all element types, and a copy of what `.as` of it shows.
 fn stored() -> (Place, PathBuf) {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     fs::write(folder.join("sub/notes.txt"), "some text").unwrap();
     place.import("t/c", &[&folder], &[]);
     let mounted = place.mount(&["--read-only", "--list", "containers"]);

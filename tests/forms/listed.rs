@@ -2,15 +2,12 @@
 
 use std::fs;
 
-use crate::many_types;
-use crate::support::{Place, assert_same, files_below, names};
+use crate::support::{assert_same, files_below, names};
+use crate::with_many_types;
 
 #[test]
 fn forms_of_a_read_only_mount_are_those_of_one_that_takes_writes() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &[]);
     let read = |options: &[&str]| {
         let mounted = place.mount(options);
@@ -37,10 +34,7 @@ fn forms_of_a_read_only_mount_are_those_of_one_that_takes_writes() {
 
 #[test]
 fn what_a_mount_does_not_list_its_forms_do_not_list_and_open_by_name() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     fs::write(folder.join("notes.txt"), "some text").unwrap();
     place.import("t/c", &[&folder], &[]);
     for (shown, has, has_not, sub) in [

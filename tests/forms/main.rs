@@ -28,9 +28,18 @@ pub fn set(path: &Path, name: &str, value: &str) -> Result<(), Errno> {
     rustix::fs::setxattr(path, format!("user.tierfs.{name}"), value.as_bytes(), XattrFlags::empty())
 }
 
+/// A place with a folder of tensors of every type.
+pub fn with_many_types() -> (support::Place, std::path::PathBuf) {
+    let place = support::Place::new();
+    let folder = place.path("model");
+    std::fs::create_dir(&folder).unwrap();
+    many_types(&folder);
+    (place, folder)
+}
+
 /// Makes `FOLDER/model.safetensors` with tensors of every type that NumPy and ml_dtypes have, of no elements, of no
 /// dimensions, below directories, and `FOLDER/sub/array.npy`.
-pub fn many_types(folder: &Path) {
+fn many_types(folder: &Path) {
     const SCRIPT: &str = r#"
 import os, sys
 import ml_dtypes, numpy as np

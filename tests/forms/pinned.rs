@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use crate::support::{Mounted, Place, Random, container_of, run, wait_until};
-use crate::{many_types, set};
+use crate::{set, with_many_types};
 
 fn get(path: &Path, name: &str) -> Result<String, Errno> {
     let mut value = vec![0; 256];
@@ -32,10 +32,7 @@ fn is_read_by_the_kernel(mounted: &Mounted, path: &Path, wanted: &[u8]) -> bool 
 
 #[test]
 fn pinned_forms_are_read_by_the_kernel_itself_and_stay_as_they_read() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &[]);
     let mounted = place.mount(&[]);
     let names = [

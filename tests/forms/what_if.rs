@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use crate::support::{Place, files_below, minilm, wait_until};
-use crate::{many_types, set};
+use crate::{set, with_many_types};
 
 fn all(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files_below(folder).into_iter().map(|name| (name.clone(), fs::read(folder.join(name)).unwrap())).collect()
@@ -33,10 +33,7 @@ fn assert_equal(got: &BTreeMap<PathBuf, Vec<u8>>, wanted: &BTreeMap<PathBuf, Vec
 
 #[test]
 fn what_is_shown_is_what_the_move_then_gives() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     for (tier, encoder) in [("q8", "best"), ("q5", "absmax"), ("q3", "best")] {
         let collection = format!("t/{tier}");
         place.import(&collection, &[&folder], &[]);
@@ -78,10 +75,7 @@ fn a_model_in_five_bits_is_shown_as_the_reference_decodes_it() {
 
 #[test]
 fn what_was_lost_is_not_shown_as_more_precise() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &["--tier", "q3"]);
     place.import("t/there", &[&folder], &["--in-place"]);
     let mounted = place.mount(&[]);
@@ -94,10 +88,7 @@ fn what_was_lost_is_not_shown_as_more_precise() {
 
 #[test]
 fn what_would_not_move_is_shown_as_it_is() {
-    let place = Place::new();
-    let folder = place.path("model");
-    fs::create_dir(&folder).unwrap();
-    many_types(&folder);
+    let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &[]);
     let mounted = place.mount(&[]);
     let collection = mounted.path("t/c");
