@@ -164,6 +164,25 @@ fn a_batch_is_renamed_moved_linked_and_removed_with_its_tensors() {
 }
 
 #[test]
+fn an_encoded_batch_that_is_moved_stays_encoded() {
+    let mut world = World::new();
+    copied(&world, "plain");
+    for (name, value) in [("lossy", "allow"), ("tier", "q8:all")] {
+        set(&world.path("y.cgeb"), name, value).unwrap();
+    }
+    let served = world.read("y.cgeb");
+    fs::create_dir(world.path("sub")).unwrap();
+    fs::rename(world.path("y.cgeb"), world.path("sub/z.cgeb")).unwrap();
+    for _ in 0..2 {
+        let mut value = [0; 16];
+        let len = rustix::fs::getxattr(world.path("sub/z"), "user.tierfs.tier", &mut value[..]).unwrap();
+        assert_eq!(&value[..len], b"q8");
+        assert_same(&world.read("sub/z.cgeb"), &served, "moved");
+        world.crash();
+    }
+}
+
+#[test]
 fn blocks_and_verify_show_a_batch_and_extents_send_to_its_tensors() {
     let world = World::new();
     copied(&world, "mixed");
