@@ -59,6 +59,36 @@ fn golden_payloads_decode_to_golden_bytes_on_every_set() {
 }
 
 #[test]
+fn every_scale_and_every_code_decodes_as_bit_by_bit_on_every_set() {
+    let tiny = [1, 0x7f_ffff, 0x0080_0000, 0x0080_0001, 0x0100_0000].map(f32::from_bits);
+    let scales =
+        [[0.0, 1e-40, 1e-4, 0.3, 1e30, f32::MAX], [tiny[0], tiny[1], tiny[2], tiny[3], tiny[4], 3.0]];
+    let scales: Vec<f32> = scales.as_flattened().iter().flat_map(|scale| [*scale, -scale]).collect();
+    let mut random = Random::new(17);
+    for tier in Tier::ENCODED {
+        let heads = if tier == Tier::Q3x { 2 } else { 1 };
+        let groups = scales.len() * 40;
+        let n = groups * GROUP_LEN + 37;
+        let mut payload: Vec<u8> = (0..payload_len(tier, n).unwrap()).map(|_| random.next() as u8).collect();
+        for group in 0..=groups {
+            let at = group_offset(tier, group).unwrap();
+            for head in 0..heads {
+                let scale = scales[(group + head * (group / scales.len())) % scales.len()];
+                payload[at + 4 * head..][..4].copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+        for dtype in DTYPES {
+            let wanted = naive_decode(tier, dtype, &payload, n);
+            for set in sets() {
+                let seen = decoded(set, tier, dtype, &payload, n);
+                let place = seen.iter().zip(&wanted).position(|(seen, wanted)| seen != wanted);
+                assert_eq!(place, None, "{tier} to {dtype} on {}", set.name());
+            }
+        }
+    }
+}
+
+#[test]
 fn absmax_writes_the_golden_payloads_on_every_set() {
     let mut seen = 0;
     for case in golden(&["absmax"]) {

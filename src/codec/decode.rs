@@ -94,8 +94,8 @@ impl<const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> Job
         let (outs, out) = self.out.split_at_mut(full * out_len);
         let pairs = groups.chunks_exact(group_len).zip(outs.chunks_exact_mut(out_len));
         for (index, (group, out)) in pairs.enumerate() {
-            let values = values::<K, BITS, TWO_LEVEL>(kernel, group).ok_or(BadScale { group: index })?;
-            element.store(kernel, values, out);
+            store::<K, ELEMENT, BITS, TWO_LEVEL>(kernel, element, group, out)
+                .ok_or(BadScale { group: index })?;
         }
         if out.is_empty() {
             return Ok(());
@@ -105,6 +105,7 @@ impl<const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> Job
         let values =
             values::<K, BITS, TWO_LEVEL>(kernel, &group[..group_len]).ok_or(BadScale { group: full })?;
         let mut bytes = [0; 4 * GROUP_LEN];
+        let (Values::Normal(values) | Values::Any(values)) = values;
         element.store(kernel, values, &mut bytes[..out_len]);
         out.copy_from_slice(&bytes[..out.len()]);
         Ok(())
@@ -117,9 +118,39 @@ fn head_len(two_level: bool) -> usize {
     if two_level { 2 * SCALE_LEN + FLAGS_LEN } else { SCALE_LEN }
 }
 
+/// Decodes a full group; `None` where a scale is not finite.
+#[inline(always)]
+fn store<K: Kernel, const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool>(
+    kernel: K,
+    element: Element,
+    group: &[u8],
+    out: &mut [u8],
+) -> Option<()> {
+    if ELEMENT == BF16 && BITS <= 5 && !TWO_LEVEL {
+        let (head, codes) = group.split_at(SCALE_LEN);
+        let scale = scale(head, 0)?;
+        if let (false, Some(out)) = (scale.is_subnormal(), out.first_chunk_mut()) {
+            kernel.store_bf16_products::<BITS>(codes, scale, out);
+            return Some(());
+        }
+    }
+    match values::<K, BITS, TWO_LEVEL>(kernel, group)? {
+        Values::Normal(values) => element.store_normal(kernel, values, out),
+        Values::Any(values) => element.store(kernel, values, out),
+    }
+    Some(())
+}
+
+/// The values of a group.
+enum Values<K: Kernel> {
+    /// None is subnormal.
+    Normal(Group<K>),
+    Any(Group<K>),
+}
+
 /// The values of a full group; `None` where a scale is not finite.
 #[inline(always)]
-fn values<K: Kernel, const BITS: usize, const TWO_LEVEL: bool>(kernel: K, group: &[u8]) -> Option<Group<K>> {
+fn values<K: Kernel, const BITS: usize, const TWO_LEVEL: bool>(kernel: K, group: &[u8]) -> Option<Values<K>> {
     let (head, codes) = group.split_at(head_len(TWO_LEVEL));
     let codes = kernel.lanes_of(signed::<K, BITS>(kernel, codes));
     if TWO_LEVEL { two_scales(kernel, head, codes) } else { one_scale(kernel, head, codes) }
@@ -150,20 +181,23 @@ fn scale(head: &[u8], at: usize) -> Option<f32> {
 }
 
 #[inline(always)]
-fn one_scale<K: Kernel>(kernel: K, head: &[u8], codes: Group<K>) -> Option<Group<K>> {
-    let scale = kernel.splat(scale(head, 0)?);
-    Some(kernel.mul_group(codes, scale))
+fn one_scale<K: Kernel>(kernel: K, head: &[u8], codes: Group<K>) -> Option<Values<K>> {
+    let scale = scale(head, 0)?;
+    let values = kernel.mul_group(codes, kernel.splat(scale));
+    // Codes are whole numbers: their products are zero or no smaller than the scale.
+    Some(if scale.is_subnormal() { Values::Any(values) } else { Values::Normal(values) })
 }
 
 #[inline(always)]
-fn two_scales<K: Kernel>(kernel: K, head: &[u8], codes: Group<K>) -> Option<Group<K>> {
-    let primary = kernel.splat(scale(head, 0)?);
-    let secondary = kernel.splat(scale(head, SCALE_LEN)?);
+fn two_scales<K: Kernel>(kernel: K, head: &[u8], codes: Group<K>) -> Option<Values<K>> {
+    let (primary, secondary) = (scale(head, 0)?, scale(head, SCALE_LEN)?);
+    let is_any = primary.is_subnormal() || secondary.is_subnormal();
+    let (primary, secondary) = (kernel.splat(primary), kernel.splat(secondary));
     let flags = u64::from_le_bytes(*head[2 * SCALE_LEN..].first_chunk()?);
     let mut values = codes;
     for (i, lanes) in values.iter_mut().enumerate() {
         let scales = kernel.select((flags >> (16 * i)) as u16, secondary, primary);
         *lanes = kernel.mul(*lanes, scales);
     }
-    Some(values)
+    Some(if is_any { Values::Any(values) } else { Values::Normal(values) })
 }

@@ -67,6 +67,18 @@ impl Element {
         group
     }
 
+    /// The values of a full group, none of them subnormal, as [`store`](Element::store) does.
+    #[inline(always)]
+    pub(super) fn store_normal<K: Kernel>(self, kernel: K, group: Group<K>, bytes: &mut [u8]) {
+        if self != Element::Bf16 {
+            return self.store(kernel, group, bytes);
+        }
+        let [a, b, c, d] = group;
+        for (pair, bytes) in [[a, b], [c, d]].into_iter().zip(bytes.as_chunks_mut().0) {
+            kernel.store_bf16_pair(pair, bytes);
+        }
+    }
+
     /// The values of a full group as elements, rounded ties to even.
     #[inline(always)]
     pub(super) fn store<K: Kernel>(self, kernel: K, group: Group<K>, bytes: &mut [u8]) {

@@ -50,7 +50,7 @@ impl InstructionSet {
         let bits = tier.code_bits().map(usize::from).ok_or_else(|| without_codes(tier))?;
         let len = payload_len(tier, raw.len() / element.len()).ok_or_else(|| without_codes(tier))?;
         let before = out.len();
-        out.reserve(len);
+        out.reserve(len + GROUP_LEN);
         let encoded = match tier.encoding() {
             Encoding::TwoLevel => self.run(two_level::Encode { element, raw, out }),
             _ => self.run(Encode { bits, encoder, element, raw, out }),
@@ -214,10 +214,13 @@ pub(super) fn append_codes<K: Kernel>(
         5 => pack_bytes::<K, 5>(kernel, bytes, &mut stream[..codes_len(5)]),
         _ => pack_bytes::<K, 3>(kernel, bytes, &mut stream[..codes_len(3)]),
     }
-    let stream = &mut stream[..(elements * bits).div_ceil(8)];
-    if let (Some(last), used @ 1..) = (stream.last_mut(), elements * bits % 8) {
+    let used = (elements * bits).div_ceil(8);
+    if let (Some(last), bits @ 1..) = (stream[..used].last_mut(), elements * bits % 8) {
         // The fill's codes are not part of a short group.
-        *last &= (1 << used) - 1;
+        *last &= (1 << bits) - 1;
     }
-    out.extend_from_slice(stream);
+    // A length that is known when this is compiled: one store, no call.
+    let end = out.len() + used;
+    out.extend_from_slice(&stream);
+    out.truncate(end);
 }

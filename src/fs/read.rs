@@ -8,20 +8,18 @@ use fuser::{OpenFlags, ReplyData};
 use crate::fs::handles::Handle;
 use crate::fs::serve::Adapter;
 use crate::model::Result;
+use crate::store::buffer::PageBuffer;
 
 thread_local! {
     /// What a read is assembled in.
-    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static READ: RefCell<PageBuffer> = const { RefCell::new(PageBuffer::new()) };
 }
 
 impl Adapter {
     /// Answers with bytes of an open file.
     pub fn read_file(&self, open: &Handle, flags: OpenFlags, offset: u64, size: u32, reply: ReplyData) {
         READ.with_borrow_mut(|buffer| {
-            if buffer.len() < size as usize {
-                buffer.resize(size as usize, 0);
-            }
-            let out = buffer.get_mut(..size as usize).unwrap_or_default();
+            let out = buffer.sized(size as usize);
             let count = match self.read_into(open, offset, out) {
                 Ok(count) => count,
                 Err(error) => return reply.error(self.failed("read", &error)),

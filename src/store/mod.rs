@@ -4,6 +4,7 @@ pub mod access;
 pub mod backing;
 pub mod beside;
 pub mod blocks;
+pub mod buffer;
 mod by_id;
 pub mod chain;
 mod check;

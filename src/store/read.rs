@@ -12,6 +12,7 @@ use crate::codec;
 use crate::format::record::Stored;
 use crate::model::{Error, ErrorKind, GROUP_LEN, Result, Tier};
 use crate::store::blocks::Block;
+use crate::store::buffer::PageBuffer;
 use crate::store::collection::Collection;
 use crate::store::disk::File;
 use crate::store::object::{DIRTY, Object};
@@ -44,7 +45,8 @@ pub struct OpenObject {
 thread_local! {
     /// Payloads on their way to being decoded, and blocks of which only a part is
     /// wanted: kept, so that reading allocates nothing.
-    static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+    static SCRATCH: RefCell<(PageBuffer, PageBuffer)> =
+        const { RefCell::new((PageBuffer::new(), PageBuffer::new())) };
 }
 
 impl OpenObject {
@@ -109,7 +111,7 @@ impl OpenObject {
     pub(super) fn read_base(&self, index: u32, block: &Block, out: &mut [u8]) -> Result<()> {
         let _reading = self.collection.begin_read();
         SCRATCH.with_borrow_mut(|(payload, _)| {
-            let payload = sized(payload, block.stored.len as usize);
+            let payload = payload.sized(block.stored.len as usize);
             self.fetch(index, &block.stored, 0, payload)?;
             self.verify(index, &block.stored, payload)?;
             self.decode(index, &block.stored, payload, out)
@@ -181,7 +183,7 @@ impl OpenObject {
             let place = (cut.start(index) + inside.start as u64 - at) as usize;
             let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
             SCRATCH.with_borrow_mut(|(_, whole)| {
-                let whole = sized(whole, cut.len(index));
+                let whole = whole.sized(cut.len(index));
                 self.fetch(index, &block.stored, 0, whole)?;
                 self.verify(index, &block.stored, whole)?;
                 target.copy_from_slice(whole.get(inside.clone()).unwrap_or_default());
@@ -223,7 +225,7 @@ impl OpenObject {
                 return self.read_groups(first, &head.stored, inside, payloads, part, out);
             }
             let fetched = tail.stored.offset + u64::from(tail.stored.len) - head.stored.offset;
-            let payloads = sized(payloads, fetched as usize);
+            let payloads = payloads.sized(fetched as usize);
             self.fetch(first, &head.stored, 0, payloads)?;
             for (place, block) in blocks.iter().flatten().enumerate() {
                 let index = first + place as u32;
@@ -237,7 +239,7 @@ impl OpenObject {
                     self.decode(index, &block.stored, payload, target)?;
                     self.apply_chain(index, block, target)?;
                 } else {
-                    let whole = sized(part, cut.len(index));
+                    let whole = part.sized(cut.len(index));
                     self.decode(index, &block.stored, payload, whole)?;
                     self.apply_chain(index, block, whole)?;
                     target.copy_from_slice(whole.get(inside).unwrap_or_default());
@@ -253,8 +255,8 @@ impl OpenObject {
         index: u32,
         stored: &Stored,
         inside: Range<usize>,
-        payload: &mut Vec<u8>,
-        part: &mut Vec<u8>,
+        payload: &mut PageBuffer,
+        part: &mut PageBuffer,
         out: &mut [u8],
     ) -> Result<()> {
         let width = self.object.dtype().bytes() as usize;
@@ -266,9 +268,9 @@ impl OpenObject {
         let lens =
             codec::group_offset(stored.tier, first_group).zip(codec::payload_len(stored.tier, elements));
         let (skip, len) = lens.ok_or_else(|| Error::invalid("groups of a block without codes"))?;
-        let payload = sized(payload, len);
+        let payload = payload.sized(len);
         self.fetch(index, stored, skip as u64, payload)?;
-        let part = sized(part, end - begin);
+        let part = part.sized(end - begin);
         codec::decode_groups(stored.tier, self.object.dtype(), payload, part)
             .map_err(|error| error.at(self.place(index, stored)))?;
         out.copy_from_slice(part.get(inside.start - begin..inside.end - begin).unwrap_or_default());
@@ -349,11 +351,4 @@ pub(super) fn overlap(start: u64, len: usize, at: u64, end: u64) -> Range<usize>
     let from = at.saturating_sub(start).min(len as u64) as usize;
     let until = end.saturating_sub(start).min(len as u64) as usize;
     from..until.max(from)
-}
-
-fn sized(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
-    if buffer.len() < len {
-        buffer.resize(len, 0);
-    }
-    buffer.get_mut(..len).unwrap_or_default()
 }

@@ -62,12 +62,12 @@ fn table(rows: &[Measured], command: &str) -> String {
     let machine = machine::describe();
     let (when, load) = (machine::when(), machine::load());
     let met = rows.iter().filter(|row| row.is_met() == Some(true)).count();
+    let with_target = rows.iter().filter(|row| row.target != Target::Nothing).count();
     // A String takes everything.
     writeln!(
         text,
         "\nMachine: {machine}. {when}. Load average at the end: {load}. Repeat with `{command}`.\n\n\
-         {met} of {} rows reach their target.",
-        rows.len()
+         {met} of {with_target} rows reach their target."
     )
     .unwrap_or_default();
     for (is_through, title) in [(true, "Through the mount"), (false, "In process, one core")] {
@@ -119,6 +119,7 @@ fn target(row: &Measured) -> String {
         Target::RatioAtMost(bound) => format!("<= {bound} x"),
         Target::AtLeast(bound) => format!(">= {bound} {}", row.unit),
         Target::AtMost(bound) => format!("<= {bound} {}", row.unit),
+        Target::Nothing => String::new(),
     }
 }
 

@@ -67,6 +67,7 @@ impl Measured {
             Target::RatioAtMost(bound) => ratio <= bound,
             Target::AtLeast(bound) => ours.median >= bound,
             Target::AtMost(bound) => ours.median <= bound,
+            Target::Nothing => return None,
         })
     }
 }

@@ -6,7 +6,7 @@ use crate::place::Place;
 use crate::{Result, inside, through};
 
 /// What a row should reach.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Target {
     /// Ours over the reference, at least; more is better.
     RatioAtLeast(f64),
@@ -16,6 +16,8 @@ pub enum Target {
     AtLeast(f64),
     /// Ours by itself, in the row's unit, at most.
     AtMost(f64),
+    /// None is set.
+    Nothing,
 }
 
 /// Answers were compared, byte for byte or by digest, before anything is timed. Only the functions

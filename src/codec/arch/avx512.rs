@@ -1,21 +1,25 @@
-//! AVX-512 with byte permutations (F, BW, DQ, VL, VBMI): Ice Lake, Zen 4 and later.
+//! AVX-512 with byte permutations (F, BW, DQ, VL, VBMI): Ice Lake, Zen 4 and later; with
+//! BF16 too: Zen 4, Sapphire Rapids and later.
 
 use std::arch::x86_64::*;
 
+use super::avx512_codes::{Permutations, UPPER_HALVES, Words};
 use super::{Group, Job, Kernel};
 
-/// Proof that the processor has the set: made by [`Avx512::detect`] only.
+/// Proof that the processor has the set, and, with `BF16`, the conversion to bf16 too:
+/// made by [`Avx512::detect`] only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Avx512(());
+pub(super) struct Avx512<const BF16: bool>(());
 
-impl Avx512 {
+impl<const BF16: bool> Avx512<BF16> {
     /// The proof, where the processor and the system have all of the set.
-    pub(super) fn detect() -> Option<Avx512> {
+    pub(super) fn detect() -> Option<Avx512<BF16>> {
         let has_all = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vbmi");
+            && is_x86_feature_detected!("avx512vbmi")
+            && (!BF16 || is_x86_feature_detected!("avx512bf16"));
         has_all.then_some(Avx512(()))
     }
 }
@@ -30,51 +34,6 @@ macro_rules! with_proof {
     }};
 }
 
-/// A permutation that gives each 64-bit lane the bytes of eight codes.
-const fn split(bits: usize) -> [u8; 64] {
-    let mut index = [0; 64];
-    let mut i = 0;
-    while i < 64 {
-        // Past a lane's own bytes any byte will do: its bits are masked off.
-        let at = i / 8 * bits + i % 8;
-        index[i] = if at < 8 * bits { at as u8 } else { 0 };
-        i += 1;
-    }
-    index
-}
-
-/// A permutation that closes the gaps between lanes of `bits` bytes.
-const fn join(bits: usize) -> [u8; 64] {
-    let mut index = [0; 64];
-    let mut i = 0;
-    while i < 8 * bits {
-        index[i] = (i / bits * 8 + i % bits) as u8;
-        i += 1;
-    }
-    index
-}
-
-/// Where each of a lane's eight codes begins.
-const fn starts(bits: usize) -> [u8; 64] {
-    let mut shifts = [0; 64];
-    let mut i = 0;
-    while i < 64 {
-        shifts[i] = (i % 8 * bits) as u8;
-        i += 1;
-    }
-    shifts
-}
-
-/// The permutations of streams of `BITS` bits.
-struct Permutations<const BITS: usize>;
-
-impl<const BITS: usize> Permutations<BITS> {
-    const SPLIT: [u8; 64] = split(BITS);
-    const JOIN: [u8; 64] = join(BITS);
-    const STARTS: [u8; 64] = starts(BITS);
-    const STREAM: __mmask64 = u64::MAX >> (64 - 8 * BITS);
-}
-
 // Functions of the set, not closures: these would be compiled without it.
 
 /// Sixteen signed bytes as f32.
@@ -82,6 +41,25 @@ impl<const BITS: usize> Permutations<BITS> {
 #[target_feature(enable = "avx512f")]
 fn widen(codes: __m128i) -> __m512 {
     _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))
+}
+
+/// The bits of sixteen values, rounded ties to even to their upper halves; what is left
+/// in the lower halves says nothing.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn round_to_upper_half(values: __m512) -> __m512i {
+    let bits = _mm512_castps_si512(values);
+    let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+    let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    _mm512_add_epi32(bits, half)
+}
+
+/// Thirty-two bf16 as what they are kept in.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn bits_of_bf16(values: __m512bh) -> __m512i {
+    // SAFETY: both are 64 bytes of which every pattern is valid.
+    unsafe { std::mem::transmute(values) }
 }
 
 /// Sixteen whole numbers as signed bytes.
@@ -100,7 +78,7 @@ fn more_difference(largest: __m512d, sums: __m512d, a: __m256, b: __m256) -> (__
     (largest, _mm512_add_pd(sums, _mm512_mul_pd(difference, difference)))
 }
 
-impl Avx512 {
+impl<const BF16: bool> Avx512<BF16> {
     #[inline(always)]
     fn read(self, bytes: &[u8; 64]) -> __m512i {
         // SAFETY: the reference covers the 64 bytes; `self` proves AVX-512.
@@ -119,6 +97,39 @@ impl Avx512 {
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
+    /// A stream of 24 to 64 bytes: its first part, then its last, 16 or 32 bytes each.
+    #[inline(always)]
+    fn read_parts(self, stream: &[u8]) -> __m512i {
+        // Not one masked load: on Zen 5 that costs more than these two.
+        if let (Some(first), Some(last)) = (stream.first_chunk(), stream.last_chunk()) {
+            let (first, last) = (self.read_half(first), self.read_half(last));
+            return with_proof!(self, _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), last));
+        }
+        let (first, last) = (self.read_quarter(stream.first_chunk()), self.read_quarter(stream.last_chunk()));
+        with_proof!(self, _mm512_inserti32x4::<1>(_mm512_castsi128_si512(first), last))
+    }
+
+    /// A pair as bf16, ties to even; with the instruction for it only where none is subnormal.
+    #[inline(always)]
+    fn narrow(self, [low, high]: [__m512; 2]) -> __m512i {
+        if BF16 {
+            return with_proof!(self, bits_of_bf16(_mm512_cvtne2ps_pbh(high, low)));
+        }
+        let upper_halves = self.read(&UPPER_HALVES);
+        // Not one by one: narrowing into memory is slow on Zen 4 and 5.
+        with_proof!(self, {
+            let (low, high) = (round_to_upper_half(low), round_to_upper_half(high));
+            _mm512_permutex2var_epi16(low, upper_halves, high)
+        })
+    }
+
+    #[inline(always)]
+    fn read_quarter(self, bytes: Option<&[u8; 16]>) -> __m128i {
+        let bytes = bytes.unwrap_or(&[0; 16]);
+        // SAFETY: the reference covers the 16 bytes; `self` proves AVX-512, hence SSE2.
+        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+    }
+
     #[inline(always)]
     fn write_half(self, value: __m256i, bytes: &mut [u8; 32]) {
         // SAFETY: the reference covers the 32 bytes; `self` proves AVX-512, hence AVX.
@@ -126,18 +137,22 @@ impl Avx512 {
     }
 }
 
-impl Kernel for Avx512 {
+impl<const BF16: bool> Kernel for Avx512<BF16> {
     type Lanes = __m512;
     type Bytes = __m512i;
 
     #[inline]
     fn run<J: Job>(self, job: J) -> J::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
-        fn compiled<J: Job>(kernel: Avx512, job: J) -> J::Output {
+        fn compiled<J: Job>(kernel: Avx512<false>, job: J) -> J::Output {
+            job.run(kernel)
+        }
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")]
+        fn compiled_bf16<J: Job>(kernel: Avx512<true>, job: J) -> J::Output {
             job.run(kernel)
         }
         // SAFETY: `self` proves that the processor has the features.
-        unsafe { compiled(self, job) }
+        unsafe { if BF16 { compiled_bf16(Avx512(()), job) } else { compiled(Avx512(()), job) } }
     }
 
     #[inline(always)]
@@ -177,12 +192,34 @@ impl Kernel for Avx512 {
     #[inline(always)]
     fn store_bf16(self, values: __m512, bytes: &mut [u8; 32]) {
         let rounded = with_proof!(self, {
-            let bits = _mm512_castps_si512(values);
-            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-            _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half)))
+            _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(round_to_upper_half(values)))
         });
         self.write_half(rounded, bytes);
+    }
+
+    #[inline(always)]
+    fn store_bf16_pair(self, pair: [__m512; 2], bytes: &mut [u8; 64]) {
+        self.write(self.narrow(pair), bytes);
+    }
+
+    #[inline(always)]
+    fn store_bf16_products<const BITS: usize>(self, stream: &[u8], scale: f32, bytes: &mut [u8; 128]) {
+        // There are at most 32 codes: the product of each is rounded once, and looked up.
+        let all =
+            Words::<BITS>::CODES.each_ref().map(|codes| self.mul(self.load_f32(codes), self.splat(scale)));
+        let products = self.narrow(all);
+        let packed = self.read_parts(stream);
+        for (half, bytes) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+            let split = self.read(&Words::<BITS>::SPLIT[half]);
+            let starts = self.read(&Words::<BITS>::STARTS[half]);
+            // What a lane has beside its code does not count: the look-up takes five bits
+            // of it, and eight products are there four times.
+            let found = with_proof!(self, {
+                let codes = _mm512_srlv_epi16(_mm512_permutexvar_epi8(split, packed), starts);
+                _mm512_permutexvar_epi16(codes, products)
+            });
+            self.write(found, bytes);
+        }
     }
 
     #[inline(always)]
@@ -288,12 +325,10 @@ impl Kernel for Avx512 {
     #[inline(always)]
     fn expand<const BITS: usize>(self, stream: &[u8]) -> __m512i {
         assert_eq!(stream.len(), 8 * BITS);
-        // SAFETY: the mask admits the 8 * BITS bytes that the slice was just seen to
-        // have, no more are touched; `self` proves AVX-512.
-        let packed = unsafe { _mm512_maskz_loadu_epi8(Permutations::<BITS>::STREAM, stream.as_ptr().cast()) };
-        if BITS == 8 {
-            return packed;
+        if let (8, Some(codes)) = (BITS, stream.first_chunk()) {
+            return self.read(codes);
         }
+        let packed = self.read_parts(stream);
         let split = self.read(&Permutations::<BITS>::SPLIT);
         let starts = self.read(&Permutations::<BITS>::STARTS);
         with_proof!(self, {

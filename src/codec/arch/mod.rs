@@ -10,6 +10,8 @@ mod avx2;
 mod avx2_codes;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_codes;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
@@ -51,6 +53,26 @@ pub(super) trait Kernel: Copy {
     fn store_f16(self, values: Self::Lanes, bytes: &mut [u8; 32]);
     /// The values, none a NaN, as little-endian bf16, ties to even.
     fn store_bf16(self, values: Self::Lanes, bytes: &mut [u8; 32]);
+
+    /// Two vectors, as [`store_bf16`](Kernel::store_bf16) each; none of the values is
+    /// subnormal: what rounds in one instruction takes those for zero.
+    #[inline(always)]
+    fn store_bf16_pair(self, pair: [Self::Lanes; 2], bytes: &mut [u8; 64]) {
+        for (values, bytes) in pair.into_iter().zip(bytes.as_chunks_mut().0) {
+            self.store_bf16(values, bytes);
+        }
+    }
+
+    /// The products of a group's codes, of `BITS` bits, with `scale`, which is not
+    /// subnormal, as little-endian bf16.
+    #[inline(always)]
+    fn store_bf16_products<const BITS: usize>(self, stream: &[u8], scale: f32, bytes: &mut [u8; 128]) {
+        let codes = self.shift_codes(self.expand::<BITS>(stream), -super::largest_code(BITS));
+        let [a, b, c, d] = self.mul_group(self.lanes_of(codes), self.splat(scale));
+        for (pair, bytes) in [[a, b], [c, d]].into_iter().zip(bytes.as_chunks_mut().0) {
+            self.store_bf16_pair(pair, bytes);
+        }
+    }
 
     /// `a + b`
     fn add(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
@@ -122,14 +144,20 @@ enum Choice {
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
     #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512),
+    Avx512(Avx512<false>),
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16(Avx512<true>),
 }
 
 impl InstructionSet {
     /// Every set that this processor has, the widest first.
     pub fn available() -> impl Iterator<Item = InstructionSet> {
         #[cfg(target_arch = "x86_64")]
-        let wide = [Avx512::detect().map(Choice::Avx512), Avx2::detect().map(Choice::Avx2)];
+        let wide = [
+            Avx512::detect().map(Choice::Avx512Bf16),
+            Avx512::detect().map(Choice::Avx512),
+            Avx2::detect().map(Choice::Avx2),
+        ];
         #[cfg(not(target_arch = "x86_64"))]
         let wide: [Option<Choice>; 0] = [];
         wide.into_iter().flatten().chain([Choice::Scalar(Scalar)]).map(InstructionSet)
@@ -140,7 +168,7 @@ impl InstructionSet {
         InstructionSet::available().next().unwrap_or(InstructionSet(Choice::Scalar(Scalar)))
     }
 
-    /// Its name: `avx512`, `avx2` or `scalar`.
+    /// Its name: `avx512-bf16`, `avx512`, `avx2` or `scalar`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Choice::Scalar(_) => "scalar",
@@ -148,6 +176,8 @@ impl InstructionSet {
             Choice::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512Bf16(_) => "avx512-bf16",
         }
     }
 
@@ -159,6 +189,8 @@ impl InstructionSet {
             Choice::Avx2(kernel) => kernel.run(job),
             #[cfg(target_arch = "x86_64")]
             Choice::Avx512(kernel) => kernel.run(job),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx512Bf16(kernel) => kernel.run(job),
         }
     }
 }

@@ -20,15 +20,22 @@ pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for set in InstructionSet::available() {
         let target = match set.name() {
-            "avx512" => Target::RatioAtLeast(0.5),
+            "avx512-bf16" | "avx512" => Target::RatioAtLeast(0.5),
             "scalar" => Target::AtLeast(1.5),
             _ => Target::RatioAtLeast(0.3),
         };
-        for (tier, _) in TIERS {
-            let name = format!("codec-decode.{}-{}", set.name(), tier.name());
-            let what = format!("decode to f32, in L2: {}, {}", tier.name(), set.name());
+        // Of f32 the two sets of AVX-512 make the same; of bf16 no target is set.
+        let types = [(Dtype::F32, target), (Dtype::Bf16, Target::Nothing)];
+        let types =
+            types.into_iter().filter(|(dtype, _)| *dtype == Dtype::Bf16 || set.name() != "avx512-bf16");
+        for ((dtype, target), (tier, _)) in types.flat_map(|of| TIERS.map(|tier| (of, tier))) {
+            let name = match dtype {
+                Dtype::Bf16 => format!("codec-decode-bf16.{}-{}", set.name(), tier.name()),
+                _ => format!("codec-decode.{}-{}", set.name(), tier.name()),
+            };
+            let what = format!("decode to {dtype}, in L2: {}, {}", tier.name(), set.name());
             rows.push(Row::new(name, what, "memcpy of the output", "GB/s", target, move |_| {
-                decode(set, tier)
+                decode(set, tier, dtype)
             }));
         }
     }
@@ -63,28 +70,31 @@ pub fn rows() -> Vec<Row> {
     rows
 }
 
-/// Elements, and what they are in a tier by `absmax`.
+/// Elements of f32, and what they are in a tier by `absmax`.
 pub fn payload(tier: Tier) -> Result<(Vec<u8>, Vec<u8>)> {
-    let raw = Random::new(3).elements(Dtype::F32, ELEMENTS);
+    payload_of(tier, Dtype::F32)
+}
+
+fn payload_of(tier: Tier, dtype: Dtype) -> Result<(Vec<u8>, Vec<u8>)> {
+    let raw = Random::new(3).elements(dtype, ELEMENTS);
     let mut payload = Vec::new();
-    tierfs::codec::encode(tier, Encoder::Absmax, Dtype::F32, &raw, &mut payload)?
+    tierfs::codec::encode(tier, Encoder::Absmax, dtype, &raw, &mut payload)?
         .map_err(|why| format!("not encodable: {why:?}"))?;
     Ok((raw, payload))
 }
 
-fn decode(set: InstructionSet, tier: Tier) -> Result<Contest> {
-    let (raw, payload) = payload(tier)?;
+fn decode(set: InstructionSet, tier: Tier, dtype: Dtype) -> Result<Contest> {
+    let (raw, payload) = payload_of(tier, dtype)?;
     let mut out = vec![0; raw.len()];
-    set.decode_groups(tier, Dtype::F32, &payload, &mut out)?;
-    let right = rounded(tier, Dtype::F32, &raw);
+    set.decode_groups(tier, dtype, &payload, &mut out)?;
+    let right = rounded(tier, dtype, &raw);
     let checked = Checked::bytes("what is decoded", &out, &right)?;
     let bytes = out.len() as f64;
     let mut copy = vec![0; out.len()];
     Contest::new(
         checked,
         move || {
-            let call =
-                || Ok(set.decode_groups(tier, Dtype::F32, black_box(&payload), black_box(&mut out))?);
+            let call = || Ok(set.decode_groups(tier, dtype, black_box(&payload), black_box(&mut out))?);
             Ok(bytes / seconds(call)? / 1e9)
         },
         move || {
