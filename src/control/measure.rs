@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::format::checksum;
 use crate::model::{Result, Tier};
 use crate::namespace::FileView;
 
@@ -133,12 +134,12 @@ impl Joined {
         let length = self.lengths.entry(len).or_default();
         length.seen = length.seen.saturating_add(1);
         if length.seen < Self::TABLE_FROM {
-            self.checksum = crc32c::crc32c_combine(self.checksum, checksum, len as usize);
+            self.checksum = checksum::joined(self.checksum, checksum, len as usize);
             return;
         }
-        let bits = length.bits.get_or_insert_with(|| {
-            std::array::from_fn(|bit| crc32c::crc32c_combine(1 << bit, 0, len as usize))
-        });
+        let bits = length
+            .bits
+            .get_or_insert_with(|| std::array::from_fn(|bit| checksum::joined(1 << bit, 0, len as usize)));
         let set = bits.iter().enumerate().filter(|(bit, _)| self.checksum >> bit & 1 == 1);
         self.checksum = set.fold(0, |sum, (_, shifted)| sum ^ shifted) ^ checksum;
     }
@@ -171,6 +172,7 @@ pub fn tally<'a>(
 #[cfg(test)]
 mod tests {
     use super::Joined;
+    use crate::format::checksum;
 
     #[test]
     fn checksums_of_pieces_join_to_that_of_the_whole() {
@@ -179,9 +181,9 @@ mod tests {
         for piece in [1, 7, 64, 4096, 150_000] {
             let mut joined = Joined::default();
             for bytes in whole.chunks(piece) {
-                joined.add(crc32c::crc32c(bytes), bytes.len() as u32);
+                joined.add(checksum::of(bytes), bytes.len() as u32);
             }
-            assert_eq!(joined.checksum, crc32c::crc32c(&whole), "pieces of {piece}");
+            assert_eq!(joined.checksum, checksum::of(&whole), "pieces of {piece}");
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::engine::select::Target;
 use crate::engine::settings::is_lossy_allowed;
 use crate::engine::work::Engine;
 use crate::format::catalog::Measured;
+use crate::format::checksum;
 use crate::format::delta::{CHANGES_MAX, Changes, Delta, DeltaKind};
 use crate::format::record::Record;
 use crate::model::{Dtype, Error, ErrorKind, Result, Tier};
@@ -167,7 +168,7 @@ fn evict_range(
             len: difference.record.len() as u32,
             chain_len: 1,
             nnz: difference.changes,
-            checksum: crc32c::crc32c(&difference.record),
+            checksum: checksum::of(&difference.record),
             kind: difference.kind.byte(),
         });
         measured.add(difference.measured);

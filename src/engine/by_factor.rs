@@ -17,6 +17,7 @@ use crate::engine::reconstruct::Rank;
 use crate::engine::select::Target;
 use crate::engine::settings::is_lossy_allowed;
 use crate::format::catalog::Measured;
+use crate::format::checksum;
 use crate::format::factor::{Factor, FactorShape, WHOLE_TENSOR};
 use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result, Tier};
 use crate::store::Collection;
@@ -131,11 +132,11 @@ pub(super) fn evict(
     open.read(0, &mut bytes)?;
     let factor = decompose(object, shape, &bytes, rank).map_err(|why| cannot(&why))?;
     let measured = compare(&factor, target.dtype, &bytes)?;
-    let seen = crc32c::crc32c(&bytes);
+    let seen = checksum::of(&bytes);
     let migration = open.drop_blocks(0..cut.blocks(), &|_, _| Ok(true))?;
     // It may have been written to since it was looked at; nobody writes to it now.
     open.read(0, &mut bytes)?;
-    if crc32c::crc32c(&bytes) != seen || object.is_dirty() {
+    if checksum::of(&bytes) != seen || object.is_dirty() {
         return Err(Error::new(ErrorKind::Busy, format!("{path}: it is being written to; close it first")));
     }
     moved.blocks += migration.blocks() as u64;

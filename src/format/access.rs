@@ -23,6 +23,7 @@
 //! | 40 | 4 | f32, accesses a tick, averaged |
 //! | 44 | 4 | zero |
 
+use crate::format::checksum;
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{Error, ObjectId, Result};
 
@@ -64,7 +65,7 @@ pub fn to_bytes(tick_seconds: u32, records: &[(ObjectId, u32, History)]) -> Vec<
         out.u128(object.0).u32(*block).u32(history.count).u32(history.last).u32(history.created);
         out.u64(history.window).f32(history.ema).u32(0);
     }
-    let checksum = crc32c::crc32c(out.as_slice());
+    let checksum = checksum::of(out.as_slice());
     out.u32(checksum);
     out.into_bytes()
 }
@@ -74,7 +75,7 @@ pub fn parse(bytes: &[u8]) -> Result<(u32, Records)> {
     let wrong = |what: &str| Error::corrupt(format!("the access history {what}"));
     let body = bytes.len().checked_sub(CHECKSUM_BYTES as usize).ok_or_else(|| wrong("is cut off"))?;
     let (body, checksum) = bytes.split_at_checked(body).ok_or_else(|| wrong("is cut off"))?;
-    if Reader::new(checksum).u32()? != crc32c::crc32c(body) {
+    if Reader::new(checksum).u32()? != checksum::of(body) {
         return Err(wrong("is not what was written"));
     }
     let mut reader = Reader::new(body);
@@ -104,6 +105,7 @@ pub fn parse(bytes: &[u8]) -> Result<(u32, Records)> {
 
 #[cfg(test)]
 mod tests {
+    use crate::format::checksum;
     use proptest::prelude::*;
 
     use super::{History, parse, to_bytes};
@@ -143,7 +145,7 @@ mod tests {
     }
 
     fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
-        let checksum = crc32c::crc32c(&bytes).to_le_bytes();
+        let checksum = checksum::of(&bytes).to_le_bytes();
         bytes.extend(checksum);
         bytes
     }

@@ -4,6 +4,7 @@ pub mod access;
 pub mod catalog;
 pub mod cgeb;
 pub mod cgei;
+pub mod checksum;
 pub mod cursor;
 pub mod delta;
 pub mod factor;

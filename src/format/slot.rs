@@ -14,6 +14,8 @@
 //! All numbers are little-endian. A record may be followed by payload slots, which
 //! have no structure of their own: the record's length and checksum cover them.
 
+use crate::format::checksum;
+
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 128;
 
@@ -97,13 +99,13 @@ impl RawSlot {
     pub fn seal(&mut self, generation: u64, sequence: u64) {
         self.put(GENERATION_AT, (generation as u32).to_le_bytes());
         self.put(SEQUENCE_AT, sequence.to_le_bytes());
-        self.put(CHECKSUM_AT, crc32c::crc32c(self.covered()).to_le_bytes());
+        self.put(CHECKSUM_AT, checksum::of(self.covered()).to_le_bytes());
         self.put(ZERO_AT, [0; 4]);
     }
 
     /// Whether the checksum agrees and the end is zero.
     pub fn is_intact(&self) -> bool {
-        self.get::<ZERO_AT, 4>() == [0; 4] && crc32c::crc32c(self.covered()) == self.checksum()
+        self.get::<ZERO_AT, 4>() == [0; 4] && checksum::of(self.covered()) == self.checksum()
     }
 
     /// The slot with the one flipped bit put right that makes it intact, if there is

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::catalog::{Content, Home};
+use crate::format::checksum;
 use crate::ingest::cut::Blocking;
 use crate::ingest::recognize::{Part, Recognized, recognize};
 use crate::ingest::take::{Taken, TakenBlocks, TakenObject, take};
@@ -137,7 +138,7 @@ fn cut_in_place(
             let len = (part.end - at).min(step as u64) as usize;
             chunk.resize(len, 0);
             file.read_exact_at(&mut chunk, at).map_err(|error| Error::io("reading it back", error))?;
-            checksums.extend(chunk.chunks(block_bytes as usize).map(crc32c::crc32c));
+            checksums.extend(chunk.chunks(block_bytes as usize).map(checksum::of));
             at += len as u64;
         }
         objects.push(TakenObject {

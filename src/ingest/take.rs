@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 
 use crate::format::catalog::{Digests, Home, Measured, OutsideFile};
+use crate::format::checksum;
 use crate::format::record::Stored;
 use crate::ingest::batch;
 use crate::ingest::recognize::{Part, PartTensor, Recognized};
@@ -255,7 +256,7 @@ pub(super) fn copy(
     taken: &mut TakenObject,
 ) -> Result<()> {
     let TakenBlocks::Run(checksums) = &mut taken.blocks else { return Ok(()) };
-    checksums.extend(chunk.chunks(taken.block_bytes as usize).map(crc32c::crc32c));
+    checksums.extend(chunk.chunks(taken.block_bytes as usize).map(checksum::of));
     let Some(file) = file else { return Ok(()) };
     file.write_at(chunk, at).map_err(|error| Error::io("writing its data file", error))
 }

@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use crate::codec;
+use crate::format::checksum;
 use crate::format::delta::{Changes, Delta, DeltaKind, HEAD_BYTES};
 use crate::format::record::{Record, Stored};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, ObjectId, Result, Tier};
@@ -269,7 +270,7 @@ impl OpenObject {
             len: record.len() as u32,
             chain_len: chain_len as u16,
             nnz: delta.changes.len() as u32,
-            checksum: crc32c::crc32c(&record),
+            checksum: checksum::of(&record),
             kind: delta.changes.kind().byte(),
         }))
     }
@@ -339,7 +340,7 @@ impl Collection {
             std::io::ErrorKind::UnexpectedEof => Error::corrupt(error.to_string()),
             _ => Error::io(path(), error),
         })?;
-        let found = crc32c::crc32c(&record);
+        let found = checksum::of(&record);
         if found != checksum {
             return Err(Error::corrupt(format!(
                 "record crc {found:#010x} but the log says {checksum:#010x}; run tierfs fsck"

@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use crate::codec::{self, NotEncodable};
 use crate::format::catalog::Measured;
+use crate::format::checksum;
 use crate::format::record::Stored;
 use crate::model::{Dtype, Encoder, Error, Result, Tier};
 use crate::store::Collection;
@@ -53,7 +54,7 @@ impl Collection {
                 Ok(encoded) => {
                     let offset =
                         offsets.next().ok_or_else(|| Error::invalid("fewer offsets than payloads"))?;
-                    let checksum = crc32c::crc32c(payload);
+                    let checksum = checksum::of(payload);
                     let (scale, len) = (encoded.scale, payload.len() as u32);
                     stored.push(Stored { tier, scale, checksum, offset, len, in_data: false });
                     measured.add(Measured {
@@ -75,6 +76,6 @@ impl Collection {
 }
 
 fn exact(block: &[u8], offset: u64) -> Stored {
-    let checksum = crc32c::crc32c(block);
+    let checksum = checksum::of(block);
     Stored { tier: Tier::Exact, scale: 0.0, checksum, offset, len: block.len() as u32, in_data: false }
 }

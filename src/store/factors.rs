@@ -5,6 +5,7 @@
 //!    lower sequence number. What became absent later is not in it.
 //! 2. It is there while a block of the object is absent.
 
+use crate::format::checksum;
 use crate::format::factor::{Factor, WHOLE_TENSOR};
 use crate::format::record::Record;
 use crate::model::{Error, Result, Tier};
@@ -119,7 +120,7 @@ impl Collection {
     pub fn write_factor(&self, factor: &Factor, rank: u32, touched: &mut Touched) -> Result<Record> {
         let record = factor.write();
         let offset = self.write_record(FACTOR_FILE, &record, touched)?;
-        let (len, checksum) = (record.len() as u64, crc32c::crc32c(&record));
+        let (len, checksum) = (record.len() as u64, checksum::of(&record));
         Ok(Record::Factor { object: factor.object, block: WHOLE_TENSOR, offset, len, rank, checksum })
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::codec;
+use crate::format::checksum;
 use crate::format::record::Stored;
 use crate::model::{Encoder, Result, Tier};
 use crate::store::blocks::Block;
@@ -17,7 +18,7 @@ impl OpenObject {
     /// encoded from; `None` where it was encoded from others.
     pub fn payload_of(&self, block: &Block, elements: &[u8]) -> Result<Option<Vec<u8>>> {
         let is_it = |payload: &[u8]| {
-            payload.len() == block.stored.len as usize && crc32c::crc32c(payload) == block.stored.checksum
+            payload.len() == block.stored.len as usize && checksum::of(payload) == block.stored.checksum
         };
         if block.stored.tier == Tier::Exact {
             return Ok(is_it(elements).then(|| elements.to_vec()));
@@ -58,7 +59,7 @@ impl OpenObject {
         seen: Option<Arc<[Link]>>,
         elements: &[u8],
     ) -> Result<bool> {
-        let checksum = crc32c::crc32c(elements);
+        let checksum = checksum::of(elements);
         let stored = Stored { checksum, len: elements.len() as u32, ..exact_at(0, false) };
         // Deltas that were merged meanwhile leave the block's epoch as it is.
         let is_it = || self.object.chain(index, block.epoch) == seen;

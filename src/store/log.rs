@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use crate::format::catalog::Entry;
+use crate::format::checksum;
 use crate::format::record::{LOG_VERSION, Record};
 use crate::format::slot::{RawSlot, SLOT_BYTES};
 use crate::model::{Error, Result, StoreId};
@@ -112,7 +113,7 @@ impl Batch {
         let payload = entry.to_bytes();
         let record = Record::Catalog {
             len: payload.len() as u32,
-            checksum: crc32c::crc32c(&payload),
+            checksum: checksum::of(&payload),
             kind: entry.kind(),
             version: entry.version(),
         };
@@ -129,7 +130,7 @@ impl Batch {
     /// the array.
     pub fn run(&mut self, checksums: &[u32], make: impl FnOnce(u32, u32) -> Record) {
         let array: Vec<u8> = checksums.iter().flat_map(|checksum| checksum.to_le_bytes()).collect();
-        let record = make(checksums.len() as u32, crc32c::crc32c(&array));
+        let record = make(checksums.len() as u32, checksum::of(&array));
         self.push(record, array, None);
     }
 
@@ -221,7 +222,7 @@ impl Log {
             append(&mut bytes, &slot, payload);
         }
         let number = self.batch + 1;
-        let checksum = crc32c::crc32c(&checksums);
+        let checksum = checksum::of(&checksums);
         // A batch that is lost, with later ones still there, was torn if none of these says that
         // it was durable.
         let unsynced = u32::try_from(self.batch.saturating_sub(self.synced)).unwrap_or(u32::MAX);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::format::catalog::{ObjectEntry, OutsideFile};
+use crate::format::checksum;
 use crate::format::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::Collection;
@@ -143,7 +144,7 @@ impl OpenObject {
             None => return Ok(false),
         };
         file.read_exact_at(out, place.offset).map_err(|error| failed(&error))?;
-        let found = crc32c::crc32c(out);
+        let found = checksum::of(out);
         if found != place.checksum {
             return Err(failed(&format!("crc {found:#010x} but the log says {:#010x}", place.checksum)));
         }

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::format::catalog::Entry;
+use crate::format::checksum;
 use crate::format::record::Record;
 use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::store::disk::File;
@@ -122,7 +123,7 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                 }
                 let whole = batch == out.end.batch + 1
                     && u64::from(slots) == (at - out.end.bytes) / SLOT
-                    && checksum == crc32c::crc32c(&checksums);
+                    && checksum == checksum::of(&checksums);
                 if whole {
                     corrected.drain(..).for_each(|at| out.note(EventKind::Repair, put_right(at)));
                     apply(&mut out, held.drain(..), &mut places, refused.as_deref_mut())?;

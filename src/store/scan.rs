@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::format::checksum;
 use crate::format::record::Record;
 use crate::format::slot::{RawSlot, SLOT_BYTES};
 use crate::model::{Error, ErrorKind, Result};
@@ -123,7 +124,7 @@ impl<'a> Read<'a> {
         };
         let mended = fill.iter().any(|byte| *byte != 0);
         let mut payload = payload.to_vec();
-        if crc32c::crc32c(&payload) == record.payload_checksum() {
+        if checksum::of(&payload) == record.payload_checksum() {
             return Ok(Some((payload, mended)));
         }
         Ok(correct(&mut payload, record.payload_checksum()).then_some((payload, true)))
@@ -199,7 +200,7 @@ impl<'a> Read<'a> {
 /// difference of the checksums is that of the bit alone, which shifts by a step of the
 /// polynomial from bit to bit: no checksum is computed again.
 fn correct(payload: &mut [u8], checksum: u32) -> bool {
-    let wanted = crc32c::crc32c(payload) ^ checksum;
+    let wanted = checksum::of(payload) ^ checksum;
     let mut difference = CRC32C_POLYNOMIAL;
     for byte in payload.iter_mut().rev() {
         for bit in (0..8).rev() {
@@ -216,12 +217,13 @@ fn correct(payload: &mut [u8], checksum: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::correct;
+    use crate::format::checksum;
 
     #[test]
     fn the_flipped_bit_of_a_payload_of_any_length_is_found() {
         for len in [1, 2, 127, 5000] {
             let right: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
-            let checksum = crc32c::crc32c(&right);
+            let checksum = checksum::of(&right);
             for bit in (0..len * 8).step_by(1 + len / 50) {
                 let mut flipped = right.clone();
                 flipped[bit / 8] ^= 1 << (bit % 8);

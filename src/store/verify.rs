@@ -1,5 +1,6 @@
 //! Stored bytes against what the log says of them.
 
+use crate::format::checksum;
 use crate::format::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::blocks::Block;
@@ -39,7 +40,7 @@ impl OpenObject {
     }
 
     pub(super) fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {
-        let found = crc32c::crc32c(payload);
+        let found = checksum::of(payload);
         if found != stored.checksum {
             // Parts of it are not believed any more either.
             self.object.checked.clear(index);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 
 use crate::format::catalog::{Entry, ObjectEntry};
+use crate::format::checksum;
 use crate::format::record::{Record, Stored};
 use crate::model::{Error, Result, Tier};
 use crate::store::blocks::Cut;
@@ -300,10 +301,8 @@ impl OpenObject {
                         (Some(home), true) => touched.file(home),
                         _ => touched.file(&self.collection.tier_file(stored.tier)?),
                     }
-                    blocks.push((
-                        index,
-                        Stored { checksum: crc32c::crc32c(&block), len: len as u32, ..stored },
-                    ));
+                    blocks
+                        .push((index, Stored { checksum: checksum::of(&block), len: len as u32, ..stored }));
                 }
             }
         }

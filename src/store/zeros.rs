@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::format::catalog::{Home, ObjectEntry};
+use crate::format::checksum;
 use crate::format::record::{Record, Stored};
 use crate::model::{Result, Tier};
 use crate::store::blocks::Cut;
@@ -40,7 +41,7 @@ impl ZeroChecksums {
 }
 
 fn of_zeros(bytes: usize) -> u32 {
-    crc32c::crc32c(&vec![0; bytes])
+    checksum::of(&vec![0; bytes])
 }
 
 impl OpenObject {

@@ -30,6 +30,8 @@ const WRAPPED_CRATES: &[(&str, &[&str], &str)] = &[
         "take parsed values as arguments; src/cli parses the command line",
     ),
     ("cudarc", &["src/gpu/"], "call src/gpu"),
+    ("crc_fast", &["src/format/checksum.rs"], "call `checksum::of`"),
+    ("crc32c", &["src/format/checksum.rs"], "call `checksum::of` or `checksum::joined`"),
 ];
 
 pub const INTRINSICS_FOLDER: &str = "src/codec/arch/";

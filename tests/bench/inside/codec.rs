@@ -3,6 +3,7 @@
 use std::hint::black_box;
 
 use tierfs::codec::{InstructionSet, pack, payload_len, stream_len, unpack};
+use tierfs::format::checksum;
 use tierfs::model::{Dtype, Encoder, Tier};
 
 use super::seconds;
@@ -207,12 +208,12 @@ fn encode(tier: Tier, encoder: Encoder) -> Result<Contest> {
 
 fn crc() -> Result<Contest> {
     // The check value of CRC-32/ISCSI.
-    let checked = Checked::holds("the CRC32C of \"123456789\"", crc32c::crc32c(b"123456789") == 0xe306_9283)?;
+    let checked = Checked::holds("the CRC32C of \"123456789\"", checksum::of(b"123456789") == 0xe306_9283)?;
     let mut bytes = vec![0; 16 << 10];
     Random::new(1).fill(&mut bytes);
     Contest::alone(checked, move || {
         let call = || {
-            black_box(crc32c::crc32c(black_box(&bytes)));
+            black_box(checksum::of(black_box(&bytes)));
             Ok(())
         };
         Ok(seconds(call)? * 1e6)
