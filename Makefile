@@ -1,6 +1,6 @@
 # Every target is a script of its own name under scripts/, so that it also runs without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long suites loaders fuzz bench gpu build fmt lint setup clean
+.PHONY: help demo test test-long suites loaders fuzz bench gpu build install uninstall fmt lint setup clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,12 @@ gpu: ## On a machine with a GPU: read tensors into its memory, compare them ther
 
 build: ## The release binary, target/release/tierfs
 	cargo build --release --locked
+
+install: ## The program, manual pages, completions, mount.tierfs and a systemd unit, below PREFIX (/usr/local)
+	@scripts/install.sh
+
+uninstall: ## Take away what install has put there
+	@scripts/install.sh --remove
 
 fmt: ## Format the Rust sources
 	cargo fmt

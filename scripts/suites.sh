@@ -219,7 +219,8 @@ suite_stress() {
 daemon_of_mount() {
     local directory
     for directory in /proc/[0-9]*; do
-        if tr '\0' ' ' <"$directory/cmdline" 2>/dev/null | grep -qF "mount $place/store"; then
+        # Some have ended since.
+        if { tr '\0' ' ' <"$directory/cmdline"; } 2>/dev/null | grep -qF "mount --announce $place/store"; then
             echo "${directory#/proc/}"
         fi
     done | tail -1

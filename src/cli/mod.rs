@@ -4,11 +4,13 @@ mod act;
 mod bench;
 mod cgeb;
 mod compact;
+mod completions;
 mod doctor;
 mod du;
 mod export;
 mod fsck;
 mod gpu_read;
+mod helper;
 mod import;
 mod init;
 mod ls;
@@ -58,6 +60,8 @@ enum Command {
     Cgeb(cgeb::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
+    Completions(completions::Completions),
+    Man(completions::Manual),
 }
 
 /// How a command ended, if not with an error.
@@ -79,6 +83,9 @@ const CORRUPT: u8 = 3;
 pub fn main() -> ExitCode {
     let environment = env_logger::Env::new().filter_or("TIERFS_LOG", "warn,fuser=error");
     env_logger::Builder::from_env(environment).format_target(false).init();
+    if helper::is_called(std::env::args_os().next().as_deref()) {
+        return exit_code(helper::Helper::parse().run());
+    }
     let done = match Cli::parse().command {
         Command::Init(args) => args.run(),
         Command::Import(args) => args.run(),
@@ -100,6 +107,8 @@ pub fn main() -> ExitCode {
         Command::Cgeb(args) => args.run(),
         Command::Doctor(args) => args.run(),
         Command::Bench(args) => args.run(),
+        Command::Completions(args) => args.run(),
+        Command::Man(args) => args.run(),
     };
     exit_code(done)
 }

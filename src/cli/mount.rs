@@ -127,12 +127,43 @@ fn parse_option(text: &str) -> Result<MountOption> {
         None if text == "allow_other" => MountOption::AllowOther,
         None if matches!(text, "zero_fill" | "zero-fill") => MountOption::ZeroFill,
         None if matches!(text, "nosuid" | "nodev" | "noexec") => MountOption::Kernel(text.to_owned()),
-        None if matches!(text, "rw" | "auto" | "noauto" | "user" | "nofail" | "_netdev") => {
-            MountOption::Nothing
-        }
+        None if IDLE_OPTIONS.contains(&text) => MountOption::Nothing,
+        _ if IDLE_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) => MountOption::Nothing,
         _ => return Err(Error::invalid(format!("{text:?} is no mount option"))),
     };
     Ok(option)
+}
+
+/// What fstab(5) and mount(8) have for themselves, or is so anyway.
+const IDLE_OPTIONS: [&str; 22] = [
+    "_netdev",
+    "async",
+    "auto",
+    "defaults",
+    "dev",
+    "diratime",
+    "exec",
+    "group",
+    "noatime",
+    "noauto",
+    "nodiratime",
+    "nofail",
+    "nogroup",
+    "noowner",
+    "norelatime",
+    "nouser",
+    "nousers",
+    "owner",
+    "relatime",
+    "rw",
+    "user",
+    "users",
+];
+const IDLE_PREFIXES: [&str; 3] = ["x-", "X-", "comment="];
+
+/// Whether an option is one that a mount takes.
+pub(super) fn is_option(text: &str) -> bool {
+    parse_option(text).is_ok()
 }
 
 /// Whether a mount answers like one whose daemon has ended.
@@ -210,8 +241,8 @@ impl Args {
     fn start(&self) -> Result<Done> {
         let program = std::env::current_exe().map_err(|error| Error::io("finding this program", error))?;
         let mut command = Command::new(program);
-        // As they were given: the daemon takes them apart again.
-        command.args(std::env::args_os().skip(1)).arg("--announce");
+        // As they were given, behind the command's name: the daemon takes them apart again.
+        command.args(["mount", "--announce"]).args(std::env::args_os().skip(2));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut daemon = command.spawn().map_err(|error| Error::io("starting the daemon", error))?;
         let output = daemon.stdout.take().ok_or_else(|| Error::invalid("a daemon without an output"))?;

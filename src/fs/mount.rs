@@ -14,9 +14,9 @@ use crate::fs::serve::{Adapter, guarded};
 use crate::ingest::Progress;
 use crate::model::{Error, Result};
 use crate::namespace::{Namespace, Shown};
-use crate::store::Store;
 use crate::store::history::Keep;
 use crate::store::read::Verify;
+use crate::store::{Access, Store};
 
 /// What the kernel reads ahead, in KiB. Measured best for streams through a daemon.
 const READ_AHEAD_KIB: u32 = 4096;
@@ -109,6 +109,9 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
         MountOption::DefaultPermissions,
         MountOption::NoAtime,
     ];
+    if namespace.store().access() == Access::Read {
+        config.mount_options.push(MountOption::RO);
+    }
     if options.allow_other {
         config.acl = SessionACL::All;
         config.mount_options.extend([MountOption::NoSuid, MountOption::NoDev]);

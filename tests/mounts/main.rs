@@ -9,6 +9,7 @@ mod bench;
 mod compaction;
 mod crash;
 mod hostile;
+mod installed;
 mod large;
 mod lifecycle;
 mod mount;

@@ -70,7 +70,7 @@ fn every_call_that_writes_is_refused_and_changes_nothing() {
         for (what, mode) in [("mkfifo", libc::S_IFIFO), ("socket", libc::S_IFSOCK), ("device", libc::S_IFCHR)]
         {
             // SAFETY: the path ends with a zero and lives through the call.
-            refused(what, of_call(unsafe { libc::mknod(path.as_ptr(), mode | 0o600, 0x103) }), libc::EPERM);
+            refused(what, of_call(unsafe { libc::mknod(path.as_ptr(), mode | 0o600, 0x103) }), libc::EROFS);
         }
         // SAFETY: as above.
         let regular = of_call(unsafe { libc::mknod(path.as_ptr(), libc::S_IFREG | 0o600, 0) });
@@ -99,26 +99,32 @@ fn every_call_that_writes_is_refused_and_changes_nothing() {
 
 #[test]
 fn attributes_are_refused_as_what_they_are() {
-    let (_place, mounted) = mounted();
+    let (place, read_only) = mounted();
     let flags = rustix::fs::XattrFlags::empty();
-    for path in ["demo/model/a", "demo/model"] {
-        let path = mounted.path(path);
-        for (name, set_number, remove_number) in [
-            ("user.tierfs.tier", libc::EROFS, libc::EPERM),
-            ("user.tierfs.evict", libc::EROFS, libc::EPERM),
-            ("user.tierfs.dtype", libc::EROFS, libc::EPERM),
-            ("user.tierfs.sha256", libc::EPERM, libc::EPERM),
-            ("user.tierfs.bytes_stored", libc::EPERM, libc::EPERM),
-            ("user.tierfs.colour", libc::ENODATA, libc::ENODATA),
-            ("user.other", libc::EOPNOTSUPP, libc::EOPNOTSUPP),
-            ("trusted.other", libc::EOPNOTSUPP, libc::EOPNOTSUPP),
-        ] {
-            let set = rustix::fs::setxattr(&path, name, b"q8", flags).map_err(io::Error::from);
-            refused(&format!("setxattr {name}"), set, set_number);
-            let removed = rustix::fs::removexattr(&path, name).map_err(io::Error::from);
-            refused(&format!("removexattr {name}"), removed, remove_number);
+    let names = [
+        ("user.tierfs.bytes_stored", libc::EPERM, libc::EPERM),
+        ("user.tierfs.tier", libc::EINVAL, libc::EPERM),
+        ("user.tierfs.evict", libc::EINVAL, libc::EPERM),
+        ("user.tierfs.dtype", libc::EINVAL, libc::EPERM),
+        ("user.tierfs.sha256", libc::EPERM, libc::EPERM),
+        ("user.tierfs.colour", libc::ENODATA, libc::ENODATA),
+        ("user.other", libc::EOPNOTSUPP, libc::EOPNOTSUPP),
+        ("trusted.other", libc::EOPNOTSUPP, libc::EOPNOTSUPP),
+    ];
+    let refuses = |mounted: &Mounted, numbers: &dyn Fn(i32) -> i32| {
+        for path in ["demo/model/a", "demo/model"] {
+            let path = mounted.path(path);
+            for (name, set_number, remove_number) in names {
+                let set = rustix::fs::setxattr(&path, name, b"purple", flags).map_err(io::Error::from);
+                refused(&format!("setxattr {name}"), set, numbers(set_number));
+                let removed = rustix::fs::removexattr(&path, name).map_err(io::Error::from);
+                refused(&format!("removexattr {name}"), removed, numbers(remove_number));
+            }
         }
-    }
+    };
+    refuses(&read_only, &|_| libc::EROFS);
+    read_only.unmount();
+    refuses(&place.mount(&[]), &|number| number);
 }
 
 #[test]
