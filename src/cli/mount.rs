@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use signal_hook::consts;
+
 use crate::cli::{Done, init, mounts};
 use crate::fs::{Options, mount};
 use crate::model::{Error, ErrorKind, Result};
@@ -69,6 +71,8 @@ pub(super) struct Args {
 /// How long a mount that is told to end waits for those who use it.
 const PATIENCE: Duration = Duration::from_secs(5);
 const READY: &str = "ready";
+/// What ends a mount.
+const SIGNALS: [i32; 3] = [consts::SIGTERM, consts::SIGINT, consts::SIGHUP];
 
 fn parse_verify(text: &str) -> Result<Verify> {
     match text {
@@ -260,10 +264,9 @@ impl Args {
     /// Mounts and answers until somebody unmounts or stops it.
     fn serve(&self, kernel: Vec<String>) -> Result<Done> {
         let stop = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP]
-        {
-            signal_hook::flag::register(signal, stop.clone())
-                .map_err(|error| Error::io("waiting for signals", error))?;
+        let deaf = |error| Error::io("waiting for signals", error);
+        for signal in SIGNALS {
+            signal_hook::flag::register(signal, stop.clone()).map_err(deaf)?;
         }
         let access = if self.read_only { Access::Read } else { Access::Write };
         let note =
@@ -280,6 +283,9 @@ impl Args {
             kernel,
         };
         let mount = mount(store, &self.mountpoint, &options)?;
+        for signal in SIGNALS {
+            signal_hook::low_level::pipe::register(signal, mount.bell().rope()?).map_err(deaf)?;
+        }
         if self.announce {
             self.detach()?;
         }

@@ -25,6 +25,9 @@ pub(super) struct Args {
 /// After this the daemon is said not to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Programs that look at all mounts, as `df` does, use each for a moment.
+const PASSING_USE: Duration = Duration::from_millis(500);
+
 impl Args {
     pub fn run(self) -> Result<Done> {
         let shown = self.mountpoint.display();
@@ -71,9 +74,15 @@ fn same(one: &std::path::Path, other: &std::path::Path) -> bool {
 
 fn unmount(mountpoint: &std::path::Path, lazy: bool) -> Result<()> {
     let flags = if lazy { rustix::mount::UnmountFlags::DETACH } else { rustix::mount::UnmountFlags::empty() };
-    let error = match rustix::mount::unmount(mountpoint, flags) {
-        Ok(()) => return Ok(()),
-        Err(error) => error,
+    let until = Instant::now() + PASSING_USE;
+    let error = loop {
+        match rustix::mount::unmount(mountpoint, flags) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::BUSY) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => break error,
+        }
     };
     let shown = mountpoint.display();
     if error == rustix::io::Errno::BUSY {

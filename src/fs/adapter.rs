@@ -31,6 +31,10 @@ impl Filesystem for Adapter {
         Ok(())
     }
 
+    fn destroy(&mut self) {
+        self.bell.end();
+    }
+
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.measured(Operation::Lookup, || {
             self.named(reply, self.namespace.lookup(Ino(parent.0), name.as_bytes()));

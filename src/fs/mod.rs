@@ -1,6 +1,7 @@
 //! The edge to the kernel: requests in, replies out. The only place that names `fuser`.
 
 mod adapter;
+mod bell;
 mod controls;
 mod errno;
 mod forget;
@@ -14,4 +15,5 @@ mod read;
 mod reply;
 mod serve;
 
+pub use bell::Bell;
 pub use mount::{Mount, Options, mount};

@@ -9,6 +9,7 @@ use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Counters, Job, Jobs, Mounted};
+use crate::fs::bell::Bell;
 use crate::fs::forget::Forgetter;
 use crate::fs::serve::{Adapter, guarded};
 use crate::ingest::Progress;
@@ -23,6 +24,9 @@ const READ_AHEAD_KIB: u32 = 4096;
 
 /// What nobody asked to be made durable is made so after this time.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
+
+/// How long damage, copies of pinned files and policies wait at most until somebody looks at them.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How many file systems may lie one on the other where the kernel reads files of a store
 /// itself: the most that it takes. The store may lie on an overlay then. An overlay on this
@@ -75,6 +79,7 @@ pub struct Mount {
     namespace: Arc<Namespace>,
     forgetter: Forgetter,
     mounted: Arc<Mounted>,
+    bell: Arc<Bell>,
     /// The thread that does jobs.
     jobs: std::thread::JoinHandle<()>,
 }
@@ -119,7 +124,9 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
     let (forgetter, forgetting) = Forgetter::new();
     let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
-    let adapter = Adapter::new(namespace.clone(), mounted.clone(), forgetter.clone(), stack_depth);
+    let bell = Arc::new(Bell::new()?);
+    let (known, told) = (namespace.clone(), mounted.clone());
+    let adapter = Adapter::new(known, told, forgetter.clone(), bell.clone(), stack_depth);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
         Error::io(text, error)
@@ -130,21 +137,26 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     raise_read_ahead(mountpoint);
     raise_descriptor_limit();
     let jobs = start_jobs(mounted.clone(), forgetter.clone())?;
-    Ok(Mount { session, mountpoint: mountpoint.to_owned(), namespace, forgetter, mounted, jobs })
+    let mountpoint = mountpoint.to_owned();
+    Ok(Mount { session, mountpoint, namespace, forgetter, mounted, bell, jobs })
 }
 
 impl Mount {
-    /// Waits until somebody unmounts it, or `stop` says `true`: then it is unmounted
-    /// here, and those who use it have `patience` to finish. What was written is durable
-    /// when this returns. Whether it came to its end.
+    /// What makes [`Mount::wait`] ask at once whether to stop.
+    pub fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+
+    /// Waits until somebody unmounts it, or `stop`, which is asked twice a second and when the
+    /// bell rings, says `true`: then it is unmounted here, and those who use it have `patience`
+    /// to finish. What was written is durable when this returns. Whether it came to its end.
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
-        const STEP: Duration = Duration::from_millis(20);
         let mut synced = Instant::now();
         let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
         let tick = Duration::from_secs(u64::from(self.namespace.store().ticks().length()));
         let mut looked = Instant::now();
         let ended = loop {
-            if self.session.guard.is_finished() {
+            if self.is_over() {
                 break true;
             }
             if stop() {
@@ -160,7 +172,7 @@ impl Mount {
                 self.follow_policy(&follows);
                 looked = Instant::now();
             }
-            std::thread::sleep(STEP);
+            self.bell.listen(LOOK_EVERY)?;
         };
         self.mounted.jobs.end();
         if self.jobs.join().is_err() {
@@ -224,18 +236,23 @@ impl Mount {
         }
     }
 
+    /// Whether no request will come any more.
+    fn is_over(&self) -> bool {
+        self.bell.has_ended() || self.session.guard.is_finished()
+    }
+
     fn unmount(&self, patience: Duration) -> Result<bool> {
-        const STEP: Duration = Duration::from_millis(5);
         let flags = rustix::mount::UnmountFlags::DETACH;
         if let Err(error) = rustix::mount::unmount(&self.mountpoint, flags) {
             log::warn!("unmounting {}: {error}", self.mountpoint.display());
         }
         let until = Instant::now() + patience;
-        while !self.session.guard.is_finished() {
-            if Instant::now() >= until {
+        while !self.is_over() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return Ok(false);
             }
-            std::thread::sleep(STEP);
+            self.bell.listen(left.min(LOOK_EVERY))?;
         }
         Ok(true)
     }

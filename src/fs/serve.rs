@@ -15,6 +15,7 @@ use fuser::{
 
 use crate::control::{self, Acts, Cost, Mounted, Operation};
 use crate::edit::{Live, SetAttr};
+use crate::fs::bell::Bell;
 use crate::fs::errno::errno;
 use crate::fs::forget::Forgetter;
 use crate::fs::handles::{Handle, Handles};
@@ -43,6 +44,8 @@ pub(super) struct Adapter {
     pub forgetter: Forgetter,
     pub times: Times,
     pub passthrough: Passthrough,
+    /// Rings when the session is over.
+    pub bell: Arc<Bell>,
     /// How many file systems may lie one on the other where the kernel reads files of the
     /// store itself; 0 where it is not to.
     pub stack_depth: u32,
@@ -53,12 +56,13 @@ impl Adapter {
         namespace: Arc<Namespace>,
         mounted: Arc<Mounted>,
         forgetter: Forgetter,
+        bell: Arc<Bell>,
         stack_depth: u32,
     ) -> Adapter {
         let times = Times::of(namespace.store().access());
         let handles = Arc::default();
         let passthrough = Passthrough::new(namespace.store().settings().passthrough_files_max as usize);
-        Adapter { namespace, mounted, handles, forgetter, times, passthrough, stack_depth }
+        Adapter { namespace, mounted, handles, forgetter, times, passthrough, bell, stack_depth }
     }
 
     /// Runs one request, and counts it.

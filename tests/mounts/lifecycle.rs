@@ -28,6 +28,33 @@ fn a_mount_that_is_told_to_end_is_gone_in_five_seconds_though_a_file_is_open() {
     place.mount(&[]).unmount();
 }
 
+/// How often the threads of a process have gone to sleep.
+fn sleeps(process: i32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let statuses = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")).unwrap());
+    statuses
+        .map(|status| {
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.unwrap().trim().parse::<u64>().unwrap()
+        })
+        .sum()
+}
+
+#[test]
+fn a_mount_that_nobody_uses_sleeps() {
+    let (place, _) = imported(&[]);
+    let mounted = place.mount(&[]);
+    fs::read(mounted.path("demo/model/x")).unwrap();
+    let daemon = mounted.daemon().unwrap();
+    // What the end of a request still has to do.
+    std::thread::sleep(Duration::from_secs(1));
+    let before = sleeps(daemon);
+    std::thread::sleep(Duration::from_secs(4));
+    let slept = sleeps(daemon) - before;
+    assert!(slept <= 40, "{slept} times in four seconds");
+    mounted.unmount();
+}
+
 #[test]
 fn a_busy_mount_stays_and_says_so_and_goes_lazily() {
     let (place, _) = imported(&[]);
@@ -42,6 +69,21 @@ fn a_busy_mount_stays_and_says_so_and_goes_lazily() {
     drop(file);
     wait_until("the end of the daemon", || mounted.daemon().is_none());
     run(["umount", &shown]).failed(1, &["no tierfs is mounted on", &shown]);
+}
+
+#[test]
+fn a_use_that_passes_does_not_keep_a_mount() {
+    let place = Place::new();
+    place.import("demo/model", &[&place.write("x.bin", [7; 100])], &[]);
+    let mounted = place.mount(&[]);
+    let file = fs::File::open(mounted.path("demo/model/x.bin")).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(file);
+        });
+        run(["umount".as_ref(), mounted.mountpoint.as_os_str()]).ok();
+    });
 }
 
 #[test]

@@ -1,0 +1,80 @@
+//! What wakes the thread that waits for the end of a mount, so that an idle daemon sleeps.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::model::{Error, Result};
+
+/// A bell, heard by one thread.
+pub struct Bell {
+    heard: UnixStream,
+    rope: UnixStream,
+    ended: AtomicBool,
+}
+
+impl Bell {
+    /// One that has not rung.
+    pub fn new() -> Result<Bell> {
+        let failed = |error| Error::io("making a pair of sockets", error);
+        let (heard, rope) = UnixStream::pair().map_err(failed)?;
+        // Who rings never waits: a stream that is full will be heard.
+        rope.set_nonblocking(true).map_err(failed)?;
+        Ok(Bell { heard, rope, ended: AtomicBool::new(false) })
+    }
+
+    /// Where a byte rings it, for handlers of signals.
+    pub fn rope(&self) -> Result<UnixStream> {
+        self.rope.try_clone().map_err(|error| Error::io("taking hold of a socket", error))
+    }
+
+    /// The session with the kernel is over.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        if let Err(error) = (&self.rope).write(&[0]) {
+            log::debug!("the end of the session is seen at the next look: {error}");
+        }
+    }
+
+    /// Whether the session is over.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until it rings, and no longer than `at_most`, which must not be zero.
+    pub(super) fn listen(&self, at_most: Duration) -> Result<()> {
+        use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+        self.heard.set_read_timeout(Some(at_most)).map_err(|error| Error::io("waiting", error))?;
+        match (&self.heard).read(&mut [0; 64]) {
+            Err(error) if !matches!(error.kind(), WouldBlock | TimedOut | Interrupted) => {
+                Err(Error::io("waiting", error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::{Duration, Instant};
+
+    use super::Bell;
+
+    #[test]
+    fn it_is_heard_at_once_however_often_it_rang() {
+        let bell = Bell::new().unwrap();
+        let began = Instant::now();
+        for _ in 0..100_000 {
+            bell.end();
+        }
+        bell.listen(Duration::from_secs(60)).unwrap();
+        assert!(bell.has_ended() && began.elapsed() < Duration::from_secs(50));
+        let signalled = Bell::new().unwrap();
+        signalled.rope().unwrap().write_all(&[0]).unwrap();
+        signalled.listen(Duration::from_secs(60)).unwrap();
+        assert!(!signalled.has_ended() && began.elapsed() < Duration::from_secs(50));
+        signalled.listen(Duration::from_millis(1)).unwrap();
+    }
+}
