@@ -8,8 +8,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use tierfs::format::catalog::{
-    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NodeEntry,
-    ObjectEntry, OutsideFile, Parent, TensorEntry, What,
+    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NUMBER_MAX,
+    NodeEntry, ObjectEntry, OutsideFile, Parent, TensorEntry, What,
 };
 use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
 use tierfs::format::slot::{RawSlot, SLOT_BYTES};
@@ -232,7 +232,7 @@ fn file_entry() -> impl Strategy<Value = FileEntry> {
         prop::sample::select(contents.to_vec()),
         prop::collection::vec(any::<u128>().prop_map(ObjectId), 0..9),
         prop::option::of(tensor),
-        any::<Option<u64>>(),
+        prop::option::of(entry_id()),
         prop::option::of(digests),
         prop::option::of(error),
         "\\PC{0,100}",
@@ -241,12 +241,16 @@ fn file_entry() -> impl Strategy<Value = FileEntry> {
             content,
             objects,
             tensor,
-            container: container.map(EntryId),
+            container,
             digests,
             error,
             why,
             records: None,
         })
+}
+
+fn entry_id() -> impl Strategy<Value = EntryId> {
+    (0..=NUMBER_MAX).prop_map(EntryId)
 }
 
 fn name() -> impl Strategy<Value = Vec<u8>> {
@@ -263,10 +267,8 @@ fn entry() -> impl Strategy<Value = Entry> {
     let home = prop::option::of((any::<u64>(), 0..u64::MAX >> 2));
     let object = (any::<[u128; 3]>(), any::<u64>(), dtype(), 0_u64..1 << 40, 4096..=BLOCK_BYTES_MAX, home);
     prop_oneof![
-        any::<(u32, u64, u64)>().prop_map(|(number, created_at, last_entry)| Entry::Collection {
-            number,
-            created_at,
-            last_entry
+        (any::<(u32, u64)>(), entry_id()).prop_map(|((number, created_at), EntryId(last_entry))| {
+            Entry::Collection { number, created_at, last_entry }
         }),
         object.prop_map(|([id, tensor, seed], creation, dtype, bytes, block_bytes, home)| {
             Entry::Object(ObjectEntry {
@@ -285,29 +287,17 @@ fn entry() -> impl Strategy<Value = Entry> {
                 }),
             })
         }),
-        (any::<(u64, u32, u32, u32, i64, i64, u64)>(), what).prop_map(
-            |((id, mode, uid, gid, mtime, ctime, created_at), what)| {
-                Entry::Node(Box::new(NodeEntry {
-                    id: EntryId(id),
-                    mode,
-                    uid,
-                    gid,
-                    mtime,
-                    ctime,
-                    created_at,
-                    what,
-                }))
+        (entry_id(), any::<(u32, u32, u32, i64, i64, u64)>(), what).prop_map(
+            |(id, (mode, uid, gid, mtime, ctime, created_at), what)| {
+                Entry::Node(Box::new(NodeEntry { id, mode, uid, gid, mtime, ctime, created_at, what }))
             }
         ),
-        any::<u64>().prop_map(|node| Entry::NodeRemoved(EntryId(node))),
-        (any::<[u64; 3]>(), name()).prop_map(|([parent, entry, node], name)| {
-            let (parent, entry, node) = (EntryId(parent), EntryId(entry), EntryId(node));
-            Entry::Name { parent, entry, name, node }
-        }),
-        (any::<u64>(), name())
-            .prop_map(|(parent, name)| Entry::NameRemoved { parent: EntryId(parent), name }),
-        (any::<u64>(), "\\PC{0,20}", any::<Option<String>>()).prop_map(|(node, key, value)| Entry::Setting {
-            node: EntryId(node),
+        entry_id().prop_map(Entry::NodeRemoved),
+        ([entry_id(), entry_id(), entry_id()], name())
+            .prop_map(|([parent, entry, node], name)| Entry::Name { parent, entry, name, node }),
+        (entry_id(), name()).prop_map(|(parent, name)| Entry::NameRemoved { parent, name }),
+        (entry_id(), "\\PC{0,20}", any::<Option<String>>()).prop_map(|(node, key, value)| Entry::Setting {
+            node,
             key,
             value
         }),
@@ -414,6 +404,18 @@ fn the_path_of_an_outside_file_is_absolute_and_plain() {
         assert_eq!(parse(path, 7).unwrap_err().kind(), ErrorKind::Corrupt, "{path}");
     }
     assert_eq!(parse("/a", 1 << 63).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_number_with_nothing_after_it_is_corrupt() {
+    let parse = |number| {
+        let entry = Entry::NodeRemoved(EntryId(number));
+        Entry::parse(entry.kind(), entry.version(), &entry.to_bytes())
+    };
+    assert_eq!(parse(NUMBER_MAX).unwrap(), Entry::NodeRemoved(EntryId(NUMBER_MAX)));
+    for number in [NUMBER_MAX + 1, u64::MAX] {
+        assert_eq!(parse(number).unwrap_err().kind(), ErrorKind::Corrupt, "{number}");
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
 use tierfs::store::read::Verify;
 use tierfs::store::{Access, Store};
 
-use crate::support::{Aligned, Place, Random, assert_same, open_direct, run, wait_until};
+use crate::support::{Aligned, Place, Random, assert_same, open_direct, run, shell, wait_until};
 
 /// A disk on which reads of data files, or writes to tier files, panic while they are told to.
 #[derive(Clone)]
@@ -257,13 +257,53 @@ fn a_file_of_the_store_that_is_cut_or_gone_during_the_mount_fails_its_blocks_and
         assert_same(memory.pages(BLOCK as usize), &files[2].1[range], "well");
     }
     drop(open);
-    // Opened anew it is gone, and is not made again.
-    let gone = open_direct(&mounted.path("demo/c/gone"));
-    let error = gone.read_exact_at(memory.pages(BLOCK as usize), 0).unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    // Opened anew it is gone, and is not made again. The daemon hears of a close only after it.
+    wait_until("the file that is gone", || {
+        let gone = open_direct(&mounted.path("demo/c/gone"));
+        match gone.read_exact_at(memory.pages(BLOCK as usize), 0) {
+            Ok(()) => {
+                assert_same(memory.pages(BLOCK as usize), &files[1].1[..BLOCK as usize], "gone, held");
+                false
+            }
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EIO));
+                true
+            }
+        }
+    });
     assert!(!data(2).exists());
     fs::write(mounted.path("demo/c/new"), &files[1].1).unwrap();
     assert_same(&fs::read(mounted.path("demo/c/new")).unwrap(), &files[1].1, "new");
     let log = mounted.log();
     assert!(log.contains("tierfs fsck") && !log.contains("panicked"), "{log}");
+}
+
+#[test]
+fn pipes_in_the_place_of_files_of_the_store_are_errors_and_nobody_waits_for_them() {
+    let place = Place::new();
+    let bytes = Random(4).bytes(100_000);
+    for (collection, name) in [("demo/data", "x"), ("demo/log", "x"), ("demo/well", "x")] {
+        place.import(collection, &[&place.write(name, &bytes)], &[]);
+    }
+    for file in ["demo/data/data/0000000000000001", "demo/log/meta.log", "demo/well/access"] {
+        let path = place.store().join(file);
+        if path.exists() {
+            fs::remove_file(&path).unwrap();
+        }
+        shell(&place.path(""), &format!("mkfifo {}", path.display()));
+    }
+    let found = run(["fsck".as_ref(), place.store().as_os_str()]);
+    assert_eq!(found.code, Some(3), "{found:?}");
+    assert!(found.out.contains("demo/log") && found.out.contains("it is no file"), "{found:?}");
+    let mounted = place.mount(&["--read-only"]);
+    let error = fs::read(mounted.path("demo/data/x")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    assert_same(&fs::read(mounted.path("demo/well/x")).unwrap(), &bytes, "a file beside them");
+    assert!(fs::read(mounted.path("demo/log/x")).is_err());
+    mounted.unmount();
+    // Whoever has the store is asked for by its lock.
+    let lock = place.store().join("lock");
+    fs::remove_file(&lock).unwrap();
+    shell(&place.path(""), &format!("mkfifo {}", lock.display()));
+    run(["ls".as_ref(), place.store().as_os_str()]).failed(1, &["lock"]);
 }

@@ -47,6 +47,9 @@ pub const ENTRY_VERSION: u8 = 1;
 pub const OBJECT_WITH_PARENT_VERSION: u8 = 2;
 /// The version of a Node entry that is an embedding batch.
 pub const NODE_WITH_RECORDS_VERSION: u8 = 2;
+/// Nodes and names have numbers up to this, given out one by one: never used up, and one more
+/// is always a number.
+pub const NUMBER_MAX: u64 = (1 << 48) - 1;
 /// A name in a directory has at most this many bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// A block has at most this many bytes: what a reader must hold of one at a time.

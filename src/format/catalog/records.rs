@@ -65,5 +65,8 @@ pub(super) fn read_records(bytes: &mut Reader<'_>) -> Result<Runs> {
         let (aux_offset, aux_length) = (bytes.u64()?, bytes.u64()?);
         Ok(Run { count, layout, is_hashed: kind & 4 != 0, aux_offset, aux_length })
     })?;
-    Runs::new(sizes, runs).ok_or_else(|| Error::corrupt("records that can be of no embedding batch"))
+    let said = runs.len();
+    Runs::new(sizes, runs)
+        .filter(|runs| runs.placed().len() == said)
+        .ok_or_else(|| Error::corrupt("records that can be of no embedding batch, or that are told twice"))
 }

@@ -3,8 +3,8 @@
 use crate::format::catalog::records::{put_records, read_records, records_of, write_records};
 use crate::format::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX,
-    NODE_WITH_RECORDS_VERSION, NodeEntry, OBJECT_WITH_PARENT_VERSION, ObjectEntry, OutsideFile, Parent,
-    TensorEntry, What,
+    NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, OBJECT_WITH_PARENT_VERSION, ObjectEntry, OutsideFile,
+    Parent, TensorEntry, What,
 };
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{
@@ -93,9 +93,11 @@ impl Entry {
         }
         let mut bytes = Reader::new(payload);
         let entry = match kind {
-            1 => {
-                Entry::Collection { number: bytes.u32()?, created_at: bytes.u64()?, last_entry: bytes.u64()? }
-            }
+            1 => Entry::Collection {
+                number: bytes.u32()?,
+                created_at: bytes.u64()?,
+                last_entry: read_number(&mut bytes)?.0,
+            },
             2 => {
                 let object = read_object(&mut bytes)?;
                 let parent = if has_parent { Some(read_parent(&mut bytes)?) } else { None };
@@ -107,16 +109,16 @@ impl Entry {
                 put_records(&mut node, records)?;
                 Entry::Node(Box::new(node))
             }
-            4 => Entry::NodeRemoved(EntryId(bytes.u64()?)),
+            4 => Entry::NodeRemoved(read_number(&mut bytes)?),
             5 => Entry::Name {
-                parent: EntryId(bytes.u64()?),
-                entry: EntryId(bytes.u64()?),
+                parent: read_number(&mut bytes)?,
+                entry: read_number(&mut bytes)?,
                 name: read_name(&mut bytes)?,
-                node: EntryId(bytes.u64()?),
+                node: read_number(&mut bytes)?,
             },
-            6 => Entry::NameRemoved { parent: EntryId(bytes.u64()?), name: read_name(&mut bytes)? },
+            6 => Entry::NameRemoved { parent: read_number(&mut bytes)?, name: read_name(&mut bytes)? },
             7 => Entry::Setting {
-                node: EntryId(bytes.u64()?),
+                node: read_number(&mut bytes)?,
                 key: read_string(&mut bytes)?,
                 value: read_option(&mut bytes, read_string)?,
             },
@@ -152,6 +154,14 @@ fn write_object(out: &mut Writer, object: &ObjectEntry) {
         out.u128(parent.object.0);
         write_text(out, parent.tenant.as_bytes());
         write_text(out, parent.collection.as_bytes());
+    }
+}
+
+/// The number of a node or a name.
+fn read_number(bytes: &mut Reader<'_>) -> Result<EntryId> {
+    match bytes.u64()? {
+        number @ 0..=NUMBER_MAX => Ok(EntryId(number)),
+        number => Err(Error::corrupt(format!("the number {number}, where {NUMBER_MAX} is the highest"))),
     }
 }
 
@@ -228,7 +238,7 @@ fn write_node(out: &mut Writer, node: &NodeEntry) {
 
 fn read_node(bytes: &mut Reader<'_>) -> Result<NodeEntry> {
     Ok(NodeEntry {
-        id: EntryId(bytes.u64()?),
+        id: read_number(bytes)?,
         mode: bytes.u32()?,
         uid: bytes.u32()?,
         gid: bytes.u32()?,
@@ -287,7 +297,7 @@ fn read_file(bytes: &mut Reader<'_>) -> Result<FileEntry> {
                 parent: TensorId(bytes.u128()?),
             })
         })?,
-        container: read_option(bytes, |bytes| Ok(EntryId(bytes.u64()?)))?,
+        container: read_option(bytes, read_number)?,
         digests: read_option(bytes, |bytes| Ok(Digests { sha256: bytes.array()?, blake3: bytes.array()? }))?,
         error: read_option(bytes, |bytes| {
             Ok(Measured {

@@ -23,6 +23,11 @@ const DIRECTORY_MODE: u32 = 0o700;
 /// Who has a store that several may have.
 const READERS: &str = "those who read it";
 
+/// Nobody waits for the other end of a pipe.
+const NOT_WAITING: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
+/// Bytes of a lock's note that are shown: the file could hold anything.
+const NOTE_LIMIT: u64 = 4096;
+
 /// A directory of the operating system.
 #[derive(Clone, Debug)]
 pub struct FileDisk {
@@ -137,9 +142,7 @@ impl Disk for FileDisk {
                 options.write(true).create_new(true);
             }
         }
-        // A link in a store would lead out of it.
-        options.custom_flags(libc::O_NOFOLLOW);
-        Ok(Arc::new(SystemFile(options.open(self.path(path))?)))
+        Ok(Arc::new(SystemFile(only_a_file(&mut options, &self.path(path))?)))
     }
 
     fn open_outside(&self, path: &[u8]) -> io::Result<Arc<dyn File>> {
@@ -149,13 +152,7 @@ impl Disk for FileDisk {
         if topmost(&mounts, path).is_some_and(|mounted| mounted.is_ours()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it lies on a tierfs"));
         }
-        // A pipe that has taken its place must not be waited for.
-        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
-        }
-        Ok(Arc::new(SystemFile(file)))
+        Ok(Arc::new(SystemFile(regular(fs::OpenOptions::new().read(true), NOT_WAITING, path)?)))
     }
 
     fn create_directory(&self, path: &str) -> io::Result<()> {
@@ -205,11 +202,11 @@ impl Disk for FileDisk {
 
     fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>> {
         let mut options = fs::OpenOptions::new();
-        options.read(true).custom_flags(libc::O_NOFOLLOW);
+        options.read(true);
         if how == Lock::Exclusive {
             options.write(true).create(true).mode(0o644);
         }
-        let mut file = match options.open(self.path("lock")) {
+        let mut file = match only_a_file(&mut options, &self.path("lock")) {
             // Nobody ever wrote to this store, and a reader may not be able to.
             Err(error) if how == Lock::Shared && error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Box::new(()));
@@ -229,7 +226,7 @@ impl Disk for FileDisk {
             let mut holder = READERS.to_owned();
             if how == Lock::Shared || rustix::fs::flock(&file, shared).is_err() {
                 holder.clear();
-                file.read_to_string(&mut holder)?;
+                (&file).take(NOTE_LIMIT).read_to_string(&mut holder)?;
             }
             return Err(io::Error::new(io::ErrorKind::WouldBlock, holder));
         }
@@ -239,6 +236,20 @@ impl Disk for FileDisk {
             file.write_all(note.as_bytes())?;
         }
         Ok(Box::new(file))
+    }
+}
+
+/// Opens a file of the store: a link would lead out of it.
+fn only_a_file(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
+    regular(options, NOT_WAITING | libc::O_NOFOLLOW, path)
+}
+
+/// Opens what must be a regular file. Anything else that has taken its place is an error.
+fn regular(options: &mut fs::OpenOptions, flags: i32, path: &Path) -> io::Result<fs::File> {
+    let file = options.custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
     }
 }
 

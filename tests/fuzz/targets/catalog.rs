@@ -1,11 +1,11 @@
 //! Entries of the catalog: the kind, the version, the payload.
 
-use tierfs::format::catalog::{BLOCK_BYTES_MAX, Content, ENTRY_VERSION, Entry, NAME_BYTES_MAX, What};
+use tierfs::format::catalog::{BLOCK_BYTES_MAX, Content, Entry, NAME_BYTES_MAX, What};
 
 pub fn check(bytes: &[u8]) {
     let [kind, version, payload @ ..] = bytes else { return };
     let Ok(entry) = Entry::parse(*kind, *version, payload) else { return };
-    assert_eq!((entry.kind(), ENTRY_VERSION), (*kind, *version));
+    assert_eq!((entry.kind(), entry.version()), (*kind, *version));
     assert_eq!(entry.to_bytes(), payload, "{entry:?}");
     match &entry {
         Entry::Name { name, .. } | Entry::NameRemoved { name, .. } => {
@@ -20,10 +20,7 @@ pub fn check(bytes: &[u8]) {
         Entry::Node(node) => {
             if let What::File(file) = &node.what {
                 assert!(file.objects.len() * 16 <= payload.len());
-                assert!(
-                    !file.content.is_container()
-                        || matches!(file.content, Content::Safetensors | Content::Npy)
-                );
+                assert_eq!(file.records.is_some(), file.content == Content::Cgeb);
             }
         }
         _ => {}
