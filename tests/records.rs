@@ -9,7 +9,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use tierfs::format::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NUMBER_MAX,
-    NodeEntry, ObjectEntry, OutsideFile, Parent, TensorEntry, What,
+    NodeEntry, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry, What,
 };
 use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
 use tierfs::format::slot::{RawSlot, SLOT_BYTES};
@@ -225,7 +225,12 @@ fn file_entry() -> impl Strategy<Value = FileEntry> {
             parent: TensorId(parent),
         },
     );
-    let digests = any::<([u8; 32], [u8; 32])>().prop_map(|(sha256, blake3)| Digests { sha256, blake3 });
+    let digests = prop_oneof![
+        Just(Digests::NotTaken),
+        any::<([u8; 32], Option<[u8; 32]>)>()
+            .prop_map(|(blake3, sha256)| Digests::Taken(Box::new(Taken { blake3, sha256 }))),
+        Just(Digests::Outdated),
+    ];
     let error = (0.0_f32..1e9, 0.0_f64..1e90, any::<u64>())
         .prop_map(|(maximum, squares, elements)| Measured { maximum, squares, elements });
     (
@@ -233,7 +238,7 @@ fn file_entry() -> impl Strategy<Value = FileEntry> {
         prop::collection::vec(any::<u128>().prop_map(ObjectId), 0..9),
         prop::option::of(tensor),
         prop::option::of(entry_id()),
-        prop::option::of(digests),
+        digests,
         prop::option::of(error),
         "\\PC{0,100}",
     )

@@ -1,6 +1,6 @@
 //! The extended attributes.
 
-use crate::control::digests::digests;
+use crate::control::digests::{blake3, sha256};
 use crate::control::measure::{Measure, checksum};
 use crate::control::sets::{self, Set};
 use crate::engine::{self, Heat};
@@ -158,14 +158,14 @@ pub const ATTRIBUTES: &[Attribute] = &[
     }),
     Attribute {
         cost: Cost::WholeFile,
-        ..shown("blake3", "of the bytes, while all of them are exact", |namespace, view| {
-            on_digests(namespace, view, |digests| hex(&digests.blake3))
+        ..shown("blake3", "of the bytes that came in, while all of them are exact", |namespace, view| {
+            view.node.file().map(|_| blake3(namespace, view).map(hex)).transpose()
         })
     },
     Attribute {
         cost: Cost::WholeFile,
-        ..shown("sha256", "of the bytes, while all of them are exact", |namespace, view| {
-            on_digests(namespace, view, |digests| hex(&digests.sha256))
+        ..shown("sha256", "of the bytes that came in, while all of them are exact", |namespace, view| {
+            view.node.file().map(|_| sha256(namespace, view).map(hex)).transpose()
         })
     },
     shown("error", "max=... rms=...: measured against what was encoded", |_, view| {
@@ -266,14 +266,6 @@ fn on_file(view: &FileView, show: impl FnOnce(&Measure) -> String) -> Result<Opt
     Ok(measured(view)?.as_ref().map(show))
 }
 
-fn on_digests(
-    namespace: &Namespace,
-    view: &FileView,
-    show: impl FnOnce(crate::format::catalog::Digests) -> String,
-) -> Result<Option<String>> {
-    view.node.file().map(|_| digests(namespace, view).map(show)).transpose()
-}
-
 fn inherited(view: &FileView, setting: &engine::Setting) -> String {
     setting.of(&view.collection.state(), view.node.entry.id).to_owned()
 }
@@ -284,6 +276,6 @@ fn heat(view: &FileView) -> Option<Heat> {
     Some(Heat::of(&objects, view.node.entry.created_at, view.collection.ticks()))
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn hex(bytes: [u8; 32]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

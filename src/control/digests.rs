@@ -1,41 +1,55 @@
-//! SHA-256 and BLAKE3 of a file's bytes.
-
-use sha2::{Digest, Sha256};
+//! The digests of the bytes that a file came in with.
 
 use crate::control::measure::Measure;
 use crate::format::catalog::Digests;
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Namespace};
+use crate::store::computed::Sums;
+use crate::stream::sums;
 
-/// Bytes that are read at a time.
-const CHUNK_BYTES: usize = 1 << 20;
+/// The BLAKE3 of the bytes that came in whole: that which was taken then, otherwise of all bytes
+/// as they are read now. `Absent` where they are not there any more: after a write to a part of
+/// them, and where a block is not exact.
+pub fn blake3(namespace: &Namespace, view: &FileView) -> Result<[u8; 32]> {
+    match taken(view)?.blake3() {
+        Some(taken) => Ok(taken),
+        None => read(namespace, view).map(|sums| sums.blake3),
+    }
+}
 
-/// The digests of the bytes that came in: those that were kept, or of all bytes as they
-/// are read now while every block is exact. `Absent` where a part is not exact any more.
-/// Reads the whole file where none were kept.
-pub fn digests(namespace: &Namespace, view: &FileView) -> Result<Digests> {
-    if !Measure::of(view)?.is_exact() {
-        return Err(Error::new(
-            ErrorKind::Absent,
-            format!(
-                "{}: not all of it is exact, so the bytes that came in are not there to digest",
-                view.path()
-            ),
-        ));
+/// Their SHA-256: that which was taken then, otherwise of all bytes as they are read now, which are
+/// those that came in where their BLAKE3 is that which was taken. `Absent` as for
+/// [`blake3`](blake3()).
+pub fn sha256(namespace: &Namespace, view: &FileView) -> Result<[u8; 32]> {
+    let taken = taken(view)?;
+    if let Some(sha256) = taken.sha256() {
+        return Ok(sha256);
     }
-    if let Some(kept) = view.node.file().and_then(|file| file.digests) {
-        return Ok(kept);
+    let sums = read(namespace, view)?;
+    match taken.blake3().is_none_or(|blake3| blake3 == sums.blake3) {
+        true => Ok(sums.sha256),
+        false => Err(absent(view, "it reads as something else than what came in")),
     }
-    let stream = namespace.open(view)?;
-    let (mut sha256, mut blake3) = (Sha256::new(), blake3::Hasher::new());
-    let mut chunk = vec![0; CHUNK_BYTES];
-    let mut at = 0;
-    loop {
-        let count = stream.read(at, &mut chunk)?;
-        let Some(bytes) = chunk.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
-        sha256.update(bytes);
-        blake3.update(bytes);
-        at += count as u64;
+}
+
+fn taken(view: &FileView) -> Result<Digests> {
+    let digests = view.node.file().map(|file| file.digests.clone()).unwrap_or_default();
+    if digests == Digests::Outdated {
+        return Err(absent(view, "a part of it was written to"));
     }
-    Ok(Digests { sha256: sha256.finalize().into(), blake3: *blake3.finalize().as_bytes() })
+    match Measure::of(view)?.is_exact() {
+        true => Ok(digests),
+        false => Err(absent(view, "not all of it is exact")),
+    }
+}
+
+fn read(namespace: &Namespace, view: &FileView) -> Result<Sums> {
+    let node = view.node.entry.id;
+    let (parts, records) = view.collection.parts_of(node)?;
+    sums(&view.collection, node, (&parts, records.as_ref()), namespace.verify())
+}
+
+fn absent(view: &FileView, why: &str) -> Error {
+    let path = view.path();
+    Error::new(ErrorKind::Absent, format!("{path}: {why}, so the bytes that came in are not there to digest"))
 }

@@ -31,6 +31,8 @@ pub struct Live {
     /// Its bytes. Read by readers and by writes inside it, taken whole when its size or
     /// its parts change. Taken before every lock of the collection.
     pub(super) layout: RwLock<Layout>,
+    /// Whether it was empty since it was opened, so that all that it has came in whole.
+    pub(super) is_new: AtomicBool,
     /// Whether something was written that the log does not say yet.
     pub(super) changed: AtomicBool,
     /// Whether something was written since a program has closed it.
@@ -52,6 +54,7 @@ impl Live {
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
         let layout = Layout::open(collection, node, verify)?;
         let reserved = collection.meter().reserve(Use::default())?;
+        let is_new = AtomicBool::new(layout.bytes() == 0);
         let grown = Mutex::new(Grown { logged: layout.bytes(), reserved });
         Ok(Live {
             collection: collection.clone(),
@@ -60,6 +63,7 @@ impl Live {
             entry,
             layout: RwLock::new(layout),
             grown,
+            is_new,
             changed: AtomicBool::new(false),
             unclosed: AtomicBool::new(false),
             made: Mutex::default(),
@@ -230,6 +234,7 @@ impl Live {
             self.refuse_part()?;
             self.cut(&mut layout, bytes)?;
             self.reached.fetch_min(bytes, Ordering::AcqRel);
+            self.is_new.fetch_or(bytes == 0, Ordering::AcqRel);
         }
         layout.mtime = Some(now_nanoseconds());
         self.changed.store(true, Ordering::Release);

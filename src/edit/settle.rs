@@ -9,7 +9,7 @@ use crate::edit::live::Live;
 use crate::edit::source::StreamFile;
 use crate::edit::{Changes, Name};
 use crate::engine;
-use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
+use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::record::Record;
 use crate::ingest::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized, name_parts_again, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
@@ -155,8 +155,9 @@ impl Live {
                     return Ok(changes);
                 }
                 let bytes = self.bytes_of(&layout, &source)?;
+                let came_in = (bytes, file.digests.clone());
                 let (collection, mtime) = (&self.collection, node.entry.mtime);
-                arrive_as(collection, self.node, recognized, bytes, mtime, String::new())?;
+                arrive_as(collection, self.node, recognized, came_in, mtime, String::new())?;
                 changes.merge(self.reload(&mut layout, before)?);
                 changes.names.extend(names);
             }
@@ -173,7 +174,8 @@ impl Live {
     /// file, in a new one otherwise.
     fn cut_again(&self, layout: &Layout, source: &Arc<dyn File>, name: &[u8], mtime: i64) -> Result<()> {
         // The drafts that were copied are discarded with the layout.
-        arrive(&self.collection, self.node, name, self.bytes_of(layout, source)?, mtime)
+        let bytes = self.bytes_of(layout, source)?;
+        arrive(&self.collection, (self.node, name), bytes, self.digests(), mtime)
     }
 
     fn bytes_of<'a>(&self, layout: &Layout, source: &'a Arc<dyn File>) -> Result<Bytes<'a>> {
@@ -239,6 +241,14 @@ impl Live {
         }
     }
 
+    /// What is known of the digests after something was written.
+    fn digests(&self) -> Digests {
+        match self.is_new.load(Ordering::Acquire) {
+            true => Digests::NotTaken,
+            false => Digests::Outdated,
+        }
+    }
+
     /// Puts it into the log. With `why` the file is plain now; the names that its tensors
     /// had. `None` where the file has lost its last name meanwhile.
     fn record(
@@ -270,7 +280,7 @@ impl Live {
                 batch.record(Record::Delete { object: *object });
             }
             let now = now_nanoseconds();
-            let mut entry = FileEntry { objects: ids, digests: None, ..file.clone() };
+            let mut entry = FileEntry { objects: ids, digests: self.digests(), ..file.clone() };
             entry.tensor = entry.tensor.and_then(|tensor| resized(tensor, bytes));
             if entry.tensor.is_none() && entry.content == Content::Tensor {
                 entry.content = Content::Plain;
@@ -290,7 +300,7 @@ impl Live {
                 let mut entry = other.entry.clone();
                 (entry.mtime, entry.ctime) = (mtime, now);
                 if let What::File(file) = &mut entry.what {
-                    file.digests = None;
+                    file.digests = self.digests();
                 }
                 batch.entry(Entry::Node(Box::new(entry)));
             }

@@ -3,7 +3,7 @@
 use crate::edit::Changes;
 use crate::edit::renamed::{LOOK_AGAIN, is_another_place};
 use crate::edit::settle::remove_parts;
-use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, What};
+use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, What};
 use crate::format::record::Record;
 use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, Error, ErrorKind, Result};
@@ -56,7 +56,7 @@ pub fn create(
         objects: Vec::new(),
         tensor: None,
         container: None,
-        digests: None,
+        digests: Digests::NotTaken,
         error: None,
         why: String::new(),
         records: None,

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::{Content, Home};
+use crate::format::catalog::{Content, Digests, Home};
 use crate::format::checksum;
 use crate::ingest::cut::Blocking;
 use crate::ingest::recognize::{Part, Recognized, recognize};
-use crate::ingest::take::{Taken, TakenBlocks, TakenObject, take};
+use crate::ingest::take::{How, Taken, TakenBlocks, TakenObject, take};
 use crate::ingest::unnamed::Unnamed;
 use crate::ingest::{Options, Silent, publish};
 use crate::model::{Dtype, EntryId, Error, Result};
@@ -32,12 +32,13 @@ pub enum Bytes<'a> {
 }
 
 /// Gives the file `node`, called `name`, these bytes, and its tensors names beside it. A
-/// file that is not what its name says is kept as it is, and says why.
+/// file that is not what its name says is kept as it is, and says why. `digests` is what is
+/// known of them.
 pub fn arrive(
     collection: &Arc<Collection>,
-    node: EntryId,
-    name: &[u8],
+    (node, name): (EntryId, &[u8]),
     bytes: Bytes<'_>,
+    digests: Digests,
     mtime: i64,
 ) -> Result<()> {
     let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
@@ -48,7 +49,7 @@ pub fn arrive(
         Err(_) if source.len().is_ok_and(|bytes| bytes == 0) => (plain(source)?, String::new()),
         Err(error) => (plain(source)?, format!("kept as a plain file: {error}")),
     };
-    arrive_as(collection, node, recognized, bytes, mtime, why)
+    arrive_as(collection, node, recognized, (bytes, digests), mtime, why)
 }
 
 /// Gives the file `node` these bytes, which were recognized, and its tensors names beside it.
@@ -56,7 +57,7 @@ pub fn arrive_as(
     collection: &Arc<Collection>,
     node: EntryId,
     recognized: Recognized,
-    bytes: Bytes<'_>,
+    (bytes, digests): (Bytes<'_>, Digests),
     mtime: i64,
     why: String,
 ) -> Result<()> {
@@ -66,15 +67,17 @@ pub fn arrive_as(
         Bytes::DataFile { number, file }
             if recognized.bytes > PACKED_BYTES_MAX && recognized.records.is_none() =>
         {
-            cut_in_place(collection, *number, file, &recognized)?
+            Taken { digests, ..cut_in_place(collection, *number, file, &recognized)? }
         }
         _ => {
             let options = Options::default();
-            let mut taken =
-                take(&mut unnamed, collection, source, &recognized, &|_| None, (&options, None), &Silent)?;
-            // Small files are many: their digests are made when somebody asks. Those of a batch
+            let how = How::plain(&options);
+            let mut taken = take(&mut unnamed, collection, source, &recognized, &|_| None, how, &Silent)?;
+            // Small files are many: their digests are taken when somebody asks. Those of a batch
             // tell whether it still reads as it came in.
-            taken.digests = taken.digests.filter(|_| recognized.records.is_some());
+            if recognized.records.is_none() {
+                taken.digests = digests;
+            }
             taken
         }
     };
@@ -150,5 +153,6 @@ fn cut_in_place(
             error: None,
         });
     }
-    Ok(Taken { bytes: recognized.bytes, objects, digests: None, touched, outside: None })
+    let digests = Digests::NotTaken;
+    Ok(Taken { bytes: recognized.bytes, objects, digests, touched, outside: None })
 }

@@ -3,14 +3,12 @@
 
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
-
-use crate::format::catalog::{Digests, Home};
+use crate::format::catalog::Home;
 use crate::format::cgeb::{
     CgebError, ContentHash, HEADER_BYTES, Header, Layout, Part, RUNS_MAX, Runs, Sizes, leading_hash,
 };
 use crate::ingest::recognize::Recognized;
-use crate::ingest::take::{Taken, TakenBlocks, TakenObject, copy, store};
+use crate::ingest::take::{Taken, TakenBlocks, TakenObject, checksums, store, write};
 use crate::ingest::unnamed::Unnamed;
 use crate::ingest::{Options, Progress};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
@@ -18,6 +16,7 @@ use crate::store::Collection;
 use crate::store::collection::Touched;
 use crate::store::disk::File;
 use crate::store::zeros::PACKED_BYTES_MAX;
+use crate::stream::Digester;
 
 /// Bytes of the file that are held at a time: whole pages.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -221,7 +220,12 @@ impl Sink {
             return Ok(());
         }
         match (self.tier, &self.file) {
-            (None, Some(file)) => copy(Some(file), self.stored, &self.gathered, &mut self.taken)?,
+            (None, Some(file)) => {
+                write(file, self.stored, &self.gathered)?;
+                if let TakenBlocks::Run(all) = &mut self.taken.blocks {
+                    all.extend(checksums(&self.gathered, self.taken.block_bytes));
+                }
+            }
             _ => {
                 let to = (self.tier.unwrap_or(Tier::Exact), into.encoder);
                 store(into.collection, to, &self.gathered, &mut self.taken, &mut into.touched)?;
@@ -247,7 +251,7 @@ pub(super) fn take(
     source: &Arc<dyn File>,
     (recognized, runs): (&Recognized, &Runs),
     tiers: &[Option<Tier>],
-    options: &Options,
+    (options, mut digester): (&Options, Digester),
     progress: &dyn Progress,
 ) -> Result<Taken> {
     let mut into = Into { collection, encoder: options.encoder, touched: Touched::default() };
@@ -272,10 +276,9 @@ pub(super) fn take(
         let taken = TakenObject { dtype, bytes, block_bytes, home, blocks, error: None };
         sinks.push(Sink { part, tier: *tier, file: own, gathered: Vec::new(), step, stored: 0, taken });
     }
-    let (mut sha256, mut blake3) = (Sha256::new(), blake3::Hasher::new());
     let again = read(source, recognized.bytes, &mut |found| match found {
         Found::Source(bytes) => {
-            rayon::join(|| sha256.update(bytes), || blake3.update(bytes).count());
+            digester.update(bytes);
             progress.advance(bytes.len() as u64);
             match progress.is_cancelled() {
                 true => Err(Error::new(ErrorKind::Interrupted, "it was told to stop")),
@@ -291,11 +294,10 @@ pub(super) fn take(
     if again != *runs {
         return Err(Error::new(ErrorKind::Busy, "it changed while it was read"));
     }
-    let digests = Digests { sha256: sha256.finalize().into(), blake3: *blake3.finalize().as_bytes() };
     Ok(Taken {
         bytes: recognized.bytes,
         objects: sinks.into_iter().map(|sink| sink.taken).collect(),
-        digests: Some(digests),
+        digests: digester.finish(),
         touched: into.touched,
         outside: None,
     })

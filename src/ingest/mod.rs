@@ -49,6 +49,7 @@ use crate::model::{Dtype, Encoder, Error, Result, Shape, Tier};
 use crate::store::Collection;
 use crate::store::disk::File;
 use crate::store::settings::Settings;
+use crate::stream::Digester;
 
 /// How files are taken in.
 #[derive(Clone, Debug, Default)]
@@ -124,6 +125,16 @@ pub struct Origin {
     pub sha256: Option<[u8; 32]>,
 }
 
+impl Origin {
+    /// `Invalid` where it must have another SHA-256 than was `found`.
+    fn check(&self, found: Option<[u8; 32]>) -> Result<()> {
+        let Some(expected) = self.sha256.filter(|expected| Some(*expected) != found) else { return Ok(()) };
+        let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let (found, expected) = (found.map(hex).unwrap_or_default(), hex(expected));
+        Err(Error::invalid(format!("its SHA-256 is {found}, the manifest says {expected}")))
+    }
+}
+
 /// Who is told how far an import is, and may stop it.
 pub trait Progress: Sync {
     /// So many more bytes of the source were taken in.
@@ -170,26 +181,22 @@ pub fn import_file(
     let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| to.of(tensor, settings));
     let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
     let mut unnamed = Unnamed::new(collection);
+    let digester = match origin.sha256 {
+        Some(_) => Digester::with_sha256(),
+        None => Digester::blake3(),
+    };
     let mut taken = take::take(
         &mut unnamed,
         collection,
         source,
         &recognized,
         &tier_of,
-        (options, outside.as_ref().map(|(outside, _)| outside.file)),
+        take::How { options, outside: outside.as_ref().map(|(outside, _)| outside.file), digester },
         progress,
     )?;
     taken.outside =
         outside.filter(|_| !taken.objects.is_empty()).map(|(outside, _)| outside.as_ref().clone());
-    let found = taken.digests.map_or([0; 32], |digests| digests.sha256);
-    if let Some(expected) = origin.sha256.filter(|expected| *expected != found) {
-        let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        return Err(Error::invalid(format!(
-            "its SHA-256 is {}, the manifest says {}",
-            hex(found),
-            hex(expected)
-        )));
-    }
+    origin.check(taken.digests.sha256())?;
     let (bytes, stored) = (taken.bytes, taken.stored());
     let parents = options.parents.as_ref();
     let (tensors, children) =

@@ -37,8 +37,8 @@ pub fn import_shards(
         }
         let whole = Part { begin: 0, end: bytes, tensor: None };
         let recognized = Recognized { content: Content::Plain, bytes, parts: vec![whole], records: None };
-        let options = (options, None);
-        let taken = take::take(&mut unnamed, collection, source, &recognized, &|_| None, options, progress)?;
+        let how = take::How::plain(options);
+        let taken = take::take(&mut unnamed, collection, source, &recognized, &|_| None, how, progress)?;
         report.bytes += bytes;
         report.stored += taken.stored();
         shards.push(taken);

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
+use rayon::ThreadPoolBuilder;
+use rayon::prelude::*;
 
 use crate::format::catalog::{Digests, Home, Measured, OutsideFile};
 use crate::format::checksum;
@@ -17,9 +18,15 @@ use crate::store::Collection;
 use crate::store::collection::Touched;
 use crate::store::disk::File;
 use crate::store::zeros::PACKED_BYTES_MAX;
+use crate::stream::Digester;
 
-/// Bytes of the source that are held at a time.
+/// Bytes of the source that are taken at a time; as many are read meanwhile.
 const CHUNK_BYTES: usize = 4 << 20;
+/// Bytes that are read or checked by one core, so that the jobs come out even.
+const SHARE_BYTES: usize = 1 << 20;
+/// Sources from this length on have threads of their own: the thread that asks would otherwise
+/// sleep and wake up for every chunk.
+const OWN_THREADS_FROM: u64 = 64 << 20;
 
 /// A file's bytes, stored, and not named by anything yet.
 pub(super) struct Taken {
@@ -27,8 +34,8 @@ pub(super) struct Taken {
     pub bytes: u64,
     /// One for each part, in order.
     pub objects: Vec<TakenObject>,
-    /// Digests of the source, where they were made.
-    pub digests: Option<Digests>,
+    /// Digests of the source.
+    pub digests: Digests,
     /// Files that must be durable before something names the objects.
     pub touched: Touched,
     /// The file outside the store that its bytes stay in.
@@ -70,15 +77,30 @@ impl TakenObject {
     }
 }
 
-/// Reads a source once and stores its parts. `outside` is the number of the data file that it
-/// is itself, where it stays in place.
+/// How a source is taken in.
+pub(super) struct How<'a> {
+    pub options: &'a Options,
+    /// The number of the data file that the source is itself, where it stays in place.
+    pub outside: Option<u64>,
+    /// What takes its digests.
+    pub digester: Digester,
+}
+
+impl How<'_> {
+    /// To the store, with its BLAKE3.
+    pub fn plain(options: &Options) -> How<'_> {
+        How { options, outside: None, digester: Digester::blake3() }
+    }
+}
+
+/// Reads a source once and stores its parts.
 pub(super) fn take(
     unnamed: &mut Unnamed<'_>,
     collection: &Arc<Collection>,
     source: &Arc<dyn File>,
     recognized: &Recognized,
     tier_of: &dyn Fn(&PartTensor) -> Option<Tier>,
-    (options, outside): (&Options, Option<u64>),
+    How { options, outside, digester }: How<'_>,
     progress: &dyn Progress,
 ) -> Result<Taken> {
     let tiers: Vec<Option<Tier>> =
@@ -89,7 +111,8 @@ pub(super) fn take(
                 "an embedding batch is taken apart, so its bytes cannot stay in place; import it without --in-place",
             ));
         }
-        return batch::take(unnamed, collection, source, (recognized, runs), &tiers, options, progress);
+        let how = (options, digester);
+        return batch::take(unnamed, collection, source, (recognized, runs), &tiers, how, progress);
     }
     let mut touched = Touched::default();
     let exact = tiers.iter().any(Option::is_none);
@@ -111,27 +134,19 @@ pub(super) fn take(
         encoder: options.encoder,
         data,
         touched,
-        sha256: Sha256::new(),
-        blake3: blake3::Hasher::new(),
+        digester,
         chunk: Vec::new(),
         next: Vec::new(),
     };
-    let mut objects: Vec<_> =
-        recognized.parts.iter().zip(&tiers).map(|(part, tier)| intake.begin(part, *tier, options)).collect();
-    let mut chunks = chunks(&recognized.parts, options).peekable();
-    if let Some(first) = chunks.peek() {
-        read(source, first, &mut intake.chunk)?;
-    }
-    while let Some(chunk) = chunks.next() {
-        let Some((object, tier)) = objects.get_mut(chunk.part).zip(tiers.get(chunk.part)) else { break };
-        intake.take(&chunk, chunks.peek(), *tier, object)?;
-    }
-    let digests =
-        Digests { sha256: intake.sha256.finalize().into(), blake3: *intake.blake3.finalize().as_bytes() };
+    let own_threads = (recognized.bytes >= OWN_THREADS_FROM).then(|| ThreadPoolBuilder::new().build().ok());
+    let objects = match own_threads.flatten() {
+        Some(threads) => threads.install(|| intake.take_all(&recognized.parts, &tiers, options)),
+        None => intake.take_all(&recognized.parts, &tiers, options),
+    }?;
     Ok(Taken {
         bytes: recognized.bytes,
         objects,
-        digests: Some(digests),
+        digests: intake.digester.finish(),
         touched: intake.touched,
         outside: None,
     })
@@ -163,8 +178,7 @@ struct Intake<'a> {
     encoder: Encoder,
     data: Data,
     touched: Touched,
-    sha256: Sha256,
-    blake3: blake3::Hasher,
+    digester: Digester,
     /// The bytes that are taken.
     chunk: Vec<u8>,
     /// Those that come next.
@@ -200,10 +214,33 @@ fn block_bytes(part: &Part, options: &Options) -> u32 {
 
 fn read(source: &Arc<dyn File>, chunk: &Chunk, into: &mut Vec<u8>) -> Result<()> {
     into.resize(chunk.len, 0);
-    source.read_exact_at(into, chunk.at).map_err(|error| Error::io("reading it", error))
+    let shares = into.par_chunks_mut(SHARE_BYTES).enumerate();
+    let read = shares
+        .try_for_each(|(place, share)| source.read_exact_at(share, chunk.at + (place * SHARE_BYTES) as u64));
+    read.map_err(|error| Error::io("reading it", error))
 }
 
 impl Intake<'_> {
+    /// Stores all parts.
+    fn take_all(
+        &mut self,
+        parts: &[Part],
+        tiers: &[Option<Tier>],
+        options: &Options,
+    ) -> Result<Vec<TakenObject>> {
+        let parts_to = parts.iter().zip(tiers);
+        let mut objects: Vec<_> = parts_to.map(|(part, tier)| self.begin(part, *tier, options)).collect();
+        let mut chunks = chunks(parts, options).peekable();
+        if let Some(first) = chunks.peek() {
+            read(self.source, first, &mut self.chunk)?;
+        }
+        while let Some(chunk) = chunks.next() {
+            let Some((object, tier)) = objects.get_mut(chunk.part).zip(tiers.get(chunk.part)) else { break };
+            self.take(&chunk, chunks.peek(), *tier, object)?;
+        }
+        Ok(objects)
+    }
+
     /// An object without blocks for a part.
     fn begin(&self, part: &Part, tier: Option<Tier>, options: &Options) -> TakenObject {
         let (dtype, bytes) = (dtype(part), part.end - part.begin);
@@ -216,8 +253,8 @@ impl Intake<'_> {
         TakenObject { dtype, bytes, block_bytes, home, blocks, error: None }
     }
 
-    /// Stores the chunk that was read, and reads the next one meanwhile. The longest of the four
-    /// jobs is SHA-256, so it has a core to itself where there are two.
+    /// Stores the chunk that was read, and reads the next one meanwhile. Four jobs, the longest
+    /// first, which two cores share.
     fn take(
         &mut self,
         taken: &Chunk,
@@ -225,20 +262,24 @@ impl Intake<'_> {
         tier: Option<Tier>,
         object: &mut TakenObject,
     ) -> Result<()> {
-        let Intake { sha256, blake3, chunk, next: ahead, collection, data, touched, encoder, source, .. } =
-            self;
-        let store = || match (tier, &data) {
-            (None, Data::Own(_, file)) => copy(Some(file), taken.at, chunk, object),
-            (None, Data::Outside(_)) => copy(None, taken.at, chunk, object),
-            _ => store(collection, (tier.unwrap_or(Tier::Exact), *encoder), chunk, object, touched),
+        let Intake { digester, chunk, next: ahead, collection, data, touched, encoder, source, .. } = self;
+        let chunk = &*chunk;
+        let stays = tier.is_none() && data.number().is_some();
+        let block_bytes = object.block_bytes;
+        let store = || match (stays, &data) {
+            (true, Data::Own(_, file)) => write(file, taken.at, chunk),
+            (true, _) => Ok(()),
+            (false, _) => store(collection, (tier.unwrap_or(Tier::Exact), *encoder), chunk, object, touched),
         };
+        let check = || if stays { checksums(chunk, block_bytes) } else { Vec::new() };
         let read_ahead = || next.map_or(Ok(()), |next| read(source, next, ahead));
-        let ((), ((), (stored, was_read))) = rayon::join(
-            || sha256.update(&*chunk),
-            || rayon::join(|| _ = blake3.update(chunk), || rayon::join(store, read_ahead)),
-        );
+        let (stored, ((), (checked, was_read))) =
+            rayon::join(store, || rayon::join(|| digester.update(chunk), || rayon::join(check, read_ahead)));
         stored?;
         was_read?;
+        if let TakenBlocks::Run(all) = &mut object.blocks {
+            all.extend(checked);
+        }
         std::mem::swap(&mut self.chunk, &mut self.next);
         self.progress.advance(taken.len as u64);
         if self.progress.is_cancelled() {
@@ -248,17 +289,18 @@ impl Intake<'_> {
     }
 }
 
-/// Exact blocks, to the same place in the data file, where they are not there already.
-pub(super) fn copy(
-    file: Option<&Arc<dyn File>>,
-    at: u64,
-    chunk: &[u8],
-    taken: &mut TakenObject,
-) -> Result<()> {
-    let TakenBlocks::Run(checksums) = &mut taken.blocks else { return Ok(()) };
-    checksums.extend(chunk.chunks(taken.block_bytes as usize).map(checksum::of));
-    let Some(file) = file else { return Ok(()) };
-    file.write_at(chunk, at).map_err(|error| Error::io("writing its data file", error))
+/// CRC32C of exact blocks.
+pub(super) fn checksums(chunk: &[u8], block_bytes: u32) -> Vec<u32> {
+    let block_bytes = block_bytes as usize;
+    let blocks = chunk.par_chunks(block_bytes).with_min_len((SHARE_BYTES / block_bytes).max(1));
+    blocks.map(checksum::of).collect()
+}
+
+/// Exact blocks into a data file. The disk takes them while the next ones are read, so that little
+/// is left for the sync at the end.
+pub(super) fn write(file: &Arc<dyn File>, at: u64, chunk: &[u8]) -> Result<()> {
+    let written = file.write_at(chunk, at).and_then(|()| file.begin_sync(at, chunk.len() as u64));
+    written.map_err(|error| Error::io("writing its data file", error))
 }
 
 /// Blocks in tier files: encoded, or exact and packed among others.

@@ -83,6 +83,11 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// When stored bytes are checked.
+    pub fn verify(&self) -> Verify {
+        self.verify
+    }
+
     /// The tree of a store. `owner` is the user and group of what no log has.
     pub fn new(
         store: Arc<Store>,

@@ -2,10 +2,9 @@
 //! hashes to as it reads now.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::format::cgeb::Runs;
-use crate::model::{EntryId, ObjectId, Result};
+use crate::model::{EntryId, Result};
 use crate::store::collection::Collection;
 use crate::store::object::Object;
 use crate::store::state::State;
@@ -14,12 +13,6 @@ use crate::store::state::State;
 const BATCH_SUFFIX: &[u8] = b".cgeb";
 /// What the files of an index are called.
 const INDEX_SUFFIX: &[u8] = b".cgei";
-
-/// What a batch read as when its hash was computed: its parts, and how often each had changed.
-type Version = Vec<(ObjectId, u64)>;
-
-/// The hash of a batch, and what it was computed of.
-pub(super) type BatchHash = (Version, u64);
 
 impl State {
     /// The batch beside an index of the same stem, by its names.
@@ -46,17 +39,15 @@ impl Collection {
     /// Whether a batch of these parts reads as it came in, as far as that can be seen without
     /// reading it: all of it lies where it was put then.
     pub fn is_where_it_came(&self, node: EntryId, parts: &[Arc<Object>]) -> bool {
-        let has_digests =
-            self.state().node(node).and_then(|node| node.file()).is_some_and(|file| file.digests.is_some());
-        has_digests && parts.iter().all(|part| part.is_where_it_came())
+        self.first_hash(node).is_some() && parts.iter().all(|part| part.is_where_it_came())
     }
 
     /// The first 8 bytes of the BLAKE3 that a file had when it came in, where it was not written
     /// to since.
     pub fn first_hash(&self, node: EntryId) -> Option<u64> {
         let state = self.state();
-        let digests = state.node(node)?.file()?.digests?;
-        digests.blake3.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+        let blake3 = state.node(node)?.file()?.digests.blake3()?;
+        blake3.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
     }
 
     /// The hash of a batch as it reads now; `compute` reads all of it, once a version.
@@ -66,23 +57,7 @@ impl Collection {
         parts: &[Arc<Object>],
         compute: impl FnOnce() -> Result<u64>,
     ) -> Result<u64> {
-        let version = || -> Version {
-            parts.iter().map(|part| (part.entry.id, part.changes.load(Ordering::Acquire))).collect()
-        };
-        // What no batch of the log describes has no version.
-        let is_dirty = || parts.iter().any(|part| part.is_dirty());
-        let before = version();
-        if !is_dirty()
-            && let Some((known, hash)) = self.batch_hashes.lock().get(&node)
-            && *known == before
-        {
-            return Ok(*hash);
-        }
-        let hash = compute()?;
-        if !is_dirty() && version() == before {
-            self.batch_hashes.lock().insert(node, (before, hash));
-        }
-        Ok(hash)
+        self.computed_once(&self.computed.batch_hashes, node, parts, compute)
     }
 }
 

@@ -10,9 +10,9 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::format::cgeb::Runs;
 use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
-use crate::store::beside::BatchHash;
 use crate::store::clock::Ticks;
 use crate::store::compact::{Compaction, due};
+use crate::store::computed::Computed;
 use crate::store::disk::{Disk, File, Open};
 use crate::store::events::{Events, Note};
 use crate::store::lineage::Lineage;
@@ -81,8 +81,8 @@ pub struct Collection {
     /// Held for a look or a change; no other lock is taken with it.
     pub(super) last_compaction: Mutex<Option<Compaction>>,
     log_bytes: u64,
-    /// Hashes of embedding batches that were computed. No other lock is taken with it.
-    pub(super) batch_hashes: Mutex<HashMap<EntryId, BatchHash>>,
+    /// What was computed of its files.
+    pub(super) computed: Computed,
 }
 
 pub(super) struct Writer {
@@ -256,7 +256,7 @@ impl Collection {
             events: Vec::new(),
             event_log: Arc::default(),
             last_compaction: Mutex::default(),
-            batch_hashes: Mutex::default(),
+            computed: Computed::default(),
             log_bytes: 0,
         }
     }

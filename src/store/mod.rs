@@ -12,6 +12,7 @@ pub mod clock;
 pub mod collection;
 mod commit;
 mod compact;
+pub mod computed;
 pub mod describe;
 pub mod directory;
 pub mod disk;

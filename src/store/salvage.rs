@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, What};
+use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, What};
 use crate::format::cgeb::Runs;
 use crate::format::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId};
@@ -306,7 +306,7 @@ impl Mending<'_> {
                 objects: vec![id],
                 tensor: None,
                 container: None,
-                digests: None,
+                digests: Digests::NotTaken,
                 error: None,
                 why: format!("found by a repair in {}/{} without a file", self.place.0, self.place.1),
                 records: None,

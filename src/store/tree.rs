@@ -198,7 +198,8 @@ impl Store {
         // Before anybody can write to what others depend on.
         let mut waiting = vec![collection.clone()];
         while let Some(found) = waiting.pop() {
-            for relative in relatives(&found.state()) {
+            let related = relatives(&found.state());
+            for relative in related {
                 let home = match open.get(&relative) {
                     Some(home) => home.clone(),
                     None => match self.open_one(&mut open, relative) {

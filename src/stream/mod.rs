@@ -6,6 +6,7 @@
 mod assemble;
 mod batch;
 mod cast;
+mod digest;
 mod index;
 mod made;
 mod plan;
@@ -13,6 +14,7 @@ mod plan;
 pub use assemble::{Segment, Stream};
 pub use batch::Stitched;
 pub use cast::{cast, is_castable};
+pub use digest::{Digester, sums};
 pub use index::{HASH, batch_hash, batch_index, batch_stream, put_hash, shown_hash};
 pub use made::{Cast, Made, Zeros};
 pub use plan::{Piece, Plan};

@@ -3,19 +3,15 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
-
 use crate::format::catalog::FileEntry;
 use crate::format::cgeb::Runs;
 use crate::model::{EntryId, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::object::Object;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::read::Verify;
 use crate::store::state::{ROOT, State};
-use crate::stream::{Stream, put_hash, shown_hash};
+use crate::stream::sums;
 
-/// Bytes that are read at a time.
-const CHUNK_BYTES: usize = 1 << 20;
 /// Hexadecimal digits of a digest.
 const DIGEST_DIGITS: u64 = 64;
 
@@ -29,7 +25,7 @@ pub(super) struct Summed {
     /// Where the records of an embedding batch lie.
     records: Option<Arc<Runs>>,
     node: EntryId,
-    /// The digest of the bytes that came in.
+    /// The digest of the bytes that came in, where it was taken.
     kept: Option<[u8; 32]>,
 }
 
@@ -68,7 +64,7 @@ fn summed(state: &State, path: &[u8], file: &FileEntry, node: EntryId) -> Result
         }
     }
     // An index may show another hash than it came with.
-    let kept = file.digests.filter(|_| state.batch_beside(node).is_none()).map(|digests| digests.sha256);
+    let kept = file.digests.sha256().filter(|_| state.batch_beside(node).is_none());
     let records = file.records.clone();
     Ok(Summed { is_escaped: name.len() != path.len(), name, objects, records, node, kept })
 }
@@ -79,13 +75,17 @@ pub(super) fn bytes(files: &[Summed]) -> u64 {
     files.iter().map(line).sum()
 }
 
-/// The text about these files: reads those all of whose bytes are not as they came in.
+/// The text about these files: reads them, but for those of which a digest was taken when they came
+/// in and those that were read since and did not change.
 pub(super) fn text(collection: &Arc<Collection>, files: &[Summed], verify: Verify) -> Result<Vec<u8>> {
     let mut text = Vec::with_capacity(bytes(files) as usize);
     for file in files {
         let digest = match file.kept.filter(|_| file.objects.iter().all(|object| is_as_it_came(object))) {
             Some(kept) => kept,
-            None => digest(collection, file, verify)?,
+            None => {
+                let parts = (file.objects.as_slice(), file.records.as_ref());
+                sums(collection, file.node, parts, verify)?.sha256
+            }
         };
         if file.is_escaped {
             text.push(b'\\');
@@ -103,24 +103,4 @@ fn is_as_it_came(object: &Object) -> bool {
     let cut = object.cut();
     let is_exact = |index| object.block(index, cut).is_some_and(|block| block.stored.tier == Tier::Exact);
     object.origin.is_none() && !object.is_dirty() && (0..cut.blocks()).all(is_exact)
-}
-
-fn digest(collection: &Arc<Collection>, file: &Summed, verify: Verify) -> Result<[u8; 32]> {
-    let open = |object| OpenObject::open(collection, object, verify);
-    let objects = file.objects.iter().map(open).collect::<Result<_>>()?;
-    let stream = Stream::of_file(objects, file.records.as_ref())?;
-    let hash = shown_hash(collection, file.node, &stream, verify)?;
-    let mut hasher = Sha256::new();
-    let mut chunk = vec![0; CHUNK_BYTES];
-    let mut at = 0;
-    while at < stream.bytes() {
-        let count = stream.read(at, &mut chunk)?;
-        let here = chunk.get_mut(..count).unwrap_or_default();
-        if let Some(hash) = hash {
-            put_hash(hash, at, here);
-        }
-        hasher.update(here);
-        at += count as u64;
-    }
-    Ok(hasher.finalize().into())
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tierfs::edit::LiveTable;
-use tierfs::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
+use tierfs::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
 use tierfs::format::record::Stored;
 use tierfs::model::{Dtype, EntryId, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
 use tierfs::store::collection::Touched;
@@ -236,7 +236,7 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
             parent: TensorId(0),
         }),
         container: None,
-        digests: None,
+        digests: Digests::NotTaken,
         error: None,
         why: String::new(),
         records: None,

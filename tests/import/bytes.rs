@@ -3,14 +3,19 @@
 use std::sync::Arc;
 
 use safetensors::Dtype;
-use tierfs::ingest::{Blocking, Options, Silent, import_shards};
-use tierfs::model::ErrorKind;
+use tierfs::format::catalog::{Digests, Taken};
+use tierfs::ingest::{Blocking, Options, Origin, Silent, import_file, import_shards};
+use tierfs::model::{Error, ErrorKind};
 use tierfs::store::Collection;
-use tierfs::store::read::Verify;
+use tierfs::store::collection::Touched;
+use tierfs::store::computed::Sums;
+use tierfs::store::read::{OpenObject, Verify};
+use tierfs::store::rounded::Writes;
+use tierfs::store::settings::Settings;
 
 use crate::world::{
-    Numbers, create, f32s, file, find, import, npy_file, objects, on_each_disk, open, origin, paths, read,
-    safetensors_file, stream, target, tensor,
+    Numbers, STORE, create, f32s, file, find, import, npy_file, objects, on_each_disk, open, origin, paths,
+    read, safetensors_file, stream, target, tensor,
 };
 
 /// Files of all kinds, and every path with the bytes it must have.
@@ -138,8 +143,53 @@ fn digests_are_those_of_the_bytes_that_came_in() {
         let sha256: [u8; 32] = sha2::Sha256::digest(&bytes).into();
         import(&collection, "x", &bytes, &Options::default()).unwrap();
         let node = find(&collection, "x").unwrap();
-        let digests = node.file().unwrap().digests.unwrap();
-        assert_eq!(digests.sha256, sha256);
-        assert_eq!(digests.blake3, *blake3::hash(&bytes).as_bytes());
+        let blake3 = *blake3::hash(&bytes).as_bytes();
+        assert_eq!(node.file().unwrap().digests, Digests::Taken(Box::new(Taken { blake3, sha256: None })));
+        // SHA-256 is taken where it is to be compared, and the file kept out where it is another.
+        let import = |name: &str, sha256: [u8; 32]| {
+            let origin = Origin { sha256: Some(sha256), ..origin() };
+            let (target, source) = (target(name), file(&bytes));
+            let settings = Settings::new(STORE);
+            import_file(&collection, &settings, &target, &source, &origin, &Options::default(), &Silent)
+        };
+        import("y", sha256).unwrap();
+        let node = find(&collection, "y").unwrap();
+        let taken = Taken { blake3, sha256: Some(sha256) };
+        assert_eq!(node.file().unwrap().digests, Digests::Taken(Box::new(taken)));
+        assert_eq!(import("z", [0; 32]).unwrap_err().kind(), ErrorKind::Invalid);
+        assert!(find(&collection, "z").is_none());
+    });
+}
+
+#[test]
+fn what_was_computed_of_a_file_is_remembered_until_the_file_changes() {
+    on_each_disk(|disk| {
+        let collection = create(&disk);
+        import(&collection, "x", &Numbers(8).bytes(300_000), &Options::default()).unwrap();
+        let (node, parts) = (find(&collection, "x").unwrap().entry.id, objects(&collection, "x"));
+        let asked = |byte| {
+            let sums = Sums { sha256: [byte; 32], blake3: [byte; 32] };
+            collection.sums(node, &parts, || Ok(sums)).unwrap().sha256[0]
+        };
+        assert_eq!((asked(1), asked(2)), (1, 1));
+        let open = OpenObject::open(&collection, &parts[0], Verify::First).unwrap();
+        open.write(70_000, b"other").unwrap();
+        // What the log does not say yet has no version.
+        assert_eq!((asked(3), asked(4)), (3, 4));
+        let written = open.written(Writes::Exact).unwrap();
+        collection
+            .record(Touched::default(), |batch, _| {
+                written.add(batch);
+                Ok(())
+            })
+            .unwrap();
+        written.recorded();
+        assert_eq!((asked(5), asked(6)), (5, 5));
+        // A failure is not.
+        import(&collection, "y", b"y", &Options::default()).unwrap();
+        let (node, parts) = (find(&collection, "y").unwrap().entry.id, objects(&collection, "y"));
+        collection.sums(node, &parts, || Err(Error::invalid("not now"))).unwrap_err();
+        let sums = Sums { sha256: [7; 32], blake3: [7; 32] };
+        assert_eq!(collection.sums(node, &parts, || Ok(sums)).unwrap(), sums);
     });
 }

@@ -5,7 +5,8 @@ use std::cell::Cell;
 
 use proptest::prelude::*;
 use tierfs::format::catalog::{
-    BLOCK_BYTES_MAX, Content, Entry, FileEntry, Home, NodeEntry, ObjectEntry, Parent, TensorEntry, What,
+    BLOCK_BYTES_MAX, Content, Digests, Entry, FileEntry, Home, NodeEntry, ObjectEntry, Parent, TensorEntry,
+    What,
 };
 use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, TensorId, Tier};
@@ -122,7 +123,7 @@ fn file(id: u64, object: u128) -> Entry {
             objects: vec![ObjectId(object)],
             tensor: None,
             container: None,
-            digests: None,
+            digests: Digests::NotTaken,
             error: None,
             why: String::new(),
             records: None,

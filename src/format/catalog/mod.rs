@@ -18,8 +18,8 @@
 //! A file: content u8 (0 plain, 1 tensor, 2 safetensors, 3 npy, 4 part of a
 //! container, 5 cgeb), objects: list of u128, tensor: optional (own name text, dtype u8, shape:
 //! list of u64, parent tensor_id u128), container: optional node
-//! u64, digests: optional (sha256 32 bytes, blake3 32 bytes), error: optional
-//! (maximum f32, sum of squares f64, elements u64), why text.
+//! u64, digests: u8 (0 not taken, 1 sha256 32 bytes and blake3 32 bytes, 2 blake3 32 bytes,
+//! 3 outdated), error: optional (maximum f32, sum of squares f64, elements u64), why text.
 //!
 //! An Object with a lineage parent has version 2: the payload of version 1, then parent:
 //! object_id u128, tenant text, collection text.
@@ -204,7 +204,7 @@ pub struct FileEntry {
     /// The container that it is a part of.
     pub container: Option<EntryId>,
     /// Digests of the bytes that came in.
-    pub digests: Option<Digests>,
+    pub digests: Digests,
     /// How far it is from what was encoded.
     pub error: Option<Measured>,
     /// The last refusal or surprise.
@@ -245,13 +245,44 @@ pub struct TensorEntry {
     pub parent: TensorId,
 }
 
-/// Digests of the bytes that came in whole.
+/// Digests that were taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Digests {
-    /// SHA-256.
-    pub sha256: [u8; 32],
+pub struct Taken {
     /// BLAKE3.
     pub blake3: [u8; 32],
+    /// SHA-256, where it had to be compared.
+    pub sha256: Option<[u8; 32]>,
+}
+
+/// Digests of the bytes that a file came in with.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Digests {
+    /// None were taken. Those of the bytes as they are read now are of what came in, as long
+    /// as all of them are exact.
+    #[default]
+    NotTaken,
+    /// They were taken when the file came in.
+    Taken(Box<Taken>),
+    /// A part of the file was written to since: what came in is not there to digest.
+    Outdated,
+}
+
+impl Digests {
+    /// The BLAKE3 that was taken.
+    pub fn blake3(&self) -> Option<[u8; 32]> {
+        match self {
+            Digests::Taken(taken) => Some(taken.blake3),
+            Digests::NotTaken | Digests::Outdated => None,
+        }
+    }
+
+    /// The SHA-256 that was taken.
+    pub fn sha256(&self) -> Option<[u8; 32]> {
+        match self {
+            Digests::Taken(taken) => taken.sha256,
+            Digests::NotTaken | Digests::Outdated => None,
+        }
+    }
 }
 
 /// Differences between what is read and what was encoded.

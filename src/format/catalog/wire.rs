@@ -4,7 +4,7 @@ use crate::format::catalog::records::{put_records, read_records, records_of, wri
 use crate::format::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX,
     NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, OBJECT_WITH_PARENT_VERSION, ObjectEntry, OutsideFile,
-    Parent, TensorEntry, What,
+    Parent, Taken, TensorEntry, What,
 };
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{
@@ -270,9 +270,7 @@ fn write_file(out: &mut Writer, file: &FileEntry) {
     write_option(out, file.container.as_ref(), |out, node| {
         out.u64(node.0);
     });
-    write_option(out, file.digests.as_ref(), |out, digests| {
-        out.bytes(&digests.sha256).bytes(&digests.blake3);
-    });
+    write_digests(out, &file.digests);
     write_option(out, file.error.as_ref(), |out, error| {
         out.f32(error.maximum).u64(error.squares.to_bits()).u64(error.elements);
     });
@@ -298,7 +296,7 @@ fn read_file(bytes: &mut Reader<'_>) -> Result<FileEntry> {
             })
         })?,
         container: read_option(bytes, read_number)?,
-        digests: read_option(bytes, |bytes| Ok(Digests { sha256: bytes.array()?, blake3: bytes.array()? }))?,
+        digests: read_digests(bytes)?,
         error: read_option(bytes, |bytes| {
             Ok(Measured {
                 maximum: bytes.f32()?,
@@ -308,6 +306,27 @@ fn read_file(bytes: &mut Reader<'_>) -> Result<FileEntry> {
         })?,
         why: read_string(bytes)?,
         records: None,
+    })
+}
+
+fn write_digests(out: &mut Writer, digests: &Digests) {
+    match digests {
+        Digests::NotTaken => out.u8(0),
+        Digests::Taken(taken) => match &taken.sha256 {
+            Some(sha256) => out.u8(1).bytes(sha256).bytes(&taken.blake3),
+            None => out.u8(2).bytes(&taken.blake3),
+        },
+        Digests::Outdated => out.u8(3),
+    };
+}
+
+fn read_digests(bytes: &mut Reader<'_>) -> Result<Digests> {
+    Ok(match bytes.u8()? {
+        0 => Digests::NotTaken,
+        1 => Digests::Taken(Box::new(Taken { sha256: Some(bytes.array()?), blake3: bytes.array()? })),
+        2 => Digests::Taken(Box::new(Taken { sha256: None, blake3: bytes.array()? })),
+        3 => Digests::Outdated,
+        byte => return Err(Error::unsupported(format!("digests of kind {byte}"))),
     })
 }
 

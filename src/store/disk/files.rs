@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Seek, Write};
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -110,6 +110,17 @@ impl File for SystemFile {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.0.as_fd())
+    }
+
+    fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
+        let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) else { return Ok(()) };
+        // SAFETY: the descriptor is open while `self` lives, and the call takes no memory of ours.
+        let begun =
+            unsafe { libc::sync_file_range(self.0.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+        possible(match begun {
+            0 => Ok(()),
+            _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        })
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -52,6 +52,11 @@ pub trait File: Send + Sync {
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         Ok((offset < self.len()?).then_some(offset))
     }
+    /// Begins to bring a stretch that was written to the disk, and does not wait for it: a sync
+    /// then has less to do. A file system that cannot do it does nothing.
+    fn begin_sync(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
     /// Makes what was written durable, and the size.
     fn sync_data(&self) -> io::Result<()>;
 

@@ -1,0 +1,107 @@
+//! What was computed of all bytes of a file, kept in memory until the file changes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use crate::model::{EntryId, Error, Result};
+use crate::store::collection::Collection;
+use crate::store::object::Object;
+
+/// Values are kept of so many files of a collection; then it begins anew.
+const FILES_MAX: usize = 4096;
+
+/// What a file was when something was computed of it: a hash of its objects, their sizes, and how
+/// often each had changed.
+type Version = blake3::Hash;
+
+/// Values by file, each with the version that it is of. No other lock is taken with it.
+pub(super) struct Memo<V>(Mutex<HashMap<EntryId, (Version, V)>>);
+
+impl<V> Default for Memo<V> {
+    fn default() -> Memo<V> {
+        Memo(Mutex::default())
+    }
+}
+
+/// SHA-256 and BLAKE3 of all bytes of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sums {
+    /// SHA-256.
+    pub sha256: [u8; 32],
+    /// BLAKE3.
+    pub blake3: [u8; 32],
+}
+
+/// What was computed of the files of a collection.
+#[derive(Default)]
+pub(super) struct Computed {
+    /// The data hashes of embedding batches.
+    pub batch_hashes: Memo<u64>,
+    /// Digests.
+    pub sums: Memo<Sums>,
+}
+
+fn version(parts: &[Arc<Object>]) -> Version {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(&part.entry.id.0.to_le_bytes());
+        hasher.update(&part.cut().bytes.to_le_bytes());
+        hasher.update(&part.changes.load(Ordering::Acquire).to_le_bytes());
+    }
+    hasher.finalize()
+}
+
+impl Collection {
+    /// The digests of a file of these parts as it reads now; `compute` reads all of it, once a
+    /// version.
+    pub fn sums(
+        &self,
+        node: EntryId,
+        parts: &[Arc<Object>],
+        compute: impl FnOnce() -> Result<Sums>,
+    ) -> Result<Sums> {
+        self.computed_once(&self.computed.sums, node, parts, compute)
+    }
+
+    /// What `compute` says of a file of these parts: it is asked once a version.
+    pub(super) fn computed_once<V: Copy>(
+        &self,
+        memo: &Memo<V>,
+        node: EntryId,
+        parts: &[Arc<Object>],
+        compute: impl FnOnce() -> Result<V>,
+    ) -> Result<V> {
+        // What no batch of the log describes has no version.
+        let is_dirty = || parts.iter().any(|part| part.is_dirty());
+        let before = version(parts);
+        let known = memo.0.lock().get(&node).filter(|(known, _)| *known == before).map(|(_, value)| *value);
+        if let Some(known) = known.filter(|_| !is_dirty()) {
+            self.check_outside(parts)?;
+            return Ok(known);
+        }
+        let value = compute()?;
+        if !is_dirty() && version(parts) == before {
+            let mut memo = memo.0.lock();
+            if memo.len() >= FILES_MAX {
+                memo.clear();
+            }
+            memo.insert(node, (before, value));
+        }
+        Ok(value)
+    }
+
+    /// An error where files outside the store that these parts are of are not what they were.
+    fn check_outside(&self, parts: &[Arc<Object>]) -> Result<()> {
+        let homes = parts.iter().filter(|part| part.origin.is_some()).filter_map(|part| part.home());
+        let mut numbers: Vec<u64> = homes.map(|home| home.file).collect();
+        numbers.dedup();
+        for number in numbers {
+            let read = self.data_file(number)?.read_at(&mut [], 0);
+            read.map_err(|error| Error::io(format!("{}: reading what is in place", self.path()), error))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! SHA-256 and BLAKE3: of bytes that come one after the other, and of files as they read now.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use crate::format::catalog::{Digests, Taken};
+use crate::format::cgeb::Runs;
+use crate::model::{EntryId, Result};
+use crate::store::Collection;
+use crate::store::computed::Sums;
+use crate::store::object::Object;
+use crate::store::read::{OpenObject, Verify};
+use crate::stream::{Stream, put_hash, shown_hash};
+
+/// Bytes that are read at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Takes digests of bytes that come in.
+#[derive(Default)]
+pub struct Digester {
+    blake3: blake3::Hasher,
+    sha256: Option<Sha256>,
+}
+
+impl Digester {
+    /// BLAKE3 alone.
+    pub fn blake3() -> Digester {
+        Digester::default()
+    }
+
+    /// BLAKE3 and SHA-256, which takes five times as long.
+    pub fn with_sha256() -> Digester {
+        Digester { sha256: Some(Sha256::new()), ..Digester::default() }
+    }
+
+    /// The next bytes; side by side where both digests are taken.
+    pub fn update(&mut self, bytes: &[u8]) {
+        let Digester { blake3, sha256 } = self;
+        match sha256 {
+            Some(sha256) => {
+                rayon::join(|| sha256.update(bytes), || blake3.update(bytes).count());
+            }
+            None => {
+                blake3.update(bytes);
+            }
+        }
+    }
+
+    /// The digests of all bytes.
+    pub fn finish(self) -> Digests {
+        Digests::Taken(Box::new(Taken {
+            blake3: *self.blake3.finalize().as_bytes(),
+            sha256: self.sha256.map(|sha256| sha256.finalize().into()),
+        }))
+    }
+}
+
+/// The digests of a file as it reads now: of these parts, stitched as `records` says where it is
+/// an embedding batch. Reads all of it, once until it changes.
+pub fn sums(
+    collection: &Arc<Collection>,
+    node: EntryId,
+    (parts, records): (&[Arc<Object>], Option<&Arc<Runs>>),
+    verify: Verify,
+) -> Result<Sums> {
+    let open = |part| OpenObject::open(collection, part, verify);
+    let compute = || {
+        let stream = Stream::of_file(parts.iter().map(open).collect::<Result<_>>()?, records)?;
+        let hash = shown_hash(collection, node, &stream, verify)?;
+        sums_of(stream.bytes(), &|at, out| {
+            let count = stream.read(at, out)?;
+            if let Some(hash) = hash {
+                put_hash(hash, at, out.get_mut(..count).unwrap_or_default());
+            }
+            Ok(count)
+        })
+    };
+    // An index shows the hash of the batch beside it, whatever becomes of its own parts.
+    // Asked first: reading takes long, and looks at the state again, which must not be held then.
+    let batch = collection.state().batch_beside(node);
+    match batch {
+        Some(_) => compute(),
+        None => collection.sums(node, parts, compute),
+    }
+}
+
+/// SHA-256 takes longest, so the rest goes on beside it: BLAKE3, and reading what comes next.
+fn sums_of(bytes: u64, read: &(dyn Fn(u64, &mut [u8]) -> Result<usize> + Sync)) -> Result<Sums> {
+    let (mut sha256, mut blake3) = (Sha256::new(), blake3::Hasher::new());
+    let (mut chunk, mut next) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);
+    let mut count = read(0, &mut chunk)?;
+    let mut at = count as u64;
+    while count > 0 {
+        let here = chunk.get(..count).unwrap_or_default();
+        let beside = || {
+            blake3.update(here);
+            if at < bytes { read(at, &mut next) } else { Ok(0) }
+        };
+        let (_, ahead) = rayon::join(|| sha256.update(here), beside);
+        count = ahead?;
+        at += count as u64;
+        std::mem::swap(&mut chunk, &mut next);
+    }
+    Ok(Sums { sha256: sha256.finalize().into(), blake3: *blake3.finalize().as_bytes() })
+}
