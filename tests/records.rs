@@ -11,6 +11,7 @@ use tierfs::format::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NUMBER_MAX,
     NodeEntry, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry, What,
 };
+use tierfs::format::placed::Placed;
 use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
 use tierfs::format::slot::{RawSlot, SLOT_BYTES};
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
@@ -324,6 +325,26 @@ proptest! {
         prop_assert!(slot.is_intact());
         prop_assert_eq!((slot.generation(), slot.sequence()), (generation as u32, number));
         prop_assert_eq!(Record::parse(&slot).unwrap(), record);
+    }
+
+    #[test]
+    fn what_a_slot_says_of_a_block_is_what_its_whole_record_says_or_nothing(
+        record in record(),
+        number: u64,
+        // Most bytes of a record matter for something else.
+        changes in prop::collection::vec((prop_oneof![0..SLOT_BYTES, 21..24_usize, 104..108_usize, Just(71)], any::<u8>()), 0..3),
+    ) {
+        let mut slot = record.to_slot();
+        for (at, byte) in changes {
+            slot.0[at] = byte;
+        }
+        slot.seal(1, number);
+        let whole = Record::parse(&slot).ok().and_then(|record| Placed::of(&record, number));
+        prop_assert_eq!(Placed::parse(&slot), whole);
+        if let Some(placed) = whole {
+            prop_assert!(Placed::is_in(&slot));
+            prop_assert_eq!((placed.object.0, placed.block), (slot.object(), slot.block()));
+        }
     }
 
     #[test]

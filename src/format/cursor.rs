@@ -25,6 +25,7 @@ macro_rules! numbers {
         impl Reader<'_> {
             $(
                 #[doc = concat!("The next `", stringify!($number), "`, ", $order, ".")]
+                #[inline]
                 pub fn $name(&mut self) -> Result<$number> {
                     Ok(<$number>::$from(self.array()?))
                 }
@@ -73,6 +74,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `count` bytes.
+    #[inline]
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.ends(count))?;
         self.rest = rest;
@@ -80,6 +82,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `N` bytes.
+    #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let (taken, rest) = self.rest.split_first_chunk().ok_or_else(|| self.ends(N))?;
         self.rest = rest;

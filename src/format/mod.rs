@@ -10,6 +10,7 @@ pub mod delta;
 pub mod factor;
 pub mod gguf;
 pub mod npy;
+pub mod placed;
 pub mod record;
 pub mod safetensors;
 pub mod slot;

@@ -14,10 +14,9 @@
 //! | 8 CreateRun | as Create for the first block, 46 block count u32, 50 CRC32C of the array; then the array: a CRC32C u32 for each block |
 //! | 16 Log header | 21 magic `TFML`, 25 version u16, 27 store uuid 16 bytes, 43 generation u64 |
 
+use crate::format::placed::{created, moved};
 use crate::format::slot::{RawSlot, SLOT_BYTES};
-use crate::model::{
-    DIMENSIONS_MAX, Dtype, Encoding, Error, GROUP_LEN, ObjectId, Result, Shape, StoreId, Tier,
-};
+use crate::model::{DIMENSIONS_MAX, Dtype, Error, GROUP_LEN, ObjectId, Result, Shape, StoreId, Tier};
 
 /// The block index that stands for a whole object.
 pub const WHOLE_OBJECT: u32 = u32::MAX;
@@ -127,21 +126,7 @@ impl Record {
         Ok(match slot.kind() {
             kind @ (0 | 8) => {
                 let described = parse_described(slot)?;
-                let created_at = u64::from_le_bytes(slot.get::<30, 8>());
-                let stored = parse_stored(
-                    u8_at(slot.get::<22, 1>()),
-                    u8_at(slot.get::<23, 1>()),
-                    Stored {
-                        tier: Tier::Exact,
-                        scale: f32::from_le_bytes(slot.get::<24, 4>()),
-                        checksum: u32::from_le_bytes(slot.get::<50, 4>()),
-                        offset: u64::from_le_bytes(slot.get::<38, 8>()),
-                        len: u32::from_le_bytes(slot.get::<46, 4>()),
-                        in_data: u8_at(slot.get::<105, 1>()) & IN_DATA != 0,
-                    },
-                    u8_at(slot.get::<104, 1>()),
-                    u16::from_le_bytes(slot.get::<106, 2>()),
-                )?;
+                let (stored, created_at) = created(slot)?;
                 if kind == 0 {
                     Record::Create { object, block, described, stored, created_at }
                 } else if stored.tier != Tier::Exact || !stored.in_data {
@@ -150,27 +135,11 @@ impl Record {
                     Record::CreateRun { object, block, described, stored, created_at }
                 }
             }
-            2 => Record::Migrate {
-                object,
-                block,
-                old_tier: u8_at(slot.get::<21, 1>()),
-                bits: u8_at(slot.get::<23, 1>()),
-                stored: parse_stored(
-                    u8_at(slot.get::<22, 1>()),
-                    u8_at(slot.get::<23, 1>()),
-                    Stored {
-                        tier: Tier::Exact,
-                        scale: f32::from_le_bytes(slot.get::<24, 4>()),
-                        checksum: u32::from_le_bytes(slot.get::<28, 4>()),
-                        offset: u64::from_le_bytes(slot.get::<32, 8>()),
-                        len: u32::from_le_bytes(slot.get::<40, 4>()),
-                        in_data: u8_at(slot.get::<45, 1>()) & IN_DATA != 0,
-                    },
-                    u8_at(slot.get::<44, 1>()),
-                    u16::from_le_bytes(slot.get::<46, 2>()),
-                )?,
-                migrated_at: u64::from_le_bytes(slot.get::<48, 8>()),
-            },
+            2 => {
+                let (stored, migrated_at) = moved(slot)?;
+                let (old_tier, bits) = (u8_at(slot.get::<21, 1>()), u8_at(slot.get::<23, 1>()));
+                Record::Migrate { object, block, old_tier, bits, stored, migrated_at }
+            }
             3 => Record::Delete { object },
             4 => Record::Delta {
                 object,
@@ -371,23 +340,4 @@ fn parse_described(slot: &RawSlot) -> Result<Described> {
         parent: (parent != 0).then_some(ObjectId(parent)),
         reconstruct: u8::from_le_bytes(slot.get::<70, 1>()),
     })
-}
-
-fn parse_stored(tier: u8, bits: u8, stored: Stored, encoding: u8, group_len: u16) -> Result<Stored> {
-    let encoding = Encoding::from_byte(encoding).ok_or_else(|| {
-        Error::unsupported(format!("encoding {encoding}, which this program does not know"))
-    })?;
-    if !stored.scale.is_finite() {
-        return Err(Error::corrupt("a scale that is not finite"));
-    }
-    let found = match (tier, encoding) {
-        (0, Encoding::Verbatim) if bits == 0 => (stored.len == 0).then_some(Tier::Absent),
-        (0, Encoding::Verbatim) => Some(Tier::Exact),
-        _ => Tier::of_codes(bits, encoding).filter(|found| found.byte() == tier),
-    };
-    let found = found.ok_or_else(|| Error::corrupt(format!("tier {tier} with {bits} bits")))?;
-    if found.code_bits().is_some() && usize::from(group_len) != GROUP_LEN {
-        return Err(Error::unsupported(format!("groups of {group_len} elements")));
-    }
-    Ok(Stored { tier: found, ..stored })
 }

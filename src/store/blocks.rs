@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
@@ -35,6 +35,9 @@ pub enum Blocks {
     Dense(Vec<Block>),
 }
 
+/// The CRC32C of each block of a run.
+pub type Checksums = Vec<u32>;
+
 /// Exact blocks that stand one after the other in a data file.
 #[derive(Debug)]
 pub struct Run {
@@ -45,7 +48,7 @@ pub struct Run {
     /// When they were made, in seconds since 1970.
     pub since: u32,
     /// CRC32C of each.
-    pub checksums: Vec<u32>,
+    pub checksums: Checksums,
 }
 
 /// Sizes that tell where the blocks of an object begin and end.
@@ -147,6 +150,33 @@ impl Blocks {
         Ok(())
     }
 
+    /// Adds one block behind the last where that is the next of a dense index; whether it is.
+    /// `places` as for [`Blocks::set`].
+    #[inline]
+    pub fn push(&mut self, index: u32, block: Block, places: &mut u64) -> Result<bool> {
+        match self {
+            Blocks::Dense(blocks) if blocks.len() == index as usize => {
+                take_places(1, places)?;
+                blocks.push(block);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Has room for `count` more blocks of a dense index, or for as many again as there are, so that
+    /// they are not copied often; never for more than the object has.
+    pub fn reserve(&mut self, count: usize, cut: Cut) {
+        if let Blocks::Unknown = self {
+            *self = Blocks::Dense(Vec::new());
+        }
+        let Blocks::Dense(blocks) = self else { return };
+        if blocks.capacity() - blocks.len() < count {
+            let left = (cut.blocks() as usize).saturating_sub(blocks.len());
+            blocks.reserve_exact(count.max(blocks.len()).min(left));
+        }
+    }
+
     /// Sets a run of exact blocks of the data file, beginning with block `first`.
     pub fn set_run(&mut self, first: u32, run: Run, cut: Cut, places: &mut u64) -> Result<()> {
         if first == 0 && run.checksums.len() as u64 == u64::from(cut.blocks()) {
@@ -227,7 +257,10 @@ fn take_places(count: u64, places: &mut u64) -> Result<()> {
 /// Which blocks have been checked since the store was opened: a bit each, made when one
 /// is set.
 #[derive(Debug)]
-pub struct Checked(RwLock<Vec<AtomicU64>>);
+pub struct Checked(RwLock<Words>);
+
+/// Bits, 64 a word.
+pub(super) type Words = Vec<AtomicU64>;
 
 impl Checked {
     /// None.
@@ -245,7 +278,16 @@ impl Checked {
 
     /// Notes that block `index` is another now.
     pub fn clear(&self, index: u32) {
-        let words = self.0.read();
+        Checked::clear_in(&self.0.read(), index);
+    }
+
+    /// The bits, 64 a word. No method of this may be called while they are held.
+    pub(super) fn words(&self) -> RwLockReadGuard<'_, Words> {
+        self.0.read()
+    }
+
+    /// Notes in the words that block `index` is another now.
+    pub(super) fn clear_in(words: &[AtomicU64], index: u32) {
         if let Some(word) = words.get(index as usize / 64) {
             word.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
         }
@@ -336,6 +378,23 @@ mod tests {
         assert!(Blocks::default().set(1000, block, huge, &mut places).is_err());
         assert!(Blocks::default().set(899, block, huge, &mut places).is_ok());
         assert!(Blocks::default().set(100, block, huge, &mut places).is_err());
+    }
+
+    #[test]
+    fn an_index_has_room_for_as_many_blocks_as_the_object_has_at_most() {
+        let cut = Cut { bytes: 1000 * 256, block_bytes: 256 };
+        let block = Block { epoch: 1, stored: Stored::ABSENT, since: 0 };
+        let mut blocks = Blocks::default();
+        for index in 0..1000 {
+            blocks.reserve(if index % 300 == 0 { 300 } else { 1 }, cut);
+            assert!(blocks.push(index, block, &mut 1).unwrap());
+            let Blocks::Dense(all) = &blocks else { panic!("{blocks:?}") };
+            assert!(all.capacity() <= 1000 && all.capacity() <= 300.max(2 * all.len()));
+        }
+        let mut whole = Blocks::default();
+        whole.set_run(0, run(0, 4), CUT, &mut 4).unwrap();
+        whole.reserve(1000, cut);
+        assert!(matches!(whole, Blocks::Run(_)));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::store::check::check;
 use crate::store::collection::{Touched, Writer};
 use crate::store::events::EventKind;
 use crate::store::factors::FACTOR_FILE;
+use crate::store::held::checksums_of;
 use crate::store::log::Batch;
 use crate::store::object::Freed;
 use crate::store::state::State;
@@ -82,9 +83,8 @@ impl Collection {
                 state.apply_entry(entry).map_err(differs)?;
                 continue;
             }
-            let numbers = added.payload.chunks_exact(4);
-            let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default()));
-            let applied = state.apply_record(&added.record, added.sequence, checksums.collect(), &mut places);
+            let checksums = checksums_of(&added.payload);
+            let applied = state.apply_record(&added.record, added.sequence, checksums, &mut places);
             applied.map_err(differs)?;
         }
         self.meter.set_used(state.used());

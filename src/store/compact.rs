@@ -222,7 +222,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
         let stored = Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len: 0, in_data: true };
         let (created_at, described) = (u64::from(said.since), described.clone());
         let record = Record::CreateRun { object: entry.id, block: 0, described, stored, created_at };
-        out.push((said.epoch, Said::Run(said.checksums.clone(), record)));
+        out.push((said.epoch, Said::Run(said.checksums.to_vec(), record)));
     }
     // One that no block is a part of any more is forgotten.
     let is_used = |(_, block)| object.factor_of(&block).is_some();

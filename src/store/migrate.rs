@@ -13,9 +13,8 @@ use crate::store::blocks::Block;
 use crate::store::collection::Touched;
 use crate::store::describe::described;
 use crate::store::log::Batch;
-use crate::store::object::{DIRTY, Freed, Object, Writing};
+use crate::store::object::{DIRTY, Object, Writing};
 use crate::store::read::OpenObject;
-use crate::store::state::State;
 
 /// Blocks that are stored in another tier, and that no batch says so of yet. Nobody writes
 /// to the object while this lives.
@@ -187,48 +186,6 @@ impl Migration<'_> {
                 false => migrate(&object.entry_now(), *index, before.stored.tier, *stored, now),
             });
         }
-    }
-}
-
-impl State {
-    /// Takes in a block, and what it frees.
-    pub(super) fn set_block(
-        &mut self,
-        object: &Arc<Object>,
-        index: u32,
-        found: Block,
-        places: &mut u64,
-    ) -> Result<()> {
-        let set = self.replace_block(object, index, found, places);
-        State::count(&mut self.used, object);
-        set
-    }
-
-    fn replace_block(
-        &mut self,
-        object: &Arc<Object>,
-        index: u32,
-        found: Block,
-        places: &mut u64,
-    ) -> Result<()> {
-        object.check_home(index, &found)?;
-        let Some(before) = object.set(index, found, places)? else { return Ok(()) };
-        match before.stored.in_data {
-            // Nothing is given back of what is not the store's.
-            true if object.origin.is_some() => {}
-            true => self.freed.push(Freed::Stretch { object: object.clone(), stored: before.stored }),
-            false => self.freed.push(Freed::Payload(before.stored)),
-        }
-        let epoch = before.epoch;
-        if epoch != found.epoch
-            && let Some(links) = object.end_chain(index, epoch)
-        {
-            self.freed.push(Freed::Chain { object: object.clone(), index, epoch, links });
-        }
-        if let Some(link) = object.end_factor() {
-            self.freed.push(Freed::EndedFactor { object: object.clone(), link });
-        }
-        Ok(())
     }
 }
 

@@ -55,7 +55,7 @@ pub struct Object {
     /// Bytes of all payloads.
     stored: AtomicU64,
     /// How many of its blocks are absent.
-    absent: AtomicU32,
+    pub(super) absent: AtomicU32,
     /// What was written since the last batch: the checksum is not known yet, and the
     /// length is that of the block. Taken before `blocks`; not held across input or output.
     pub(super) dirty: RwLock<BTreeMap<u32, Stored>>,
@@ -286,45 +286,6 @@ impl Object {
         gone
     }
 
-    /// Takes in a block that the log describes, `Corrupt` where it cannot be one of this
-    /// object's; the payload that it replaces. `places` is how many blocks may still be
-    /// given memory.
-    pub(super) fn set(&self, index: u32, block: Block, places: &mut u64) -> Result<Option<Block>> {
-        let (cut, stored, id) = (self.cut(), block.stored, self.entry.id);
-        let expected = self.payload_len(index, stored.tier)?;
-        if stored.len as usize != expected || !lies_in_a_file(stored.offset, u64::from(stored.len)) {
-            return Err(Error::corrupt(format!(
-                "block {index} of object {id} is {} bytes in tier {} where {expected} should be",
-                stored.len, stored.tier
-            )));
-        }
-        if stored.in_data && self.entry.home.is_none() {
-            return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
-        }
-        let mut blocks = self.blocks.write();
-        let before = blocks.get(index, cut);
-        self.checked.clear(index);
-        let was_dense = matches!(*blocks, Blocks::Dense(_));
-        blocks.set(index, block, cut, places)?;
-        // One that no record describes is none.
-        let was_absent = before.is_some_and(|before| before.stored.is_absent() && before.epoch > 0);
-        if was_absent {
-            self.absent.fetch_sub(1, Ordering::Relaxed);
-        }
-        if block.stored.is_absent() {
-            self.absent.fetch_add(1, Ordering::Relaxed);
-        }
-        if was_dense {
-            let before_len = before.map_or(0, |block| block.stored.len);
-            let change = u64::from(block.stored.len).wrapping_sub(u64::from(before_len));
-            self.stored.fetch_add(change, Ordering::Relaxed);
-        } else {
-            let lens = blocks.described(cut).map(|(_, block)| u64::from(block.stored.len));
-            self.stored.store(lens.sum(), Ordering::Relaxed);
-        }
-        Ok(before)
-    }
-
     /// Takes in a run of exact blocks; the payloads that it replaces.
     pub(super) fn set_run(&self, first: u32, run: Run, places: &mut u64) -> Result<Vec<Stored>> {
         let cut = self.cut();
@@ -348,10 +309,7 @@ impl Object {
         self.grown.fetch_max(sequence, Ordering::Relaxed);
         match *blocks {
             Blocks::Run(_) => self.recount(&blocks, cut),
-            _ => {
-                let lens = blocks.described(cut).map(|(_, block)| u64::from(block.stored.len));
-                self.stored.store(lens.sum(), Ordering::Relaxed);
-            }
+            _ => self.set_stored(&blocks, cut),
         }
         Ok(before)
     }
@@ -371,6 +329,12 @@ impl Object {
             }
             _ => Ok(codec::payload_len(tier, logical / width).unwrap_or(usize::MAX)),
         }
+    }
+
+    /// Counts the bytes of the payloads anew.
+    pub(super) fn set_stored(&self, blocks: &Blocks, cut: Cut) {
+        let lens = blocks.described(cut).map(|(_, block)| u64::from(block.stored.len));
+        self.stored.store(lens.sum(), Ordering::Relaxed);
     }
 
     /// The lengths of a run's blocks follow from the size.

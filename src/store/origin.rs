@@ -17,7 +17,7 @@ use crate::format::checksum;
 use crate::format::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::Collection;
-use crate::store::blocks::{Block, Checked};
+use crate::store::blocks::{Block, Checked, Checksums};
 use crate::store::disk::File;
 use crate::store::object::{Object, exact_at};
 use crate::store::read::OpenObject;
@@ -44,7 +44,7 @@ pub(super) struct OriginRun {
     /// When they came in, in seconds since 1970.
     pub since: u32,
     /// CRC32C of each block.
-    pub checksums: Vec<u32>,
+    pub checksums: Checksums,
 }
 
 impl Origin {

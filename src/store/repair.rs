@@ -12,6 +12,7 @@ use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::format::record::{Described, Record, Stored};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, Shape, StoreId};
 use crate::store::Collection;
+use crate::store::blocks::Checksums;
 use crate::store::chain::{place_of, place_of_stored};
 use crate::store::collection::{LOG_NAME, now_seconds, refuse_remains};
 use crate::store::disk::{Disk, Open};
@@ -221,7 +222,7 @@ impl Collection {
                 stored: Stored::LOST,
                 created_at: now_seconds(),
             };
-            state.apply_record(&record, sequence, Vec::new(), &mut places)?;
+            state.apply_record(&record, sequence, Checksums::new(), &mut places)?;
             sequence += 1;
         }
         state.forget_freed();

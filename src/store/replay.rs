@@ -18,6 +18,7 @@ use crate::format::record::Record;
 use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::store::disk::File;
 use crate::store::events::{EventKind, Note};
+use crate::store::held::Batch;
 use crate::store::log::LogEnd;
 use crate::store::scan::{Found, Read, SLOT, durable_before};
 use crate::store::state::State;
@@ -106,11 +107,15 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
     // A block is described by a slot of its own or by four bytes of a run.
     let mut places = log.len / 4;
     let mut at = SLOT;
-    let mut held: Vec<Held> = Vec::new();
+    let mut held = Batch::default();
     let mut checksums: Vec<u8> = Vec::new();
     let mut corrected = Vec::new();
     let mut unsure: VecDeque<(u64, u64)> = VecDeque::new();
     loop {
+        at = log.blocks(at, generation, out.end.next_sequence, |placed, checksum| {
+            checksums.extend(checksum.to_le_bytes());
+            held.push_block(placed);
+        })?;
         let bad = match log.next(at, generation, out.end.next_sequence)? {
             Found::Record {
                 record: Record::Commit { batch, slots, checksum, unsynced },
@@ -126,7 +131,8 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                     && checksum == checksum::of(&checksums);
                 if whole {
                     corrected.drain(..).for_each(|at| out.note(EventKind::Repair, put_right(at)));
-                    apply(&mut out, held.drain(..), &mut places, refused.as_deref_mut())?;
+                    apply(&mut out, &held, &mut places, refused.as_deref_mut())?;
+                    held.clear();
                     // Nobody reads yet: what was deleted is gone.
                     out.state.forget_freed();
                     checksums.clear();
@@ -141,13 +147,13 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                 }
                 format!("the Commit of batch {batch} does not agree with its records")
             }
-            Found::Record { record, sequence, checksum, payload, corrected: mended } => {
+            Found::Record { record, sequence, checksum, corrected: mended } => {
                 if mended {
                     corrected.push(at);
                 }
                 at += SLOT * (1 + record.payload_slots());
                 checksums.extend(checksum.to_le_bytes());
-                held.push(Held { record, sequence, payload });
+                held.push(record, sequence, log.payload());
                 continue;
             }
             Found::End if held.is_empty() && log.is_zero_from(at)? => return Ok(out),
@@ -173,14 +179,15 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
         }
         // What can be read of the batch tells what there was; its blocks are not believed.
         if refused.is_some() {
-            held.extend(whole_records(log, at, later.at, &out.end)?);
+            add_whole_records(&mut held, log, at, later.at, &out.end)?;
         }
-        for held in held.drain(..) {
-            if let Err(error) = held.apply(&mut out.state, &mut places, refused.as_deref_mut()) {
-                let text = format!("meta.log before byte {}: {error}", later.at);
-                out.note(EventKind::Corruption, text);
-            }
-        }
+        let (state, events) = (&mut out.state, &mut out.events);
+        held.apply(state, &mut places, refused.as_deref_mut(), |_, error| {
+            let text = format!("meta.log before byte {}: {error}", later.at);
+            events.push(Note { kind: EventKind::Corruption, text });
+            Ok(())
+        })?;
+        held.clear();
         checksums.clear();
         corrected.clear();
         at = later.at;
@@ -200,83 +207,45 @@ impl Replayed {
     }
 }
 
-/// Whether an entry says that one before it does not count any more.
-fn replaces(entry: &Entry, before: &Entry) -> bool {
-    match (entry, before) {
-        (Entry::Node(node), Entry::Node(before)) => node.id == before.id,
-        (Entry::NodeRemoved(id), Entry::Node(before)) => *id == before.id,
-        (Entry::NodeRemoved(id), Entry::Name { parent, node, .. }) => id == node || id == parent,
-        (
-            Entry::Name { parent, name, .. } | Entry::NameRemoved { parent, name },
-            Entry::Name { parent: of, name: before, .. },
-        ) => parent == of && name == before,
-        _ => false,
-    }
-}
-
-/// The records of a damaged stretch that are whole: what they say was durable once.
-fn whole_records(log: &mut Read<'_>, from: u64, until: u64, end: &LogEnd) -> Result<Vec<Held>> {
-    let mut held: Vec<Held> = Vec::new();
+/// Adds the records of a damaged stretch that are whole: what they say was durable once.
+fn add_whole_records(
+    held: &mut Batch,
+    log: &mut Read<'_>,
+    from: u64,
+    until: u64,
+    end: &LogEnd,
+) -> Result<()> {
     let (mut at, mut sequence_min) = (from, end.next_sequence);
     while at < until {
         at += SLOT;
-        let found = match log.next(at - SLOT, end.generation, sequence_min) {
-            Ok(Found::Record { record, sequence, payload, .. }) => (record, sequence, payload),
+        let (record, sequence) = match log.next(at - SLOT, end.generation, sequence_min) {
+            Ok(Found::Record { record, sequence, .. }) => (record, sequence),
             Err(error) if error.kind() == ErrorKind::Io => return Err(error),
             _ => continue,
         };
-        let (record, sequence, payload) = found;
         at += SLOT * record.payload_slots();
         sequence_min = sequence;
         if !matches!(record, Record::Commit { .. } | Record::Header { .. }) {
-            held.push(Held { record, sequence, payload });
-        }
-    }
-    Ok(held)
-}
-
-struct Held {
-    record: Record,
-    sequence: u64,
-    payload: Vec<u8>,
-}
-
-impl Held {
-    fn apply(self, state: &mut State, places: &mut u64, refused: Option<&mut Vec<Entry>>) -> Result<()> {
-        if let Record::Catalog { kind, version, .. } = self.record {
-            let entry = Entry::parse(kind, version, &self.payload)?;
-            let Some(refused) = refused else { return state.apply_entry(entry) };
-            refused.retain(|before| !replaces(&entry, before));
-            return state.apply_entry(entry.clone()).inspect_err(|_| refused.push(entry));
-        }
-        let numbers = self.payload.chunks_exact(4);
-        let checksums = numbers.map(|four| u32::from_le_bytes(four.try_into().unwrap_or_default())).collect();
-        state.apply_record(&self.record, self.sequence, checksums, places)
-    }
-}
-
-fn apply(
-    out: &mut Replayed,
-    held: impl Iterator<Item = Held>,
-    places: &mut u64,
-    mut refused: Option<&mut Vec<Entry>>,
-) -> Result<()> {
-    for held in held {
-        let sequence = held.sequence;
-        match held.apply(&mut out.state, places, refused.as_deref_mut()) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                let reason = format!("meta.log, record {sequence}: {error}");
-                match out.damage {
-                    // It is about something that was lost there.
-                    Some(_) => out.note(EventKind::Corruption, reason),
-                    None => out.damage = Some(Damage { sequence, reason }),
-                }
-            }
-            Err(error) => return Err(error.at(format!("meta.log, record {sequence}"))),
+            held.push(record, sequence, log.payload());
         }
     }
     Ok(())
+}
+
+fn apply(out: &mut Replayed, held: &Batch, places: &mut u64, refused: Option<&mut Vec<Entry>>) -> Result<()> {
+    let Replayed { state, events, damage, .. } = out;
+    held.apply(state, places, refused, |sequence, error| {
+        if error.kind() != ErrorKind::Corrupt {
+            return Err(error.at(format!("meta.log, record {sequence}")));
+        }
+        let reason = format!("meta.log, record {sequence}: {error}");
+        match damage {
+            // It is about something that was lost there.
+            Some(_) => events.push(Note { kind: EventKind::Corruption, text: reason }),
+            None => *damage = Some(Damage { sequence, reason }),
+        }
+        Ok(())
+    })
 }
 
 /// The generation, and whether a flipped bit had to be put right.

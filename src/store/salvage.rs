@@ -7,6 +7,7 @@ use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, Obje
 use crate::format::cgeb::Runs;
 use crate::format::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId};
+use crate::store::blocks::Checksums;
 use crate::store::collection::{now_nanoseconds, now_seconds};
 use crate::store::repair::{Lost, LostBlocks, lost_whole, unnamed};
 use crate::store::state::{ROOT, State};
@@ -296,7 +297,7 @@ impl Mending<'_> {
             let gone = lost.get(&id).map_or(0, Vec::len);
             if gone >= blocks as usize {
                 let record = Record::Delete { object: id };
-                self.state.apply_record(&record, 0, Vec::new(), &mut 0)?;
+                self.state.apply_record(&record, 0, Checksums::new(), &mut 0)?;
                 continue;
             }
             let node = self.fresh();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::checksum;
+use crate::format::placed::Placed;
 use crate::format::record::Record;
 use crate::format::slot::{RawSlot, SLOT_BYTES};
 use crate::model::{Error, ErrorKind, Result};
@@ -22,12 +23,14 @@ pub(super) struct Read<'a> {
     pub len: u64,
     window: Vec<u8>,
     window_at: u64,
+    /// What follows the record that was found last.
+    payload: Vec<u8>,
 }
 
 /// What stands at a place of the log.
 pub(super) enum Found {
-    /// A record, with its payload.
-    Record { record: Record, sequence: u64, checksum: u32, payload: Vec<u8>, corrected: bool },
+    /// A record; [`Read::payload`] is what follows it.
+    Record { record: Record, sequence: u64, checksum: u32, corrected: bool },
     /// Nothing.
     End,
     /// Something that is no record, and why.
@@ -53,7 +56,7 @@ impl<'a> Read<'a> {
     /// A log from its beginning.
     pub fn new(file: &'a Arc<dyn File>) -> Result<Read<'a>> {
         let len = file.len().map_err(|error| Error::io("reading the size of meta.log", error))?;
-        Ok(Read { file, len, window: Vec::new(), window_at: 0 })
+        Ok(Read { file, len, window: Vec::new(), window_at: 0, payload: Vec::new() })
     }
 
     fn bytes(&mut self, at: u64, count: usize) -> Result<Option<&[u8]>> {
@@ -79,6 +82,33 @@ impl<'a> Read<'a> {
         Ok(bytes.and_then(|bytes| bytes.try_into().ok()).map(RawSlot))
     }
 
+    /// Takes the records of blocks that stand one after the other from `at` on, with their
+    /// checksums, while nothing is wrong with them; where they end. `next` would find the same.
+    pub fn blocks(
+        &mut self,
+        at: u64,
+        generation: u64,
+        sequence_min: u64,
+        mut take: impl FnMut(Placed, u32),
+    ) -> Result<u64> {
+        if self.bytes(at, SLOT_BYTES)?.is_none() {
+            return Ok(at);
+        }
+        let loaded = self.window.get((at - self.window_at) as usize..).unwrap_or_default();
+        let mut end = at;
+        for bytes in loaded.as_chunks().0 {
+            let slot = RawSlot(*bytes);
+            let is_ours = Placed::is_in(&slot)
+                && slot.is_intact()
+                && slot.generation() == generation as u32
+                && slot.sequence() >= sequence_min;
+            let Some(placed) = is_ours.then(|| Placed::parse(&slot)).flatten() else { break };
+            take(placed, slot.checksum());
+            end += SLOT;
+        }
+        Ok(end)
+    }
+
     /// What stands at `at`; numbers below `sequence_min` are of another generation.
     pub fn next(&mut self, at: u64, generation: u64, sequence_min: u64) -> Result<Found> {
         let Some(raw) = self.slot(at)? else {
@@ -100,34 +130,42 @@ impl<'a> Read<'a> {
             Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Found::Bad(error.to_string())),
             Err(error) => return Err(error.at(format!("meta.log at byte {at}"))),
         };
-        let Some((payload, mended)) = self.payload(at + SLOT, &record)? else {
+        let Some(mended) = self.fetch(at + SLOT, &record)? else {
             return Ok(Found::Bad("a payload that is cut off or whose checksum does not agree".into()));
         };
         let (sequence, checksum) = (slot.sequence(), slot.checksum());
-        Ok(Found::Record { record, sequence, checksum, payload, corrected: corrected || mended })
+        Ok(Found::Record { record, sequence, checksum, corrected: corrected || mended })
     }
 
-    /// The payload of a record, and whether a flipped bit had to be put right.
-    fn payload(&mut self, at: u64, record: &Record) -> Result<Option<(Vec<u8>, bool)>> {
+    /// What follows the record that was found last.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// Fetches what follows a record; whether a flipped bit had to be put right.
+    fn fetch(&mut self, at: u64, record: &Record) -> Result<Option<bool>> {
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
         let len = record.payload_len();
         if len == 0 {
-            return Ok(Some((Vec::new(), false)));
+            self.payload = payload;
+            return Ok(Some(false));
         }
         if len > self.len {
             return Ok(None);
         }
         let slots = record.payload_slots() * SLOT;
-        let Some((payload, fill)) =
+        let Some((stored, fill)) =
             self.bytes(at, slots as usize)?.and_then(|bytes| bytes.split_at_checked(len as usize))
         else {
             return Ok(None);
         };
-        let mended = fill.iter().any(|byte| *byte != 0);
-        let mut payload = payload.to_vec();
-        if checksum::of(&payload) == record.payload_checksum() {
-            return Ok(Some((payload, mended)));
-        }
-        Ok(correct(&mut payload, record.payload_checksum()).then_some((payload, true)))
+        let mended = [0; SLOT_BYTES].get(..fill.len()) != Some(fill);
+        payload.extend_from_slice(stored);
+        let is_whole = checksum::of(&payload) == record.payload_checksum();
+        let is_right = is_whole || correct(&mut payload, record.payload_checksum());
+        self.payload = payload;
+        Ok(is_right.then_some(mended || !is_whole))
     }
 
     /// Whether nothing but zeros follows.

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
+use crate::format::placed::Placed;
 use crate::format::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
-use crate::store::blocks::{Block, Run};
+use crate::store::blocks::{Checksums, Run};
 use crate::store::by_id::ByObject;
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
 use crate::store::factors::factor_link_of;
-use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
 use crate::store::pin::Pins;
@@ -162,6 +162,13 @@ impl State {
         self.last_entry
     }
 
+    /// Has room for so many more objects and nodes: tables that grow step by step are copied.
+    pub(super) fn make_room(&mut self, objects: usize, nodes: usize) {
+        self.objects.reserve(objects);
+        self.nodes.reserve(nodes);
+        self.links.reserve(nodes);
+    }
+
     /// Forgets what was freed: nobody reads while a log is replayed.
     pub(super) fn forget_freed(&mut self) {
         for freed in self.freed.drain(..) {
@@ -274,28 +281,13 @@ impl State {
         &mut self,
         record: &Record,
         sequence: u64,
-        checksums: Vec<u32>,
+        checksums: Checksums,
         places: &mut u64,
     ) -> Result<()> {
+        if let Some(placed) = Placed::of(record, sequence) {
+            return self.apply_blocks(&[placed], places, |_, error| Err(error));
+        }
         match *record {
-            Record::Create { object, block, stored, created_at, .. } => {
-                let found = Block { epoch: sequence, stored, since: created_at as u32 };
-                let object = self.known(object)?.clone();
-                if let Some(origin) = &object.origin {
-                    origin.sever(block);
-                }
-                self.set_block(&object, block, found, places)
-            }
-            Record::Migrate { object, block, stored, migrated_at, .. } => {
-                let mut found = Block { epoch: sequence, stored, since: migrated_at as u32 };
-                let object = self.known(object)?.clone();
-                let before = object.blocks.read().get(block, object.logged_cut());
-                if let Some(before) = before.filter(|before| is_relocation(&before.stored, &stored)) {
-                    (found.epoch, found.since) = (before.epoch, before.since);
-                    self.relocated = sequence;
-                }
-                self.set_block(&object, block, found, places)
-            }
             Record::CreateRun { object, block, stored, created_at, .. } => {
                 let found = self.known(object)?.clone();
                 let since = created_at as u32;
@@ -350,7 +342,12 @@ impl State {
                 self.freed.extend(replaced.map(Freed::Factor));
                 Ok(())
             }
-            Record::Catalog { .. } | Record::Commit { .. } | Record::Header { .. } => Ok(()),
+            // The first two are of one block each.
+            Record::Create { .. }
+            | Record::Migrate { .. }
+            | Record::Catalog { .. }
+            | Record::Commit { .. }
+            | Record::Header { .. } => Ok(()),
         }
     }
 

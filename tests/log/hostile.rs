@@ -53,7 +53,7 @@ fn peak(work: impl FnOnce()) -> usize {
 
 /// Records and entries, each batch with its Commit.
 #[derive(Debug)]
-enum Said {
+pub enum Said {
     Record(Record),
     Entry(Entry),
     Run(Record, Vec<u32>),
@@ -105,7 +105,7 @@ fn log_of(batches: &[Vec<Said>]) -> Vec<u8> {
     log
 }
 
-fn world_of(batches: &[Vec<Said>]) -> World {
+pub fn world_of(batches: &[Vec<Said>]) -> World {
     let zeros = ("t/c/data/0000000000000001".to_owned(), vec![0; 10_000]);
     World { files: [(LOG.to_owned(), log_of(batches)), zeros].into(), steps: Vec::new() }
 }
@@ -115,7 +115,7 @@ fn node(id: u64, what: What) -> Entry {
     Entry::Node(Box::new(NodeEntry { id, mode: 0, uid: 0, gid: 0, mtime: 0, ctime: 0, created_at: 0, what }))
 }
 
-fn file(id: u64, object: u128) -> Entry {
+pub fn file(id: u64, object: u128) -> Entry {
     node(
         id,
         What::File(Box::new(FileEntry {
@@ -131,7 +131,7 @@ fn file(id: u64, object: u128) -> Entry {
     )
 }
 
-fn object(id: u128, dtype: Dtype, bytes: u64, block_bytes: u32) -> Entry {
+pub fn object(id: u128, dtype: Dtype, bytes: u64, block_bytes: u32) -> Entry {
     Entry::Object(ObjectEntry {
         id: ObjectId(id),
         tensor: TensorId(1),
@@ -150,7 +150,7 @@ fn object(id: u128, dtype: Dtype, bytes: u64, block_bytes: u32) -> Entry {
     })
 }
 
-fn name(of: u64) -> Entry {
+pub fn name(of: u64) -> Entry {
     Entry::Name {
         parent: EntryId(1),
         entry: EntryId(1000 + of),
@@ -163,15 +163,15 @@ fn described() -> Described {
     Described { dtype: Dtype::F32, shape: Shape::default(), parent: None, reconstruct: 0 }
 }
 
-fn create(object: u128, block: u32, stored: Stored) -> Record {
+pub fn create(object: u128, block: u32, stored: Stored) -> Record {
     Record::Create { object: ObjectId(object), block, described: described(), stored, created_at: 0 }
 }
 
-fn exact(offset: u64, len: u32) -> Stored {
+pub fn exact(offset: u64, len: u32) -> Stored {
     Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len, in_data: false }
 }
 
-fn root() -> Vec<Said> {
+pub fn root() -> Vec<Said> {
     vec![
         Said::Entry(Entry::Collection { number: 1, created_at: 0, last_entry: 0 }),
         Said::Entry(node(1, What::Directory)),

@@ -8,5 +8,6 @@
 
 mod damage;
 mod hostile;
+mod order;
 mod torn;
 mod world;

@@ -41,6 +41,10 @@ use std::sync::Arc;
 use crate::format::cgeb::Runs;
 use crate::model::{Dtype, EntryId, ObjectId, SeedId, Shape, TensorId};
 
+/// The kind of an Object entry.
+pub const OBJECT: u8 = 2;
+/// The kind of a Node entry.
+pub const NODE: u8 = 3;
 /// The version of entries.
 pub const ENTRY_VERSION: u8 = 1;
 /// The version of an Object entry that names a lineage parent.

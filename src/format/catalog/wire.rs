@@ -2,9 +2,9 @@
 
 use crate::format::catalog::records::{put_records, read_records, records_of, write_records};
 use crate::format::catalog::{
-    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX,
-    NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, OBJECT_WITH_PARENT_VERSION, ObjectEntry, OutsideFile,
-    Parent, Taken, TensorEntry, What,
+    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX, NODE,
+    NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, OBJECT, OBJECT_WITH_PARENT_VERSION, ObjectEntry,
+    OutsideFile, Parent, Taken, TensorEntry, What,
 };
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{
@@ -23,8 +23,8 @@ impl Entry {
     pub fn kind(&self) -> u8 {
         match self {
             Entry::Collection { .. } => 1,
-            Entry::Object(_) => 2,
-            Entry::Node(_) => 3,
+            Entry::Object(_) => OBJECT,
+            Entry::Node(_) => NODE,
             Entry::NodeRemoved(_) => 4,
             Entry::Name { .. } => 5,
             Entry::NameRemoved { .. } => 6,
@@ -84,8 +84,8 @@ impl Entry {
 
     /// The entry of a payload.
     pub fn parse(kind: u8, version: u8, payload: &[u8]) -> Result<Entry> {
-        let has_parent = (kind, version) == (2, OBJECT_WITH_PARENT_VERSION);
-        let has_records = (kind, version) == (3, NODE_WITH_RECORDS_VERSION);
+        let has_parent = (kind, version) == (OBJECT, OBJECT_WITH_PARENT_VERSION);
+        let has_records = (kind, version) == (NODE, NODE_WITH_RECORDS_VERSION);
         if version != ENTRY_VERSION && !has_parent && !has_records {
             return Err(Error::unsupported(format!(
                 "a catalog entry of kind {kind} has version {version}, this program knows {ENTRY_VERSION}"
@@ -98,12 +98,12 @@ impl Entry {
                 created_at: bytes.u64()?,
                 last_entry: read_number(&mut bytes)?.0,
             },
-            2 => {
+            OBJECT => {
                 let object = read_object(&mut bytes)?;
                 let parent = if has_parent { Some(read_parent(&mut bytes)?) } else { None };
                 Entry::Object(ObjectEntry { parent, ..object })
             }
-            3 => {
+            NODE => {
                 let mut node = read_node(&mut bytes)?;
                 let records = has_records.then(|| read_records(&mut bytes)).transpose()?;
                 put_records(&mut node, records)?;
