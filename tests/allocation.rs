@@ -1,4 +1,5 @@
-//! The codecs' reading half allocates nothing: counted by the allocator.
+//! The codecs' reading half allocates nothing, and what a collection holds for a tensor is bounded: counted
+//! by the allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,17 +12,26 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static HELD_BYTES: Cell<isize> = const { Cell::new(0) };
+    static HELD_BYTES_MAX: Cell<isize> = const { Cell::new(0) };
+}
+
+fn hold(bytes: isize) {
+    HELD_BYTES.set(HELD_BYTES.get() + bytes);
+    HELD_BYTES_MAX.set(HELD_BYTES_MAX.get().max(HELD_BYTES.get()));
 }
 
 // SAFETY: every call goes to the system's allocator as it came.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        hold(layout.size() as isize);
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        hold(-(layout.size() as isize));
         // SAFETY: the caller's promises are passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -36,9 +46,22 @@ fn allocations(work: impl FnOnce()) -> u64 {
     ALLOCATIONS.get() - before
 }
 
+/// What this thread has more after some work, and the most that it had meanwhile.
+fn held<T>(work: impl FnOnce() -> T) -> (T, isize, isize) {
+    let before = HELD_BYTES.get();
+    HELD_BYTES_MAX.set(before);
+    let made = work();
+    (made, HELD_BYTES.get() - before, HELD_BYTES_MAX.get() - before)
+}
+
 #[test]
 fn the_counter_counts() {
     assert_eq!(allocations(|| drop(std::hint::black_box(vec![1_u8; 100]))), 1);
+    let (_kept, bytes, most) = held(|| {
+        drop(std::hint::black_box(vec![1_u8; 900]));
+        vec![1_u8; 100]
+    });
+    assert_eq!((bytes, most), (100, 900));
 }
 
 #[test]
@@ -100,5 +123,79 @@ fn decode_pack_unpack_and_max_abs_do_not_allocate() {
             let values = vec![1.0; n];
             assert_eq!(allocations(|| assert_eq!(set.max_abs(&values), 1.0)), 0);
         }
+    }
+}
+
+/// A container of so many tensors of 16 bytes.
+fn container(tensors: usize) -> Vec<u8> {
+    let name = |number: usize| format!("model.layers.{}.part{}.weight", number / 10, number % 10);
+    let entry = |number: usize| {
+        let (name, start) = (name(number), 16 * number);
+        format!("\"{name}\":{{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[{start},{}]}}", start + 16)
+    };
+    let header = format!("{{{}}}", (0..tensors).map(entry).collect::<Vec<_>>().join(","));
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.bytes());
+    bytes.extend((0..4 * tensors).flat_map(|place| (place as f32).to_le_bytes()));
+    bytes
+}
+
+#[test]
+fn a_tensor_of_an_open_collection_takes_few_bytes_before_and_after_it_is_read() {
+    use std::sync::Arc;
+    use tierfs::edit::LiveTable;
+    use tierfs::ingest::{MoveTo, Options, Origin, Silent, Target, import_file};
+    use tierfs::model::{EntryId, StoreId};
+    use tierfs::store::disk::memory::MemoryDisk;
+    use tierfs::store::disk::{Disk, Open};
+    use tierfs::store::read::Verify;
+    use tierfs::store::settings::Settings;
+    use tierfs::store::state::ROOT;
+    use tierfs::store::{Access, Collection};
+    const TENSORS: usize = 10_000;
+    let id = StoreId(7);
+    let q8 = MoveTo { tier: Tier::Q8, all: true };
+    for (tier, opened_max, opening_max, read_max) in [(None, 940, 1500, 40), (Some(q8), 1110, 2000, 40)] {
+        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+        disk.create_directory("t").unwrap();
+        let source = disk.open("source", Open::Create).unwrap();
+        source.write_at(&container(TENSORS), 0).unwrap();
+        let collection = Collection::create(&disk, id, ("t", "c"), 1, (0, 0), 0o755).unwrap();
+        let target = Target { name: b"m.safetensors".to_vec(), directories: Vec::new() };
+        let origin = Origin { mode: 0o644, owner: (0, 0), mtime: 1, sha256: None };
+        let options = Options { tier, ..Options::default() };
+        let settings = Settings::new(id);
+        import_file(&Arc::new(collection), &settings, &target, &source, &origin, &options, &Silent).unwrap();
+
+        let open = || Arc::new(Collection::open(&disk, id, "t", "c", Access::Write).unwrap());
+        let (collection, opened, opening) = held(open);
+        let names = collection.state().directory(ROOT).unwrap().after(EntryId(0)).count();
+        assert_eq!(names, TENSORS + 1);
+        let nodes: Vec<EntryId> = collection.state().nodes().map(|node| node.entry.id).collect();
+        let read = |node: &EntryId| {
+            let mut bytes = [0; 16];
+            let live = LiveTable::default().open(&collection, *node, Verify::First).unwrap();
+            live.opened_to_read();
+            assert_eq!(live.read(0, &mut bytes).unwrap(), 16);
+        };
+        let files = nodes.iter().filter(|node| **node != ROOT);
+        // What is made once, of the collection and of the thread.
+        files.clone().take(10).for_each(read);
+        let ((), read, _) = held(|| files.clone().for_each(read));
+        let each = |bytes: isize| bytes / TENSORS as isize;
+        println!(
+            "{tier:?}: {} bytes a tensor, {} while it is opened, {} once read",
+            each(opened),
+            each(opening),
+            each(read)
+        );
+        assert!(each(opened) <= opened_max, "{tier:?}: {} bytes a tensor", each(opened));
+        assert!(
+            each(opening) <= opening_max,
+            "{tier:?}: {} bytes a tensor while it is opened",
+            each(opening)
+        );
+        assert!(each(read) <= read_max, "{tier:?}: {} bytes a tensor that was read", each(read));
+        assert_eq!(collection.state().objects().filter(|object| object.is_dirty()).count(), 0);
     }
 }

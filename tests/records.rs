@@ -220,7 +220,7 @@ fn file_entry() -> impl Strategy<Value = FileEntry> {
     let contents = [Content::Plain, Content::Tensor, Content::Safetensors, Content::Npy, Content::Part];
     let tensor = ("\\PC{0,40}", dtype(), prop::collection::vec(0_u64..1000, 0..=6), any::<u128>()).prop_map(
         |(name, dtype, shape, parent)| TensorEntry {
-            name,
+            name: name.into(),
             dtype,
             shape: Shape::new(&shape).unwrap(),
             parent: TensorId(parent),
@@ -245,12 +245,12 @@ fn file_entry() -> impl Strategy<Value = FileEntry> {
     )
         .prop_map(|(content, objects, tensor, container, digests, error, why)| FileEntry {
             content,
-            objects,
+            objects: objects.into(),
             tensor,
             container,
             digests,
-            error,
-            why,
+            error: error.map(Box::new),
+            why: why.into(),
             records: None,
         })
 }
@@ -286,10 +286,12 @@ fn entry() -> impl Strategy<Value = Entry> {
                 bytes,
                 block_bytes,
                 home: home.map(|(file, offset)| Home { file, offset }),
-                parent: (creation % 2 == 1).then(|| Parent {
-                    object: ObjectId(id ^ 1),
-                    tenant: "acme".to_owned(),
-                    collection: format!("base {creation}"),
+                parent: (creation % 2 == 1).then(|| {
+                    Box::new(Parent {
+                        object: ObjectId(id ^ 1),
+                        tenant: "acme".to_owned(),
+                        collection: format!("base {creation}"),
+                    })
                 }),
             })
         }),
@@ -300,8 +302,8 @@ fn entry() -> impl Strategy<Value = Entry> {
         ),
         entry_id().prop_map(Entry::NodeRemoved),
         ([entry_id(), entry_id(), entry_id()], name())
-            .prop_map(|([parent, entry, node], name)| Entry::Name { parent, entry, name, node }),
-        (entry_id(), name()).prop_map(|(parent, name)| Entry::NameRemoved { parent, name }),
+            .prop_map(|([parent, entry, node], name)| Entry::Name { parent, entry, name: name.into(), node }),
+        (entry_id(), name()).prop_map(|(parent, name)| Entry::NameRemoved { parent, name: name.into() }),
         (entry_id(), "\\PC{0,20}", any::<Option<String>>()).prop_map(|(node, key, value)| Entry::Setting {
             node,
             key,

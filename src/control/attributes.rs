@@ -169,7 +169,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
         })
     },
     shown("error", "max=... rms=...: measured against what was encoded", |_, view| {
-        let measured = view.node.file().map(|file| file.error.unwrap_or_default());
+        let measured = view.node.file().map(|file| file.error.as_deref().copied().unwrap_or_default());
         Ok(tensor(view).and(measured).map(|error| format!("max={:e} rms={:e}", error.maximum, error.rms())))
     }),
     shown(
@@ -184,7 +184,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
         on_file(view, |measure| measure.chain.to_string())
     }),
     shown("why", "the last refusal or surprise about this file", |_, view| {
-        Ok(view.node.file().map(|file| file.why.clone()).filter(|why| !why.is_empty()))
+        Ok(view.node.file().map(|file| file.why.to_string()).filter(|why| !why.is_empty()))
     }),
 ];
 

@@ -280,16 +280,16 @@ impl Live {
                 batch.record(Record::Delete { object: *object });
             }
             let now = now_nanoseconds();
-            let mut entry = FileEntry { objects: ids, digests: self.digests(), ..file.clone() };
+            let mut entry = FileEntry { objects: ids.into(), digests: self.digests(), ..file.clone() };
             entry.tensor = entry.tensor.and_then(|tensor| resized(tensor, bytes));
             if entry.tensor.is_none() && entry.content == Content::Tensor {
                 entry.content = Content::Plain;
-                entry.why = format!("no tensor any more: {bytes} bytes are not whole rows of it");
+                entry.why = format!("no tensor any more: {bytes} bytes are not whole rows of it").into();
             }
             let mut gone = Vec::new();
             let others = if why.is_none() { self.changed_with(state, file, written) } else { Vec::new() };
             if let Some(why) = why {
-                entry.why = why;
+                entry.why = why.into();
                 entry.content = Content::Plain;
                 entry.records = None;
                 gone = remove_parts(batch, state, file);
@@ -384,7 +384,7 @@ pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -
     let mut gone = Vec::new();
     for part in state.parts(file) {
         for (parent, name) in state.links(part.entry.id) {
-            batch.entry(Entry::NameRemoved { parent: *parent, name: name.to_vec() });
+            batch.entry(Entry::NameRemoved { parent: *parent, name: name.clone() });
             gone.push((*parent, name.to_vec()));
         }
         batch.entry(Entry::NodeRemoved(part.entry.id));

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
+use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 
 use crate::edit::live::Live;
@@ -13,7 +14,8 @@ use crate::store::read::Verify;
 /// The files that are open, by collection and node.
 #[derive(Default)]
 pub struct LiveTable {
-    open: Mutex<HashMap<(u32, EntryId), Weak<Live>>>,
+    // Its keys are numbers that were given out one by one.
+    open: Mutex<HashMap<(u32, EntryId), Weak<Live>, RandomState>>,
 }
 
 impl LiveTable {

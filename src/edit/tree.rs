@@ -3,7 +3,7 @@
 use crate::edit::Changes;
 use crate::edit::renamed::{LOOK_AGAIN, is_another_place};
 use crate::edit::settle::remove_parts;
-use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, What};
+use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectIds, What};
 use crate::format::record::Record;
 use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, Error, ErrorKind, Result};
@@ -53,12 +53,12 @@ pub fn create(
 ) -> Result<EntryId> {
     let file = FileEntry {
         content: Content::Plain,
-        objects: Vec::new(),
+        objects: ObjectIds::new(),
         tensor: None,
         container: None,
         digests: Digests::NotTaken,
         error: None,
-        why: String::new(),
+        why: Box::default(),
         records: None,
     };
     make(collection, parent, name, mode, owner, What::File(Box::new(file)))
@@ -174,7 +174,7 @@ pub fn remove_directory(collection: &Collection, parent: EntryId, name: &[u8]) -
         if !directory.is_empty() {
             return Err(Error::new(ErrorKind::NotEmpty, "the directory is not empty"));
         }
-        batch.entry(Entry::NameRemoved { parent, name: name.to_vec() });
+        batch.entry(Entry::NameRemoved { parent, name: name.into() });
         batch.entry(Entry::NodeRemoved(node.entry.id));
         touch_directory(batch, state, parent);
         Ok(())
@@ -224,7 +224,7 @@ pub fn rename(
                     return Err(Error::new(ErrorKind::NotEmpty, "the directory of that name is not empty"));
                 }
                 (true, Some(_)) => {
-                    batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.to_vec() });
+                    batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.into() });
                     batch.entry(Entry::NodeRemoved(old.entry.id));
                 }
                 (false, None) => {
@@ -238,7 +238,7 @@ pub fn rename(
                 }
             }
         }
-        batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.to_vec() });
+        batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
         put_name(batch, to.0, to.1, EntryId(state.last_entry() + 1), id);
         batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() })));
         let may_be = |file: &FileEntry| file.content.is_container() || may_be_recognized(to.1);
@@ -269,7 +269,7 @@ pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<
 fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], node: &Node) -> Changes {
     let mut changes = Changes::default();
     let id = node.entry.id;
-    batch.entry(Entry::NameRemoved { parent, name: name.to_vec() });
+    batch.entry(Entry::NameRemoved { parent, name: name.into() });
     match &node.entry.what {
         // It is still there inside its container.
         What::File(file) if file.container.is_some() => return changes,
@@ -293,7 +293,7 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
 }
 
 fn put_name(batch: &mut Batch, parent: EntryId, name: &[u8], entry: EntryId, node: EntryId) {
-    batch.entry(Entry::Name { parent, entry, name: name.to_vec(), node });
+    batch.entry(Entry::Name { parent, entry, name: name.into(), node });
 }
 
 fn touch_directory(batch: &mut Batch, state: &State, id: EntryId) {

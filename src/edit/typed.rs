@@ -25,7 +25,7 @@ pub fn set_tensor(
         let dtype = dtype.or(before.map(|tensor| tensor.dtype)).unwrap_or(Dtype::U8);
         let row = || Shape::new(&[found.bytes / dtype.bytes()]);
         let agrees = |shape: &Shape| dtype.bytes_of(shape.elements()) == Some(found.bytes);
-        let shape = shape.or(before.map(|tensor| tensor.shape).filter(agrees)).or_else(row);
+        let shape = shape.or(before.map(|tensor| tensor.shape.clone()).filter(agrees)).or_else(row);
         let Some(shape) = shape.filter(agrees) else {
             let text = format!("{} bytes are not so many elements of {dtype}", found.bytes);
             return Err(Error::invalid(text));
@@ -47,7 +47,7 @@ pub fn set_tensor(
         }
         let path = state.path(node);
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let name = String::from_utf8_lossy(name).into_owned();
+        let name = String::from_utf8_lossy(name).into();
         let tensor = Some(TensorEntry { name, dtype, shape, parent: TensorId(0) });
         let file = FileEntry { content: Content::Tensor, tensor, ..file.clone() };
         let what = What::File(Box::new(file));

@@ -306,10 +306,10 @@ pub(super) fn touch(
         let mut entry = NodeEntry { mtime: now, ctime: now, ..found.entry.clone() };
         if let What::File(file) = &mut entry.what {
             if id == node {
-                file.error = Some(measured).filter(|measured| measured.elements > 0);
+                file.error = Some(Box::new(measured)).filter(|measured| measured.elements > 0);
             }
             if file.why.contains(REFUSED) {
-                file.why.clear();
+                file.why = Box::default();
             }
         }
         batch.entry(Entry::Node(Box::new(entry)));

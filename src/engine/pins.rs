@@ -67,14 +67,14 @@ struct Made {
     /// What the file was as a tensor.
     tensor: Option<TensorEntry>,
     /// What it was made of, and how often that had changed.
-    seen: Vec<(Arc<Object>, u64)>,
+    seen: Vec<(Arc<Object>, u32)>,
 }
 
 impl Made {
     /// Whether the file is what the copy was made of.
     fn is_current(&self, state: &State) -> bool {
         let Some(file) = state.node(self.pin.node).and_then(|node| node.file()) else { return false };
-        let is_same = |(object, changes): &(Arc<Object>, u64)| {
+        let is_same = |(object, changes): &(Arc<Object>, u32)| {
             state.object(object.entry.id).is_some_and(|known| Arc::ptr_eq(known, object))
                 && changes_of(object) == *changes
                 && !object.is_dirty()
@@ -246,7 +246,7 @@ impl Engine {
 
     /// Copies something as it reads now; durable, and named by no batch.
     fn copy(&self, collection: &Arc<Collection>, pin: Pin, progress: &dyn Progress) -> Result<Option<Made>> {
-        let (seen, file): (Vec<(Arc<Object>, u64)>, _) = {
+        let (seen, file): (Vec<(Arc<Object>, u32)>, _) = {
             let state = collection.state();
             let file = state.node(pin.node).and_then(|node| node.file()).cloned();
             let objects = file.iter().flat_map(|file| &file.objects);
@@ -302,7 +302,7 @@ pub(super) fn files_of(state: &State, node: EntryId) -> Result<Vec<EntryId>> {
     Ok(files)
 }
 
-fn changes_of(object: &Object) -> u64 {
+fn changes_of(object: &Object) -> u32 {
     object.changes.load(std::sync::atomic::Ordering::Acquire)
 }
 

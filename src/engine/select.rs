@@ -67,12 +67,19 @@ fn target(state: &State, node: &Node) -> Option<Target> {
     let file = node.file()?;
     let tensor = file.tensor.as_ref()?;
     let path = match state.links(node.entry.id).is_empty() {
-        true => tensor.name.clone(),
+        true => tensor.name.to_string(),
         false => String::from_utf8_lossy(&state.path(node.entry.id)).into_owned(),
     };
     let objects = file.objects.iter().map(|id| state.object(*id).cloned()).collect::<Option<Vec<_>>>()?;
-    let name = tensor.name.clone();
-    Some(Target { node: node.entry.id, path, name, dtype: tensor.dtype, shape: tensor.shape, objects })
+    let name = tensor.name.to_string();
+    Some(Target {
+        node: node.entry.id,
+        path,
+        name,
+        dtype: tensor.dtype,
+        shape: tensor.shape.clone(),
+        objects,
+    })
 }
 
 /// Tensors below a directory: those in containers too whose own names are gone.

@@ -93,8 +93,8 @@ pub fn note_why(collection: &Collection, node: EntryId, why: &str) -> Result<()>
         let Some(found) = state.node(node) else { return Ok(()) };
         let mut entry = found.entry.clone();
         let What::File(file) = &mut entry.what else { return Ok(()) };
-        if file.why != why {
-            file.why = why.to_owned();
+        if *file.why != *why {
+            file.why = why.into();
             batch.entry(Entry::Node(Box::new(entry)));
         }
         Ok(())

@@ -48,8 +48,48 @@ pub struct History {
     pub ema: f32,
 }
 
-/// Histories, by object and block.
-pub type Records = Vec<(ObjectId, u32, History)>;
+/// The histories of a file, read as they are asked for: they can be.
+#[derive(Clone, Copy, Debug)]
+pub struct Histories<'a> {
+    /// Seconds of a tick.
+    pub tick_seconds: u32,
+    records: &'a [[u8; RECORD_BYTES as usize]],
+}
+
+impl<'a> Histories<'a> {
+    /// Objects with the histories of their blocks, in the order of the file: one as often as
+    /// others stand between.
+    pub fn by_object(&self) -> impl Iterator<Item = (ObjectId, impl Iterator<Item = (u32, History)> + 'a)> {
+        let of_one = |a: &[u8; _], b: &[u8; _]| object_of(a) == object_of(b);
+        self.records.chunk_by(of_one).filter_map(|records| {
+            let blocks = records.iter().filter_map(|record| history_of(record).ok());
+            Some((object_of(records.first()?), blocks))
+        })
+    }
+}
+
+fn object_of(record: &[u8; RECORD_BYTES as usize]) -> ObjectId {
+    ObjectId(record.first_chunk().copied().map_or(0, u128::from_le_bytes))
+}
+
+/// The block and its history; `Corrupt` where it cannot be.
+#[inline]
+fn history_of(record: &[u8; RECORD_BYTES as usize]) -> Result<(u32, History)> {
+    let mut reader = Reader::new(record);
+    reader.skip(size_of::<ObjectId>())?;
+    let block = reader.u32()?;
+    let (count, last, created) = (reader.u32()?, reader.u32()?, reader.u32()?);
+    let history = History { count, last, created, window: reader.u64()?, ema: reader.f32()? };
+    let is_possible = count > 0 && history.window & 1 == 1 && (0.0..=1.0).contains(&history.ema);
+    if !is_possible || created > last || reader.u32()? != 0 {
+        return Err(wrong("has a record that cannot be"));
+    }
+    Ok((block, history))
+}
+
+fn wrong(what: &str) -> Error {
+    Error::corrupt(format!("the access history {what}"))
+}
 
 /// Bytes of a file of so many records.
 pub fn file_bytes(records: u64) -> u64 {
@@ -70,9 +110,8 @@ pub fn to_bytes(tick_seconds: u32, records: &[(ObjectId, u32, History)]) -> Vec<
     out.into_bytes()
 }
 
-/// The seconds of a tick, and the records. `Corrupt` for bytes that no program wrote.
-pub fn parse(bytes: &[u8]) -> Result<(u32, Records)> {
-    let wrong = |what: &str| Error::corrupt(format!("the access history {what}"));
+/// The histories in the bytes of a file. `Corrupt` for bytes that no program wrote.
+pub fn parse(bytes: &[u8]) -> Result<Histories<'_>> {
     let body = bytes.len().checked_sub(CHECKSUM_BYTES as usize).ok_or_else(|| wrong("is cut off"))?;
     let (body, checksum) = bytes.split_at_checked(body).ok_or_else(|| wrong("is cut off"))?;
     if Reader::new(checksum).u32()? != checksum::of(body) {
@@ -89,18 +128,9 @@ pub fn parse(bytes: &[u8]) -> Result<(u32, Records)> {
     if tick_seconds == 0 || file_bytes(u64::from(count)) != bytes.len() as u64 {
         return Err(wrong("has another length than it says"));
     }
-    let mut records = Vec::with_capacity(count as usize);
-    for _ in 0..count {
-        let (object, block) = (ObjectId(reader.u128()?), reader.u32()?);
-        let (count, last, created) = (reader.u32()?, reader.u32()?, reader.u32()?);
-        let history = History { count, last, created, window: reader.u64()?, ema: reader.f32()? };
-        let is_possible = count > 0 && history.window & 1 == 1 && (0.0..=1.0).contains(&history.ema);
-        if !is_possible || created > last || reader.u32()? != 0 {
-            return Err(wrong("has a record that cannot be"));
-        }
-        records.push((object, block, history));
-    }
-    Ok((tick_seconds, records))
+    let (records, _) = reader.bytes(reader.remaining())?.as_chunks();
+    records.iter().try_for_each(|record| history_of(record).map(drop))?;
+    Ok(Histories { tick_seconds, records })
 }
 
 #[cfg(test)]
@@ -108,7 +138,7 @@ mod tests {
     use crate::format::checksum;
     use proptest::prelude::*;
 
-    use super::{History, parse, to_bytes};
+    use super::{Histories, History, parse, to_bytes};
     use crate::model::ObjectId;
 
     fn records() -> Vec<(ObjectId, u32, History)> {
@@ -117,10 +147,17 @@ mod tests {
         vec![(ObjectId(7), 0, history), (ObjectId(u128::MAX), 9, History { count: u32::MAX, ..history })]
     }
 
+    fn all(read: Histories<'_>) -> (u32, Vec<(ObjectId, u32, History)>) {
+        let records = read
+            .by_object()
+            .flat_map(|(object, blocks)| blocks.map(move |(block, history)| (object, block, history)));
+        (read.tick_seconds, records.collect())
+    }
+
     #[test]
     fn a_history_reads_as_it_was_written_at_the_offsets_of_the_table() {
         let bytes = to_bytes(60, &records());
-        assert_eq!(parse(&bytes).unwrap(), (60, records()));
+        assert_eq!(all(parse(&bytes).unwrap()), (60, records()));
         assert_eq!((&bytes[..8], bytes.len()), (b"TFAC\x01\0\0\0".as_slice(), 16 + 2 * 48 + 4));
         assert_eq!((bytes[8], bytes[12], bytes[16]), (60, 2, 7));
         assert_eq!(bytes[16 + 20..16 + 24], 5_u32.to_le_bytes());
@@ -128,7 +165,7 @@ mod tests {
         assert_eq!(bytes[16 + 28..16 + 32], 28_000_000_u32.to_le_bytes());
         assert_eq!(bytes[16 + 32..16 + 40], 0x8000_0003_u64.to_le_bytes());
         assert_eq!(bytes[16 + 40..16 + 44], 0.25_f32.to_le_bytes());
-        assert_eq!(parse(&to_bytes(1, &[])).unwrap(), (1, Vec::new()));
+        assert_eq!(all(parse(&to_bytes(1, &[])).unwrap()), (1, Vec::new()));
     }
 
     #[test]
@@ -157,7 +194,7 @@ mod tests {
         let changed = |at: usize, value: &[u8]| {
             let mut body = body.clone();
             body[at..at + value.len()].copy_from_slice(value);
-            parse(&sealed(body))
+            parse(&sealed(body)).map(drop)
         };
         assert!(changed(0, b"TFAC").is_ok());
         let nan = f32::NAN.to_le_bytes();

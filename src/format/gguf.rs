@@ -91,7 +91,7 @@ impl Entry {
     /// What it is as a tensor. Of blocks of ggml it is `OPAQUE`, and the innermost dimension counts the bytes of a
     /// row.
     pub fn tensor(&self) -> (Dtype, Shape) {
-        (self.ggml_type.dtype, self.ggml_type.stored(self.elements).unwrap_or_default())
+        (self.ggml_type.dtype, self.ggml_type.stored(&self.elements).unwrap_or_default())
     }
 }
 
@@ -277,7 +277,7 @@ fn entry(input: &mut Input<'_>) -> Result<Entry> {
         ))
     };
     let elements = Shape::new(sizes).ok_or_else(|| place(wrong()))?;
-    let stored = ggml_type.stored(elements).ok_or_else(|| place(wrong()))?;
+    let stored = ggml_type.stored(&elements).ok_or_else(|| place(wrong()))?;
     let bytes = ggml_type.dtype.bytes_of(stored.elements()).ok_or_else(|| place(wrong()))?;
     Ok(Entry { name, ggml_type, elements, offset, bytes })
 }

@@ -66,7 +66,7 @@ fn add_object(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
         bytes: draft.object.bytes,
         block_bytes: draft.object.block_bytes,
         home: draft.object.home,
-        parent: draft.parent.clone(),
+        parent: draft.parent.clone().map(Box::new),
     }));
     id
 }
@@ -76,7 +76,7 @@ fn add_object(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
 fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) -> Option<usize> {
     let described = Described {
         dtype: draft.object.dtype,
-        shape: draft.shape,
+        shape: draft.shape.clone(),
         parent: draft.parent.as_ref().map(|parent| parent.object),
         reconstruct: 0,
     };

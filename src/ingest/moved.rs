@@ -55,12 +55,12 @@ pub fn name_parts_again(
             if let What::File(file) = &mut entry.what
                 && let Some(tensor) = &mut file.tensor
             {
-                tensor.name = (*name).to_owned();
+                tensor.name = (*name).into();
             }
             renamed.push(entry);
         }
         let why = if hidden.is_empty() { String::new() } else { hidden_names(&hidden) };
-        let what = What::File(Box::new(FileEntry { why, ..file.clone() }));
+        let what = What::File(Box::new(FileEntry { why: why.into(), ..file.clone() }));
         renamed.push(NodeEntry { ctime, what, ..entry.clone() });
         names.entries(renamed.into_iter().map(|entry| Entry::Node(Box::new(entry))));
         names.finish();
@@ -87,7 +87,7 @@ fn parts_of<'a>(
         let Some(tensor) = &part.tensor else { continue };
         let node = state.node(state.part_of(*id)?)?;
         let known = node.file()?.tensor.as_ref()?;
-        if (known.dtype, known.shape) != (tensor.dtype, tensor.shape) {
+        if (known.dtype, &known.shape) != (tensor.dtype, &tensor.shape) {
             return None;
         }
         parts.push((tensor.name.as_str(), node));

@@ -203,7 +203,7 @@ impl<'a> Names<'a> {
     }
 
     pub fn remove_name(&mut self, parent: EntryId, name: &[u8]) {
-        self.batch.entry(Entry::NameRemoved { parent, name: name.to_vec() });
+        self.batch.entry(Entry::NameRemoved { parent, name: name.into() });
         self.gone.insert((parent, name.to_vec()));
     }
 
@@ -211,7 +211,7 @@ impl<'a> Names<'a> {
         let Names { batch, made, mut last_entry, .. } = self;
         for (parent, name, node) in made {
             last_entry += 1;
-            batch.entry(Entry::Name { parent, entry: EntryId(last_entry), name, node });
+            batch.entry(Entry::Name { parent, entry: EntryId(last_entry), name: name.into(), node });
         }
     }
 }

@@ -101,10 +101,10 @@ fn tensor_of(collection: &Collection, state: &State, node: &Node) -> Option<(Str
     let at = String::from_utf8_lossy(&at);
     let path = match at.rsplit_once('/') {
         Some((directory, _)) => format!("{directory}/{}", tensor.name),
-        None => tensor.name.clone(),
+        None => tensor.name.to_string(),
     };
     let id = TensorId::of(collection.tenant(), collection.name(), &path, tensor.parent);
     let shard = |id: &ObjectId| Some((*id, state.object(*id)?.logged_cut().bytes));
     let shards = file.objects.iter().map(shard).collect::<Option<Vec<_>>>()?;
-    Some((path, ParentTensor { id, dtype: tensor.dtype, shape: tensor.shape, shards }))
+    Some((path, ParentTensor { id, dtype: tensor.dtype, shape: tensor.shape.clone(), shards }))
 }

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::format::catalog::{Content, Digests, Entry, FileEntry, Measured, TensorEntry};
+use crate::format::catalog::{Content, Digests, Entry, FileEntry, Measured, ObjectIds, TensorEntry};
 use crate::format::cgeb::Runs;
 use crate::ingest::Origin;
 use crate::ingest::drafts::{Draft, objects};
@@ -143,7 +143,8 @@ impl<'a> Arrived<'a> {
         let mut found = Vec::with_capacity(taken.objects.len());
         for (object, tensor) in taken.objects.iter().zip(&arrived.tensors) {
             let name = tensor.as_ref().map_or_else(|| path.to_owned(), |tensor| arrived.full(&tensor.name));
-            let shape = tensor.as_ref().map_or_else(|| plain_shape(object.bytes), |tensor| tensor.shape);
+            let shape =
+                tensor.as_ref().map_or_else(|| plain_shape(object.bytes), |tensor| tensor.shape.clone());
             let mut lineage = (TensorId(0), None);
             if let (Some(tensor), Some(parents)) = (tensor, parents) {
                 let place = (&**collection, name.as_str());
@@ -183,12 +184,12 @@ impl<'a> Arrived<'a> {
     fn name(&self, names: &mut Names<'_>, parent: EntryId, node: EntryId, why: String) -> Result<u64> {
         let mut file = FileEntry {
             content: self.content,
-            objects: self.objects.clone(),
+            objects: self.objects.as_slice().into(),
             tensor: None,
             container: None,
             digests: self.digests.clone(),
             error: None,
-            why,
+            why: why.into(),
             records: self.records.clone(),
         };
         names.file(node, file.clone());
@@ -214,7 +215,7 @@ impl<'a> Arrived<'a> {
             }
         }
         if self.content.is_container() && !hidden.is_empty() {
-            file.why = hidden_names(&hidden);
+            file.why = hidden_names(&hidden).into();
             names.file(node, file);
         }
         Ok(named)
@@ -236,17 +237,17 @@ fn part_entry(
 ) -> FileEntry {
     FileEntry {
         content: Content::Part,
-        objects: vec![object],
+        objects: ObjectIds::from([object]),
         tensor: Some(TensorEntry {
-            name: tensor.name.clone(),
+            name: tensor.name.as_str().into(),
             dtype: tensor.dtype,
-            shape: tensor.shape,
+            shape: tensor.shape.clone(),
             parent,
         }),
         container: Some(container),
         digests: Digests::NotTaken,
-        error,
-        why: String::new(),
+        error: error.map(Box::new),
+        why: Box::default(),
         records: None,
     }
 }
@@ -293,9 +294,9 @@ pub(super) fn publish_shards(
             node,
             FileEntry {
                 content: Content::Tensor,
-                objects: kept.clone(),
+                objects: kept.as_slice().into(),
                 tensor: Some(TensorEntry {
-                    name: String::from_utf8_lossy(&target.name).into_owned(),
+                    name: String::from_utf8_lossy(&target.name).into(),
                     dtype: Dtype::U8,
                     shape: whole,
                     parent: lineage,
@@ -303,7 +304,7 @@ pub(super) fn publish_shards(
                 container: None,
                 digests: Digests::NotTaken,
                 error: None,
-                why: String::new(),
+                why: Box::default(),
                 records: None,
             },
         );

@@ -2,16 +2,17 @@
 
 use std::fmt;
 
+use smallvec::SmallVec;
+
 /// A tensor has at most this many dimensions.
 pub const DIMENSIONS_MAX: usize = 8;
 
 /// The sizes of a tensor's dimensions, outermost first, in elements. No dimension
 /// at all is a scalar: one element.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Shape {
-    // What lies past `count` is zero, so that equal shapes are equal.
-    sizes: [u64; DIMENSIONS_MAX],
-    count: u8,
+    // Most are of two, and these are in memory with what has them.
+    sizes: SmallVec<[u64; 2]>,
 }
 
 impl Shape {
@@ -27,16 +28,14 @@ impl Shape {
         for &size in dimensions.iter().filter(|&&size| size != 0) {
             product = product.checked_mul(size)?;
         }
-        let mut sizes = [0; DIMENSIONS_MAX];
-        for (to, from) in sizes.iter_mut().zip(dimensions) {
-            *to = *from;
-        }
-        (product <= i64::MAX as u64).then_some(Shape { sizes, count: dimensions.len() as u8 })
+        let mut sizes = SmallVec::with_capacity(dimensions.len());
+        sizes.extend_from_slice(dimensions);
+        (product <= i64::MAX as u64).then_some(Shape { sizes })
     }
 
     /// The dimensions, outermost first.
     pub fn dimensions(&self) -> &[u64] {
-        self.sizes.get(..usize::from(self.count)).unwrap_or_default()
+        &self.sizes
     }
 
     /// The number of elements.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
 use crate::edit::{Live, LiveTable, finish_renames};
@@ -77,7 +78,7 @@ pub struct Namespace {
     /// Files of forms that the kernel may have pages of.
     pub(super) forms: OpenedForms,
     /// Collections by their numbers, once a name led to them.
-    collections: RwLock<HashMap<u32, Arc<Collection>>>,
+    collections: RwLock<HashMap<u32, Arc<Collection>, RandomState>>,
     /// Tenants by the hashes of their names, once a name led to them.
     tenants: RwLock<HashMap<u64, String>>,
 }

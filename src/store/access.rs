@@ -5,10 +5,10 @@
 //! since, at least 1. A new block has a window of 1 and an average of 0.
 
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use smallvec::SmallVec;
 
 use crate::format::access::History;
 
@@ -123,77 +123,98 @@ impl Slot {
     }
 }
 
-type Chunk = OnceLock<Box<[Slot]>>;
-
 /// The histories of the blocks of an object: 24 bytes a block, where one of its neighbours
-/// was used.
+/// was used. Each 64 blocks have theirs in one piece; the last piece is no longer than the object.
 #[derive(Debug, Default)]
 pub struct Accesses {
     /// Taken whole only while places are made, and never across input or output.
-    chunks: RwLock<Vec<Chunk>>,
+    chunks: RwLock<SmallVec<[Box<[Slot]>; 1]>>,
 }
 
 impl Accesses {
     /// Counts an access of each block of `range` at tick `now`. `blocks` is how many the object
     /// has, `created` the tick at which it was made. Memory is taken at the first access only.
     pub fn count(&self, range: Range<u32>, blocks: u32, created: u32, now: u32) {
-        let end = range.end.min(blocks);
-        if range.start >= end {
+        let range = range.start..range.end.min(blocks);
+        if range.is_empty() {
             return;
         }
-        let mut chunks = self.chunks.read();
-        if chunks.len() * CHUNK < end as usize {
-            drop(chunks);
-            self.make_places(blocks);
-            chunks = self.chunks.read();
-        }
-        let mut at = range.start as usize;
-        while at < end as usize {
-            let last = (at / CHUNK + 1) * CHUNK;
-            let slots = chunks.get(at / CHUNK).map(|chunk| chunk.get_or_init(|| unused(created)));
-            let wanted = at % CHUNK..CHUNK.min(at % CHUNK + end as usize - at);
-            for slot in slots.and_then(|slots| slots.get(wanted)).unwrap_or_default() {
+        let chunks = self.chunks_of(&range, blocks, created);
+        for (chunk, inside) in chunks_in(range) {
+            let slots = chunks.get(chunk).and_then(|slots| slots.get(inside));
+            for slot in slots.unwrap_or_default() {
                 slot.count(now);
             }
-            at = last;
         }
     }
 
     /// The histories of the first `blocks` blocks that were used.
     pub fn used(&self, blocks: u32) -> Vec<(u32, History)> {
         let chunks = self.chunks.read();
-        let slots = chunks.iter().enumerate().filter_map(|(place, chunk)| Some((place, chunk.get()?)));
-        let histories = slots.flat_map(|(place, slots)| {
+        let histories = chunks.iter().enumerate().flat_map(|(place, slots)| {
             slots.iter().enumerate().map(move |(at, slot)| ((place * CHUNK + at) as u32, slot.get()))
         });
         histories.filter(|(block, history)| history.count > 0 && *block < blocks).collect()
     }
 
-    /// Puts back what was kept of a block.
-    pub fn restore(&self, block: u32, blocks: u32, history: History) {
-        if block >= blocks {
-            return;
-        }
-        self.make_places(blocks);
-        let chunks = self.chunks.read();
-        let slots =
-            chunks.get(block as usize / CHUNK).map(|chunk| chunk.get_or_init(|| unused(history.created)));
-        if let Some(slot) = slots.and_then(|slots| slots.get(block as usize % CHUNK)) {
-            slot.set(history);
+    /// Puts back what was kept of blocks. `blocks` is how many the object has.
+    pub fn restore(&self, blocks: u32, kept: impl Iterator<Item = (u32, History)>) {
+        let mut chunks = self.chunks.read();
+        for (block, history) in kept.filter(|(block, _)| *block < blocks) {
+            let (chunk, inside) = (block as usize / CHUNK, block as usize % CHUNK);
+            if chunks.get(chunk).is_none_or(|slots| slots.len() <= inside) {
+                drop(chunks);
+                chunks = self.chunks_of(&(block..block + 1), blocks, history.created);
+            }
+            if let Some(slot) = chunks.get(chunk).and_then(|slots| slots.get(inside)) {
+                slot.set(history);
+            }
         }
     }
 
-    fn make_places(&self, blocks: u32) {
+    /// The pieces, those of `range` among them.
+    fn chunks_of(
+        &self,
+        range: &Range<u32>,
+        blocks: u32,
+        created: u32,
+    ) -> RwLockReadGuard<'_, SmallVec<[Box<[Slot]>; 1]>> {
+        let chunks = self.chunks.read();
+        let has = |(chunk, inside): (usize, Range<usize>)| {
+            chunks.get(chunk).is_some_and(|slots| slots.len() >= inside.end)
+        };
+        if chunks_in(range.clone()).all(has) {
+            return chunks;
+        }
+        drop(chunks);
         let mut chunks = self.chunks.write();
         let places = (blocks as usize).div_ceil(CHUNK);
         if chunks.len() < places {
-            chunks.resize_with(places, Chunk::new);
+            let more = places - chunks.len();
+            chunks.reserve_exact(more);
+            chunks.resize_with(places, Box::default);
         }
+        for (place, inside) in chunks_in(range.clone()) {
+            let Some(slots) = chunks.get_mut(place).filter(|slots| slots.len() < inside.end) else {
+                continue;
+            };
+            // What an object that has grown had.
+            let known = slots.iter().map(Slot::get);
+            let len = CHUNK.min(blocks as usize - place * CHUNK);
+            let unused = std::iter::repeat_n(History::new(created), len - slots.len());
+            *slots = known.chain(unused).map(Slot::new).collect();
+        }
+        RwLockWriteGuard::downgrade(chunks)
     }
 }
 
-fn unused(created: u32) -> Box<[Slot]> {
-    (0..CHUNK).map(|_| Slot::new(History::new(created))).collect()
+/// The pieces that blocks are in, and which of each.
+fn chunks_in(range: Range<u32>) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let (start, end) = (range.start as usize, range.end as usize);
+    (start / CHUNK..end.div_ceil(CHUNK)).map(move |chunk| {
+        let first = chunk * CHUNK;
+        (chunk, start.max(first) - first..CHUNK.min(end - first))
+    })
 }
 
 #[cfg(test)]
@@ -261,10 +282,26 @@ mod tests {
         let wanted: Vec<(u32, History)> = (0..).zip(table).collect();
         assert_eq!(accesses.used(300), wanted);
         let other = Accesses::default();
-        wanted.iter().for_each(|(block, history)| other.restore(*block, 300, *history));
-        other.restore(300, 300, History::new(0));
+        let (early, late) = wanted.split_at(100);
+        other.restore(300, late.iter().copied().chain([(300, History::new(0))]));
+        other.restore(300, early.iter().copied());
         assert_eq!(other.used(300), wanted);
         assert_eq!(other.used(10), wanted[..10]);
+    }
+
+    #[test]
+    fn histories_stay_when_an_object_grows_and_take_no_more_room_than_it_has_blocks() {
+        let accesses = Accesses::default();
+        let mut table = Vec::new();
+        for (blocks, now) in [(1, 3), (2, 4), (63, 9), (64, 9), (65, 12), (200, 13), (131, 14)] {
+            table.resize((blocks as usize).max(table.len()), History::new(2));
+            accesses.count(0..blocks, blocks, 2, now);
+            table[..blocks as usize].iter_mut().for_each(|history| *history = history.accessed(now));
+            let wanted: Vec<(u32, History)> = (0..).zip(table.iter().copied()).collect();
+            assert_eq!(accesses.used(1000), wanted, "{blocks} blocks");
+            let room: usize = accesses.chunks.read().iter().map(|slots| slots.len()).sum();
+            assert_eq!(room, table.len());
+        }
     }
 
     #[test]

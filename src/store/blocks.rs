@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
+use smallvec::SmallVec;
 
 use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
@@ -35,8 +36,8 @@ pub enum Blocks {
     Dense(Vec<Block>),
 }
 
-/// The CRC32C of each block of a run.
-pub type Checksums = Vec<u32>;
+/// The CRC32C of each block of a run: of a few without memory of its own.
+pub type Checksums = SmallVec<[u32; 4]>;
 
 /// Exact blocks that stand one after the other in a data file.
 #[derive(Debug)]
@@ -103,6 +104,7 @@ impl Block {
 
 impl Blocks {
     /// What is known of block `index`, or `None` where no record describes it.
+    #[inline]
     pub fn get(&self, index: u32, cut: Cut) -> Option<Block> {
         match self {
             Blocks::Unknown => None,
@@ -255,12 +257,12 @@ fn take_places(count: u64, places: &mut u64) -> Result<()> {
 }
 
 /// Which blocks have been checked since the store was opened: a bit each, made when one
-/// is set.
+/// is set. Those of the first 128 blocks need no memory of their own.
 #[derive(Debug)]
 pub struct Checked(RwLock<Words>);
 
 /// Bits, 64 a word.
-pub(super) type Words = Vec<AtomicU64>;
+pub(super) type Words = SmallVec<[AtomicU64; 2]>;
 
 impl Checked {
     /// None.

@@ -1,79 +1,77 @@
-//! Maps from identities. These are hashes already, so little is left to do: a product with numbers
-//! that nobody outside the process knows, so that no log can be made whose objects collide.
+//! Maps from identities, numbers and names, without SipHash, which takes eight times as long. The seed of
+//! each map is random, so that no log can be made in which they collide.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
-use crate::model::ObjectId;
+use foldhash::quality::RandomState;
+
+use crate::model::{EntryId, ObjectId};
+use crate::store::object::Object;
+use crate::store::state::Node;
 
 /// A map from objects.
-pub type ByObject<V> = HashMap<ObjectId, V, Keys>;
+pub type ByObject<V> = HashMap<ObjectId, V, RandomState>;
 
-/// The numbers of one map.
-#[derive(Clone, Copy)]
-pub struct Keys([u64; 2]);
+/// Objects or nodes, found by their identity, which is not kept beside them.
+pub type Set<T> = HashSet<Known<T>, RandomState>;
 
-/// The hash of one identity.
-pub struct IdHasher {
-    keys: [u64; 2],
-    hash: u64,
-}
+/// An object or a node that is found by its identity.
+#[derive(Debug)]
+pub struct Known<T>(pub Arc<T>);
 
-impl Default for Keys {
-    fn default() -> Keys {
-        let random = RandomState::new();
-        Keys([0_u64, 1].map(|number| random.hash_one(number)))
+impl Borrow<ObjectId> for Known<Object> {
+    fn borrow(&self) -> &ObjectId {
+        &self.0.entry.id
     }
 }
 
-impl std::fmt::Debug for Keys {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Keys")
+impl Borrow<EntryId> for Known<Node> {
+    fn borrow(&self) -> &EntryId {
+        &self.0.entry.id
     }
 }
 
-impl BuildHasher for Keys {
-    type Hasher = IdHasher;
-
-    fn build_hasher(&self) -> IdHasher {
-        IdHasher { keys: self.0, hash: 0 }
-    }
-}
-
-impl Hasher for IdHasher {
-    fn write_u128(&mut self, id: u128) {
-        let [low, high] = self.keys;
-        let factors = [(id as u64) ^ low ^ self.hash, ((id >> 64) as u64) ^ high];
-        let product = u128::from(factors[0]) * u128::from(factors[1]);
-        self.hash = (product as u64) ^ ((product >> 64) as u64);
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for part in bytes.chunks(16) {
-            let mut id = [0; 16];
-            for (to, from) in id.iter_mut().zip(part) {
-                *to = *from;
+macro_rules! equal_by_identity {
+    ($of:ty, $identity:ty) => {
+        impl PartialEq for Known<$of> {
+            fn eq(&self, other: &Self) -> bool {
+                self.0.entry.id == other.0.entry.id
             }
-            self.write_u128(u128::from_le_bytes(id));
         }
-    }
 
-    fn finish(&self) -> u64 {
-        self.hash
-    }
+        impl Eq for Known<$of> {}
+
+        impl Hash for Known<$of> {
+            fn hash<H: Hasher>(&self, hasher: &mut H) {
+                Borrow::<$identity>::borrow(self).hash(hasher);
+            }
+        }
+    };
 }
+
+equal_by_identity!(Object, ObjectId);
+equal_by_identity!(Node, EntryId);
+
+/// A map from names in a directory.
+pub type ByName<V> = HashMap<Arc<[u8]>, V, RandomState>;
+
+/// A map from nodes.
+pub type ByEntry<V> = HashMap<EntryId, V, RandomState>;
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
     use std::hash::BuildHasher;
 
-    use super::{ByObject, Keys};
-    use crate::model::ObjectId;
+    use super::{ByObject, RandomState};
+    use crate::model::{EntryId, ObjectId};
 
     #[test]
     fn identities_that_differ_in_little_have_other_hashes_at_both_ends() {
-        let keys = Keys::default();
+        let keys = RandomState::default();
         let ids: Vec<ObjectId> =
             (0..4096).map(ObjectId).chain((0..4096).map(|high| ObjectId(high << 64 | 7))).collect();
         for shift in [0, 57] {
@@ -84,14 +82,19 @@ mod tests {
             }
             assert!(counts.iter().all(|count| (1..512).contains(count)), "{shift}: {counts:?}");
         }
+        let mut counts = [0; 128];
+        for number in 1..8192 {
+            counts[(keys.hash_one(EntryId(number)) & 127) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (1..512).contains(count)), "numbers: {counts:?}");
         let hashes: HashSet<u64> = ids.iter().map(|id| keys.hash_one(id)).collect();
         assert!(hashes.len() > ids.len() - 10);
     }
 
     #[test]
     fn two_maps_have_different_hashes() {
-        let hash = |keys: Keys| keys.hash_one(ObjectId(1));
-        assert_ne!(hash(Keys::default()), hash(Keys::default()));
+        let hash = |keys: RandomState| keys.hash_one(ObjectId(1));
+        assert_ne!(hash(RandomState::default()), hash(RandomState::default()));
     }
 
     #[test]

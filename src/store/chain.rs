@@ -63,12 +63,13 @@ impl Link {
 impl Object {
     /// The deltas on a block of this epoch, in order.
     pub fn chain(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
-        self.chains.read().get(&(index, epoch)).cloned()
+        self.made_rare()?.chains.read().get(&(index, epoch)).cloned()
     }
 
     /// The links on a block of this epoch, and the bytes of their records.
     pub fn chain_size(&self, index: u32, epoch: u64) -> (usize, u64) {
-        let chains = self.chains.read();
+        let Some(rare) = self.made_rare() else { return (0, 0) };
+        let chains = rare.chains.read();
         let links = chains.get(&(index, epoch)).map(AsRef::as_ref).unwrap_or_default();
         (links.len(), links.iter().map(|link| u64::from(link.len)).sum())
     }
@@ -93,7 +94,7 @@ impl Object {
                 "a delta on block {index} of object {id}, which is no base for it"
             )));
         };
-        let mut chains = self.chains.write();
+        let mut chains = self.rare().chains.write();
         let before = chains.get(&(index, epoch)).cloned().unwrap_or_default();
         let place = usize::from(chain_len);
         if place == 0 || place > LINKS_MAX || (place != 1 && place != before.len() + 1) {
@@ -122,24 +123,27 @@ impl Object {
 
     /// Nobody reads the old block any more.
     pub(super) fn forget_chain(&self, index: u32, epoch: u64) {
-        self.chains.write().remove(&(index, epoch));
+        if let Some(rare) = self.made_rare() {
+            rare.chains.write().remove(&(index, epoch));
+        }
     }
 
     /// Whether blocks of it are kept as differences to the lineage parent: those too that
     /// somebody may still be reading so.
     pub fn needs_parent(&self) -> bool {
-        self.entry.parent.is_some()
-            && self.chains.read().values().any(|links| links.iter().any(|link| link.is_on_parent))
+        self.entry.parent.is_some() && self.links().iter().any(|link| link.is_on_parent)
     }
 
     /// The links of each chain.
     pub fn chain_lens(&self) -> Vec<u64> {
-        self.chains.read().values().map(|links| links.len() as u64).filter(|len| *len > 0).collect()
+        let Some(rare) = self.made_rare() else { return Vec::new() };
+        rare.chains.read().values().map(|links| links.len() as u64).filter(|len| *len > 0).collect()
     }
 
     /// All links.
     pub(super) fn links(&self) -> Vec<Link> {
-        self.chains.read().values().flat_map(|links| links.iter().copied()).collect()
+        let Some(rare) = self.made_rare() else { return Vec::new() };
+        rare.chains.read().values().flat_map(|links| links.iter().copied()).collect()
     }
 }
 

@@ -151,9 +151,10 @@ impl State {
             };
         }
         let mut bytes: u64 = 0;
-        let mut seen = HashSet::with_capacity(file.objects.len());
+        // Of one there is nothing to compare.
+        let mut seen = (file.objects.len() > 1).then(|| HashSet::with_capacity(file.objects.len()));
         for id in &file.objects {
-            if !seen.insert(id) {
+            if seen.as_mut().is_some_and(|seen| !seen.insert(id)) {
                 // Who holds a file's objects would wait for itself.
                 return Err(Error::corrupt(format!("a file that has object {id} twice")));
             }

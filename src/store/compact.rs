@@ -335,7 +335,7 @@ fn names(state: &State) -> Vec<Entry> {
         links.extend(directory.after(crate::model::EntryId(0)).map(|(entry, name, node)| Entry::Name {
             parent,
             entry,
-            name: name.to_vec(),
+            name: name.clone(),
             node,
         }));
     }

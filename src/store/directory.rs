@@ -1,14 +1,15 @@
 //! The names in one directory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::EntryId;
+use crate::store::by_id::ByName;
 
 /// The names in one directory.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
-    by_name: HashMap<Arc<[u8]>, EntryId>,
+    by_name: ByName<EntryId>,
     by_entry: BTreeMap<EntryId, (Arc<[u8]>, EntryId)>,
 }
 
@@ -32,10 +33,10 @@ impl Directory {
 
     /// Puts in a name; the node that had it.
     pub(super) fn insert(&mut self, name: Arc<[u8]>, entry: EntryId, node: EntryId) -> Option<EntryId> {
-        let replaced = self.remove(&name);
-        self.by_name.insert(name.clone(), entry);
+        let before = self.by_name.insert(name.clone(), entry);
+        let replaced = before.and_then(|before| self.by_entry.remove(&before));
         self.by_entry.insert(entry, (name, node));
-        replaced
+        replaced.map(|(_, node)| node)
     }
 
     /// Takes out a name; its node.

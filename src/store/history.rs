@@ -49,20 +49,25 @@ impl Collection {
             file.read_exact_at(&mut bytes, 0)?;
             Ok(Some(bytes))
         };
-        let records = match read().map(|bytes| bytes.map(|bytes| parse(&bytes))) {
+        let bytes = match read() {
             Ok(None) => return,
-            Ok(Some(Ok((seconds, records)))) if seconds == self.ticks.length() => records,
-            Ok(Some(Ok(_))) => return log::info!("{path}: it counts in other ticks; it is not used"),
-            Ok(Some(Err(error))) => return log::warn!("{path} is not used: {error}"),
+            Ok(Some(bytes)) => bytes,
+            Err(error) => return log::warn!("{path} is not used: {error}"),
+        };
+        let histories = match parse(&bytes) {
+            Ok(histories) if histories.tick_seconds == self.ticks.length() => histories,
+            Ok(_) => return log::info!("{path}: it counts in other ticks; it is not used"),
             Err(error) => return log::warn!("{path} is not used: {error}"),
         };
         // A clock that was ahead must not make a block look used for ever.
         let now = self.ticks.now();
-        for (object, block, history) in records {
-            let history =
-                History { last: history.last.min(now), created: history.created.min(now), ..history };
+        for (object, kept) in histories.by_object() {
+            let kept = kept.map(|(block, history)| {
+                let (last, created) = (history.last.min(now), history.created.min(now));
+                (block, History { last, created, ..history })
+            });
             if let Some(object) = state.object(object) {
-                object.accesses.restore(block, object.cut().blocks(), history);
+                object.accesses.restore(object.cut().blocks(), kept);
             }
         }
     }

@@ -176,7 +176,7 @@ impl Collection {
         let found = home.state().object(parent.object).cloned();
         let found = found.ok_or_else(|| broken(home, "the parent is gone"))?;
         // So does this for a write.
-        drop(found.writing.lock());
+        drop(found.hold());
         if found.is_dirty() {
             let text = format!("{}: the lineage parent is being written to; close it first", home.path());
             return Err(Error::new(ErrorKind::Busy, text));

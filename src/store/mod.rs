@@ -33,6 +33,7 @@ pub mod pin;
 pub mod pinned;
 mod placing;
 pub mod quota;
+mod rare;
 pub mod read;
 pub mod rebuild;
 mod recover;

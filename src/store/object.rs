@@ -8,24 +8,24 @@
 //!    it stops being dirty.
 //! 3. Blocks past those that the log describes, and not dirty, are zeros.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use crate::codec;
 use crate::format::catalog::{Home, ObjectEntry};
 use crate::format::record::Stored;
-use crate::model::{Error, Result, Tier};
+use crate::model::{EntryId, Error, Result, Tier};
 use crate::store::access::Accesses;
 use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
 use crate::store::chain::Link;
-use crate::store::events::Told;
-use crate::store::factors::{FactorLink, IsEnded};
+use crate::store::factors::FactorLink;
 use crate::store::origin::Origin;
 use crate::store::pinned::PinnedCopy;
 use crate::store::quota::Use;
+use crate::store::rare::Rare;
 
 /// The epoch that stands for a block that was written since the last batch.
 pub(super) const DIRTY: u64 = u64::MAX;
@@ -38,7 +38,7 @@ pub struct Object {
     /// The number of the type of its elements.
     pub(super) dtype: AtomicU8,
     /// The file outside the store that is its data file, if one is.
-    pub origin: Option<Origin>,
+    pub origin: Option<Box<Origin>>,
     /// Logical bytes as they are read now.
     bytes: AtomicU64,
     /// Logical bytes as the log says them.
@@ -56,50 +56,20 @@ pub struct Object {
     stored: AtomicU64,
     /// How many of its blocks are absent.
     pub(super) absent: AtomicU32,
-    /// What was written since the last batch: the checksum is not known yet, and the
-    /// length is that of the block. Taken before `blocks`; not held across input or output.
-    pub(super) dirty: RwLock<BTreeMap<u32, Stored>>,
-    /// Held by reads of dirty blocks, and whole while one is written to where it lies: a
-    /// block is read as it was before a write or after it. Held across input and output;
-    /// the last lock that is taken.
-    pub(super) in_place: RwLock<()>,
     /// What the collection's use says of it: logical and stored bytes.
     counted: [AtomicU64; 2],
-    /// Which wrong blocks were told of.
-    pub(super) told: Told,
     /// How often batches have changed what readers see of it since it was opened.
-    pub changes: AtomicU64,
-    /// The deltas on encoded blocks, by block and epoch. Taken after `blocks`.
-    pub(super) chains: RwLock<Chains>,
-    /// What its absent blocks are rows of. Taken after `blocks`.
-    pub(super) factor: RwLock<Option<(FactorLink, IsEnded)>>,
-    /// The number of the factorization that was checked since the store was opened, 0 for none.
-    pub(super) factor_checked: Mutex<u64>,
+    pub changes: AtomicU32,
+    /// The node of the tensor of a container that it belongs to; 0 for none.
+    pub(super) part_of: AtomicU64,
     /// When its blocks were used.
     pub accesses: Accesses,
-    /// Held while it is written and while what was written is committed; taken before
-    /// every other lock of the collection.
-    pub(super) writing: Mutex<Writing>,
+    /// What few objects have. Made before `logged` changes.
+    pub(super) rare: OnceLock<Box<Rare>>,
 }
 
-/// The deltas on encoded blocks, by block and epoch.
-type Chains = HashMap<(u32, u64), Arc<[Link]>>;
-
-/// What only writers look at.
-#[derive(Debug)]
-pub(super) struct Writing {
-    /// Bytes of the data file, counted from the object's place in it, that were used:
-    /// what lies behind is nobody's.
-    pub used: u64,
-    /// Bytes of it that may hold something else than zeros though no block is there that is
-    /// dirty: named by a record, or dropped.
-    pub stale: u64,
-    /// The block that goes on where the log says that it ends, and how many bytes of it the
-    /// log describes there: these are not written in place.
-    pub edge: Option<(u32, usize)>,
-    /// Payloads that the log still names and that nothing reads any more.
-    pub dropped: Vec<Stored>,
-}
+// A collection has as many as it has tensors, and more.
+const _: () = assert!(size_of::<Object>() <= 336);
 
 /// Space that the last batch gave up.
 #[derive(Debug)]
@@ -135,21 +105,11 @@ impl Object {
             grown: AtomicU64::new(0),
             stored: AtomicU64::new(0),
             absent: AtomicU32::new(0),
-            dirty: RwLock::default(),
-            in_place: RwLock::default(),
             counted: Default::default(),
-            told: Told::default(),
-            changes: AtomicU64::new(0),
-            chains: RwLock::default(),
-            factor: RwLock::default(),
-            factor_checked: Mutex::default(),
+            changes: AtomicU32::new(0),
+            part_of: AtomicU64::new(0),
             accesses: Accesses::default(),
-            writing: Mutex::new(Writing {
-                used: entry.bytes,
-                stale: entry.bytes,
-                edge: None,
-                dropped: Vec::new(),
-            }),
+            rare: OnceLock::new(),
             origin: None,
             dtype: AtomicU8::new(entry.dtype.code()),
             entry,
@@ -158,7 +118,7 @@ impl Object {
 
     /// An object without blocks whose data file is a file outside the store.
     pub(super) fn of_outside(entry: ObjectEntry, origin: Origin) -> Object {
-        Object { origin: Some(origin), ..Object::new(entry) }
+        Object { origin: Some(Box::new(origin)), ..Object::new(entry) }
     }
 
     /// An object that no log knows yet: it grows from nothing.
@@ -191,6 +151,15 @@ impl Object {
         self.absent.load(Ordering::Relaxed) > 0
     }
 
+    /// The node of the tensor of a container that it belongs to.
+    pub(super) fn part_of(&self) -> Option<EntryId> {
+        Some(EntryId(self.part_of.load(Ordering::Acquire))).filter(|node| node.0 != 0)
+    }
+
+    pub(super) fn set_part_of(&self, node: EntryId) {
+        self.part_of.store(node.0, Ordering::Release);
+    }
+
     /// What it counts as from now on; what it counted as before.
     pub(super) fn counted_as(&self, now: Use) -> Use {
         let [logical, stored] = &self.counted;
@@ -209,7 +178,7 @@ impl Object {
 
     /// Whether something was written since the last batch.
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.read().is_empty()
+        self.made_rare().is_some_and(|rare| !rare.dirty.read().is_empty())
             || self.bytes() != self.logged.load(Ordering::Acquire)
             || self.described() != self.cut().blocks()
     }
@@ -221,26 +190,36 @@ impl Object {
 
     /// What is known of block `index`, what was written last included.
     pub fn block(&self, index: u32, cut: Cut) -> Option<Block> {
-        let mut found = [None];
-        self.look_up(index, cut, &mut found);
-        found.into_iter().next().flatten()
+        let dirty = self.made_rare().map(|rare| rare.dirty.read());
+        let blocks = self.blocks.read();
+        self.look_at(index, cut, dirty.as_deref(), &blocks)
     }
 
     /// What is known of the blocks from `first` on.
     pub(super) fn look_up(&self, first: u32, cut: Cut, found: &mut [Option<Block>]) {
-        let dirty = self.dirty.read();
+        let dirty = self.made_rare().map(|rare| rare.dirty.read());
         let blocks = self.blocks.read();
-        let described = self.described();
         for (index, found) in (first..).zip(found) {
-            *found = match dirty.get(&index) {
-                Some(written) => {
-                    let stored = Stored { len: cut.len(index) as u32, ..*written };
-                    Some(Block { epoch: DIRTY, stored, since: 0 })
-                }
-                None if index >= described => Some(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 }),
-                None => blocks.get(index, cut),
-            };
+            *found = self.look_at(index, cut, dirty.as_deref(), &blocks);
         }
+    }
+
+    #[inline]
+    fn look_at(
+        &self,
+        index: u32,
+        cut: Cut,
+        dirty: Option<&BTreeMap<u32, Stored>>,
+        blocks: &Blocks,
+    ) -> Option<Block> {
+        if let Some(written) = dirty.and_then(|dirty| dirty.get(&index)) {
+            let stored = Stored { len: cut.len(index) as u32, checksum: 0, ..*written };
+            return Some(Block { epoch: DIRTY, stored, since: 0 });
+        }
+        if index >= self.described() {
+            return Some(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 });
+        }
+        blocks.get(index, cut)
     }
 
     /// Sets the size that is read; what that means for blocks is the caller's business.
@@ -275,11 +254,15 @@ impl Object {
             origin.truncate(cut.blocks());
         }
         self.set_bytes(bytes);
-        self.logged.store(bytes, Ordering::Release);
-        // Who commits holds it, and has raised it.
-        if let Some(mut writing) = self.writing.try_lock() {
-            writing.used = writing.used.max(bytes);
-            writing.stale = writing.stale.max(writing.used);
+        if bytes != self.logged.load(Ordering::Acquire) {
+            // It knows the size that is the last no more.
+            let rare = self.rare();
+            self.logged.store(bytes, Ordering::Release);
+            // Who commits holds it, and has raised it.
+            if let Some(mut writing) = rare.writing.try_lock() {
+                writing.used = writing.used.max(bytes);
+                writing.stale = writing.stale.max(writing.used);
+            }
         }
         self.described.store(cut.blocks(), Ordering::Release);
         self.recount(&self.blocks.read(), cut);

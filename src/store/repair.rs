@@ -189,7 +189,7 @@ impl Collection {
             if !ranges.is_empty() {
                 let mut entry = node.entry.clone();
                 if let What::File(file) = &mut entry.what {
-                    file.why = format!("{} were lost; copy the file in again", sentence(&ranges));
+                    file.why = format!("{} were lost; copy the file in again", sentence(&ranges)).into();
                 }
                 noted.push(entry);
                 out.lost.push(Lost { path: path.clone(), bytes: Some(at), ranges });

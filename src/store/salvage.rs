@@ -2,8 +2,9 @@
 //! gets one in `lost+found`, and files whose objects are gone are named.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
-use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, What};
+use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, ObjectIds, What};
 use crate::format::cgeb::Runs;
 use crate::format::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId};
@@ -51,7 +52,7 @@ pub(super) fn mend(
     let next = highest.max().unwrap_or(0).max(state.last_entry()).max(ROOT.0) + 1;
     let mut mending = Mending { state, next, place, found: None, out: Mended::default() };
     mending.root(number)?;
-    let mut names: Vec<(EntryId, EntryId, Vec<u8>, EntryId)> = Vec::new();
+    let mut names: Vec<(EntryId, EntryId, Arc<[u8]>, EntryId)> = Vec::new();
     let mut nodes: BTreeMap<EntryId, NodeEntry> = BTreeMap::new();
     for entry in refused {
         match entry {
@@ -96,7 +97,7 @@ impl Mending<'_> {
 
     fn name(&mut self, parent: EntryId, name: &str, node: EntryId) -> Result<()> {
         let entry = self.fresh();
-        self.state.apply_entry(Entry::Name { parent, entry, name: name.as_bytes().to_vec(), node })
+        self.state.apply_entry(Entry::Name { parent, entry, name: name.as_bytes().into(), node })
     }
 
     /// The collection's own directory and number.
@@ -161,7 +162,7 @@ impl Mending<'_> {
             self.remove(entry.id)?;
         }
         let objects = whole.iter().filter_map(|entry| Some((entry.id, file_of(entry)?.objects.clone())));
-        let objects: HashMap<EntryId, Vec<ObjectId>> = objects.collect();
+        let objects: HashMap<EntryId, ObjectIds> = objects.collect();
         for entry in whole {
             let entry = self.fitting(entry, &objects);
             self.state.apply_entry(Entry::Node(Box::new(entry)))?;
@@ -193,7 +194,7 @@ impl Mending<'_> {
 
     /// The entry as its objects allow: a tensor whose container is gone is a file of its own,
     /// one of another size is none.
-    fn fitting(&self, mut entry: NodeEntry, objects: &HashMap<EntryId, Vec<ObjectId>>) -> NodeEntry {
+    fn fitting(&self, mut entry: NodeEntry, objects: &HashMap<EntryId, ObjectIds>) -> NodeEntry {
         let What::File(file) = &mut entry.what else { return entry };
         let is_alone = |container: &EntryId| {
             objects.get(container).is_none_or(|all| file.objects.iter().any(|id| !all.contains(id)))
@@ -232,13 +233,13 @@ impl Mending<'_> {
             let name_shown = String::from_utf8_lossy(&name).into_owned();
             let path = if above.is_empty() { name_shown } else { format!("{above}/{name_shown}") };
             self.out.lost.push(lost_whole(path));
-            self.state.apply_entry(Entry::NameRemoved { parent, name: name.to_vec() })?;
+            self.state.apply_entry(Entry::NameRemoved { parent, name })?;
         }
         self.state.apply_entry(Entry::NodeRemoved(id))
     }
 
     /// Names that were refused: for their directories, or for what they lead to.
-    fn names(&mut self, refused: Vec<(EntryId, EntryId, Vec<u8>, EntryId)>) -> Result<()> {
+    fn names(&mut self, refused: Vec<(EntryId, EntryId, Arc<[u8]>, EntryId)>) -> Result<()> {
         for (parent, ..) in &refused {
             if self.state.directory(*parent).is_none() {
                 // Its own name may be among those that were refused.
@@ -267,7 +268,7 @@ impl Mending<'_> {
             let Some(directory) = self.state.directory(*parent) else { continue };
             let leads = directory.after(EntryId(0));
             let gone = leads.filter(|(_, _, node)| self.state.node(*node).is_none());
-            dangling.extend(gone.map(|(_, name, _)| (*parent, name.to_vec())));
+            dangling.extend(gone.map(|(_, name, _)| (*parent, name.clone())));
         }
         for (parent, name) in dangling {
             self.state.apply_entry(Entry::NameRemoved { parent, name })?;
@@ -304,12 +305,12 @@ impl Mending<'_> {
             let now = now_nanoseconds();
             let file = FileEntry {
                 content: Content::Plain,
-                objects: vec![id],
+                objects: ObjectIds::from([id]),
                 tensor: None,
                 container: None,
                 digests: Digests::NotTaken,
                 error: None,
-                why: format!("found by a repair in {}/{} without a file", self.place.0, self.place.1),
+                why: format!("found by a repair in {}/{} without a file", self.place.0, self.place.1).into(),
                 records: None,
             };
             self.state.apply_entry(Entry::Node(Box::new(NodeEntry {

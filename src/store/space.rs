@@ -45,9 +45,10 @@ impl Collection {
     /// the log knows by another identity now stay.
     pub fn discard(&self, draft: &Object) {
         let len = draft.entry.block_bytes;
+        let rare = draft.rare();
         let mut dropped: Vec<Stored> =
-            draft.dirty.read().values().map(|stored| Stored { len, ..*stored }).collect();
-        dropped.append(&mut draft.writing.lock().dropped);
+            rare.dirty.read().values().map(|stored| Stored { len, ..*stored }).collect();
+        dropped.append(&mut rare.writing.lock().dropped);
         self.drop_payloads(dropped);
         if let Some(home) = draft.home()
             && !self.state.read().has_home(home.file)
@@ -135,12 +136,14 @@ impl Collection {
                     if let Some(link) = object.factor() {
                         self.give_slot_back(writer, place_of_factor(&link));
                     }
-                    for written in object.dirty.read().values() {
-                        let len = object.entry.block_bytes;
-                        self.give_back(writer, &Stored { len, ..*written });
-                    }
-                    for stored in &object.writing.lock().dropped {
-                        self.give_back(writer, stored);
+                    if let Some(rare) = object.made_rare() {
+                        for written in rare.dirty.read().values() {
+                            let len = object.entry.block_bytes;
+                            self.give_back(writer, &Stored { len, ..*written });
+                        }
+                        for stored in &rare.writing.lock().dropped {
+                            self.give_back(writer, stored);
+                        }
                     }
                     self.remove_home(&object);
                 }

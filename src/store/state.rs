@@ -1,17 +1,20 @@
 //! What a collection holds, as its log says: names, nodes, settings, objects.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
 use crate::format::placed::Placed;
 use crate::format::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
 use crate::store::blocks::{Checksums, Run};
-use crate::store::by_id::ByObject;
+use crate::store::by_id::{ByEntry, Known, Set};
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
 use crate::store::factors::factor_link_of;
+use crate::store::kept::Settings;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
 use crate::store::pin::Pins;
@@ -47,12 +50,11 @@ pub type Link = (EntryId, Arc<[u8]>);
 pub struct State {
     number: u32,
     created_at: u64,
-    pub(super) nodes: HashMap<EntryId, Arc<Node>>,
-    parts: ByObject<EntryId>,
-    directories: HashMap<EntryId, Directory>,
-    links: HashMap<EntryId, Vec<Link>>,
-    pub(super) settings: HashMap<EntryId, BTreeMap<String, String>>,
-    objects: ByObject<Arc<Object>>,
+    pub(super) nodes: Set<Node>,
+    directories: ByEntry<Directory>,
+    links: ByEntry<SmallVec<[Link; 1]>>,
+    pub(super) settings: Settings<'static>,
+    objects: Set<Object>,
     /// What is pinned, with the copies.
     pub(super) pins: Pins,
     last_entry: u64,
@@ -81,12 +83,12 @@ impl State {
 
     /// A node.
     pub fn node(&self, id: EntryId) -> Option<&Arc<Node>> {
-        self.nodes.get(&id)
+        self.nodes.get(&id).map(|known| &known.0)
     }
 
     /// All nodes, in no order.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
-        self.nodes.values()
+        self.nodes.iter().map(|known| &known.0)
     }
 
     /// The names in a directory.
@@ -96,7 +98,7 @@ impl State {
 
     /// The names of a node.
     pub fn links(&self, id: EntryId) -> &[Link] {
-        self.links.get(&id).map_or(&[], Vec::as_slice)
+        self.links.get(&id).map_or(&[], SmallVec::as_slice)
     }
 
     /// The path of a node below the collection, by its first name; empty for the
@@ -116,7 +118,7 @@ impl State {
 
     /// An object.
     pub fn object(&self, id: ObjectId) -> Option<&Arc<Object>> {
-        self.objects.get(&id)
+        self.objects.get(&id).map(|known| &known.0)
     }
 
     /// Whether an object lies in a data file.
@@ -136,25 +138,25 @@ impl State {
 
     /// All objects, in no order.
     pub fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
-        self.objects.values()
+        self.objects.iter().map(|known| &known.0)
     }
 
     /// The node of the tensor that an object of a container belongs to.
     pub fn part_of(&self, object: ObjectId) -> Option<EntryId> {
-        self.parts.get(&object).copied()
+        self.object(object).and_then(|object| object.part_of())
     }
 
     /// The tensors of a container, in the order of its bytes.
     pub fn parts(&self, container: &FileEntry) -> impl Iterator<Item = &Arc<Node>> {
-        container.objects.iter().filter_map(|object| self.nodes.get(self.parts.get(object)?))
+        container.objects.iter().filter_map(|object| self.node(self.part_of(*object)?))
     }
 
     /// Bytes of the payloads that are a file's own: those of its tensors, which are
     /// files too, are not a container's.
     pub fn stored(&self, file: &FileEntry) -> u64 {
-        let own = |object: &&ObjectId| !file.content.is_container() || !self.parts.contains_key(object);
-        let objects = file.objects.iter().filter(own).filter_map(|object| self.objects.get(object));
-        objects.map(|object| object.stored()).sum()
+        let own = |object: &&Arc<Object>| !file.content.is_container() || object.part_of().is_none();
+        let objects = file.objects.iter().filter_map(|object| self.object(*object));
+        objects.filter(own).map(|object| object.stored()).sum()
     }
 
     /// The highest number that an entry, a name or a node has had.
@@ -188,7 +190,7 @@ impl State {
                 self.number = number;
                 self.created_at = created_at;
             }
-            Entry::Object(entry) => match self.objects.get(&entry.id) {
+            Entry::Object(entry) => match self.objects.get(&entry.id).map(|known| &known.0) {
                 Some(object) if object.dtype() != entry.dtype && object.logged_cut().bytes == entry.bytes => {
                     // Who says so does not know the size that was written since.
                     object.retyped(entry.dtype)?;
@@ -205,7 +207,7 @@ impl State {
                         *self.homes.entry(home.file).or_default() += 1;
                     }
                     State::count(&mut self.used, &object);
-                    self.objects.insert(object.entry.id, Arc::new(object));
+                    self.objects.insert(Known(Arc::new(object)));
                 }
             },
             Entry::Outside(outside) => {
@@ -226,32 +228,32 @@ impl State {
                     What::File(file) => {
                         bytes = self.bytes_of(file)?;
                         if file.container.is_some() {
-                            self.parts.extend(file.objects.iter().map(|object| (*object, node.id)));
+                            let parts = file.objects.iter().filter_map(|object| self.object(*object));
+                            parts.for_each(|part| part.set_part_of(node.id));
                         }
                     }
                 }
                 let node = Arc::new(Node { entry: *node, bytes });
-                let before = self.nodes.insert(node.entry.id, node.clone());
-                State::count_node(&mut self.used, before.as_ref(), Some(&node));
+                let before = self.nodes.replace(Known(node.clone()));
+                State::count_node(&mut self.used, before.as_ref().map(|known| &known.0), Some(&node));
             }
             Entry::NodeRemoved(id) => {
-                let before = self.nodes.remove(&id);
-                State::count_node(&mut self.used, before.as_ref(), None);
+                let before = self.nodes.take(&id);
+                State::count_node(&mut self.used, before.as_ref().map(|known| &known.0), None);
                 self.directories.remove(&id);
                 self.links.remove(&id);
-                self.settings.remove(&id);
+                self.forget_settings(id);
                 self.unpin_all(id);
             }
             Entry::Name { parent, entry, name, node } => {
                 self.last_entry = self.last_entry.max(entry.0);
-                if !self.nodes.contains_key(&node) {
+                if !self.nodes.contains(&node) {
                     return Err(Error::corrupt(format!(
                         "a name leads to node {}, which is not there",
                         node.0
                     )));
                 }
                 let directory = self.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
-                let name: Arc<[u8]> = name.into();
                 if let Some(replaced) = directory.insert(name.clone(), entry, node) {
                     self.unlink(replaced, parent, &name);
                 }
@@ -265,11 +267,7 @@ impl State {
             }
             Entry::Setting { node, key, value } => {
                 self.note_setting(node, &key, value.as_deref());
-                let settings = self.settings.entry(node).or_default();
-                match value {
-                    Some(value) => settings.insert(key, value),
-                    None => settings.remove(&key),
-                };
+                self.set(node, key, value);
             }
         }
         Ok(())
@@ -304,8 +302,7 @@ impl State {
                 Ok(())
             }
             Record::Delete { object } => {
-                self.parts.remove(&object);
-                if let Some(removed) = self.objects.remove(&object) {
+                if let Some(Known(removed)) = self.objects.take(&object) {
                     State::uncount(&mut self.used, &removed);
                     if let Some(count) = removed.home().and_then(|home| self.homes.get_mut(&home.file)) {
                         *count -= 1;
@@ -352,9 +349,7 @@ impl State {
     }
 
     pub(super) fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {
-        self.objects
-            .get(&id)
-            .ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))
+        self.object(id).ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))
     }
 
     fn unlink(&mut self, node: EntryId, parent: EntryId, name: &[u8]) {

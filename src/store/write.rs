@@ -16,7 +16,8 @@ use crate::store::collection::Touched;
 use crate::store::describe::add_blocks;
 use crate::store::disk::File;
 use crate::store::log::Batch;
-use crate::store::object::{Object, Writing, exact_at};
+use crate::store::object::{Object, exact_at};
+use crate::store::rare::Writing;
 use crate::store::read::OpenObject;
 use crate::store::rounded::Writes;
 use crate::store::slots::SLOT_ALIGN;
@@ -46,7 +47,7 @@ impl OpenObject {
     /// Writes inside the object. Nothing of it is in the log before
     /// [`Written`] is recorded.
     pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
-        let mut writing = self.object.writing.lock();
+        let mut writing = self.object.rare().writing.lock();
         self.check_writable()?;
         let cut = self.object.cut();
         if from.checked_add(bytes.len() as u64).is_none_or(|end| end > cut.bytes) {
@@ -67,7 +68,7 @@ impl OpenObject {
 
     /// Cuts the object, or lets it grow by zeros.
     pub fn resize(&self, bytes: u64) -> Result<()> {
-        let mut writing = self.object.writing.lock();
+        let mut writing = self.object.rare().writing.lock();
         self.check_writable()?;
         let before = self.object.cut();
         let after = Cut { bytes, ..before };
@@ -89,7 +90,7 @@ impl OpenObject {
             } else {
                 let mut block = vec![0; kept];
                 self.read(before.start(index), &mut block)?;
-                let written = self.object.dirty.write().remove(&index);
+                let written = self.object.rare().dirty.write().remove(&index);
                 writing.dropped.extend(written.map(|stored| Stored { len: before.block_bytes, ..stored }));
                 self.place_block(&mut writing, after, index, &block)?;
             }
@@ -98,7 +99,7 @@ impl OpenObject {
             // What is dropped here is named by the log still, and by no block any more.
             self.collection.find_space()?;
             let count = after.blocks();
-            let written = self.object.dirty.write().split_off(&count);
+            let written = self.object.rare().dirty.write().split_off(&count);
             let slots = written.into_values().map(|stored| Stored { len: before.block_bytes, ..stored });
             writing.dropped.extend(slots);
             // The payload of the block that was cut stays known: it is replaced by the batch.
@@ -112,7 +113,7 @@ impl OpenObject {
     /// Lets the last block grow by zeros.
     fn grow_block(&self, writing: &mut Writing, before: Cut, after: Cut, index: u32) -> Result<()> {
         let kept = before.len(index);
-        let dirty = self.object.dirty.read().get(&index).copied();
+        let dirty = self.object.rare().dirty.read().get(&index).copied();
         let zeros = vec![0; after.len(index) - kept];
         match dirty {
             Some(stored) => {
@@ -127,7 +128,7 @@ impl OpenObject {
                 let stored = self.in_data(before, index)?;
                 self.put(&stored, kept as u64, &zeros)?;
                 writing.used = after.start(index) + after.len(index) as u64;
-                self.object.dirty.write().insert(index, stored);
+                self.object.rare().dirty.write().insert(index, stored);
                 writing.edge = Some((index, kept));
                 Ok(())
             }
@@ -148,10 +149,10 @@ impl OpenObject {
         inside: usize,
         bytes: &[u8],
     ) -> Result<()> {
-        let dirty = self.object.dirty.read().get(&index).copied();
+        let dirty = self.object.rare().dirty.read().get(&index).copied();
         let is_described = writing.edge.is_some_and(|(edge, kept)| edge == index && inside < kept);
         if let Some(stored) = dirty.filter(|_| !is_described) {
-            let _whole = self.object.in_place.write();
+            let _whole = self.object.rare().in_place.write();
             return self.put(&stored, inside as u64, bytes);
         }
         if bytes.len() == cut.len(index) {
@@ -162,7 +163,7 @@ impl OpenObject {
             let stored = self.in_data(cut, index)?;
             self.room(writing, cut, index)?;
             self.put_fresh(writing, cut, index, (&stored, inside as u64), bytes)?;
-            self.object.dirty.write().insert(index, stored);
+            self.object.rare().dirty.write().insert(index, stored);
             return Ok(());
         }
         let mut block = vec![0; cut.len(index)];
@@ -191,7 +192,7 @@ impl OpenObject {
             self.collection.drop_payloads(vec![Stored { len: cut.block_bytes, ..stored }]);
             return Err(error);
         }
-        self.object.dirty.write().insert(index, stored);
+        self.object.rare().dirty.write().insert(index, stored);
         writing.edge = writing.edge.filter(|(edge, _)| *edge != index);
         Ok(())
     }
@@ -269,11 +270,11 @@ impl OpenObject {
 
     /// What was written since the last batch, with its checksums.
     pub fn written(&self, writes: Writes) -> Result<Written<'_>> {
-        let mut writing = self.object.writing.lock();
+        let mut writing = self.object.rare().writing.lock();
         let cut = self.object.cut();
         let holes = self.place_zeros(&mut writing, cut)?;
         let dirty: Vec<(u32, Stored)> =
-            self.object.dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
+            self.object.rare().dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
         let mut blocks = Vec::with_capacity(dirty.len());
         let (mut patches, mut encoded, mut unneeded) = (Vec::new(), Vec::new(), Vec::new());
         let (mut block, mut touched) = (Vec::new(), Touched::default());
@@ -345,7 +346,7 @@ impl Written<'_> {
     /// A batch says it now.
     pub fn recorded(mut self) {
         self.writing.stale = self.writing.stale.max(self.writing.used);
-        self.open.object.dirty.write().clear();
+        self.open.object.rare().dirty.write().clear();
         self.writing.edge = None;
         let mut dropped = std::mem::take(&mut self.writing.dropped);
         dropped.append(&mut self.unneeded);

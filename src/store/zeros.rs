@@ -11,7 +11,8 @@ use crate::store::blocks::Cut;
 use crate::store::collection::now_seconds;
 use crate::store::describe::described;
 use crate::store::log::Batch;
-use crate::store::object::{Object, Writing};
+use crate::store::object::Object;
+use crate::store::rare::Writing;
 use crate::store::read::OpenObject;
 
 /// Files of at most this many bytes lie packed in `tier0.dat`.
@@ -47,7 +48,7 @@ fn of_zeros(bytes: usize) -> u32 {
 impl OpenObject {
     /// The data file and the place in it where all of the object lies, if it lies in one.
     pub fn place_in_data(&self) -> Result<Option<Home>> {
-        let mut writing = self.object.writing.lock();
+        let mut writing = self.object.rare().writing.lock();
         let cut = self.object.cut();
         // Those that cannot be holes have places of their own afterwards.
         self.place_zeros(&mut writing, cut)?;
@@ -88,7 +89,7 @@ impl OpenObject {
 fn gaps(object: &Object, cut: Cut) -> Vec<Range<u32>> {
     let (mut next, end) = (object.described(), cut.blocks());
     let mut gaps = Vec::new();
-    for &index in object.dirty.read().range(next.min(end)..end).map(|(index, _)| index) {
+    for &index in object.rare().dirty.read().range(next.min(end)..end).map(|(index, _)| index) {
         if index > next {
             gaps.push(next..index);
         }
@@ -101,7 +102,7 @@ fn gaps(object: &Object, cut: Cut) -> Vec<Range<u32>> {
 }
 
 fn lies_in_data(object: &Object, cut: Cut) -> bool {
-    let dirty = object.dirty.read();
+    let dirty = object.rare().dirty.read();
     let blocks = object.blocks.read();
     let is_there = |stored: &Stored| stored.in_data && stored.tier == Tier::Exact;
     dirty.values().all(is_there)

@@ -133,7 +133,7 @@ fn wrapped(form: Form, pieces: &[Piece]) -> Result<Vec<Part>> {
     let (source, TensorEntry { name, dtype, shape, .. }) = tensor(pieces)?;
     let header = match form {
         Form::Npy => npy::write_header(dtype, &shape, ALIGNMENT as usize)?,
-        Form::Safetensors => safetensors::write_header([(name.as_str(), dtype, &shape)], &[], ALIGNMENT)?,
+        Form::Safetensors => safetensors::write_header([(&*name, dtype, &shape)], &[], ALIGNMENT)?,
         _ => {
             let (source, rows, dimension) = matrix(pieces)?;
             return Ok(vec![Part::Rows { source, rows, dimension }]);
@@ -179,7 +179,7 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
             };
             let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
             let objects = objects.ok_or_else(|| Error::corrupt("an object is not there; run tierfs fsck"))?;
-            found.push((name, tensor.shape, source(objects, tensor, Shown::Plain)?));
+            found.push((name, tensor.shape.clone(), source(objects, tensor, Shown::Plain)?));
         }
     }
     found.sort_by(|(one, _, first), (other, _, second)| {
@@ -238,10 +238,8 @@ fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: 
         }
         _ => Vec::new(),
     };
-    let shapes: Vec<(&str, Dtype, &Shape)> = tensors
-        .iter()
-        .map(|(tensor, _)| (tensor.name.as_str(), shown_as(tensor.dtype), &tensor.shape))
-        .collect();
+    let shapes: Vec<(&str, Dtype, &Shape)> =
+        tensors.iter().map(|(tensor, _)| (&*tensor.name, shown_as(tensor.dtype), &tensor.shape)).collect();
     let header = match (file.content, shapes.as_slice()) {
         (Content::Safetensors, _) => {
             safetensors::write_header(shapes.iter().copied(), &metadata(collection, &pieces)?, ALIGNMENT)?

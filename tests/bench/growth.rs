@@ -228,9 +228,9 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
     let shape = Shape::new(&[bytes / Dtype::F32.bytes()]).ok_or("too many elements")?;
     let file = FileEntry {
         content: Content::Tensor,
-        objects: vec![entry.id],
+        objects: [entry.id].into(),
         tensor: Some(TensorEntry {
-            name: "values".to_owned(),
+            name: "values".into(),
             dtype: Dtype::F32,
             shape,
             parent: TensorId(0),
@@ -238,7 +238,7 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
         container: None,
         digests: Digests::NotTaken,
         error: None,
-        why: String::new(),
+        why: Box::default(),
         records: None,
     };
     collection.record(Touched::default(), |batch, state| {
@@ -255,7 +255,7 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
             created_at,
             what,
         })));
-        let name = b"values".to_vec();
+        let name = b"values".as_slice().into();
         batch.entry(Entry::Name { parent: ROOT, entry: EntryId(id.0 + 1), name, node: id });
         Ok(())
     })?;

@@ -30,7 +30,7 @@ fn memory() -> (Arc<dyn Disk>, Arc<Collection>) {
 }
 
 fn why(collection: &Collection, path: &str) -> String {
-    find(collection, path).unwrap().file().unwrap().why.clone()
+    find(collection, path).unwrap().file().unwrap().why.to_string()
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn names_that_no_directory_can_have_are_refused_before_anything_is_written() {
 fn link(collection: &Collection, name: &str, node: EntryId) {
     let commit = collection.commit(Touched::default(), |batch, state| {
         let entry = EntryId(state.last_entry() + 1);
-        batch.entry(Entry::Name { parent: ROOT, entry, name: name.into(), node });
+        batch.entry(Entry::Name { parent: ROOT, entry, name: name.as_bytes().into(), node });
         Ok(())
     });
     commit.unwrap();
@@ -200,7 +200,7 @@ fn a_symbolic_link_of_the_name_is_replaced_and_gone() {
             created_at: 0,
             what: What::Symlink(b"elsewhere".to_vec()),
         })));
-        batch.entry(Entry::Name { parent: ROOT, entry: id, name: b"l".to_vec(), node: id });
+        batch.entry(Entry::Name { parent: ROOT, entry: id, name: b"l".as_slice().into(), node: id });
         Ok(())
     });
     commit.unwrap();

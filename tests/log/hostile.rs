@@ -120,12 +120,12 @@ pub fn file(id: u64, object: u128) -> Entry {
         id,
         What::File(Box::new(FileEntry {
             content: Content::Plain,
-            objects: vec![ObjectId(object)],
+            objects: [ObjectId(object)].into(),
             tensor: None,
             container: None,
             digests: Digests::NotTaken,
             error: None,
-            why: String::new(),
+            why: Box::default(),
             records: None,
         })),
     )
@@ -142,10 +142,12 @@ pub fn object(id: u128, dtype: Dtype, bytes: u64, block_bytes: u32) -> Entry {
         block_bytes,
         home: Some(Home { file: 1, offset: 0 }),
         // Some are children, and one of them its own parent.
-        parent: (1..3).contains(&id).then(|| Parent {
-            object: ObjectId(id / 2 * 2),
-            tenant: "t".to_owned(),
-            collection: "c".to_owned(),
+        parent: (1..3).contains(&id).then(|| {
+            Box::new(Parent {
+                object: ObjectId(id / 2 * 2),
+                tenant: "t".to_owned(),
+                collection: "c".to_owned(),
+            })
         }),
     })
 }
@@ -154,7 +156,7 @@ pub fn name(of: u64) -> Entry {
     Entry::Name {
         parent: EntryId(1),
         entry: EntryId(1000 + of),
-        name: format!("n{of}").into_bytes(),
+        name: format!("n{of}").as_bytes().into(),
         node: EntryId(of),
     }
 }
@@ -234,7 +236,7 @@ fn a_block_larger_than_any_that_is_made_is_refused() {
 #[test]
 fn a_tensor_whose_shape_has_other_bytes_than_its_objects_is_damage() {
     let tensor = |shape: &[u64]| TensorEntry {
-        name: "n".to_owned(),
+        name: "n".into(),
         dtype: Dtype::F32,
         shape: Shape::new(shape).unwrap(),
         parent: TensorId(0),
@@ -260,7 +262,7 @@ fn a_file_that_has_an_object_twice_is_damage() {
     for (objects, is_right) in [([8, 9], true), ([9, 9], false)] {
         let Entry::Node(mut entry) = file(2, 9) else { panic!() };
         let What::File(file) = &mut entry.what else { panic!() };
-        file.objects = objects.map(ObjectId).to_vec();
+        file.objects = objects.map(ObjectId).as_slice().into();
         let said = vec![
             Said::Entry(object(8, Dtype::F32, 40, 4096)),
             Said::Record(create(8, 0, exact(64, 40))),

@@ -33,10 +33,13 @@
 //!
 //! An entry of an unknown kind or a newer version is refused: `Unsupported`.
 
+mod pieces;
 mod records;
 mod wire;
 
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::format::cgeb::Runs;
 use crate::model::{Dtype, EntryId, ObjectId, SeedId, Shape, TensorId};
@@ -84,7 +87,7 @@ pub enum Entry {
         /// The name's own number: its place in listings.
         entry: EntryId,
         /// The name, as it is shown.
-        name: Vec<u8>,
+        name: Arc<[u8]>,
         /// What it leads to.
         node: EntryId,
     },
@@ -93,7 +96,7 @@ pub enum Entry {
         /// The directory.
         parent: EntryId,
         /// The name.
-        name: Vec<u8>,
+        name: Arc<[u8]>,
     },
     /// A setting of a node; without a value it is inherited again.
     Setting {
@@ -141,7 +144,7 @@ pub struct ObjectEntry {
     /// Where its exact bytes lie: a data file and an offset in it.
     pub home: Option<Home>,
     /// What it was made from, where that is known: its blocks can be kept as differences.
-    pub parent: Option<Parent>,
+    pub parent: Option<Box<Parent>>,
 }
 
 /// The lineage parent of an object.
@@ -196,13 +199,16 @@ pub enum What {
     File(Box<FileEntry>),
 }
 
+/// The objects of a file: of one without memory of its own.
+pub type ObjectIds = SmallVec<[ObjectId; 1]>;
+
 /// What a file's bytes are.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FileEntry {
     /// The kind of its content.
     pub content: Content,
     /// Its bytes are those of these objects, one after the other.
-    pub objects: Vec<ObjectId>,
+    pub objects: ObjectIds,
     /// What it is as a tensor.
     pub tensor: Option<TensorEntry>,
     /// The container that it is a part of.
@@ -210,12 +216,15 @@ pub struct FileEntry {
     /// Digests of the bytes that came in.
     pub digests: Digests,
     /// How far it is from what was encoded.
-    pub error: Option<Measured>,
+    pub error: Option<Box<Measured>>,
     /// The last refusal or surprise.
-    pub why: String,
+    pub why: Box<str>,
     /// Of an embedding batch, where its records lie: its bytes are stitched from its objects.
     pub records: Option<Arc<Runs>>,
 }
+
+// A collection has as many as it has tensors, and more.
+const _: () = assert!(size_of::<FileEntry>() <= 176);
 
 /// The kind of a file's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -240,7 +249,7 @@ pub enum Content {
 #[derive(Clone, PartialEq, Debug)]
 pub struct TensorEntry {
     /// Its own name, unescaped.
-    pub name: String,
+    pub name: Box<str>,
     /// Element type.
     pub dtype: Dtype,
     /// Shape.

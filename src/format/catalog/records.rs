@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::wire::read_list;
+use crate::format::catalog::pieces::read_list;
 use crate::format::catalog::{Content, NodeEntry, What};
 use crate::format::cgeb::{Layout, RUNS_MAX, Run, Runs, Sizes};
 use crate::format::cursor::{Reader, Writer};

@@ -1,15 +1,16 @@
 //! Entries of the catalog as bytes; the layout stands above.
 
+use crate::format::catalog::pieces::{
+    read_count, read_dtype, read_list, read_option, read_string, read_text, write_option, write_text,
+};
 use crate::format::catalog::records::{put_records, read_records, records_of, write_records};
 use crate::format::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX, NODE,
     NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, OBJECT, OBJECT_WITH_PARENT_VERSION, ObjectEntry,
-    OutsideFile, Parent, Taken, TensorEntry, What,
+    ObjectIds, OutsideFile, Parent, Taken, TensorEntry, What,
 };
 use crate::format::cursor::{Reader, Writer};
-use crate::model::{
-    DIMENSIONS_MAX, Dtype, EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId, check_label,
-};
+use crate::model::{DIMENSIONS_MAX, EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId, check_label};
 
 /// A symbolic link's target has at most this many bytes.
 const TARGET_BYTES_MAX: usize = 4096;
@@ -100,7 +101,7 @@ impl Entry {
             },
             OBJECT => {
                 let object = read_object(&mut bytes)?;
-                let parent = if has_parent { Some(read_parent(&mut bytes)?) } else { None };
+                let parent = if has_parent { Some(Box::new(read_parent(&mut bytes)?)) } else { None };
                 Entry::Object(ObjectEntry { parent, ..object })
             }
             NODE => {
@@ -113,10 +114,10 @@ impl Entry {
             5 => Entry::Name {
                 parent: read_number(&mut bytes)?,
                 entry: read_number(&mut bytes)?,
-                name: read_name(&mut bytes)?,
+                name: read_name(&mut bytes)?.into(),
                 node: read_number(&mut bytes)?,
             },
-            6 => Entry::NameRemoved { parent: read_number(&mut bytes)?, name: read_name(&mut bytes)? },
+            6 => Entry::NameRemoved { parent: read_number(&mut bytes)?, name: read_name(&mut bytes)?.into() },
             7 => Entry::Setting {
                 node: read_number(&mut bytes)?,
                 key: read_string(&mut bytes)?,
@@ -285,10 +286,10 @@ fn read_file(bytes: &mut Reader<'_>) -> Result<FileEntry> {
         .ok_or_else(|| Error::unsupported(format!("a file whose content is of kind {code}")))?;
     Ok(FileEntry {
         content,
-        objects: read_list(bytes, OBJECTS_MAX, 16, |bytes| Ok(ObjectId(bytes.u128()?)))?,
+        objects: read_objects(bytes)?,
         tensor: read_option(bytes, |bytes| {
             Ok(TensorEntry {
-                name: read_string(bytes)?,
+                name: read_string(bytes)?.into(),
                 dtype: read_dtype(bytes)?,
                 shape: Shape::new(&read_list(bytes, DIMENSIONS_MAX, 8, Reader::u64)?)
                     .ok_or_else(|| Error::corrupt("a shape of more than 2^63 elements"))?,
@@ -298,13 +299,13 @@ fn read_file(bytes: &mut Reader<'_>) -> Result<FileEntry> {
         container: read_option(bytes, read_number)?,
         digests: read_digests(bytes)?,
         error: read_option(bytes, |bytes| {
-            Ok(Measured {
+            Ok(Box::new(Measured {
                 maximum: bytes.f32()?,
                 squares: f64::from_bits(bytes.u64()?),
                 elements: bytes.u64()?,
-            })
+            }))
         })?,
-        why: read_string(bytes)?,
+        why: read_string(bytes)?.into(),
         records: None,
     })
 }
@@ -330,66 +331,19 @@ fn read_digests(bytes: &mut Reader<'_>) -> Result<Digests> {
     })
 }
 
-fn write_text(out: &mut Writer, text: &[u8]) {
-    out.u32(text.len() as u32).bytes(text);
-}
-
-fn read_text<'a>(bytes: &mut Reader<'a>, longest: usize) -> Result<&'a [u8]> {
-    let len = bytes.u32()? as usize;
-    if len > longest {
-        return Err(Error::corrupt(format!("a text of {len} bytes where {longest} is the most")));
-    }
-    bytes.bytes(len)
-}
-
-fn read_string(bytes: &mut Reader<'_>) -> Result<String> {
-    let longest = bytes.remaining();
-    let text = read_text(bytes, longest)?;
-    String::from_utf8(text.to_vec()).map_err(|_| Error::corrupt("a text that is not UTF-8"))
-}
-
-fn read_name(bytes: &mut Reader<'_>) -> Result<Vec<u8>> {
+fn read_name<'a>(bytes: &mut Reader<'a>) -> Result<&'a [u8]> {
     let name = read_text(bytes, NAME_BYTES_MAX)?;
     if matches!(name, b"" | b"." | b"..") || name.iter().any(|&byte| byte == b'/' || byte == 0) {
         return Err(Error::corrupt(format!("{:?} as a name", String::from_utf8_lossy(name))));
     }
-    Ok(name.to_vec())
+    Ok(name)
 }
 
-fn read_dtype(bytes: &mut Reader<'_>) -> Result<Dtype> {
-    let code = bytes.u8()?;
-    Dtype::from_code(code)
-        .ok_or_else(|| Error::unsupported(format!("element type {code}, which this program does not know")))
-}
-
-fn write_option<T>(out: &mut Writer, value: Option<&T>, write: impl FnOnce(&mut Writer, &T)) {
-    out.u8(u8::from(value.is_some()));
-    if let Some(value) = value {
-        write(out, value);
+fn read_objects(bytes: &mut Reader<'_>) -> Result<ObjectIds> {
+    let count = read_count(bytes, OBJECTS_MAX, size_of::<ObjectId>())?;
+    let mut objects = ObjectIds::with_capacity(count);
+    for _ in 0..count {
+        objects.push(ObjectId(bytes.u128()?));
     }
-}
-
-fn read_option<'a, T>(
-    bytes: &mut Reader<'a>,
-    read: impl FnOnce(&mut Reader<'a>) -> Result<T>,
-) -> Result<Option<T>> {
-    match bytes.u8()? {
-        0 => Ok(None),
-        1 => read(bytes).map(Some),
-        byte => Err(Error::corrupt(format!("{byte} where 0 or 1 says whether a value follows"))),
-    }
-}
-
-pub(super) fn read_list<'a, T>(
-    bytes: &mut Reader<'a>,
-    longest: usize,
-    item_bytes: usize,
-    read: impl Fn(&mut Reader<'a>) -> Result<T>,
-) -> Result<Vec<T>> {
-    let count = bytes.u32()? as usize;
-    // The items must lie in what is left: a length cannot ask for more memory than that.
-    if count > longest || count.saturating_mul(item_bytes) > bytes.remaining() {
-        return Err(Error::corrupt(format!("a list of {count} items")));
-    }
-    (0..count).map(|_| read(bytes)).collect()
+    Ok(objects)
 }

@@ -72,9 +72,9 @@ impl GgmlType {
 
     /// The shape of a tensor of these elements as it is stored: the same, or, of blocks, with the bytes of a row for
     /// its innermost dimension, as the Python package `gguf` shows them. `None` where rows are no whole blocks.
-    pub fn stored(&self, elements: Shape) -> Option<Shape> {
+    pub fn stored(&self, elements: &Shape) -> Option<Shape> {
         if self.dtype != Dtype::Opaque {
-            return Some(elements);
+            return Some(elements.clone());
         }
         let (row, outer) = elements.dimensions().split_last()?;
         if row % self.block_elements != 0 {

@@ -45,7 +45,7 @@ pub fn with_types(
     let mut at: u64 = 0;
     for entry in &header.tensors {
         let ggml_type = type_of(entry.ggml_type);
-        let stored = ggml_type.stored(entry.elements);
+        let stored = ggml_type.stored(&entry.elements);
         let bytes = stored.and_then(|stored| ggml_type.dtype.bytes_of(stored.elements()));
         let end = bytes.and_then(|bytes| at.checked_add(bytes)?.checked_next_multiple_of(header.alignment));
         let (bytes, end) = bytes.zip(end).ok_or_else(too_long)?;

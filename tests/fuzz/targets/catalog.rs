@@ -10,7 +10,7 @@ pub fn check(bytes: &[u8]) {
     match &entry {
         Entry::Name { name, .. } | Entry::NameRemoved { name, .. } => {
             assert!((1..=NAME_BYTES_MAX).contains(&name.len()));
-            assert!(!name.contains(&b'/') && !name.contains(&0) && name != b"." && name != b"..");
+            assert!(!name.contains(&b'/') && !name.contains(&0) && !matches!(&**name, b"." | b".."));
         }
         Entry::Object(object) => {
             assert!((1..=BLOCK_BYTES_MAX).contains(&object.block_bytes));

@@ -21,7 +21,8 @@ pub fn check(bytes: &[u8]) {
             assert_eq!(written.len() % alignment, 0);
             let Some(whole) = (file_len - data_start).checked_add(written.len() as u64) else { continue };
             let again = parse(&written, whole).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!((again.dtype, again.shape, again.data_start), (dtype, shape, written.len() as u64));
+            let said = (again.dtype, &again.shape, again.data_start);
+            assert_eq!(said, (dtype, &shape, written.len() as u64));
             assert!(again.is_plain(), "written row-major and little-endian");
         }
     }

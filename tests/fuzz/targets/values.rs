@@ -66,10 +66,10 @@ fn set_on_a_file(name: &[u8], value: &[u8]) {
         "dtype" | "shape" => {
             let dtype = get("dtype").and_then(|name| Dtype::from_name(&name));
             let shape = get("shape").and_then(|text| Shape::parse(&text));
-            let bytes = dtype.zip(shape).and_then(|(dtype, shape)| dtype.bytes_of(shape.elements()));
+            let bytes = dtype.zip(shape.as_ref()).and_then(|(dtype, shape)| dtype.bytes_of(shape.elements()));
             assert_eq!(bytes, Some(FILE_BYTES));
             assert!(Dtype::from_name(text).is_none_or(|set| dtype == Some(set)));
-            assert!(Shape::parse(text).is_none_or(|set| shape == Some(set)));
+            assert!(Shape::parse(text).is_none_or(|set| shape.as_ref() == Some(&set)));
         }
         "lossy" | "policy" | "encoder" | "writes" => assert_eq!(own.as_deref(), Some(text)),
         // What a tier is asked for does nothing to bytes that are no floats.

@@ -1,0 +1,124 @@
+//! What few objects ever have: written blocks, deltas, factors, damage. It is made when it is
+//! first needed, so that an object that is only read costs no memory for it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::format::record::Stored;
+use crate::store::chain::Link;
+use crate::store::events::Told;
+use crate::store::factors::{FactorLink, IsEnded};
+use crate::store::object::Object;
+
+/// What few objects ever have.
+#[derive(Debug)]
+pub(super) struct Rare {
+    /// What was written since the last batch: the checksum is not known yet, and the
+    /// length is that of the block. Taken before `Object::blocks`; not held across input or output.
+    pub dirty: RwLock<BTreeMap<u32, Stored>>,
+    /// Held by reads of dirty blocks, and whole while one is written to where it lies: a
+    /// block is read as it was before a write or after it. Held across input and output;
+    /// the last lock that is taken.
+    pub in_place: RwLock<()>,
+    /// Which wrong blocks were told of.
+    pub told: Told,
+    /// The deltas on encoded blocks, by block and epoch. Taken after `Object::blocks`.
+    pub chains: RwLock<Chains>,
+    /// What its absent blocks are rows of. Taken after `Object::blocks`.
+    pub factor: RwLock<Option<(FactorLink, IsEnded)>>,
+    /// The number of the factorization that was checked since the store was opened, 0 for none.
+    pub factor_checked: Mutex<u64>,
+    /// Held while the object is written and while what was written is committed; taken before
+    /// every other lock of the collection.
+    pub writing: Mutex<Writing>,
+}
+
+/// The deltas on encoded blocks, by block and epoch.
+pub(super) type Chains = HashMap<(u32, u64), Arc<[Link]>>;
+
+/// What only writers look at.
+#[derive(Debug)]
+pub(super) struct Writing {
+    /// Bytes of the data file, counted from the object's place in it, that were used:
+    /// what lies behind is nobody's.
+    pub used: u64,
+    /// Bytes of it that may hold something else than zeros though no block is there that is
+    /// dirty: named by a record, or dropped.
+    pub stale: u64,
+    /// The block that goes on where the log says that it ends, and how many bytes of it the
+    /// log describes there: these are not written in place.
+    pub edge: Option<(u32, usize)>,
+    /// Payloads that the log still names and that nothing reads any more.
+    pub dropped: Vec<Stored>,
+}
+
+impl Rare {
+    /// That of an object of which the log says so many bytes, and never said others.
+    fn new(logged: u64) -> Rare {
+        Rare {
+            dirty: RwLock::default(),
+            in_place: RwLock::default(),
+            told: Told::default(),
+            chains: RwLock::default(),
+            factor: RwLock::default(),
+            factor_checked: Mutex::default(),
+            writing: Mutex::new(Writing { used: logged, stale: logged, edge: None, dropped: Vec::new() }),
+        }
+    }
+}
+
+impl Object {
+    /// What few objects have; made for this one if it has none yet.
+    pub(super) fn rare(&self) -> &Rare {
+        self.rare.get_or_init(|| Box::new(Rare::new(self.logged.load(Ordering::Acquire))))
+    }
+
+    /// What few objects have, if this one has.
+    pub(super) fn made_rare(&self) -> Option<&Rare> {
+        self.rare.get().map(Box::as_ref)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::format::catalog::ObjectEntry;
+    use crate::model::{Dtype, ObjectId, SeedId, TensorId};
+    use crate::store::object::Object;
+
+    fn object(bytes: u64) -> Object {
+        Object::new(ObjectEntry {
+            id: ObjectId(1),
+            tensor: TensorId(0),
+            seed: SeedId(0),
+            creation: 0,
+            dtype: Dtype::U8,
+            bytes,
+            block_bytes: 64,
+            home: None,
+            parent: None,
+        })
+    }
+
+    #[test]
+    fn what_was_used_of_the_data_file_is_the_most_that_the_log_ever_said() {
+        for sizes in [&[100][..], &[100, 100], &[100, 300], &[300, 100], &[0, 300, 200], &[10, 0, 5]] {
+            let object = object(sizes[0]);
+            sizes[1..].iter().for_each(|bytes| assert!(object.resized(*bytes).is_empty()));
+            let writing = object.rare().writing.lock();
+            let most = sizes.iter().max().unwrap();
+            assert_eq!((&writing.used, &writing.stale), (most, most), "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_only_asked_makes_none() {
+        let object = object(100);
+        assert!(!object.is_dirty() && object.chain(0, 1).is_none() && object.factor().is_none());
+        assert!(object.block(0, object.cut()).is_none() && object.chain_lens().is_empty());
+        assert!(object.resized(100).is_empty());
+        assert!(object.made_rare().is_none());
+    }
+}
