@@ -54,6 +54,9 @@ pub(super) struct Args {
     /// Let the kernel read files that lie whole and exact in the store by itself: on, off
     #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
     passthrough: Switch,
+    /// Let the kernel keep names of tensors for a while: on, off
+    #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
+    keep_names: Switch,
     /// What listings show: both, tensors, or containers; all open by name
     #[arg(long, value_name = "WHAT", default_value = "both", value_parser = parse_shown)]
     list: Shown,
@@ -107,6 +110,7 @@ enum MountOption {
     List(Shown),
     Verify(Verify),
     Passthrough(Switch),
+    KeepNames(Switch),
     Threads(u16),
     ReadOnly,
     AllowOther,
@@ -122,6 +126,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("list", value)) => MountOption::List(parse_shown(value)?),
         Some(("verify", value)) => MountOption::Verify(parse_verify(value)?),
         Some(("passthrough", value)) => MountOption::Passthrough(parse_switch(value)?),
+        Some(("keep_names", value)) => MountOption::KeepNames(parse_switch(value)?),
         Some(("threads", value)) => {
             let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
             let wrong = || Error::invalid(format!("{value:?} threads: 1 to 256 are possible"));
@@ -230,6 +235,7 @@ impl Args {
                 MountOption::List(shown) => self.list = shown,
                 MountOption::Verify(verify) => self.verify = verify,
                 MountOption::Passthrough(switch) => self.passthrough = switch,
+                MountOption::KeepNames(switch) => self.keep_names = switch,
                 MountOption::Threads(threads) => self.threads = Some(threads),
                 MountOption::ReadOnly => self.read_only = true,
                 MountOption::AllowOther => self.allow_other = true,
@@ -280,6 +286,7 @@ impl Args {
             zero_fill: self.zero_fill,
             threads: self.threads.map(usize::from),
             reads_all: self.passthrough == Switch::Off,
+            asks_names: self.keep_names == Switch::Off,
             kernel,
         };
         let mount = mount(store, &self.mountpoint, &options)?;

@@ -174,6 +174,7 @@ pub fn remove_directory(collection: &Collection, parent: EntryId, name: &[u8]) -
         if !directory.is_empty() {
             return Err(Error::new(ErrorKind::NotEmpty, "the directory is not empty"));
         }
+        batch.ask_for(parent, name);
         batch.entry(Entry::NameRemoved { parent, name: name.into() });
         batch.entry(Entry::NodeRemoved(node.entry.id));
         touch_directory(batch, state, parent);
@@ -224,6 +225,7 @@ pub fn rename(
                     return Err(Error::new(ErrorKind::NotEmpty, "the directory of that name is not empty"));
                 }
                 (true, Some(_)) => {
+                    batch.ask_for(to.0, to.1);
                     batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.into() });
                     batch.entry(Entry::NodeRemoved(old.entry.id));
                 }
@@ -238,6 +240,7 @@ pub fn rename(
                 }
             }
         }
+        batch.ask_for(from.0, from.1);
         batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
         put_name(batch, to.0, to.1, EntryId(state.last_entry() + 1), id);
         batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() })));
@@ -269,6 +272,7 @@ pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<
 fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], node: &Node) -> Changes {
     let mut changes = Changes::default();
     let id = node.entry.id;
+    batch.ask_for(parent, name);
     batch.entry(Entry::NameRemoved { parent, name: name.into() });
     match &node.entry.what {
         // It is still there inside its container.

@@ -37,7 +37,8 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.measured(Operation::Lookup, || {
-            self.named(reply, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
+            let changes = self.names.changes();
+            self.named(reply, changes, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
         });
     }
 
@@ -204,8 +205,9 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         self.measured(Operation::Readdirplus, || {
+            let changes = self.names.changes();
             let listed = self.namespace.list(Ino(ino.0), offset, &mut |listed| {
-                let times = self.times.of_name(&listed.attr);
+                let times = self.times.of_name(&listed.attr, || self.names.may_be_kept(changes));
                 let (attr, name) = (file_attr(&listed.attr), OsStr::from_bytes(&listed.name));
                 !reply.add(attr.ino, listed.offset, name, &times, &attr, GENERATION)
             });
@@ -283,7 +285,7 @@ impl Filesystem for Adapter {
             }
             let owner = (request.uid(), request.gid());
             let made = self.namespace.create(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
-            self.entry("mknod", reply, made);
+            self.made("mknod", reply, made);
         });
     }
 
@@ -299,7 +301,7 @@ impl Filesystem for Adapter {
         self.measured(Operation::Mkdir, || {
             let owner = (request.uid(), request.gid());
             let made = self.namespace.make_directory(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
-            self.entry("mkdir", reply, made);
+            self.made("mkdir", reply, made);
         });
     }
 
@@ -322,7 +324,7 @@ impl Filesystem for Adapter {
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         self.measured(Operation::Symlink, || {
             let (owner, target) = ((request.uid(), request.gid()), target.as_os_str().as_bytes());
-            self.entry(
+            self.made(
                 "symlink",
                 reply,
                 self.namespace.symlink(Ino(parent.0), name.as_bytes(), target, owner),
@@ -352,7 +354,7 @@ impl Filesystem for Adapter {
 
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.measured(Operation::Link, || {
-            self.entry("link", reply, self.namespace.link(own(ino), Ino(parent.0), name.as_bytes()));
+            self.made("link", reply, self.namespace.link(own(ino), Ino(parent.0), name.as_bytes()));
         });
     }
 

@@ -9,6 +9,7 @@ mod forms;
 mod handles;
 mod kernel;
 mod mount;
+mod names;
 mod numbers;
 mod passthrough;
 mod read;

@@ -1,5 +1,6 @@
 //! Mounting: the session with the kernel, and its end.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::control::{self, Counters, Job, Jobs, Mounted};
 use crate::fs::bell::Bell;
 use crate::fs::forget::Forgetter;
+use crate::fs::names::Names;
 use crate::fs::serve::{Adapter, guarded};
 use crate::ingest::Progress;
 use crate::model::{Error, Result};
@@ -49,6 +51,8 @@ pub struct Options {
     /// Whether the daemon answers all reads, those of files that the kernel could read
     /// itself too.
     pub reads_all: bool,
+    /// Whether the kernel asks for names of tensors at every use.
+    pub asks_names: bool,
     /// Further options for the kernel, as they are.
     pub kernel: Vec<String>,
 }
@@ -66,6 +70,7 @@ impl Options {
         table.insert("allow_other".to_owned(), self.allow_other.into());
         table.insert("zero_fill".to_owned(), self.zero_fill.into());
         table.insert("passthrough".to_owned(), (!self.reads_all).into());
+        table.insert("keep_names".to_owned(), (!self.asks_names).into());
         table.insert("threads".to_owned(), i64::try_from(threads).unwrap_or(i64::MAX).into());
         table.insert("kernel".to_owned(), self.kernel.clone().into());
         table
@@ -78,6 +83,7 @@ pub struct Mount {
     mountpoint: PathBuf,
     namespace: Arc<Namespace>,
     forgetter: Forgetter,
+    names: Arc<Names>,
     mounted: Arc<Mounted>,
     bell: Arc<Bell>,
     /// The thread that does jobs.
@@ -131,14 +137,18 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
         Error::io(text, error)
     };
+    let names = adapter.names.clone();
     let session = Session::new(adapter, mountpoint, &config).map_err(failed)?;
+    if !options.asks_names {
+        names.begin(session.as_fd().try_clone_to_owned().map_err(failed)?);
+    }
     let session = session.spawn().map_err(failed)?;
     forgetting.start(session.notifier()).map_err(failed)?;
     raise_read_ahead(mountpoint);
     raise_descriptor_limit();
     let jobs = start_jobs(mounted.clone(), forgetter.clone())?;
     let mountpoint = mountpoint.to_owned();
-    Ok(Mount { session, mountpoint, namespace, forgetter, mounted, bell, jobs })
+    Ok(Mount { session, mountpoint, namespace, forgetter, names, mounted, bell, jobs })
 }
 
 impl Mount {
@@ -166,6 +176,7 @@ impl Mount {
                 guarded(&self.mounted, "syncing", || self.sync());
                 synced = Instant::now();
             }
+            self.names.say_again(Instant::now());
             self.heal(&heals);
             self.tend_pins(&tends);
             if looked.elapsed() >= tick {
@@ -174,6 +185,7 @@ impl Mount {
             }
             self.bell.listen(LOOK_EVERY)?;
         };
+        self.names.end();
         self.mounted.jobs.end();
         if self.jobs.join().is_err() {
             log::error!("jobs: a bug in tierfs: the last one was not finished");

@@ -252,9 +252,10 @@ impl Passthrough {
 }
 
 impl Adapter {
-    /// Answers a lookup. Where the kernel may read the file itself, the name leads to its
-    /// second number; programs see the first, because stat is asked for each time.
-    pub fn named(&self, reply: ReplyEntry, found: Result<(Ino, Located)>) {
+    /// Answers a lookup of a name, which began after so many changes of names. Where the kernel
+    /// may read the file itself, the name leads to its second number; programs see the first,
+    /// because stat is asked for each time.
+    pub fn named(&self, reply: ReplyEntry, changes: u64, found: Result<(Ino, Located)>) {
         let backed = match &found {
             Ok((ino, Located::Node(_) | Located::Form(_))) => {
                 ino.backed().filter(|_| self.backing(*ino).is_some())
@@ -264,10 +265,10 @@ impl Adapter {
         match (backed, found) {
             (Some(backed), Ok((_, located))) => {
                 let attr = self.namespace.attr(backed, &located);
-                let time = self.times.of_name(&attr);
+                let time = self.times.of_name(&attr, || self.names.may_be_kept(changes));
                 reply.entry_with_ttls(&Duration::ZERO, &time, &file_attr(&attr), GENERATION);
             }
-            (_, found) => self.entry("lookup", reply, found),
+            (_, found) => self.entry("lookup", reply, found, || self.names.may_be_kept(changes)),
         }
     }
 

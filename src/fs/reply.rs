@@ -30,10 +30,11 @@ impl Times {
 }
 
 impl Times {
-    /// How long the kernel may keep a name. While files are written, those that come and
-    /// go with a container are asked for at every use.
-    pub fn of_name(&self, attr: &Attr) -> Duration {
-        if attr.of_container && !self.listings { Duration::ZERO } else { self.of_attr(attr) }
+    /// How long the kernel may keep a name. While files are written, those that come and go
+    /// with a container are asked for at every use, unless they `may_be_kept`.
+    pub fn of_name(&self, attr: &Attr, may_be_kept: impl FnOnce() -> bool) -> Duration {
+        let is_kept = !attr.of_container || self.listings || may_be_kept();
+        if is_kept { self.of_attr(attr) } else { Duration::ZERO }
     }
 
     /// How long the kernel may keep what stat shows. Controls change by themselves.

@@ -19,6 +19,7 @@ use crate::fs::bell::Bell;
 use crate::fs::errno::errno;
 use crate::fs::forget::Forgetter;
 use crate::fs::handles::{Handle, Handles};
+use crate::fs::names::Names;
 use crate::fs::numbers::other_number;
 use crate::fs::passthrough::Passthrough;
 use crate::fs::reply::{GENERATION, Times, file_attr, own, plain_mode, send_attribute};
@@ -42,6 +43,7 @@ pub(super) struct Adapter {
     pub mounted: Arc<Mounted>,
     pub handles: Arc<Handles>,
     pub forgetter: Forgetter,
+    pub names: Arc<Names>,
     pub times: Times,
     pub passthrough: Passthrough,
     /// Rings when the session is over.
@@ -61,8 +63,11 @@ impl Adapter {
     ) -> Adapter {
         let times = Times::of(namespace.store().access());
         let handles = Arc::default();
+        let names = Arc::new(Names::new(times.entries));
+        let renamed = names.clone();
+        namespace.store().tell_of_names(move || renamed.are_old());
         let passthrough = Passthrough::new(namespace.store().settings().passthrough_files_max as usize);
-        Adapter { namespace, mounted, handles, forgetter, times, passthrough, bell, stack_depth }
+        Adapter { namespace, mounted, handles, forgetter, names, times, passthrough, bell, stack_depth }
     }
 
     /// Runs one request, and counts it.
@@ -82,12 +87,24 @@ impl Adapter {
         Ok((ino, self.namespace.locate(ino)?))
     }
 
-    /// Answers with a name's node.
-    pub fn entry(&self, doing: &str, reply: ReplyEntry, found: Result<(Ino, Located)>) {
+    /// Answers with what was made.
+    pub fn made(&self, doing: &str, reply: ReplyEntry, made: Result<(Ino, Located)>) {
+        self.entry(doing, reply, made, || false);
+    }
+
+    /// Answers with a name's node; a tensor's name is kept if it `may_be_kept`.
+    pub fn entry(
+        &self,
+        doing: &str,
+        reply: ReplyEntry,
+        found: Result<(Ino, Located)>,
+        may_be_kept: impl FnOnce() -> bool,
+    ) {
         match found {
             Ok((ino, located)) => {
                 let attr = self.namespace.attr(ino, &located);
-                let (attributes, name) = (self.times.of_attr(&attr), self.times.of_name(&attr));
+                let attributes = self.times.of_attr(&attr);
+                let name = self.times.of_name(&attr, may_be_kept);
                 reply.entry_with_ttls(&attributes, &name, &file_attr(&attr), GENERATION);
             }
             Err(error) => reply.error(self.failed(doing, &error)),

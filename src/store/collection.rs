@@ -20,6 +20,7 @@ use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
 use crate::store::quota::{Limits, Meter};
 use crate::store::rebuild::Rebuilder;
+use crate::store::renamed::Told;
 use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::slots::Slots;
 use crate::store::state::{ROOT, State};
@@ -76,6 +77,8 @@ pub struct Collection {
     pub(super) meter: Arc<Meter>,
     /// Who depends on objects of it.
     pub(super) lineage: Arc<Lineage>,
+    /// Who is told of names that go.
+    pub(super) names: Told,
     events: Vec<Note>,
     pub(super) event_log: Arc<Events>,
     /// Held for a look or a change; no other lock is taken with it.
@@ -253,6 +256,7 @@ impl Collection {
             rebuilder: Rebuilder::default(),
             meter: Meter::new("", None, Limits::default()),
             lineage: Arc::default(),
+            names: Told::default(),
             events: Vec::new(),
             event_log: Arc::default(),
             last_compaction: Mutex::default(),

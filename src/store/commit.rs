@@ -63,6 +63,7 @@ impl Collection {
         let changed = self.state.read().forget_copies(&mut batch);
         batch.check()?;
         check(&batch, &self.state.read(), &self.lineage)?;
+        let takes_names = batch.takes_names(&self.state.read());
         let mut appended = writer.log.append(&batch);
         let is_full = appended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
         if is_full && writer.log.is_whole() && !writer.freed.is_empty() {
@@ -95,6 +96,9 @@ impl Collection {
         let parent_is_free = state.freed.iter().any(Freed::lets_parent_go);
         writer.freed.extend(state.freed.drain(..).map(|freed| (number, freed)));
         drop(state);
+        if takes_names {
+            self.names_are_old();
+        }
         if parent_is_free {
             // The parent may be written to from now on: this must not come back.
             self.sync_all(writer)?;

@@ -10,7 +10,7 @@ use crate::format::catalog::Entry;
 use crate::format::checksum;
 use crate::format::record::{LOG_VERSION, Record};
 use crate::format::slot::{RawSlot, SLOT_BYTES};
-use crate::model::{Error, Result, StoreId};
+use crate::model::{EntryId, Error, Result, StoreId};
 use crate::store::disk::File;
 
 /// What is kept allocated behind the end.
@@ -62,6 +62,8 @@ pub struct Batch {
     next_sequence: u64,
     slots: u64,
     keeps_bytes: bool,
+    /// Names whose change was asked for by who keeps them.
+    asked: Vec<(EntryId, Vec<u8>)>,
 }
 
 impl Batch {
@@ -101,6 +103,21 @@ impl Batch {
     /// Whether that was said.
     pub fn keeps_bytes(&self) -> bool {
         self.keeps_bytes
+    }
+
+    /// Says that a name changes because the one who keeps names, the kernel, asked for it.
+    pub fn ask_for(&mut self, parent: EntryId, name: &[u8]) {
+        self.asked.push((parent, name.to_vec()));
+    }
+
+    /// Whether that was said.
+    pub fn is_asked_for(&self, parent: EntryId, name: &[u8]) -> bool {
+        self.asked.iter().any(|(directory, asked)| *directory == parent && asked == name)
+    }
+
+    /// Its entries of the catalog.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.records.iter().filter_map(|added| added.entry.as_ref())
     }
 
     /// Whether nothing was added.
@@ -194,7 +211,13 @@ impl Log {
 
     /// Starts a batch. One is in flight at a time: the caller keeps others out.
     pub fn begin(&self) -> Batch {
-        Batch { records: Vec::new(), next_sequence: self.next_sequence, slots: 0, keeps_bytes: false }
+        Batch {
+            records: Vec::new(),
+            next_sequence: self.next_sequence,
+            slots: 0,
+            keeps_bytes: false,
+            asked: Vec::new(),
+        }
     }
 
     /// Bytes up to the last Commit.

@@ -38,6 +38,7 @@ pub mod read;
 pub mod rebuild;
 mod recover;
 mod relocate;
+mod renamed;
 pub mod repair;
 pub mod replay;
 mod retype;

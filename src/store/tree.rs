@@ -13,6 +13,7 @@ use crate::store::disk::{Disk, Lock, Open, Space};
 use crate::store::events::Events;
 use crate::store::lineage::{Lineage, relatives};
 use crate::store::rebuild::{Rebuild, Rebuilder};
+use crate::store::renamed::Told;
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::Settings;
 use crate::store::tenant::Tenant;
@@ -43,6 +44,8 @@ pub struct Store {
     ticks: Ticks,
     rebuilder: Rebuilder,
     lineage: Arc<Lineage>,
+    /// Who is told of names that go.
+    pub(super) names: Told,
     /// What happened since it was opened.
     events: Arc<Events>,
     _lock: Box<dyn Any + Send + Sync>,
@@ -121,6 +124,7 @@ impl Store {
             ticks,
             rebuilder,
             lineage,
+            names: Told::default(),
             _lock: lock,
         })
     }
@@ -234,6 +238,7 @@ impl Store {
     ) -> Arc<Collection> {
         collection.rebuilder = self.rebuilder.clone();
         collection.lineage = self.lineage.clone();
+        collection.names = self.names.clone();
         collection.ticks = self.ticks.clone();
         collection.restore_accesses();
         let collection = collection.metered(self.tenant(&key.0).meter().clone());

@@ -109,7 +109,7 @@ fn the_settings_in_effect_are_toml() {
     let mount = &config["mount"];
     let wanted = serde_json::json!({
         "store": place.store(), "mountpoint": mounted.mountpoint, "read_only": false, "verify": "always",
-        "list": "tensors", "threads": 3, "allow_other": false, "zero_fill": false, "passthrough": true,
+        "list": "tensors", "threads": 3, "allow_other": false, "zero_fill": false, "passthrough": true, "keep_names": true,
         "kernel": mount["kernel"], "process": mounted.daemon().unwrap(),
     });
     assert_eq!(*mount, wanted);

@@ -7,6 +7,7 @@
 mod calls;
 mod crash;
 mod files;
+mod kept;
 mod many;
 mod model;
 mod names;
