@@ -1,7 +1,9 @@
 //! The edge to the kernel: requests in, replies out. The only place that names `fuser`.
 
 mod adapter;
+mod ahead;
 mod bell;
+mod closed;
 mod controls;
 mod errno;
 mod forget;

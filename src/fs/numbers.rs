@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use fuser::{INodeNo, ReplyAttr};
+use fuser::{INodeNo, ReplyAttr, ReplyEmpty};
 
 use crate::fs::reply::{file_attr, own};
 use crate::fs::serve::Adapter;
+use crate::model::Result;
 use crate::namespace::{Attr, Forget, Ino};
 
 /// A file's own number, where the kernel asks by the second.
@@ -19,5 +20,27 @@ impl Adapter {
     pub fn attr_set_backed(&self, ino: INodeNo, forget: Forget, attr: Attr, reply: ReplyAttr) {
         let answer = move || reply.attr(&Duration::ZERO, &file_attr(&attr));
         self.forgetter.forget(forget.and(other_number(ino)), answer);
+    }
+
+    /// Answers a request that takes a name away. A file may be open under one number while
+    /// its name leads to the other: the kernel is told of both.
+    pub fn name_gone(
+        &self,
+        doing: &str,
+        reply: ReplyEmpty,
+        (parent, name): (Ino, &[u8]),
+        change: impl FnOnce() -> Result<Forget>,
+    ) {
+        let also = self.also_open(parent, name);
+        self.forgotten(doing, reply, change().map(|forget| forget.and(also)));
+    }
+
+    fn also_open(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        if !self.passthrough.is_on() {
+            return None;
+        }
+        let (ino, _) = self.namespace.lookup(parent, name).ok()?;
+        self.namespace.live(ino)?;
+        (self.passthrough.backed(ino).is_some() || self.backing(ino).is_some()).then_some(ino)
     }
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyEntry, ReplyOpen};
+use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEntry, ReplyOpen};
 use parking_lot::Mutex;
 
 use crate::edit::Live;
@@ -27,7 +27,7 @@ use crate::fs::handles::Handle;
 use crate::fs::reply::{GENERATION, file_attr};
 use crate::fs::serve::Adapter;
 use crate::model::Result;
-use crate::namespace::{Forget, Ino, Located, Place};
+use crate::namespace::{Ino, Located, Place};
 use crate::store::backing::Backing;
 
 /// Who was sent to look a name up again has come back or ended by then.
@@ -72,7 +72,7 @@ struct Awaited {
 }
 
 /// A physical file that the kernel has.
-struct Backed {
+pub(super) struct Backed {
     id: BackingId,
     backing: Backing,
     live: Arc<Live>,
@@ -148,7 +148,7 @@ impl Passthrough {
         self.on.store(true, Ordering::Relaxed);
     }
 
-    fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
@@ -195,7 +195,7 @@ impl Passthrough {
     }
 
     /// Whether one of these files is written to, or about to be.
-    fn are_for_writers(&self, ino: Ino, others: impl FnOnce() -> Vec<Ino>) -> bool {
+    pub fn are_for_writers(&self, ino: Ino, others: impl FnOnce() -> Vec<Ino>) -> bool {
         let mut table = self.table.lock();
         if table.is_for_writers(ino) {
             return true;
@@ -217,7 +217,7 @@ impl Passthrough {
         }
     }
 
-    fn backed(&self, ino: Ino) -> Option<Arc<Backed>> {
+    pub fn backed(&self, ino: Ino) -> Option<Arc<Backed>> {
         self.table.lock().nodes.get(&ino)?.backed.upgrade()
     }
 
@@ -291,14 +291,28 @@ impl Adapter {
             };
         }
         let was_sent = self.passthrough.arrived(ino, thread, |_| true).is_some();
-        if may_be_backed
-            && !was_sent
-            && thread != 0
-            && let Some((backed, _)) = self.given(ino, &reply)
-        {
-            self.passthrough.sent_away(ino, thread, Some(backed));
-            return reply.error(errno::LOOK_AGAIN);
+        if !may_be_backed || was_sent || thread == 0 {
+            return self.open_own(ino, flags, reply);
         }
+        let Err(reply) = self.send_to_kernel(thread, ino, reply) else { return };
+        match self.unchecked(ino) {
+            Some(unchecked) => self.open_checked((thread, ino), flags, unchecked, reply),
+            None => self.open_own(ino, flags, reply),
+        }
+    }
+
+    /// Sends a thread to the second number, if the kernel may read the file itself; the reply to
+    /// be used otherwise.
+    pub fn send_to_kernel(&self, thread: u32, ino: Ino, reply: ReplyOpen) -> Result<(), ReplyOpen> {
+        let Some((backed, _)) = self.given(ino, &reply) else { return Err(reply) };
+        self.passthrough.sent_away(ino, thread, Some(backed));
+        reply.error(errno::LOOK_AGAIN);
+        Ok(())
+    }
+
+    /// Answers an open of the own number: the daemon reads it.
+    pub fn open_own(&self, ino: Ino, flags: OpenFlags, reply: ReplyOpen) {
+        let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
         if matches!(ino.place(), Place::Form { .. }) {
             return self.open_form(ino, flags, reply);
         }
@@ -323,23 +337,6 @@ impl Adapter {
         reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH, &backed.id);
     }
 
-    /// Lets an open file go; the file that nobody writes to any more with it.
-    pub fn let_go(&self, handle: u64) -> Option<Ino> {
-        // First: the number may be used again right after the other.
-        let last = self.passthrough.released(handle);
-        self.handles.remove(handle);
-        last
-    }
-
-    /// Copies of what nobody writes to any more are made anew.
-    pub fn note_pins(&self, written: Option<Ino>) {
-        let Some(ino) = written else { return };
-        let sharing = || self.namespace.sharing(ino);
-        if !self.passthrough.are_for_writers(ino, sharing) {
-            self.namespace.note_pins(sharing().into_iter().chain([ino]));
-        }
-    }
-
     /// What an open of the second number is answered with.
     fn backed_for(&self, thread: u32, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
         let promised = self.passthrough.arrived(ino, thread, |awaited| awaited.backed.is_some());
@@ -358,34 +355,23 @@ impl Adapter {
     }
 
     /// The physical file that a reader who comes now may have.
-    fn backing(&self, ino: Ino) -> Option<Backing> {
-        let passthrough = &self.passthrough;
-        if !passthrough.is_on() || passthrough.are_for_writers(ino, || self.namespace.sharing(ino)) {
+    pub fn backing(&self, ino: Ino) -> Option<Backing> {
+        if !self.is_for_readers(ino) {
             return None;
         }
         let backing = self.namespace.backing(ino)?;
-        passthrough.has_room(ino, &backing).then_some(backing)
+        self.passthrough.has_room(ino, &backing).then_some(backing)
     }
 
-    /// Answers a request that takes a name away. A file may be open under one number while
-    /// its name leads to the other: the kernel is told of both.
-    pub fn name_gone(
-        &self,
-        doing: &str,
-        reply: ReplyEmpty,
-        (parent, name): (Ino, &[u8]),
-        change: impl FnOnce() -> Result<Forget>,
-    ) {
-        let also = self.also_open(parent, name);
-        self.forgotten(doing, reply, change().map(|forget| forget.and(also)));
+    fn is_for_readers(&self, ino: Ino) -> bool {
+        let passthrough = &self.passthrough;
+        passthrough.is_on() && !passthrough.are_for_writers(ino, || self.namespace.sharing(ino))
     }
 
-    fn also_open(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
-        if !self.passthrough.is_on() {
-            return None;
-        }
-        let (ino, _) = self.namespace.lookup(parent, name).ok()?;
-        self.namespace.live(ino)?;
-        (self.passthrough.backed(ino).is_some() || self.backing(ino).is_some()).then_some(ino)
+    /// Whether the kernel does not have a file, and may be given one that it can read itself.
+    pub fn may_be_given(&self, ino: Ino) -> bool {
+        let passthrough = &self.passthrough;
+        let has_room = || passthrough.files.load(Ordering::Relaxed) < passthrough.files_max;
+        self.is_for_readers(ino) && has_room() && passthrough.backed(ino).is_none()
     }
 }

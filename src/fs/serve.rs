@@ -15,6 +15,7 @@ use fuser::{
 
 use crate::control::{self, Acts, Cost, Mounted, Operation};
 use crate::edit::{Live, SetAttr};
+use crate::fs::ahead::Ahead;
 use crate::fs::bell::Bell;
 use crate::fs::errno::errno;
 use crate::fs::forget::Forgetter;
@@ -38,6 +39,7 @@ pub(super) enum Durable {
 }
 
 /// The file system as the kernel sees it.
+#[derive(Clone)]
 pub(super) struct Adapter {
     pub namespace: Arc<Namespace>,
     pub mounted: Arc<Mounted>,
@@ -45,7 +47,8 @@ pub(super) struct Adapter {
     pub forgetter: Forgetter,
     pub names: Arc<Names>,
     pub times: Times,
-    pub passthrough: Passthrough,
+    pub passthrough: Arc<Passthrough>,
+    pub ahead: Arc<Ahead>,
     /// Rings when the session is over.
     pub bell: Arc<Bell>,
     /// How many file systems may lie one on the other where the kernel reads files of the
@@ -67,7 +70,19 @@ impl Adapter {
         let renamed = names.clone();
         namespace.store().tell_of_names(move || renamed.are_old());
         let passthrough = Passthrough::new(namespace.store().settings().passthrough_files_max as usize);
-        Adapter { namespace, mounted, handles, forgetter, names, times, passthrough, bell, stack_depth }
+        let (passthrough, ahead) = (Arc::new(passthrough), Arc::new(Ahead::new()));
+        Adapter {
+            namespace,
+            mounted,
+            handles,
+            forgetter,
+            names,
+            times,
+            passthrough,
+            ahead,
+            bell,
+            stack_depth,
+        }
     }
 
     /// Runs one request, and counts it.

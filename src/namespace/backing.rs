@@ -7,7 +7,7 @@ use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Namespace};
 use crate::store::Collection;
-use crate::store::backing::Backing;
+use crate::store::backing::{Backing, Unchecked};
 use crate::store::object::Object;
 use crate::store::pin::Pin;
 use crate::store::read::Verify;
@@ -25,6 +25,17 @@ impl Namespace {
     pub fn backing(&self, ino: Ino) -> Option<Backing> {
         if self.verify != Verify::First {
             return None;
+        }
+        // First, because most are tensors somewhere in a container.
+        if let Place::Node { collection, node } = ino.place() {
+            let collection = self.numbered(collection);
+            let is_never = collection.is_some_and(|collection| {
+                let state = collection.state();
+                state.node(node).is_some_and(|node| state.is_never_backed(node))
+            });
+            if is_never {
+                return None;
+            }
         }
         // Asked before the log: what it says then is not older.
         let live = self.live(ino);
@@ -60,6 +71,30 @@ impl Namespace {
             // Its last name went; it may be open, or be opened through a descriptor.
             Err(_) => live?.backing(),
         }
+    }
+
+    /// A file of `bytes_min` bytes at least that could be read where it lies if all of its blocks
+    /// were checked, and of which the system seems to have those in memory that were not.
+    pub fn unchecked(&self, ino: Ino, bytes_min: u64) -> Option<Unchecked> {
+        if self.verify != Verify::First {
+            return None;
+        }
+        let Ok(Located::Node(view)) = self.locate(ino) else { return None };
+        let (collection, node) = (&view.collection, view.node.entry.id);
+        // First, because most that are opened are small, or lie somewhere in a container.
+        let bytes: u64 = {
+            let state = collection.state();
+            let objects = view.node.file()?.objects.iter();
+            objects.filter_map(|id| state.object(*id)).map(|object| object.bytes()).sum()
+        };
+        if bytes < bytes_min || self.live(ino).is_some_and(|live| live.is_changed()) {
+            return None;
+        }
+        let (objects, records) = collection.parts_of(node).ok()?;
+        if records.is_some() || shows_other_hash(collection, node) {
+            return None;
+        }
+        collection.unchecked_of(&objects)
     }
 
     /// The copy of something pinned. One that was not compared yet, or has to be made, is noted.

@@ -5,12 +5,21 @@
 //! most what was written behind its end since.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::model::{Error, Result};
 use crate::store::Collection;
 use crate::store::disk::{File, Open};
 use crate::store::object::Object;
 use crate::store::pinned::PinnedCopy;
+use crate::store::read::{OpenObject, Verify};
+use crate::store::state::{Node, State};
+
+/// Bytes that a thread checks at a time: they go through the second-level cache. A longer block
+/// is left to those who read it.
+const STRETCH_BYTES: u32 = 256 << 10;
 
 /// A physical file that has a file's bytes, offset by offset. What lies in it is not given
 /// back while this lives.
@@ -33,36 +42,117 @@ impl Backing {
     }
 }
 
+/// A file that could be shown where it lies if all of its blocks were checked.
+pub struct Unchecked {
+    /// Those with blocks that were not.
+    objects: Vec<OpenObject>,
+}
+
+impl Unchecked {
+    /// Checks the blocks that were not, on so many threads, as far as the system has them in
+    /// memory and until `is_over` or one of them is not what the log says. What was checked by
+    /// then stays so. Whether all are.
+    pub fn check(&self, threads: usize, is_over: &(dyn Fn() -> bool + Sync)) -> bool {
+        let has_failed = AtomicBool::new(false);
+        let stretches = self.objects.iter().flat_map(|open| {
+            let cut = open.object().logged_cut();
+            let (blocks, step) = (cut.blocks(), (STRETCH_BYTES / cut.block_bytes).max(1));
+            let starts = (0..blocks).step_by(step as usize);
+            starts.map(move |first| (open, first..first.saturating_add(step).min(blocks)))
+        });
+        let stretches = Mutex::new(stretches);
+        let check = || {
+            let mut buffer = vec![0; STRETCH_BYTES as usize];
+            while let Some((open, blocks)) = next_of(&stretches) {
+                if has_failed.load(Ordering::Relaxed)
+                    || is_over()
+                    || !open.check_in_memory(blocks, &mut buffer)
+                {
+                    has_failed.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                // This thread does it alone where there can be no others.
+                let started = std::thread::Builder::new().spawn_scoped(scope, check);
+                started.map(drop).unwrap_or_else(|error| log::debug!("checking ahead: {error}"));
+            }
+            check();
+        });
+        !has_failed.into_inner()
+    }
+
+    /// Whether the system has the first block in memory that was not checked.
+    fn begins_in_memory(&self) -> bool {
+        let Some(open) = self.objects.first() else { return false };
+        let blocks = 0..open.object().logged_cut().blocks();
+        let first = blocks.into_iter().find(|index| !open.object().checked.get(*index));
+        first.is_none_or(|index| open.begins_in_memory(index))
+    }
+}
+
+/// The lock is held to take it, and not while it is used.
+fn next_of<T>(items: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+    items.lock().next()
+}
+
+impl State {
+    /// Whether no physical file can be shown for a file, whatever of it is checked: it is not pinned,
+    /// and lies somewhere in a data file, as most do, or in none.
+    pub fn is_never_backed(&self, node: &Node) -> bool {
+        let objects = node.file().into_iter().flat_map(|file| &file.objects);
+        let first = objects.filter_map(|id| self.object(*id)).find(|object| object.bytes() > 0);
+        let begins = first.and_then(|first| first.home()).is_some_and(|home| home.offset == 0);
+        !begins && self.pins_of(node.entry.id).next().is_none()
+    }
+}
+
 impl Collection {
     /// The physical file that may be shown for a file of these objects: the data file,
     /// where all of them lie in it as they are read now, each block was checked since the
     /// store was opened, and nothing else lies in it.
     pub fn backing_of(&self, objects: Vec<Arc<Object>>) -> Option<Backing> {
-        if self.damage().is_some() {
-            return None;
-        }
-        let first = objects.iter().find(|object| object.bytes() > 0)?;
+        let first = self.first_of(&objects, Object::is_checked)?;
         let number = first.home()?.file;
-        if !first.lies_in(number, 0) {
-            return None;
-        }
         // Before it is looked at: a block that leaves it afterwards leaves its bytes.
         let shown = self.show_data_file(number);
-        let bytes = bytes_in(number, &objects)?;
-        let file = self.data_file(number).ok()?;
-        let len = file.len().ok()?;
-        // A file outside the store fails here when it is not what it was.
-        file.read_at(&mut [], 0).ok()?;
+        self.is_filled(number, &objects, Object::is_checked).then_some(())?;
         let origin = first.origin.as_ref();
         let path = origin.map_or_else(|| self.data_path(number), |origin| origin.path());
         let outside = origin.map(|_| number);
-        (len == bytes).then_some(Backing {
-            path,
-            outside,
-            _objects: objects,
-            _shown: Some(shown),
-            _copy: None,
-        })
+        Some(Backing { path, outside, _objects: objects, _shown: Some(shown), _copy: None })
+    }
+
+    /// A file of these objects, if nothing but blocks that were not checked keeps the data file
+    /// from being shown for it, and the system has the first of them in memory.
+    pub fn unchecked_of(self: &Arc<Self>, objects: &[Arc<Object>]) -> Option<Unchecked> {
+        let number = self.first_of(objects, |_| true)?.home()?.file;
+        self.is_filled(number, objects, |_| true).then_some(())?;
+        let unchecked = objects.iter().filter(|object| !object.is_checked());
+        let open = |object| OpenObject::open(self, object, Verify::First);
+        let unchecked = Unchecked { objects: unchecked.map(open).collect::<Result<_>>().ok()? };
+        unchecked.begins_in_memory().then_some(unchecked)
+    }
+
+    /// The first object that has bytes, if it lies at the start of a data file and is as wanted.
+    fn first_of<'a>(
+        &self,
+        objects: &'a [Arc<Object>],
+        is_wanted: impl Fn(&Object) -> bool,
+    ) -> Option<&'a Arc<Object>> {
+        let first = objects.iter().find(|object| object.bytes() > 0)?;
+        let lies = self.damage().is_none() && first.lies_in(first.home()?.file, 0, is_wanted);
+        lies.then_some(first)
+    }
+
+    /// Whether a data file has these objects from its start to its end, all as wanted.
+    fn is_filled(&self, number: u64, objects: &[Arc<Object>], is_wanted: fn(&Object) -> bool) -> bool {
+        let bytes = bytes_in(number, objects, is_wanted);
+        let Ok(file) = self.data_file(number) else { return false };
+        // A file outside the store fails here when it is not what it was.
+        bytes.is_some() && file.len().ok() == bytes && file.read_at(&mut [], 0).is_ok()
     }
 
     /// The copy of a pinned file of these objects that may be shown: one that is sound, while
@@ -88,11 +178,11 @@ impl Collection {
 }
 
 /// The bytes of objects that lie one after the other in a data file from its start, all of
-/// them exact, checked and unchanged; `None` where they do not.
-fn bytes_in(number: u64, objects: &[Arc<Object>]) -> Option<u64> {
+/// them exact, unchanged and as wanted; `None` where they do not.
+fn bytes_in(number: u64, objects: &[Arc<Object>], is_wanted: fn(&Object) -> bool) -> Option<u64> {
     let mut end = 0;
     for object in objects {
-        if !object.lies_in(number, end) {
+        if !object.lies_in(number, end, is_wanted) {
             return None;
         }
         end += object.bytes();
@@ -101,8 +191,9 @@ fn bytes_in(number: u64, objects: &[Arc<Object>]) -> Option<u64> {
 }
 
 impl Object {
-    /// Whether all of it lies in a data file from `offset` on, checked and unchanged.
-    fn lies_in(&self, number: u64, offset: u64) -> bool {
+    /// Whether all of it lies in a data file from `offset` on, exact and unchanged, and it is as
+    /// wanted while it does.
+    fn lies_in(&self, number: u64, offset: u64, is_wanted: impl Fn(&Object) -> bool) -> bool {
         let cut = self.cut();
         if self.is_dirty() {
             return false;
@@ -110,8 +201,15 @@ impl Object {
         if cut.bytes == 0 {
             return true;
         }
-        self.home().is_some_and(|home| home.file == number && home.offset == offset)
-            && self.checked.all(cut.blocks())
-            && self.blocks.read().lie_at(offset, cut)
+        if self.home().is_none_or(|home| home.file != number || home.offset != offset) {
+            return false;
+        }
+        let blocks = self.blocks.read();
+        is_wanted(self) && blocks.lie_at(offset, cut)
+    }
+
+    /// Whether all its blocks were checked.
+    fn is_checked(&self) -> bool {
+        self.checked.all(self.cut().blocks())
     }
 }

@@ -217,6 +217,12 @@ impl File for Outside {
         Ok(got)
     }
 
+    fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let got = self.inner.read_in_memory(buffer, offset)?;
+        self.check()?;
+        Ok(got)
+    }
+
     fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
         Err(refused())
     }

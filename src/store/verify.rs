@@ -1,8 +1,10 @@
 //! Stored bytes against what the log says of them.
 
+use std::ops::Range;
+
 use crate::format::checksum;
 use crate::format::record::Stored;
-use crate::model::{Error, Result};
+use crate::model::{Error, Result, Tier};
 use crate::store::blocks::Block;
 use crate::store::object::DIRTY;
 use crate::store::read::OpenObject;
@@ -48,8 +50,63 @@ impl OpenObject {
             let text = format!("{place}: payload crc {found:#010x} but the log says {wanted:#010x}");
             return Err(self.wrong(index, stored, Error::corrupt(format!("{text}; run tierfs fsck"))));
         }
-        self.object.checked.set(index);
+        self.note_checked(index, stored);
         Ok(())
+    }
+
+    /// Notes that what is stored for a block was checked, unless it is stored elsewhere by now.
+    fn note_checked(&self, index: u32, stored: &Stored) {
+        if self.object.checked.get(index) {
+            return;
+        }
+        // With it held no batch gives the block another place.
+        let blocks = self.object.blocks.read();
+        if blocks.get(index, self.object.logged_cut()).is_some_and(|now| now.stored == *stored) {
+            self.object.checked.set(index);
+        }
+    }
+
+    /// Checks those of `blocks` that were not, where they lie exact in the data file and the
+    /// system has them in memory. `buffer` is for their bytes and has room for all of them.
+    /// Whether all of `blocks` are checked then.
+    pub(super) fn check_in_memory(&self, blocks: Range<u32>, buffer: &mut [u8]) -> bool {
+        let Some(Ok(home)) = &self.home else { return false };
+        let _reading = self.collection.begin_read();
+        let mut found = vec![None; blocks.len()];
+        self.object.look_up(blocks.start, self.object.cut(), &mut found);
+        let unchecked = blocks.zip(found).filter(|(index, _)| !self.object.checked.get(*index));
+        let unchecked: Option<Vec<_>> =
+            unchecked.map(|(index, found)| Some((index, self.stored_at_home(index, found)?))).collect();
+        let Some(unchecked) = unchecked else { return false };
+        let ends_before = |one: &Stored, next: &Stored| one.offset + u64::from(one.len) == next.offset;
+        unchecked.chunk_by(|(_, one), (_, next)| ends_before(one, next)).all(|run| {
+            let len = run.iter().map(|(_, stored)| stored.len as usize).sum();
+            let (Some((_, first)), Some(mut payloads)) = (run.first(), buffer.get_mut(..len)) else {
+                return false;
+            };
+            home.read_in_memory(payloads, first.offset).is_ok_and(|got| got == len)
+                && run.iter().all(|(index, stored)| {
+                    payloads
+                        .split_off_mut(..stored.len as usize)
+                        .is_some_and(|payload| self.verify(*index, stored, payload).is_ok())
+                })
+        })
+    }
+
+    /// Where a block lies in the data file, exact and as the log says.
+    fn stored_at_home(&self, index: u32, found: Option<Block>) -> Option<Stored> {
+        let Block { epoch, stored, .. } = self.known(index, found).ok()?;
+        (epoch != DIRTY && stored.in_data && stored.tier == Tier::Exact).then_some(stored)
+    }
+
+    /// Whether the system has in memory where a block begins.
+    pub(super) fn begins_in_memory(&self, index: u32) -> bool {
+        let _reading = self.collection.begin_read();
+        let found = self.object.block(index, self.object.cut());
+        let (Some(Ok(home)), Some(stored)) = (&self.home, self.stored_at_home(index, found)) else {
+            return false;
+        };
+        home.read_in_memory(&mut [0], stored.offset).is_ok_and(|got| got == 1)
     }
 
     pub(super) fn file_place(&self, stored: &Stored) -> String {

@@ -5,9 +5,11 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod ahead;
 mod given;
 mod lies;
 mod limits;
+mod partly;
 mod prefetch;
 mod reading;
 #[path = "../mounts/support/mod.rs"]

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, IoSliceMut, Read, Seek, Write};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::store::disk::mounted::topmost;
 use crate::store::disk::{Disk, File, Listed, Lock, Open, Space};
@@ -65,6 +65,16 @@ impl File for SystemFile {
             }
         }
         Ok(done)
+    }
+
+    fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let slice = &mut [IoSliceMut::new(buffer)];
+        match rustix::io::preadv2(&self.0, slice, offset, ReadWriteFlags::NOWAIT) {
+            Ok(count) => Ok(count),
+            // It is on the disk, or the file system does not tell.
+            Err(Errno::AGAIN | Errno::INTR | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {

@@ -39,6 +39,10 @@ impl File for MemoryFile {
         Ok(count)
     }
 
+    fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_at(buffer, offset)
+    }
+
     fn write_at(&self, new: &[u8], offset: u64) -> io::Result<()> {
         let from = usize::try_from(offset).map_err(io::Error::other)?;
         let end = from.checked_add(new.len()).ok_or(io::ErrorKind::FileTooLarge)?;

@@ -17,6 +17,11 @@ pub mod mounted;
 pub trait File: Send + Sync {
     /// Reads at `offset` until `buffer` is full or the file ends. The bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Reads at `offset` what the operating system has in memory, without waiting for the disk.
+    /// The bytes read: fewer than fit where it has not all of them, none where it cannot tell.
+    fn read_in_memory(&self, _buffer: &mut [u8], _offset: u64) -> io::Result<usize> {
+        Ok(0)
+    }
     /// Writes all of `bytes` at `offset`; what lies between the end and it becomes zeros.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Bytes of the file.

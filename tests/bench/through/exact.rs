@@ -38,7 +38,15 @@ pub fn rows() -> Vec<Row> {
             "empty daemon",
             "GB/s",
             Target::RatioAtLeast(0.9),
-            first,
+            |place| first(place, Through::Cache),
+        ),
+        Row::new(
+            "mount-first.daemon",
+            "the same, opened to write too: by way of the daemon",
+            "empty daemon",
+            "GB/s",
+            Target::RatioAtLeast(0.9),
+            |place| first(place, Through::Daemon),
         ),
         Row::new(
             "mount-first.twice",
@@ -100,7 +108,7 @@ fn is_passed_through(shown: &Shown) -> Result<bool> {
     Ok(bytes()? - before < read / 2)
 }
 
-fn first(place: &Rc<Place>) -> Result<Contest> {
+fn first(place: &Rc<Place>, through: Through) -> Result<Contest> {
     let kept = kept(place)?;
     let source = place.source(Dtype::F32)?;
     let whole = read::digest(&source.path, 0, Through::Cache)?;
@@ -109,7 +117,7 @@ fn first(place: &Rc<Place>) -> Result<Contest> {
     let place_of_mounts = place.clone();
     let fresh = move || Shown::new(&place_of_mounts, &kept, &[]);
     let shown = fresh()?;
-    let checked = Checked::digest("the first read", read::digest(&shown.file(), 0, Through::Cache)?, whole)?;
+    let checked = Checked::digest("the first read", read::digest(&shown.file(), 0, through)?, whole)?;
     drop(shown);
     let checked = checked.and(check_empty(&empty.path("big"), place.bytes(), Through::Cache)?);
     Contest::new(
@@ -117,7 +125,7 @@ fn first(place: &Rc<Place>) -> Result<Contest> {
         move || {
             let shown = fresh()?;
             shown.kept.warm()?;
-            speed(&shown.file(), CALL, Through::Cache, Pages::Kept)
+            speed(&shown.file(), CALL, through, Pages::Kept)
         },
         move || speed(&empty.path("big"), CALL, Through::Cache, Pages::Cold),
     )
