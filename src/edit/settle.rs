@@ -180,7 +180,13 @@ impl Live {
 
     fn bytes_of<'a>(&self, layout: &Layout, source: &'a Arc<dyn File>) -> Result<Bytes<'a>> {
         Ok(match self.data_file_of(layout)? {
-            Some(number) => Bytes::DataFile { number, file: source },
+            Some(number) => {
+                // Others may write to an object that the log knows.
+                let draft =
+                    layout.objects.first().filter(|_| layout.drafts == 1 && layout.objects.len() == 1);
+                let draft = draft.map(|draft| draft.object().clone());
+                Bytes::DataFile { number, file: source, draft }
+            }
             None => Bytes::Other(source),
         })
     }

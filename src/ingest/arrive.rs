@@ -13,6 +13,7 @@ use crate::model::{Dtype, EntryId, Error, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;
 use crate::store::disk::File;
+use crate::store::object::Object;
 use crate::store::zeros::{PACKED_BYTES_MAX, ZeroChecksums};
 
 /// Bytes that are read at a time.
@@ -26,6 +27,9 @@ pub enum Bytes<'a> {
         number: u64,
         /// What it reads as.
         file: &'a Arc<dyn File>,
+        /// The object that it was written as, where it is one that no log knows: what is known
+        /// of its checksums. Nobody writes to it meanwhile.
+        draft: Option<Arc<Object>>,
     },
     /// Something that is copied.
     Other(&'a Arc<dyn File>),
@@ -64,10 +68,10 @@ pub fn arrive_as(
     let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
     let mut unnamed = Unnamed::new(collection);
     let taken = match &bytes {
-        Bytes::DataFile { number, file }
+        Bytes::DataFile { number, file, draft }
             if recognized.bytes > PACKED_BYTES_MAX && recognized.records.is_none() =>
         {
-            Taken { digests, ..cut_in_place(collection, *number, file, &recognized)? }
+            Taken { digests, ..cut_in_place(collection, (*number, file), draft.as_deref(), &recognized)? }
         }
         _ => {
             let options = Options::default();
@@ -109,11 +113,12 @@ fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
     Ok(Recognized { content: Content::Plain, bytes, parts, records: None })
 }
 
-/// The parts as objects of the data file that the bytes are in already.
+/// The parts as objects of the data file that the bytes are in already. Blocks of theirs that
+/// are blocks of `draft` have the checksums that it knows; the others are read back.
 fn cut_in_place(
     collection: &Collection,
-    number: u64,
-    file: &Arc<dyn File>,
+    (number, file): (u64, &Arc<dyn File>),
+    draft: Option<&Object>,
     recognized: &Recognized,
 ) -> Result<Taken> {
     let mut touched = Touched::default();
@@ -128,8 +133,17 @@ fn cut_in_place(
         let step = CHUNK_BYTES / block_bytes as usize * block_bytes as usize;
         let mut checksums = Vec::new();
         let zeros = ZeroChecksums::new(block_bytes);
+        let known = |at: u64| {
+            let len = part.end.saturating_sub(at).min(u64::from(block_bytes));
+            Some((len, draft?.known_checksum(at, len as usize)?))
+        };
         let mut at = part.begin;
         while at < part.end {
+            if let Some((len, checksum)) = known(at) {
+                checksums.push(checksum);
+                at += len;
+                continue;
+            }
             // Holes are zeros that nobody wrote: neither read nor compared, however long.
             let found = data.next_data(at).map_err(|error| Error::io("asking for its holes", error))?;
             let hole = match found.filter(|found| *found < part.end) {
@@ -138,7 +152,9 @@ fn cut_in_place(
             };
             zeros.append(hole, &mut checksums);
             at += hole;
-            let len = (part.end - at).min(step as u64) as usize;
+            let end = at + (part.end - at).min(step as u64);
+            let next = (at..end).step_by(block_bytes as usize).find(|at| known(*at).is_some());
+            let len = (next.unwrap_or(end) - at) as usize;
             chunk.resize(len, 0);
             file.read_exact_at(&mut chunk, at).map_err(|error| Error::io("reading it back", error))?;
             checksums.extend(chunk.chunks(block_bytes as usize).map(checksum::of));

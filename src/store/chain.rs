@@ -198,16 +198,18 @@ impl OpenObject {
         }
     }
 
+    /// The encoded block that a patch of a block of `len` bytes lies on.
+    pub(super) fn patch_base(&self, index: u32, len: usize) -> Option<Block> {
+        let object = &self.object;
+        let block = object.blocks.read().get(index, object.cut()).filter(|_| index < object.described())?;
+        let payload_len = codec::payload_len(block.stored.tier, len / object.dtype().bytes() as usize);
+        (payload_len == Some(block.stored.len as usize)).then_some(block)
+    }
+
     fn patch_on_base(&self, index: u32, new: &[u8], writes: Writes, touched: &mut Touched) -> Result<Patch> {
         let object = &self.object;
-        let cut = object.cut();
-        let block = object.blocks.read().get(index, cut).filter(|_| index < object.described());
         let width = object.dtype().bytes() as usize;
-        let is_base = |block: &Block| {
-            let payload_len = codec::payload_len(block.stored.tier, new.len() / width);
-            payload_len == Some(block.stored.len as usize)
-        };
-        let Some(block) = block.filter(is_base) else { return Ok(Patch::None) };
+        let Some(block) = self.patch_base(index, new.len()) else { return Ok(Patch::None) };
         let mut base = vec![0; new.len()];
         let chain = object.chain(index, block.epoch);
         let links = chain.as_ref().map_or(0, |links| links.len());

@@ -23,6 +23,7 @@ mod heal;
 mod held;
 pub mod history;
 mod kept;
+mod known;
 pub mod lineage;
 pub mod log;
 pub mod migrate;

@@ -7,6 +7,9 @@
 //! 2. A dirty block hides the described one. It is described, with its checksum, before
 //!    it stops being dirty.
 //! 3. Blocks past those that the log describes, and not dirty, are zeros.
+//! 4. The checksum of a dirty block is that of the first `len` bytes that lie at its place: a
+//!    write to these forgets it before it begins. What is known of all of the block is what the
+//!    log says of it, and is not read back.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};

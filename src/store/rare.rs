@@ -16,8 +16,9 @@ use crate::store::object::Object;
 /// What few objects ever have.
 #[derive(Debug)]
 pub(super) struct Rare {
-    /// What was written since the last batch: the checksum is not known yet, and the
-    /// length is that of the block. Taken before `Object::blocks`; not held across input or output.
+    /// What was written since the last batch: the length of each place is how many bytes at the
+    /// beginning of the block have its checksum, 0 where nothing is known of them. Taken before
+    /// `Object::blocks`; not held across input or output.
     pub dirty: RwLock<BTreeMap<u32, Stored>>,
     /// Held by reads of dirty blocks, and whole while one is written to where it lies: a
     /// block is read as it was before a write or after it. Held across input and output;

@@ -90,9 +90,10 @@ impl OpenObject {
             } else {
                 let mut block = vec![0; kept];
                 self.read(before.start(index), &mut block)?;
-                let written = self.object.rare().dirty.write().remove(&index);
-                writing.dropped.extend(written.map(|stored| Stored { len: before.block_bytes, ..stored }));
+                let written = self.object.rare().dirty.read().get(&index).copied();
                 self.place_block(&mut writing, after, index, &block)?;
+                // Only now: what was written must not be lost when there is no room.
+                writing.dropped.extend(written.map(|stored| Stored { len: before.block_bytes, ..stored }));
             }
         }
         if bytes < before.bytes {
@@ -152,8 +153,7 @@ impl OpenObject {
         let dirty = self.object.rare().dirty.read().get(&index).copied();
         let is_described = writing.edge.is_some_and(|(edge, kept)| edge == index && inside < kept);
         if let Some(stored) = dirty.filter(|_| !is_described) {
-            let _whole = self.object.rare().in_place.write();
-            return self.put(&stored, inside as u64, bytes);
+            return self.put_over(index, stored, inside, bytes);
         }
         if bytes.len() == cut.len(index) {
             return self.place_block(writing, cut, index, bytes);
@@ -163,7 +163,7 @@ impl OpenObject {
             let stored = self.in_data(cut, index)?;
             self.room(writing, cut, index)?;
             self.put_fresh(writing, cut, index, (&stored, inside as u64), bytes)?;
-            self.object.rare().dirty.write().insert(index, stored);
+            self.object.rare().dirty.write().insert(index, stored.after_write(inside, bytes));
             return Ok(());
         }
         let mut block = vec![0; cut.len(index)];
@@ -192,7 +192,7 @@ impl OpenObject {
             self.collection.drop_payloads(vec![Stored { len: cut.block_bytes, ..stored }]);
             return Err(error);
         }
-        self.object.rare().dirty.write().insert(index, stored);
+        self.object.rare().dirty.write().insert(index, stored.after_write(0, block));
         writing.edge = writing.edge.filter(|(edge, _)| *edge != index);
         Ok(())
     }
@@ -259,7 +259,7 @@ impl OpenObject {
         })
     }
 
-    fn put(&self, stored: &Stored, skip: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) fn put(&self, stored: &Stored, skip: u64, bytes: &[u8]) -> Result<()> {
         let file: Arc<dyn File> = match (self.data(), stored.in_data) {
             (Some(home), true) => home.clone(),
             _ => self.collection.tier_file(stored.tier)?,
@@ -268,7 +268,8 @@ impl OpenObject {
             .map_err(|error| Error::io(format!("writing to {}", self.collection.path()), error))
     }
 
-    /// What was written since the last batch, with its checksums.
+    /// What was written since the last batch, with its checksums. Blocks are read back where
+    /// theirs is not known, and where they may become patches.
     pub fn written(&self, writes: Writes) -> Result<Written<'_>> {
         let mut writing = self.object.rare().writing.lock();
         let cut = self.object.cut();
@@ -283,9 +284,15 @@ impl OpenObject {
         }
         for (index, stored) in dirty {
             let len = cut.len(index);
-            block.resize(len, 0);
-            self.read(cut.start(index), &mut block)?;
-            match self.patch(index, &block, writes, &mut touched)? {
+            let is_known = stored.len as usize == len && self.patch_base(index, len).is_none();
+            let patch = if is_known {
+                Patch::None
+            } else {
+                block.resize(len, 0);
+                self.read(cut.start(index), &mut block)?;
+                self.patch(index, &block, writes, &mut touched)?
+            };
+            match patch {
                 Patch::Link(record) => {
                     patches.push(record);
                     unneeded.push(Stored { len: cut.block_bytes, ..stored });
@@ -302,8 +309,8 @@ impl OpenObject {
                         (Some(home), true) => touched.file(home),
                         _ => touched.file(&self.collection.tier_file(stored.tier)?),
                     }
-                    blocks
-                        .push((index, Stored { checksum: checksum::of(&block), len: len as u32, ..stored }));
+                    let checksum = if is_known { stored.checksum } else { checksum::of(&block) };
+                    blocks.push((index, Stored { checksum, len: len as u32, ..stored }));
                 }
             }
         }

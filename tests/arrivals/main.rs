@@ -12,6 +12,7 @@ mod disk;
 mod full;
 mod gguf;
 mod history;
+mod known;
 mod meanwhile;
 mod points;
 mod recorder;

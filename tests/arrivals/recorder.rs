@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
@@ -30,6 +30,8 @@ pub struct Recorder {
     ops: Arc<Mutex<Vec<Op>>>,
     /// Whether writes fail when half of their bytes are there.
     pub is_full: Arc<AtomicBool>,
+    /// Bytes that were read.
+    pub read: Arc<AtomicU64>,
 }
 
 struct Recorded {
@@ -37,11 +39,12 @@ struct Recorded {
     number: usize,
     ops: Arc<Mutex<Vec<Op>>>,
     is_full: Arc<AtomicBool>,
+    read: Arc<AtomicU64>,
 }
 
 impl Recorder {
     pub fn new(inner: CutDisk) -> Recorder {
-        Recorder { inner, ops: Arc::default(), is_full: Arc::default() }
+        Recorder { inner, ops: Arc::default(), is_full: Arc::default(), read: Arc::default() }
     }
 
     fn ops(&self) -> MutexGuard<'_, Vec<Op>> {
@@ -77,7 +80,9 @@ impl Recorder {
 
 impl File for Recorded {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.inner.read_at(buffer, offset)
+        let got = self.inner.read_at(buffer, offset)?;
+        self.read.fetch_add(got as u64, Ordering::Relaxed);
+        Ok(got)
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -119,7 +124,8 @@ impl Disk for Recorder {
         let mut ops = self.ops();
         let number = ops.len();
         ops.push(Op::Open(path.to_owned(), how, number));
-        Ok(Arc::new(Recorded { inner, number, ops: self.ops.clone(), is_full: self.is_full.clone() }))
+        let (ops, is_full, read) = (self.ops.clone(), self.is_full.clone(), self.read.clone());
+        Ok(Arc::new(Recorded { inner, number, ops, is_full, read }))
     }
 
     fn create_directory(&self, path: &str) -> io::Result<()> {

@@ -1,0 +1,259 @@
+//! Checksums are taken of what is written as it comes: it is not read back, and they are of what lies there then.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tierfs::edit::{self, Live, LiveTable};
+use tierfs::store::Collection;
+use tierfs::store::disk::Disk;
+use tierfs::store::read::Verify;
+use tierfs::store::state::ROOT;
+
+use crate::disk::CutDisk;
+use crate::history::{History, STORE};
+use crate::recorder::Recorder;
+use crate::support::Random;
+use crate::world::World;
+
+/// Plain files of 16 MiB and more have such blocks, as they have while they are new.
+const BLOCK: usize = 64 << 10;
+const LARGE: usize = 16 << 20;
+
+struct Written {
+    recorder: Recorder,
+    disk: Arc<dyn Disk>,
+    live: Arc<Live>,
+}
+
+impl Written {
+    /// A new file.
+    fn new(name: &str) -> Written {
+        let recorder = Recorder::new(CutDisk::default());
+        let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
+        disk.create_directory("t").unwrap();
+        let collection = Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap();
+        let collection = Arc::new(collection);
+        let node = edit::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        let live = LiveTable::default().open(&collection, node, Verify::First).unwrap();
+        Written { recorder, disk, live }
+    }
+
+    /// Bytes that are read while it is put into the log.
+    fn settle(&self) -> u64 {
+        let before = self.recorder.read.load(Ordering::Relaxed);
+        self.live.settle().unwrap();
+        self.recorder.read.load(Ordering::Relaxed) - before
+    }
+
+    /// Opens the store anew and reads the file, which compares each block with its checksum.
+    fn check(&self, bytes: &[u8], when: &str) {
+        let live = LiveTable::default();
+        let live = live.open(&History::open(&self.disk), self.live.node(), Verify::First).unwrap();
+        let mut found = vec![1; bytes.len()];
+        let read = live.read(0, &mut found);
+        assert_eq!(read.unwrap_or_else(|error| panic!("{when}: {error}")), bytes.len(), "{when}");
+        assert_eq!(live.bytes(), bytes.len() as u64, "{when}");
+        assert!(found == bytes, "{when}: it reads otherwise");
+    }
+}
+
+#[test]
+fn what_was_written_in_order_is_not_read_back() {
+    for (step, bytes) in [(1 << 20, LARGE + 777), (BLOCK, LARGE), (100_003, LARGE + 1), (4096, LARGE + 4097)]
+    {
+        let bytes = Random(step as u64).bytes(bytes);
+        let written = Written::new("x.bin");
+        for (number, part) in bytes.chunks(step).enumerate() {
+            written.live.write((number * step) as u64, part).unwrap();
+        }
+        let read = written.settle();
+        assert!(read < BLOCK as u64 / 2, "{read} bytes are read after writes of {step}");
+        written.check(&bytes, &format!("writes of {step}"));
+    }
+}
+
+#[test]
+fn only_blocks_that_were_partly_written_over_are_read_back() {
+    let mut random = Random(7);
+    let mut bytes = random.bytes(LARGE + 100);
+    let written = Written::new("x");
+    written.live.write(0, &bytes).unwrap();
+    for block in [3, 9, 200] {
+        let at = block * BLOCK + 50;
+        bytes[at..at + 9].copy_from_slice(b"otherwise");
+        written.live.write(at as u64, b"otherwise").unwrap();
+    }
+    // Over all of a block it is known again.
+    for block in [9, 255] {
+        let new = random.bytes(BLOCK);
+        bytes[block * BLOCK..][..BLOCK].copy_from_slice(&new);
+        written.live.write((block * BLOCK) as u64, &new).unwrap();
+    }
+    let read = written.settle();
+    assert!((2 * BLOCK as u64..5 * BLOCK as u64 / 2).contains(&read), "{read} bytes are read");
+    written.check(&bytes, "a new file");
+    // The same with a file that the log describes, which is only written to.
+    let new = random.bytes(5 * BLOCK);
+    bytes[20 * BLOCK..25 * BLOCK].copy_from_slice(&new);
+    written.live.write(20 * BLOCK as u64, &new).unwrap();
+    let read = written.settle();
+    assert!(read < BLOCK as u64 / 2, "{read} bytes are read of whole blocks");
+    written.check(&bytes, "whole blocks written over");
+    written.live.write(40 * BLOCK as u64, &new).unwrap();
+    written.live.write(42 * BLOCK as u64 + 1, b"z").unwrap();
+    bytes[40 * BLOCK..45 * BLOCK].copy_from_slice(&new);
+    bytes[42 * BLOCK + 1] = b'z';
+    let read = written.settle();
+    assert!((BLOCK as u64..3 * BLOCK as u64 / 2).contains(&read), "{read} bytes are read of one block");
+    written.check(&bytes, "and a byte of them");
+}
+
+/// A place near the edge of a block as often as not.
+fn some_place(random: &mut Random, end: usize) -> usize {
+    match random.below(3) {
+        0 => random.below(end / BLOCK + 1) * BLOCK,
+        1 => (random.below(end / BLOCK + 1) * BLOCK + random.below(9)).saturating_sub(4),
+        _ => random.below(end),
+    }
+}
+
+#[test]
+fn after_writes_cuts_and_failures_in_any_order_the_checksums_are_of_what_lies_there() {
+    let mut random = Random(u64::from(std::process::id()));
+    println!("seed {}", std::process::id());
+    for round in 0..6 {
+        let written = Written::new("x");
+        // Where the writes go; the rest is a hole, or what was cut off.
+        let area = 8 * BLOCK;
+        let begin = if round % 2 == 0 { 0 } else { LARGE };
+        let mut bytes = vec![0; LARGE + if round % 3 == 0 { area } else { 0 }];
+        written.live.truncate(bytes.len() as u64).unwrap();
+        for step in 0..120 {
+            let at = begin + some_place(&mut random, area);
+            match random.below(20) {
+                0..=13 => {
+                    let len = match random.below(4) {
+                        0 => BLOCK,
+                        1 => 3 * BLOCK,
+                        2 => 1 + random.below(2 * BLOCK),
+                        _ => 1 + random.below(5000),
+                    };
+                    let new = random.bytes(len);
+                    written.live.write(at as u64, &new).unwrap();
+                    bytes.resize(bytes.len().max(at + len), 0);
+                    bytes[at..at + len].copy_from_slice(&new);
+                }
+                14 | 15 => {
+                    let to = at.max(LARGE);
+                    written.live.truncate(to as u64).unwrap();
+                    bytes.resize(to, 0);
+                }
+                16 | 17 => {
+                    let at = at.min(bytes.len());
+                    let len = (1 + random.below(2 * BLOCK)).min(bytes.len() - at);
+                    let new = random.bytes(len);
+                    written.recorder.is_full.store(true, Ordering::Relaxed);
+                    let failed = written.live.write(at as u64, &new);
+                    written.recorder.is_full.store(false, Ordering::Relaxed);
+                    assert_eq!(failed.is_err(), len > 0);
+                    // Any part of it may be there: the file says which.
+                    let got = written.live.read(at as u64, &mut bytes[at..at + len]).unwrap();
+                    assert_eq!(got, len);
+                }
+                18 => {
+                    written.settle();
+                }
+                _ => {
+                    written.settle();
+                    written.check(&bytes, &format!("round {round}, step {step}"));
+                }
+            }
+        }
+        written.settle();
+        written.check(&bytes, &format!("at the end of round {round}"));
+    }
+}
+
+#[test]
+fn a_cut_for_which_there_is_no_room_loses_nothing_that_was_written() {
+    let bytes = Random(9).bytes(LARGE + 3 * BLOCK);
+    let written = Written::new("x");
+    written.live.write(0, &bytes).unwrap();
+    for at in [LARGE + BLOCK + 7, 5 * BLOCK + 1] {
+        written.recorder.is_full.store(true, Ordering::Relaxed);
+        assert!(written.live.truncate(at as u64).is_err());
+        written.recorder.is_full.store(false, Ordering::Relaxed);
+        let mut found = vec![0; bytes.len()];
+        assert_eq!(written.live.read(0, &mut found).unwrap(), bytes.len());
+        assert!(found == bytes, "a cut at {at} that failed");
+    }
+    written.settle();
+    written.check(&bytes, "after cuts that failed");
+}
+
+#[test]
+fn of_blocks_that_two_threads_write_at_a_time_the_checksum_is_of_what_lies_there() {
+    let written = Written::new("x");
+    written.live.truncate(LARGE as u64).unwrap();
+    for round in 0..20 {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let live = &written.live;
+                scope.spawn(move || {
+                    let mut random = Random(round * 10 + thread);
+                    for block in 0..16 {
+                        let len = if random.below(3) == 0 { 1 + random.below(BLOCK) } else { BLOCK };
+                        live.write((block * BLOCK) as u64, &vec![thread as u8 + 1; len]).unwrap();
+                    }
+                });
+            }
+        });
+        written.settle();
+        let mut bytes = vec![0; LARGE];
+        assert_eq!(written.live.read(0, &mut bytes).unwrap(), LARGE);
+        written.check(&bytes, &format!("round {round}"));
+    }
+}
+
+#[test]
+fn a_mounted_file_written_by_several_descriptors_and_a_mapping_is_sound_after_a_crash() {
+    let mut world = World::new();
+    let mut random = Random(11);
+    let mut bytes = random.bytes(LARGE + 5 * BLOCK + 123);
+    let path = world.path("large.bin");
+    let mut file = File::create(&path).unwrap();
+    for part in bytes.chunks(1 << 20) {
+        file.write_all(part).unwrap();
+    }
+    let other = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let len = bytes.len();
+    for round in 0..40 {
+        let at = some_place(&mut random, LARGE);
+        let new = random.bytes([BLOCK, 2 * BLOCK, 77, 4096, 100_001][round % 5]);
+        let by = if round % 2 == 0 { &file } else { &other };
+        by.write_all_at(&new, at as u64).unwrap();
+        bytes[at..at + new.len()].copy_from_slice(&new);
+    }
+    let script = "import mmap, sys\nwith open(sys.argv[1], 'r+b') as file:\n    mapped = mmap.mmap(file.fileno(), 0)\n    \
+                  for at in map(int, sys.argv[2:]):\n        mapped[at:at + 200000] = bytes([at % 256]) * 200000\n    \
+                  mapped.flush()\n";
+    let places = [5, 3 * BLOCK + 100, LARGE + 7];
+    let mut python = std::process::Command::new("python3");
+    python.args(["-c", script]).arg(&path).args(places.map(|at| at.to_string()));
+    crate::support::answer(&mut python).ok();
+    for at in places {
+        bytes[at..at + 200_000].fill(at as u8);
+    }
+    file.set_len(len as u64 - 1000).unwrap();
+    file.set_len(len as u64).unwrap();
+    bytes[len - 1000..].fill(0);
+    file.sync_all().unwrap();
+    drop((file, other));
+    world.crash();
+    assert!(world.read("large.bin") == bytes, "after a crash");
+    world.again();
+    assert!(world.read("large.bin") == bytes, "after a check of the store");
+}
