@@ -16,6 +16,8 @@ done
 mkdir -p target/tmp
 TMPDIR=$(mktemp -d "$PWD/target/tmp/test.XXXXXX")
 export TMPDIR
+# Tests act as other users too, who must get to what is mounted below.
+chmod 755 "$TMPDIR"
 
 unmount_leftovers() {
     local mount_point

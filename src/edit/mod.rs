@@ -11,6 +11,7 @@ mod grown;
 mod index;
 mod layout;
 mod live;
+mod parts;
 mod renamed;
 mod settle;
 mod source;
@@ -19,7 +20,7 @@ mod tree;
 mod typed;
 
 pub use live::Live;
-pub use renamed::{finish_renames, is_another_place};
+pub use renamed::{finish_renames, is_another_place, must_be_looked_at};
 pub use table::LiveTable;
 pub use tree::{SetAttr, create, link, make_directory, remove_directory, rename, set_attr, symlink, unlink};
 pub use typed::set_tensor;

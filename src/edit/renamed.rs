@@ -22,7 +22,7 @@ impl Live {
     /// that a rename has left for this.
     pub fn look_again(&self) -> Result<Changes> {
         let changes = self.looked_at()?;
-        let marked = |state: &State| state.setting(self.node, LOOK_AGAIN).is_some();
+        let marked = |state: &State| must_be_looked_at(state, self.node);
         if marked(&self.collection.state()) {
             let taken = self.collection.record(Touched::default(), |batch, state| {
                 if marked(state) {
@@ -38,6 +38,11 @@ impl Live {
         }
         Ok(changes)
     }
+}
+
+/// Whether a file was given another first name, and not looked at since.
+pub fn must_be_looked_at(state: &State, node: EntryId) -> bool {
+    state.setting(node, LOOK_AGAIN).is_some()
 }
 
 /// Whether a file may be something else under the other name: it is looked at after the
@@ -58,7 +63,7 @@ pub fn finish_renames(collection: &Arc<Collection>, table: &LiveTable, verify: V
     let marked: Vec<EntryId> = {
         let state = collection.state();
         let nodes = state.nodes().map(|node| node.entry.id);
-        nodes.filter(|node| state.setting(*node, LOOK_AGAIN).is_some()).collect()
+        nodes.filter(|node| must_be_looked_at(&state, *node)).collect()
     };
     for node in marked {
         if let Err(error) = table.open(collection, node, verify).and_then(|live| live.look_again()) {

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::edit::layout::Layout;
 use crate::edit::live::Live;
+use crate::edit::parts::remove_parts;
 use crate::edit::source::StreamFile;
 use crate::edit::{Changes, Name};
 use crate::engine;
@@ -144,8 +145,14 @@ impl Live {
         let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
         let names = self.names_of_parts(file);
         let is_plain = file.content == Content::Plain;
-        match recognize(&source, &name) {
-            Ok(recognized) => {
+        let found = recognize(&source, &name).map(|recognized| (recognized, String::new()));
+        // What was a container under its old name is a plain file under one that it does not fit.
+        let found = found.or_else(|error| match recognize(&source, b"") {
+            Ok(plain) if !is_plain => Ok((plain, format!("kept as a plain file: {error}"))),
+            _ => Err(error),
+        });
+        match found {
+            Ok((recognized, why)) => {
                 let before = self.related(&node);
                 if name_parts_again(&self.collection, self.node, &recognized)? {
                     let directory =
@@ -157,7 +164,7 @@ impl Live {
                 let bytes = self.bytes_of(&layout, &source)?;
                 let came_in = (bytes, file.digests.clone());
                 let (collection, mtime) = (&self.collection, node.entry.mtime);
-                arrive_as(collection, self.node, recognized, came_in, mtime, String::new())?;
+                arrive_as(collection, self.node, recognized, came_in, mtime, why)?;
                 changes.merge(self.reload(&mut layout, before)?);
                 changes.names.extend(names);
             }
@@ -383,17 +390,4 @@ fn resized(
     let mut sizes = vec![bytes / row];
     sizes.extend_from_slice(rest);
     Some(crate::format::catalog::TensorEntry { shape: Shape::new(&sizes)?, ..tensor })
-}
-
-/// Takes the names of a container's tensors away; the names.
-pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -> Vec<Name> {
-    let mut gone = Vec::new();
-    for part in state.parts(file) {
-        for (parent, name) in state.links(part.entry.id) {
-            batch.entry(Entry::NameRemoved { parent: *parent, name: name.clone() });
-            gone.push((*parent, name.to_vec()));
-        }
-        batch.entry(Entry::NodeRemoved(part.entry.id));
-    }
-    gone
 }

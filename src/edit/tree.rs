@@ -1,11 +1,11 @@
 //! Names and attributes: each change is one batch.
 
 use crate::edit::Changes;
+use crate::edit::parts::remove_parts;
 use crate::edit::renamed::{LOOK_AGAIN, is_another_place};
-use crate::edit::settle::remove_parts;
 use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectIds, What};
 use crate::format::record::Record;
-use crate::ingest::may_be_recognized;
+use crate::ingest::{PERMISSIONS, may_be_recognized};
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds, now_seconds};
@@ -244,11 +244,14 @@ pub fn rename(
         batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
         put_name(batch, to.0, to.1, EntryId(state.last_entry() + 1), id);
         batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() })));
-        let may_be = |file: &FileEntry| file.content.is_container() || may_be_recognized(to.1);
-        if is_another_place(from, to) && node.file().is_some_and(may_be) {
-            // Its tensors' names come with another batch: who is killed before it must find it.
-            let value = Some(String::new());
-            batch.entry(Entry::Setting { node: id, key: LOOK_AGAIN.to_owned(), value });
+        if state.is_made_for_tensors(id) {
+            batch.keep_directory(id);
+        }
+        mark(batch, node, from, to);
+        if let [first, next, ..] = state.links(id)
+            && *first == (from.0, from.1.into())
+        {
+            mark(batch, node, from, (next.0, &next.1));
         }
         for parent in [from.0, to.0] {
             touch_directory(batch, state, parent);
@@ -257,14 +260,26 @@ pub fn rename(
     })
 }
 
-/// Sets attributes. A tensor of a container takes them for itself.
-pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<()> {
+/// Sets attributes. Who may read a container may read its tensors: they get its owner and
+/// permissions. A tensor of a container takes what is set for itself.
+pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<Changes> {
     collection.record(Touched::default(), |batch, state| {
         let found = known(state, node)?;
         let mut entry = found.entry.clone();
         set.apply(&mut entry);
         batch.entry(Entry::Node(Box::new(entry)));
-        Ok(())
+        let mut changes = Changes::default();
+        let set = SetAttr { mode: set.mode.map(|mode| mode & PERMISSIONS), mtime: None, ..set };
+        let container = found.file().filter(|file| file.content.is_container());
+        for part in container.into_iter().flat_map(|file| state.parts(file)) {
+            let mut entry = part.entry.clone();
+            set.apply(&mut entry);
+            if (entry.mode, entry.uid, entry.gid) != (part.entry.mode, part.entry.uid, part.entry.gid) {
+                batch.entry(Entry::Node(Box::new(entry)));
+                changes.nodes.push(part.entry.id);
+            }
+        }
+        Ok(changes)
     })
 }
 
@@ -278,6 +293,12 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
         // It is still there inside its container.
         What::File(file) if file.container.is_some() => return changes,
         _ if state.links(id).len() > 1 => {
+            // Its tensors stand beside the first name.
+            if let [first, next, ..] = state.links(id)
+                && *first == (parent, name.into())
+            {
+                mark(batch, node, (parent, name), (next.0, &next.1));
+            }
             let entry = NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() };
             batch.entry(Entry::Node(Box::new(entry)));
             changes.nodes.push(id);
@@ -294,6 +315,17 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
     }
     changes.nodes.extend(changes.names.iter().map(|(parent, _)| *parent));
     changes
+}
+
+/// Marks a file whose first name becomes another as one that has to be looked at again, where
+/// it may be something else then. Its tensors' names come with another batch: who is killed
+/// before it must find it.
+fn mark(batch: &mut Batch, node: &Node, from: (EntryId, &[u8]), to: (EntryId, &[u8])) {
+    let may_be = |file: &FileEntry| file.content.is_container() || may_be_recognized(to.1);
+    if is_another_place(from, to) && node.file().is_some_and(may_be) {
+        let (key, value) = (LOOK_AGAIN.to_owned(), Some(String::new()));
+        batch.entry(Entry::Setting { node: node.entry.id, key, value });
+    }
 }
 
 fn put_name(batch: &mut Batch, parent: EntryId, name: &[u8], entry: EntryId, node: EntryId) {

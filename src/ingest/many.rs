@@ -309,7 +309,7 @@ fn target_of(tensor: &str) -> Result<Target> {
 
 fn origin(metadata: &fs::Metadata, owner: (u32, u32), sha256: Option<[u8; 32]>) -> Origin {
     Origin {
-        mode: metadata.mode(),
+        mode: metadata.mode() & crate::ingest::PERMISSIONS,
         owner,
         mtime: metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()),
         sha256,

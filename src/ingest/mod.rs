@@ -34,6 +34,7 @@ pub use cut::Blocking;
 #[cfg(feature = "mount")]
 pub use many::{Evict, Plan, Sum, Watch};
 pub use moved::name_parts_again;
+pub use names::PERMISSIONS;
 pub use parents::Parents;
 pub use publish::Target;
 pub use recognize::{Part, PartTensor, Recognized, recognize};

@@ -10,6 +10,12 @@ use crate::store::collection::{now_nanoseconds, now_seconds};
 use crate::store::log::Batch;
 use crate::store::state::{Node, ROOT, State};
 
+/// Who may read, write and execute.
+pub const PERMISSIONS: u32 = 0o777;
+
+/// The same, with setuid, setgid and sticky.
+const MODE_BITS: u32 = 0o7777;
+
 /// Names that go into one batch.
 pub(super) struct Names<'a> {
     batch: &'a mut Batch,
@@ -93,10 +99,12 @@ impl<'a> Names<'a> {
         let Some((name, above)) = path.split_last() else { return Ok(false) };
         let mut at = parent;
         for directory in above {
-            match self.directory(at, directory.as_bytes())? {
-                Some(found) => at = found,
-                None => return Ok(false),
+            let is_new = self.find(at, directory.as_bytes()).is_none();
+            let Some(found) = self.directory(at, directory.as_bytes())? else { return Ok(false) };
+            if is_new {
+                self.batch.make_for_tensors(found);
             }
+            at = found;
         }
         if self.find(at, name.as_bytes()).is_some() {
             return Ok(false);
@@ -126,7 +134,9 @@ impl<'a> Names<'a> {
     }
 
     pub fn file(&mut self, id: EntryId, file: FileEntry) {
-        let mode = self.origin.mode & 0o777;
+        // A program that was given rights by its mode gives none of them to its tensors.
+        let bits = if file.container.is_some() { PERMISSIONS } else { MODE_BITS };
+        let mode = self.origin.mode & bits;
         self.node(id, mode, What::File(Box::new(file)));
     }
 
@@ -208,7 +218,13 @@ impl<'a> Names<'a> {
     }
 
     pub fn finish(self) {
-        let Names { batch, made, mut last_entry, .. } = self;
+        let Names { batch, state, made, gone, mut last_entry, .. } = self;
+        let used: HashSet<EntryId> = made.iter().map(|(parent, ..)| *parent).collect();
+        let parents = gone.iter().map(|(parent, _)| *parent);
+        for ((parent, name), directory) in state.emptied(parents, |directory| used.contains(&directory)) {
+            batch.entry(Entry::NameRemoved { parent, name });
+            batch.entry(Entry::NodeRemoved(directory));
+        }
         for (parent, name, node) in made {
             last_entry += 1;
             batch.entry(Entry::Name { parent, entry: EntryId(last_entry), name: name.into(), node });

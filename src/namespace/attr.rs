@@ -116,7 +116,8 @@ impl Attr {
             What::File(file) => (Kind::File, names, state.stored(file)),
         };
         let blocks = stored.div_ceil(STAT_BLOCK_BYTES).max(u64::from(node.bytes > 0));
-        let of_container = node.file().is_some_and(|file| file.container.is_some());
+        let is_part = node.file().is_some_and(|file| file.container.is_some());
+        let of_container = is_part || kind == Kind::Directory && state.is_made_for_tensors(id);
         Attr { ino, kind, mode, links, uid, gid, bytes: node.bytes, blocks, of_container, mtime, ctime }
     }
 }

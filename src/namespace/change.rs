@@ -82,18 +82,29 @@ impl Namespace {
         Some(Nameless { live, entry })
     }
 
-    /// Keeps a file that has no name now until the kernel knows it no more.
-    fn keep(&self, file: Option<Nameless>) {
-        let Some(file) = file else { return };
-        let (number, node) = {
-            let state = file.live.collection().state();
-            (state.number(), state.node(file.entry.id).map(|node| node.entry.id))
+    /// Keeps a file that has no name now until the kernel knows it no more. Where it has others,
+    /// its tensors go beside the first.
+    fn keep(&self, file: Option<Nameless>) -> Changes {
+        let Some(file) = file else { return Changes::default() };
+        let (number, is_there, has_moved) = {
+            let (state, node) = (file.live.collection().state(), file.entry.id);
+            (state.number(), state.node(node).is_some(), edit::must_be_looked_at(&state, node))
         };
-        if node.is_none()
-            && let Some(ino) = Ino::of(Place::Node { collection: number, node: file.entry.id })
-        {
+        if has_moved {
+            // The name is gone: what failed here is done by the next mount.
+            return file.live.look_again().unwrap_or_else(|error| {
+                log::warn!(
+                    "{}: looking at a file under its other name: {error}",
+                    file.live.collection().path()
+                );
+                file.live.collection().names_are_old();
+                Changes::default()
+            });
+        }
+        if !is_there && let Some(ino) = Ino::of(Place::Node { collection: number, node: file.entry.id }) {
             self.nameless.lock().insert(ino, file);
         }
+        Changes::default()
     }
 
     /// Puts into the log what was written to open files, and makes everything durable.
@@ -194,14 +205,14 @@ impl Namespace {
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Forget> {
         let directory = self.directory_for(parent, name)?;
         let last = self.unnamed_file(&directory.collection, directory.node, name);
-        let changes = match edit::unlink(&directory.collection, directory.node, name) {
+        let mut changes = match edit::unlink(&directory.collection, directory.node, name) {
             // Tensors that depended on it may have gone, and nobody has looked since.
             Err(error) if error.kind() == ErrorKind::Busy && self.sync_all().is_ok() => {
                 edit::unlink(&directory.collection, directory.node, name)?
             }
             unlinked => unlinked?,
         };
-        self.keep(last);
+        changes.merge(self.keep(last));
         Ok(self.forget(&directory.collection, changes, None))
     }
 
@@ -235,10 +246,17 @@ impl Namespace {
         let (from, to) = ((source.node, from.1), (target.node, to.1));
         let last = self.unnamed_file(collection, to.0, to.1);
         let (node, mut changes) = edit::rename(collection, from, to, keep)?;
-        self.keep(last);
-        let is_file = collection.state().node(node).is_some_and(|node| node.file().is_some());
-        if is_file && edit::is_another_place(from, to) {
-            changes.merge(self.live.open(collection, node, self.verify)?.look_again()?);
+        changes.merge(self.keep(last));
+        let (is_file, is_marked) = {
+            let state = collection.state();
+            let is_file = state.node(node).is_some_and(|node| node.file().is_some());
+            (is_file, edit::must_be_looked_at(&state, node))
+        };
+        if is_marked || is_file && edit::is_another_place(from, to) {
+            let live = self.live.open(collection, node, self.verify);
+            // The kernel is told that it was not renamed.
+            let looked = live.and_then(|live| live.look_again());
+            changes.merge(looked.inspect_err(|_| collection.names_are_old())?);
         }
         Ok(self.forget(collection, changes, None))
     }
@@ -277,9 +295,12 @@ impl Namespace {
                 // A time that is set is not that of the write before it.
                 changes.merge(live.settle()?);
             }
-            if let Err(error) = edit::set_attr(collection, node, set) {
-                self.owe(self.forget(collection, changes, None));
-                return Err(error);
+            match edit::set_attr(collection, node, set) {
+                Ok(more) => changes.merge(more),
+                Err(error) => {
+                    self.owe(self.forget(collection, changes, None));
+                    return Err(error);
+                }
             }
         }
         Ok(self.forget(collection, changes, bytes.map(|_| node)))

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::attr::Attr;
 use crate::namespace::controls::{ControlView, Scope};
@@ -12,14 +13,17 @@ use crate::store::state::Node;
 /// Offsets 1 and 2 are those of `.` and `..`; names follow by their own numbers.
 const FIRST_OFFSET: u64 = 2;
 
+/// What is added to the offsets of names that are listed last; the number of a name is lower.
+const LISTED_LAST: u64 = 1 << 48;
+
 /// Names that are looked up at a time.
 pub(super) const LISTED: usize = 128;
 
 /// A name in a directory.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// Where a listing that goes on after it begins. The name's own number: it stays
-    /// the same while others come and go.
+    /// Where a listing that goes on after it begins. Made of the name's own number: it
+    /// stays the same while others come and go.
     pub offset: u64,
     /// The name.
     pub name: Vec<u8>,
@@ -142,7 +146,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// The names in a directory of a collection. `shown_as` is what stat shows of each, if it
+    /// The names in a directory of a collection, those of containers after those of tensors.
+    /// `shown_as` is what stat shows of each, if it
     /// is listed; the state of the collection is held meanwhile.
     fn list_node(
         &self,
@@ -151,9 +156,13 @@ impl Namespace {
         take: &mut dyn FnMut(Listed) -> bool,
         shown_as: &dyn Fn(Attr, &Arc<Node>) -> Option<Attr>,
     ) -> Result<()> {
-        let mut after = EntryId(after);
+        let mut after = after;
         loop {
-            let some = self.some_after(view, after, shown_as)?;
+            let mut some = self.some_after(view, after, shown_as)?;
+            if some.is_empty() && after < LISTED_LAST {
+                after = LISTED_LAST;
+                some = self.some_after(view, after, shown_as)?;
+            }
             let Some((last, _)) = some.last() else { return Ok(()) };
             after = *last;
             for (_, listed) in some {
@@ -164,28 +173,42 @@ impl Namespace {
         }
     }
 
-    /// Some names after one, as the log says them.
+    /// Some names after a place, as the log says them: of those that come first, or of those that
+    /// come last.
     fn some_after(
         &self,
         view: &FileView,
-        after: EntryId,
+        after: u64,
         shown_as: &dyn Fn(Attr, &Arc<Node>) -> Option<Attr>,
-    ) -> Result<Vec<(EntryId, Listed)>> {
+    ) -> Result<Vec<(u64, Listed)>> {
         // Asked before the log: what it says then is not older.
         let written = self.written_in(&view.collection);
         let state = view.collection.state();
         let directory = state.directory(view.node.entry.id);
         let directory = directory.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
         let number = state.number();
-        let shown = directory.after(after).filter_map(|(entry, name, node)| {
-            let node = state.node(node).filter(|node| self.shown().shows(node, &state))?;
+        let base = if after < LISTED_LAST { 0 } else { LISTED_LAST };
+        let shown = directory.after(EntryId(after - base)).filter_map(|(entry, name, node)| {
+            let node = state.node(node).filter(|node| is_last(name, node) == (base > 0))?;
+            if !self.shown().shows(node, &state) {
+                return None;
+            }
             let ino = Ino::of(Place::Node { collection: number, node: node.entry.id })?;
             let attr = Attr::node(ino, node, &state).with(written.get(&node.entry.id).copied());
             let attr = shown_as(attr, node)?;
-            Some((entry, Listed { offset: entry.0.saturating_add(FIRST_OFFSET), name: name.to_vec(), attr }))
+            let place = entry.0.saturating_add(base);
+            let offset = place.saturating_add(FIRST_OFFSET);
+            Some((place, Listed { offset, name: name.to_vec(), attr }))
         });
         Ok(shown.take(LISTED).collect())
     }
+}
+
+/// Whether a name comes after the others: that of a container, after its tensors. So who
+/// removes names in the order in which they are listed finds each. By the suffix, which stays
+/// while the file becomes a container, or is one no more.
+fn is_last(name: &[u8], node: &Node) -> bool {
+    may_be_recognized(name) && node.file().is_none_or(|file| file.container.is_none())
 }
 
 /// The number of what stands for a node in a tree of controls.

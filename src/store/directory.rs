@@ -20,6 +20,11 @@ impl Directory {
         self.by_entry.get(entry).map(|(_, node)| *node)
     }
 
+    /// How many names it has.
+    pub fn len(&self) -> usize {
+        self.by_entry.len()
+    }
+
     /// The names after `entry`, in the order in which they were made: entry, name, node.
     pub fn after(&self, entry: EntryId) -> impl Iterator<Item = (EntryId, &Arc<[u8]>, EntryId)> {
         let later = (std::ops::Bound::Excluded(entry), std::ops::Bound::Unbounded);

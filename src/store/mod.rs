@@ -16,6 +16,7 @@ pub mod computed;
 pub mod describe;
 pub mod directory;
 pub mod disk;
+mod emptied;
 mod encode;
 pub mod events;
 pub mod factors;

@@ -16,6 +16,7 @@ mod known;
 mod meanwhile;
 mod points;
 mod recorder;
+mod removed;
 mod space;
 mod sparse;
 // Other test programs use the rest of it.
