@@ -208,7 +208,11 @@ pub fn rename(
             return Err(Error::invalid("a directory cannot go into itself"));
         }
         let mut changes = Changes::default();
-        if let Some(old) = state.directory(to.0).ok_or_else(no_directory)?.get(to.1) {
+        let target = state.directory(to.0).ok_or_else(no_directory)?;
+        // A listing that is under way has a name that is replaced once. The first of several
+        // names of a file is the one with the lowest number.
+        let kept = target.entry(to.1).filter(|_| state.links(id).len() == 1);
+        if let Some(old) = target.get(to.1) {
             let old = known(state, old)?;
             if old.entry.id == id {
                 return Ok((id, changes));
@@ -242,7 +246,7 @@ pub fn rename(
         }
         batch.ask_for(from.0, from.1);
         batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
-        put_name(batch, to.0, to.1, EntryId(state.last_entry() + 1), id);
+        put_name(batch, to.0, to.1, kept.unwrap_or(EntryId(state.last_entry() + 1)), id);
         batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() })));
         if state.is_made_for_tensors(id) {
             batch.keep_directory(id);

@@ -11,7 +11,7 @@
 //!    that lies elsewhere by then goes through the daemon until they are closed.
 //! 3. An open that does not fit is answered ESTALE: the kernel looks the name up again and
 //!    opens what it leads to. It does so once, so a thread that was sent away gets what it
-//!    was sent to, whatever changes meanwhile.
+//!    was sent to, whatever changes meanwhile; and from the daemon what it did not expect.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -51,6 +51,8 @@ struct Table {
     held: HashMap<u64, Held>,
     /// Descriptors that may write, of all nodes.
     writers: usize,
+    /// Threads that were sent away and have opened nothing since.
+    sent: HashMap<u32, Instant>,
     /// When those who are awaited no more were last looked for.
     swept: Option<Instant>,
 }
@@ -121,6 +123,7 @@ impl Table {
     fn sweep(&mut self) {
         if self.swept.is_none_or(|swept| swept.elapsed() > AWAITED_FOR) {
             self.swept = Some(Instant::now());
+            self.sent.retain(|_, since| since.elapsed() < AWAITED_FOR);
             self.nodes.retain(|_, node| {
                 node.awaited.retain(Awaited::is_current);
                 !node.is_unused()
@@ -182,16 +185,35 @@ impl Passthrough {
     fn sent_away(&self, ino: Ino, thread: u32, backed: Option<Arc<Backed>>) {
         let mut table = self.table.lock();
         table.sweep();
-        let awaited = Awaited { thread, since: Instant::now(), backed };
+        let since = Instant::now();
+        table.sent.insert(thread, since);
+        let awaited = Awaited { thread, since, backed };
         table.nodes.entry(ino).or_default().awaited.push(awaited);
     }
 
-    /// A thread that may have been sent away opens the file; what it was sent to.
-    fn arrived(&self, ino: Ino, thread: u32, is_sought: impl Fn(&Awaited) -> bool) -> Option<Awaited> {
+    /// A thread has to look a name up again: the file that it led to has it no more.
+    fn sent_to_look(&self, thread: u32) {
         let mut table = self.table.lock();
-        let node = table.node(ino)?;
-        let place = node.awaited.iter().position(|awaited| awaited.thread == thread && is_sought(awaited))?;
-        Some(node.awaited.swap_remove(place))
+        table.sweep();
+        table.sent.insert(thread, Instant::now());
+    }
+
+    /// A thread opens a file: whether it was sent away, perhaps from another that had the name;
+    /// what it was sent to.
+    fn arrived(
+        &self,
+        ino: Ino,
+        thread: u32,
+        is_sought: impl Fn(&Awaited) -> bool,
+    ) -> (bool, Option<Awaited>) {
+        let mut table = self.table.lock();
+        let was_sent = table.sent.remove(&thread).is_some();
+        let is_it = |awaited: &Awaited| awaited.thread == thread && is_sought(awaited);
+        let found = table.node(ino).and_then(|node| {
+            let place = node.awaited.iter().position(is_it)?;
+            Some(node.awaited.swap_remove(place))
+        });
+        (was_sent || found.is_some(), found)
     }
 
     /// Whether one of these files is written to, or about to be.
@@ -276,6 +298,7 @@ impl Adapter {
     pub fn open_file(&self, thread: u32, number: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let (ino, reads) = (number.own(), flags.acc_mode() == OpenAccMode::O_RDONLY);
         if let Err(error) = self.namespace.check_named(ino) {
+            self.passthrough.sent_to_look(thread);
             return reply.error(self.failed("open", &error));
         }
         // Physical files take no unaligned reads past the cache; the daemon does.
@@ -290,7 +313,7 @@ impl Adapter {
                 }
             };
         }
-        let was_sent = self.passthrough.arrived(ino, thread, |_| true).is_some();
+        let (was_sent, _) = self.passthrough.arrived(ino, thread, |_| true);
         if !may_be_backed || was_sent || thread == 0 {
             return self.open_own(ino, flags, reply);
         }
@@ -339,7 +362,7 @@ impl Adapter {
 
     /// What an open of the second number is answered with.
     fn backed_for(&self, thread: u32, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
-        let promised = self.passthrough.arrived(ino, thread, |awaited| awaited.backed.is_some());
+        let (_, promised) = self.passthrough.arrived(ino, thread, |awaited| awaited.backed.is_some());
         if let Some(backed) = promised.and_then(|awaited| awaited.backed) {
             let lies = backed.backing.clone();
             return Some((backed, lies));

@@ -226,8 +226,14 @@ impl<'a> Names<'a> {
             batch.entry(Entry::NodeRemoved(directory));
         }
         for (parent, name, node) in made {
-            last_entry += 1;
-            batch.entry(Entry::Name { parent, entry: EntryId(last_entry), name: name.into(), node });
+            let place = (parent, name);
+            // A listing that is under way has the name once.
+            let before = state.directory(parent).filter(|_| gone.contains(&place));
+            let entry = before.and_then(|directory| directory.entry(&place.1)).unwrap_or_else(|| {
+                last_entry += 1;
+                EntryId(last_entry)
+            });
+            batch.entry(Entry::Name { parent, entry, name: place.1.into(), node });
         }
     }
 }

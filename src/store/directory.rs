@@ -20,12 +20,17 @@ impl Directory {
         self.by_entry.get(entry).map(|(_, node)| *node)
     }
 
+    /// The number of `name`.
+    pub fn entry(&self, name: &[u8]) -> Option<EntryId> {
+        self.by_name.get(name).copied()
+    }
+
     /// How many names it has.
     pub fn len(&self) -> usize {
         self.by_entry.len()
     }
 
-    /// The names after `entry`, in the order in which they were made: entry, name, node.
+    /// The names after `entry`, in the order of their numbers: entry, name, node.
     pub fn after(&self, entry: EntryId) -> impl Iterator<Item = (EntryId, &Arc<[u8]>, EntryId)> {
         let later = (std::ops::Bound::Excluded(entry), std::ops::Bound::Unbounded);
         self.by_entry.range(later).map(|(entry, (name, node))| (*entry, name, *node))
