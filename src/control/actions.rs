@@ -5,11 +5,12 @@ use crate::model::{Error, Result};
 use crate::namespace::Forget;
 use crate::store::Access;
 
-/// Makes everything durable that was written.
+/// Makes everything durable that was written. What the kernel must forget is owed: who closes a
+/// file meanwhile does not wait for all of it.
 pub(super) fn sync(context: &Context, _: &str) -> Result<Forget> {
-    let mut all = Forget::default();
-    context.mounted.namespace.sync(&mut |forget| all.nodes.extend(forget.nodes))?;
-    Ok(all)
+    let namespace = &context.mounted.namespace;
+    namespace.sync(&mut |forget| namespace.owe(forget))?;
+    Ok(Forget::default())
 }
 
 /// `cancel N` stops a job.

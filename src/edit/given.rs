@@ -2,8 +2,11 @@
 //! they came from are not needed besides.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
+
+use crate::edit::live::Live;
 
 /// Pages are let go of when so many bytes from a multiple of it on were given.
 const STRETCH_BYTES: u64 = 4 << 20;
@@ -72,6 +75,30 @@ impl Noted {
             }
         }
         is_whole
+    }
+}
+
+impl Live {
+    /// Notes that the kernel was given the bytes in `range` and keeps pages of them: those of the
+    /// data files are let go of, a stretch at a time.
+    pub fn given_to_kernel(&self, range: Range<u64>) {
+        let layout = self.layout.read();
+        for stretch in self.given.add(range, layout.bytes()).into_iter().flatten() {
+            let pieces = layout.pieces(stretch);
+            let pieces = pieces.filter_map(|piece| Some((layout.objects.get(piece.segment)?, piece.range)));
+            self.collection.let_go_of_data(pieces);
+        }
+    }
+
+    /// The kernel is told to forget its bytes: others have written them by another name.
+    pub fn note_forgotten(&self) {
+        self.forgotten.store(true, Ordering::Release);
+    }
+
+    /// Whether the kernel may have bytes from before a write of its own: pages that it forgot while
+    /// the write was on its way it may have read again before the write came.
+    pub fn may_be_stale(&self) -> bool {
+        self.forgotten.load(Ordering::Acquire)
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Live {
     pub(super) changed: AtomicBool,
     /// Whether something was written since a program has closed it.
     pub(super) unclosed: AtomicBool,
+    /// Whether the kernel was told to forget its bytes since it was opened.
+    pub(super) forgotten: AtomicBool,
     /// What it has grown by since the log said its size. Taken after the layout.
     pub(super) grown: Mutex<Grown>,
     /// Objects that no log knew when they were made.
@@ -45,7 +47,7 @@ pub struct Live {
     /// Where the last of the writes that were done ends.
     reached: AtomicU64,
     /// What the kernel was given of its bytes, and may keep.
-    given: Given,
+    pub(super) given: Given,
 }
 
 impl Live {
@@ -66,6 +68,7 @@ impl Live {
             is_new,
             changed: AtomicBool::new(false),
             unclosed: AtomicBool::new(false),
+            forgotten: AtomicBool::new(false),
             made: Mutex::default(),
             telling: Mutex::default(),
             reached: AtomicU64::new(0),
@@ -127,17 +130,6 @@ impl Live {
         self.show_hash(&layout, offset, out.get_mut(..got).unwrap_or_default())?;
         self.count(&layout, offset..offset.saturating_add(got as u64));
         Ok(got)
-    }
-
-    /// Notes that the kernel was given the bytes in `range` and keeps pages of them: those of the
-    /// data files are let go of, a stretch at a time.
-    pub fn given_to_kernel(&self, range: Range<u64>) {
-        let layout = self.layout.read();
-        for stretch in self.given.add(range, layout.bytes()).into_iter().flatten() {
-            let pieces = layout.pieces(stretch);
-            let pieces = pieces.filter_map(|piece| Some((layout.objects.get(piece.segment)?, piece.range)));
-            self.collection.let_go_of_data(pieces);
-        }
     }
 
     /// Counts an access of all of it: what the kernel has cached, and what it reads itself,

@@ -235,7 +235,9 @@ impl Live {
     fn related(&self, node: &Node) -> Vec<EntryId> {
         let Some(file) = node.file() else { return Vec::new() };
         let state = self.collection.state();
-        state.parts(file).map(|part| part.entry.id).chain(file.container).collect()
+        let parts = state.parts(file).map(|part| part.entry.id);
+        // A tensor is the part that its own bytes are.
+        parts.chain(file.container).filter(|id| *id != self.node).collect()
     }
 
     /// Whether a container's parts may not be where they were, or a plain file may have

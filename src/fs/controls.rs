@@ -82,7 +82,10 @@ impl Adapter {
                     return reply.error(errno::BAD_HANDLE);
                 };
                 match control::act(&mounted, view, user, &text) {
-                    Ok(forget) => forgetter.forget(forget, move || reply.written(text.len() as u32)),
+                    Ok(forget) => {
+                        let done = move || reply.written(text.len() as u32);
+                        forgetter.forget_owed(&mounted.namespace, forget, done);
+                    }
                     Err(error) => reply.error(failed(&mounted, "write", &error)),
                 }
             });

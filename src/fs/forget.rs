@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 
-use crate::namespace::{Forget, Ino};
+use crate::namespace::{Forget, Ino, Namespace};
 
 /// Inodes to forget, and what is done then.
 struct Task {
@@ -30,6 +30,8 @@ pub(super) struct Forgetter {
     tasks: Sender<Task>,
     /// Tasks that are not done.
     waiting: Arc<AtomicUsize>,
+    /// Held from before what is owed is taken until it is a task.
+    turn: Arc<Mutex<()>>,
 }
 
 /// The other end, before there is somebody to tell.
@@ -39,15 +41,23 @@ impl Forgetter {
     /// Both ends.
     pub fn new() -> (Forgetter, Forgetting) {
         let (tasks, receiver) = channel();
-        (Forgetter { tasks, waiting: Arc::default() }, Forgetting(Mutex::new(Some(receiver))))
+        (
+            Forgetter { tasks, waiting: Arc::default(), turn: Arc::default() },
+            Forgetting(Mutex::new(Some(receiver))),
+        )
     }
 
-    /// As [`forget`](Self::forget), after all that was to be forgotten before.
-    pub fn forget_in_turn(&self, forget: Forget, then: impl FnOnce() + Send + 'static) {
-        if forget.is_empty() && self.waiting.load(Ordering::Acquire) == 0 {
-            return then();
+    /// As [`forget`](Self::forget), with all that is owed, and after all that was to be
+    /// forgotten before: what another request has put into the log is forgotten too.
+    pub fn forget_owed(&self, namespace: &Namespace, also: Forget, then: impl FnOnce() + Send + 'static) {
+        let turn = self.turn.lock();
+        let mut forget = namespace.take_owed();
+        forget.nodes.extend(also.nodes);
+        if !forget.is_empty() || self.waiting.load(Ordering::Acquire) > 0 {
+            return self.send(forget, then);
         }
-        self.send(forget, then);
+        drop(turn);
+        then();
     }
 
     /// Does `then` when the kernel has forgotten the inodes.

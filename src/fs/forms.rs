@@ -11,7 +11,7 @@ use crate::fs::handles::Handle;
 use crate::fs::reply::send_attribute;
 use crate::fs::serve::{Adapter, failed, guarded};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{FormView, Ino, Located, Namespace};
+use crate::namespace::{Forget, FormView, Ino, Located, Namespace};
 use crate::store::state::Node;
 use crate::stream::Stream;
 use crate::view::Shows;
@@ -92,7 +92,7 @@ impl Adapter {
             guarded(&mounted, "open", || {
                 let opened = FormFile::open(&namespace, view);
                 let opened = opened.map_err(|error| failed(&mounted, "open", &error));
-                forgetter.forget_in_turn(namespace.take_owed(), move || match opened {
+                forgetter.forget_owed(&namespace, Forget::default(), move || match opened {
                     Ok(file) => {
                         let handle = handles.insert(Handle::Form(file));
                         reply.opened(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH | kept);
@@ -119,7 +119,7 @@ impl Adapter {
             guarded(&mounted, "setxattr", || {
                 let set = control::set_form_attribute(&namespace, &view, &name, &value);
                 let set = set.map_err(|error| failed(&mounted, "setxattr", &error));
-                forgetter.forget_in_turn(namespace.take_owed(), move || match set {
+                forgetter.forget_owed(&namespace, Forget::default(), move || match set {
                     Ok(()) => reply.ok(),
                     Err(error) => reply.error(error),
                 });

@@ -2,6 +2,7 @@
 
 mod adapter;
 mod ahead;
+mod attributes;
 mod bell;
 mod closed;
 mod controls;

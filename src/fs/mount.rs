@@ -16,7 +16,7 @@ use crate::fs::names::Names;
 use crate::fs::serve::{Adapter, guarded};
 use crate::ingest::Progress;
 use crate::model::{Error, Result};
-use crate::namespace::{Namespace, Shown};
+use crate::namespace::{Forget, Namespace, Shown};
 use crate::store::history::Keep;
 use crate::store::read::Verify;
 use crate::store::{Access, Store};
@@ -289,8 +289,8 @@ fn start_jobs(mounted: Arc<Mounted>, forgetter: Forgetter) -> Result<std::thread
         mounted.jobs.work(&|| {
             // A job that is done is seen to be done by who reads after it.
             let (forgotten, waiting) = std::sync::mpsc::channel();
-            let owed = mounted.namespace.take_owed();
-            forgetter.forget_in_turn(owed, move || forgotten.send(()).unwrap_or_default());
+            let then = move || forgotten.send(()).unwrap_or_default();
+            forgetter.forget_owed(&mounted.namespace, Forget::default(), then);
             waiting.recv().unwrap_or_default();
         });
     });

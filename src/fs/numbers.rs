@@ -19,7 +19,7 @@ impl Adapter {
     /// write under it; what it has under the other it forgets first.
     pub fn attr_set_backed(&self, ino: INodeNo, forget: Forget, attr: Attr, reply: ReplyAttr) {
         let answer = move || reply.attr(&Duration::ZERO, &file_attr(&attr));
-        self.forgetter.forget(forget.and(other_number(ino)), answer);
+        self.forgetter.forget_owed(&self.namespace, forget.and(other_number(ino)), answer);
     }
 
     /// Answers a request that takes a name away. A file may be open under one number while

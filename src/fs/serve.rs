@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use fuser::{
     Errno, FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyAttr, ReplyCreate, ReplyEmpty,
-    ReplyEntry, ReplyXattr,
+    ReplyEntry,
 };
 
-use crate::control::{self, Acts, Cost, Mounted, Operation};
+use crate::control::{Mounted, Operation};
 use crate::edit::{Live, SetAttr};
 use crate::fs::ahead::Ahead;
 use crate::fs::bell::Bell;
@@ -21,9 +21,8 @@ use crate::fs::errno::errno;
 use crate::fs::forget::Forgetter;
 use crate::fs::handles::{Handle, Handles};
 use crate::fs::names::Names;
-use crate::fs::numbers::other_number;
 use crate::fs::passthrough::Passthrough;
-use crate::fs::reply::{GENERATION, Times, file_attr, own, plain_mode, send_attribute};
+use crate::fs::reply::{GENERATION, Times, file_attr, own, plain_mode};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
 use crate::store::Access;
@@ -134,95 +133,6 @@ impl Adapter {
         }
     }
 
-    /// Answers with the value of an extended attribute.
-    pub fn attribute(&self, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
-        if let Ok((_, Located::Form(view))) = self.located(ino) {
-            return self.form_attribute(&view, name, size, reply);
-        }
-        let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
-        let (attribute, view) = match found {
-            Ok(found) => found,
-            Err(error) => return reply.error(self.failed("getxattr", &error)),
-        };
-        let (mounted, namespace) = (self.mounted.clone(), self.namespace.clone());
-        let answer = move || match attribute.get(&namespace, &view) {
-            Ok(value) => send_attribute(reply, size, value.as_bytes()),
-            Err(error) => {
-                log::debug!("getxattr: {error}");
-                reply.error(errno(&error));
-            }
-        };
-        match attribute.cost {
-            Cost::Small => answer(),
-            // Others must be answered meanwhile.
-            Cost::WholeFile => {
-                std::thread::spawn(move || guarded(&mounted, "getxattr", answer));
-            }
-        }
-    }
-
-    /// Sets an extended attribute.
-    pub fn set_attribute(&self, user: u32, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
-        if let Ok((_, Located::Form(view))) = self.located(ino) {
-            return self.set_form_attribute(view, name, value, reply);
-        }
-        let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
-        let (attribute, view) = match found {
-            Ok(found) => found,
-            Err(error) => return reply.error(self.failed("setxattr", &error)),
-        };
-        let (namespace, mounted) = (self.namespace.clone(), self.mounted.clone());
-        let asker = self.mounted.clone();
-        let (forgetter, name, value) = (self.forgetter.clone(), name.to_vec(), value.to_vec());
-        let act = move || {
-            // What was written counts.
-            let written = namespace.live(own(ino)).map(|live| namespace.settle(&live)).transpose();
-            let set = written.and_then(|written| {
-                namespace.owe(written.unwrap_or_default());
-                control::set(&namespace, &mounted.jobs, &view, user, (&name, &value))
-            });
-            if let Err(error) = &set {
-                log::debug!("setxattr: {error}");
-            }
-            forgetter.forget_in_turn(namespace.take_owed().and(other_number(ino)), move || match set {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(errno(&error)),
-            });
-        };
-        match &attribute.set {
-            // Others must be answered meanwhile.
-            Some(set) if set.acts == Acts::Slowly => {
-                std::thread::spawn(move || guarded(&asker, "setxattr", act));
-            }
-            _ => act(),
-        }
-    }
-
-    /// What tierfs says of a file cannot be taken away.
-    pub fn remove_attribute(&self, name: &[u8], reply: ReplyEmpty) {
-        let error = match control::attribute(name) {
-            Ok(attribute) => Error::new(ErrorKind::Denied, format!("{} cannot be removed", attribute.name)),
-            Err(error) => error,
-        };
-        reply.error(self.failed("removexattr", &error));
-    }
-
-    /// Answers with the names of the extended attributes that listings show.
-    pub fn attribute_names(&self, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = match self.located(ino) {
-            Ok((_, Located::Node(view))) => control::listed(&self.namespace, &view),
-            Ok(_) => Ok(Vec::new()),
-            Err(error) => Err(error),
-        };
-        match names {
-            Ok(names) => {
-                let list: Vec<u8> = names.iter().flat_map(|name| name.bytes().chain([0])).collect();
-                send_attribute(reply, size, &list);
-            }
-            Err(error) => reply.error(self.failed("listxattr", &error)),
-        }
-    }
-
     /// Answers with a file that was made, open.
     pub fn created(&self, made: Result<(Ino, Located)>, flags: OpenFlags, reply: ReplyCreate) {
         let made = made.map_err(|error| match error.kind() {
@@ -264,10 +174,10 @@ impl Adapter {
             Ok((forget, attr)) => {
                 // The kernel writes no pages of the file before this is answered.
                 reply.attr(&self.times.of_attr(&attr), &file_attr(&attr));
-                self.forgetter.forget(forget, || ());
+                self.forgetter.forget_owed(&self.namespace, forget, || ());
             }
             Err(error) => {
-                self.forgetter.forget(self.namespace.take_owed(), || ());
+                self.forgetter.forget_owed(&self.namespace, Forget::default(), || ());
                 reply.error(self.failed("setattr", &error));
             }
         }
@@ -291,7 +201,7 @@ impl Adapter {
             Some(_) => {
                 let set = SetAttr { mode, ..SetAttr::default() };
                 let forget = self.namespace.set_attr(Ino(ino.0), set, None)?;
-                self.forgetter.forget(forget, || ());
+                self.forgetter.forget_owed(&self.namespace, forget, || ());
                 Ok(())
             }
             None => Ok(()),
@@ -358,7 +268,7 @@ impl Adapter {
             Ok(forget)
         });
         match settled {
-            Ok(forget) => self.forgetter.forget_in_turn(forget, move || reply.ok()),
+            Ok(forget) => self.forgetter.forget_owed(&self.namespace, forget, move || reply.ok()),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }

@@ -108,7 +108,7 @@ impl Namespace {
     }
 
     /// Puts into the log what was written to open files, and makes everything durable.
-    /// `forget` is told what the kernel must forget.
+    /// `forget` is told what the kernel must forget, and owes it or tells it before it returns.
     pub fn sync(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
         let mut first = Ok(());
         for live in self.live.all() {
@@ -139,7 +139,7 @@ impl Namespace {
     /// What was written to all open files goes to the log.
     /// What the kernel must forget is owed.
     pub fn settle_everything(&self) -> Result<()> {
-        self.live.all().iter().try_for_each(|live| self.settle(live).map(|forget| self.owe(forget)))
+        self.live.all().iter().try_for_each(|live| self.settle_owing(live))
     }
 
     /// Makes an empty file.
@@ -283,27 +283,22 @@ impl Namespace {
             _ => return Err(not_here()),
         };
         let (collection, node) = (&view.collection, view.node.entry.id);
-        let mut changes = Changes::default();
         if let Some(bytes) = bytes {
             let live = self.open(&view)?;
             live.truncate(bytes)?;
             // Whoever holds it open settles it too; what has no other holder must be now.
-            changes.merge(live.settle()?);
+            let _telling = live.telling();
+            self.owe(self.forget(collection, live.settle()?, Some(node)));
         }
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.mtime.is_some() {
             if let Some(live) = self.live(ino) {
                 // A time that is set is not that of the write before it.
-                changes.merge(live.settle()?);
+                self.settle_owing(&live)?;
             }
-            match edit::set_attr(collection, node, set) {
-                Ok(more) => changes.merge(more),
-                Err(error) => {
-                    self.owe(self.forget(collection, changes, None));
-                    return Err(error);
-                }
-            }
+            let changes = edit::set_attr(collection, node, set)?;
+            return Ok(self.forget(collection, changes, None));
         }
-        Ok(self.forget(collection, changes, bytes.map(|_| node)))
+        Ok(Forget::default())
     }
 
     /// `>` cuts a file before it writes to it; a control that can be written has nothing to cut.

@@ -34,7 +34,8 @@ impl Namespace {
         self.owed.lock().nodes.extend(forget.nodes);
     }
 
-    /// What the kernel must forget, of requests that could not say so themselves.
+    /// What the kernel must forget, of requests that could not say so themselves. Who takes it
+    /// tells the kernel before anybody can find that nothing is owed: `Forgetter` does.
     pub fn take_owed(&self) -> Forget {
         std::mem::take(&mut *self.owed.lock())
     }
@@ -67,6 +68,7 @@ impl Namespace {
             indexes.extend(parts.map(|part| part.entry.id));
             changes.nodes.into_iter().chain(indexes).chain(above).collect()
         };
+        nodes.iter().filter_map(|node| self.live.get(number, *node)).for_each(|live| live.note_forgotten());
         let changed: BTreeSet<EntryId> = nodes.iter().copied().chain(written).collect();
         let forms = self.forms.of(number, &changed);
         Forget { nodes: nodes.into_iter().filter_map(ino).chain(forms).collect() }

@@ -179,7 +179,7 @@ impl Namespace {
         let Some(ino) = Ino::of(Place::Node { collection: number, node }) else { return Ok(()) };
         for ino in [ino].into_iter().chain(self.sharing(ino)) {
             if let Some(live) = self.live(ino).filter(|live| live.is_changed()) {
-                self.owe(self.settle(&live)?);
+                self.settle_owing(&live)?;
             }
         }
         Ok(())

@@ -21,19 +21,26 @@ impl Namespace {
 
     fn settled(&self, live: &Live, settle: fn(&Live) -> Result<Changes>) -> Result<Forget> {
         let written = live.is_changed().then(|| live.node());
-        let changes = settle(live).or_else(|error| match error.kind() {
+        let mut changes = settle(live).or_else(|error| match error.kind() {
             ErrorKind::Full if self.let_go_unnamed() => settle(live),
             _ => Err(error),
         })?;
+        changes.nodes.extend(written.filter(|_| live.may_be_stale()));
         Ok(self.forget(live.collection(), changes, written))
     }
 
     /// What was written to the open files of a collection goes to the log.
     /// What the kernel must forget is owed.
     pub fn settle_all(&self, collection: &Arc<Collection>) -> Result<()> {
-        for live in self.live.all().iter().filter(|live| Arc::ptr_eq(live.collection(), collection)) {
-            self.owe(self.settle(live)?);
-        }
-        Ok(())
+        let mut all = self.live.all();
+        all.retain(|live| Arc::ptr_eq(live.collection(), collection));
+        all.iter().try_for_each(|live| self.settle_owing(live))
+    }
+
+    /// What was written to an open file goes to the log. What the kernel must forget is owed
+    /// before anybody else can find the file settled: who closes it pays what is owed.
+    pub fn settle_owing(&self, live: &Live) -> Result<()> {
+        let _telling = live.telling();
+        self.settle(live).map(|forget| self.owe(forget))
     }
 }

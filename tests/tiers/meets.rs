@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::attributes::{get, set, try_get};
-use crate::support::{Place, Random, header_of, npy_file, run, safetensors_file};
+use crate::support::{Place, Random, header_of, npy_file, run, safetensors_file, wait_until};
 
 #[test]
 fn a_file_in_place_that_has_grown_survives_a_log_that_is_written_anew() {
@@ -117,4 +117,37 @@ fn a_container_under_another_name_keeps_the_tiers_of_its_tensors() {
     let mounted = place.mount(&[]);
     check(&|name| mounted.path("t/c").join(name));
     assert_eq!(get(&mounted.path("t/c/sub/b"), "tier"), "q3");
+}
+
+#[test]
+fn names_agree_after_a_close_of_what_a_move_has_put_into_the_log_before() {
+    let place = Place::new();
+    let large = place.write("large.npy", npy_file(&Random(57).floats(4_000_000)));
+    let small = place.write("x.npy", npy_file(&Random(58).floats(20_000)));
+    place.import("t/c", &[&large, &small], &[]);
+    let mounted = place.mount(&[]);
+    let path = mounted.path("t/c/large");
+    set(&path, "lossy", "allow").unwrap();
+    // The kernel has pages of the container.
+    let container = fs::File::open(mounted.path("t/c/x.npy")).unwrap();
+    let begin = container.metadata().unwrap().len() - 80_000;
+    let shown = || {
+        let mut shown = [0; 4];
+        container.read_exact_at(&mut shown, begin).unwrap();
+        shown
+    };
+    let mut last = shown();
+    for (round, tier) in ["q8", "q7", "q5", "q3"].into_iter().enumerate() {
+        let writer = fs::OpenOptions::new().write(true).open(mounted.path("t/c/x")).unwrap();
+        let written = [round as u8 + 1, 2, 3, 4];
+        writer.write_all_at(&written, 0).unwrap();
+        assert_ne!(written, last);
+        std::thread::scope(|scope| {
+            let moving = scope.spawn(|| set(&path, "tier", tier).unwrap());
+            wait_until("the move", || get(&path, "tier").contains("->") || moving.is_finished());
+            drop(writer);
+            assert_eq!(shown(), written, "on the way to {tier}");
+        });
+        last = written;
+    }
 }

@@ -209,6 +209,13 @@ fn what_is_written_to_a_pinned_tensor_is_read_and_copied_anew() {
     fsck(&place);
 }
 
+/// Opened to write, so that the daemon reads it, without the pages that the kernel has of it.
+fn read_by_daemon(path: &Path) -> fs::File {
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    file
+}
+
 #[test]
 fn flipped_bits_of_a_pinned_tensor_heal_by_its_copy() {
     for tier in ["q8", "q3", "q3x"] {
@@ -227,8 +234,7 @@ fn flipped_bits_of_a_pinned_tensor_heal_by_its_copy() {
         flip(&mounted, "bare", &[2, 7]);
         flip(&mounted, "norm", &[0]);
         for (name, wanted) in names.iter().zip(&wanted).take(2) {
-            // Opened to write it is the daemon that reads it.
-            let file = fs::File::options().read(true).write(true).open(folder.join(name)).unwrap();
+            let file = read_by_daemon(&folder.join(name));
             for index in [1, 2, 3, 7] {
                 let mut got = vec![0; 16_384];
                 assert_eq!(read_at(&file, &mut got, index * 16_384), got.len(), "{tier} {name} {index}");
@@ -301,7 +307,7 @@ fn a_copy_that_is_damaged_while_it_is_mounted_makes_no_block_good() {
             copy.write_all_at(&[byte[0] ^ 4], at).unwrap();
         }
         flip(&mounted, "bare", &[4]);
-        let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+        let file = read_by_daemon(&path);
         let mut got = vec![0; 16_384];
         assert_eq!(file.read_exact_at(&mut got, 4 * 16_384).unwrap_err().raw_os_error(), Some(5), "{tier}");
         file.read_exact_at(&mut got, 3 * 16_384).unwrap();

@@ -12,6 +12,7 @@ mod many;
 mod model;
 mod names;
 mod others;
+mod pages;
 mod steady;
 mod stress;
 #[path = "../mounts/support/mod.rs"]

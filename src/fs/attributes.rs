@@ -1,0 +1,101 @@
+//! Extended attributes, of files and of those of forms.
+
+use fuser::{INodeNo, ReplyEmpty, ReplyXattr};
+
+use crate::control::{self, Acts, Cost};
+use crate::fs::errno::errno;
+use crate::fs::numbers::other_number;
+use crate::fs::reply::{own, send_attribute};
+use crate::fs::serve::{Adapter, guarded};
+use crate::model::{Error, ErrorKind};
+use crate::namespace::{Forget, Located};
+
+impl Adapter {
+    /// Answers with the value of an extended attribute.
+    pub fn attribute(&self, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
+        if let Ok((_, Located::Form(view))) = self.located(ino) {
+            return self.form_attribute(&view, name, size, reply);
+        }
+        let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
+        let (attribute, view) = match found {
+            Ok(found) => found,
+            Err(error) => return reply.error(self.failed("getxattr", &error)),
+        };
+        let (mounted, namespace) = (self.mounted.clone(), self.namespace.clone());
+        let answer = move || match attribute.get(&namespace, &view) {
+            Ok(value) => send_attribute(reply, size, value.as_bytes()),
+            Err(error) => {
+                log::debug!("getxattr: {error}");
+                reply.error(errno(&error));
+            }
+        };
+        match attribute.cost {
+            Cost::Small => answer(),
+            // Others must be answered meanwhile.
+            Cost::WholeFile => {
+                std::thread::spawn(move || guarded(&mounted, "getxattr", answer));
+            }
+        }
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_attribute(&self, user: u32, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
+        if let Ok((_, Located::Form(view))) = self.located(ino) {
+            return self.set_form_attribute(view, name, value, reply);
+        }
+        let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
+        let (attribute, view) = match found {
+            Ok(found) => found,
+            Err(error) => return reply.error(self.failed("setxattr", &error)),
+        };
+        let (namespace, mounted) = (self.namespace.clone(), self.mounted.clone());
+        let asker = self.mounted.clone();
+        let (forgetter, name, value) = (self.forgetter.clone(), name.to_vec(), value.to_vec());
+        let act = move || {
+            // What was written counts.
+            let written = namespace.live(own(ino)).map(|live| namespace.settle_owing(&live)).transpose();
+            let set =
+                written.and_then(|_| control::set(&namespace, &mounted.jobs, &view, user, (&name, &value)));
+            if let Err(error) = &set {
+                log::debug!("setxattr: {error}");
+            }
+            let also = Forget::default().and(other_number(ino));
+            forgetter.forget_owed(&namespace, also, move || match set {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno(&error)),
+            });
+        };
+        match &attribute.set {
+            // Others must be answered meanwhile.
+            Some(set) if set.acts == Acts::Slowly => {
+                std::thread::spawn(move || guarded(&asker, "setxattr", act));
+            }
+            _ => act(),
+        }
+    }
+
+    /// What tierfs says of a file cannot be taken away.
+    pub fn remove_attribute(&self, name: &[u8], reply: ReplyEmpty) {
+        let error = match control::attribute(name) {
+            Ok(attribute) => Error::new(ErrorKind::Denied, format!("{} cannot be removed", attribute.name)),
+            Err(error) => error,
+        };
+        reply.error(self.failed("removexattr", &error));
+    }
+
+    /// Answers with the names of the extended attributes that listings show.
+    pub fn attribute_names(&self, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = match self.located(ino) {
+            Ok((_, Located::Node(view))) => control::listed(&self.namespace, &view),
+            Ok(_) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        };
+        match names {
+            Ok(names) => {
+                let list: Vec<u8> = names.iter().flat_map(|name| name.bytes().chain([0])).collect();
+                send_attribute(reply, size, &list);
+            }
+            Err(error) => reply.error(self.failed("listxattr", &error)),
+        }
+    }
+}
