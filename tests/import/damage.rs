@@ -134,3 +134,30 @@ fn a_lost_log_is_not_taken_for_a_new_collection() {
         assert!(files(&disk, "t/c/data") == before);
     });
 }
+
+#[test]
+fn a_flipped_bit_in_a_long_read_fails_it_and_what_lies_before_and_after_can_be_read() {
+    on_each_disk(|disk| {
+        const BYTES: usize = 2 << 20;
+        let collection = create(&disk);
+        let bytes = Numbers(12).bytes(BYTES);
+        import(&collection, "long", &bytes, &Options::default()).unwrap();
+        let right = read(&collection, "long").unwrap();
+        drop(collection);
+        let file = disk.open("t/c/data/0000000000000001", Open::Write).unwrap();
+        // In one of the first and in one of the last blocks: whoever reads that part.
+        for at in [100_000, BYTES - 100_000] {
+            file.write_at(&[bytes[at] ^ 1], at as u64).unwrap();
+            let collection = open(&disk).unwrap();
+            let stream = stream(&collection, "long", Verify::First);
+            let mut out = vec![0; BYTES];
+            assert_eq!(stream.read(0, &mut out).unwrap_err().kind(), ErrorKind::Corrupt);
+            assert_eq!(stream.read(0, &mut out[..at & !65_535]).unwrap(), at & !65_535);
+            assert!(out[..at & !65_535] == right[..at & !65_535]);
+            let after = (at | 65_535) + 1;
+            assert_eq!(stream.read(after as u64, &mut out).unwrap(), BYTES - after);
+            assert!(out[..BYTES - after] == right[after..]);
+            file.write_at(&[bytes[at]], at as u64).unwrap();
+        }
+    });
+}

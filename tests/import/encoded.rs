@@ -94,6 +94,45 @@ fn encoded_tensors_read_as_the_codec_says_in_the_container_too() {
     });
 }
 
+#[test]
+fn long_reads_are_what_short_ones_are_whoever_else_reads() {
+    on_each_disk(|disk| {
+        let collection = create(&disk);
+        let mut numbers = Numbers(5);
+        let raw: Vec<u8> = numbers.floats(900_001).iter().flat_map(|value| value.to_le_bytes()).collect();
+        let file = npy_file("<f4", "(900001,)", &raw);
+        import(&collection, "exact.npy", &file, &Options::default()).unwrap();
+        let mut wanted = vec![("exact", raw.clone())];
+        for (text, name, tier) in [("q8:all", "eight", Tier::Q8), ("q3:all", "three", Tier::Q3)] {
+            import(&collection, &format!("{name}.npy"), &file, &options(text, Encoder::Absmax)).unwrap();
+            let block_bytes = objects(&collection, name)[0].cut().block_bytes as usize;
+            let right = expected(tier, Encoder::Absmax, model::Dtype::F32, &raw, block_bytes);
+            wanted.push((name, right));
+        }
+        let reads = |seed: u64, rounds: usize| {
+            let mut numbers = Numbers(seed);
+            for (name, right) in &wanted {
+                let stream = stream(&collection, name, Verify::First);
+                for round in 0..rounds {
+                    let from = numbers.below(right.len() as u64 / 2) as usize & !usize::from(round % 2 == 0);
+                    let len = (numbers.below(3 << 20) as usize).min(right.len() - from);
+                    let mut out = vec![0; len];
+                    assert_eq!(stream.read(from as u64, &mut out).unwrap(), len);
+                    assert!(out == right[from..from + len], "{name}, {len} bytes from {from}");
+                }
+            }
+        };
+        // Alone its work is shared among cores; among others it mostly is not.
+        reads(6, 20);
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let reads = &reads;
+                scope.spawn(move || reads(seed, 10));
+            }
+        });
+    });
+}
+
 fn tiers(collection: &tierfs::store::Collection, path: &str) -> Vec<Tier> {
     let object = objects(collection, path).remove(0);
     let (blocks, cut) = (object.blocks.read(), object.cut());

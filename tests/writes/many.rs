@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::calls::{Ends, World};
 use crate::support::{Mapping, Random, assert_same};
-use crate::support::{container_of, npy_file, scale, wait_until};
+use crate::support::{container_of, goes_on, npy_file, scale, wait_until};
 
 const READERS: usize = 64;
 
@@ -77,7 +77,7 @@ fn sixty_four_readers_see_whole_versions_of_files_containers_and_tensors_that_ar
                 let _ends = Ends(ended);
                 let mut turn = reader;
                 while !ended.load(Ordering::Relaxed)
-                    || reads.iter().any(|reads| reads.load(Ordering::Relaxed) == 0)
+                    || reads.iter().any(|reads| reads.load(Ordering::Relaxed) < 11)
                 {
                     turn += 1;
                     let (name, start, bytes) = SEEN[turn % SEEN.len()];
@@ -100,14 +100,11 @@ fn sixty_four_readers_see_whole_versions_of_files_containers_and_tensors_that_ar
         }
         let _ends = Ends(&ended);
         let mut number = 1;
-        while Instant::now() < until && !ended.load(Ordering::Relaxed) {
+        while goes_on(until, u64::from(number), 11) && !ended.load(Ordering::Relaxed) {
             number += 1;
             all(number);
         }
-        assert!(number > 10, "{number} versions show little");
     });
-    let reads = reads.map(AtomicU64::into_inner);
-    assert!(reads.iter().all(|reads| *reads > 10), "{reads:?} reads show little");
     world.check();
 }
 

@@ -113,6 +113,12 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Whether a test that lasts for a while goes on: its time is not over, or less than `enough` was
+/// done, as on a busy machine. One that does nothing is ended by the runner.
+pub fn goes_on(until: Instant, done: u64, enough: u64) -> bool {
+    Instant::now() < until || done < enough
+}
+
 /// A program of the system that must succeed.
 pub fn shell(directory: &Path, script: &str) -> Output {
     let output = Command::new("bash")
