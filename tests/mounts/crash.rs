@@ -49,17 +49,24 @@ fn as_imported(folder: &Path, options: &[&str]) -> Contents {
     found
 }
 
-/// Kills an import after a while; whether it was still running.
-fn import_killed(place: &Place, collection: &str, folder: &Path, options: &[&str], after: Duration) -> bool {
+/// Kills an import after a while; the time it took, if it was not running any more.
+fn import_killed(
+    place: &Place,
+    collection: &str,
+    folder: &Path,
+    options: &[&str],
+    after: Duration,
+) -> Option<Duration> {
     let mut command = tierfs();
     command.arg("import").arg(place.store()).arg(collection).arg(folder).args(options);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let until = Instant::now() + after;
-    while Instant::now() < until && child.try_wait().unwrap().is_none() {
+    let since = Instant::now();
+    while since.elapsed() < after && child.try_wait().unwrap().is_none() {
         std::thread::yield_now();
     }
+    let took = since.elapsed();
     child.kill().unwrap();
-    ended(&mut child, "a killed import").is_none()
+    ended(&mut child, "a killed import").map(|_| took)
 }
 
 fn check(place: &Place) {
@@ -104,7 +111,7 @@ fn killed_at_random_moments(options: &[&str], seed: u64) {
     let versions = folders.each_ref().map(|folder| as_imported(folder, options));
     let since = Instant::now();
     place.import("demo/kept", &[&folders[0]], options);
-    let whole_time = since.elapsed();
+    let mut whole_time = since.elapsed();
     let clean = usage(&place, "demo/kept");
     assert_eq!(
         clean.0,
@@ -113,15 +120,22 @@ fn killed_at_random_moments(options: &[&str], seed: u64) {
 
     let mut random = Random(seed);
     let mut hits = 0;
-    for round in 0..ROUNDS {
+    for round in 0.. {
+        if round >= ROUNDS && hits >= HITS_MIN {
+            break;
+        }
         // Spread over the import's time, each at a random moment of its share.
-        let share = (f64::from(round) + random.below(1000) as f64 / 1000.0) / f64::from(ROUNDS);
+        let share = (f64::from(round % ROUNDS) + random.below(1000) as f64 / 1000.0) / f64::from(ROUNDS);
         let number = (round as usize + 1) % 2;
         let other = &versions[number];
         // Into what is there already, and into a new collection.
         let collection = if round % 4 < 2 { "demo/kept".to_owned() } else { format!("demo/new-{round}") };
-        let hit = import_killed(&place, &collection, &folders[number], options, whole_time.mul_f64(share));
-        hits += u32::from(hit);
+        let ended = import_killed(&place, &collection, &folders[number], options, whole_time.mul_f64(share));
+        match ended {
+            // The machine is less busy than it was.
+            Some(took) => whole_time = whole_time.min(took),
+            None => hits += 1,
+        }
         check(&place);
         let found = check_whole(&place, &collection, &[&versions[0], &versions[1]]);
         if collection == "demo/kept" {
@@ -135,10 +149,6 @@ fn killed_at_random_moments(options: &[&str], seed: u64) {
         // Room for the old and the new, and what the killed one took, before it is used again.
         assert!(bytes <= clean.1 * 3, "{bytes} bytes of tier files in {collection}, {} wanted", clean.1);
     }
-    assert!(
-        hits >= HITS_MIN,
-        "only {hits} of {ROUNDS} imports were still running when killed ({whole_time:?})"
-    );
 }
 
 mod heavy {

@@ -264,7 +264,8 @@ fn a_source_that_changes_is_an_error_for_its_blocks_and_for_nothing_else() {
         // Who has a file open keeps it when its name goes.
         let held = (what != "removed").then(|| open_direct(&tensor));
         change();
-        assert_eq!(errno(read()), Some(EIO), "{what}");
+        // The daemon hears only after it that a file was closed.
+        wait_until(what, || errno(read()) == Some(EIO));
         if let Some(held) = held {
             let mut buffer = Aligned::new(4096);
             assert_eq!(errno(held.read_at(buffer.pages(4096), 8192)), Some(EIO), "{what}, open");
