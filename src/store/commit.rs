@@ -79,15 +79,15 @@ impl Collection {
         let differs = |error| self.poison(error);
         let mut state = self.state.write();
         let mut places = u64::MAX;
-        for added in batch.into_records() {
-            if let Some(entry) = added.entry {
-                state.apply_entry(entry).map_err(differs)?;
-                continue;
+        let applied = batch.into_records().into_iter().try_for_each(|added| match added.entry {
+            Some(entry) => state.apply_entry(entry),
+            None => {
+                let checksums = checksums_of(&added.payload);
+                state.apply_record(&added.record, added.sequence, checksums, &mut places)
             }
-            let checksums = checksums_of(&added.payload);
-            let applied = state.apply_record(&added.record, added.sequence, checksums, &mut places);
-            applied.map_err(differs)?;
-        }
+        });
+        state.batch_ended();
+        applied.map_err(differs)?;
         self.meter.set_used(state.used());
         for object in changed {
             object.changes.fetch_add(1, Ordering::AcqRel);

@@ -86,23 +86,22 @@ impl Batch {
         let (mut blocks, mut payloads) = (self.blocks.as_slice(), self.payloads.as_slice());
         let mut others = self.others.iter();
         state.make_room(self.count_of(OBJECT), self.count_of(NODE));
-        for held in &self.records {
-            match *held {
-                Held::Entry { kind, version, bytes, sequence } => {
-                    let entry = Entry::parse(kind, version, next(&mut payloads, bytes));
-                    let applied = apply_entry(entry, state, refused.as_deref_mut());
-                    applied.or_else(|error| failed(sequence, error))?;
-                }
-                Held::Other { bytes } => {
-                    let Some((record, sequence)) = others.next() else { continue };
-                    let checksums = checksums_of(next(&mut payloads, bytes));
-                    let applied = state.apply_record(record, *sequence, checksums, places);
-                    applied.or_else(|error| failed(*sequence, error))?;
-                }
-                Held::Blocks(count) => state.apply_blocks(next(&mut blocks, count), places, &mut failed)?,
+        let applied = self.records.iter().try_for_each(|held| match *held {
+            Held::Entry { kind, version, bytes, sequence } => {
+                let entry = Entry::parse(kind, version, next(&mut payloads, bytes));
+                let applied = apply_entry(entry, state, refused.as_deref_mut());
+                applied.or_else(|error| failed(sequence, error))
             }
-        }
-        Ok(())
+            Held::Other { bytes } => {
+                let Some((record, sequence)) = others.next() else { return Ok(()) };
+                let checksums = checksums_of(next(&mut payloads, bytes));
+                let applied = state.apply_record(record, *sequence, checksums, places);
+                applied.or_else(|error| failed(*sequence, error))
+            }
+            Held::Blocks(count) => state.apply_blocks(next(&mut blocks, count), places, &mut failed),
+        });
+        state.batch_ended();
+        applied
     }
 }
 

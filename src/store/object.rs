@@ -29,6 +29,7 @@ use crate::store::origin::Origin;
 use crate::store::pinned::PinnedCopy;
 use crate::store::quota::Use;
 use crate::store::rare::Rare;
+use crate::store::state::State;
 
 /// The epoch that stands for a block that was written since the last batch.
 pub(super) const DIRTY: u64 = u64::MAX;
@@ -225,6 +226,13 @@ impl Object {
         blocks.get(index, cut)
     }
 
+    /// What the log says of block `index`, its size and how many blocks it describes. With the
+    /// state none of a batch is taken in meanwhile.
+    pub fn as_logged(&self, _state: &State, index: u32) -> (Cut, Option<Block>, u32) {
+        let (cut, blocks) = (self.logged_cut(), self.blocks.read());
+        (cut, blocks.get(index, cut), self.described())
+    }
+
     /// Sets the size that is read; what that means for blocks is the caller's business.
     pub(super) fn set_bytes(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Release);
@@ -249,10 +257,12 @@ impl Object {
         gone
     }
 
-    /// Takes in a size that the log says.
+    /// Takes in a size that the log says. Blocks that come with it are what they were, dirty or
+    /// zeros, until [`batch_ended`](Self::batch_ended): what they hold is said later in the batch.
     pub(super) fn resized(&self, bytes: u64) -> Vec<Stored> {
         let cut = Cut { bytes, block_bytes: self.entry.block_bytes };
-        let gone = if cut.blocks() < self.described() { self.truncate(cut.blocks()) } else { Vec::new() };
+        let before = self.logged_cut().blocks().max(self.described());
+        let gone = if cut.blocks() < before { self.truncate(cut.blocks()) } else { Vec::new() };
         if let Some(origin) = &self.origin {
             origin.truncate(cut.blocks());
         }
@@ -267,9 +277,13 @@ impl Object {
                 writing.stale = writing.stale.max(writing.used);
             }
         }
-        self.described.store(cut.blocks(), Ordering::Release);
         self.recount(&self.blocks.read(), cut);
         gone
+    }
+
+    /// All of a batch that says its size was taken in.
+    pub(super) fn batch_ended(&self) {
+        self.described.store(self.logged_cut().blocks(), Ordering::Release);
     }
 
     /// Takes in a run of exact blocks; the payloads that it replaces.

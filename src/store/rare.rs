@@ -87,7 +87,7 @@ impl Object {
 mod tests {
     use crate::format::catalog::ObjectEntry;
     use crate::model::{Dtype, ObjectId, SeedId, TensorId};
-    use crate::store::object::Object;
+    use crate::store::object::{DIRTY, Object};
 
     fn object(bytes: u64) -> Object {
         Object::new(ObjectEntry {
@@ -112,6 +112,20 @@ mod tests {
             let most = sizes.iter().max().unwrap();
             assert_eq!((&writing.used, &writing.stale), (most, most), "{sizes:?}");
         }
+    }
+
+    #[test]
+    fn blocks_that_come_with_a_size_are_zeros_until_the_batch_ends() {
+        let object = object(100);
+        let block = |index| object.block(index, object.cut()).map(|block| block.epoch);
+        assert!(object.resized(300).is_empty());
+        assert_eq!([1, 2, 4].map(block), [None, Some(DIRTY), Some(DIRTY)]);
+        object.batch_ended();
+        assert_eq!([1, 2, 4].map(block), [None; 3]);
+        // Longer and shorter in one batch.
+        assert!(object.resized(500).is_empty() && object.resized(200).is_empty());
+        object.batch_ended();
+        assert_eq!((object.described(), object.is_dirty()), (4, false));
     }
 
     #[test]

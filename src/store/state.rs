@@ -60,6 +60,8 @@ pub struct State {
     last_entry: u64,
     /// Space that the last batch gave up.
     pub(super) freed: Vec<Freed>,
+    /// Objects whose size the batch says that is being taken in.
+    resized: Vec<Arc<Object>>,
     /// What is used; `quota` counts it.
     pub(super) used: Use,
     /// How many objects lie in each data file.
@@ -198,6 +200,7 @@ impl State {
                 Some(object) => {
                     object.retyped(entry.dtype)?;
                     let gone = object.resized(entry.bytes);
+                    self.resized.push(object.clone());
                     self.freed.extend(gone.into_iter().map(Freed::Payload));
                     State::count(&mut self.used, object);
                 }
@@ -346,6 +349,11 @@ impl State {
             | Record::Commit { .. }
             | Record::Header { .. } => Ok(()),
         }
+    }
+
+    /// All of a batch was taken in.
+    pub(super) fn batch_ended(&mut self) {
+        self.resized.drain(..).for_each(|object| object.batch_ended());
     }
 
     pub(super) fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {

@@ -13,11 +13,7 @@ impl OpenObject {
     /// Checks block `index`, as the log says it, and tells what it stores: for `verify` and `fsck`.
     pub fn check(&self, index: u32) -> Result<Block> {
         let _reading = self.collection.begin_read();
-        let cut = self.object.logged_cut();
-        let (found, described) = {
-            let blocks = self.object.blocks.read();
-            (blocks.get(index, cut), self.object.described())
-        };
+        let (cut, found, described) = self.object.as_logged(&self.collection.state(), index);
         if found.is_none() && index >= described {
             // It was cut off, and the log does not say so yet.
             return Ok(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 });
