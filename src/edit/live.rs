@@ -197,20 +197,27 @@ impl Live {
             self.reached.fetch_max(end, Ordering::AcqRel);
         }
         drop(layout);
-        if written.is_err() && end > before {
-            // A file does not grow by what could not be written; what others wrote stays.
-            let mut layout = self.layout.write();
-            let kept = before.max(self.reached.load(Ordering::Acquire));
-            if layout.bytes() == end && kept < end {
-                self.cut(&mut layout, kept)?;
-                self.changed.store(true, Ordering::Release);
-            }
+        if written.is_err() {
+            // A file does not grow by what could not be written.
+            self.shrink_back(before, end);
         }
         written
     }
 
-    /// Cuts the file, or lets it grow by zeros.
-    pub fn truncate(&self, bytes: u64) -> Result<()> {
+    /// Takes back that the file grew to `end`, if it is so long still; what others wrote stays.
+    pub fn shrink_back(&self, before: u64, end: u64) {
+        let mut layout = self.layout.write();
+        let kept = before.max(self.reached.load(Ordering::Acquire));
+        if layout.bytes() == end && kept < end {
+            if let Err(error) = self.cut(&mut layout, kept) {
+                log::warn!("{}: zeros stay that a file grew by: {error}", self.collection.path());
+            }
+            self.changed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Cuts the file, or lets it grow by zeros; its size before.
+    pub fn truncate(&self, bytes: u64) -> Result<u64> {
         self.check_writable()?;
         let mut layout = self.layout.write();
         let before = layout.bytes();
@@ -230,7 +237,7 @@ impl Live {
         }
         layout.mtime = Some(now_nanoseconds());
         self.changed.store(true, Ordering::Release);
-        Ok(())
+        Ok(before)
     }
 
     fn cut(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
@@ -281,16 +288,15 @@ impl Live {
             layout.objects.push(draft);
             layout.drafts += 1;
         }
-        if let Some(last) = layout.objects.last() {
-            last.resize(last.bytes() + more)?;
-        }
+        let grown = layout.objects.last().map_or(Ok(()), |last| last.resize(last.bytes() + more));
+        // Its parts are others even where there was no room for more bytes.
         layout.is_other = true;
-        layout.refresh()
+        layout.refresh().and(grown)
     }
 
     /// An object that no log knows yet, with a data file of its own.
     fn draft(&self) -> Result<OpenObject> {
-        let (number, _) = self.collection.create_data_file()?;
+        let number = self.collection.create_draft_file()?;
         let entry = ObjectEntry {
             id: ObjectId(0),
             tensor: TensorId(0),

@@ -90,8 +90,13 @@ impl Live {
             false => None,
         };
         if is_new || matches!(recognized, Some(Ok(_))) {
-            self.cut_again(layout, &source, &name, mtime)?;
-            return self.reload(layout, before);
+            let is_plain = !matches!(&recognized, Some(Ok(found)) if found.content != Content::Plain);
+            match self.cut_again(layout, &source, &name, mtime) {
+                Ok(()) => return self.reload(layout, before),
+                // Without room for a copy a plain file stays in the places that it has.
+                Err(error) if error.kind() == ErrorKind::Full && is_new && is_plain => {}
+                Err(error) => return Err(error),
+            }
         }
         let why = recognized.and_then(Result::err).map(|error| format!("kept as a plain file: {error}"));
         let is_plain = why.is_some();

@@ -153,7 +153,10 @@ impl Filesystem for Adapter {
             let last = self.let_go(handle.0);
             match live {
                 // Mapped stores arrive after the last flush.
-                Some(live) if live.is_unclosed() => self.settle(&live, Durable::No, "release", reply),
+                Some(live) if live.is_unclosed() => {
+                    self.settle(&live, Durable::No, "release", reply);
+                    self.namespace.keep_unsettled(&live);
+                }
                 _ => reply.ok(),
             }
             self.note_pins(last);

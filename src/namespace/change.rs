@@ -16,6 +16,9 @@ use crate::store::{Access, Collection};
 /// The bit of a mode that lets the owner write.
 const OWNER_WRITES: u32 = 0o200;
 
+/// Bytes of the log that a batch takes which says that a file was cut.
+const CUT_BATCH_BYTES: u64 = 16 << 10;
+
 /// A file without a name that was open, or could still be opened, when the name went.
 pub(super) struct Nameless {
     pub live: Arc<Live>,
@@ -91,15 +94,7 @@ impl Namespace {
             (state.number(), state.node(node).is_some(), edit::must_be_looked_at(&state, node))
         };
         if has_moved {
-            // The name is gone: what failed here is done by the next mount.
-            return file.live.look_again().unwrap_or_else(|error| {
-                log::warn!(
-                    "{}: looking at a file under its other name: {error}",
-                    file.live.collection().path()
-                );
-                file.live.collection().names_are_old();
-                Changes::default()
-            });
+            return self.look_at_renamed(&file.live);
         }
         if !is_there && let Some(ino) = Ino::of(Place::Node { collection: number, node: file.entry.id }) {
             self.nameless.lock().insert(ino, file);
@@ -115,6 +110,7 @@ impl Namespace {
             let _telling = live.telling();
             first = first.and(self.settle(&live).map(&mut *forget));
         }
+        first = first.and(self.settle_kept(forget));
         for collection in self.store().open_collections() {
             if collection.check_writable().is_ok() {
                 collection.keep_accesses(Keep::NowAndThen);
@@ -145,7 +141,7 @@ impl Namespace {
     /// Makes an empty file.
     pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<(Ino, Located)> {
         let directory = self.directory_for(parent, name)?;
-        edit::create(&directory.collection, directory.node, name, mode, owner)?;
+        self.with_room(|| edit::create(&directory.collection, directory.node, name, mode, owner))?;
         self.lookup(parent, name)
     }
 
@@ -171,7 +167,8 @@ impl Namespace {
             Located::Tenant(tenant) => self.make_collection(&tenant, label()?, mode, owner)?,
             _ => {
                 let directory = self.directory_for(parent, name)?;
-                edit::make_directory(&directory.collection, directory.node, name, mode, owner)?;
+                let Directory { collection, node } = &directory;
+                self.with_room(|| edit::make_directory(collection, *node, name, mode, owner))?;
             }
         }
         self.lookup(parent, name)
@@ -186,7 +183,7 @@ impl Namespace {
         owner: (u32, u32),
     ) -> Result<(Ino, Located)> {
         let directory = self.directory_for(parent, name)?;
-        edit::symlink(&directory.collection, directory.node, name, target, owner)?;
+        self.with_room(|| edit::symlink(&directory.collection, directory.node, name, target, owner))?;
         self.lookup(parent, name)
     }
 
@@ -197,7 +194,7 @@ impl Namespace {
         if !Arc::ptr_eq(&view.collection, &directory.collection) {
             return Err(other_collection());
         }
-        edit::link(&directory.collection, view.node.entry.id, directory.node, name)?;
+        self.with_room(|| edit::link(&directory.collection, view.node.entry.id, directory.node, name))?;
         self.lookup(parent, name)
     }
 
@@ -245,7 +242,7 @@ impl Namespace {
         }
         let (from, to) = ((source.node, from.1), (target.node, to.1));
         let last = self.unnamed_file(collection, to.0, to.1);
-        let (node, mut changes) = edit::rename(collection, from, to, keep)?;
+        let (node, mut changes) = self.with_room(|| edit::rename(collection, from, to, keep))?;
         changes.merge(self.keep(last));
         let (is_file, is_marked) = {
             let state = collection.state();
@@ -255,18 +252,15 @@ impl Namespace {
         if is_marked || is_file && edit::is_another_place(from, to) {
             let live = self.live.open(collection, node, self.verify);
             // The kernel is told that it was not renamed.
-            let looked = live.and_then(|live| live.look_again());
-            changes.merge(looked.inspect_err(|_| collection.names_are_old())?);
+            let live = live.inspect_err(|_| collection.names_are_old())?;
+            changes.merge(self.look_at_renamed(&live));
         }
         Ok(self.forget(collection, changes, None))
     }
 
     /// Writes to an open file.
     pub fn write(&self, live: &Live, offset: u64, bytes: &[u8]) -> Result<()> {
-        live.write(offset, bytes).or_else(|error| match error.kind() {
-            ErrorKind::Full if self.let_go_unnamed() => live.write(offset, bytes),
-            _ => Err(error),
-        })
+        self.with_room(|| live.write(offset, bytes))
     }
 
     /// Sets attributes, and the size with `bytes`.
@@ -284,11 +278,7 @@ impl Namespace {
         };
         let (collection, node) = (&view.collection, view.node.entry.id);
         if let Some(bytes) = bytes {
-            let live = self.open(&view)?;
-            live.truncate(bytes)?;
-            // Whoever holds it open settles it too; what has no other holder must be now.
-            let _telling = live.telling();
-            self.owe(self.forget(collection, live.settle()?, Some(node)));
+            self.set_bytes(&view, bytes)?;
         }
         if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.mtime.is_some() {
             if let Some(live) = self.live(ino) {
@@ -299,6 +289,29 @@ impl Namespace {
             return Ok(self.forget(collection, changes, None));
         }
         Ok(Forget::default())
+    }
+
+    /// Cuts a file, or lets it grow by zeros, and puts that into the log. Where that fails a file
+    /// does not grow; one that was cut stays so, and goes to the log later.
+    fn set_bytes(&self, view: &FileView, bytes: u64) -> Result<()> {
+        let (collection, node) = (&view.collection, view.node.entry.id);
+        let live = self.open(view)?;
+        if bytes > 0 && bytes < live.bytes() {
+            // What was cut cannot be put back: first there is room to say so.
+            self.settle_owing(&live)?;
+            self.with_room(|| collection.reserve_log(CUT_BATCH_BYTES))?;
+        }
+        let before = self.with_room(|| live.truncate(bytes))?;
+        // Whoever holds it open settles it too; what has no other holder must be now.
+        let _telling = live.telling();
+        let settled = self.with_room(|| live.settle()).inspect_err(|_| {
+            live.shrink_back(before, bytes);
+            self.keep_unsettled(&live);
+            // The kernel keeps the size that it knows when it is told of an error.
+            self.owe(self.forget_nodes(collection, [node]));
+        });
+        self.owe(self.forget(collection, settled?, Some(node)));
+        Ok(())
     }
 
     /// `>` cuts a file before it writes to it; a control that can be written has nothing to cut.

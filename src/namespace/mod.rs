@@ -15,6 +15,7 @@ mod settled;
 mod shown;
 mod tenant;
 mod tree;
+mod unsettled;
 mod whole;
 
 pub use attr::{Attr, Kind};

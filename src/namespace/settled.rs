@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::edit::{Changes, Live};
-use crate::model::{ErrorKind, Result};
+use crate::model::Result;
 use crate::namespace::Forget;
 use crate::namespace::tree::Namespace;
 use crate::store::Collection;
@@ -21,10 +21,7 @@ impl Namespace {
 
     fn settled(&self, live: &Live, settle: fn(&Live) -> Result<Changes>) -> Result<Forget> {
         let written = live.is_changed().then(|| live.node());
-        let mut changes = settle(live).or_else(|error| match error.kind() {
-            ErrorKind::Full if self.let_go_unnamed() => settle(live),
-            _ => Err(error),
-        })?;
+        let mut changes = self.with_room(|| settle(live))?;
         changes.nodes.extend(written.filter(|_| live.may_be_stale()));
         Ok(self.forget(live.collection(), changes, written))
     }

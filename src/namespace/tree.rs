@@ -70,6 +70,8 @@ pub struct Namespace {
     pub(super) live: LiveTable,
     /// Files that have no name any more and that the kernel may still open.
     pub(super) nameless: Mutex<HashMap<Ino, Nameless>>,
+    /// Files that nobody may have open and that the log does not say as they are.
+    pub(super) unsettled: Mutex<Vec<Arc<Live>>>,
     /// What the kernel must forget of what jobs and slow requests have done so far.
     pub(super) owed: Mutex<Forget>,
     pub(super) owner: (u32, u32),
@@ -108,6 +110,7 @@ impl Namespace {
             verify,
             live,
             nameless,
+            unsettled: Mutex::default(),
             owed: Mutex::default(),
             owner,
             mounted_at,

@@ -132,6 +132,12 @@ impl Collection {
         given_up && self.sync().is_ok()
     }
 
+    /// Lets the log have room for a batch of so many bytes: `Full` where there is none.
+    pub fn reserve_log(&self, bytes: u64) -> Result<()> {
+        let mut writer = self.writer.lock();
+        self.writable(&mut writer)?.log.reserve(bytes, false)
+    }
+
     fn sync_files(&self, touched: &Touched) -> Result<()> {
         for file in &touched.files {
             file.sync_data().map_err(|error| Error::io(format!("syncing {}", self.path()), error))?;

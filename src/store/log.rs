@@ -268,7 +268,7 @@ impl Log {
 
     /// Lets the file have room for `bytes` more and for the reserve behind them. `Full` where
     /// there is none, unless the batch may use the reserve.
-    fn reserve(&mut self, bytes: u64, may_use: bool) -> Result<()> {
+    pub fn reserve(&mut self, bytes: u64, may_use: bool) -> Result<()> {
         let needed = self.end.saturating_add(bytes).saturating_add(RESERVE_BYTES);
         if self.reserved >= needed {
             return Ok(());

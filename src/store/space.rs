@@ -50,11 +50,18 @@ impl Collection {
             rare.dirty.read().values().map(|stored| Stored { len, ..*stored }).collect();
         dropped.append(&mut rare.writing.lock().dropped);
         self.drop_payloads(dropped);
-        if let Some(home) = draft.home()
-            && !self.state.read().has_home(home.file)
-        {
-            self.remove_data_file(home.file);
+        if let Some(home) = draft.home() {
+            self.pending.let_go_file(home.file);
+            self.remove_home(draft);
         }
+    }
+
+    /// Makes a data file for what no log knows yet; the number names it. It stays until
+    /// [`discard`](Self::discard): a batch that names objects in it may fail, and these go.
+    pub fn create_draft_file(&self) -> Result<u64> {
+        let (number, _) = self.create_data_file()?;
+        self.pending.hold_file(number);
+        Ok(number)
     }
 
     /// Finds the free space of all tier files, if that was not done yet.
@@ -241,7 +248,7 @@ impl Collection {
     /// readable; a file that cannot be removed is found when the store is opened again.
     fn remove_home(&self, object: &Object) {
         let Some(home) = object.home() else { return };
-        if self.state.read().has_home(home.file) {
+        if self.pending.holds_file(home.file) || self.state.read().has_home(home.file) {
             return;
         }
         self.remove_data_file(home.file);

@@ -5,7 +5,7 @@
 //!    then: whatever fails between the two leaves no space that is lost until the next mount.
 //! 2. A slot that went back and was taken by another is not given back by the first.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -30,6 +30,8 @@ struct Inner {
     /// By file and offset: the number under which it was taken, and its bytes.
     taken: HashMap<(u8, u64), (u64, u64)>,
     returned: Vec<Slot>,
+    /// Data files that are written to and that no batch names for good yet.
+    files: HashSet<u64>,
 }
 
 impl Pending {
@@ -47,6 +49,21 @@ impl Pending {
         if is_it && let Some((_, len)) = inner.taken.remove(&(file, offset)) {
             inner.returned.push((file, offset, len));
         }
+    }
+
+    /// Notes a data file that is written to: it stays whatever objects in it come and go.
+    pub fn hold_file(&self, number: u64) {
+        self.inner.lock().files.insert(number);
+    }
+
+    /// Who wrote to a data file keeps it no more.
+    pub fn let_go_file(&self, number: u64) {
+        self.inner.lock().files.remove(&number);
+    }
+
+    /// Whether somebody writes to a data file.
+    pub fn holds_file(&self, number: u64) -> bool {
+        self.inner.lock().files.contains(&number)
     }
 
     /// A record that a batch has: what it names is taken for good.

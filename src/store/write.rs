@@ -9,7 +9,7 @@ use parking_lot::MutexGuard;
 use crate::format::catalog::{Entry, ObjectEntry};
 use crate::format::checksum;
 use crate::format::record::{Record, Stored};
-use crate::model::{Error, Result, Tier};
+use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::blocks::Cut;
 use crate::store::chain::Patch;
 use crate::store::collection::Touched;
@@ -73,7 +73,7 @@ impl OpenObject {
         let before = self.object.cut();
         let after = Cut { bytes, ..before };
         if bytes > i64::MAX as u64 || after.blocks() == u32::MAX {
-            return Err(Error::new(crate::model::ErrorKind::Full, "a file of that size cannot be kept"));
+            return Err(Error::new(ErrorKind::Full, "a file of that size cannot be kept"));
         }
         if bytes < before.bytes {
             // What is dropped lies there still.
@@ -88,12 +88,7 @@ impl OpenObject {
             if bytes > before.bytes {
                 self.grow_block(&mut writing, before, after, index)?;
             } else {
-                let mut block = vec![0; kept];
-                self.read(before.start(index), &mut block)?;
-                let written = self.object.rare().dirty.read().get(&index).copied();
-                self.place_block(&mut writing, after, index, &block)?;
-                // Only now: what was written must not be lost when there is no room.
-                writing.dropped.extend(written.map(|stored| Stored { len: before.block_bytes, ..stored }));
+                self.cut_block(&mut writing, before, after, index)?;
             }
         }
         if bytes < before.bytes {
@@ -108,6 +103,27 @@ impl OpenObject {
             writing.dropped.extend(gone);
         }
         self.object.set_bytes(bytes);
+        Ok(())
+    }
+
+    /// Cuts what becomes the last block.
+    fn cut_block(&self, writing: &mut Writing, before: Cut, after: Cut, index: u32) -> Result<()> {
+        let kept = after.len(index);
+        let mut block = vec![0; kept];
+        self.read(before.start(index), &mut block)?;
+        let written = self.object.rare().dirty.read().get(&index).copied();
+        let Err(error) = self.place_block(writing, after, index, &block) else {
+            // Only now: what was written must not be lost when there is no room.
+            writing.dropped.extend(written.map(|stored| Stored { len: before.block_bytes, ..stored }));
+            return Ok(());
+        };
+        // What no record names can stay where it is: what it grows by is written there then.
+        let is_described = writing.edge.is_some_and(|(edge, described)| edge == index && kept < described);
+        let written = written.filter(|_| error.kind() == ErrorKind::Full && !is_described);
+        let Some(stored) = written else { return Err(error) };
+        let is_known = stored.len as usize <= kept;
+        let stored = if is_known { stored } else { Stored { checksum: 0, len: 0, ..stored } };
+        self.object.rare().dirty.write().insert(index, stored);
         Ok(())
     }
 

@@ -9,13 +9,13 @@ use crate::world::World;
 const STORE_BYTES: u64 = 16 << 20;
 
 /// A store on a small file system of its own, taken away at the end.
-struct Small {
-    world: World,
-    store: std::path::PathBuf,
+pub struct Small {
+    pub world: World,
+    pub store: std::path::PathBuf,
 }
 
 impl Small {
-    fn new() -> Small {
+    pub fn new() -> Small {
         let world = World::unmounted(Place::new());
         let store = world.place.store();
         fs::create_dir(&store).unwrap();
@@ -39,7 +39,7 @@ impl Drop for Small {
 }
 
 /// Writes a file; the error number if it fails anywhere.
-fn write(path: &std::path::Path, bytes: &[u8]) -> Result<(), i32> {
+pub fn write(path: &std::path::Path, bytes: &[u8]) -> Result<(), i32> {
     let number = |error: std::io::Error| error.raw_os_error().unwrap();
     let mut file = fs::File::create(path).map_err(number)?;
     file.write_all(bytes).map_err(number)?;

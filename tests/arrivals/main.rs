@@ -17,6 +17,7 @@ mod meanwhile;
 mod points;
 mod recorder;
 mod removed;
+mod room;
 mod space;
 mod sparse;
 // Other test programs use the rest of it.

@@ -1,0 +1,88 @@
+//! Files that nobody has open and that the log does not say as they are: the disk was full, or
+//! failed, when they were closed, cut or looked at. They stay as they read until it is tried again.
+
+use std::sync::Arc;
+
+use crate::edit::{self, Changes, Live};
+use crate::model::{ErrorKind, Result};
+use crate::namespace::Forget;
+use crate::namespace::tree::Namespace;
+use crate::store::Access;
+
+impl Namespace {
+    /// Keeps a file until the log says what it is, if it does not. What the disk had no room for
+    /// at a close is what readers saw, and would be bytes of two versions without it.
+    pub fn keep_unsettled(&self, live: &Arc<Live>) {
+        let mut kept = self.unsettled.lock();
+        if waits(live) && !kept.iter().any(|known| Arc::ptr_eq(known, live)) {
+            kept.push(live.clone());
+        }
+    }
+
+    /// Puts what is kept into the log, where that is possible now, and looks again at what was
+    /// renamed.
+    pub(super) fn settle_kept(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
+        let mut first = Ok(());
+        let kept = self.unsettled.lock().clone();
+        for live in kept.iter().filter(|live| live.collection().check_writable().is_ok()) {
+            let _telling = live.telling();
+            let settled = self.settle_closed(live).and_then(|settled| {
+                forget(settled);
+                let is_renamed = must_be_looked_at(live);
+                let changes = if is_renamed { live.look_again()? } else { Changes::default() };
+                Ok(self.forget(live.collection(), changes, None))
+            });
+            first = first.and(settled.map(&mut *forget));
+        }
+        drop(kept);
+        self.let_go_settled();
+        first
+    }
+
+    /// Whether there were files that wait no more.
+    fn let_go_settled(&self) -> bool {
+        let gone: Vec<_> = self.unsettled.lock().extract_if(.., |live| !waits(live)).collect();
+        // Closing files may take a while: the lock was let go of.
+        !gone.is_empty()
+    }
+
+    /// Looks at a file under its other name. The name is there already, and a rename that is done
+    /// is no failure: what cannot be looked at now is in some seconds, or by the next mount.
+    pub(super) fn look_at_renamed(&self, live: &Arc<Live>) -> Changes {
+        live.look_again().unwrap_or_else(|error| {
+            let collection = live.collection();
+            log::warn!("{}: looking at a file under its other name: {error}", collection.path());
+            collection.names_are_old();
+            self.keep_unsettled(live);
+            Changes::default()
+        })
+    }
+
+    /// Tries once more what found the disk full, where something can be given back: what has no
+    /// name and nobody has open, and what was given up in any collection and is not durable.
+    pub(super) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
+        work().or_else(|error| match error.kind() {
+            ErrorKind::Full if self.make_room() => work(),
+            _ => Err(error),
+        })
+    }
+
+    fn make_room(&self) -> bool {
+        let settled = self.let_go_settled();
+        let unnamed = self.let_go_unnamed();
+        let open = self.store().open_collections();
+        let writable = open.iter().filter(|open| open.access() == Access::Write);
+        let freed = writable.filter(|open| open.make_room()).count();
+        settled || unnamed || freed > 0
+    }
+}
+
+/// Whether the log does not say a file as it is, and may yet.
+fn waits(live: &Live) -> bool {
+    let is_there = live.collection().state().node(live.node()).is_some();
+    is_there && (live.is_unclosed() || must_be_looked_at(live))
+}
+
+fn must_be_looked_at(live: &Live) -> bool {
+    edit::must_be_looked_at(&live.collection().state(), live.node())
+}

@@ -1,0 +1,159 @@
+//! A store that is full, or for which the log has no room: what fails changes nothing, what is kept
+//! is kept whole, and what goes makes room at once, wherever it was.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::full::{Small, write};
+use crate::support::{Random, assert_same, npy_file};
+
+impl Small {
+    /// Leaves no byte of the disk, and no room in the log of the collection.
+    fn fill(&self) {
+        self.fill_disk();
+        let full =
+            (0..10_000).find_map(|number| fs::create_dir(self.world.path(&format!("d{number}"))).err());
+        assert_eq!(full.unwrap().raw_os_error(), Some(libc::ENOSPC));
+    }
+
+    fn fill_disk(&self) {
+        let mut filler = fs::File::options().append(true).create(true).open(self.filler()).unwrap();
+        while filler.write_all(&[1; 4096]).is_ok() {}
+    }
+
+    fn empty(&self) {
+        fs::remove_file(self.filler()).unwrap();
+    }
+
+    fn filler(&self) -> std::path::PathBuf {
+        self.store.join("filler")
+    }
+
+    fn sync(&self) {
+        fs::write(self.world.mounted().path(".ctl/sync"), "now").unwrap();
+    }
+}
+
+#[track_caller]
+fn full<T: std::fmt::Debug>(done: std::io::Result<T>) {
+    assert_eq!(done.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+}
+
+fn truncate(path: &Path, bytes: u64) -> std::io::Result<()> {
+    fs::File::options().write(true).open(path)?.set_len(bytes)
+}
+
+#[test]
+fn what_is_removed_in_one_collection_makes_room_in_another_at_once() {
+    let small = Small::new();
+    let mut random = Random(5);
+    let other = small.world.mounted().path("demo/other");
+    fs::create_dir(&other).unwrap();
+    let names: Vec<_> = (0..300).map(|number| other.join(format!("f{number}"))).collect();
+    for name in &names {
+        assert_eq!(write(name, &random.bytes(3000)), Ok(()));
+    }
+    small.fill_disk();
+    for name in &names {
+        fs::remove_file(name).unwrap();
+    }
+    let bytes = random.bytes(400_000);
+    assert_eq!(write(&small.world.path("new"), &bytes), Ok(()));
+    assert_same(&small.world.read("new"), &bytes, "what took its place");
+}
+
+#[test]
+fn what_a_failed_close_leaves_is_one_version_and_goes_to_the_log_when_there_is_room() {
+    let mut small = Small::new();
+    let mut random = Random(6);
+    let (before, after) = (random.bytes(65_536), random.bytes(65_536));
+    assert_eq!(write(&small.world.path("old"), &before), Ok(()));
+    let old = fs::File::options().write(true).open(small.world.path("old")).unwrap();
+    let new = fs::File::create(small.world.path("new")).unwrap();
+    old.write_all_at(&after, 0).unwrap();
+    new.write_all_at(&after, 0).unwrap();
+    small.fill();
+    for file in [old, new] {
+        // However often: what failed leaves what was written.
+        (0..3).for_each(|_| full(file.sync_all()));
+        // As the close after it, which does not say so here.
+        drop(file);
+    }
+    for name in ["old", "new"] {
+        assert_same(&small.world.read(name), &after, name);
+    }
+    small.empty();
+    small.sync();
+    small.world.crash();
+    for name in ["old", "new"] {
+        assert_same(&small.world.read(name), &after, name);
+    }
+    small.world.again();
+}
+
+#[test]
+fn a_file_that_cannot_be_cut_or_grow_stays_as_long_as_it_was() {
+    let mut small = Small::new();
+    let mut random = Random(7);
+    let bytes = random.bytes(50_000);
+    for name in ["closed", "open"] {
+        assert_eq!(write(&small.world.path(name), &bytes), Ok(()));
+    }
+    let open = fs::File::options().read(true).write(true).open(small.world.path("open")).unwrap();
+    open.write_all_at(b"written", 40_000).unwrap();
+    let mut written = bytes.clone();
+    written[40_000..40_007].copy_from_slice(b"written");
+    small.fill();
+    for len in [1, 30_000, 49_999, 50_001, 90_000] {
+        full(truncate(&small.world.path("closed"), len));
+        full(open.set_len(len));
+        for (name, bytes) in [("closed", &bytes), ("open", &written)] {
+            assert_eq!(fs::metadata(small.world.path(name)).unwrap().len(), 50_000, "{name}, {len}");
+            assert_same(&small.world.read(name), bytes, name);
+        }
+    }
+    small.empty();
+    drop(open);
+    small.world.crash();
+    assert_same(&small.world.read("closed"), &bytes, "the one that was closed");
+    assert_same(&small.world.read("open"), &written, "the one that was open");
+}
+
+#[test]
+fn a_small_file_that_cannot_grow_keeps_what_it_has_and_its_size() {
+    let small = Small::new();
+    let mut random = Random(8);
+    let before = random.bytes(5000);
+    assert_eq!(write(&small.world.path("f"), &before), Ok(()));
+    let file = fs::File::options().read(true).write(true).open(small.world.path("f")).unwrap();
+    small.fill_disk();
+    let after = random.bytes(300_000);
+    full(file.write_at(&after, 0));
+    assert_eq!(file.metadata().unwrap().len(), 5000);
+    let found = small.world.read("f");
+    let is_either = |place: usize| found[place] == before[place] || found[place] == after[place];
+    assert!(found.len() == 5000 && (0..5000).all(is_either), "bytes that nobody wrote");
+    // What is written from now on is what is read.
+    small.empty();
+    file.write_all_at(b"later", 100).unwrap();
+    assert_eq!(&small.world.read("f")[100..105], b"later");
+}
+
+#[test]
+fn a_rename_that_is_done_is_no_failure_and_its_tensors_come_when_there_is_room() {
+    let small = Small::new();
+    let elements = Random(9).floats(3000);
+    let array = npy_file(&elements);
+    assert_eq!(write(&small.world.path("x.bin"), &array), Ok(()));
+    small.fill_disk();
+    let renamed = fs::rename(small.world.path("x.bin"), small.world.path("x.npy"));
+    assert_eq!(small.world.path("x.bin").exists(), renamed.is_err());
+    renamed.unwrap();
+    assert_same(&small.world.read("x.npy"), &array, "the file under its new name");
+    assert!(!small.world.path("x").exists(), "there was room for it: the test shows nothing");
+    small.empty();
+    small.sync();
+    assert_same(&small.world.read("x"), &array[array.len() - 12_000..], "its tensor");
+}
