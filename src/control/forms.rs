@@ -28,7 +28,7 @@ pub fn set_form_attribute(
     check_name(name)?;
     let pin = pin_of(view)?;
     let engine = namespace.engine();
-    match value.trim_ascii() {
+    match value.strip_suffix(b"\n").unwrap_or(value) {
         b"1" => {
             namespace.settle_for_form(view)?;
             engine.pin_form(&view.collection, pin, &Counted::default()).map(|_| ())

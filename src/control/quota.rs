@@ -6,7 +6,7 @@ use crate::namespace::{Forget, Scope};
 use crate::store::quota::{Limits, Use};
 
 /// The user who may do everything.
-const ROOT_USER: u32 = 0;
+pub(super) const ROOT_USER: u32 = 0;
 
 /// What a tenant uses and may use.
 pub(super) fn of_tenant(context: &Context) -> Result<String> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::control::attributes::{Attribute, attribute};
 use crate::control::files::tell;
 use crate::control::jobs::{Job, Jobs};
+use crate::control::quota::ROOT_USER;
 use crate::edit;
 use crate::engine::{self, Counted, Evict, Moved, REFUSED, Reconstruct, Setting};
 use crate::format::catalog::What;
@@ -69,10 +70,22 @@ pub fn set(
     (name, value): (&[u8], &[u8]),
 ) -> Result<()> {
     let attribute = attribute(name)?;
-    let done = done(namespace, jobs, view, attribute, value);
+    let done =
+        check_owner(namespace, view, user).and_then(|()| done(namespace, jobs, view, attribute, value));
     let (cause, asked) = (format!("{}, user {user}", attribute.name), String::from_utf8_lossy(value));
     tell(view.collection.event_log(), &view.path(), &cause, &asked, &done);
     done
+}
+
+/// What is set on a directory is of all that is below it, whoever may write that: only the owner
+/// sets it, root, and who runs the mount. That others may not write a file the kernel has seen to.
+fn check_owner(namespace: &Namespace, view: &FileView, user: u32) -> Result<()> {
+    let entry = &view.node.entry;
+    if entry.what != What::Directory || [ROOT_USER, namespace.owner().0, entry.uid].contains(&user) {
+        return Ok(());
+    }
+    let text = "what is set on a directory is of all that is below it: its owner sets it";
+    Err(Error::new(ErrorKind::Denied, text))
 }
 
 fn done(

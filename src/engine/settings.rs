@@ -56,7 +56,9 @@ pub fn encoder(state: &State, node: EntryId) -> Encoder {
 
 /// The quota of a directory whose policy is this value, in stored bytes: `cache 1000000`.
 pub fn cache_bytes(value: &str) -> Option<u64> {
-    value.strip_prefix("cache ")?.parse().ok()
+    let bytes = value.strip_prefix("cache ")?;
+    // As it is kept and shown: digits, no sign.
+    bytes.parse().ok().filter(|_| bytes.starts_with(|first: char| first.is_ascii_digit()))
 }
 
 /// Sets a setting of a file or a directory. `Invalid` for a value that it cannot have,
@@ -99,4 +101,20 @@ pub fn note_why(collection: &Collection, node: EntryId, why: &str) -> Result<()>
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cache_bytes;
+
+    #[test]
+    fn a_cache_has_a_number_as_it_is_shown() {
+        assert_eq!(cache_bytes("cache 0"), Some(0));
+        assert_eq!(cache_bytes("cache 18446744073709551615"), Some(u64::MAX));
+        for text in
+            ["cache", "cache ", "cache +5", "cache -1", "cache  5", "cache 5 ", "cache 18446744073709551616"]
+        {
+            assert_eq!(cache_bytes(text), None, "{text}");
+        }
+    }
 }

@@ -2,18 +2,30 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 use crate::ingest::Target;
 use crate::model::{Error, Result};
 
+/// A longer one is none: it is read whole. Two million lines.
+const BYTES_MAX: u64 = 256 << 20;
+
 /// Digests by paths, as sha256sum writes them.
 pub(super) struct Manifest(HashMap<String, [u8; 32]>);
 
 impl Manifest {
-    /// Those of a file.
+    /// Those of a file: `Invalid` for a device, which may have no end, and what is too long.
     pub fn read(path: &Path) -> Result<Manifest> {
-        let text = fs::read_to_string(path).map_err(|error| Error::io(path.display(), error))?;
+        let failed = |error| Error::io(path.display(), error);
+        let found = fs::metadata(path).map_err(failed)?;
+        if !found.is_file() || found.len() > BYTES_MAX {
+            let text = format!("{}: no file of at most {BYTES_MAX} bytes, as a manifest is", path.display());
+            return Err(Error::invalid(text));
+        }
+        let mut text = String::new();
+        let file = fs::File::open(path).map_err(failed)?;
+        file.take(BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let sums = lines.map(|(place, line)| {
             manifest_line(line).ok_or_else(|| {
@@ -45,7 +57,16 @@ fn manifest_line(line: &str) -> Option<(String, [u8; 32])> {
 
 #[cfg(test)]
 mod tests {
-    use super::manifest_line;
+    use super::{Manifest, manifest_line};
+    use crate::model::ErrorKind;
+
+    #[test]
+    fn what_is_no_file_or_has_no_end_is_no_manifest() {
+        for path in ["/dev/zero", "/"] {
+            let read = Manifest::read(path.as_ref()).map(|_| ());
+            assert_eq!(read.unwrap_err().kind(), ErrorKind::Invalid, "{path}");
+        }
+    }
 
     #[test]
     fn lines_of_sha256sum_are_read_and_others_refused() {

@@ -80,6 +80,36 @@ fn the_owner_of_a_tenant_makes_collections_in_it_and_others_do_what_modes_say() 
 }
 
 #[test]
+fn who_may_write_a_directory_does_not_set_what_is_of_all_that_is_below_it() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create", "--allow-other"]);
+    let root = mounted.mountpoint.clone();
+    let (all, mine) = (mounted.path("a/c/all"), mounted.path("a/c/all/mine"));
+    fs::create_dir_all(&mine).unwrap();
+    fs::write(mine.join("kept"), [7; 4096]).unwrap();
+    let set = |path: &std::path::Path, key: &str, value: &str| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(path, format!("user.tierfs.{key}"), value.as_bytes(), flags).unwrap();
+    };
+    set(&mine.join("kept"), "dtype", "f32");
+    fs::set_permissions(&mine, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(&all, fs::Permissions::from_mode(0o777)).unwrap();
+    for (key, value) in
+        [("lossy", "allow"), ("evict", "discard"), ("policy", "cache 0"), ("tier", "q3:all"), ("pin", "1")]
+    {
+        let line = format!("setfattr -n user.tierfs.{key} -v '{value}' a/c/all");
+        as_user(ALICE, ALICE, &root, &line).failed(1, &["not permitted"]);
+    }
+    // A file is of whom its mode lets write it, and a directory of its owner.
+    as_user(ALICE, ALICE, &root, "echo x > a/c/all/f && setfattr -n user.tierfs.lossy -v allow a/c/all/f")
+        .ok();
+    as_user(ALICE, ALICE, &root, "mkdir a/c/all/own && setfattr -n user.tierfs.lossy -v allow a/c/all/own")
+        .ok();
+    set(&all, "lossy", "allow");
+    assert_eq!(fs::read(mine.join("kept")).unwrap(), [7; 4096]);
+}
+
+#[test]
 fn a_tenant_of_an_older_store_is_of_who_runs_the_mount_and_a_damaged_file_closes_it() {
     let place = Place::new();
     let mounted = place.mount(&["--create", "--allow-other"]);
