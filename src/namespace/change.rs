@@ -106,9 +106,9 @@ impl Namespace {
     /// `forget` is told what the kernel must forget, and owes it or tells it before it returns.
     pub fn sync(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
         let mut first = Ok(());
-        for live in self.live.all() {
+        for live in self.live.all().iter().filter(|live| !self.is_given_up(live)) {
             let _telling = live.telling();
-            first = first.and(self.settle(&live).map(&mut *forget));
+            first = first.and(self.settle(live).map(&mut *forget));
         }
         first = first.and(self.settle_kept(forget));
         for collection in self.store().open_collections() {
@@ -135,7 +135,10 @@ impl Namespace {
     /// What was written to all open files goes to the log.
     /// What the kernel must forget is owed.
     pub fn settle_everything(&self) -> Result<()> {
-        self.live.all().iter().try_for_each(|live| self.settle_owing(live))
+        let all = self.live.all();
+        // Those of a collection that takes no more writes stand in nobody's way elsewhere.
+        let mut writable = all.iter().filter(|live| live.collection().check_writable().is_ok());
+        writable.try_for_each(|live| self.settle_owing(live))
     }
 
     /// Makes an empty file.
@@ -296,9 +299,14 @@ impl Namespace {
     fn set_bytes(&self, view: &FileView, bytes: u64) -> Result<()> {
         let (collection, node) = (&view.collection, view.node.entry.id);
         let live = self.open(view)?;
-        if bytes > 0 && bytes < live.bytes() {
-            // What was cut cannot be put back: first there is room to say so.
+        let is_cut = bytes < live.bytes();
+        if is_cut && bytes > 0 {
             self.settle_owing(&live)?;
+        }
+        // What was cut cannot be put back: first there is room to say so. What gives all of its
+        // bytes back has room always.
+        let has_bytes = view.node.file().is_some_and(|file| !file.objects.is_empty());
+        if is_cut && (bytes > 0 || !has_bytes) {
             self.with_room(|| collection.reserve_log(CUT_BATCH_BYTES))?;
         }
         let before = self.with_room(|| live.truncate(bytes))?;

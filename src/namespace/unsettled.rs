@@ -19,6 +19,12 @@ impl Namespace {
         }
     }
 
+    /// Whether a file is kept whose collection takes no more writes, as was said when it was closed.
+    pub(super) fn is_given_up(&self, live: &Arc<Live>) -> bool {
+        let is_kept = || self.unsettled.lock().iter().any(|kept| Arc::ptr_eq(kept, live));
+        live.collection().check_writable().is_err() && is_kept()
+    }
+
     /// Puts what is kept into the log, where that is possible now, and looks again at what was
     /// renamed.
     pub(super) fn settle_kept(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
@@ -77,9 +83,10 @@ impl Namespace {
     }
 }
 
-/// Whether the log does not say a file as it is, and may yet.
+/// Whether the log does not say a file as it is.
 fn waits(live: &Live) -> bool {
-    let is_there = live.collection().state().node(live.node()).is_some();
+    let collection = live.collection();
+    let is_there = collection.state().node(live.node()).is_some();
     is_there && (live.is_unclosed() || must_be_looked_at(live))
 }
 

@@ -344,7 +344,7 @@ impl Collection {
         let state = self.state.read();
         let Some(file) = state.node(node).and_then(|node| node.file()) else {
             return Err(Error::new(
-                ErrorKind::NotFound,
+                ErrorKind::Gone,
                 format!("{}: no file has number {}", self.path(), node.0),
             ));
         };

@@ -182,6 +182,7 @@ fn a_cut_for_which_there_is_no_room_loses_nothing_that_was_written() {
     let bytes = Random(9).bytes(LARGE + 3 * BLOCK);
     let written = Written::new("x");
     written.live.write(0, &bytes).unwrap();
+    written.settle();
     for at in [LARGE + BLOCK + 7, 5 * BLOCK + 1] {
         written.recorder.is_full.store(true, Ordering::Relaxed);
         assert!(written.live.truncate(at as u64).is_err());
@@ -192,6 +193,26 @@ fn a_cut_for_which_there_is_no_room_loses_nothing_that_was_written() {
     }
     written.settle();
     written.check(&bytes, "after cuts that failed");
+}
+
+#[test]
+fn what_no_record_names_is_cut_without_room_and_zeros_where_it_grows_again() {
+    let mut bytes = Random(10).bytes(LARGE + 3 * BLOCK);
+    let written = Written::new("x");
+    written.live.write(0, &bytes).unwrap();
+    for at in [LARGE + BLOCK + 7, 5 * BLOCK + 1, 5 * BLOCK] {
+        written.recorder.is_full.store(true, Ordering::Relaxed);
+        written.live.truncate(at as u64).unwrap();
+        written.recorder.is_full.store(false, Ordering::Relaxed);
+        bytes.truncate(at);
+        let mut found = vec![0; at + 1];
+        assert_eq!(written.live.read(0, &mut found).unwrap(), at);
+        assert!(found[..at] == bytes, "a cut at {at}");
+    }
+    bytes.resize(LARGE, 0);
+    written.live.truncate(LARGE as u64).unwrap();
+    written.settle();
+    written.check(&bytes, "after cuts without room");
 }
 
 #[test]
