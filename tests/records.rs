@@ -13,7 +13,7 @@ use tierfs::format::catalog::{
 };
 use tierfs::format::placed::Placed;
 use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
-use tierfs::format::slot::{RawSlot, SLOT_BYTES};
+use tierfs::format::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
 
 fn golden(name: &str) -> Vec<u8> {
@@ -202,11 +202,8 @@ fn record() -> impl Strategy<Value = Record> {
         }),
         (any::<u32>(), any::<u32>(), any::<u8>(), any::<u8>())
             .prop_map(|(len, checksum, kind, version)| Record::Catalog { len, checksum, kind, version }),
-        (any::<u64>(), any::<[u32; 3]>()).prop_map(|(batch, [slots, checksum, unsynced])| Record::Commit {
-            batch,
-            slots,
-            checksum,
-            unsynced
+        (0..=SEQUENCE_MAX, any::<[u32; 3]>()).prop_map(|(batch, [slots, checksum, unsynced])| {
+            Record::Commit { batch, slots, checksum, unsynced }
         }),
         (any::<u128>(), any::<u64>()).prop_map(|(store, generation)| Record::Header {
             version: LOG_VERSION,

@@ -15,7 +15,7 @@
 //! | 16 Log header | 21 magic `TFML`, 25 version u16, 27 store uuid 16 bytes, 43 generation u64 |
 
 use crate::format::placed::{created, moved};
-use crate::format::slot::{RawSlot, SLOT_BYTES};
+use crate::format::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use crate::model::{DIMENSIONS_MAX, Dtype, Error, GROUP_LEN, ObjectId, Result, Shape, StoreId, Tier};
 
 /// The block index that stands for a whole object.
@@ -167,7 +167,10 @@ impl Record {
                 version: u8_at(slot.get::<30, 1>()),
             },
             7 => Record::Commit {
-                batch: u64::from_le_bytes(slot.get::<21, 8>()),
+                batch: match u64::from_le_bytes(slot.get::<21, 8>()) {
+                    batch @ 0..=SEQUENCE_MAX => batch,
+                    batch => return Err(Error::corrupt(format!("the Commit of batch {batch}"))),
+                },
                 slots: u32::from_le_bytes(slot.get::<29, 4>()),
                 checksum: u32::from_le_bytes(slot.get::<33, 4>()),
                 unsynced: u32::from_le_bytes(slot.get::<37, 4>()),

@@ -18,6 +18,8 @@ use crate::format::checksum;
 
 /// Bytes of a slot.
 pub const SLOT_BYTES: usize = 128;
+/// The highest sequence number of a record, and the highest number of a batch.
+pub const SEQUENCE_MAX: u64 = i64::MAX as u64;
 
 const BODY_AT: usize = 21;
 const GENERATION_AT: usize = 108;
@@ -88,6 +90,12 @@ impl RawSlot {
     /// The sequence number.
     pub fn sequence(&self) -> u64 {
         u64::from_le_bytes(self.get::<SEQUENCE_AT, 8>())
+    }
+
+    /// Whether it may be one of a log of this generation, with a number that is not below this one.
+    #[inline]
+    pub fn is_of(&self, generation: u64, sequence_min: u64) -> bool {
+        self.generation() == generation as u32 && (sequence_min..=SEQUENCE_MAX).contains(&self.sequence())
     }
 
     /// The checksum field.

@@ -188,8 +188,10 @@ impl Accesses {
         }
         drop(chunks);
         let mut chunks = self.chunks.write();
-        let places = (blocks as usize).div_ceil(CHUNK);
+        let places = (range.end as usize).div_ceil(CHUNK);
         if chunks.len() < places {
+            // An object may claim any number of blocks: what was used has room, and as much again.
+            let places = places.max(2 * chunks.len()).min((blocks as usize).div_ceil(CHUNK));
             let more = places - chunks.len();
             chunks.reserve_exact(more);
             chunks.resize_with(places, Box::default);

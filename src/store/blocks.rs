@@ -124,14 +124,19 @@ impl Blocks {
         }
     }
 
-    /// The blocks that records describe, with their numbers.
-    pub fn described(&self, cut: Cut) -> impl Iterator<Item = (u32, Block)> {
+    /// How many blocks it has places for: none behind them is described.
+    pub fn count(&self) -> u32 {
         let count = match self {
             Blocks::Unknown => 0,
             Blocks::Run(run) => run.checksums.len(),
             Blocks::Dense(blocks) => blocks.len(),
         };
-        (0..count as u32).filter_map(move |index| Some((index, self.get(index, cut)?)))
+        count as u32
+    }
+
+    /// The blocks that records describe, with their numbers.
+    pub fn described(&self, cut: Cut) -> impl Iterator<Item = (u32, Block)> {
+        (0..self.count()).filter_map(move |index| Some((index, self.get(index, cut)?)))
     }
 
     /// Sets one block. `places` is how many blocks may still be given memory: no more

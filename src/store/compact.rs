@@ -93,7 +93,8 @@ impl Collection {
     fn compact(&self, writer: &mut Writer) -> Result<Compaction> {
         let before = writer.log.bytes();
         let state = self.state.read();
-        let log = self.write_draft(&state, writer.log.generation() + 1, writer.log.next_sequence())?;
+        let log =
+            self.write_draft(&state, writer.log.generation().wrapping_add(1), writer.log.next_sequence())?;
         // Whether the old or the new one is found after a power cut is not known then.
         self.switch_log().map_err(|error| self.poison(error))?;
         writer.log = log;

@@ -77,13 +77,15 @@ impl Collection {
         // What no batch of the log describes has no version.
         let is_dirty = || parts.iter().any(|part| part.is_dirty());
         let before = version(parts);
+        let was_dirty = is_dirty();
         let known = memo.0.lock().get(&node).filter(|(known, _)| *known == before).map(|(_, value)| *value);
-        if let Some(known) = known.filter(|_| !is_dirty()) {
+        if let Some(known) = known.filter(|_| !was_dirty) {
             self.check_outside(parts)?;
             return Ok(known);
         }
         let value = compute()?;
-        if !is_dirty() && version(parts) == before {
+        // It may have been read before the log had rounded it.
+        if !was_dirty && !is_dirty() && version(parts) == before {
             let mut memo = memo.0.lock();
             if memo.len() >= FILES_MAX {
                 memo.clear();

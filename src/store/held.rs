@@ -1,6 +1,6 @@
 //! Records that were read and wait for the Commit of their batch.
 
-use crate::format::catalog::{Entry, NODE, OBJECT};
+use crate::format::catalog::{Entry, NODE, OBJECT, ObjectEntry};
 use crate::format::placed::Placed;
 use crate::format::record::Record;
 use crate::model::{Error, Result};
@@ -22,11 +22,11 @@ pub(super) struct Batch {
 
 enum Held {
     /// So many of `blocks`, all of one object.
-    Blocks(u32),
+    Blocks(usize),
     /// An entry of the catalog, and how many of `payloads` it is.
     Entry { kind: u8, version: u8, bytes: u32, sequence: u64 },
-    /// One of `others`, and how many of `payloads` follow it.
-    Other { bytes: u32 },
+    /// One of `others`, and how many of `payloads` follow it: four for each block of a run.
+    Other { bytes: usize },
 }
 
 // Batches of imports have many.
@@ -39,13 +39,11 @@ impl Batch {
             return self.push_block(placed);
         }
         self.payloads.extend_from_slice(payload);
-        // A record says how many in as many bits.
-        let bytes = payload.len() as u32;
         self.records.push(match record {
-            Record::Catalog { kind, version, .. } => Held::Entry { kind, version, bytes, sequence },
+            Record::Catalog { kind, version, len, .. } => Held::Entry { kind, version, bytes: len, sequence },
             _ => {
                 self.others.push((record, sequence));
-                Held::Other { bytes }
+                Held::Other { bytes: payload.len() }
             }
         });
     }
@@ -55,7 +53,7 @@ impl Batch {
     pub fn push_block(&mut self, placed: Placed) {
         let before = self.blocks.last().map(|before| before.object);
         match self.records.last_mut() {
-            Some(Held::Blocks(count)) if before == Some(placed.object) && *count < u32::MAX => *count += 1,
+            Some(Held::Blocks(count)) if before == Some(placed.object) => *count += 1,
             _ => self.records.push(Held::Blocks(1)),
         }
         self.blocks.push(placed);
@@ -88,8 +86,8 @@ impl Batch {
         state.make_room(self.count_of(OBJECT), self.count_of(NODE));
         let applied = self.records.iter().try_for_each(|held| match *held {
             Held::Entry { kind, version, bytes, sequence } => {
-                let entry = Entry::parse(kind, version, next(&mut payloads, bytes));
-                let applied = apply_entry(entry, state, refused.as_deref_mut());
+                let entry = Entry::parse(kind, version, next(&mut payloads, bytes as usize));
+                let applied = apply_entry(entry, sequence, state, refused.as_deref_mut());
                 applied.or_else(|error| failed(sequence, error))
             }
             Held::Other { bytes } => {
@@ -114,8 +112,8 @@ impl Batch {
 }
 
 /// The next `count` of a list, which goes on behind them.
-fn next<'a, T>(list: &mut &'a [T], count: u32) -> &'a [T] {
-    let (found, rest) = list.split_at(list.len().min(count as usize));
+fn next<'a, T>(list: &mut &'a [T], count: usize) -> &'a [T] {
+    let (found, rest) = list.split_at(list.len().min(count));
     *list = rest;
     found
 }
@@ -129,8 +127,19 @@ pub(super) fn checksums_of(payload: &[u8]) -> Checksums {
 }
 
 /// Takes in an entry of the catalog. With `refused` those that cannot be are kept there.
-fn apply_entry(entry: Result<Entry>, state: &mut State, refused: Option<&mut Vec<Entry>>) -> Result<()> {
+fn apply_entry(
+    entry: Result<Entry>,
+    sequence: u64,
+    state: &mut State,
+    refused: Option<&mut Vec<Entry>>,
+) -> Result<()> {
     let entry = entry?;
+    if let Entry::Object(ObjectEntry { id, creation, .. }) = &entry
+        && !(1..=sequence).contains(creation)
+    {
+        // A log that is written anew has the entry under this number.
+        return Err(Error::corrupt(format!("object {id} was made by record {creation}, which is not there")));
+    }
     let Some(refused) = refused else { return state.apply_entry(entry) };
     refused.retain(|before| !replaces(&entry, before));
     state.apply_entry(entry.clone()).inspect_err(|_| refused.push(entry))

@@ -67,7 +67,9 @@ impl Collection {
                 (block, History { last, created, ..history })
             });
             if let Some(object) = state.object(object) {
-                object.accesses.restore(object.cut().blocks(), kept);
+                // Blocks that no record describes were not used, whatever the object claims to have.
+                let described = object.blocks.read().count();
+                object.accesses.restore(object.cut().blocks().min(described), kept);
             }
         }
     }

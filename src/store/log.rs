@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::format::catalog::Entry;
 use crate::format::checksum;
 use crate::format::record::{LOG_VERSION, Record};
-use crate::format::slot::{RawSlot, SLOT_BYTES};
+use crate::format::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use crate::model::{EntryId, Error, Result, StoreId};
 use crate::store::disk::File;
 
@@ -235,6 +235,10 @@ impl Log {
     /// in the log: it takes no more.
     pub fn append(&mut self, batch: &Batch) -> Result<()> {
         self.check()?;
+        if batch.next_sequence > SEQUENCE_MAX {
+            let text = "meta.log has no number left for another record";
+            return Err(Error::new(crate::model::ErrorKind::Full, text));
+        }
         let slots = batch.slots();
         let mut bytes = Vec::with_capacity((slots as usize + 1) * SLOT_BYTES);
         let mut checksums = Vec::with_capacity(batch.records.len() * 4);

@@ -182,7 +182,7 @@ impl Collection {
     pub fn outside_number(&self) -> Result<u64> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
-        let number = self.next_data(writer);
+        let number = self.next_data(writer)?;
         writer.next_data = number + 1;
         Ok(number)
     }

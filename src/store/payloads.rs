@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use crate::format::record::Stored;
-use crate::model::{Error, Result, Tier};
+use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::chain::DELTA_FILE;
 use crate::store::collection::{Access, Touched, Writer};
@@ -90,7 +90,7 @@ impl Collection {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         self.reclaim(writer);
-        let id = self.next_data(writer);
+        let id = self.next_data(writer)?;
         let path = self.data_path(id);
         let file = self.disk.open(&path, Open::Create);
         let file = file.map_err(|error| Error::io(format!("making {path}"), error))?;
@@ -98,8 +98,17 @@ impl Collection {
         Ok((id, file))
     }
 
-    /// The number of the next data file.
-    pub(super) fn next_data(&self, writer: &Writer) -> u64 {
+    /// The number of the next data file. `Full` where there is none, nor one after it.
+    pub(super) fn next_data(&self, writer: &Writer) -> Result<u64> {
+        let next = self.number_behind(writer);
+        let left = next.filter(|next| *next < u64::MAX);
+        left.ok_or_else(|| {
+            Error::new(ErrorKind::Full, format!("{}: no data file has a number left", self.path()))
+        })
+    }
+
+    /// The number behind those that data files and copies have had.
+    fn number_behind(&self, writer: &Writer) -> Option<u64> {
         if writer.next_data == 0 {
             let state = self.state.read();
             let kept = writer.freed.iter().filter_map(|(_, freed)| match freed {
@@ -114,9 +123,9 @@ impl Collection {
                 _ => None,
             });
             let copies = state.pins().filter_map(|(_, copy)| copy).chain(gone).map(|copy| copy.number);
-            return last.max(copies.max()).unwrap_or(0).saturating_add(1);
+            return last.max(copies.max()).unwrap_or(0).checked_add(1);
         }
-        writer.next_data
+        Some(writer.next_data)
     }
 
     /// Writes payloads of a tier, one after the other, each in a slot of its own.

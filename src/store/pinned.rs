@@ -89,7 +89,7 @@ impl Collection {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         self.reclaim(writer);
-        let number = self.next_data(writer);
+        let number = self.next_data(writer)?;
         writer.next_data = number + 1;
         let (directory, path) = (self.pinned_directory(), draft_of(&self.pinned_path(number)));
         let made = self.disk.create_directory(&directory);

@@ -230,7 +230,7 @@ impl Collection {
         if out.reason.is_some() {
             out.moved.extend(self.keep_unnamed_data(&state)?);
         }
-        self.write_draft(&state, end.generation + 1, sequence)?;
+        self.write_draft(&state, end.generation.wrapping_add(1), sequence)?;
         self.switch_log()?;
         Ok(out)
     }

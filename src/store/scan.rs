@@ -98,10 +98,7 @@ impl<'a> Read<'a> {
         let mut end = at;
         for bytes in loaded.as_chunks().0 {
             let slot = RawSlot(*bytes);
-            let is_ours = Placed::is_in(&slot)
-                && slot.is_intact()
-                && slot.generation() == generation as u32
-                && slot.sequence() >= sequence_min;
+            let is_ours = Placed::is_in(&slot) && slot.is_intact() && slot.is_of(generation, sequence_min);
             let Some(placed) = is_ours.then(|| Placed::parse(&slot)).flatten() else { break };
             take(placed, slot.checksum());
             end += SLOT;
@@ -122,7 +119,7 @@ impl<'a> Read<'a> {
         let Some(slot) = slot else {
             return Ok(Found::Bad("a slot whose checksum does not agree".into()));
         };
-        if slot.generation() != generation as u32 || slot.sequence() < sequence_min {
+        if !slot.is_of(generation, sequence_min) {
             return Ok(Found::Bad("a slot of another generation".into()));
         }
         let record = match Record::parse(&slot) {
@@ -186,8 +183,7 @@ impl<'a> Read<'a> {
         let mut at = bad;
         while let Some(slot) = self.slot(at)? {
             if slot.is_intact()
-                && slot.generation() == end.generation as u32
-                && slot.sequence() >= end.next_sequence
+                && slot.is_of(end.generation, end.next_sequence)
                 && let Ok(Record::Commit { batch, unsynced, .. }) = Record::parse(&slot)
                 && durable_before(batch, unsynced) > end.batch
             {
@@ -206,9 +202,7 @@ impl<'a> Read<'a> {
         // The slot at `bad` may itself be intact and only not agree.
         let mut at = bad;
         while let Some(slot) = self.slot(at)? {
-            let is_ours = slot.is_intact()
-                && slot.generation() == end.generation as u32
-                && slot.sequence() >= end.next_sequence;
+            let is_ours = slot.is_intact() && slot.is_of(end.generation, end.next_sequence);
             if is_ours && own.is_some() {
                 return Ok(own);
             }

@@ -44,7 +44,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// The most bytes that `work` needed at a time.
-fn peak(work: impl FnOnce()) -> usize {
+pub fn peak(work: impl FnOnce()) -> usize {
     let before = HELD.get();
     PEAK.set(before);
     work();

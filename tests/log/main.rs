@@ -8,6 +8,7 @@
 
 mod damage;
 mod hostile;
+mod numbers;
 mod order;
 mod torn;
 mod world;
