@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Programs that look at all mounts, as `df` does, use each for a moment.
 const PASSING_USE: Duration = Duration::from_millis(500);
 
+const BETWEEN_TRIES: Duration = Duration::from_millis(10);
+
 impl Args {
     pub fn run(self) -> Result<Done> {
         let shown = self.mountpoint.display();
@@ -74,31 +76,42 @@ fn same(one: &std::path::Path, other: &std::path::Path) -> bool {
 
 fn unmount(mountpoint: &std::path::Path, lazy: bool) -> Result<()> {
     let flags = if lazy { rustix::mount::UnmountFlags::DETACH } else { rustix::mount::UnmountFlags::empty() };
+    let shown = mountpoint.display();
     let until = Instant::now() + PASSING_USE;
-    let error = loop {
+    loop {
+        let is_last = lazy || Instant::now() >= until;
         match rustix::mount::unmount(mountpoint, flags) {
             Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::BUSY) if Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(10));
+            Err(rustix::io::Errno::BUSY) if is_last => {
+                let text = format!(
+                    "{shown} is in use: close what has files open there (fuser -vm {shown}), or use --lazy"
+                );
+                return Err(Error::new(ErrorKind::Busy, text));
             }
-            Err(error) => break error,
+            Err(rustix::io::Errno::BUSY) => {}
+            // Users without privilege have a helper for it.
+            Err(rustix::io::Errno::PERM) => {
+                if helped(mountpoint, lazy, is_last)? {
+                    return Ok(());
+                }
+                if is_last {
+                    let text = format!("fusermount3 could not unmount {shown}");
+                    return Err(Error::new(ErrorKind::Busy, text));
+                }
+            }
+            Err(error) => return Err(Error::io(format!("unmounting {shown}"), error.into())),
         }
-    };
-    let shown = mountpoint.display();
-    if error == rustix::io::Errno::BUSY {
-        let text =
-            format!("{shown} is in use: close what has files open there (fuser -vm {shown}), or use --lazy");
-        return Err(Error::new(ErrorKind::Busy, text));
+        std::thread::sleep(BETWEEN_TRIES);
     }
-    if error != rustix::io::Errno::PERM {
-        return Err(Error::io(format!("unmounting {shown}"), error.into()));
-    }
-    // Users without privilege have a helper for it.
+}
+
+/// Has the helper unmount it; only the last time it says what is wrong. Whether it did.
+fn helped(mountpoint: &std::path::Path, lazy: bool, is_last: bool) -> Result<bool> {
     let mut helper = std::process::Command::new("fusermount3");
     helper.arg(if lazy { "-uz" } else { "-u" }).arg(mountpoint);
-    let status = helper.status().map_err(|error| Error::io("running fusermount3", error))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(Error::new(ErrorKind::Busy, format!("fusermount3 could not unmount {shown}"))),
+    if !is_last {
+        helper.stderr(std::process::Stdio::null());
     }
+    let status = helper.status().map_err(|error| Error::io("running fusermount3", error))?;
+    Ok(status.success())
 }

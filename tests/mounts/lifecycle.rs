@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Mounted, PATIENCE, Place, answer, assert_same, imported, names, run, shell, text, wait_until,
+    Mounted, PATIENCE, Place, answer, assert_same, imported, names, run, shell, text, tierfs, wait_until,
 };
 
 #[test]
@@ -84,6 +84,30 @@ fn a_use_that_passes_does_not_keep_a_mount() {
         });
         run(["umount".as_ref(), mounted.mountpoint.as_os_str()]).ok();
     });
+}
+
+#[test]
+fn a_use_that_passes_does_not_keep_the_mount_of_a_user_who_has_a_helper() {
+    let (place, _) = imported(&[]);
+    let mounted = place.mount(&[]);
+    // The kernel is asked by one who may not, and the helper finds a use at first.
+    let helper = place
+        .write("fusermount3", "#!/bin/sh\ncd \"${0%/*}\"\necho x >>asked\ntest \"$(wc -l <asked)\" -ge 3\n");
+    fs::set_permissions(&helper, PermissionsExt::from_mode(0o755)).unwrap();
+    let paths = format!("{}:{}", helper.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let asked = place.path("asked");
+    let times = || fs::read(&asked).map_or(0, |asked| asked.len() / 2);
+    let mut umount = std::process::Command::new("setpriv");
+    umount.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).env("PATH", paths);
+    umount.arg(tierfs().get_program()).arg("umount").arg(&mounted.mountpoint);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            wait_until("three tries", || times() >= 3);
+            rustix::mount::unmount(&mounted.mountpoint, rustix::mount::UnmountFlags::empty()).unwrap();
+        });
+        answer(&mut umount).ok();
+    });
+    assert_eq!(times(), 3);
 }
 
 #[test]
