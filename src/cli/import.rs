@@ -112,7 +112,8 @@ impl Args {
                     Some(how) => evict_imported(&engine, collection, target, how),
                     None => Ok(None),
                 };
-                plan.run(&engine.store, owner, &bar, Some(&evict))
+                let mut sum = Sum::default();
+                plan.run(&engine.store, owner, &bar, Some(&evict), &mut sum).map(|()| sum)
             }
             Err(error) if error.kind() == ErrorKind::Busy => match mounts::mount_for(&place)? {
                 Some(mounted) => through(&mounted, &plan, error, &bar),

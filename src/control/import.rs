@@ -6,7 +6,7 @@ use crate::control::files::Context;
 use crate::control::jobs::Job;
 use crate::control::quota::runs_mount;
 use crate::engine::{Reconstruct, evict_imported};
-use crate::ingest::{Plan, Progress, Request, Watch};
+use crate::ingest::{Plan, Progress, Request, Sum, Watch};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::Forget;
 
@@ -39,9 +39,15 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Forget> {
             Some(how) => evict_imported(namespace.engine(), collection, target, how),
             None => Ok(None),
         };
-        let sum = plan.run(store, namespace.owner(), &Watched(progress), Some(&evict))?;
-        let collection = store.collection(&plan.request().collection.0, &plan.request().collection.1)?;
-        namespace.owe(namespace.forget_nodes(&collection, sum.changed.iter().copied()));
+        let mut sum = Sum::default();
+        let done = plan.run(store, namespace.owner(), &Watched(progress), Some(&evict), &mut sum);
+        // Of one that was stopped too: the files that were whole by then are there.
+        let (tenant, name) = &plan.request().collection;
+        if let Ok(collection) = store.collection(tenant, name) {
+            namespace.finish_renames(&collection);
+            namespace.owe(namespace.forget_nodes(&collection, sum.changed.iter().copied()));
+        }
+        done?;
         Ok(sum.to_json(&plan.path()).to_string())
     });
     Ok(Forget::default())

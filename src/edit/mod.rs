@@ -6,6 +6,7 @@
 //! 2. At close and at fsync what was written is in the log, and every name agrees.
 //! 3. A file that is open keeps what it opened when its name goes.
 
+mod attributes;
 mod given;
 mod grown;
 mod index;
@@ -19,10 +20,11 @@ mod table;
 mod tree;
 mod typed;
 
+pub use attributes::{SetAttr, lends, set_attr};
 pub use live::Live;
-pub use renamed::{finish_renames, is_another_place, must_be_looked_at};
+pub use renamed::{finish_renames, is_another_place};
 pub use table::LiveTable;
-pub use tree::{SetAttr, create, link, make_directory, remove_directory, rename, set_attr, symlink, unlink};
+pub use tree::{create, link, make_directory, remove_directory, rename, symlink, unlink};
 pub use typed::set_tensor;
 
 use crate::model::EntryId;

@@ -2,10 +2,10 @@
 
 use crate::edit::Changes;
 use crate::edit::parts::remove_parts;
-use crate::edit::renamed::{LOOK_AGAIN, is_another_place};
+use crate::edit::renamed::is_another_place;
 use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectIds, What};
 use crate::format::record::Record;
-use crate::ingest::{PERMISSIONS, may_be_recognized};
+use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds, now_seconds};
@@ -18,30 +18,6 @@ const NAME_BYTES_MAX: usize = 255;
 
 /// The bit of a directory's mode that says whose group new files have.
 const SET_GROUP_ID: u32 = 0o2000;
-
-/// Attributes to set; what is `None` stays.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SetAttr {
-    /// Permission bits.
-    pub mode: Option<u32>,
-    /// Owner.
-    pub uid: Option<u32>,
-    /// Group.
-    pub gid: Option<u32>,
-    /// When its bytes changed, in nanoseconds since 1970.
-    pub mtime: Option<i64>,
-}
-
-impl SetAttr {
-    /// Sets them; `ctime` is now.
-    pub fn apply(self, entry: &mut NodeEntry) {
-        entry.mode = self.mode.map_or(entry.mode, |mode| mode & 0o7777);
-        entry.uid = self.uid.unwrap_or(entry.uid);
-        entry.gid = self.gid.unwrap_or(entry.gid);
-        entry.mtime = self.mtime.unwrap_or(entry.mtime);
-        entry.ctime = now_nanoseconds();
-    }
-}
 
 /// Makes an empty file. `Exists` where the name is taken.
 pub fn create(
@@ -264,29 +240,6 @@ pub fn rename(
     })
 }
 
-/// Sets attributes. Who may read a container may read its tensors: they get its owner and
-/// permissions. A tensor of a container takes what is set for itself.
-pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<Changes> {
-    collection.record(Touched::default(), |batch, state| {
-        let found = known(state, node)?;
-        let mut entry = found.entry.clone();
-        set.apply(&mut entry);
-        batch.entry(Entry::Node(Box::new(entry)));
-        let mut changes = Changes::default();
-        let set = SetAttr { mode: set.mode.map(|mode| mode & PERMISSIONS), mtime: None, ..set };
-        let container = found.file().filter(|file| file.content.is_container());
-        for part in container.into_iter().flat_map(|file| state.parts(file)) {
-            let mut entry = part.entry.clone();
-            set.apply(&mut entry);
-            if (entry.mode, entry.uid, entry.gid) != (part.entry.mode, part.entry.uid, part.entry.gid) {
-                batch.entry(Entry::Node(Box::new(entry)));
-                changes.nodes.push(part.entry.id);
-            }
-        }
-        Ok(changes)
-    })
-}
-
 /// Takes away a name, and with the last one the node, its tensors and its bytes.
 fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], node: &Node) -> Changes {
     let mut changes = Changes::default();
@@ -321,14 +274,11 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
     changes
 }
 
-/// Marks a file whose first name becomes another as one that has to be looked at again, where
-/// it may be something else then. Its tensors' names come with another batch: who is killed
-/// before it must find it.
+/// Marks a file whose first name becomes another, where it may be something else then.
 fn mark(batch: &mut Batch, node: &Node, from: (EntryId, &[u8]), to: (EntryId, &[u8])) {
     let may_be = |file: &FileEntry| file.content.is_container() || may_be_recognized(to.1);
     if is_another_place(from, to) && node.file().is_some_and(may_be) {
-        let (key, value) = (LOOK_AGAIN.to_owned(), Some(String::new()));
-        batch.entry(Entry::Setting { node: node.entry.id, key, value });
+        batch.have_looked_at(node.entry.id);
     }
 }
 

@@ -210,7 +210,7 @@ impl Filesystem for Adapter {
         self.measured(Operation::Readdirplus, || {
             let changes = self.names.changes();
             let listed = self.namespace.list(Ino(ino.0), offset, &mut |listed| {
-                let times = self.times.of_name(&listed.attr, || self.names.may_be_kept(changes));
+                let times = self.times.of_listed(&listed.attr, || self.names.may_be_kept(changes));
                 let (attr, name) = (file_attr(&listed.attr), OsStr::from_bytes(&listed.name));
                 !reply.add(attr.ino, listed.offset, name, &times, &attr, GENERATION)
             });
@@ -267,7 +267,8 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         self.measured(Operation::Setattr, || {
-            let set = SetAttr { mode, uid, gid, mtime: mtime.map(nanoseconds) };
+            let mtime = mtime.map(nanoseconds);
+            let set = SetAttr { mode, uid, gid, mtime, ..SetAttr::default() };
             self.set_attr(ino, set, size, reply);
         });
     }

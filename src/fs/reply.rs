@@ -34,11 +34,22 @@ impl Times {
     /// with a container are asked for at every use, unless they `may_be_kept`.
     pub fn of_name(&self, attr: &Attr, may_be_kept: impl FnOnce() -> bool) -> Duration {
         let is_kept = !attr.of_container || self.listings || may_be_kept();
-        if is_kept { self.of_attr(attr) } else { Duration::ZERO }
+        if is_kept { self.of_place(attr) } else { Duration::ZERO }
     }
 
-    /// How long the kernel may keep what stat shows. Controls change by themselves.
+    /// How long the kernel may keep both, of an entry of a listing.
+    pub fn of_listed(&self, attr: &Attr, may_be_kept: impl FnOnce() -> bool) -> Duration {
+        self.of_name(attr, may_be_kept).min(self.of_attr(attr))
+    }
+
+    /// How long the kernel may keep what stat shows. What is not in the log yet is something
+    /// else when it is, and the kernel is not told that.
     pub fn of_attr(&self, attr: &Attr) -> Duration {
+        if attr.is_unlogged { Duration::ZERO } else { self.of_place(attr) }
+    }
+
+    /// Controls change by themselves.
+    fn of_place(&self, attr: &Attr) -> Duration {
         match attr.ino.place() {
             Place::Control { .. } => Duration::ZERO,
             Place::Form { .. } => self.entries.min(FORM_TIME),
@@ -121,13 +132,6 @@ pub(super) fn nanoseconds(time: TimeOrNow) -> i64 {
             i64::from(rest) - signed(Duration::from_secs(seconds))
         }
     }
-}
-
-/// A mode without the bits that let others act as the owner, if it has any of them.
-pub(super) fn plain_mode(mode: u32) -> Option<u32> {
-    let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
-    let bits = libc::S_ISUID | group;
-    (mode & bits != 0).then_some(mode & !bits)
 }
 
 /// Answers with the value of an attribute, or with its size where that is asked for.

@@ -14,7 +14,7 @@ use fuser::{
 };
 
 use crate::control::{Mounted, Operation};
-use crate::edit::{Live, SetAttr};
+use crate::edit::{Live, SetAttr, lends};
 use crate::fs::ahead::Ahead;
 use crate::fs::bell::Bell;
 use crate::fs::errno::errno;
@@ -22,7 +22,7 @@ use crate::fs::forget::Forgetter;
 use crate::fs::handles::{Handle, Handles};
 use crate::fs::names::Names;
 use crate::fs::passthrough::Passthrough;
-use crate::fs::reply::{GENERATION, Times, file_attr, own, plain_mode};
+use crate::fs::reply::{GENERATION, Times, file_attr, own};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
 use crate::store::Access;
@@ -172,8 +172,13 @@ impl Adapter {
         match changed.and_then(|forget| Ok((forget, self.namespace.stat(own(ino))?))) {
             Ok((forget, attr)) if Ino(ino.0).is_backed() => self.attr_set_backed(ino, forget, attr, reply),
             Ok((forget, attr)) => {
+                let times = self.times.of_attr(&attr);
+                let answer = move || reply.attr(&times, &file_attr(&attr));
+                if bytes.is_none() {
+                    return self.forgetter.forget_owed(&self.namespace, forget, answer);
+                }
                 // The kernel writes no pages of the file before this is answered.
-                reply.attr(&self.times.of_attr(&attr), &file_attr(&attr));
+                answer();
                 self.forgetter.forget_owed(&self.namespace, forget, || ());
             }
             Err(error) => {
@@ -186,26 +191,21 @@ impl Adapter {
     /// A new owner or other bytes take away the bits that let others act as the owner.
     fn without_privilege(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>) -> SetAttr {
         let changes = set.uid.is_some() || set.gid.is_some() || bytes.is_some();
-        match self.namespace.stat(own(ino)) {
-            Ok(attr) if changes && set.mode.is_none() && attr.kind == Kind::File => {
-                SetAttr { mode: plain_mode(attr.mode), ..set }
-            }
-            _ => set,
-        }
+        SetAttr { lends_nothing: changes && set.mode.is_none() && self.lends(own(ino)), ..set }
     }
 
     /// Takes away the bits that let others act as the owner, if there are any.
     pub fn drop_privilege(&self, ino: INodeNo) -> Result<()> {
-        let mode = self.namespace.stat(Ino(ino.0)).ok().and_then(|attr| plain_mode(attr.mode));
-        match mode {
-            Some(_) => {
-                let set = SetAttr { mode, ..SetAttr::default() };
-                let forget = self.namespace.set_attr(Ino(ino.0), set, None)?;
-                self.forgetter.forget_owed(&self.namespace, forget, || ());
-                Ok(())
-            }
-            None => Ok(()),
+        if self.lends(Ino(ino.0)) {
+            let set = SetAttr { lends_nothing: true, ..SetAttr::default() };
+            let forget = self.namespace.set_attr(Ino(ino.0), set, None)?;
+            self.forgetter.forget_owed(&self.namespace, forget, || ());
         }
+        Ok(())
+    }
+
+    fn lends(&self, ino: Ino) -> bool {
+        self.namespace.stat(ino).is_ok_and(|attr| attr.kind == Kind::File && lends(attr.mode))
     }
 
     /// Makes a directory's names durable: those of its collection.

@@ -140,25 +140,25 @@ impl Plan {
         }
     }
 
-    /// Takes it in. What fails for a file is in the sum, and the others go on; `Interrupted`
-    /// where it was told to stop. `evict` is called for each file that came in.
+    /// Takes it in, and adds to `sum`. What fails for a file is in it, and the others go on;
+    /// `Interrupted` where it was told to stop. `evict` is called for each file that came in.
     pub fn run(
         &self,
         store: &Store,
         owner: (u32, u32),
         watch: &dyn Watch,
         evict: Option<Evict<'_>>,
-    ) -> Result<Sum> {
+        sum: &mut Sum,
+    ) -> Result<()> {
         let parents = self.request.parent.as_deref().map(|parent| parents(store, parent)).transpose()?;
         let options = Options { parents, ..self.options.clone() };
         let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
         let collection = store.collection_made(tenant, name, owner)?;
-        let mut sum = Sum::default();
         if let Some(tensor) = &self.request.shard_of {
             let target = target_of(tensor)?;
             sum.note_changed(&collection, &target);
             sum.add(self.shards(&collection, &target, owner, (&options, watch))?);
-            return Ok(sum);
+            return Ok(());
         }
         for found in &self.found {
             let path = found.target.path();
@@ -188,7 +188,7 @@ impl Plan {
                 }
             }
         }
-        Ok(sum)
+        Ok(())
     }
 
     fn one(

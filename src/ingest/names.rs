@@ -8,7 +8,7 @@ use crate::ingest::Origin;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::collection::{now_nanoseconds, now_seconds};
 use crate::store::log::Batch;
-use crate::store::state::{Node, ROOT, State};
+use crate::store::state::{Link, Node, ROOT, State};
 
 /// Who may read, write and execute.
 pub const PERMISSIONS: u32 = 0o777;
@@ -106,11 +106,24 @@ impl<'a> Names<'a> {
             }
             at = found;
         }
-        if self.find(at, name.as_bytes()).is_some() {
+        if self.find(at, name.as_bytes()).is_some_and(|taken| !self.is_emptied(taken)) {
             return Ok(false);
         }
         self.name(at, name.as_bytes(), node);
         Ok(true)
+    }
+
+    /// Whether a directory goes with the names that go.
+    fn is_emptied(&self, directory: EntryId) -> bool {
+        self.state.is_made_for_tensors(directory)
+            && self.emptied().iter().any(|(_, emptied)| *emptied == directory)
+    }
+
+    /// The directories that go with the names that go: the name of each, and the directory.
+    fn emptied(&self) -> Vec<(Link, EntryId)> {
+        let used: HashSet<EntryId> = self.made.iter().map(|(parent, ..)| *parent).collect();
+        let parents = self.gone.iter().map(|(parent, _)| *parent);
+        self.state.emptied(parents, |directory| used.contains(&directory))
     }
 
     pub fn name(&mut self, parent: EntryId, name: &[u8], node: EntryId) {
@@ -187,11 +200,11 @@ impl<'a> Names<'a> {
         }
         if let [first, _, ..] = self.state.links(old.entry.id) {
             // It lives on under its other names; its tensors stand beside the first.
-            let parts =
-                if *first == (parent, name.into()) { nodes.get(1..).unwrap_or_default() } else { &[] };
+            let was_first = *first == (parent, name.into());
             self.remove_name(parent, name);
-            for &part in parts {
-                self.remove_names(part);
+            if was_first && old.file().is_some() {
+                nodes.iter().skip(1).for_each(|part| self.remove_names(*part));
+                self.batch.have_looked_at(old.entry.id);
             }
             return Ok(());
         }
@@ -218,10 +231,9 @@ impl<'a> Names<'a> {
     }
 
     pub fn finish(self) {
+        let emptied = self.emptied();
         let Names { batch, state, made, gone, mut last_entry, .. } = self;
-        let used: HashSet<EntryId> = made.iter().map(|(parent, ..)| *parent).collect();
-        let parents = gone.iter().map(|(parent, _)| *parent);
-        for ((parent, name), directory) in state.emptied(parents, |directory| used.contains(&directory)) {
+        for ((parent, name), directory) in emptied {
             batch.entry(Entry::NameRemoved { parent, name });
             batch.entry(Entry::NodeRemoved(directory));
         }

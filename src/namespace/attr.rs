@@ -41,6 +41,8 @@ pub struct Attr {
     pub blocks: u64,
     /// Whether its name comes and goes with a container.
     pub of_container: bool,
+    /// Whether some of it was written and is not in the log yet.
+    pub is_unlogged: bool,
     /// When its bytes changed, in nanoseconds since 1970.
     pub mtime: i64,
     /// When anything of it changed, in nanoseconds since 1970.
@@ -62,7 +64,7 @@ impl Attr {
         match written {
             Some(Unlogged { bytes, mtime }) => {
                 let blocks = self.blocks.max(bytes.div_ceil(STAT_BLOCK_BYTES));
-                Attr { bytes, blocks, mtime, ..self }
+                Attr { bytes, blocks, mtime, is_unlogged: true, ..self }
             }
             None => self,
         }
@@ -80,6 +82,7 @@ impl Attr {
             bytes: 0,
             blocks: 0,
             of_container: false,
+            is_unlogged: false,
             mtime: time,
             ctime: time,
         }
@@ -101,6 +104,7 @@ impl Attr {
             bytes,
             blocks,
             of_container: false,
+            is_unlogged: false,
             mtime,
             ctime,
         }
@@ -118,6 +122,19 @@ impl Attr {
         let blocks = stored.div_ceil(STAT_BLOCK_BYTES).max(u64::from(node.bytes > 0));
         let is_part = node.file().is_some_and(|file| file.container.is_some());
         let of_container = is_part || kind == Kind::Directory && state.is_made_for_tensors(id);
-        Attr { ino, kind, mode, links, uid, gid, bytes: node.bytes, blocks, of_container, mtime, ctime }
+        Attr {
+            ino,
+            kind,
+            mode,
+            links,
+            uid,
+            gid,
+            bytes: node.bytes,
+            blocks,
+            of_container,
+            is_unlogged: false,
+            mtime,
+            ctime,
+        }
     }
 }

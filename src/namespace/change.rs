@@ -91,7 +91,7 @@ impl Namespace {
         let Some(file) = file else { return Changes::default() };
         let (number, is_there, has_moved) = {
             let (state, node) = (file.live.collection().state(), file.entry.id);
-            (state.number(), state.node(node).is_some(), edit::must_be_looked_at(&state, node))
+            (state.number(), state.node(node).is_some(), state.must_be_looked_at(node))
         };
         if has_moved {
             return self.look_at_renamed(&file.live);
@@ -250,7 +250,7 @@ impl Namespace {
         let (is_file, is_marked) = {
             let state = collection.state();
             let is_file = state.node(node).is_some_and(|node| node.file().is_some());
-            (is_file, edit::must_be_looked_at(&state, node))
+            (is_file, state.must_be_looked_at(node))
         };
         if is_marked || is_file && edit::is_another_place(from, to) {
             let live = self.live.open(collection, node, self.verify);
@@ -283,7 +283,7 @@ impl Namespace {
         if let Some(bytes) = bytes {
             self.set_bytes(&view, bytes)?;
         }
-        if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.mtime.is_some() {
+        if set != SetAttr::default() {
             if let Some(live) = self.live(ino) {
                 // A time that is set is not that of the write before it.
                 self.settle_owing(&live)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::edit::{Changes, Live};
+use crate::edit::{self, Changes, Live};
 use crate::model::Result;
 use crate::namespace::Forget;
 use crate::namespace::tree::Namespace;
@@ -32,6 +32,13 @@ impl Namespace {
         let mut all = self.live.all();
         all.retain(|live| Arc::ptr_eq(live.collection(), collection));
         all.iter().try_for_each(|live| self.settle_owing(live))
+    }
+
+    /// What files are whose first name is another now, and nobody has looked at them since.
+    /// What the kernel must forget is owed.
+    pub fn finish_renames(&self, collection: &Arc<Collection>) {
+        let changes = edit::finish_renames(collection, &self.live, self.verify);
+        self.owe(self.forget(collection, changes, None));
     }
 
     /// What was written to an open file goes to the log. What the kernel must forget is owed

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
-use crate::edit::{Live, LiveTable, finish_renames};
+use crate::edit::{Live, LiveTable};
 use crate::engine::Engine;
 use crate::format::catalog::What;
 use crate::model::{EntryId, Error, ErrorKind, Result};
@@ -300,7 +300,7 @@ impl Namespace {
                 return Err(Error::corrupt(format!("{known} and {path} have the same number {number}")));
             }
             Some(_) => {}
-            None => finish_renames(&collection, &self.live, self.verify),
+            None => self.finish_renames(&collection),
         }
         Ok(collection)
     }

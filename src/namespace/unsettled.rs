@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::edit::{self, Changes, Live};
+use crate::edit::{Changes, Live};
 use crate::model::{ErrorKind, Result};
 use crate::namespace::Forget;
 use crate::namespace::tree::Namespace;
@@ -91,5 +91,5 @@ fn waits(live: &Live) -> bool {
 }
 
 fn must_be_looked_at(live: &Live) -> bool {
-    edit::must_be_looked_at(&live.collection().state(), live.node())
+    live.collection().state().must_be_looked_at(live.node())
 }

@@ -1,11 +1,16 @@
-//! Names that go without a program having taken them away: a mount is told.
+//! Names that go without a program having taken them away: a mount is told. Files that may be
+//! something else under the name that they have now: they are marked.
 
 use std::sync::{Arc, OnceLock};
 
 use crate::format::catalog::Entry;
+use crate::model::EntryId;
 use crate::store::log::Batch;
 use crate::store::state::State;
 use crate::store::{Collection, Store};
+
+/// The setting that says that a file was given another first name, and not looked at since.
+const LOOK_AGAIN: &str = "look_again";
 
 /// Who is told, once somebody is there. It is called with the locks of a writer held.
 pub(super) type Told = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
@@ -27,7 +32,30 @@ impl Collection {
     }
 }
 
+impl State {
+    /// Whether a file was given another first name, and not looked at since.
+    pub fn must_be_looked_at(&self, node: EntryId) -> bool {
+        self.setting(node, LOOK_AGAIN).is_some()
+    }
+
+    /// The files that were given another first name, and not looked at since.
+    pub fn to_be_looked_at(&self) -> impl Iterator<Item = EntryId> {
+        self.set_nodes(LOOK_AGAIN).map(|(node, _)| node)
+    }
+}
+
 impl Batch {
+    /// Marks a file whose first name becomes another: what it is under that, and the names of its
+    /// tensors, come with another batch, and who is killed before it must find it.
+    pub fn have_looked_at(&mut self, node: EntryId) {
+        self.entry(Entry::Setting { node, key: LOOK_AGAIN.to_owned(), value: Some(String::new()) });
+    }
+
+    /// Takes the mark away.
+    pub fn was_looked_at(&mut self, node: EntryId) {
+        self.entry(Entry::Setting { node, key: LOOK_AGAIN.to_owned(), value: None });
+    }
+
     /// Whether a name that somebody may have looked up leads elsewhere after this batch, or
     /// nowhere, and whoever keeps it did not ask for that.
     pub(super) fn takes_names(&self, before: &State) -> bool {

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use crate::support::{Random, assert_same, container_of, names, npy_file, python_line};
+use crate::support::{Random, assert_same, container_of, names, npy_file, python_line, run};
 use crate::world::{World, script, tensors_of};
 
 const TENSORS: [(&str, usize); 4] = [("a", 3000), ("deep/er/b", 501), ("deep/c", 9), ("z", 7)];
@@ -140,6 +140,65 @@ fn a_container_whose_first_name_goes_has_its_tensors_beside_the_next() {
     assert_eq!(names(&world.path("two")), ["m.bin", "m.safetensors"]);
 }
 
+#[test]
+fn a_tensor_gets_the_name_of_a_directory_that_goes_with_the_tensors_before() {
+    let mut world = World::new();
+    let before = container_of(&mut Random(16), &[("d/e/a", 9), ("d/b", 9), ("c", 9)]);
+    let after = container_of(&mut Random(17), &[("d", 500), ("c", 9)]);
+    let new = world.place.write("from/m.safetensors", &after);
+    for is_imported in [true, false] {
+        fs::write(world.path("m.safetensors"), &before).unwrap();
+        assert_eq!(names(&world.path("d")), ["b", "e"]);
+        if is_imported {
+            run(["import".as_ref(), world.place.store().as_os_str(), "demo/m".as_ref(), new.as_os_str()])
+                .ok();
+        } else {
+            // Not cut to nothing before.
+            let file = fs::OpenOptions::new().write(true).open(world.path("m.safetensors")).unwrap();
+            file.write_all_at(&after, 0).unwrap();
+            file.set_len(after.len() as u64).unwrap();
+        }
+        for _ in 0..2 {
+            assert_eq!(names(&world.path("")), ["c", "d", "m.safetensors"]);
+            for (tensor, data) in tensors_of(&after) {
+                assert_same(&world.read(&tensor), &data, &tensor);
+            }
+            world.again();
+        }
+    }
+}
+
+#[test]
+fn a_container_whose_first_name_an_import_takes_has_its_tensors_beside_the_next() {
+    let mut world = World::new();
+    let bytes = container_of(&mut Random(12), &TENSORS);
+    let new = world.place.path("from");
+    fs::create_dir_all(new.join("one")).unwrap();
+    fs::write(new.join("one/m.safetensors"), container_of(&mut Random(13), &[("n", 77)])).unwrap();
+    for (round, is_mounted) in [true, false].into_iter().enumerate() {
+        let other = format!("other{round}");
+        fs::create_dir(world.path(&other)).unwrap();
+        fs::create_dir_all(world.path("one")).unwrap();
+        fs::write(world.path("one/m.safetensors"), &bytes).unwrap();
+        fs::hard_link(world.path("one/m.safetensors"), world.path(&other).join("m.safetensors")).unwrap();
+        assert_eq!(names(&world.path("one")), ["a", "deep", "m.safetensors", "z"]);
+        if !is_mounted {
+            world.unmount();
+        }
+        run(["import".as_ref(), world.place.store().as_os_str(), "demo/m".as_ref(), new.as_os_str()]).ok();
+        if !is_mounted {
+            world.mount();
+        }
+        for _ in 0..2 {
+            assert_eq!(names(&world.path("one")), ["m.safetensors", "n"]);
+            for (tensor, data) in tensors_of(&bytes) {
+                assert_same(&world.read(&format!("{other}/{tensor}")), &data, &tensor);
+            }
+            world.again();
+        }
+    }
+}
+
 /// How often a listing has each name, where `meanwhile` is done once it has begun.
 fn listed(folder: &Path, meanwhile: impl FnOnce()) -> HashMap<Vec<u8>, usize> {
     use std::os::unix::ffi::OsStringExt;
@@ -197,6 +256,47 @@ fn a_container_keeps_all_bits_of_its_mode_and_its_tensors_have_its_permissions_a
             let found = fs::metadata(world.path(name)).unwrap();
             assert_eq!((found.uid(), found.gid()), (1234, 4321), "{name}");
         }
+        world.again();
+    }
+}
+
+#[test]
+fn what_a_container_is_given_its_tensors_show_at_once() {
+    let world = World::new();
+    fs::write(world.path("m.safetensors"), container_of(&mut Random(14), &TENSORS)).unwrap();
+    for round in 0..1000_u32 {
+        let mode = [0o644, 0o600][round as usize % 2];
+        fs::metadata(world.path("a")).unwrap();
+        fs::set_permissions(world.path("m.safetensors"), fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(fs::metadata(world.path("a")).unwrap().mode() & 0o7777, mode, "round {round}");
+    }
+}
+
+#[test]
+fn bits_that_a_container_loses_give_its_tensors_no_other_mode() {
+    let mut world = World::new();
+    let bytes = container_of(&mut Random(15), &TENSORS);
+    fs::write(world.path("m.safetensors"), &bytes).unwrap();
+    let set = |world: &World, name: &str, mode| {
+        fs::set_permissions(world.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(&world, "m.safetensors", 0o6755);
+    set(&world, "a", 0o600);
+    set(&world, "z", 0o6711);
+    let mode = |world: &World, name: &str| fs::metadata(world.path(name)).unwrap().mode() & 0o7777;
+    let file = fs::OpenOptions::new().write(true).open(world.path("m.safetensors")).unwrap();
+    file.set_len(bytes.len() as u64).unwrap();
+    drop(file);
+    for _ in 0..2 {
+        assert_eq!(["m.safetensors", "a", "z"].map(|name| mode(&world, name)), [0o755, 0o600, 0o711]);
+        world.again();
+    }
+    // Who gets a tensor with its container lends no rights by it.
+    set(&world, "z", 0o6711);
+    std::os::unix::fs::chown(world.path("m.safetensors"), Some(1234), None).unwrap();
+    for _ in 0..2 {
+        assert_eq!(["m.safetensors", "a", "z"].map(|name| mode(&world, name)), [0o755, 0o600, 0o711]);
+        assert_eq!(fs::metadata(world.path("z")).unwrap().uid(), 1234);
         world.again();
     }
 }

@@ -138,3 +138,30 @@ fn a_directory_of_a_group_hands_the_group_on() {
     assert_eq!((below.gid(), below.mode() & 0o2000), (4321, 0o2000));
     world.check();
 }
+
+#[test]
+fn what_stat_shows_once_a_file_is_closed_it_shows_later_too() {
+    let world = World::new();
+    for name in ["plain", "m.npy"] {
+        let path = world.path(name);
+        let mut bytes = crate::support::npy_file(&[1; 400_000]);
+        let file = fs::File::create(&path).unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        // The kernel may keep what it is told now.
+        assert!(file.metadata().unwrap().blocks() > 700);
+        drop(file);
+        let closed = fs::metadata(&path).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        bytes[399_000] ^= 1;
+        file.write_all_at(&bytes[399_000..], 399_000).unwrap();
+        assert!(file.metadata().unwrap().blocks() > 700);
+        crate::support::names(&world.path(""));
+        drop(file);
+        let written = fs::metadata(&path).unwrap();
+        // What is set has the kernel ask again.
+        chown(&path, Some(written.uid()), None).unwrap();
+        let asked = fs::metadata(&path).unwrap().blocks();
+        assert_eq!((closed.blocks(), written.blocks()), (asked, asked), "{name}");
+    }
+    world.check();
+}

@@ -1,0 +1,84 @@
+//! Modes, owners and times.
+
+use crate::edit::Changes;
+use crate::edit::tree::known;
+use crate::format::catalog::{Entry, NodeEntry, What};
+use crate::ingest::PERMISSIONS;
+use crate::model::{EntryId, Result};
+use crate::store::Collection;
+use crate::store::collection::{Touched, now_nanoseconds};
+
+/// The bits that let others act as the owner, and as the group where it may execute.
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
+const GROUP_EXECUTES: u32 = 0o010;
+
+/// Attributes to set; what is `None` stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// When its bytes changed, in nanoseconds since 1970.
+    pub mtime: Option<i64>,
+    /// Whether the bits of a file that let others act as its owner go; nothing else of its mode
+    /// does.
+    pub lends_nothing: bool,
+}
+
+impl SetAttr {
+    /// Sets them; `ctime` is now.
+    pub fn apply(self, entry: &mut NodeEntry) {
+        entry.mode = self.mode.map_or(entry.mode, |mode| mode & 0o7777);
+        if self.lends_nothing && matches!(entry.what, What::File(_)) {
+            entry.mode = without_lent(entry.mode);
+        }
+        entry.uid = self.uid.unwrap_or(entry.uid);
+        entry.gid = self.gid.unwrap_or(entry.gid);
+        entry.mtime = self.mtime.unwrap_or(entry.mtime);
+        entry.ctime = now_nanoseconds();
+    }
+}
+
+/// A mode without the bits that let others act as the owner.
+fn without_lent(mode: u32) -> u32 {
+    let group = if mode & GROUP_EXECUTES != 0 { SET_GROUP_ID } else { 0 };
+    mode & !(SET_USER_ID | group)
+}
+
+/// Whether a mode has bits that let others act as the owner.
+pub fn lends(mode: u32) -> bool {
+    without_lent(mode) != mode
+}
+
+/// Sets attributes. Who may read a container may read its tensors: they get its owner and
+/// permissions where these are set. A tensor of a container takes what is set for itself.
+pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<Changes> {
+    collection.record(Touched::default(), |batch, state| {
+        let found = known(state, node)?;
+        let mut entry = found.entry.clone();
+        set.apply(&mut entry);
+        batch.entry(Entry::Node(Box::new(entry)));
+        let mut changes = Changes::default();
+        let has_owner = set.uid.is_some() || set.gid.is_some();
+        let set = SetAttr {
+            mode: set.mode.map(|mode| mode & PERMISSIONS),
+            mtime: None,
+            lends_nothing: set.lends_nothing || has_owner,
+            ..set
+        };
+        let container = found.file().filter(|file| file.content.is_container());
+        for part in container.into_iter().flat_map(|file| state.parts(file)) {
+            let mut entry = part.entry.clone();
+            set.apply(&mut entry);
+            if (entry.mode, entry.uid, entry.gid) != (part.entry.mode, part.entry.uid, part.entry.gid) {
+                batch.entry(Entry::Node(Box::new(entry)));
+                changes.nodes.push(part.entry.id);
+            }
+        }
+        Ok(changes)
+    })
+}
