@@ -35,10 +35,10 @@ impl Filesystem for Adapter {
         self.bell.end();
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.measured(Operation::Lookup, || {
-            let changes = self.names.changes();
-            self.named(reply, changes, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
+            let asked = (request.pid(), self.names.changes());
+            self.named(reply, asked, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
         });
     }
 

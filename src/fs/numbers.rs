@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use fuser::{INodeNo, ReplyAttr, ReplyEmpty};
+use fuser::{INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
 
-use crate::fs::reply::{file_attr, own};
+use crate::fs::reply::{GENERATION, file_attr, own};
 use crate::fs::serve::Adapter;
 use crate::model::Result;
-use crate::namespace::{Attr, Forget, Ino};
+use crate::namespace::{Attr, Forget, Ino, Located};
 
 /// A file's own number, where the kernel asks by the second.
 pub(super) fn other_number(ino: INodeNo) -> Option<Ino> {
@@ -15,6 +15,27 @@ pub(super) fn other_number(ino: INodeNo) -> Option<Ino> {
 }
 
 impl Adapter {
+    /// Answers a lookup of a name by a thread, which began after so many changes of names. Where
+    /// the kernel may read the file itself, the name leads to its second number; programs see the
+    /// first, because stat is asked for each time.
+    pub fn named(&self, reply: ReplyEntry, (thread, changes): (u32, u64), found: Result<(Ino, Located)>) {
+        let backed = match &found {
+            Ok((ino, Located::Node(_) | Located::Form(_))) => {
+                let is_backed = || self.backing(*ino).is_some();
+                ino.backed().filter(|_| is_backed() && self.passthrough.may_lead_there(*ino, thread))
+            }
+            _ => None,
+        };
+        match (backed, found) {
+            (Some(backed), Ok((_, located))) => {
+                let attr = self.namespace.attr(backed, &located);
+                let time = self.times.of_name(&attr, || self.names.may_be_kept(changes));
+                reply.entry_with_ttls(&Duration::ZERO, &time, &file_attr(&attr), GENERATION);
+            }
+            (_, found) => self.entry("lookup", reply, found, || self.names.may_be_kept(changes)),
+        }
+    }
+
     /// Answers a change of attributes under the second number. The kernel has no pages to
     /// write under it; what it has under the other it forgets first.
     pub fn attr_set_backed(&self, ino: INodeNo, forget: Forget, attr: Attr, reply: ReplyAttr) {

@@ -11,23 +11,23 @@
 //!    that lies elsewhere by then goes through the daemon until they are closed.
 //! 3. An open that does not fit is answered ESTALE: the kernel looks the name up again and
 //!    opens what it leads to. It does so once, so a thread that was sent away gets what it
-//!    was sent to, whatever changes meanwhile; and from the daemon what it did not expect.
+//!    was sent to, whatever changes meanwhile; and from the daemon what it did not expect: its
+//!    lookups lead to the own number of any other file.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEntry, ReplyOpen};
+use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyOpen};
 use parking_lot::Mutex;
 
 use crate::edit::Live;
 use crate::fs::errno;
 use crate::fs::handles::Handle;
-use crate::fs::reply::{GENERATION, file_attr};
 use crate::fs::serve::Adapter;
 use crate::model::Result;
-use crate::namespace::{Ino, Located, Place};
+use crate::namespace::{Ino, Place};
 use crate::store::backing::Backing;
 
 /// Who was sent to look a name up again has come back or ended by then.
@@ -216,6 +216,17 @@ impl Passthrough {
         (was_sent || found.is_some(), found)
     }
 
+    /// Whether a lookup by a thread may lead to a file's second number. Where the thread was sent
+    /// away it must not be once more: only if the file was promised to it.
+    pub fn may_lead_there(&self, ino: Ino, thread: u32) -> bool {
+        let mut table = self.table.lock();
+        if table.sent.get(&thread).is_none_or(|since| since.elapsed() >= AWAITED_FOR) {
+            return true;
+        }
+        let is_promised = |awaited: &Awaited| awaited.thread == thread && awaited.backed.is_some();
+        table.node(ino).is_some_and(|node| node.awaited.iter().any(is_promised))
+    }
+
     /// Whether one of these files is written to, or about to be.
     pub fn are_for_writers(&self, ino: Ino, others: impl FnOnce() -> Vec<Ino>) -> bool {
         let mut table = self.table.lock();
@@ -274,26 +285,6 @@ impl Passthrough {
 }
 
 impl Adapter {
-    /// Answers a lookup of a name, which began after so many changes of names. Where the kernel
-    /// may read the file itself, the name leads to its second number; programs see the first,
-    /// because stat is asked for each time.
-    pub fn named(&self, reply: ReplyEntry, changes: u64, found: Result<(Ino, Located)>) {
-        let backed = match &found {
-            Ok((ino, Located::Node(_) | Located::Form(_))) => {
-                ino.backed().filter(|_| self.backing(*ino).is_some())
-            }
-            _ => None,
-        };
-        match (backed, found) {
-            (Some(backed), Ok((_, located))) => {
-                let attr = self.namespace.attr(backed, &located);
-                let time = self.times.of_name(&attr, || self.names.may_be_kept(changes));
-                reply.entry_with_ttls(&Duration::ZERO, &time, &file_attr(&attr), GENERATION);
-            }
-            (_, found) => self.entry("lookup", reply, found, || self.names.may_be_kept(changes)),
-        }
-    }
-
     /// Answers an open. `thread` is who asks, as the kernel numbers threads; 0 is unknown.
     pub fn open_file(&self, thread: u32, number: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let (ino, reads) = (number.own(), flags.acc_mode() == OpenAccMode::O_RDONLY);

@@ -12,6 +12,7 @@ mod limits;
 mod partly;
 mod prefetch;
 mod reading;
+mod replaced;
 #[path = "../mounts/support/mod.rs"]
 #[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
 mod support;

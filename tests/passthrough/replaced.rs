@@ -1,0 +1,64 @@
+//! A name that is given to other files while it is opened to read and to write.
+
+use std::fs;
+use std::io::{ErrorKind, Read};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::{goes_on, scale};
+use crate::world::World;
+
+/// So many that a file is checked when it is opened.
+const BYTES: usize = 1100 << 10;
+
+#[test]
+fn a_thread_that_was_sent_away_from_one_file_is_not_sent_away_from_the_next() {
+    let world = World::new(&[]);
+    let (path, other) = (world.path("replaced"), world.path("new"));
+    fs::write(&path, vec![0; BYTES]).unwrap();
+    let until = Instant::now() + Duration::from_secs(6) * scale();
+    let (opens, refused, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let open = |writes: bool| {
+        opens.fetch_add(1, Ordering::Relaxed);
+        match fs::OpenOptions::new().read(true).write(writes).open(&path) {
+            Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => {
+                refused.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+            file => Some(file.unwrap()),
+        }
+    };
+    let (by_kernel, ()) = world.by_kernel(|| {
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let mut bytes = [0; 100];
+                    while !is_over.load(Ordering::Relaxed) {
+                        let Some(mut file) = open(false) else { continue };
+                        file.read_exact(&mut bytes).unwrap();
+                        assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+                    }
+                });
+            }
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    drop(open(true));
+                    std::thread::sleep(Duration::from_micros(300));
+                }
+            });
+            for version in (1..=u8::MAX).cycle() {
+                fs::write(&other, vec![version; BYTES]).unwrap();
+                fs::read(&other).unwrap();
+                fs::rename(&other, &path).unwrap();
+                if !goes_on(until, opens.load(Ordering::Relaxed), 10_000) {
+                    is_over.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+        });
+    });
+    assert!(by_kernel > 0);
+    // A name may go again between the two looks at it: a few in a hundred thousand.
+    let (opens, refused) = (opens.into_inner(), refused.into_inner());
+    assert!(refused * 1000 <= opens, "{refused} of {opens} were sent away twice");
+}
