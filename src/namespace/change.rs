@@ -94,7 +94,8 @@ impl Namespace {
             (state.number(), state.node(node).is_some(), state.must_be_looked_at(node))
         };
         if has_moved {
-            return self.look_at_renamed(&file.live);
+            // The name is gone all the same.
+            return self.look_at_renamed(&file.live).unwrap_or_default();
         }
         if !is_there && let Some(ino) = Ino::of(Place::Node { collection: number, node: file.entry.id }) {
             self.nameless.lock().insert(ino, file);
@@ -256,7 +257,7 @@ impl Namespace {
             let live = self.live.open(collection, node, self.verify);
             // The kernel is told that it was not renamed.
             let live = live.inspect_err(|_| collection.names_are_old())?;
-            changes.merge(self.look_at_renamed(&live));
+            changes.merge(self.look_at_renamed(&live)?);
         }
         Ok(self.forget(collection, changes, None))
     }

@@ -52,15 +52,19 @@ impl Namespace {
         !gone.is_empty()
     }
 
-    /// Looks at a file under its other name. The name is there already, and a rename that is done
-    /// is no failure: what cannot be looked at now is in some seconds, or by the next mount.
-    pub(super) fn look_at_renamed(&self, live: &Arc<Live>) -> Changes {
-        live.look_again().unwrap_or_else(|error| {
+    /// Looks at a file under its other name, which is there already: what cannot be looked at now
+    /// is in some seconds, or by the next mount. A full disk or quota is no failure of what is
+    /// done; a disk that fails is told.
+    pub(super) fn look_at_renamed(&self, live: &Arc<Live>) -> Result<Changes> {
+        live.look_again().or_else(|error| {
             let collection = live.collection();
             log::warn!("{}: looking at a file under its other name: {error}", collection.path());
             collection.names_are_old();
             self.keep_unsettled(live);
-            Changes::default()
+            match error.kind() {
+                ErrorKind::Full | ErrorKind::Quota => Ok(Changes::default()),
+                _ => Err(error),
+            }
         })
     }
 
