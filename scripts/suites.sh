@@ -184,8 +184,9 @@ suite_fio() {
     unmount_store
 }
 
-# What leaves the mount, mounts or needs a device.
-not_here=bind-mount,binderfs,procfs,eventfd
+# What leaves the mount, mounts or needs a device. fsize: it makes allocations that FUSE does not have of writes, and in
+# 3 of 10 runs misses the limit of a file's size on bindfs too (Linux 6.18.44).
+not_here=bind-mount,binderfs,procfs,eventfd,fsize
 
 suite_stress() {
     mount_store
