@@ -32,10 +32,14 @@ def erf(x):
     return np.sign(x) * (1 - series * np.exp(-x * x))
 
 
-def embed(folder, tokens):
+def load(folder):
     config = json.loads((Path(folder) / "config.json").read_text())
     with safe_open(Path(folder) / "model.safetensors", "np") as file:
-        weights = {name: file.get_tensor(name) for name in file.keys()}
+        return config, {name: file.get_tensor(name) for name in file.keys()}
+
+
+def embed(model, tokens):
+    config, weights = model
 
     def linear(x, name):
         return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
@@ -67,9 +71,9 @@ def embed(folder, tokens):
 
 def main(source, mount, cosine=None):
     if mount == "--json":
-        print(json.dumps(embed(source, SENTENCES[cosine]).tolist()))
+        print(json.dumps(embed(load(source), SENTENCES[cosine]).tolist()))
         return
-    wanted, got = ([embed(folder, tokens) for tokens in SENTENCES.values()] for folder in (source, mount))
+    wanted, got = ([embed(model, tokens) for tokens in SENTENCES.values()] for model in (load(source), load(mount)))
     # The sentences are told apart: the forward pass is one of this model.
     if not (wanted[0] @ wanted[1] > 0.5 > 0.2 > wanted[0] @ wanted[2]):
         fail(f"similarities of the sentences: {wanted[0] @ wanted[1]}, {wanted[0] @ wanted[2]}")
