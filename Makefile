@@ -1,51 +1,51 @@
-# Every target is a script of its own name under scripts/, so that it also runs without make.
+# Each target runs the script of its name under scripts/, which also works without make.
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long suites loaders fuzz bench gpu build install uninstall fmt lint setup clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## Mount a small real model and read it, exactly and quantized
+demo: ## Install what is missing, build, mount a small real model and read it exactly and quantized
 	@scripts/demo.sh
 
-test: ## Everything that CI runs
+test: ## Run everything that CI runs
 	@scripts/test.sh
 
-test-long: ## What takes an hour: the random tests for longer, the fuzz targets, the suites, the loaders; as root
+test-long: ## Run longer random tests, the fuzz targets, the suites and the loaders, as root. An hour
 	@scripts/test-long.sh
 
-suites: ## Test suites of others on a real mount, as root: fsx, pjdfstest, fio, stress-ng, SQLite
+suites: ## Run fsx, pjdfstest, fio, stress-ng and SQLite on a real mount, as root
 	@scripts/suites.sh
 
-loaders: ## Programs that load models, map indexes and take backups, on a real mount, as root
+loaders: ## Run model loaders, vector indexes and backup programs on a real mount, as root
 	@scripts/loaders.sh
 
-fuzz: ## Each fuzz target for a minute
+fuzz: ## Run each fuzz target for a minute
 	@scripts/fuzz.sh
 
-bench: ## Measure against files, an empty daemon and peers; docs/BENCHMARKS.md. 15 minutes, as root
+bench: ## Measure against files, an empty daemon and peers, as root; writes docs/BENCHMARKS.md. 15 minutes
 	@scripts/bench.sh
 
-gpu: ## On a machine with a GPU: read tensors into its memory, compare them there, measure
+gpu: ## Read tensors into GPU memory, compare them there and measure, on a machine with a GPU
 	@scripts/gpu.sh
 
-build: ## The release binary, target/release/tierfs
+build: ## Build the release binary, target/release/tierfs
 	cargo build --release --locked
 
-install: ## The program, manual pages, completions, mount.tierfs and a systemd unit, below PREFIX (/usr/local)
+install: ## Install program, manual pages, completions, mount.tierfs and a systemd unit below PREFIX (/usr/local)
 	@scripts/install.sh
 
-uninstall: ## Take away what install has put there
+uninstall: ## Remove the files that install wrote
 	@scripts/install.sh --remove
 
 fmt: ## Format the Rust sources
 	cargo fmt
 
-lint: ## Formatting and clippy, as CI runs them
+lint: ## Check formatting, clippy and rustdoc as CI does
 	@scripts/test.sh format clippy rustdoc
 
-setup: ## Install what is missing: packages, nextest, Python environment, models
+setup: ## Install missing packages, nextest, Python environment and models
 	@scripts/setup.sh
 
-clean: ## Remove target/, the models and the Python environment with it
+clean: ## Remove target/ with the models and the Python environment
 	cargo clean

@@ -1,6 +1,6 @@
-"""Do the links between the Markdown files lead somewhere? `check_links.py FILE_OR_FOLDER...`
+"""Checks the local links of Markdown files: `check_links.py FILE_OR_FOLDER...`
 
-Local links only: the file must exist, and so must the heading of a `#anchor`. Exits 1 and lists those that do not.
+The target file must exist, and so must the heading of a `#anchor`. Lists broken links and exits 1.
 """
 import re
 import sys

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# A terminal session: imports a real model three times, mounts the store, reads a tensor exactly, in q8 and in q3.
+# Imports a real model exactly, in q8 and in q3, mounts the store and reads a tensor of each, as a terminal session.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 root=$PWD
 
 scripts/setup.sh demo
-echo "building: cargo build --release (the first time takes some minutes)"
+echo "building: cargo build --release (some minutes the first time)"
 CARGO_NET_OFFLINE=true cargo build --release --locked --quiet
 
 model=$root/target/models/minilm
 if [ ! -e "$model/model.safetensors" ]; then
     model=$root/target/models/stand-in
-    echo "note: the real model could not be fetched; this session uses random weights of the same shapes."
+    echo "note: the real model could not be downloaded; this session uses random weights of the same shapes"
 fi
 tensor=encoder.layer.0.intermediate.dense.weight
 
@@ -31,7 +31,7 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Short names, so that the session below reads as one would type it.
+# Short names make the session read as typed by hand.
 ln -s "$model" "$work/minilm"
 ln -s "$root/scripts/compare.py" "$work/compare.py"
 mkdir "$work/bin"

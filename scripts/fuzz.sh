@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Fuzzes each target of tests/fuzz for a while. What fails is in target/fuzz/artifacts: fix it, and add the file to
+# Fuzzes each target of tests/fuzz. Failing inputs are written to target/fuzz/artifacts: fix the bug and add the file to
 # tests/fuzz/corpus, which make test replays.
 #
 #   scripts/fuzz.sh            all targets, FUZZ_SECONDS (60) each
 #   scripts/fuzz.sh log npy    only these
 #
-# It goes on with what it found before, in target/fuzz/corpus.
+# Each run continues with the inputs that earlier runs left in target/fuzz/corpus.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PWD/target/tools/bin:$HOME/.cargo/bin:$PATH"
@@ -13,7 +13,7 @@ PATH="$PWD/target/tools/bin:$HOME/.cargo/bin:$PATH"
 targets=("$@")
 [ $# != 0 ] || mapfile -t targets < <(cd tests/fuzz/programs && basename -s .rs ./*.rs)
 seconds=${FUZZ_SECONDS:-60}
-# Without a sanitizer it builds with the stable compiler.
+# The stable compiler has no sanitizers.
 options=(--fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none)
 
 scripts/setup.sh suites
@@ -24,12 +24,12 @@ failed=()
 for target in "${targets[@]}"; do
     mkdir -p "target/fuzz/corpus/$target"
     log=target/fuzz/$target.log
-    # A run that takes 10 s, or 1 GiB of memory, fails too.
+    # An input that takes 10 s or 1 GiB of memory fails too.
     timeout --kill-after=10 $((seconds + 120)) "$programs/$target" -max_total_time="$seconds" -max_len=16384 -timeout=10 \
         -rss_limit_mb=1024 -artifact_prefix="target/fuzz/artifacts/$target-" \
         "target/fuzz/corpus/$target" "tests/fuzz/corpus/$target" >"$log" 2>&1 || {
         tail -n 40 "$log"
-        echo "fuzz: $target fails"
+        echo "fuzz: $target failed"
         failed+=("$target")
         continue
     }

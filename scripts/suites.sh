@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Test suites of others on a real mount, as root. scripts/setup.sh suites installs them.
+# Runs foreign test suites on a real mount, as root. scripts/setup.sh suites installs them.
 #
 #   scripts/suites.sh              all
 #   scripts/suites.sh fsx fio      only these
 #
-# fsx: random reads, writes, truncations and mappings of one file, FSX_OPERATIONS of them in all (200,000), on plain
-# files, tensors, encoded tensors, and while the log is written anew. pjdfstest: POSIX calls, against the list of what is
-# expected to fail. fio: what was written is verified, three ways to write. stress-ng: its file system class,
-# STRESS_SECONDS (2) each. sqlite: a database in WAL mode, whose daemon is killed.
+# fsx: FSX_OPERATIONS (200,000) random reads, writes, truncations and mappings of one file at a time: plain files, tensors,
+# encoded tensors, and during checkpoints of the log. pjdfstest: POSIX calls, with a list of expected failures. fio: writes
+# by three engines, verified. stress-ng: its file system class, STRESS_SECONDS (2) each. sqlite: a database in WAL mode
+# while the daemon is killed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
@@ -41,13 +41,13 @@ mount_store() {
     mkdir -p "$collection"
 }
 
-# Unmounted, the store is whole.
+# fsck finds an unmounted store undamaged.
 unmount_store() {
     "$tierfs" umount "$place/mnt"
     "$tierfs" fsck "$place/store"
 }
 
-# fsx_on SETTINGS SHARE FILE: a share of all operations, in hundredths.
+# fsx_on SETTINGS SHARE FILE: SHARE is a percentage of all operations.
 seed=1
 fsx_on() {
     local count=$((operations * $2 / 100))
@@ -58,7 +58,7 @@ fsx_on() {
 
 attribute() { getfattr --absolute-names --only-values -n "user.tierfs.$1" "$2"; }
 
-# What stands in a tensor's attribute, or the suite fails: it would test something else than it says.
+# must_be ATTRIBUTE FILE PATTERN: fails if the tensor is not of the kind that the suite is about to test.
 must_be() {
     local found
     found=$(attribute "$1" "$2")
@@ -77,7 +77,7 @@ typed() {
 }
 
 # container TIER KIND: a store's file TIER-KIND.safetensors with one f32 tensor of 16 MiB, of zeros
-# or of values. So large that most blocks are written to a few times only, and stay encoded.
+# or of values. The size keeps most blocks at a few writes, so they stay encoded.
 container() {
     local source=$place/$1-$2.safetensors
     python3 - "$2" "$1-$2" "$source" <<'PYTHON'
@@ -118,12 +118,12 @@ suite_fsx() {
         python3 "$here/lossy.py" "$collection/$tier-values.safetensors" "$collection/$tier-values" $((operations / 40)) "$seed"
         must_be tier "$collection/$tier-values" mixed
     done
-    # The same while the log is written anew.
+    # The same during checkpoints of the log.
     python3 "$here/churn.py" "$collection" "$place/store/suites/one/meta.log" "$place/churning" &
     churn=$!
     local until=$((SECONDS + 120))
     until [ -e "$place/churning" ]; do
-        [ "$SECONDS" -lt "$until" ] || { echo "the log was not written anew within 120 s"; exit 1; }
+        [ "$SECONDS" -lt "$until" ] || { echo "no checkpoint of the log within 120 s"; exit 1; }
         sleep 0.1
     done
     fsx_on plain 10 "$collection/plain-while-compacted"
@@ -137,7 +137,7 @@ suite_fsx() {
     unmount_store
     mount_store
     after=$(cd "$collection" && find . -type f -exec sha256sum {} + | sort)
-    [ "$before" = "$after" ] || { echo "other bytes after a remount"; exit 1; }
+    [ "$before" = "$after" ] || { echo "different bytes after a remount"; exit 1; }
     unmount_store
 }
 
@@ -145,15 +145,15 @@ suite_pjdfstest() {
     mount_store
     local log=$place/pjdfstest.log expected=$here/pjdfstest-expected.txt unexpected
     mkdir -p "$place/mnt/suites/pjdfstest"
-    # It fails when a test does; which may fail is decided here.
+    # pjdfstest exits nonzero if any test fails; the list of expected failures decides here.
     timeout 900 "$tools/bin/pjdfstest" -c "$here/pjdfstest.toml" -p "$place/mnt/suites/pjdfstest" >"$log" 2>&1 || true
     count() { grep -cE " $1\$" "$log" || true; }
     echo "pjdfstest: $(count ok) passed, $(count FAILED) failed"
-    [ "$(count ok)" -ge 150 ] || { tail -20 "$log"; echo "pjdfstest did not run to its end"; exit 1; }
+    [ "$(count ok)" -ge 150 ] || { tail -20 "$log"; echo "pjdfstest did not complete"; exit 1; }
     unexpected=$(grep -E ' FAILED$' "$log" | awk '{ print $1 }' | grep -vE '::(fifo|socket|char|block)$' |
         grep -vxFf <(grep -vE '^(#|$)' "$expected") || true)
     if [ -n "$unexpected" ]; then
-        printf 'these were not expected to fail:\n%s\n' "$unexpected"
+        printf 'unexpected failures:\n%s\n' "$unexpected"
         exit 1
     fi
     unmount_store
@@ -162,7 +162,7 @@ suite_pjdfstest() {
 suite_fio() {
     mount_store
     local engine
-    # Verified by who wrote it, and by another process after a remount.
+    # The writer verifies, and another process after a remount.
     verify() {
         timeout 600 fio --output="$place/fio.log" --directory="$collection" --fallocate=none --size=32m --numjobs=2 \
             --rw=randwrite --bsrange=512-64k --verify_state_save=0 --verify=crc32c --verify_fatal=1 --verify_backlog=512 --randseed=7 \
@@ -184,8 +184,8 @@ suite_fio() {
     unmount_store
 }
 
-# What leaves the mount, mounts or needs a device. fsize: it makes allocations that FUSE does not have of writes, and in
-# 3 of 10 runs misses the limit of a file's size on bindfs too (Linux 6.18.44).
+# Excluded: stressors that leave the mount, mount, or need a device; and fsize, which replaces allocations (FUSE has none)
+# by writes and in 3 of 10 runs misses the file size limit on bindfs too (Linux 6.18.44).
 not_here=bind-mount,binderfs,procfs,eventfd,fsize
 
 suite_stress() {
@@ -196,7 +196,7 @@ suite_stress() {
     descriptors=$(open_descriptors "$daemon")
     timeout 900 stress-ng --class filesystem --seq 2 --timeout "${stress_seconds}s" --exclude "$not_here" \
         --temp-path "$folder" --verify --metrics-brief >"$log" 2>&1 || status=$?
-    # 2: a stressor failed. 3 and 4: one found no resources, or was skipped for what is not supported.
+    # 2: a stressor failed. 3: one lacked resources. 4: one was skipped as unsupported.
     grep -E 'fail:|error:|skipp|resource|not supported|not implemented' "$log" | sed 's/\[[0-9]*\] //' | sort -u || true
     case $status in
     0 | 3 | 4) ;;
@@ -210,7 +210,7 @@ suite_stress() {
     [ "$(find "$folder" -mindepth 1 | wc -l)" = 0 ] || { find "$folder" | head; echo "stress-ng left files"; exit 1; }
     local until=$((SECONDS + 30))
     while [ "$(open_descriptors "$daemon")" -gt "$((descriptors + 4))" ]; do
-        [ "$SECONDS" -lt "$until" ] || { ls -l "/proc/$daemon/fd"; echo "the daemon keeps descriptors"; exit 1; }
+        [ "$SECONDS" -lt "$until" ] || { ls -l "/proc/$daemon/fd"; echo "the daemon leaked descriptors"; exit 1; }
         sleep 0.2
     done
     echo "stress-ng: $(grep -oE '(un)?successful run.*' "$log"); descriptors $descriptors before, $(open_descriptors "$daemon") after"
@@ -220,7 +220,7 @@ suite_stress() {
 daemon_of_mount() {
     local directory
     for directory in /proc/[0-9]*; do
-        # Some have ended since.
+        # Some processes have ended since.
         if { tr '\0' ' ' <"$directory/cmdline"; } 2>/dev/null | grep -qF "mount --announce $place/store"; then
             echo "${directory#/proc/}"
         fi
@@ -237,7 +237,7 @@ for suite in "${suites[@]}"; do
     case " ${all_suites[*]} " in
     *" $suite "*) ;;
     *)
-        echo "no suite '$suite'; there are: ${all_suites[*]}" >&2
+        echo "unknown suite '$suite'; suites: ${all_suites[*]}" >&2
         exit 2
         ;;
     esac

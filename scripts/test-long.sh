@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What takes too long for scripts/test.sh, phase by phase; stops at the first that fails. As root.
+# Runs the phases that take too long for scripts/test.sh and stops at the first failure. Needs root.
 #
 #   scripts/test-long.sh               all phases, about an hour
 #   scripts/test-long.sh fuzz suites   only these, in this order
 #
-# tests: the time-boxed and random tests again, TIERFS_TEST_SCALE (10) times as long. fuzz: each target a minute.
-# suites: those of others. loaders: programs that load models, on a mount. bench-clippy: the
-# benchmarks compile, without running them. scripts/phases.sh runs them.
+# tests: the time-boxed and random tests, TIERFS_TEST_SCALE (10) times as long. fuzz: each target for a minute. suites:
+# foreign test suites. loaders: programs that load models, on a mount. bench-clippy: checks the benchmarks without
+# running them. scripts/phases.sh runs the phases.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What CI runs, phase by phase; stops at the first that fails.
+# Runs the phases of CI in order and stops at the first failure.
 #
 #   scripts/test.sh                  all phases
 #   scripts/test.sh clippy tests     only these, in this order
 #
-# scripts/phases.sh runs them.
+# scripts/phases.sh runs the phases.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
