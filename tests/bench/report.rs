@@ -14,6 +14,23 @@ use crate::{Result, machine};
 const DOCUMENT: &str = "docs/BENCHMARKS.md";
 const BEGIN: &str = "<!-- measured: written by scripts/bench.sh -->";
 const END: &str = "<!-- end of measured -->";
+const HEADLINE_BEGIN: &str = "<!-- headline: written by scripts/bench.sh -->";
+const HEADLINE_END: &str = "<!-- end of headline -->";
+const TABLE_HEAD: &str = "| row | what | ours | reference | ratio | target |\n|---|---|---|---|---|---|";
+
+/// The rows at the head of the document.
+const HEADLINE: [&str; 10] = [
+    "mount-exact.read",
+    "mount-first.read",
+    "mount-q8-f32.read",
+    "mount-q8-f32.again",
+    "mount-peers.q8-squashfuse",
+    "mount-peers.q8-btrfs",
+    "mount-small.files-again",
+    "mount-import.exact",
+    "mount-load.load-first",
+    "codec-decode.avx512-q5",
+];
 
 /// A row as a line for people who wait.
 pub fn line(measured: &Measured) -> String {
@@ -22,8 +39,8 @@ pub fn line(measured: &Measured) -> String {
     format!("{:<32} {ours} | {reference} | {ratio} | {} | {mark}", measured.name, target(measured))
 }
 
-/// Writes all rows as JSON lines, and the table: into the document after a whole run, else beside
-/// the lines.
+/// Writes all rows as JSON lines and a table. After a whole run it also writes the headline and the
+/// table into the document.
 pub fn write(place: &Place, rows: &[Measured], command: &str, is_whole: bool) -> Result<()> {
     let lines: Vec<String> = rows.iter().map(|row| as_json(row).to_string()).collect();
     fs::write(place.root.join("rows.jsonl"), lines.join("\n") + "\n")?;
@@ -33,13 +50,37 @@ pub fn write(place: &Place, rows: &[Measured], command: &str, is_whole: bool) ->
     let is_for_all = is_whole && !place.is_quick();
     if is_for_all && Path::new(DOCUMENT).exists() {
         let text = fs::read_to_string(DOCUMENT)?;
-        let missing = || format!("{DOCUMENT} has no lines {BEGIN:?} and {END:?}");
-        let (before, rest) = text.split_once(BEGIN).ok_or_else(missing)?;
-        let (_, after) = rest.split_once(END).ok_or_else(missing)?;
-        fs::write(DOCUMENT, format!("{before}{BEGIN}\n{table}{END}{after}"))?;
+        let text = with_section(&text, HEADLINE_BEGIN, HEADLINE_END, &headline(rows))?;
+        fs::write(DOCUMENT, with_section(&text, BEGIN, END, &table)?)?;
         println!("written to {DOCUMENT}");
     }
     Ok(())
+}
+
+/// The text, with other lines between two marks.
+fn with_section(text: &str, begin: &str, end: &str, lines: &str) -> Result<String> {
+    let missing = || format!("{DOCUMENT} has no lines {begin:?} and {end:?}");
+    let (before, rest) = text.split_once(begin).ok_or_else(missing)?;
+    let (_, after) = rest.split_once(end).ok_or_else(missing)?;
+    Ok(format!("{before}{begin}\n{lines}{end}{after}"))
+}
+
+fn headline(rows: &[Measured]) -> String {
+    let of_name = |name: &&str| rows.iter().find(|row| row.name == **name);
+    let lines: Vec<String> = HEADLINE.iter().filter_map(of_name).map(table_line).collect();
+    format!("\n{TABLE_HEAD}\n{}\n\n", lines.join("\n"))
+}
+
+fn table_line(row: &Measured) -> String {
+    let [ours, reference, ratio] = cells(row);
+    let (name, what) = (&row.name, &row.what);
+    let reference =
+        if reference.is_empty() { row.reference.clone() } else { format!("{}: {reference}", row.reference) };
+    let target = match mark(row) {
+        "" => target(row),
+        mark => format!("{}, {mark}", target(row)),
+    };
+    format!("| `{name}` | {what} | {ours} | {reference} | {ratio} | {target} |")
 }
 
 fn as_json(row: &Measured) -> serde_json::Value {
@@ -75,18 +116,9 @@ fn table(rows: &[Measured], command: &str) -> String {
         if rows.peek().is_none() {
             continue;
         }
-        writeln!(text, "\n### {title}\n\n| row | what | ours | against | reference | ratio | target | |")
-            .unwrap_or_default();
-        writeln!(text, "|---|---|---|---|---|---|---|---|").unwrap_or_default();
+        writeln!(text, "\n### {title}\n\n{TABLE_HEAD}").unwrap_or_default();
         for row in rows {
-            let [ours, reference, ratio] = cells(row);
-            let (name, what, against) = (&row.name, &row.what, &row.reference);
-            let (target, mark) = (target(row), mark(row));
-            writeln!(
-                text,
-                "| `{name}` | {what} | {ours} | {against} | {reference} | {ratio} | {target} | {mark} |"
-            )
-            .unwrap_or_default();
+            writeln!(text, "{}", table_line(row)).unwrap_or_default();
         }
     }
     text.push('\n');
