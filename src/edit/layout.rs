@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::cgeb::Runs;
-use crate::model::{EntryId, Result};
+use crate::model::{EntryId, Error, Result};
 use crate::store::Collection;
+use crate::store::collection::Parts;
 use crate::store::read::{OpenObject, Verify};
 use crate::stream::{Piece, Plan, Stream};
 
@@ -25,6 +26,8 @@ pub(super) struct Layout {
     pub is_other: bool,
     /// When it was written, in nanoseconds since 1970, while the log does not say it.
     pub mtime: Option<i64>,
+    /// Why the file cannot be read or written until it is opened anew, if it cannot.
+    failed: Option<String>,
 }
 
 impl Layout {
@@ -33,6 +36,36 @@ impl Layout {
         let (objects, records) = collection.parts_of(node)?;
         let objects = objects.iter().map(|object| OpenObject::open(collection, object, verify));
         Layout::of(objects.collect::<Result<_>>()?, records)
+    }
+
+    /// Takes over the parts that a batch gave the file. Where that fails nothing of the file is
+    /// read or written any more: the objects of before do not have what the batch took from them.
+    pub fn replace(
+        &mut self,
+        collection: &Arc<Collection>,
+        parts: Result<Parts>,
+        verify: Verify,
+    ) -> Result<()> {
+        let replaced = parts.and_then(|(objects, records)| {
+            let objects = objects.iter().map(|object| OpenObject::reopen(collection, object, verify));
+            Layout::of(objects.collect(), records)
+        });
+        match replaced {
+            Ok(layout) => *self = layout,
+            Err(error) => {
+                self.failed = Some(error.to_string());
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// `Corrupt` where the parts that the log gives the file could not be taken over.
+    pub fn check(&self) -> Result<()> {
+        match &self.failed {
+            None => Ok(()),
+            Some(reason) => Err(Error::corrupt(format!("{reason}; close the file and open it again"))),
+        }
     }
 
     fn of(objects: Vec<OpenObject>, records: Option<Arc<Runs>>) -> Result<Layout> {
@@ -44,6 +77,7 @@ impl Layout {
             records,
             is_other: false,
             mtime: None,
+            failed: None,
         };
         layout.refresh()?;
         Ok(layout)
@@ -57,6 +91,19 @@ impl Layout {
             None => Plan::new(self.objects.iter().map(OpenObject::bytes))?,
         };
         Ok(())
+    }
+
+    /// How many of the objects the first `bytes` lie in, and where the last of these ends.
+    pub fn kept(&self, bytes: u64) -> (usize, u64) {
+        let (mut kept, mut end) = (0, 0);
+        for object in &self.objects {
+            if end >= bytes {
+                break;
+            }
+            kept += 1;
+            end += object.bytes();
+        }
+        (kept, end)
     }
 
     /// Bytes of the file.

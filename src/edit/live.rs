@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::edit::Changes;
 use crate::edit::given::Given;
 use crate::edit::grown::Grown;
 use crate::edit::layout::Layout;
@@ -126,6 +127,7 @@ impl Live {
     /// Reads from `offset` on until `out` is full or the file ends. The bytes read.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let layout = self.layout.read();
+        layout.check()?;
         let got = layout.stream.read(offset, out)?;
         self.show_hash(&layout, offset, out.get_mut(..got).unwrap_or_default())?;
         self.count(&layout, offset..offset.saturating_add(got as u64));
@@ -154,7 +156,7 @@ impl Live {
     /// The physical file that has its bytes from end to end, where one has.
     pub fn backing(&self) -> Option<Backing> {
         let layout = self.layout.read();
-        if self.is_changed() || layout.drafts > 0 || layout.records.is_some() {
+        if self.is_changed() || layout.check().is_err() || layout.drafts > 0 || layout.records.is_some() {
             return None;
         }
         let objects = layout.objects.iter().map(|open| open.object().clone());
@@ -179,6 +181,7 @@ impl Live {
 
     fn write_once(&self, offset: u64, end: u64, bytes: &[u8]) -> Result<()> {
         let mut layout = self.layout.upgradable_read();
+        layout.check()?;
         self.refuse_batch(&layout)?;
         let before = layout.bytes();
         self.check_not_needed(&layout, offset..end)?;
@@ -216,10 +219,13 @@ impl Live {
         }
     }
 
-    /// Cuts the file, or lets it grow by zeros; its size before.
-    pub fn truncate(&self, bytes: u64) -> Result<u64> {
+    /// Cuts the file, or lets it grow by zeros, and puts that into the log with all else that was
+    /// written to it. Where that fails the file is as it was. A file without a name is cut in
+    /// memory alone.
+    pub fn truncate(&self, bytes: u64) -> Result<Changes> {
         self.check_writable()?;
         let mut layout = self.layout.write();
+        layout.check()?;
         let before = layout.bytes();
         if bytes != before && bytes > 0 {
             self.refuse_batch(&layout)?;
@@ -227,39 +233,67 @@ impl Live {
         if bytes != before {
             self.check_not_needed(&layout, 0..bytes.max(before))?;
         }
+        if bytes < before {
+            self.refuse_part()?;
+            return self.cut_logged(&mut layout, bytes);
+        }
         if bytes > before {
             self.grow(&mut layout, bytes)?;
-        } else if bytes < before {
-            self.refuse_part()?;
-            self.cut(&mut layout, bytes)?;
-            self.reached.fetch_min(bytes, Ordering::AcqRel);
-            self.is_new.fetch_or(bytes == 0, Ordering::AcqRel);
         }
-        layout.mtime = Some(now_nanoseconds());
-        self.changed.store(true, Ordering::Release);
-        Ok(before)
+        let mtime = layout.mtime.replace(now_nanoseconds());
+        let was_changed = self.changed.swap(true, Ordering::AcqRel);
+        drop(layout);
+        self.settle().inspect_err(|_| {
+            self.shrink_back(before, bytes);
+            if bytes == before && !was_changed {
+                self.layout.write().mtime = mtime;
+                self.changed.store(false, Ordering::Release);
+            }
+        })
     }
 
+    /// Cuts the file in memory: of objects that the log names nothing is cut off here.
     fn cut(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
-        let mut end = 0;
-        let mut kept = 0;
-        for object in &layout.objects {
-            if end >= bytes {
-                break;
-            }
-            kept += 1;
-            end += object.bytes();
+        let (kept, end) = layout.kept(bytes);
+        if let Some(last) = layout.objects.get(..kept).and_then(<[_]>::last).filter(|_| end > bytes) {
+            last.resize(last.bytes() - (end - bytes))?;
         }
         let known = layout.objects.len() - layout.drafts;
         layout.objects.truncate(kept);
         layout.records = None;
         layout.drafts = kept.saturating_sub(known);
-        if let Some(last) = layout.objects.last().filter(|_| end > bytes) {
-            last.resize(last.bytes() - (end - bytes))?;
-        }
         layout.is_other = true;
         layout.refresh()?;
         self.grown.lock().count(layout.bytes())
+    }
+
+    /// Cuts the file with the batch that says so; in memory where the file has no name.
+    fn cut_logged(&self, layout: &mut Layout, bytes: u64) -> Result<Changes> {
+        let mut changes = Changes::default();
+        let mut is_named = true;
+        if layout.drafts > 0 && bytes > 0 {
+            // What no log knows gets its place there first.
+            changes = self.settle_locked(layout)?;
+            is_named = layout.drafts == 0;
+        }
+        let cut = if is_named { self.log_cut(layout, bytes)? } else { None };
+        match cut {
+            Some(more) => {
+                changes.merge(more);
+                self.grown.lock().settled(layout.bytes())?;
+                self.discard_drafts(&layout.objects);
+                self.changed.store(false, Ordering::Release);
+            }
+            None => {
+                self.cut(layout, bytes)?;
+                layout.mtime = Some(now_nanoseconds());
+                self.changed.store(true, Ordering::Release);
+            }
+        }
+        self.unclosed.store(true, Ordering::Release);
+        self.reached.fetch_min(bytes, Ordering::AcqRel);
+        self.is_new.fetch_or(bytes == 0, Ordering::AcqRel);
+        Ok(changes)
     }
 
     pub(super) fn grow_counted(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
@@ -370,7 +404,7 @@ impl Live {
         Err(Error::new(ErrorKind::Denied, text))
     }
 
-    fn check_writable(&self) -> Result<()> {
+    pub(super) fn check_writable(&self) -> Result<()> {
         self.collection.check_writable()
     }
 }

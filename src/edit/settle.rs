@@ -14,7 +14,7 @@ use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, Obje
 use crate::format::record::Record;
 use crate::ingest::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized, name_parts_again, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
-use crate::store::collection::{Touched, now_nanoseconds};
+use crate::store::collection::{Parts, Touched, now_nanoseconds};
 use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::read::OpenObject;
@@ -58,8 +58,12 @@ impl Live {
         if !self.changed.load(Ordering::Acquire) {
             return Ok(Changes::default());
         }
-        let mut layout = self.layout.write();
-        let settled = self.settle_layout(&mut layout);
+        self.settle_locked(&mut self.layout.write())
+    }
+
+    /// Puts what was written into the log. Who calls holds the layout.
+    pub(super) fn settle_locked(&self, layout: &mut Layout) -> Result<Changes> {
+        let settled = self.settle_layout(layout, None);
         // Not before the log says it: who asks for the size then asks the log. What is
         // written from here on waits for the layout.
         self.changed.store(settled.is_err(), Ordering::Release);
@@ -68,7 +72,8 @@ impl Live {
             // Its last name went meanwhile: it keeps what was written while it is open.
             Err(error) if error.kind() == ErrorKind::Gone && self.named().is_none() => Ok(Changes::default()),
             Err(error) => Err(error),
-            Ok(changes) => {
+            Ok(None) => Ok(Changes::default()),
+            Ok(Some(changes)) => {
                 self.grown.lock().settled(layout.bytes())?;
                 self.discard_drafts(&layout.objects);
                 Ok(changes)
@@ -76,42 +81,65 @@ impl Live {
         }
     }
 
-    fn settle_layout(&self, layout: &mut Layout) -> Result<Changes> {
-        let Some((node, name)) = self.named() else { return Ok(Changes::default()) };
-        let Some(file) = node.file() else { return Ok(Changes::default()) };
-        let mtime = layout.mtime.unwrap_or_else(now_nanoseconds);
+    /// Cuts the file to its first `bytes` in one batch, which says what was written to these
+    /// too. Nothing is changed before the batch is in the log. `None` where the file has no name.
+    pub(super) fn log_cut(&self, layout: &mut Layout, bytes: u64) -> Result<Option<Changes>> {
+        self.settle_layout(layout, Some(bytes))
+    }
+
+    /// Puts what was written into the log, of a file that is cut the first bytes alone. `None`
+    /// where the file has no name any more.
+    fn settle_layout(&self, layout: &mut Layout, cut: Option<u64>) -> Result<Option<Changes>> {
+        layout.check()?;
+        let Some((node, name)) = self.named() else { return Ok(None) };
+        let Some(file) = node.file() else { return Ok(None) };
+        let bytes = cut.unwrap_or(layout.bytes());
+        let mtime = layout.mtime.filter(|_| cut.is_none()).unwrap_or_else(now_nanoseconds);
         let before = self.related(&node);
-        let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
+        let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
         // A tensor that is a file of its own stays one when all of its bytes are new.
-        let is_new =
-            layout.drafts > 0 && layout.drafts == layout.objects.len() && file.content != Content::Tensor;
-        let recognized = match is_new || self.must_be_looked_at(layout, file, &name) {
+        let is_new = cut.is_none()
+            && layout.drafts > 0
+            && layout.drafts == layout.objects.len()
+            && file.content != Content::Tensor;
+        let is_other = layout.is_other || cut.is_some();
+        let recognized = match is_new || self.must_be_looked_at(layout, is_other, file, &name) {
             true => Some(recognize(&source, &name)),
             false => None,
         };
+        let kept = cut.map_or(layout.objects.len(), |bytes| layout.kept(bytes).0);
+        let objects: Vec<OpenObject> = layout.objects.iter().take(kept).cloned().collect();
         if is_new || matches!(recognized, Some(Ok(_))) {
             let is_plain = !matches!(&recognized, Some(Ok(found)) if found.content != Content::Plain);
-            match self.cut_again(layout, &source, &name, mtime) {
-                Ok(()) => return self.reload(layout, before),
+            match self.cut_again(layout, &objects, &source, &name, mtime) {
+                Ok(parts) => return self.reload(layout, Ok(parts), before).map(Some),
                 // Without room for a copy a plain file stays in the places that it has.
                 Err(error) if error.kind() == ErrorKind::Full && is_new && is_plain => {}
                 Err(error) => return Err(error),
             }
         }
-        let why = recognized.and_then(Result::err).map(|error| format!("kept as a plain file: {error}"));
+        // An empty file is what its next bytes are.
+        let explain =
+            |error| if bytes == 0 { String::new() } else { format!("kept as a plain file: {error}") };
+        let why = recognized.and_then(Result::err).map(explain);
         let is_plain = why.is_some();
-        let objects = layout.objects.clone();
-        let changed = objects.iter().filter(|open| open.object().is_dirty());
-        let mut written = changed.map(|open| open.written(self.writes(open))).collect::<Result<Vec<_>>>()?;
+        let mut written = Vec::new();
+        let mut end = 0;
+        for open in &objects {
+            let begin = end;
+            end += open.bytes();
+            if open.object().is_dirty() || end > bytes {
+                written.push(open.written_until(self.writes(open), bytes - begin)?);
+            }
+        }
         let mut touched = Touched::default();
         written.iter_mut().for_each(|written| touched.merge(written.touched()));
         let is_rounded = written.iter().any(Written::is_rounded);
-        let Some(names) = self.record(&objects, (&written, touched), mtime, why)? else {
-            return Ok(Changes::default());
-        };
+        let recorded = self.record(&objects, (&written, touched), (bytes, cut.is_some()), mtime, why)?;
+        let Some((names, parts)) = recorded else { return Ok(None) };
         written.into_iter().for_each(Written::recorded);
-        let mut changes = if layout.is_other || is_plain {
-            self.reload(layout, before)?
+        let mut changes = if is_other || is_plain {
+            self.reload(layout, parts, before)?
         } else {
             layout.mtime = None;
             Changes { nodes: before, names: Vec::new() }
@@ -121,7 +149,7 @@ impl Live {
             // The kernel has what was written.
             changes.nodes.push(self.node);
         }
-        Ok(changes)
+        Ok(Some(changes))
     }
 
     /// How writes into an object are kept: as the tensor that it belongs to says.
@@ -147,7 +175,8 @@ impl Live {
         if !may_be {
             return Ok(changes);
         }
-        let source: Arc<dyn File> = Arc::new(StreamFile(layout.stream.clone()));
+        let bytes = layout.bytes();
+        let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
         let names = self.names_of_parts(file);
         let is_plain = file.content == Content::Plain;
         let found = recognize(&source, &name).map(|recognized| (recognized, String::new()));
@@ -166,11 +195,11 @@ impl Live {
                     changes.merge(Changes { nodes, names });
                     return Ok(changes);
                 }
-                let bytes = self.bytes_of(&layout, &source)?;
+                let bytes = self.bytes_of(&layout, &layout.objects, &source)?;
                 let came_in = (bytes, file.digests.clone());
                 let (collection, mtime) = (&self.collection, node.entry.mtime);
-                arrive_as(collection, self.node, recognized, came_in, mtime, why)?;
-                changes.merge(self.reload(&mut layout, before)?);
+                let parts = arrive_as(collection, self.node, recognized, came_in, mtime, why)?;
+                changes.merge(self.reload(&mut layout, Ok(parts), before)?);
                 changes.names.extend(names);
             }
             Err(error) if is_plain && is_scanned(&name) && layout.bytes() > 0 => {
@@ -184,14 +213,26 @@ impl Live {
 
     /// Makes new objects of the file's bytes: where they lie if they lie in one data
     /// file, in a new one otherwise.
-    fn cut_again(&self, layout: &Layout, source: &Arc<dyn File>, name: &[u8], mtime: i64) -> Result<()> {
+    fn cut_again(
+        &self,
+        layout: &Layout,
+        objects: &[OpenObject],
+        source: &Arc<dyn File>,
+        name: &[u8],
+        mtime: i64,
+    ) -> Result<Parts> {
         // The drafts that were copied are discarded with the layout.
-        let bytes = self.bytes_of(layout, source)?;
+        let bytes = self.bytes_of(layout, objects, source)?;
         arrive(&self.collection, (self.node, name), bytes, self.digests(), mtime)
     }
 
-    fn bytes_of<'a>(&self, layout: &Layout, source: &'a Arc<dyn File>) -> Result<Bytes<'a>> {
-        Ok(match self.data_file_of(layout)? {
+    fn bytes_of<'a>(
+        &self,
+        layout: &Layout,
+        objects: &[OpenObject],
+        source: &'a Arc<dyn File>,
+    ) -> Result<Bytes<'a>> {
+        Ok(match self.data_file_of(layout, objects)? {
             Some(number) => {
                 // Others may write to an object that the log knows.
                 let draft =
@@ -203,14 +244,14 @@ impl Live {
         })
     }
 
-    /// The data file that is the file, byte for byte.
-    fn data_file_of(&self, layout: &Layout) -> Result<Option<u64>> {
+    /// The data file that begins with these objects, byte for byte.
+    fn data_file_of(&self, layout: &Layout, objects: &[OpenObject]) -> Result<Option<u64>> {
         if layout.records.is_some() {
             return Ok(None);
         }
         let mut end = 0;
         let mut number = None;
-        for object in &layout.objects {
+        for object in objects {
             let Some(home) = object.place_in_data()? else { return Ok(None) };
             if home.offset != end || number.is_some_and(|number| number != home.file) {
                 return Ok(None);
@@ -247,16 +288,16 @@ impl Live {
 
     /// Whether a container's parts may not be where they were, or a plain file may have
     /// become a container.
-    fn must_be_looked_at(&self, layout: &Layout, file: &FileEntry, name: &[u8]) -> bool {
+    fn must_be_looked_at(&self, layout: &Layout, is_other: bool, file: &FileEntry, name: &[u8]) -> bool {
         match file.content {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(name) && !is_scanned(name),
-            Content::Cgeb => layout.is_other,
+            Content::Cgeb => is_other,
             Content::Safetensors | Content::Npy | Content::Gguf => {
                 let state = self.collection.state();
                 let mut others =
                     layout.objects.iter().filter(|open| state.part_of(open.object().entry.id).is_none());
-                layout.is_other || others.any(|open| open.object().is_dirty())
+                is_other || others.any(|open| open.object().is_dirty())
             }
         }
     }
@@ -270,16 +311,17 @@ impl Live {
     }
 
     /// Puts it into the log. With `why` the file is plain now; the names that its tensors
-    /// had. `None` where the file has lost its last name meanwhile.
+    /// had, and its parts as the log says them then. `None` where the file has lost its last name
+    /// meanwhile.
     fn record(
         &self,
         objects: &[OpenObject],
         (written, touched): (&[Written<'_>], Touched),
+        (bytes, is_cut): (u64, bool),
         mtime: i64,
         why: Option<String>,
-    ) -> Result<Option<Vec<Name>>> {
-        let bytes = objects.iter().map(OpenObject::bytes).sum();
-        self.collection.record(touched, |batch, state| {
+    ) -> Result<Option<(Vec<Name>, Result<Parts>)>> {
+        let fill = |batch: &mut Batch, state: &State| {
             let Some(node) = state.node(self.node) else { return Ok(None) };
             let Some(file) = node.file() else { return Ok(None) };
             let mut ids: Vec<ObjectId> = Vec::with_capacity(objects.len());
@@ -299,8 +341,13 @@ impl Live {
             for object in file.objects.iter().filter(|object| !kept.contains(object)) {
                 batch.record(Record::Delete { object: *object });
             }
+            if is_cut && bytes == 0 {
+                // What no log knows comes free with it too.
+                batch.give_back();
+            }
             let now = now_nanoseconds();
-            let mut entry = FileEntry { objects: ids.into(), digests: self.digests(), ..file.clone() };
+            let digests = if bytes == 0 { Digests::NotTaken } else { self.digests() };
+            let mut entry = FileEntry { objects: ids.into(), digests, ..file.clone() };
             entry.tensor = entry.tensor.and_then(|tensor| resized(tensor, bytes));
             if entry.tensor.is_none() && entry.content == Content::Tensor {
                 entry.content = Content::Plain;
@@ -325,6 +372,9 @@ impl Live {
                 batch.entry(Entry::Node(Box::new(entry)));
             }
             Ok(Some(gone))
+        };
+        self.collection.record_then(touched, fill, |state, gone| {
+            gone.map(|gone| (gone, self.collection.parts_in(state, self.node)))
         })
     }
 
@@ -361,9 +411,14 @@ impl Live {
         id
     }
 
-    /// Looks at what the log says now.
-    fn reload(&self, layout: &mut Layout, mut related: Vec<EntryId>) -> Result<Changes> {
-        *layout = Layout::open(&self.collection, self.node, self.verify)?;
+    /// Takes over what the log says now: the file's parts as the batch left them.
+    fn reload(
+        &self,
+        layout: &mut Layout,
+        parts: Result<Parts>,
+        mut related: Vec<EntryId>,
+    ) -> Result<Changes> {
+        layout.replace(&self.collection, parts, self.verify)?;
         let state = self.collection.state();
         let node = state.node(self.node).cloned();
         let names = match &node {

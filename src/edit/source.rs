@@ -7,12 +7,19 @@ use crate::model::ErrorKind;
 use crate::store::disk::File;
 use crate::stream::Stream;
 
-/// A stream as something to import.
-pub(super) struct StreamFile(pub Arc<Stream>);
+/// The first bytes of a stream as something to import.
+pub(super) struct StreamFile {
+    /// The stream.
+    pub stream: Arc<Stream>,
+    /// How many of its bytes; at most those that it has.
+    pub bytes: u64,
+}
 
 impl File for StreamFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read(offset, buffer).map_err(|error| {
+        let rest = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let len = buffer.len().min(rest);
+        self.stream.read(offset, buffer.get_mut(..len).unwrap_or_default()).map_err(|error| {
             let kind = if error.kind() == ErrorKind::Absent {
                 io::ErrorKind::NotFound
             } else {
@@ -27,7 +34,7 @@ impl File for StreamFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.bytes())
+        Ok(self.bytes)
     }
 
     fn set_len(&self, _len: u64) -> io::Result<()> {

@@ -11,7 +11,7 @@ use crate::ingest::unnamed::Unnamed;
 use crate::ingest::{Options, Silent, publish};
 use crate::model::{Dtype, EntryId, Error, Result};
 use crate::store::Collection;
-use crate::store::collection::Touched;
+use crate::store::collection::{Parts, Touched};
 use crate::store::disk::File;
 use crate::store::object::Object;
 use crate::store::zeros::{PACKED_BYTES_MAX, ZeroChecksums};
@@ -37,14 +37,14 @@ pub enum Bytes<'a> {
 
 /// Gives the file `node`, called `name`, these bytes, and its tensors names beside it. A
 /// file that is not what its name says is kept as it is, and says why. `digests` is what is
-/// known of them.
+/// known of them. The parts that the file is made of then.
 pub fn arrive(
     collection: &Arc<Collection>,
     (node, name): (EntryId, &[u8]),
     bytes: Bytes<'_>,
     digests: Digests,
     mtime: i64,
-) -> Result<()> {
+) -> Result<Parts> {
     let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
     // What is read whole to be recognized is looked at when it is closed.
     let name = if is_scanned(name) { b"" } else { name };
@@ -56,7 +56,8 @@ pub fn arrive(
     arrive_as(collection, node, recognized, (bytes, digests), mtime, why)
 }
 
-/// Gives the file `node` these bytes, which were recognized, and its tensors names beside it.
+/// Gives the file `node` these bytes, which were recognized, and its tensors names beside it. The
+/// parts that the file is made of then.
 pub fn arrive_as(
     collection: &Arc<Collection>,
     node: EntryId,
@@ -64,7 +65,7 @@ pub fn arrive_as(
     (bytes, digests): (Bytes<'_>, Digests),
     mtime: i64,
     why: String,
-) -> Result<()> {
+) -> Result<Parts> {
     let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
     let mut unnamed = Unnamed::new(collection);
     let taken = match &bytes {

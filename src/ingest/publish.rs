@@ -18,7 +18,9 @@ use crate::model::{
     escape_tensor_path,
 };
 use crate::store::Collection;
-use crate::store::collection::Touched;
+use crate::store::collection::{Parts, Touched};
+use crate::store::log::Batch;
+use crate::store::state::State;
 
 /// Where a file goes in its collection.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +77,8 @@ pub(super) fn publish(
 }
 
 /// Gives a file that is there other bytes, and its tensors their names. `Gone` where the
-/// file has no name any more. `why` is what the file says of it.
+/// file has no name any more. `why` is what the file says of it. The parts that the file is made
+/// of then.
 pub(super) fn publish_over(
     mut unnamed: Unnamed<'_>,
     collection: &Arc<Collection>,
@@ -84,11 +87,11 @@ pub(super) fn publish_over(
     recognized: Recognized,
     mut taken: Taken,
     why: String,
-) -> Result<()> {
+) -> Result<Parts> {
     let path = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
     let file = Arrived::new(&mut unnamed, (collection, None), (&directory, &path), recognized, &mut taken)?;
-    collection.record(std::mem::take(&mut taken.touched), |batch, state| {
+    let fill = |batch: &mut Batch, state: &State| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
         let before = state.node(node).ok_or_else(gone)?;
         let (parent, _) = state.links(node).first().ok_or_else(gone)?;
@@ -100,9 +103,11 @@ pub(super) fn publish_over(
         file.name(&mut names, *parent, node, why)?;
         names.finish();
         Ok(())
-    })?;
+    };
+    let touched = std::mem::take(&mut taken.touched);
+    let parts = collection.record_then(touched, fill, |state, ()| collection.parts_in(state, node))?;
     unnamed.named();
-    Ok(())
+    parts
 }
 
 /// A file whose objects are in the log, and its name not yet.

@@ -16,9 +16,6 @@ use crate::store::{Access, Collection};
 /// The bit of a mode that lets the owner write.
 const OWNER_WRITES: u32 = 0o200;
 
-/// Bytes of the log that a batch takes which says that a file was cut.
-const CUT_BATCH_BYTES: u64 = 16 << 10;
-
 /// A file without a name that was open, or could still be opened, when the name went.
 pub(super) struct Nameless {
     pub live: Arc<Live>,
@@ -295,31 +292,18 @@ impl Namespace {
         Ok(Forget::default())
     }
 
-    /// Cuts a file, or lets it grow by zeros, and puts that into the log. Where that fails a file
-    /// does not grow; one that was cut stays so, and goes to the log later.
+    /// Cuts a file, or lets it grow by zeros, and puts that into the log. Where that fails nothing
+    /// is changed.
     fn set_bytes(&self, view: &FileView, bytes: u64) -> Result<()> {
         let (collection, node) = (&view.collection, view.node.entry.id);
         let live = self.open(view)?;
-        let is_cut = bytes < live.bytes();
-        if is_cut && bytes > 0 {
-            self.settle_owing(&live)?;
-        }
-        // What was cut cannot be put back: first there is room to say so. What gives all of its
-        // bytes back has room always.
-        let has_bytes = view.node.file().is_some_and(|file| !file.objects.is_empty());
-        if is_cut && (bytes > 0 || !has_bytes) {
-            self.with_room(|| collection.reserve_log(CUT_BATCH_BYTES))?;
-        }
-        let before = self.with_room(|| live.truncate(bytes))?;
-        // Whoever holds it open settles it too; what has no other holder must be now.
         let _telling = live.telling();
-        let settled = self.with_room(|| live.settle()).inspect_err(|_| {
-            live.shrink_back(before, bytes);
+        let changes = self.with_room(|| live.truncate(bytes)).inspect_err(|_| {
             self.keep_unsettled(&live);
             // The kernel keeps the size that it knows when it is told of an error.
             self.owe(self.forget_nodes(collection, [node]));
-        });
-        self.owe(self.forget(collection, settled?, Some(node)));
+        })?;
+        self.owe(self.forget(collection, changes, Some(node)));
         Ok(())
     }
 

@@ -341,7 +341,11 @@ impl Collection {
     /// The objects of a file, in order, and where the records lie of an embedding batch, which
     /// is stitched of them; `Corrupt` where one is not there.
     pub fn parts_of(&self, node: EntryId) -> Result<Parts> {
-        let state = self.state.read();
+        self.parts_in(&self.state.read(), node)
+    }
+
+    /// The same, of a state that is looked at already.
+    pub fn parts_in(&self, state: &State, node: EntryId) -> Result<Parts> {
         let Some(file) = state.node(node).and_then(|node| node.file()) else {
             return Err(Error::new(
                 ErrorKind::Gone,

@@ -48,9 +48,20 @@ impl Collection {
     /// the batch does not name are free again.
     pub fn record<T>(
         &self,
-        mut touched: Touched,
+        touched: Touched,
         fill: impl FnOnce(&mut Batch, &State) -> Result<T>,
     ) -> Result<T> {
+        self.record_then(touched, fill, |_, filled| filled)
+    }
+
+    /// [`record`](Self::record); `then` sees the state with the batch, before anybody else can
+    /// change it.
+    pub fn record_then<T, U>(
+        &self,
+        mut touched: Touched,
+        fill: impl FnOnce(&mut Batch, &State) -> Result<T>,
+        then: impl FnOnce(&State, T) -> U,
+    ) -> Result<U> {
         let _slots = std::mem::take(&mut touched.slots);
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
@@ -58,7 +69,7 @@ impl Collection {
         let mut batch = writer.log.begin();
         let filled = fill(&mut batch, &self.state.read())?;
         if batch.is_empty() {
-            return Ok(filled);
+            return Ok(then(&self.state.read(), filled));
         }
         let changed = self.state.read().forget_copies(&mut batch);
         batch.check()?;
@@ -103,7 +114,7 @@ impl Collection {
             // The parent may be written to from now on: this must not come back.
             self.sync_all(writer)?;
         }
-        Ok(filled)
+        Ok(then(&self.state.read(), filled))
     }
 
     /// Makes everything durable that was recorded. After a failed sync nobody knows what
@@ -130,12 +141,6 @@ impl Collection {
         let has_freed = self.writer.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty());
         let given_up = has_freed || self.pending.has_returned();
         given_up && self.sync().is_ok()
-    }
-
-    /// Lets the log have room for a batch of so many bytes: `Full` where there is none.
-    pub fn reserve_log(&self, bytes: u64) -> Result<()> {
-        let mut writer = self.writer.lock();
-        self.writable(&mut writer)?.log.reserve(bytes, false)
     }
 
     fn sync_files(&self, touched: &Touched) -> Result<()> {

@@ -62,6 +62,7 @@ pub struct Batch {
     next_sequence: u64,
     slots: u64,
     keeps_bytes: bool,
+    gives_back: bool,
     /// Names whose change was asked for by who keeps them.
     asked: Vec<(EntryId, Vec<u8>)>,
 }
@@ -82,8 +83,17 @@ impl Batch {
         self.slots
     }
 
-    /// Whether it takes names or objects away and describes nothing new.
+    /// Says that space comes free with it: it may use the space that is reserved for that.
+    pub fn give_back(&mut self) {
+        self.gives_back = true;
+    }
+
+    /// Whether it takes names or objects away and describes nothing new, or was said to give
+    /// space back.
     pub fn gives_back(&self) -> bool {
+        if self.gives_back {
+            return true;
+        }
         let is_new = |added: &Added| {
             matches!(added.record, Record::Create { .. } | Record::CreateRun { .. } | Record::Migrate { .. })
                 || matches!(added.entry, Some(Entry::Object(_) | Entry::Name { .. }))
@@ -216,6 +226,7 @@ impl Log {
             next_sequence: self.next_sequence,
             slots: 0,
             keeps_bytes: false,
+            gives_back: false,
             asked: Vec::new(),
         }
     }
@@ -272,7 +283,7 @@ impl Log {
 
     /// Lets the file have room for `bytes` more and for the reserve behind them. `Full` where
     /// there is none, unless the batch may use the reserve.
-    pub fn reserve(&mut self, bytes: u64, may_use: bool) -> Result<()> {
+    fn reserve(&mut self, bytes: u64, may_use: bool) -> Result<()> {
         let needed = self.end.saturating_add(bytes).saturating_add(RESERVE_BYTES);
         if self.reserved >= needed {
             return Ok(());

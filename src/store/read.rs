@@ -62,6 +62,17 @@ impl OpenObject {
         Ok(OpenObject { collection: collection.clone(), object: object.clone(), home, verify })
     }
 
+    /// Opens an object of a file that is open already. Where its data file cannot be opened, the
+    /// reads of its blocks fail; the file stays open.
+    pub fn reopen(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> OpenObject {
+        OpenObject::open(collection, object, verify).unwrap_or_else(|error| OpenObject {
+            collection: collection.clone(),
+            object: object.clone(),
+            home: Some(Err(error.to_string())),
+            verify,
+        })
+    }
+
     /// Logical bytes.
     pub fn bytes(&self) -> u64 {
         self.object.bytes()

@@ -9,7 +9,7 @@ use parking_lot::MutexGuard;
 use crate::format::catalog::{Entry, ObjectEntry};
 use crate::format::checksum;
 use crate::format::record::{Record, Stored};
-use crate::model::{Error, ErrorKind, Result, Tier};
+use crate::model::{Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::blocks::Cut;
 use crate::store::chain::Patch;
 use crate::store::collection::Touched;
@@ -34,7 +34,7 @@ pub struct Written<'a> {
     /// What lies on encoded blocks instead of replacing them, and the slots that are not
     /// needed then.
     patches: Vec<Record>,
-    /// Blocks that were encoded anew, in slots of their own.
+    /// Blocks that were encoded anew, or cut, in slots of their own length.
     encoded: Vec<(u32, Stored)>,
     unneeded: Vec<Stored>,
     /// The files of all that, and the slots.
@@ -76,6 +76,8 @@ impl OpenObject {
             return Err(Error::new(ErrorKind::Full, "a file of that size cannot be kept"));
         }
         if bytes < before.bytes {
+            // Whatever can fail comes before the first change.
+            self.collection.find_space()?;
             // What is dropped lies there still.
             writing.stale = writing.stale.max(writing.used);
         }
@@ -93,7 +95,6 @@ impl OpenObject {
         }
         if bytes < before.bytes {
             // What is dropped here is named by the log still, and by no block any more.
-            self.collection.find_space()?;
             let count = after.blocks();
             let written = self.object.rare().dirty.write().split_off(&count);
             let slots = written.into_values().map(|stored| Stored { len: before.block_bytes, ..stored });
@@ -287,14 +288,53 @@ impl OpenObject {
     /// What was written since the last batch, with its checksums. Blocks are read back where
     /// theirs is not known, and where they may become patches.
     pub fn written(&self, writes: Writes) -> Result<Written<'_>> {
+        self.written_until(writes, u64::MAX)
+    }
+
+    /// The same of an object that the batch cuts to `bytes`, if it has more. Readers see the
+    /// object as it was until the batch is taken in.
+    pub fn written_until(&self, writes: Writes, bytes: u64) -> Result<Written<'_>> {
         let mut writing = self.object.rare().writing.lock();
-        let cut = self.object.cut();
-        let holes = self.place_zeros(&mut writing, cut)?;
-        let dirty: Vec<(u32, Stored)> =
+        let before = self.object.cut();
+        let cut = Cut { bytes: bytes.min(before.bytes), ..before };
+        let mut holes = self.place_zeros(&mut writing, before)?;
+        holes.retain_mut(|hole| {
+            hole.end = hole.end.min(cut.blocks());
+            hole.start < hole.end
+        });
+        let mut dirty: Vec<(u32, Stored)> =
             self.object.rare().dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
+        let behind = dirty.split_off(dirty.partition_point(|(index, _)| *index < cut.blocks()));
         let mut blocks = Vec::with_capacity(dirty.len());
-        let (mut patches, mut encoded, mut unneeded) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut patches, mut encoded) = (Vec::new(), Vec::new());
+        let mut unneeded: Vec<Stored> =
+            behind.into_iter().map(|(_, stored)| Stored { len: cut.block_bytes, ..stored }).collect();
         let (mut block, mut touched) = (Vec::new(), Touched::default());
+        // The block that the cut goes through has another length, and so another checksum.
+        let edge = cut.index(cut.bytes);
+        let is_cut = cut.len(edge) < before.len(edge) && cut.len(edge) > 0;
+        if is_cut && !holes.iter().any(|hole| hole.contains(&edge)) {
+            block.resize(cut.len(edge), 0);
+            self.read(cut.start(edge), &mut block)?;
+            let written = dirty.pop_if(|(index, _)| *index == edge).map(|(_, stored)| stored);
+            match written.or_else(|| self.stays_in_data(edge, before)) {
+                Some(stored) => {
+                    let checksum = checksum::of(&block);
+                    blocks.push((edge, Stored { checksum, len: block.len() as u32, ..stored }));
+                    match (self.data(), stored.in_data) {
+                        (Some(home), true) => touched.file(home),
+                        _ => touched.file(&self.collection.tier_file(stored.tier)?),
+                    }
+                }
+                None => {
+                    let exact = (Tier::Exact, Encoder::Best);
+                    let (dtype, len) = (self.object.dtype(), block.len());
+                    let (placed, _) =
+                        self.collection.store_blocks(exact, dtype, &block, len, &mut touched)?;
+                    encoded.extend(placed.first().map(|placed| (edge, *placed)));
+                }
+            }
+        }
         if let Some(home) = self.data().filter(|_| !holes.is_empty()) {
             touched.file(home);
         }
@@ -330,9 +370,20 @@ impl OpenObject {
                 }
             }
         }
+        blocks.sort_unstable_by_key(|(index, _)| *index);
         let is_rounded = writes != Writes::Exact && !unneeded.is_empty();
         let (open, bytes) = (self, cut.bytes);
         Ok(Written { open, writing, blocks, holes, patches, encoded, unneeded, touched, is_rounded, bytes })
+    }
+}
+
+impl OpenObject {
+    /// Where a block lies of which the log keeps the beginning only: where it is, if that is
+    /// a place that nothing else is ever written to.
+    fn stays_in_data(&self, index: u32, cut: Cut) -> Option<Stored> {
+        let block = self.object.blocks.read().get(index, cut)?;
+        let stays = block.stored.in_data && block.stored.tier == Tier::Exact && self.object.origin.is_none();
+        stays.then_some(block.stored)
     }
 }
 

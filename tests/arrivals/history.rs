@@ -130,6 +130,7 @@ impl History {
                 let mut bytes = bytes;
                 live.truncate(len as u64).unwrap();
                 bytes.resize(len, 0);
+                self.log(&name, Some(bytes.clone()));
                 self.write(&name, live, bytes);
             }
             _ => {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tierfs::edit::{self, Live, LiveTable};
+use tierfs::model::ErrorKind;
 use tierfs::store::Collection;
 use tierfs::store::disk::Disk;
 use tierfs::store::read::Verify;
@@ -196,23 +197,54 @@ fn a_cut_for_which_there_is_no_room_loses_nothing_that_was_written() {
 }
 
 #[test]
-fn what_no_record_names_is_cut_without_room_and_zeros_where_it_grows_again() {
+fn a_cut_of_bytes_that_no_log_names_fails_as_a_whole_and_grows_by_zeros_later() {
     let mut bytes = Random(10).bytes(LARGE + 3 * BLOCK);
     let written = Written::new("x");
     written.live.write(0, &bytes).unwrap();
-    for at in [LARGE + BLOCK + 7, 5 * BLOCK + 1, 5 * BLOCK] {
+    for at in [LARGE + BLOCK + 7, 5 * BLOCK + 1, 5 * BLOCK, 0] {
         written.recorder.is_full.store(true, Ordering::Relaxed);
-        written.live.truncate(at as u64).unwrap();
+        written.live.truncate(at as u64).unwrap_err();
         written.recorder.is_full.store(false, Ordering::Relaxed);
-        bytes.truncate(at);
-        let mut found = vec![0; at + 1];
-        assert_eq!(written.live.read(0, &mut found).unwrap(), at);
-        assert!(found[..at] == bytes, "a cut at {at}");
+        let mut found = vec![0; bytes.len() + 1];
+        assert_eq!(written.live.read(0, &mut found).unwrap(), bytes.len());
+        assert!(found[..bytes.len()] == bytes, "a cut at {at}");
+        if at > 0 {
+            written.live.truncate(at as u64).unwrap();
+            bytes.truncate(at);
+            written.check(&bytes, "a cut that is in the log");
+        }
     }
     bytes.resize(LARGE, 0);
     written.live.truncate(LARGE as u64).unwrap();
-    written.settle();
-    written.check(&bytes, "after cuts without room");
+    written.check(&bytes, "zeros behind what was cut off");
+}
+
+#[test]
+fn a_cut_to_nothing_that_finds_the_log_full_leaves_every_byte() {
+    for size in [5000, LARGE + 100] {
+        let mut bytes = Random(size as u64).bytes(size);
+        let written = Written::new("x");
+        written.live.write(0, &bytes).unwrap();
+        written.settle();
+        // Once as the log says it, once with bytes that it does not say yet.
+        for place in [None, Some(100)] {
+            if let Some(at) = place {
+                written.live.write(at, b"later").unwrap();
+                bytes[at as usize..at as usize + 5].copy_from_slice(b"later");
+            }
+            written.recorder.is_full.store(true, Ordering::Relaxed);
+            assert_eq!(written.live.truncate(0).unwrap_err().kind(), ErrorKind::Full);
+            written.recorder.is_full.store(false, Ordering::Relaxed);
+            assert_eq!(written.live.bytes(), size as u64);
+            written.settle();
+            written.check(&bytes, "after a cut to nothing that failed");
+        }
+        // Nothing of the cut is left over: what is written behind the end grows by zeros only then.
+        written.live.truncate(0).unwrap();
+        written.live.write(12, b"and more").unwrap();
+        written.settle();
+        written.check(b"\0\0\0\0\0\0\0\0\0\0\0\0and more", "after a cut that was done");
+    }
 }
 
 #[test]

@@ -149,3 +149,32 @@ fn what_a_write_that_failed_has_left_in_a_hole_is_not_read() {
         check(&History::open(&disk), &LiveTable::default(), &bytes, "opened again");
     }
 }
+
+#[test]
+fn a_file_that_loses_its_name_while_it_goes_to_the_log_reads_on_whole() {
+    let disk: Arc<dyn Disk> = Arc::new(CutDisk::default());
+    let collection = collection(&disk);
+    let mut random = Random(77);
+    for round in 0..200 {
+        let table = LiveTable::default();
+        let bytes = random.bytes([3000, 90_000][round % 2]);
+        edit::create(&collection, ROOT, b"x", 0o644, (0, 0)).unwrap();
+        let node = collection.state().directory(ROOT).unwrap().get(b"x").unwrap();
+        let live = table.open(&collection, node, Verify::First).unwrap();
+        live.write(0, &bytes).unwrap();
+        std::thread::scope(|scope| {
+            let flushing = scope.spawn(|| live.settle().unwrap());
+            let until =
+                std::time::Instant::now() + std::time::Duration::from_micros(random.below(500) as u64);
+            while std::time::Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            edit::unlink(&collection, ROOT, b"x").unwrap();
+            flushing.join().unwrap();
+        });
+        collection.sync().unwrap();
+        let mut found = vec![0; bytes.len() + 1];
+        assert_eq!(live.read(0, &mut found).unwrap(), bytes.len(), "round {round}");
+        assert!(found[..bytes.len()] == bytes, "round {round}: it reads otherwise");
+    }
+}

@@ -157,3 +157,75 @@ fn a_rename_that_is_done_is_no_failure_and_its_tensors_come_when_there_is_room()
     small.sync();
     assert_same(&small.world.read("x"), &array[array.len() - 12_000..], "its tensor");
 }
+
+/// Uses up what the log keeps for removals, so that no record at all fits into it.
+fn use_up_the_reserve(small: &Small, names: &[String]) {
+    for name in names {
+        if fs::remove_file(small.world.path(name)).is_err() {
+            return;
+        }
+        small.fill_disk();
+    }
+    panic!("the log takes removals still: there are too few files to use its reserve up");
+}
+
+#[test]
+fn a_file_that_cannot_even_be_cut_to_nothing_keeps_its_bytes_over_a_crash() {
+    let mut small = Small::new();
+    let mut random = Random(11);
+    let bytes = random.bytes(20_000);
+    assert_eq!(write(&small.world.path("f"), &bytes), Ok(()));
+    let open = fs::File::options().read(true).write(true).open(small.world.path("f")).unwrap();
+    // Names without bytes: their removal gives nothing back that a record could take.
+    let names: Vec<String> = (0..400).map(|number| format!("empty{number}")).collect();
+    for name in &names {
+        fs::write(small.world.path(name), b"").unwrap();
+    }
+    small.sync();
+    small.fill();
+    use_up_the_reserve(&small, &names);
+    full(fs::write(small.world.path("f"), b"other"));
+    full(open.set_len(0));
+    assert_same(&small.world.read("f"), &bytes, "a file that could not be cut");
+    small.empty();
+    small.sync();
+    open.write_all_at(b"and more", 20_012).unwrap();
+    drop(open);
+    let expected = [&bytes[..], &[0; 12], b"and more"].concat();
+    assert_same(&small.world.read("f"), &expected, "written behind its end");
+    small.world.crash();
+    assert_same(&small.world.read("f"), &expected, "after a crash");
+}
+
+#[test]
+fn a_container_that_cannot_be_cut_inside_a_damaged_tensor_keeps_every_tensor() {
+    let mut world = crate::world::World::new();
+    let mut random = Random(12);
+    let container =
+        crate::support::container_of(&mut random, &[("a", 300_000), ("b", 300_000), ("c", 300_000)]);
+    fs::write(world.path("m.safetensors"), &container).unwrap();
+    world.unmount();
+    // A bit of the tensor in the middle flips on the disk.
+    let data = fs::read_dir(world.place.store().join("demo/m/data")).unwrap().next().unwrap().unwrap().path();
+    let at = (container.len() - 900_000 * 4 + 450_000 * 4) as u64;
+    let file = fs::File::options().read(true).write(true).open(data).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    drop(file);
+    world.mount();
+    let open = fs::File::options().read(true).write(true).open(world.path("m.safetensors")).unwrap();
+    assert_eq!(open.set_len(at + 10).unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(open.metadata().unwrap().len(), container.len() as u64);
+    // A write into the first tensor afterwards goes to the log with all tensors there.
+    let begin = container.len() - 3_600_000;
+    open.write_all_at(&container[begin..begin + 8], begin as u64).unwrap();
+    drop(open);
+    for name in ["a", "c"] {
+        let size = fs::metadata(world.path(name)).unwrap_or_else(|error| panic!("{name}: {error}")).len();
+        assert_eq!(size, 1_200_000, "{name}");
+    }
+    let end = container.len() - 1_200_000;
+    assert_same(&world.read("c"), &container[end..], "the tensor behind the cut");
+    assert_eq!(fs::metadata(world.path("m.safetensors")).unwrap().len(), container.len() as u64);
+}
