@@ -3,11 +3,14 @@
 use std::fs;
 use std::path::Path;
 
+use rustix::process::{Resource, getrlimit};
+
 use crate::cli::Done;
 use crate::cli::output::{print, print_json};
 use crate::codec;
 use crate::gpu;
 use crate::model::Result;
+use crate::store::disk::descriptors::Descriptors;
 
 /// Say what this machine supports, and what to do about what it does not.
 ///
@@ -40,8 +43,16 @@ struct Finding {
 
 impl Args {
     pub fn run(self) -> Result<Done> {
-        let mut findings =
-            vec![device(), kernel(), privilege(), read_ahead(), passthrough(), request_size(), processor()];
+        let mut findings = vec![
+            device(),
+            kernel(),
+            privilege(),
+            descriptors(),
+            read_ahead(),
+            passthrough(),
+            request_size(),
+            processor(),
+        ];
         findings.extend(gpu::presence().into_iter().map(of_gpu));
         let word = |verdict| match verdict {
             Verdict::Good => "ok",
@@ -117,6 +128,21 @@ fn privilege() -> Finding {
     Finding { what: "mounting", verdict, found, advice }
 }
 
+/// A daemon raises its limit as far as it may.
+fn descriptors() -> Finding {
+    let (verdict, found) = match getrlimit(Resource::Nofile).maximum {
+        Some(limit) => {
+            let share = Descriptors::share_of(limit);
+            let is_most = share == Descriptors::share_of(u64::MAX);
+            let found = format!("limit of open files {limit}: a store uses up to {share} descriptors");
+            (if is_most { Verdict::Good } else { Verdict::Less }, found)
+        }
+        None => (Verdict::Good, "no limit of open files".to_owned()),
+    };
+    let advice = "raise the limit (ulimit -Hn, LimitNOFILE= of a service); until then files are closed and opened again as needed";
+    Finding { what: "descriptors", verdict, found, advice }
+}
+
 fn read_ahead() -> Finding {
     let root = rustix::process::geteuid().is_root();
     let writable = root && fs::metadata("/sys/class/bdi").is_ok();
@@ -131,7 +157,7 @@ fn read_ahead() -> Finding {
 fn passthrough() -> Finding {
     let known = kernel_version().is_some_and(|version| version >= (6, 9));
     let (verdict, found) = match known {
-        true => (Verdict::Good, "the kernel has it; this version of tierfs does not use it yet".to_owned()),
+        true => (Verdict::Good, "the kernel has it".to_owned()),
         false => (Verdict::Less, "the kernel does not have it".to_owned()),
     };
     Finding { what: "passthrough", verdict, found, advice: "Linux 6.9 or later has it" }

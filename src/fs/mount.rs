@@ -309,7 +309,8 @@ fn raise_read_ahead(mountpoint: &Path) {
     }
 }
 
-/// Each data file that somebody has open is a descriptor; most systems begin with 1024 and allow more.
+/// Each file of the store that is in use is a descriptor, as far as there are any; most systems
+/// begin with 1024 and allow more.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

@@ -265,8 +265,9 @@ impl Passthrough {
         }
         let file = live.collection().open_backing(backing);
         let file = file.inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
+        let descriptor = file.descriptor().inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
         // The kernel takes a descriptor of its own.
-        let id = reply.open_backing(file.descriptor()?).inspect_err(|error| self.failed(error)).ok()?;
+        let id = reply.open_backing(&descriptor?).inspect_err(|error| self.failed(error)).ok()?;
         self.files.fetch_add(1, Ordering::Relaxed);
         let backed = Backed { id, backing: backing.clone(), live, files: self.files.clone() };
         let backed = Arc::new(backed);

@@ -18,7 +18,7 @@ use crate::format::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::Collection;
 use crate::store::blocks::{Block, Checked, Checksums};
-use crate::store::disk::File;
+use crate::store::disk::{File, Identity};
 use crate::store::object::{Object, exact_at};
 use crate::store::read::OpenObject;
 use crate::store::state::State;
@@ -244,8 +244,12 @@ impl File for Outside {
     }
 
     #[cfg(feature = "mount")]
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+    fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
         self.inner.descriptor()
+    }
+
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        self.inner.identity()
     }
 
     fn sync_data(&self) -> io::Result<()> {

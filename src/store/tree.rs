@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
 use crate::store::clock::{Clock, SystemClock, Ticks};
 use crate::store::collection::{Access, Collection, refuse_remains};
+use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::{Disk, Lock, Open, Space};
 use crate::store::events::Events;
 use crate::store::lineage::{Lineage, relatives};
@@ -86,6 +87,7 @@ impl Store {
     /// Opens a store. `Busy` where another has it and both cannot; `note` is what
     /// others are told of this one.
     pub fn open(disk: Arc<dyn Disk>, access: Access, note: &str) -> Result<Store> {
+        let disk: Arc<dyn Disk> = Arc::new(Descriptors::new(disk));
         let place = disk.place();
         let opened = disk.open(SETTINGS_NAME, Open::Read);
         let file = opened.map_err(|error| match error.kind() {

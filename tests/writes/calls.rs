@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use crate::support::{Mounted, Place, scale};
+use crate::support::{Mounted, Place, scale, tierfs, tierfs_limited};
 
 /// A test of writes takes no longer, whatever happens.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -19,6 +19,8 @@ const DEADLINE: Duration = Duration::from_secs(120);
 pub struct World {
     mounted: Option<Mounted>,
     place: Place,
+    /// How many files the daemon may have open, if that is not what this process may have.
+    descriptors: Option<u64>,
     _watch: Watch,
 }
 
@@ -29,11 +31,20 @@ impl World {
 
     /// One with another deadline.
     pub fn lasting(deadline: Duration) -> World {
+        World::of(deadline, None)
+    }
+
+    /// One whose daemon may have so many files open.
+    pub fn limited(descriptors: u64) -> World {
+        World::of(DEADLINE, Some(descriptors))
+    }
+
+    fn of(deadline: Duration, descriptors: Option<u64>) -> World {
         let place = Place::new();
-        let mounted = place.mount(&["--create", "--allow-other"]);
+        let mounted = mount(&place, descriptors, &["--create", "--allow-other"]);
         let watch = Watch::over(&mounted.mountpoint, deadline * scale());
         fs::create_dir_all(mounted.path("t/c")).unwrap();
-        World { mounted: Some(mounted), place, _watch: watch }
+        World { mounted: Some(mounted), place, descriptors, _watch: watch }
     }
 
     pub fn mounted(&self) -> &Mounted {
@@ -60,14 +71,19 @@ impl World {
     }
 
     fn mount_again(&mut self) {
-        self.mounted = Some(self.place.mount(&["--allow-other"]));
+        self.mounted = Some(mount(&self.place, self.descriptors, &["--allow-other"]));
     }
 
     /// Unmounts; what `tierfs fsck` finds must be nothing.
     pub fn check(mut self) {
         self.mounted.take().unwrap().unmount();
-        crate::support::run(["fsck".as_ref(), self.place.store().as_os_str()]).ok();
+        let mut fsck = self.descriptors.map_or_else(tierfs, tierfs_limited);
+        crate::support::answer(fsck.arg("fsck").arg(self.place.store())).ok();
     }
+}
+
+fn mount(place: &Place, descriptors: Option<u64>, options: &[&str]) -> Mounted {
+    place.mount_by(&mut descriptors.map_or_else(tierfs, tierfs_limited), "mnt", options)
 }
 
 /// Ends a mount that hangs: what waits for it gets an error, and the test fails.

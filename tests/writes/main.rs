@@ -6,6 +6,7 @@
 
 mod calls;
 mod crash;
+mod descriptors;
 mod files;
 mod kept;
 mod many;

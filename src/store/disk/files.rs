@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, IoSliceMut, Read, Seek, Write};
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags};
+use rustix::process::{Resource, getrlimit};
 
 use crate::store::disk::mounted::topmost;
-use crate::store::disk::{Disk, File, Listed, Lock, Open, Space};
+use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 
 /// A store's files may be read by their owner only until a mount says otherwise.
 const FILE_MODE: u32 = 0o600;
@@ -118,8 +119,13 @@ impl File for SystemFile {
         }
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+    fn descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        Ok(Some(self.0.try_clone()?.into()))
+    }
+
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        let found = self.0.metadata()?;
+        Ok(Some((found.dev(), found.ino())))
     }
 
     fn begin_sync(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -257,6 +263,14 @@ impl Disk for FileDisk {
             file.write_all(note.as_bytes())?;
         }
         Ok(Box::new(file))
+    }
+
+    fn descriptors_max(&self) -> Option<u64> {
+        getrlimit(Resource::Nofile).current
+    }
+
+    fn lacks_descriptor(&self, error: &io::Error) -> bool {
+        matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
     }
 }
 

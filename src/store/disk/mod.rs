@@ -7,6 +7,7 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
+pub mod descriptors;
 #[cfg(feature = "mount")]
 pub mod files;
 pub mod memory;
@@ -47,10 +48,15 @@ pub trait File: Send + Sync {
     fn let_go(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
-    /// The operating system's descriptor, where there is one.
+    /// A descriptor of the operating system, where there are any: another one for the same file.
     #[cfg(feature = "mount")]
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
+    fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
+        Ok(None)
+    }
+    /// Which file it is, where the disk can tell: two files that are there at the same time have
+    /// two identities.
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        Ok(None)
     }
     /// Where the first bytes from `offset` on lie that may be something else than zeros; `None`
     /// where none do.
@@ -82,6 +88,9 @@ pub trait File: Send + Sync {
         }
     }
 }
+
+/// The device and the inode number of a file.
+pub type Identity = (u64, u64);
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,4 +164,12 @@ pub trait Disk: Send + Sync {
     /// Takes the store's lock until the value is dropped. `note` is what others are
     /// told who then fail with `WouldBlock`, whose text is the holder's note.
     fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>>;
+    /// How many files the process may have open, where there is a limit.
+    fn descriptors_max(&self) -> Option<u64> {
+        None
+    }
+    /// Whether an error says that no more files can be open.
+    fn lacks_descriptor(&self, _error: &io::Error) -> bool {
+        false
+    }
 }

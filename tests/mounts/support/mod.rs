@@ -60,6 +60,19 @@ pub fn tierfs() -> Command {
     command
 }
 
+/// The program under test, which may have so many files open.
+pub fn tierfs_limited(descriptors: u64) -> Command {
+    use std::os::unix::process::CommandExt;
+    let mut command = tierfs();
+    let set = move || {
+        let limit = rustix::process::Rlimit { current: Some(descriptors), maximum: Some(descriptors) };
+        Ok(rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?)
+    };
+    // SAFETY: between fork and exec it makes one system call and takes no memory.
+    unsafe { command.pre_exec(set) };
+    command
+}
+
 /// Runs a command to its end, which must come in time.
 pub fn answer(command: &mut Command) -> Answer {
     let shown = format!("{command:?}");
@@ -175,11 +188,15 @@ impl Place {
     }
 
     pub fn mount_on(&self, name: &str, options: &[&str]) -> Mounted {
+        self.mount_by(&mut tierfs(), name, options)
+    }
+
+    /// Mounts the store with a command that is the program and what it inherits.
+    pub fn mount_by(&self, command: &mut Command, name: &str, options: &[&str]) -> Mounted {
         let mountpoint = self.path(name);
         fs::create_dir_all(&mountpoint).unwrap();
         let log = self.path(format!("{name}.log"));
         let mounted = Mounted { mountpoint, store: self.store(), log };
-        let mut command = tierfs();
         command.arg("mount").arg(&mounted.store).arg(&mounted.mountpoint).arg("--log").arg(&mounted.log);
         answer(command.args(options)).ok();
         mounted

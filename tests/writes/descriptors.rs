@@ -1,0 +1,135 @@
+//! More collections and files than a daemon may have descriptors.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use crate::calls::World;
+use crate::support::{answer, assert_same, tierfs_limited};
+
+fn descriptors(world: &World) -> usize {
+    let daemon = world.mounted().daemon().unwrap();
+    fs::read_dir(format!("/proc/{daemon}/fd")).unwrap().count()
+}
+
+fn content(number: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + number * 31) as u8).collect()
+}
+
+const COLLECTIONS: usize = 700;
+
+#[test]
+fn more_collections_than_descriptors_are_written_read_and_mounted_again() {
+    let mut world = World::limited(512);
+    let path =
+        |world: &World, number: usize, name: &str| world.mounted().path(format!("t/c{number:04}")).join(name);
+    // Some files stay open, one of them without its name.
+    let mut open = Vec::new();
+    let mut nameless = None;
+    for number in 0..COLLECTIONS {
+        fs::create_dir(path(&world, number, "")).unwrap();
+        fs::write(path(&world, number, "large"), content(number, 20_000)).unwrap();
+        fs::write(path(&world, number, "small"), content(number, 100)).unwrap();
+        if number < 10 {
+            let options = OpenOptions::new().read(true).write(true).open(path(&world, number, "large"));
+            open.push(options.unwrap());
+        }
+        if number == 10 {
+            nameless = Some(File::open(path(&world, number, "large")).unwrap());
+            fs::remove_file(path(&world, number, "large")).unwrap();
+        }
+        if number % 100 == 99 {
+            let found = descriptors(&world);
+            assert!(found <= 400, "{found} descriptors of a daemon that may have 512, after {number}");
+        }
+    }
+    let mut found = vec![0; 20_000];
+    nameless.unwrap().read_exact_at(&mut found, 0).unwrap();
+    assert_same(&found, &content(10, 20_000), "a file without a name");
+    for (number, file) in open.iter_mut().enumerate() {
+        file.seek(SeekFrom::End(0)).unwrap();
+        file.write_all(b"more").unwrap();
+        let mut all = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut all).unwrap();
+        assert_same(&all, &[&content(number, 20_000)[..], b"more"].concat(), "a file that stayed open");
+    }
+    drop(open);
+    let check = |world: &World| {
+        (0..COLLECTIONS)
+            .map(|number| {
+                let small = path(world, number, "small");
+                assert_same(&fs::read(&small).unwrap(), &content(number, 100), "small");
+                if number != 10 {
+                    let mut wanted = content(number, 20_000);
+                    wanted.extend_from_slice(if number < 10 { b"more" } else { b"" });
+                    assert_same(&fs::read(path(world, number, "large")).unwrap(), &wanted, "large");
+                }
+                fs::metadata(small).unwrap().ino()
+            })
+            .collect::<Vec<u64>>()
+    };
+    let numbers = check(&world);
+    fs::rename(path(&world, 3, "small"), path(&world, 3, "renamed")).unwrap();
+    fs::rename(path(&world, 3, "renamed"), path(&world, 3, "small")).unwrap();
+    world.remount();
+    assert_eq!(fs::read_dir(world.mounted().path("t")).unwrap().count(), COLLECTIONS + 1);
+    assert_eq!(check(&world), numbers, "inode numbers after a remount");
+    let found = descriptors(&world);
+    assert!(found <= 400, "{found} descriptors of a daemon that may have 512");
+    let log = world.mounted().log();
+    assert!(log.contains("limit of open files (RLIMIT_NOFILE) is 512"), "{log}");
+    // A program that reads the store without a mount has as few.
+    world.check();
+}
+
+#[test]
+fn what_was_synced_is_there_after_a_kill_though_its_descriptors_were_closed_meanwhile() {
+    const THREADS: usize = 6;
+    const EACH: usize = 30;
+    let mut world = World::limited(80);
+    let name = |thread: usize, number: usize| format!("t/s{thread}-{number}");
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let world = &world;
+            scope.spawn(move || {
+                for round in 0..3 {
+                    for number in 0..EACH {
+                        let directory = world.mounted().path(name(thread, number));
+                        if round == 0 {
+                            fs::create_dir(&directory).unwrap();
+                        }
+                        let mut file = File::create(directory.join(format!("f{round}"))).unwrap();
+                        file.write_all(&content(thread * EACH + number + round, 20_000)).unwrap();
+                        if round == 2 {
+                            file.sync_all().unwrap();
+                        }
+                    }
+                }
+            });
+        }
+    });
+    world.crash();
+    for thread in 0..THREADS {
+        for number in 0..EACH {
+            for round in 0..3 {
+                let path = world.mounted().path(name(thread, number)).join(format!("f{round}"));
+                let wanted = content(thread * EACH + number + round, 20_000);
+                assert_same(&fs::read(&path).unwrap(), &wanted, "after a kill");
+            }
+        }
+    }
+    world.check();
+}
+
+#[test]
+fn doctor_names_the_limit_of_open_files() {
+    let row = |limit: u64| {
+        let rows = answer(tierfs_limited(limit).args(["doctor", "--json"])).json();
+        rows.as_array().unwrap().iter().find(|row| row["what"] == "descriptors").unwrap().clone()
+    };
+    let (few, many) = (row(512), row(20_000));
+    assert_eq!((&few["verdict"], &many["verdict"]), (&"less".into(), &"ok".into()));
+    assert!(few["found"].as_str().unwrap().contains("512"), "{few}");
+    assert!(many["found"].as_str().unwrap().contains("20000"), "{many}");
+}
