@@ -112,6 +112,13 @@ impl Findings {
         }
         let (objects, owners, files) = {
             let state = collection.state();
+            self.corrupt.extend(state.nodes().filter_map(|node| {
+                let missing = state.missing_objects(node);
+                let first = missing.first()?;
+                let below = String::from_utf8_lossy(&state.path(node.entry.id)).into_owned();
+                let count = missing.len();
+                Some(format!("{path}/{below}: {count} of its objects are missing, {first} first"))
+            }));
             self.number = self.number.max(state.number());
             let mut owners: HashMap<ObjectId, EntryId> = HashMap::new();
             let mut files = 0;

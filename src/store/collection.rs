@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::format::cgeb::Runs;
-use crate::model::{EntryId, Error, ErrorKind, Result, StoreId};
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::clock::Ticks;
 use crate::store::compact::{Compaction, due};
 use crate::store::computed::Computed;
@@ -73,6 +73,9 @@ pub struct Collection {
     pub(super) pending: Arc<Pending>,
     /// Who knows other ways to blocks.
     pub(super) rebuilder: Rebuilder,
+    /// Objects that an interrupted import has left, and that are removed once the log has room.
+    /// Held for a look or a change; no other lock is taken with it.
+    pub(super) orphans: Mutex<Vec<ObjectId>>,
     /// Counts what it uses; its lock is the last that is taken.
     pub(super) meter: Arc<Meter>,
     /// Who depends on objects of it.
@@ -197,8 +200,12 @@ impl Collection {
         let writer = if access == Access::Write && damage.is_none() {
             // What lies after the end is of a batch that was dropped, and must not be
             // taken for a later one.
-            let cut = file.set_len(end.bytes);
-            cut.map_err(|error| Error::io(format!("cutting {log_path}"), error))?;
+            // Space that is reserved behind the end goes with a cut: a full disk may have no other.
+            let len = file.len().map_err(|error| Error::io(format!("measuring {log_path}"), error))?;
+            if len != end.bytes {
+                let cut = file.set_len(end.bytes);
+                cut.map_err(|error| Error::io(format!("cutting {log_path}"), error))?;
+            }
             Some(Writer {
                 log: Log::resume(file, end),
                 unsynced: Touched::default(),
@@ -254,6 +261,7 @@ impl Collection {
             reading: RwLock::new(()),
             pending: Arc::default(),
             rebuilder: Rebuilder::default(),
+            orphans: Mutex::default(),
             meter: Meter::new("", None, Limits::default()),
             lineage: Arc::default(),
             names: Told::default(),

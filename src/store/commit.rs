@@ -120,6 +120,9 @@ impl Collection {
     /// Makes everything durable that was recorded. After a failed sync nobody knows what
     /// is on the disk: the collection takes no more writes.
     pub fn sync(&self) -> Result<()> {
+        if self.has_orphans() {
+            self.remove_orphans()?;
+        }
         let mut writer = self.writer.lock();
         self.sync_all(self.writable(&mut writer)?)
     }
@@ -139,7 +142,7 @@ impl Collection {
     /// the disk full.
     pub fn make_room(&self) -> bool {
         let has_freed = self.writer.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty());
-        let given_up = has_freed || self.pending.has_returned();
+        let given_up = has_freed || self.pending.has_returned() || self.has_orphans();
         given_up && self.sync().is_ok()
     }
 

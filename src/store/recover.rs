@@ -76,19 +76,16 @@ impl Collection {
     }
 
     /// Gives back what an interrupted import has left: objects that no file has, and
-    /// data files that no object has.
+    /// data files that no object has. Objects for whose removal the log has no room stay until it
+    /// has.
     pub(super) fn recover(&self) -> Result<()> {
         if self.writer.lock().is_none() {
             return Ok(());
         }
-        let orphans = self.orphans();
-        if !orphans.is_empty() {
-            self.commit(Touched::default(), |batch, _| {
-                for object in &orphans {
-                    batch.record(Record::Delete { object: *object });
-                }
-                Ok(())
-            })?;
+        *self.orphans.lock() = self.objects_without_file();
+        self.remove_orphans()?;
+        if self.has_orphans() {
+            log::warn!("{}: an interrupted import takes space until the log has room", self.path());
         }
         let homes: HashSet<u64> =
             self.state.read().objects().filter_map(|object| object.home()).map(|home| home.file).collect();
@@ -108,7 +105,33 @@ impl Collection {
         self.remove_stray_copies()
     }
 
-    fn orphans(&self) -> Vec<ObjectId> {
+    /// Removes the objects that were found without a file when the collection was opened: later
+    /// ones may be of an import that goes on.
+    pub(super) fn remove_orphans(&self) -> Result<()> {
+        let orphans = self.orphans.lock().clone();
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        let removed = self.record(Touched::default(), |batch, state| {
+            for &object in orphans.iter().filter(|id| state.object(**id).is_some()) {
+                batch.record(Record::Delete { object });
+            }
+            Ok(())
+        });
+        match removed {
+            Ok(()) => self.orphans.lock().clear(),
+            Err(error) if error.kind() == ErrorKind::Full => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        self.sync()
+    }
+
+    /// Whether there are such objects still.
+    pub(super) fn has_orphans(&self) -> bool {
+        !self.orphans.lock().is_empty()
+    }
+
+    fn objects_without_file(&self) -> Vec<ObjectId> {
         let state = self.state.read();
         let mut owned: HashSet<ObjectId> = HashSet::new();
         for node in state.nodes() {

@@ -89,11 +89,15 @@ pub fn repair(
     }
     let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
     let mut lost = lost_blocks(&collection)?;
-    if damage.is_none() && lost.is_empty() {
+    let is_broken = {
+        let state = collection.state.read();
+        state.nodes().any(|node| !state.missing_objects(node).is_empty())
+    };
+    if damage.is_none() && lost.is_empty() && !is_broken {
         return Ok(None);
     }
     let mut mended = Mended::default();
-    if damage.is_some() {
+    if damage.is_some() || is_broken {
         mended = mend(&mut collection.state.write(), refused, &mut lost, number, (tenant, name))?;
         collection.state.write().forget_all_copies()?;
     }

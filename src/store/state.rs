@@ -148,6 +148,12 @@ impl State {
         self.object(object).and_then(|object| object.part_of())
     }
 
+    /// The objects of a file that are not there: a log that says so is damaged.
+    pub fn missing_objects(&self, node: &Node) -> Vec<ObjectId> {
+        let objects = node.file().into_iter().flat_map(|file| file.objects.iter().copied());
+        objects.filter(|id| self.object(*id).is_none()).collect()
+    }
+
     /// The tensors of a container, in the order of its bytes.
     pub fn parts(&self, container: &FileEntry) -> impl Iterator<Item = &Arc<Node>> {
         container.objects.iter().filter_map(|object| self.node(self.part_of(*object)?))

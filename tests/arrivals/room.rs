@@ -229,3 +229,56 @@ fn a_container_that_cannot_be_cut_inside_a_damaged_tensor_keeps_every_tensor() {
     assert_same(&world.read("c"), &container[end..], "the tensor behind the cut");
     assert_eq!(fs::metadata(world.path("m.safetensors")).unwrap().len(), container.len() as u64);
 }
+
+#[test]
+fn a_collection_with_the_remains_of_an_import_opens_on_a_full_disk_and_is_tidied_later() {
+    use std::sync::Arc;
+    use tierfs::format::catalog::{Entry, Home, ObjectEntry};
+    use tierfs::model::{Dtype, ObjectId, SeedId, TensorId};
+    use tierfs::store::collection::Touched;
+    use tierfs::store::disk::files::FileDisk;
+    use tierfs::store::{Access, Store};
+
+    let mut small = Small::new();
+    let bytes = Random(13).bytes(30_000);
+    assert_eq!(write(&small.world.path("f"), &bytes), Ok(()));
+    small.world.unmount();
+    {
+        // What an import that was killed leaves: objects that no file has.
+        let store = Store::open(Arc::new(FileDisk::new(&small.store)), Access::Write, "a test").unwrap();
+        let collection = store.collection("demo", "m").unwrap();
+        let (home, _) = collection.create_data_file().unwrap();
+        for number in 1..=200_u64 {
+            let entry = ObjectEntry {
+                id: ObjectId(u128::from(number)),
+                tensor: TensorId(1),
+                seed: SeedId(0),
+                creation: number,
+                dtype: Dtype::U8,
+                bytes: 0,
+                block_bytes: 16 << 10,
+                home: Some(Home { file: home, offset: 0 }),
+                parent: None,
+            };
+            let add = |batch: &mut tierfs::store::log::Batch, _: &_| {
+                batch.entry(Entry::Object(entry));
+                Ok(())
+            };
+            collection.commit(Touched::default(), add).unwrap();
+        }
+    }
+    // The space that the log has reserved is given to others too, as a copy of the store does.
+    let log = small.store.join("demo/m/meta.log");
+    let copy = fs::read(&log).unwrap();
+    fs::remove_file(&log).unwrap();
+    fs::write(&log, &copy).unwrap();
+    small.fill_disk();
+    small.world.mount();
+    assert_same(&small.world.read("f"), &bytes, "a file of a full disk");
+    assert_eq!(fs::read_dir(small.world.path("")).unwrap().count(), 1);
+    small.empty();
+    fs::remove_file(small.world.path("f")).unwrap();
+    small.sync();
+    small.world.unmount();
+    assert_eq!(small.world.data_files(), 0, "the remains are there still");
+}

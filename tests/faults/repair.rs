@@ -356,3 +356,43 @@ fn a_store_in_use_is_not_repaired_and_one_that_is_well_is_left_alone() {
     assert!(answer.out.contains("not repaired: demo/c"), "{answer:?}");
     assert_eq!(fs::metadata(data_file(&place.store())).unwrap().len(), PLAIN);
 }
+
+#[test]
+fn files_whose_objects_are_missing_are_named_and_a_repair_lists_them_as_lost() {
+    use std::sync::Arc;
+    use tierfs::format::record::Record;
+    use tierfs::store::collection::Touched;
+    use tierfs::store::disk::files::FileDisk;
+    use tierfs::store::{Access, Store};
+
+    let place = Place::new();
+    let contents = made(&place);
+    {
+        let store = Store::open(Arc::new(FileDisk::new(&place.store())), Access::Write, "a test").unwrap();
+        let collection = store.collection("demo", "c").unwrap();
+        let node = {
+            let state = collection.state();
+            state.directory(tierfs::store::state::ROOT).unwrap().get(b"plain").unwrap()
+        };
+        let object = collection.objects_of(node).unwrap()[0].entry.id;
+        // A log that takes the object away and leaves the file, as no program should write it.
+        let delete = |batch: &mut tierfs::store::log::Batch, _: &_| {
+            batch.record(Record::Delete { object });
+            Ok(())
+        };
+        collection.commit(Touched::default(), delete).unwrap();
+    }
+    let found = fsck(&place.store(), &[]);
+    assert_eq!(found.code, Some(3), "{found:?}");
+    assert!(found.out.contains("demo/c/plain: 1 of its objects are missing"), "{found:?}");
+    let repaired = fsck(&place.store(), &["--repair"]);
+    assert_eq!(repaired.code, Some(3), "{repaired:?}");
+    assert!(repaired.out.contains("lost: demo/c/plain: the whole file"), "{repaired:?}");
+    assert_eq!(fsck(&place.store(), &[]).code, Some(0));
+    let mounted = place.mount(&[]);
+    assert!(!mounted.path("demo/c/plain").exists());
+    for name in ["w.npy", "w", "small"] {
+        let found = fs::read(mounted.path("demo/c").join(name)).unwrap();
+        assert_same(&found, &contents[name], name);
+    }
+}

@@ -8,6 +8,7 @@ mod calls;
 mod crash;
 mod descriptors;
 mod files;
+mod full_disk;
 mod kept;
 mod many;
 mod model;

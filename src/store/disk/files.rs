@@ -258,9 +258,12 @@ impl Disk for FileDisk {
             return Err(io::Error::new(io::ErrorKind::WouldBlock, holder));
         }
         if how == Lock::Exclusive {
-            file.set_len(0)?;
-            file.rewind()?;
-            file.write_all(note.as_bytes())?;
+            // The lock holds without the note, and a full disk must not keep a store closed: the
+            // note is written over the one before, whose space it has.
+            let written = file.write_all(note.as_bytes()).and_then(|()| file.set_len(note.len() as u64));
+            if let Err(error) = written {
+                log::warn!("the lock does not say who has the store: {error}");
+            }
         }
         Ok(Box::new(file))
     }
