@@ -71,6 +71,12 @@ impl ObjectId {
         hasher.update(&creation.to_le_bytes());
         ObjectId(leading(&hasher))
     }
+
+    /// The one that shows so: 32 hexadecimal digits.
+    pub fn parse(text: &str) -> Option<ObjectId> {
+        let is_shown = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        u128::from_str_radix(text, 16).ok().filter(|_| is_shown).map(ObjectId)
+    }
 }
 
 fn leading(hasher: &blake3::Hasher) -> u128 {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::format::catalog::{Entry, FileEntry, What};
 use crate::format::record::Record;
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
+use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::blocks::Cut;
 use crate::store::by_id::ByObject;
 use crate::store::lineage::Lineage;
@@ -46,11 +46,8 @@ pub(super) fn check(batch: &Batch, state: &State, lineage: &Lineage) -> Result<(
             }),
             _ => false,
         };
-        if !is_relocation && lineage.is_needed(object) {
-            let text = format!(
-                "tensors are kept as differences to object {object}; move these to a tier first, or remove them"
-            );
-            return Err(Error::new(ErrorKind::Busy, text));
+        if !is_relocation {
+            lineage.check_not_needed(object)?;
         }
     }
     Ok(())

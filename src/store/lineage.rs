@@ -5,10 +5,14 @@
 //! they are while a child needs them, or a reader may still be using them: whoever would
 //! write, move or delete them is told that they are `Busy`.
 //!
-//! That a collection has parents is told by a setting of its own directory, one for each
+//! That an object is a parent is told by a setting of its collection's directory, one for each
 //! collection with children: it is durable before the first child needs it, and whoever
 //! opens the collection opens those with it. It stays when no child is left there.
+//!
+//! Which children a collection has that does not open, or whose log is damaged, nobody knows:
+//! the objects that such settings name stay as they are until it opens.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
@@ -22,8 +26,13 @@ use crate::store::object::{Freed, Object};
 use crate::store::read::OpenObject;
 use crate::store::state::{ROOT, State};
 
-/// What the names of the settings begin with that name collections with children.
-const CHILDREN_IN: &str = "children in ";
+/// What the names of the settings begin with that name parents and collections with children.
+const CHILDREN_OF: &str = "children of ";
+/// What stands between the two.
+const IN: &str = " in ";
+
+/// A collection's tenant and name.
+pub(super) type Place = (String, String);
 
 /// Parents and children, as far as their collections are open.
 #[derive(Debug, Default)]
@@ -37,6 +46,8 @@ struct Relations {
     /// Where the parent is.
     home: Weak<Collection>,
     children: Vec<Weak<Object>>,
+    /// Collections that may have children, and do not say which.
+    unknown: BTreeSet<Place>,
     /// How many have asked that it stays as it is.
     held: u32,
 }
@@ -44,7 +55,7 @@ struct Relations {
 impl Relations {
     fn is_needed(&self) -> bool {
         let needs = |child: &Weak<Object>| child.upgrade().is_some_and(|child| child.needs_parent());
-        self.held > 0 || self.children.iter().any(needs)
+        self.held > 0 || !self.unknown.is_empty() || self.children.iter().any(needs)
     }
 }
 
@@ -64,6 +75,37 @@ impl Lineage {
         if !found.children.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(child))) {
             found.children.push(Arc::downgrade(child));
         }
+    }
+
+    /// `Busy` where others depend on an object.
+    pub fn check_not_needed(&self, object: ObjectId) -> Result<()> {
+        let relations = self.relations.read();
+        let Some(found) = relations.get(&object).filter(|found| found.is_needed()) else { return Ok(()) };
+        let text = match found.unknown.first() {
+            Some((tenant, name)) => format!(
+                "tensors of {tenant}/{name} may be kept as differences to object {object}, and that collection \
+                 does not open or is damaged; run tierfs fsck, and mount again when it is repaired"
+            ),
+            None => format!(
+                "tensors are kept as differences to object {object}; move these to a tier first, or remove them"
+            ),
+        };
+        Err(Error::new(ErrorKind::Busy, text))
+    }
+
+    /// Notes that nobody knows which of these objects a collection needs.
+    fn note_unknown(&self, parents: impl Iterator<Item = ObjectId>, place: &Place) {
+        let mut relations = self.relations.write();
+        for parent in parents {
+            relations.entry(parent).or_default().unknown.insert(place.clone());
+        }
+    }
+
+    /// The children of a collection are noted: it needs nothing else.
+    fn forget_unknown(&self, place: &Place) {
+        self.relations.write().values_mut().for_each(|known| {
+            known.unknown.remove(place);
+        });
     }
 
     fn home(&self, parent: ObjectId) -> Option<Arc<Collection>> {
@@ -89,26 +131,27 @@ impl Drop for Held {
     }
 }
 
-/// A directory's own setting that says that children are in a collection.
-fn setting_of(path: &str) -> String {
-    format!("{CHILDREN_IN}{path}")
+/// A directory's own setting that says that children of an object are in a collection.
+fn setting_of(parent: ObjectId, path: &str) -> String {
+    format!("{CHILDREN_OF}{parent}{IN}{path}")
 }
 
-/// The collections, tenant and name, that a collection has to do with: those with children of
-/// its objects, and those with parents that its objects need.
-pub(super) fn relatives(state: &State) -> Vec<(String, String)> {
-    let settings = state.settings_of(ROOT);
-    let below = settings.filter_map(|(key, _)| key.strip_prefix(CHILDREN_IN)?.split_once('/'));
-    let mut found: Vec<(String, String)> =
-        below.map(|(tenant, name)| (tenant.to_owned(), name.to_owned())).collect();
+/// The parents of a collection, each with a collection that has had children of it.
+fn parents(state: &State) -> impl Iterator<Item = (ObjectId, Place)> {
+    state.settings_of(ROOT).filter_map(|(key, _)| {
+        let (parent, path) = key.strip_prefix(CHILDREN_OF)?.split_once(IN)?;
+        let (tenant, name) = path.split_once('/')?;
+        Some((ObjectId::parse(parent)?, (tenant.to_owned(), name.to_owned())))
+    })
+}
+
+/// The collections that a collection has to do with: those with children of its objects, and
+/// those with parents that its objects need.
+pub(super) fn relatives(state: &State) -> BTreeSet<Place> {
     let needed = state.objects().filter(|object| object.needs_parent());
-    for parent in needed.filter_map(|object| object.entry.parent.as_ref()) {
-        let place = (parent.tenant.clone(), parent.collection.clone());
-        if !found.contains(&place) {
-            found.push(place);
-        }
-    }
-    found
+    let above = needed.filter_map(|object| object.entry.parent.as_ref());
+    let above = above.map(|parent| (parent.tenant.clone(), parent.collection.clone()));
+    parents(state).map(|(_, place)| place).chain(above).collect()
 }
 
 impl Collection {
@@ -120,6 +163,31 @@ impl Collection {
             {
                 self.lineage.note(parent, home, object);
             }
+        }
+    }
+
+    /// Notes what this collection's objects are to another that was opened, and the other's to
+    /// this one's.
+    pub(super) fn relate(self: &Arc<Collection>, other: &Arc<Collection>) {
+        for (home, found) in [(self, other), (other, self)] {
+            found.note_children(home);
+            if found.damage().is_some() {
+                home.keep_parents_of(&(found.tenant().to_owned(), found.name().to_owned()));
+            }
+        }
+    }
+
+    /// Keeps the objects as they are that a collection may need whose children nobody knows.
+    pub(super) fn keep_parents_of(&self, place: &Place) {
+        let state = self.state();
+        let named = parents(&state).filter(|(_, of)| of == place).map(|(parent, _)| parent);
+        self.lineage.note_unknown(named, place);
+    }
+
+    /// This collection was opened, and says which children it has.
+    pub(super) fn children_are_known(&self) {
+        if self.damage().is_none() {
+            self.lineage.forget_unknown(&(self.tenant().to_owned(), self.name().to_owned()));
         }
     }
 
@@ -135,18 +203,7 @@ impl Collection {
 
     /// `Busy` where others depend on an object of this collection.
     pub fn check_not_needed(&self, object: ObjectId) -> Result<()> {
-        match self.is_needed(object) {
-            true => Err(self.needed(object)),
-            false => Ok(()),
-        }
-    }
-
-    fn needed(&self, object: ObjectId) -> Error {
-        let text = format!(
-            "{}: tensors are kept as differences to object {object}; move these to a tier first, or remove them",
-            self.path()
-        );
-        Error::new(ErrorKind::Busy, text)
+        self.lineage.check_not_needed(object).map_err(|error| error.at(self.path()))
     }
 
     /// Keeps the parent of an object as it is: nobody writes to it or takes it away while what
@@ -165,7 +222,7 @@ impl Collection {
         self.lineage.hold(parent.object, |held| held.saturating_add(1));
         let held = Held { lineage: self.lineage.clone(), object: parent.object };
         self.lineage.note(parent, home, child);
-        let key = setting_of(&self.path());
+        let key = setting_of(parent.object, &self.path());
         // The batch waits for those that are under way and did not see that it is held.
         home.commit(Touched::default(), |batch, state| {
             if state.setting(ROOT, &key).is_none() {

@@ -202,13 +202,15 @@ impl Store {
         }
         let collection = self.open_one(&mut open, key)?;
         // Before anybody can write to what others depend on.
+        let mut opened = Vec::new();
         let mut waiting = vec![collection.clone()];
         while let Some(found) = waiting.pop() {
+            opened.push(found.clone());
             let related = relatives(&found.state());
             for relative in related {
                 let home = match open.get(&relative) {
                     Some(home) => home.clone(),
-                    None => match self.open_one(&mut open, relative) {
+                    None => match self.open_one(&mut open, relative.clone()) {
                         Ok(home) => {
                             waiting.push(home.clone());
                             home
@@ -216,15 +218,23 @@ impl Store {
                         // Whoever reads what needs it is told.
                         Err(error) => {
                             log::warn!("{}: what it has to do with is not there: {error}", found.path());
+                            if !self.was_removed(&relative, &error) {
+                                found.keep_parents_of(&relative);
+                            }
                             continue;
                         }
                     },
                 };
-                found.note_children(&home);
-                home.note_children(&found);
+                found.relate(&home);
             }
         }
+        opened.iter().for_each(|found| found.children_are_known());
         Ok(collection)
+    }
+
+    /// Whether a collection that did not open is not there at all: then nothing of it needs others.
+    fn was_removed(&self, (tenant, name): &(String, String), error: &Error) -> bool {
+        error.kind() == ErrorKind::NotFound && refuse_remains(&self.disk, &format!("{tenant}/{name}")).is_ok()
     }
 
     fn open_one(&self, open: &mut OpenCollections, key: (String, String)) -> Result<Arc<Collection>> {

@@ -208,6 +208,76 @@ fn a_parent_is_busy_until_its_children_are_rebuilt_or_gone() {
     fsck(&place);
 }
 
+/// A parent with a child that is kept as differences to its tensors, and another file beside the parent.
+fn one_child(seed: u64) -> Models {
+    let models = models(seed);
+    let place = &models.place;
+    place.import("t/base", &[&place.write("other.bin", Random(seed).bytes(60_000))], &[]);
+    let mounted = place.mount(&[]);
+    for name in ["w", "b/v"] {
+        let tensor = mounted.path("t/tune").join(name);
+        set(&tensor, "reconstruct", "delta").unwrap();
+        set(&tensor, "evict", "1").unwrap();
+    }
+    mounted.unmount();
+    models
+}
+
+#[test]
+fn a_child_whose_collection_does_not_open_keeps_its_parent_and_nothing_else() {
+    let Models { place, base, child } = one_child(35);
+    let log = place.store().join("t/tune/meta.log");
+    let whole = fs::read(&log).unwrap();
+    let away = place.path("away.log");
+    let mut no_header = whole.clone();
+    no_header[..128].fill(0);
+    // In the middle: what the log says is read in part, and not believed.
+    let mut damaged = whole.clone();
+    let middle = whole.len() / 256 * 128;
+    damaged[middle..middle + 256].fill(0x5a);
+    type Harm<'a> = &'a dyn Fn();
+    let harms: [(&str, Harm); 4] = [
+        ("no header", &|| fs::write(&log, &no_header).unwrap()),
+        ("empty", &|| fs::write(&log, b"").unwrap()),
+        ("gone", &|| fs::rename(&log, &away).unwrap()),
+        ("damaged", &|| fs::write(&log, &damaged).unwrap()),
+    ];
+    for (what, harm) in harms {
+        harm();
+        let mounted = place.mount(&[]);
+        eprintln!("the log of the child: {what}");
+        busy(&mounted, &base);
+        // What nobody was made from is free.
+        fs::write(mounted.path("t/base/other.bin"), b"written over").unwrap();
+        fs::write(mounted.path("t/base/new"), b"new").unwrap();
+        fs::remove_file(mounted.path("t/base/new")).unwrap();
+        mounted.unmount();
+        place.try_import("t/base", &[&place.path("base/m.safetensors")], &[]).failed(1, &["t/tune"]);
+        fs::write(&log, &whole).unwrap();
+    }
+    let mounted = place.mount(&[]);
+    busy(&mounted, &base);
+    assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
+    set(&mounted.path("t/tune/w"), "tier", "exact").unwrap();
+    set(&mounted.path("t/base/w"), "tier", "q8").unwrap();
+    assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
+    mounted.unmount();
+    fsck(&place);
+}
+
+#[test]
+fn a_collection_of_children_that_was_removed_keeps_no_parent() {
+    let Models { place, .. } = one_child(36);
+    let mounted = place.mount(&[]);
+    fs::remove_file(mounted.path("t/tune/m.safetensors")).unwrap();
+    wait_until("the collection is empty", || fs::remove_dir(mounted.path("t/tune")).is_ok());
+    mounted.unmount();
+    let mounted = place.mount(&[]);
+    fs::remove_file(mounted.path("t/base/m.safetensors")).unwrap();
+    mounted.unmount();
+    fsck(&place);
+}
+
 #[test]
 fn an_import_does_not_replace_what_others_need() {
     let Models { place, base, child } = models(24);
