@@ -9,8 +9,9 @@ use crate::stream::sums;
 
 /// The BLAKE3 of the bytes that came in whole: that which was taken then, otherwise of all bytes
 /// as they are read now. `Absent` where they are not there any more: after a write to a part of
-/// them, and where a block is not exact.
+/// them, and where a block is not exact. `Busy` while the file is being written to.
 pub fn blake3(namespace: &Namespace, view: &FileView) -> Result<[u8; 32]> {
+    refuse_unsettled(namespace, view)?;
     match taken(view)?.blake3() {
         Some(taken) => Ok(taken),
         None => read(namespace, view).map(|sums| sums.blake3),
@@ -19,8 +20,9 @@ pub fn blake3(namespace: &Namespace, view: &FileView) -> Result<[u8; 32]> {
 
 /// Their SHA-256: that which was taken then, otherwise of all bytes as they are read now, which are
 /// those that came in where their BLAKE3 is that which was taken. `Absent` as for
-/// [`blake3`](blake3()).
+/// [`blake3`](blake3()), `Busy` too.
 pub fn sha256(namespace: &Namespace, view: &FileView) -> Result<[u8; 32]> {
+    refuse_unsettled(namespace, view)?;
     let taken = taken(view)?;
     if let Some(sha256) = taken.sha256() {
         return Ok(sha256);
@@ -30,6 +32,17 @@ pub fn sha256(namespace: &Namespace, view: &FileView) -> Result<[u8; 32]> {
         true => Ok(sums.sha256),
         false => Err(absent(view, "it reads as something else than what came in")),
     }
+}
+
+/// `Busy` where something was written that the log does not say yet: which bytes came in is known
+/// when it does.
+fn refuse_unsettled(namespace: &Namespace, view: &FileView) -> Result<()> {
+    let objects = view.collection.objects_of(view.node.entry.id)?;
+    if !namespace.is_written_to(view) && !objects.iter().any(|object| object.is_dirty()) {
+        return Ok(());
+    }
+    let text = format!("{}: it is being written to; ask again when that is closed or synced", view.path());
+    Err(Error::new(ErrorKind::Busy, text))
 }
 
 fn taken(view: &FileView) -> Result<Digests> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::edit::{self, Changes, Live};
 use crate::model::Result;
 use crate::namespace::Forget;
-use crate::namespace::tree::Namespace;
+use crate::namespace::tree::{FileView, Namespace};
 use crate::store::Collection;
 
 impl Namespace {
@@ -24,6 +24,12 @@ impl Namespace {
         let mut changes = self.with_room(|| settle(live))?;
         changes.nodes.extend(written.filter(|_| live.may_be_stale()));
         Ok(self.forget(live.collection(), changes, written))
+    }
+
+    /// Whether something was written to a file that the log does not say yet.
+    pub fn is_written_to(&self, view: &FileView) -> bool {
+        let number = view.collection.state().number();
+        self.live.get(number, view.node.entry.id).is_some_and(|live| live.is_changed())
     }
 
     /// What was written to the open files of a collection goes to the log.

@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use crate::model::{EntryId, Error, Result};
+use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::collection::Collection;
 use crate::store::object::Object;
 
+/// How often something is computed of a file that changes meanwhile.
+const TRIES: u32 = 3;
 /// Values are kept of so many files of a collection; then it begins anew.
 const FILES_MAX: usize = 4096;
 
@@ -54,6 +56,26 @@ fn version(parts: &[Arc<Object>]) -> Version {
     hasher.finalize()
 }
 
+fn is_dirty(parts: &[Arc<Object>]) -> bool {
+    parts.iter().any(|part| part.is_dirty())
+}
+
+/// What `compute` says of one version of these parts. `Busy` where they are being written to.
+pub fn of_one_version<V>(parts: &[Arc<Object>], mut compute: impl FnMut() -> Result<V>) -> Result<V> {
+    for _ in 0..TRIES {
+        // What no batch of the log describes has no version.
+        if is_dirty(parts) {
+            break;
+        }
+        let before = version(parts);
+        let computed = compute();
+        if !is_dirty(parts) && version(parts) == before {
+            return computed;
+        }
+    }
+    Err(Error::new(ErrorKind::Busy, "it is being written to; ask again when that is closed or synced"))
+}
+
 impl Collection {
     /// The digests of a file of these parts as it reads now; `compute` reads all of it, once a
     /// version.
@@ -74,10 +96,9 @@ impl Collection {
         parts: &[Arc<Object>],
         compute: impl FnOnce() -> Result<V>,
     ) -> Result<V> {
-        // What no batch of the log describes has no version.
-        let is_dirty = || parts.iter().any(|part| part.is_dirty());
         let before = version(parts);
-        let was_dirty = is_dirty();
+        // What no batch of the log describes has no version.
+        let was_dirty = is_dirty(parts);
         let known = memo.0.lock().get(&node).filter(|(known, _)| *known == before).map(|(_, value)| *value);
         if let Some(known) = known.filter(|_| !was_dirty) {
             self.check_outside(parts)?;
@@ -85,7 +106,7 @@ impl Collection {
         }
         let value = compute()?;
         // It may have been read before the log had rounded it.
-        if !was_dirty && !is_dirty() && version(parts) == before {
+        if !was_dirty && !is_dirty(parts) && version(parts) == before {
             let mut memo = memo.0.lock();
             if memo.len() >= FILES_MAX {
                 memo.clear();

@@ -8,7 +8,7 @@ use crate::format::catalog::{Digests, Taken};
 use crate::format::cgeb::Runs;
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
-use crate::store::computed::Sums;
+use crate::store::computed::{Sums, of_one_version};
 use crate::store::object::Object;
 use crate::store::read::{OpenObject, Verify};
 use crate::stream::{Stream, put_hash, shown_hash};
@@ -57,7 +57,7 @@ impl Digester {
 }
 
 /// The digests of a file as it reads now: of these parts, stitched as `records` says where it is
-/// an embedding batch. Reads all of it, once until it changes.
+/// an embedding batch. Reads all of it, once until it changes. `Busy` where it is being written to.
 pub fn sums(
     collection: &Arc<Collection>,
     node: EntryId,
@@ -80,8 +80,11 @@ pub fn sums(
     // Asked first: reading takes long, and looks at the state again, which must not be held then.
     let batch = collection.state().batch_beside(node);
     match batch {
-        Some(_) => compute(),
-        None => collection.sums(node, parts, compute),
+        Some(batch) => {
+            let (of_batch, _) = collection.parts_of(batch)?;
+            of_one_version(&[parts, &of_batch].concat(), compute)
+        }
+        None => of_one_version(parts, || collection.sums(node, parts, compute)),
     }
 }
 

@@ -324,3 +324,73 @@ fn digests_are_computed_while_others_write_and_damage_is_mended() {
     assert_eq!(computing.join().unwrap(), wanted);
     mounted.unmount();
 }
+
+#[test]
+fn a_file_that_is_being_written_has_no_digests_until_what_was_written_is_in_the_log() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    let (path, bytes) = (mounted.path("t/c/new.bin"), Random(85).bytes(100_000));
+    let mut file = fs::File::create(&path).unwrap();
+    // What is written goes to the log by itself every 5 s.
+    wait_until("busy", || {
+        file.set_len(0).unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        ["sha256", "blake3"].iter().all(|name| try_get(&path, name) == Err(Errno::BUSY))
+    });
+    file.sync_all().unwrap();
+    let wanted = taken(&place.write("same", &bytes));
+    assert_eq!(shown(&path), wanted);
+    file.write_all(b"").unwrap();
+    drop(file);
+    assert_eq!(shown(&path), wanted);
+    // Of what came in before it was written to neither.
+    let source = place.write("x.npy", npy_file(&Random(86).floats(10_000)));
+    fs::copy(&source, mounted.path("t/c/x.npy")).unwrap();
+    let (container, tensor) = (mounted.path("t/c/x.npy"), mounted.path("t/c/x"));
+    assert_eq!(shown(&container), taken(&source));
+    let writer = fs::OpenOptions::new().write(true).open(&tensor).unwrap();
+    wait_until("busy", || {
+        writer.write_all_at(&[1; 4], 0).unwrap();
+        [&container, &tensor].iter().all(|path| try_get(path, "sha256") == Err(Errno::BUSY))
+    });
+    drop(writer);
+    assert_none(&container);
+    assert_none(&tensor);
+}
+
+#[test]
+fn digests_are_of_one_version_of_a_file_and_never_of_a_mixture() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    let path = mounted.path("t/c/turning.bin");
+    let versions = [1_u8, 2].map(|byte| vec![byte; 8 << 20]);
+    let wanted = versions.clone().map(|bytes| taken(&place.write("version", bytes)).0);
+    let file = fs::File::create(&path).unwrap();
+    file.write_all_at(&versions[0], 0).unwrap();
+    file.sync_all().unwrap();
+    let (ended, mut known, mut busy) = (AtomicBool::new(false), 0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for version in versions.iter().cycle() {
+                file.write_all_at(version, 0).unwrap();
+                file.sync_all().unwrap();
+                if ended.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let mut wrong = None;
+        while wrong.is_none() && (known < 3 || busy < 20) {
+            match try_get(&path, "sha256") {
+                Ok(found) if wanted.contains(&found) => known += 1,
+                Err(Errno::BUSY) => busy += 1,
+                found => wrong = Some(found),
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(wrong, None, "the digest of no version");
+    });
+    assert!(wanted.contains(&get(&path, "sha256")));
+}
