@@ -103,6 +103,7 @@ pub(super) fn extents(context: &Context) -> Result<String> {
     let mut start = 0;
     for object in view.collection.objects_of(view.node.entry.id)? {
         let cut = object.logged_cut();
+        let is_untouched = OpenObject::open(&view.collection, &object, Verify::First)?.is_home_untouched();
         let blocks = object.blocks.read();
         for (index, block) in blocks.described(cut).filter(|(_, block)| block.stored.len > 0) {
             let extent = Extent {
@@ -116,7 +117,7 @@ pub(super) fn extents(context: &Context) -> Result<String> {
                 logical: start + cut.start(index),
                 logical_len: cut.len(index) as u64,
                 tier: block.stored.tier,
-                is_verified: object.checked.get(index),
+                is_verified: object.checked.get(index) && (is_untouched || !block.stored.in_data),
             };
             if !extents.last_mut().is_some_and(|last| last.joins(&extent)) {
                 extents.push(extent);

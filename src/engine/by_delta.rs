@@ -26,7 +26,7 @@ use crate::store::blocks::Block;
 use crate::store::collection::Touched;
 use crate::store::lineage::{Held, broken};
 use crate::store::object::Object;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::read::OpenObject;
 
 /// A tensor has at most so many lineage parents above it.
 const DEPTH_MAX: usize = 3;
@@ -90,7 +90,7 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
     if found.is_none_or(|found| found.epoch != link.base_epoch) || cut.len(index) != out.len() {
         return Err(broken(&home, &format!("block {index} of the parent is another one now")));
     }
-    let base = OpenObject::open(&home, &parent, Verify::First)?;
+    let base = open.open_alike(&home, &parent)?;
     base.read(cut.start(index), out).map_err(|error| match error.kind() {
         ErrorKind::Absent => broken(&home, &error.to_string()),
         _ => error,
@@ -99,8 +99,11 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
     Ok(true)
 }
 
-/// The parents of a tensor's objects, which stay as they are while this lives.
-struct Parents(Vec<(Held, Arc<Collection>, Arc<Object>)>);
+/// The parent of an object, which stays as it is while this lives.
+struct Parent {
+    open: OpenObject,
+    _held: Held,
+}
 
 /// Keeps the blocks of a tensor as differences to its lineage parent's. `Invalid` where that
 /// takes too much, or there is no parent; nothing is changed then.
@@ -117,9 +120,9 @@ pub(super) fn evict(
         check_depth(engine, object).map_err(|why| cannot(&why))?;
     }
     let parents = hold(engine, collection, target)?;
-    for (object, (_, _, parent)) in target.objects.iter().zip(&parents.0) {
+    for (object, parent) in target.objects.iter().zip(&parents) {
         let alike = |object: &Object| (object.dtype(), object.bytes(), object.entry.block_bytes);
-        if alike(object) != alike(parent) {
+        if alike(object) != alike(parent.open.object()) {
             return Err(cannot("its parent has another element type, size or block size"));
         }
     }
@@ -127,8 +130,8 @@ pub(super) fn evict(
     let kind = chosen(collection, target, &parents, is_lossy).map_err(|error| error.at(&path))?;
     let kind = kind.map_err(|why| cannot(&why))?;
     let mut measured = Measured::default();
-    for (object, parent) in target.objects.iter().zip(&parents.0) {
-        let open = OpenObject::open(collection, object, Verify::First)?;
+    for (object, parent) in target.objects.iter().zip(&parents) {
+        let open = OpenObject::open_by_name(collection, object)?;
         let cut = object.cut();
         let step = (STEP_BYTES / u64::from(cut.block_bytes)).max(1) as u32;
         let mut first = 0;
@@ -144,7 +147,7 @@ pub(super) fn evict(
 /// Evicts some blocks of an object with one batch.
 fn evict_range(
     open: &OpenObject,
-    parent: &(Held, Arc<Collection>, Arc<Object>),
+    parent: &Parent,
     (range, kind): (std::ops::Range<u32>, DeltaKind),
     (target, measured): (&Target, &mut Measured),
     moved: &mut Moved,
@@ -187,7 +190,7 @@ fn evict_range(
 }
 
 /// Keeps the parents of a tensor's objects as they are.
-fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Result<Parents> {
+fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Result<Vec<Parent>> {
     let mut parents = Vec::new();
     for object in &target.objects {
         let Some(parent) = &object.entry.parent else { continue };
@@ -196,9 +199,9 @@ fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Resul
             ErrorKind::Corrupt => Error::invalid(error.to_string()),
             _ => error,
         })?;
-        parents.push((held, home, found));
+        parents.push(Parent { open: OpenObject::open_by_name(&home, &found)?, _held: held });
     }
-    Ok(Parents(parents))
+    Ok(parents)
 }
 
 /// Whether an object has a parent, and not too many above it. `Err` says what is wrong.
@@ -233,7 +236,7 @@ fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
 fn chosen(
     collection: &Arc<Collection>,
     target: &Target,
-    parents: &Parents,
+    parents: &[Parent],
     is_lossy: bool,
 ) -> Result<Result<DeltaKind, String>> {
     let is_scaled = is_lossy && target.dtype.is_quantizable();
@@ -245,8 +248,8 @@ fn chosen(
     for kind in kinds {
         let (mut records, mut most) = (0, 0);
         let mut fits = true;
-        for (object, parent) in target.objects.iter().zip(&parents.0) {
-            let open = OpenObject::open(collection, object, Verify::First)?;
+        for (object, parent) in target.objects.iter().zip(parents) {
+            let open = OpenObject::open_by_name(collection, object)?;
             let cut = object.cut();
             for (index, block) in
                 (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?)))
@@ -296,18 +299,21 @@ struct Difference {
 /// that is no number becomes an exact one. `None` where too many elements differ.
 fn difference(
     open: &OpenObject,
-    (_, home, parent): &(Held, Arc<Collection>, Arc<Object>),
+    parent: &Parent,
     (index, _): (u32, &Block),
     kind: DeltaKind,
 ) -> Result<Option<Difference>> {
     let cut = open.object().cut();
-    let Some(base) = parent.block(index, cut) else {
-        return Err(broken(home, &format!("no record describes block {index} of the parent")));
+    let Some(base) = parent.open.object().block(index, cut) else {
+        return Err(broken(
+            parent.open.collection(),
+            &format!("no record describes block {index} of the parent"),
+        ));
     };
     let dtype = open.object().dtype();
     let (mut now, mut before) = (vec![0; cut.len(index)], vec![0; cut.len(index)]);
     open.read(cut.start(index), &mut now)?;
-    OpenObject::open(home, parent, Verify::First)?.read(cut.start(index), &mut before)?;
+    parent.open.read(cut.start(index), &mut before)?;
     let scaled = match kind {
         DeltaKind::Scaled => scaled(dtype, &before, &now),
         DeltaKind::Patch => None,

@@ -13,7 +13,7 @@ use crate::format::catalog::Measured;
 use crate::ingest::Progress;
 use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::read::OpenObject;
 
 /// What is given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,7 +133,7 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
             return Ok(());
         }
         for object in &target.objects {
-            let open = OpenObject::open(collection, object, Verify::First)?;
+            let open = OpenObject::open_by_name(collection, object)?;
             let cut = object.cut();
             for (index, block) in
                 (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?)))
@@ -150,11 +150,17 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
         }
         return Ok(());
     }
-    if !is_lossy_allowed(&collection.state(), target.node) {
-        let text = format!("{}: it would be gone for good; set user.tierfs.lossy to allow first", path());
-        return Err(Error::new(ErrorKind::Denied, text));
+    check_discard(collection, target)
+}
+
+/// `Denied` where a tensor's bytes must not be given up for good.
+fn check_discard(collection: &Collection, target: &Target) -> Result<()> {
+    if is_lossy_allowed(&collection.state(), target.node) {
+        return Ok(());
     }
-    Ok(())
+    let path = format!("{}/{}", collection.path(), target.path);
+    let text = format!("{path}: it would be gone for good; set user.tierfs.lossy to allow first");
+    Err(Error::new(ErrorKind::Denied, text))
 }
 
 /// Makes blocks absent: those that a way has, or all of them, for good.
@@ -165,7 +171,7 @@ fn drop_blocks(
     moved: &mut Moved,
 ) -> Result<()> {
     for object in &target.objects {
-        let open = OpenObject::open(collection, object, Verify::First)?;
+        let open = OpenObject::open_by_name(collection, object)?;
         let migration = match way {
             Some(way) => open.drop_blocks(0..object.cut().blocks(), &|index, block| {
                 // It may have been written to since it was looked at.

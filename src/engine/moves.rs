@@ -15,7 +15,7 @@ use crate::store::blocks::Block;
 use crate::store::collection::now_nanoseconds;
 use crate::store::migrate::Elements;
 use crate::store::quota::Use;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::read::OpenObject;
 use crate::store::state::State;
 
 /// Logical bytes that are moved with one batch.
@@ -176,7 +176,7 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
     let mut stored = (0, 0);
     for object in &target.objects {
         collection.check_not_needed(object.entry.id)?;
-        let open = OpenObject::open(collection, object, Verify::First)?;
+        let open = OpenObject::open_by_name(collection, object)?;
         let cut = object.cut();
         for (index, block) in (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?))) {
             if open.is_due(index, &block, to) {
@@ -263,7 +263,7 @@ fn move_target(
     let mut measured = Measured::default();
     let is_lossy_allowed = is_lossy_allowed(&collection.state(), target.node);
     for object in &target.objects {
-        let open = OpenObject::open(collection, object, Verify::First)?;
+        let open = OpenObject::open_by_name(collection, object)?;
         let cut = object.cut();
         let step = (STEP_BYTES / u64::from(cut.block_bytes)).max(1) as u32;
         let mut first = 0;

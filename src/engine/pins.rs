@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::engine::rebuild::check_without_copy;
 use crate::engine::work::Engine;
 use crate::format::catalog::{TensorEntry, What};
 use crate::ingest::Progress;
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::Touched;
 use crate::store::object::Object;
 use crate::store::pin::{Pin, pin_entry};
-use crate::store::pinned::PinnedCopy;
+use crate::store::pinned::{Compare, PinnedCopy};
 use crate::store::read::{OpenObject, Verify};
 use crate::store::state::State;
 use crate::stream::Stream;
@@ -157,6 +158,8 @@ impl Engine {
     ) -> Result<Pinned> {
         let _alone = self.at_work.lock();
         collection.check_writable()?;
+        let pinned = pins(&collection.state())?;
+        pinned.iter().try_for_each(|pin| self.keep_what_a_copy_has(collection, *pin))?;
         let files = collection.record(Touched::default(), |batch, state| {
             let mut pins = pins(state)?;
             pins.retain(|pin| state.pins_of(pin.node).any(|known| known == *pin));
@@ -165,6 +168,36 @@ impl Engine {
         })?;
         collection.sync()?;
         Ok(Pinned { files, bytes: 0 })
+    }
+
+    /// Stores blocks anew of a pinned file that nothing but its copy has, so that the copy can go.
+    /// `Corrupt` where one cannot be stored anew: the copy stays then.
+    fn keep_what_a_copy_has(&self, collection: &Arc<Collection>, pin: Pin) -> Result<()> {
+        if pin.form > 0 || collection.state().copy_of(pin).is_none() {
+            return Ok(());
+        }
+        for object in collection.objects_of(pin.node)? {
+            let open = OpenObject::open_by_name(collection, &object)?;
+            let cut = object.logged_cut();
+            for (index, block) in
+                (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?)))
+            {
+                let Err(error) = check_without_copy(&open, index, &block) else { continue };
+                let is_healed = block.stored.tier != Tier::Absent && self.heal(&open, index, &block)?;
+                if is_healed || object.block(index, cut) != Some(block) {
+                    continue;
+                }
+                if open.read_pinned(index, Compare::Again, &mut vec![0; cut.len(index)])? {
+                    let text = format!(
+                        "nothing but the pinned copy has block {index} of object {}: {error}; \
+                         copy the file and write it anew first",
+                        object.entry.id
+                    );
+                    return Err(Error::corrupt(text));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Notes that a pinned file is to be looked at: its copy is not there, or was not compared.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::heal::Damaged;
 use crate::engine::{by_delta, by_factor};
-use crate::model::{ErrorKind, Result, Tier};
+use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::blocks::Block;
 use crate::store::migrate::Elements;
 use crate::store::pinned::Compare;
@@ -111,6 +111,25 @@ pub(super) fn has_exact_source(open: &OpenObject, index: u32, block: &Block) -> 
     // One that fails has told that itself.
     let is_sound = |way: &Way| matches!((way.is_sound)(open, index, block), Ok(true));
     WAYS.iter().filter(|way| way.gives == Gives::Exact).any(is_sound)
+}
+
+/// Reads a block as the log describes it without the copies of pinned files: an error says why it
+/// cannot be had.
+pub(super) fn check_without_copy(open: &OpenObject, index: u32, block: &Block) -> Result<()> {
+    if block.stored.tier != Tier::Absent {
+        return open.check(index).map(|_| ());
+    }
+    let mut elements = vec![0; open.object().cut().len(index)];
+    let mut failed = None;
+    for way in WAYS.iter().filter(|way| way.gives != Gives::Seen) {
+        match (way.read)(open, index, block, &mut elements) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    let gone = || Error::new(ErrorKind::Absent, "it is absent, and nothing can make it again");
+    Err(failed.unwrap_or_else(gone))
 }
 
 /// Reads the exact elements of a block; what gave them, `None` where nothing has them.

@@ -195,6 +195,11 @@ pub fn import_file(
         take::How { options, outside: outside.as_ref().map(|(outside, _)| outside.file), digester },
         progress,
     )?;
+    if let Some((_, file)) = &outside
+        && !file.is_untouched().map_err(|error| Error::io("asking for its time", error))?
+    {
+        return Err(Error::invalid("it was changed while it was imported; import it again"));
+    }
     taken.outside =
         outside.filter(|_| !taken.objects.is_empty()).map(|(outside, _)| outside.as_ref().clone());
     origin.check(taken.digests.sha256())?;
@@ -205,8 +210,7 @@ pub fn import_file(
     Ok(Report { tensors, children, bytes, stored })
 }
 
-/// The source as a data file that is not the store's own, and the file itself: reading it fails
-/// from the moment when it changes.
+/// The source as a data file that is not the store's own, and the file itself.
 type OutsideSource = (Arc<OutsideFile>, Arc<dyn File>);
 
 fn outside(

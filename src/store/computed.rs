@@ -97,16 +97,16 @@ impl Collection {
         compute: impl FnOnce() -> Result<V>,
     ) -> Result<V> {
         let before = version(parts);
-        // What no batch of the log describes has no version.
-        let was_dirty = is_dirty(parts);
+        // What no batch of the log describes has no version, nor a file outside that was touched.
+        let has_version = || !is_dirty(parts) && self.are_untouched(parts);
+        let had_version = has_version();
         let known = memo.0.lock().get(&node).filter(|(known, _)| *known == before).map(|(_, value)| *value);
-        if let Some(known) = known.filter(|_| !was_dirty) {
-            self.check_outside(parts)?;
+        if let Some(known) = known.filter(|_| had_version) {
             return Ok(known);
         }
         let value = compute()?;
         // It may have been read before the log had rounded it.
-        if !was_dirty && !is_dirty(parts) && version(parts) == before {
+        if had_version && has_version() && version(parts) == before {
             let mut memo = memo.0.lock();
             if memo.len() >= FILES_MAX {
                 memo.clear();
@@ -116,15 +116,13 @@ impl Collection {
         Ok(value)
     }
 
-    /// An error where files outside the store that these parts are of are not what they were.
-    fn check_outside(&self, parts: &[Arc<Object>]) -> Result<()> {
+    /// Whether the files outside the store that these parts are of have the times that they had.
+    fn are_untouched(&self, parts: &[Arc<Object>]) -> bool {
         let homes = parts.iter().filter(|part| part.origin.is_some()).filter_map(|part| part.home());
         let mut numbers: Vec<u64> = homes.map(|home| home.file).collect();
         numbers.dedup();
-        for number in numbers {
-            let read = self.data_file(number)?.read_at(&mut [], 0);
-            read.map_err(|error| Error::io(format!("{}: reading what is in place", self.path()), error))?;
-        }
-        Ok(())
+        let is_untouched =
+            |number: &u64| self.data_file(*number).is_ok_and(|file| file.is_untouched().unwrap_or(false));
+        numbers.iter().all(is_untouched)
     }
 }

@@ -4,8 +4,11 @@
 //! 1. An outside file is read, and nothing else: it is not written, cut, punched or removed.
 //! 2. A block that was written to has no origin from the batch on that says so, and never
 //!    gets one again.
-//! 3. What is read of an outside file is believed only while its size and its time are those
-//!    that it had when it came in, and the checksum of the whole block agrees.
+//! 3. What is read of an outside file is believed only while its size is that which it had when
+//!    it came in, and the checksum of the whole block agrees. While its time is the same too, a
+//!    checksum that was compared before is not compared again.
+//! 4. No copy of a block is given up for an outside file that was not read for it by its present
+//!    name: `open_by_name`.
 
 use std::io;
 use std::sync::Arc;
@@ -32,8 +35,6 @@ pub struct Origin {
     run: RwLock<OriginRun>,
     /// Blocks that were written to since.
     severed: Checked,
-    /// Blocks that were found to be there since the store was opened.
-    checked: Checked,
 }
 
 /// The record that describes the blocks of an outside file, from the first on.
@@ -50,7 +51,7 @@ pub(super) struct OriginRun {
 impl Origin {
     /// An origin of which no record says yet what it holds.
     pub(super) fn new(file: Arc<OutsideFile>) -> Origin {
-        Origin { file, run: RwLock::default(), severed: Checked::none(), checked: Checked::none() }
+        Origin { file, run: RwLock::default(), severed: Checked::none() }
     }
 
     /// The checksum that a block has there; `None` for one that was written to since.
@@ -148,27 +149,28 @@ impl OpenObject {
         if found != place.checksum {
             return Err(failed(&format!("crc {found:#010x} but the log says {:#010x}", place.checksum)));
         }
-        origin.checked.set(index);
         Ok(true)
     }
 
-    /// Whether a block is as it came in still to be had. It is read unless that was done since
-    /// the store was opened. Errors as those of [`read_origin`](Self::read_origin).
+    /// Whether a block is as it came in still to be had: it is read. Errors as those of
+    /// [`read_origin`](Self::read_origin).
     pub fn has_origin(&self, index: u32) -> Result<bool> {
         let Some(place) = self.object.origin_place(index) else { return Ok(false) };
-        let is_checked = self.object.origin.as_ref().is_some_and(|origin| origin.checked.get(index));
-        if is_checked
-            && let Some(Ok(file)) = &self.home
-            && file.read_at(&mut [], 0).is_ok()
-        {
-            return Ok(true);
-        }
         self.read_origin(index, &mut vec![0; place.len as usize])
+    }
+
+    /// Whether checksums hold that were compared before of what is stored in the data file.
+    pub fn is_home_untouched(&self) -> bool {
+        match (&self.object.origin, &self.home) {
+            (Some(_), Some(Ok(file))) => file.is_untouched().unwrap_or(false),
+            _ => true,
+        }
     }
 }
 
 impl Collection {
-    /// Opens a file outside the store, to read it as long as it is what it was.
+    /// Opens a file outside the store by its name, to read it as long as it has the size that it
+    /// had.
     pub fn open_outside(&self, outside: &Arc<OutsideFile>) -> Result<Arc<dyn File>> {
         let path = String::from_utf8_lossy(&outside.path).into_owned();
         let failed = |error| Error::io(format!("opening {path}, which an import left in place"), error);
@@ -188,7 +190,7 @@ impl Collection {
     }
 }
 
-/// An outside file that is what it was when it came in.
+/// An outside file that has the size that it had when it came in.
 struct Outside {
     inner: Arc<dyn File>,
     said: Arc<OutsideFile>,
@@ -196,11 +198,13 @@ struct Outside {
 
 impl Outside {
     fn check(&self) -> io::Result<()> {
-        let found = (self.inner.len()?, self.inner.modified()?);
-        if found == (self.said.bytes, self.said.mtime) {
+        let (found, said) = (self.inner.len()?, self.said.bytes);
+        if found == said {
             return Ok(());
         }
-        let text = "it was changed since it was imported: restore it with its time, or import it again";
+        let text = format!(
+            "it has {found} bytes, and had {said} when it was imported: restore it, or import it again"
+        );
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 }
@@ -229,6 +233,10 @@ impl File for Outside {
 
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
+    }
+
+    fn is_untouched(&self) -> io::Result<bool> {
+        Ok((self.inner.len()?, self.inner.modified()?) == (self.said.bytes, self.said.mtime))
     }
 
     fn modified(&self) -> io::Result<i64> {

@@ -32,6 +32,15 @@ pub enum Verify {
     Always,
 }
 
+/// How a file outside the store is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// As others have it open, whether or not it has its name still.
+    Shared,
+    /// By the name that it has now.
+    ByName,
+}
+
 /// An object that is open for reading: its data file stays there while this lives.
 #[derive(Clone)]
 pub struct OpenObject {
@@ -40,6 +49,7 @@ pub struct OpenObject {
     /// The data file, or why it cannot be opened: blocks elsewhere can be read without.
     pub(super) home: Option<Result<Arc<dyn File>, String>>,
     verify: Verify,
+    reach: Reach,
 }
 
 thread_local! {
@@ -53,13 +63,37 @@ impl OpenObject {
     /// Opens an object, its data file included. A data file that is gone fails the reads
     /// of its blocks only.
     pub fn open(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> Result<OpenObject> {
-        let home = match object.home().map(|home| collection.data_file(home.file)) {
+        OpenObject::reached(collection, object, verify, Reach::Shared)
+    }
+
+    /// Opens an object to give a copy of its blocks up, or one of blocks that depend on them: a
+    /// file outside the store is the one that has its name now, whatever others have open.
+    pub fn open_by_name(collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
+        OpenObject::reached(collection, object, Verify::First, Reach::ByName)
+    }
+
+    /// Opens another object in the same way as this one.
+    pub fn open_alike(&self, collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
+        OpenObject::reached(collection, object, self.verify, self.reach)
+    }
+
+    fn reached(
+        collection: &Arc<Collection>,
+        object: &Arc<Object>,
+        verify: Verify,
+        reach: Reach,
+    ) -> Result<OpenObject> {
+        let home = match (&object.origin, reach) {
+            (Some(origin), Reach::ByName) => Some(collection.open_outside(&origin.file)),
+            _ => object.home().map(|home| collection.data_file(home.file)),
+        };
+        let home = match home {
             Some(Err(error)) if object.origin.is_some() || error.kind() == ErrorKind::NotFound => {
                 Some(Err(error.to_string()))
             }
             opened => opened.transpose()?.map(Ok),
         };
-        Ok(OpenObject { collection: collection.clone(), object: object.clone(), home, verify })
+        Ok(OpenObject { collection: collection.clone(), object: object.clone(), home, verify, reach })
     }
 
     /// Opens an object of a file that is open already. Where its data file cannot be opened, the
@@ -70,6 +104,7 @@ impl OpenObject {
             object: object.clone(),
             home: Some(Err(error.to_string())),
             verify,
+            reach: Reach::Shared,
         })
     }
 
@@ -178,6 +213,28 @@ impl OpenObject {
 
     /// Exact blocks whose payloads stand one after the other.
     fn read_exact(&self, first: u32, blocks: &[Option<Block>], at: u64, out: &mut [u8]) -> Result<()> {
+        let is_home = blocks.first().is_some_and(|block| block.is_some_and(|block| block.stored.in_data));
+        if self.object.origin.is_none() || !is_home {
+            return self.read_exact_as(self.verify, first, blocks, at, out);
+        }
+        if self.is_home_untouched() {
+            self.read_exact_as(self.verify, first, blocks, at, out)?;
+            // After it: a change while it was read is seen too.
+            if self.is_home_untouched() {
+                return Ok(());
+            }
+        }
+        self.read_exact_as(Verify::Always, first, blocks, at, out)
+    }
+
+    fn read_exact_as(
+        &self,
+        verify: Verify,
+        first: u32,
+        blocks: &[Option<Block>],
+        at: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
         let cut = self.object.cut();
         let end = at + out.len() as u64;
         let last = first + blocks.len() as u32 - 1;
@@ -187,7 +244,8 @@ impl OpenObject {
         let mut until = out.len();
         for index in [first, last] {
             let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
-            if is_whole(index) || block.epoch == DIRTY || self.is_checked(index) || from >= until {
+            let is_checked = verify == Verify::First && self.object.checked.get(index);
+            if is_whole(index) || block.epoch == DIRTY || is_checked || from >= until {
                 continue;
             }
             let inside = overlap(cut.start(index), cut.len(index), at, end);

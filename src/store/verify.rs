@@ -52,7 +52,7 @@ impl OpenObject {
 
     /// Notes that what is stored for a block was checked, unless it is stored elsewhere by now.
     fn note_checked(&self, index: u32, stored: &Stored) {
-        if self.object.checked.get(index) {
+        if self.object.checked.get(index) || (stored.in_data && !self.is_home_untouched()) {
             return;
         }
         // With it held no batch gives the block another place.

@@ -19,6 +19,7 @@ mod origin;
 mod pins;
 mod rounded;
 mod session;
+mod sources;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
 #[allow(unused)]

@@ -71,6 +71,12 @@ pub trait File: Send + Sync {
     /// Makes what was written durable, and the size.
     fn sync_data(&self) -> io::Result<()>;
 
+    /// Whether the file can only have the bytes that it had when they were described, as far as
+    /// can be told without reading: a file of a store has, one outside while its time is the same.
+    fn is_untouched(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
     /// When its bytes last changed, in nanoseconds since 1970; of files of a store nobody asks.
     fn modified(&self) -> io::Result<i64> {
         Err(io::ErrorKind::Unsupported.into())
