@@ -156,6 +156,10 @@ fn evict_range(
     let (mut touched, mut records) = (Touched::default(), Vec::new());
     let found = std::cell::RefCell::new(Vec::new());
     let migration = open.drop_blocks(range, &|index, block| {
+        // Nobody writes to the object now: a write before this has ended the consent of an import.
+        if kind == DeltaKind::Scaled && !is_lossy_allowed(&collection.state(), target.node) {
+            return Ok(false);
+        }
         // It may have been written to since it was looked at: it stays as it is then.
         let Some(difference) = difference(open, parent, (index, block), kind)? else { return Ok(false) };
         found.borrow_mut().push(difference);

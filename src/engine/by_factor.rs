@@ -136,7 +136,8 @@ pub(super) fn evict(
     let migration = open.drop_blocks(0..cut.blocks(), &|_, _| Ok(true))?;
     // It may have been written to since it was looked at; nobody writes to it now.
     open.read(0, &mut bytes)?;
-    if checksum::of(&bytes) != seen || object.is_dirty() {
+    let is_allowed = is_lossy_allowed(&collection.state(), target.node);
+    if checksum::of(&bytes) != seen || object.is_dirty() || !is_allowed {
         return Err(Error::new(ErrorKind::Busy, format!("{path}: it is being written to; close it first")));
     }
     moved.blocks += migration.blocks() as u64;

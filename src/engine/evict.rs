@@ -177,7 +177,12 @@ fn drop_blocks(
                 // It may have been written to since it was looked at.
                 (way.is_sound)(&open, index, block)
             })?,
-            None => open.discard_blocks(0..object.cut().blocks()),
+            None => {
+                let migration = open.discard_blocks(0..object.cut().blocks());
+                // A write before this, and there are none now, has ended the consent of an import.
+                check_discard(collection, target)?;
+                migration
+            }
         };
         if migration.is_empty() {
             continue;

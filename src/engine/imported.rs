@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::engine::{Engine, Evict, LOSSY, Moved, Reconstruct, set_reconstruct, set_setting};
+use crate::engine::settings::allow_loss_until_written;
+use crate::engine::{Engine, Evict, Moved, Reconstruct, set_reconstruct};
 use crate::ingest::{Silent, Target};
 use crate::model::{ErrorKind, Result};
 use crate::store::Collection;
@@ -33,7 +34,7 @@ pub fn evict_imported(
         at
     };
     if matches!(how, Reconstruct::Factor(_)) {
-        set_setting(collection, node, &LOSSY, "allow")?;
+        allow_loss_until_written(collection, node)?;
     }
     let mut moved = Moved::default();
     let evicted = set_reconstruct(collection, node, how)

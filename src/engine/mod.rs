@@ -36,6 +36,8 @@ pub use pins::{Forms, Pinned};
 pub use reconstruct::{Reconstruct, set_reconstruct};
 pub use scrub::Scrubbed;
 pub use select::{Target, targets};
-pub use settings::{ENCODER, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, set_setting};
+pub use settings::{
+    ENCODER, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, rounds_writes, set_setting,
+};
 pub use what_if::{WhatIf, would_move};
 pub use work::{Counted, Engine, Running};

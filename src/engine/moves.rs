@@ -261,7 +261,6 @@ fn move_target(
     advance: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let mut measured = Measured::default();
-    let is_lossy_allowed = is_lossy_allowed(&collection.state(), target.node);
     for object in &target.objects {
         let open = OpenObject::open_by_name(collection, object)?;
         let cut = object.cut();
@@ -270,6 +269,8 @@ fn move_target(
         while first < cut.blocks() {
             let last = first.saturating_add(step).min(cut.blocks());
             let mut migration = open.migrate(first..last, to, &|open, index, block, out| {
+                // Nobody writes to the object now: a write before this has ended the consent of an import.
+                let is_lossy_allowed = is_lossy_allowed(&collection.state(), target.node);
                 elements(open, (index, block), to.0, is_lossy_allowed, out)
             })?;
             if !migration.is_empty() {

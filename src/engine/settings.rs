@@ -4,6 +4,7 @@ use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{Encoder, EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;
+use crate::store::kept::{self, allow_until_written};
 use crate::store::state::State;
 
 /// A setting that is kept as a text and inherited: of a tensor from its container, of a file
@@ -16,7 +17,7 @@ pub struct Setting {
 }
 
 /// May precision be given up where no exact source remains.
-pub const LOSSY: Setting = Setting { name: "lossy", values: &["deny", "allow"] };
+pub const LOSSY: Setting = Setting { name: kept::LOSSY, values: &["deny", "allow"] };
 /// May the engine move it by itself.
 pub const POLICY: Setting = Setting { name: "policy", values: &["manual", "auto", "cache"] };
 /// How scales are chosen.
@@ -49,6 +50,20 @@ pub fn is_lossy_allowed(state: &State, node: EntryId) -> bool {
     LOSSY.of(state, node) == "allow"
 }
 
+/// Whether small writes into an encoded tensor are rounded: a person has to have allowed it, since
+/// what is written has no other source.
+pub fn rounds_writes(state: &State, node: EntryId) -> bool {
+    WRITES.of(state, node) == "delta" && state.is_loss_asked_for(node)
+}
+
+/// Allows that precision of what an import brought is given up, until it is written to.
+pub(super) fn allow_loss_until_written(collection: &Collection, node: EntryId) -> Result<()> {
+    collection.record(Touched::default(), |batch, _| {
+        allow_until_written(node).into_iter().for_each(|entry| batch.entry(entry));
+        Ok(())
+    })
+}
+
 /// How scales are chosen for what is encoded from now on.
 pub fn encoder(state: &State, node: EntryId) -> Encoder {
     Encoder::from_name(ENCODER.of(state, node)).unwrap_or_default()
@@ -78,11 +93,20 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
         if is_cache && found.file().is_some() {
             return Err(Error::invalid("a cache with a quota is a directory"));
         }
-        if state.setting(node, setting.name) == Some(value) {
+        let was_import = setting.name == LOSSY.name && state.is_allowed_until_written(node);
+        if state.setting(node, setting.name) == Some(value) && !was_import {
             return Ok(());
         }
-        let (key, value) = (setting.name.to_owned(), Some(value.to_owned()));
-        batch.entry(Entry::Setting { node, key, value });
+        if setting.name == LOSSY.name {
+            state.set_loss(batch, node, Some(value));
+        } else {
+            if setting.name == WRITES.name && value == "delta" && !state.is_loss_asked_for(node) {
+                // Who wants writes to be rounded allows it, where an import alone did so far.
+                state.set_loss(batch, node, Some("allow"));
+            }
+            let (key, value) = (setting.name.to_owned(), Some(value.to_owned()));
+            batch.entry(Entry::Setting { node, key, value });
+        }
         let ctime = crate::store::collection::now_nanoseconds();
         batch.entry(Entry::Node(Box::new(NodeEntry { ctime, ..found.entry.clone() })));
         Ok(())

@@ -7,6 +7,7 @@ use crate::format::record::Record;
 use crate::ingest::Origin;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::collection::{now_nanoseconds, now_seconds};
+use crate::store::kept::allow_until_written;
 use crate::store::log::Batch;
 use crate::store::state::{Link, Node, ROOT, State};
 
@@ -157,9 +158,9 @@ impl<'a> Names<'a> {
         entries.for_each(|entry| self.batch.entry(entry));
     }
 
+    /// Allows that precision of what comes in is given up: its source is with the user.
     pub fn allow_loss(&mut self, node: EntryId) {
-        let (key, value) = ("lossy".to_owned(), Some("allow".to_owned()));
-        self.batch.entry(Entry::Setting { node, key, value });
+        self.entries(allow_until_written(node).into_iter());
     }
 
     /// Takes away the tensors that belong to a file, and what its bytes are.

@@ -71,6 +71,7 @@ impl Collection {
         if batch.is_empty() {
             return Ok(then(&self.state.read(), filled));
         }
+        self.state.read().end_consent(&mut batch);
         let changed = self.state.read().forget_copies(&mut batch);
         batch.check()?;
         check(&batch, &self.state.read(), &self.lineage)?;

@@ -1,10 +1,20 @@
 //! Settings of nodes, as the log says them.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
+use crate::format::catalog::{Digests, Entry, FileEntry, What};
 use crate::model::EntryId;
+use crate::store::log::Batch;
 use crate::store::state::State;
+
+/// The setting that says whether precision may be given up.
+pub const LOSSY: &str = "lossy";
+/// Its value that allows it.
+const ALLOW: &str = "allow";
+/// The setting beside it that says that an import has allowed it: the source of the bytes is with
+/// the user, and what is written over them has none.
+const UNTIL_WRITTEN: &str = "lossy_until_written";
 
 /// The settings of all nodes, by node and key. One map: many nodes have one each, and a map of one
 /// takes half a kilobyte.
@@ -55,10 +65,15 @@ impl State {
     /// A node's setting, or that of the container that it is a part of, or that of the nearest
     /// directory above it that has one.
     pub fn inherited<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
+        self.inherited_from(node, key).map(|(_, value)| value)
+    }
+
+    /// As [`inherited`](Self::inherited), with the node that has it.
+    fn inherited_from<'a>(&'a self, node: EntryId, key: &'a str) -> Option<(EntryId, &'a str)> {
         let mut at = node;
         for _ in 0..=self.nodes.len() {
             if let Some(value) = self.setting(at, key) {
-                return Some(value);
+                return Some((at, value));
             }
             let container = self.node(at).and_then(|node| node.file()).and_then(|file| file.container);
             at = match container {
@@ -67,5 +82,66 @@ impl State {
             };
         }
         None
+    }
+}
+
+/// The entries by which an import allows that precision of a file is given up.
+pub fn allow_until_written(node: EntryId) -> [Entry; 2] {
+    let set =
+        |key: &str, value: &str| Entry::Setting { node, key: key.to_owned(), value: Some(value.to_owned()) };
+    [set(LOSSY, ALLOW), set(UNTIL_WRITTEN, "1")]
+}
+
+impl State {
+    /// Whether precision may be given up of a file because a person allowed it, and not an import.
+    pub fn is_loss_asked_for(&self, node: EntryId) -> bool {
+        let found = self.inherited_from(node, LOSSY).filter(|(_, value)| *value == ALLOW);
+        found.is_some_and(|(from, _)| !self.is_allowed_until_written(from))
+    }
+
+    /// Whether it was an import that allowed it of this node.
+    pub fn is_allowed_until_written(&self, node: EntryId) -> bool {
+        self.setting(node, UNTIL_WRITTEN).is_some()
+    }
+
+    /// Adds the entries to a batch by which a person says it, whoever said something before.
+    pub fn set_loss(&self, batch: &mut Batch, node: EntryId, value: Option<&str>) {
+        let key = LOSSY.to_owned();
+        batch.entry(Entry::Setting { node, key, value: value.map(str::to_owned) });
+        if self.is_allowed_until_written(node) {
+            batch.entry(Entry::Setting { node, key: UNTIL_WRITTEN.to_owned(), value: None });
+        }
+    }
+
+    /// What imports have allowed ends with a batch after which files have other content.
+    pub(super) fn end_consent(&self, batch: &mut Batch) {
+        let (mut ended, mut removed) = (HashSet::new(), HashSet::new());
+        for entry in batch.entries() {
+            match entry {
+                Entry::Node(node) => {
+                    let before = self.node(node.id).and_then(|node| node.file());
+                    if let (Some(before), What::File(file)) = (before, &node.what)
+                        && self.is_allowed_until_written(node.id)
+                        && is_other_content(before, file)
+                    {
+                        ended.insert(node.id);
+                    }
+                }
+                Entry::NodeRemoved(node) => {
+                    removed.insert(*node);
+                }
+                _ => {}
+            }
+        }
+        ended.difference(&removed).for_each(|node| self.set_loss(batch, *node, None));
+    }
+}
+
+/// Whether a file's content was replaced or written to, as its digests tell: those of what came in
+/// stay where the same bytes are stored anew.
+fn is_other_content(before: &FileEntry, after: &FileEntry) -> bool {
+    match (&before.digests, &after.digests) {
+        (Digests::Taken(before), Digests::Taken(after)) => before != after,
+        (one, other) => one != other || before.objects != after.objects,
     }
 }

@@ -23,7 +23,7 @@ pub mod factors;
 mod heal;
 mod held;
 pub mod history;
-mod kept;
+pub mod kept;
 mod known;
 pub mod lineage;
 pub mod log;

@@ -8,6 +8,7 @@
 mod attributes;
 mod automatic;
 mod command;
+mod consent;
 mod digests;
 mod evict;
 mod factors;
