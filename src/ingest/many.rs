@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::ingest::inside::{StoreFiles, identity};
 use crate::ingest::manifest::Manifest;
 use crate::ingest::walk::{Found, Mounts, files, shards};
 use crate::ingest::{
@@ -41,6 +42,8 @@ pub struct Plan {
     options: Options,
     found: Vec<Found>,
     manifest: Option<Manifest>,
+    /// Of an import in place, the files that cannot be sources.
+    stores: Option<StoreFiles>,
 }
 
 /// What came in.
@@ -66,7 +69,7 @@ pub struct Sum {
 
 impl Plan {
     /// Finds what a request asks for. Sources that lie on a tierfs are refused, and of an
-    /// import in place those that lie in the store.
+    /// import in place those that are files of a store.
     pub fn of(request: Request, store: &Path) -> Result<Plan> {
         let options = request.options()?;
         let mounts = Mounts::read()?;
@@ -74,20 +77,15 @@ impl Plan {
             Some(_) => shards(&request.paths, &mounts)?,
             None => files(&request.paths, &mounts)?,
         };
-        if request.in_place {
-            let store = fs::canonicalize(store).map_err(|error| Error::io(store.display(), error))?;
-            if let Some(inside) = found.iter().find(|found| found.real.starts_with(&store)) {
-                let path = inside.source.display();
-                return Err(Error::invalid(format!(
-                    "{path} lies in the store itself; import it from elsewhere"
-                )));
-            }
+        let stores = if request.in_place { Some(StoreFiles::of(store, &mounts)?) } else { None };
+        if let Some(stores) = &stores {
+            found.iter().try_for_each(|found| stores.refuse(&found.source, &found.real, found.identity))?;
         }
         if let Some(path) = &request.manifest {
             mounts.refuse_ours("manifest", path)?;
         }
         let manifest = request.manifest.as_deref().map(Manifest::read).transpose()?;
-        Ok(Plan { request, options, found, manifest })
+        Ok(Plan { request, options, found, manifest, stores })
     }
 
     /// Its request.
@@ -203,13 +201,17 @@ impl Plan {
         Mounts::read()?.refuse_ours("source", &found.source)?;
         let sha256 = self.manifest.as_ref().map(|manifest| manifest.find(&found.target)).transpose()?;
         let failed = |error| Error::io("opening it", error);
-        let in_place = match self.request.in_place {
-            true => Some(fs::canonicalize(&found.source).map_err(failed)?.into_os_string().into_vec()),
-            false => None,
-        };
-        let options = Options { in_place, ..options.clone() };
         let source = open_source(&found.source).map_err(failed)?;
         let metadata = fs::metadata(&found.source).map_err(failed)?;
+        let in_place = match &self.stores {
+            Some(stores) => {
+                let real = fs::canonicalize(&found.source).map_err(failed)?;
+                stores.refuse(&found.source, &real, identity(&metadata))?;
+                Some(real.into_os_string().into_vec())
+            }
+            None => None,
+        };
+        let options = Options { in_place, ..options.clone() };
         let origin = origin(&metadata, owner, sha256);
         import_file(collection, store.settings(), &found.target, &source, &origin, &options, watch)
     }

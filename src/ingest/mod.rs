@@ -11,6 +11,8 @@ mod batch;
 mod cut;
 mod drafts;
 #[cfg(feature = "mount")]
+mod inside;
+#[cfg(feature = "mount")]
 mod manifest;
 #[cfg(feature = "mount")]
 mod many;

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::ingest::Target;
+use crate::ingest::inside::identity;
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::disk::mounted::{MountedThere, topmost};
+use crate::store::disk::Identity;
+use crate::store::disk::mounted::{MountedThere, mounted, topmost};
 
 /// A file to take in.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub(super) struct Found {
     pub target: Target,
     /// Its bytes.
     pub bytes: u64,
+    /// Which file it is, by whatever path.
+    pub identity: Identity,
 }
 
 /// What is mounted where, at one time.
@@ -30,6 +33,11 @@ impl Mounts {
     pub fn read() -> Result<Mounts> {
         let text = fs::read_to_string("/proc/self/mountinfo");
         text.map(Mounts).map_err(|error| Error::io("reading /proc/self/mountinfo", error))
+    }
+
+    /// The stores that are mounted.
+    pub fn stores(&self) -> impl Iterator<Item = PathBuf> {
+        mounted(&self.0).filter(MountedThere::is_ours).map(|ours| ours.source)
     }
 
     /// Refuses a path that lies on a tierfs, before anything is asked of it: a daemon that
@@ -97,7 +105,8 @@ pub(super) fn shards(paths: &[PathBuf], mounts: &Mounts) -> Result<Vec<Found>> {
         let (real, metadata) = stat(path, mounts)?;
         match metadata.is_file() {
             true => {
-                Ok(Found { source: path.clone(), real, target: Target::default(), bytes: metadata.len() })
+                let (source, bytes, identity) = (path.clone(), metadata.len(), identity(&metadata));
+                Ok(Found { source, real, target: Target::default(), bytes, identity })
             }
             false => Err(Error::invalid(format!("{} is no file", path.display()))),
         }
@@ -120,7 +129,8 @@ fn file(
     if !metadata.is_file() {
         return Err(Error::invalid(format!("{} is neither a file nor a directory", path.display())));
     }
-    found.push(Found { source: path.to_owned(), real, target, bytes: metadata.len() });
+    let (source, bytes) = (path.to_owned(), metadata.len());
+    found.push(Found { source, real, target, bytes, identity: identity(metadata) });
     Ok(())
 }
 
@@ -132,7 +142,7 @@ fn directory(
     found: &mut Vec<Found>,
 ) -> Result<()> {
     let (_, metadata) = stat(path, mounts)?;
-    let identity = (metadata.dev(), metadata.ino());
+    let identity = identity(&metadata);
     if !above.insert(identity) {
         return Err(Error::invalid(format!("{} leads back to a directory above it", path.display())));
     }

@@ -225,3 +225,63 @@ fn a_source_that_was_touched_is_what_it_was_as_long_as_its_checksums_hold() {
     let mounted = model.place.mount(&[]);
     assert_same(&fs::read(mounted.path("t/c/w.npy")).unwrap(), &model.bytes, "mounted again");
 }
+
+/// A directory of the store under another path, until this is dropped.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn new(place: &Place, what: &Path) -> Bound {
+        let at = place.path("bound");
+        fs::create_dir_all(&at).unwrap();
+        rustix::mount::mount_bind(what, &at).unwrap();
+        Bound(at)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if let Err(error) = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH) {
+            eprintln!("unmounting {}: {error}", self.0.display());
+        }
+    }
+}
+
+#[test]
+fn a_file_of_a_store_is_no_source_in_place_by_whatever_path_it_is_named() {
+    let place = Place::new();
+    let source = place.write("in/a.bin", Random(7).bytes(50_000));
+    place.import("t/c", &[&source], &[]);
+    let refused = |of: &Place, path: &Path, words: &str| {
+        let answer = of.try_import("t/other", &[path], &["--in-place"]);
+        assert!(answer.code == Some(1) && answer.err.contains(words), "{}: {answer:?}", path.display());
+    };
+    let data = fs::read_dir(place.store().join("t/c/data")).unwrap().next().unwrap().unwrap().path();
+    for (number, inside) in [data.clone(), place.store().join("t/c/meta.log")].iter().enumerate() {
+        let linked = place.path(format!("linked/{number}.bin"));
+        fs::create_dir_all(place.path("linked")).unwrap();
+        fs::hard_link(inside, &linked).unwrap();
+        refused(&place, &linked, "in the store itself");
+    }
+    refused(&place, &place.path("linked"), "in the store itself");
+    for above in [place.store(), place.store().join("t/c"), place.store().join("t/c/data")] {
+        let bound = Bound::new(&place, &above);
+        let below = bound.0.join(data.strip_prefix(&above).unwrap());
+        refused(&place, &below, "in the store itself");
+        refused(&place, &bound.0, "in the store itself");
+    }
+    // Nor one of another store: it changes as that store does.
+    let other = Place::new();
+    refused(&other, &data, "in the tierfs store");
+    let mounted = other.mount(&["--create"]);
+    refused(&place, &other.store().join("tierfs.toml"), "in the tierfs store");
+    let bound = Bound::new(&place, &other.store());
+    refused(&place, &bound.0.join("tierfs.toml"), "in the tierfs store");
+    drop(bound);
+    // A daemon refuses them too.
+    refused(&other, &data, "in the tierfs store");
+    mounted.unmount();
+    let mounted = place.mount(&[]);
+    refused(&place, &place.path("linked/0.bin"), "in the store itself");
+    let listed = fs::read_dir(mounted.path("t")).unwrap().count();
+    assert_eq!(listed, 1, "nothing was made for what was refused");
+}
