@@ -1,6 +1,6 @@
 //! What was written to an open file goes to the log.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -187,7 +187,12 @@ impl Live {
         match found {
             Ok((recognized, why)) => {
                 let before = self.related(&node);
-                if name_parts_again(&self.collection, self.node, &recognized)? {
+                let named = match name_parts_again(&self.collection, self.node, &recognized) {
+                    // It becomes a plain file below, and says why.
+                    Err(error) if error.kind() == ErrorKind::Quota => false,
+                    named => named?,
+                };
+                if named {
                     let directory =
                         self.collection.state().links(self.node).first().map(|(parent, _)| *parent);
                     let nodes = before.into_iter().chain(directory).collect();
@@ -323,9 +328,11 @@ impl Live {
         let fill = |batch: &mut Batch, state: &State| {
             let Some(node) = state.node(self.node) else { return Ok(None) };
             let Some(file) = node.file() else { return Ok(None) };
+            let by_object: HashMap<_, _> =
+                written.iter().map(|written| (Arc::as_ptr(written.object()), written)).collect();
             let mut ids: Vec<ObjectId> = Vec::with_capacity(objects.len());
             for open in objects {
-                let found = written.iter().find(|written| Arc::ptr_eq(written.object(), open.object()));
+                let found = by_object.get(&Arc::as_ptr(open.object()));
                 let known = open.object().entry.id;
                 ids.push(match found {
                     Some(written) if known == ObjectId(0) => self.describe(batch, state, written),

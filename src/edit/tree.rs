@@ -112,6 +112,7 @@ fn inherited(
 
 /// Gives a file a second name. `Denied` for directories and for tensors of containers.
 pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]) -> Result<()> {
+    let _counted = collection.meter().reserve(Use::FILE)?;
     collection.record(Touched::default(), |batch, state| {
         check_free(state, parent, name)?;
         let found = known(state, node)?;

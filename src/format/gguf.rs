@@ -23,7 +23,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::format::cursor::Reader;
-use crate::model::{DIMENSIONS_MAX, Dtype, Error, Result, Shape};
+use crate::model::{DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name};
 
 mod types;
 mod write;
@@ -101,7 +101,8 @@ impl Entry {
 ///
 /// # Errors
 /// `Unsupported` for other versions and byte orders, for ggml types that this version does not know, since the
-/// lengths of such tensors cannot be checked, for more than 8 dimensions and more than [`TENSORS_MAX`] tensors;
+/// lengths of such tensors cannot be checked, for more than 8 dimensions, for more than [`TENSORS_MAX`] tensors, and
+/// for names that no tensor can have;
 /// `Invalid` for all else.
 pub fn parse(prefix: &[u8], file_len: u64) -> Result<Option<Header>> {
     let bytes_max = file_len.min(HEADER_BYTES_MAX);
@@ -251,10 +252,11 @@ fn value(input: &mut Input<'_>, kind: u32, depth: u32) -> Result<()> {
 }
 
 fn entry(input: &mut Input<'_>) -> Result<Entry> {
-    let name = std::str::from_utf8(input.text()?)
-        .map_err(|error| Error::invalid(format!("its name: {error}")))?
-        .to_owned();
-    let place = |error: Error| error.at(format_args!("{name:?}"));
+    let name = std::str::from_utf8(input.text()?);
+    let name = name.map_err(|error| Error::invalid(format!("its name: {error}")))?;
+    check_tensor_name(name)?;
+    let name = name.to_owned();
+    let place = |error: Error| error.at(format_args!("{:?}", quoted_name(&name)));
     let count = input.u32()?;
     let mut sizes = [0; DIMENSIONS_MAX];
     let sizes = usize::try_from(count)
@@ -286,13 +288,14 @@ fn entry(input: &mut Input<'_>) -> Result<Entry> {
 fn check_tensors(header: &Header, file_len: u64) -> Result<()> {
     let mut names = HashSet::with_capacity(header.tensors.len());
     if let Some(twice) = header.tensors.iter().find(|tensor| !names.insert(tensor.name.as_str())) {
-        return Err(Error::invalid(format!("tensor {:?} appears twice", twice.name)));
+        return Err(Error::invalid(format!("tensor {:?} appears twice", quoted_name(&twice.name))));
     }
     let mut sorted: Vec<&Entry> = header.tensors.iter().collect();
     sorted.sort_by_key(|tensor| (tensor.offset, tensor.bytes));
     let mut end = 0;
     for tensor in sorted {
-        let Entry { name, offset, bytes, .. } = tensor;
+        let Entry { offset, bytes, .. } = tensor;
+        let name = quoted_name(&tensor.name);
         if !offset.is_multiple_of(header.alignment) {
             return Err(Error::invalid(format!(
                 "tensor {name:?} begins at {offset} of the data, no multiple of {}",

@@ -12,12 +12,15 @@
 //! types it does not know). The JSON is read in `safetensors/json.rs`.
 
 use crate::format::cursor::{Reader, Writer};
-use crate::model::{Dtype, Error, Result, Shape};
+use crate::model::{CONTAINER_NAMES_MAX, Dtype, Error, Result, Shape, quoted_name};
 
 mod json;
 
 /// The JSON of a header has at most this many bytes.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
+
+/// A header has at most this many tensors.
+pub const TENSORS_MAX: usize = CONTAINER_NAMES_MAX;
 
 /// Bytes before the JSON.
 const LENGTH_BYTES: u64 = 8;
@@ -75,8 +78,8 @@ pub fn header_len(first: [u8; 8], file_len: u64) -> Result<u64> {
 /// proportion to the header, whatever it says.
 ///
 /// # Errors
-/// `Unsupported` for element types that this version does not know and for more than 8
-/// dimensions; `Invalid` for all else.
+/// `Unsupported` for element types that this version does not know, for more than 8 dimensions, for more than
+/// [`TENSORS_MAX`] tensors, and for names that no tensor can have; `Invalid` for all else.
 pub fn parse(json: &[u8], file_len: u64) -> Result<Header> {
     let text =
         std::str::from_utf8(json).map_err(|error| Error::invalid(format!("safetensors header: {error}")))?;
@@ -93,9 +96,9 @@ pub fn parse(json: &[u8], file_len: u64) -> Result<Header> {
 
 fn entry(tensor: json::Tensor, data_start: u64) -> Result<Entry> {
     let json::Tensor { name, dtype, dimensions, offsets: (begin, end) } = tensor;
-    let place = |error: Error| error.at(format_args!("tensor {name:?}"));
+    let place = |error: Error| error.at(format_args!("tensor {:?}", quoted_name(&name)));
     let dtype = Dtype::from_safetensors_name(&dtype)
-        .ok_or_else(|| place(Error::unsupported(format!("element type {dtype:?}"))))?;
+        .ok_or_else(|| place(Error::unsupported(format!("element type {:?}", quoted_name(&dtype)))))?;
     let dimensions = dimensions.sizes().ok_or_else(|| place(Error::unsupported("more than 8 dimensions")))?;
     let shape =
         Shape::new(dimensions).ok_or_else(|| place(Error::invalid("more elements than can be counted")))?;
@@ -113,7 +116,7 @@ fn entry(tensor: json::Tensor, data_start: u64) -> Result<Entry> {
 
 fn check_unique<'a>(names: impl Iterator<Item = &'a str>, what: &str) -> Result<()> {
     match json::duplicate(names) {
-        Some(name) => Err(Error::invalid(format!("{what} {name:?} appears twice"))),
+        Some(name) => Err(Error::invalid(format!("{what} {:?} appears twice", quoted_name(name)))),
         None => Ok(()),
     }
 }
@@ -130,7 +133,8 @@ fn check_cover(tensors: &[Entry], data_start: u64, file_len: u64) -> Result<()> 
             };
             return Err(Error::invalid(format!(
                 "tensor {:?}: begins at byte {} of the file instead of {expected}: {wrong}",
-                tensor.name, tensor.begin
+                quoted_name(&tensor.name),
+                tensor.begin
             )));
         }
         expected = tensor.end;

@@ -8,8 +8,8 @@ use crate::ingest::cut::Blocking;
 use crate::ingest::recognize::{Part, Recognized, recognize};
 use crate::ingest::take::{How, Taken, TakenBlocks, TakenObject, take};
 use crate::ingest::unnamed::Unnamed;
-use crate::ingest::{Options, Silent, publish};
-use crate::model::{Dtype, EntryId, Error, Result};
+use crate::ingest::{Options, Silent, publish, room};
+use crate::model::{Dtype, EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::{Parts, Touched};
 use crate::store::disk::File;
@@ -56,8 +56,8 @@ pub fn arrive(
     arrive_as(collection, node, recognized, (bytes, digests), mtime, why)
 }
 
-/// Gives the file `node` these bytes, which were recognized, and its tensors names beside it. The
-/// parts that the file is made of then.
+/// Gives the file `node` these bytes, which were recognized, and its tensors names beside it. Where these would be
+/// over a quota it is kept as a plain file, and says so. The parts that the file is made of then.
 pub fn arrive_as(
     collection: &Arc<Collection>,
     node: EntryId,
@@ -67,6 +67,13 @@ pub fn arrive_as(
     why: String,
 ) -> Result<Parts> {
     let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
+    let (recognized, why, _held) = match room::reserve_names(collection, node, &recognized) {
+        Ok(held) => (recognized, why, Some(held)),
+        Err(error) if error.kind() == ErrorKind::Quota => {
+            (plain(source)?, format!("kept as a plain file: {error}"), None)
+        }
+        Err(error) => return Err(error),
+    };
     let mut unnamed = Unnamed::new(collection);
     let taken = match &bytes {
         Bytes::DataFile { number, file, draft }

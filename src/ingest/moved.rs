@@ -1,7 +1,6 @@
 //! A container under another name: its tensors stay what they are, in the tiers that they are
 //! in, and get names beside it.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
@@ -9,19 +8,22 @@ use crate::ingest::Origin;
 use crate::ingest::names::Names;
 use crate::ingest::publish::hidden_names;
 use crate::ingest::recognize::Recognized;
-use crate::model::{EntryId, Error, ErrorKind, Result, TensorId, escape_tensor_path};
+use crate::ingest::room;
+use crate::model::{EntryId, Error, ErrorKind, EscapedPath, Result};
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds};
 use crate::store::state::{Node, State};
 
 /// Names the tensors of the container `node` as it is recognized under the name that it has now.
 /// `false`, and nothing done, where its objects are not the parts that were recognized; `Gone`
-/// where it has no name any more.
+/// where it has no name any more, `Quota` where their directories would be too many.
 pub fn name_parts_again(
     collection: &Arc<Collection>,
     node: EntryId,
     recognized: &Recognized,
 ) -> Result<bool> {
+    let (paths, _held) = room::reserve_again(collection, node, recognized)?;
+    let paths: Vec<&EscapedPath> = paths.iter().filter(|path| !path.is_empty()).collect();
     collection.record(Touched::default(), |batch, state| {
         let gone = || Error::new(ErrorKind::Gone, "the file is gone");
         let container = state.node(node).ok_or_else(gone)?;
@@ -29,26 +31,18 @@ pub fn name_parts_again(
             return Err(gone());
         };
         let Some(parts) = parts_of(state, file, recognized) else { return Ok(false) };
-        let path = String::from_utf8_lossy(&state.path(node)).into_owned();
-        let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
         let entry = &container.entry;
         let owner = (entry.uid, entry.gid);
         let origin = Origin { mode: entry.mode, owner, mtime: entry.mtime, sha256: None };
         let ctime = now_nanoseconds();
-        let all: HashSet<&str> = parts.iter().map(|(name, _)| *name).collect();
         let mut renamed = Vec::new();
         let mut names = Names::new(batch, state, &origin);
         for (_, part) in &parts {
             names.remove_names(part.entry.id);
         }
         let mut hidden = Vec::new();
-        for (name, part) in &parts {
-            let full = if directory.is_empty() { (*name).to_owned() } else { format!("{directory}/{name}") };
-            let lineage = part.file().and_then(|file| file.tensor.as_ref()).map(|tensor| tensor.parent);
-            let (tenant, home) = (collection.tenant(), collection.name());
-            let id = TensorId::of(tenant, home, &full, lineage.unwrap_or(TensorId(0)));
-            let path = escape_tensor_path(name, id, |prefix| all.contains(prefix));
-            if !names.part(*parent, &path, part.entry.id)? {
+        for ((name, part), path) in parts.iter().zip(paths) {
+            if !names.part(*parent, path, part.entry.id)? {
                 hidden.push(*name);
             }
             let mut entry = NodeEntry { ctime, ..part.entry.clone() };

@@ -31,6 +31,9 @@ pub(super) struct Names<'a> {
     gone: HashSet<(EntryId, Vec<u8>)>,
     /// Directories that this batch makes.
     made_directories: HashSet<EntryId>,
+    /// Directories that go with the names that go, once that was asked: those that have got a name since, and those
+    /// above them, are taken out.
+    going: Option<HashSet<EntryId>>,
     now: i64,
 }
 
@@ -45,6 +48,7 @@ impl<'a> Names<'a> {
             made_nodes: HashMap::new(),
             gone: HashSet::new(),
             made_directories: HashSet::new(),
+            going: None,
             now: now_nanoseconds(),
         }
     }
@@ -107,7 +111,9 @@ impl<'a> Names<'a> {
             }
             at = found;
         }
-        if self.find(at, name.as_bytes()).is_some_and(|taken| !self.is_emptied(taken)) {
+        if let Some(taken) = self.find(at, name.as_bytes())
+            && !self.is_emptied(taken)
+        {
             return Ok(false);
         }
         self.name(at, name.as_bytes(), node);
@@ -115,9 +121,14 @@ impl<'a> Names<'a> {
     }
 
     /// Whether a directory goes with the names that go.
-    fn is_emptied(&self, directory: EntryId) -> bool {
-        self.state.is_made_for_tensors(directory)
-            && self.emptied().iter().any(|(_, emptied)| *emptied == directory)
+    fn is_emptied(&mut self, directory: EntryId) -> bool {
+        if !self.state.is_made_for_tensors(directory) {
+            return false;
+        }
+        if self.going.is_none() {
+            self.going = Some(self.emptied().into_iter().map(|(_, emptied)| emptied).collect());
+        }
+        self.going.as_ref().is_some_and(|going| going.contains(&directory))
     }
 
     /// The directories that go with the names that go: the name of each, and the directory.
@@ -128,6 +139,14 @@ impl<'a> Names<'a> {
     }
 
     pub fn name(&mut self, parent: EntryId, name: &[u8], node: EntryId) {
+        if let Some(going) = &mut self.going {
+            let mut at = parent;
+            while going.remove(&at)
+                && let Some((above, _)) = self.state.links(at).first()
+            {
+                at = *above;
+            }
+        }
         // Written at the end, after the nodes that names lead to.
         self.made.push((parent, name.to_vec(), node));
         self.made_nodes.insert((parent, name.to_vec()), node);
@@ -229,6 +248,7 @@ impl<'a> Names<'a> {
     pub fn remove_name(&mut self, parent: EntryId, name: &[u8]) {
         self.batch.entry(Entry::NameRemoved { parent, name: name.into() });
         self.gone.insert((parent, name.to_vec()));
+        self.going = None;
     }
 
     pub fn finish(self) {

@@ -1,7 +1,6 @@
 //! Names for what was taken in: objects, nodes and names go to the log, the names in
 //! the last batch.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::format::catalog::{Content, Digests, Entry, FileEntry, Measured, ObjectIds, TensorEntry};
@@ -14,13 +13,16 @@ use crate::ingest::recognize::{PartTensor, Recognized};
 use crate::ingest::take::Taken;
 use crate::ingest::unnamed::Unnamed;
 use crate::model::{
-    Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId, escape_component,
-    escape_tensor_path,
+    Dtype, EntryId, Error, ErrorKind, EscapedPath, ObjectId, Result, SeedId, Shape, TensorId, TensorNames,
+    escape_component, quoted_name,
 };
 use crate::store::Collection;
 use crate::store::collection::{Parts, Touched};
 use crate::store::log::Batch;
 use crate::store::state::State;
+
+/// A container names this many of the tensors whose names others have.
+const HIDDEN_SHOWN_MAX: usize = 20;
 
 /// Where a file goes in its collection.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +41,7 @@ impl Target {
         String::from_utf8_lossy(&parts.join(&b'/')).into_owned()
     }
 
-    fn directory_path(&self) -> String {
+    pub(super) fn directory_path(&self) -> String {
         let parts: Vec<&[u8]> = self.directories.iter().map(Vec::as_slice).collect();
         String::from_utf8_lossy(&parts.join(&b'/')).into_owned()
     }
@@ -64,7 +66,8 @@ pub(super) fn publish(
     let named = collection.commit(std::mem::take(&mut taken.touched), |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
-        let file_name = file_name(&target.name, file.identity(&target.path(), TensorId(0)));
+        let file_name =
+            file_name(&target.name, TensorId::of(collection.tenant(), collection.name(), &path, TensorId(0)));
         names.replace(parent, &file_name)?;
         let node = names.number();
         let named = file.name(&mut names, parent, node, String::new())?;
@@ -111,8 +114,7 @@ pub(super) fn publish_over(
 }
 
 /// A file whose objects are in the log, and its name not yet.
-struct Arrived<'a> {
-    collection: &'a Arc<Collection>,
+struct Arrived {
     directory: String,
     content: Content,
     tensors: Vec<Option<PartTensor>>,
@@ -121,20 +123,21 @@ struct Arrived<'a> {
     digests: Digests,
     /// The parents of the tensors, zero for none.
     parents: Vec<TensorId>,
+    /// Where the tensors get names beside the file; of what is no tensor an empty one.
+    paths: Vec<EscapedPath>,
     /// Where the records of an embedding batch lie.
     records: Option<Arc<Runs>>,
 }
 
-impl<'a> Arrived<'a> {
+impl Arrived {
     fn new(
         unnamed: &mut Unnamed<'_>,
-        (collection, parents): (&'a Arc<Collection>, Option<&Parents>),
+        (collection, parents): (&Arc<Collection>, Option<&Parents>),
         (directory, path): (&str, &str),
         recognized: Recognized,
         taken: &mut Taken,
-    ) -> Result<Arrived<'a>> {
+    ) -> Result<Arrived> {
         let mut arrived = Arrived {
-            collection,
             directory: directory.to_owned(),
             content: recognized.content,
             tensors: recognized.parts.into_iter().map(|part| part.tensor).collect(),
@@ -142,30 +145,34 @@ impl<'a> Arrived<'a> {
             errors: taken.objects.iter().map(|object| object.error).collect(),
             digests: std::mem::take(&mut taken.digests),
             parents: Vec::new(),
+            paths: Vec::new(),
             records: recognized.records,
         };
+        let names = arrived.tensors.iter().flatten().map(|tensor| tensor.name.as_str());
+        let names = TensorNames::new(names)?;
+        let (tenant, home) = (collection.tenant(), collection.name());
+        let id = TensorId::below(tenant, home, directory);
+        let of_rest = TensorId::of(tenant, home, path, TensorId(0));
+        let mut paths = Vec::with_capacity(arrived.tensors.len());
         let mut drafts: Vec<Draft<'_>> = Vec::with_capacity(taken.objects.len());
         let mut found = Vec::with_capacity(taken.objects.len());
         for (object, tensor) in taken.objects.iter().zip(&arrived.tensors) {
-            let name = tensor.as_ref().map_or_else(|| path.to_owned(), |tensor| arrived.full(&tensor.name));
             let shape =
                 tensor.as_ref().map_or_else(|| plain_shape(object.bytes), |tensor| tensor.shape.clone());
             let mut lineage = (TensorId(0), None);
             if let (Some(tensor), Some(parents)) = (tensor, parents) {
-                let place = (&**collection, name.as_str());
-                let parent = parents.of(place, tensor.dtype, &tensor.shape, &[object.bytes])?;
+                let name = arrived.full(&tensor.name);
+                let parent =
+                    parents.of((&**collection, &name), tensor.dtype, &tensor.shape, &[object.bytes])?;
                 lineage = parent.map_or(lineage, |parent| (parent.id, parents.of_shard(parent, 0)));
             }
-            let (id, parent) = lineage;
-            drafts.push(Draft {
-                object,
-                tensor: arrived.identity(&name, id),
-                seed: SeedId(0),
-                shape,
-                parent,
-            });
-            found.push(id);
+            let (parent_id, parent) = lineage;
+            let identity = tensor.as_ref().map_or(of_rest, |tensor| id(&tensor.name, parent_id));
+            drafts.push(Draft { object, tensor: identity, seed: SeedId(0), shape, parent });
+            found.push(parent_id);
+            paths.push(tensor.as_ref().map_or(Vec::new(), |tensor| names.path(&tensor.name, identity)));
         }
+        drop(names);
         if let Some(outside) = taken.outside.clone() {
             collection.record(Touched::default(), |batch, _| {
                 batch.entry(Entry::Outside(outside));
@@ -174,11 +181,8 @@ impl<'a> Arrived<'a> {
         }
         arrived.objects = objects(unnamed, collection, &drafts)?;
         arrived.parents = found;
+        arrived.paths = paths;
         Ok(arrived)
-    }
-
-    fn identity(&self, name: &str, parent: TensorId) -> TensorId {
-        TensorId::of(self.collection.tenant(), self.collection.name(), name, parent)
     }
 
     fn full(&self, name: &str) -> String {
@@ -201,15 +205,13 @@ impl<'a> Arrived<'a> {
         if self.errors.iter().any(Option::is_some) {
             names.allow_loss(node);
         }
-        let files: HashSet<&str> = self.tensors.iter().flatten().map(|tensor| tensor.name.as_str()).collect();
         let (mut named, mut hidden) = (0, Vec::new());
-        let parts = self.tensors.iter().zip(&self.objects).zip(&self.errors).zip(&self.parents);
-        for (((tensor, object), error), lineage) in parts {
+        let parts =
+            self.tensors.iter().zip(&self.objects).zip(&self.errors).zip(&self.parents).zip(&self.paths);
+        for ((((tensor, object), error), lineage), path) in parts {
             let Some(tensor) = tensor else { continue };
-            let id = self.identity(&self.full(&tensor.name), *lineage);
-            let path = escape_tensor_path(&tensor.name, id, |prefix| files.contains(prefix));
             let part = names.number();
-            if names.part(parent, &path, part)? {
+            if names.part(parent, path, part)? {
                 named += 1;
             } else {
                 hidden.push(tensor.name.as_str());
@@ -229,8 +231,15 @@ impl<'a> Arrived<'a> {
 
 /// What a container says of tensors whose names others have.
 pub(super) fn hidden_names(names: &[&str]) -> String {
-    let names = names.join(", ");
-    format!("these tensors can be reached inside this file only, their names are taken by others: {names}")
+    let shown: Vec<&str> = names.iter().take(HIDDEN_SHOWN_MAX).map(|name| quoted_name(name)).collect();
+    let more = match names.len() - shown.len() {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    format!(
+        "these tensors can be reached inside this file only, their names are taken by others: {}{more}",
+        shown.join(", ")
+    )
 }
 
 fn part_entry(

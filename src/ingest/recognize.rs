@@ -6,7 +6,7 @@ use crate::format::catalog::Content;
 use crate::format::cgeb::{self, Runs};
 use crate::format::{gguf, npy, safetensors};
 use crate::ingest::batch::scan;
-use crate::model::{Dtype, Error, Result, Shape};
+use crate::model::{Dtype, Error, Result, Shape, TensorNames};
 use crate::store::disk::File;
 
 /// Bytes of a GGUF file that are read first.
@@ -66,6 +66,8 @@ pub fn recognize(source: &Arc<dyn File>, name: &[u8]) -> Result<Recognized> {
     } else {
         (Content::Plain, Vec::new())
     };
+    // Names that cannot be are refused before anything is stored.
+    TensorNames::new(tensors.iter().filter_map(|part| Some(part.tensor.as_ref()?.name.as_str())))?;
     Ok(Recognized { content, bytes, parts: cover(bytes, tensors)?, records: None })
 }
 

@@ -1,10 +1,12 @@
 //! What a file will take of a quota, before anything of it is stored.
 
+use std::collections::HashMap;
+
 use crate::codec;
 use crate::format::catalog::What;
 use crate::ingest::recognize::{Part, PartTensor, Recognized};
 use crate::ingest::{Options, Target};
-use crate::model::{Dtype, EntryId, Result, Tier};
+use crate::model::{Dtype, EntryId, EscapedPath, Result, TensorId, TensorNames, Tier};
 use crate::store::Collection;
 use crate::store::quota::{Reserved, Use};
 use crate::store::state::{ROOT, State};
@@ -20,9 +22,114 @@ pub(super) fn reserve(
     options: &Options,
 ) -> Result<Reserved> {
     let stored = recognized.parts.iter().map(|part| payload_bytes(part, tier_of, options)).sum();
-    let whole = Use { logical: recognized.bytes, stored, files: 1 };
-    let more = more_than_there(&collection.state(), target, whole);
+    let paths = paths(collection, &target.directory_path(), recognized, |_| TensorId(0))?;
+    let state = collection.state();
+    let (directories, replaced) = found(&state, target);
+    let parent = match directories.len() == target.directories.len() {
+        true => Some(directories.last().copied().unwrap_or(ROOT)),
+        false => None,
+    };
+    let files = 1 + tensors(&paths) + missing_directories(&state, parent, replaced, &paths);
+    let whole = Use { logical: recognized.bytes, stored, files };
+    let more = more_than_there(&state, target, whole);
+    drop(state);
     collection.meter().reserve(more)
+}
+
+/// Sets aside what the names of a file's tensors will take more than those of the tensors that it has now.
+pub(super) fn reserve_names(
+    collection: &Collection,
+    node: EntryId,
+    recognized: &Recognized,
+) -> Result<Reserved> {
+    reserve_again(collection, node, recognized).map(|(_, held)| held)
+}
+
+/// The same, with where the tensors get names beside the file; of parts that are no tensors these are empty.
+pub(super) fn reserve_again(
+    collection: &Collection,
+    node: EntryId,
+    recognized: &Recognized,
+) -> Result<(Vec<EscapedPath>, Reserved)> {
+    let path = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
+    let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let lineage = |place: usize| {
+        let state = collection.state();
+        let object = state.node(node).and_then(|node| node.file()?.objects.get(place).copied());
+        let part = object.and_then(|object| state.node(state.part_of(object)?));
+        let tensor = part.and_then(|part| part.file()?.tensor.as_ref());
+        tensor.map_or(TensorId(0), |tensor| tensor.parent)
+    };
+    let paths = paths(collection, directory, recognized, lineage)?;
+    let state = collection.state();
+    let parent = state.links(node).first().map(|(parent, _)| *parent);
+    let there =
+        state.node(node).and_then(|node| node.file()).map_or(0, |file| state.parts(file).count() as u64);
+    let files = tensors(&paths) + missing_directories(&state, parent, Some(node), &paths);
+    drop(state);
+    let more = Use { files: files.saturating_sub(there), ..Use::default() };
+    Ok((paths, collection.meter().reserve(more)?))
+}
+
+/// Where the tensors of a file in `directory` get names; an empty path for each part that is no tensor. `lineage`
+/// is the parent of the tensor of a part.
+fn paths(
+    collection: &Collection,
+    directory: &str,
+    recognized: &Recognized,
+    lineage: impl Fn(usize) -> TensorId,
+) -> Result<Vec<EscapedPath>> {
+    let tensors = recognized.parts.iter().map(|part| part.tensor.as_ref());
+    let names = TensorNames::new(tensors.clone().flatten().map(|tensor| tensor.name.as_str()))?;
+    let id = TensorId::below(collection.tenant(), collection.name(), directory);
+    let path = |(place, tensor): (usize, Option<&PartTensor>)| {
+        tensor.map_or(Vec::new(), |PartTensor { name, .. }| names.path(name, id(name, lineage(place))))
+    };
+    Ok(tensors.enumerate().map(path).collect())
+}
+
+fn tensors(paths: &[EscapedPath]) -> u64 {
+    paths.iter().filter(|path| !path.is_empty()).count() as u64
+}
+
+/// How many directories the names of tensors will make below `parent`, which may be missing itself. `container` has
+/// the tensors that go before.
+fn missing_directories(
+    state: &State,
+    parent: Option<EntryId>,
+    container: Option<EntryId>,
+    paths: &[EscapedPath],
+) -> u64 {
+    /// A directory that is there, or the number of one that is not.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+    enum At {
+        There(EntryId),
+        Missing(usize),
+    }
+    let goes = |id: EntryId| {
+        let of = state.node(id).and_then(|node| node.file()?.container);
+        of.is_some() && of == container
+    };
+    let mut missing: HashMap<(At, &str), usize> = HashMap::new();
+    for (_, above) in paths.iter().filter_map(|path| path.split_last()) {
+        let mut at = parent.map_or(At::Missing(0), At::There);
+        for name in above {
+            let there = match at {
+                At::There(directory) => {
+                    state.directory(directory).and_then(|found| found.get(name.as_bytes()))
+                }
+                At::Missing(_) => None,
+            };
+            at = match there.filter(|id| !goes(*id)) {
+                Some(id) => At::There(id),
+                None => {
+                    let next = missing.len() + 1;
+                    At::Missing(*missing.entry((at, name)).or_insert(next))
+                }
+            };
+        }
+    }
+    missing.len() as u64
 }
 
 /// What is more in a file than in what has its name, with the directories that are missing.
@@ -49,13 +156,15 @@ pub(super) fn found(state: &State, target: &Target) -> (Vec<EntryId>, Option<Ent
 
 /// What goes when a name is taken by another file.
 fn use_of(state: &State, node: EntryId) -> Use {
-    let Some(found) = state.node(node).filter(|_| state.links(node).len() == 1) else {
-        return Use::default();
-    };
+    let Some(found) = state.node(node) else { return Use::default() };
+    if state.links(node).len() > 1 {
+        // It lives on under its other names.
+        return Use::FILE;
+    }
     match &found.entry.what {
         What::File(file) => {
             let stored = file.objects.iter().filter_map(|id| Some(state.object(*id)?.stored())).sum();
-            Use { logical: found.bytes, stored, files: 1 }
+            Use { logical: found.bytes, stored, files: 1 + state.parts(file).count() as u64 }
         }
         What::Symlink(_) => Use::FILE,
         What::Directory => Use::default(),

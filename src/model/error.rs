@@ -52,6 +52,18 @@ pub enum ErrorKind {
     Interrupted,
 }
 
+/// The text of an error has at most this many bytes: it may quote what somebody else wrote.
+const TEXT_BYTES_MAX: usize = 4000;
+
+/// The beginning of a text, in whole characters.
+pub fn beginning(text: &str, bytes_max: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
+}
+
+fn shortened(text: String) -> String {
+    if text.len() <= TEXT_BYTES_MAX { text } else { format!("{}...", beginning(&text, TEXT_BYTES_MAX)) }
+}
+
 /// An error: its kind, and a text for people.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
@@ -65,7 +77,7 @@ pub struct Error {
 impl Error {
     /// An error of `kind` with a text that says what, where, and what to do next.
     pub fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
-        Error { kind, text: text.into(), source: None }
+        Error { kind, text: shortened(text.into()), source: None }
     }
 
     /// Stored bytes are not what was stored.
@@ -94,7 +106,7 @@ impl Error {
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
             _ => ErrorKind::Io,
         };
-        Error { kind, text: format!("{doing}: {source}"), source: Some(source) }
+        Error { kind, text: shortened(format!("{doing}: {source}")), source: Some(source) }
     }
 
     /// The kind that programs decide by.
@@ -104,7 +116,7 @@ impl Error {
 
     /// The same error, its text after `place`: a file, a record, a tensor.
     pub fn at(mut self, place: impl std::fmt::Display) -> Error {
-        self.text = format!("{place}: {}", self.text);
+        self.text = shortened(format!("{place}: {}", self.text));
         self
     }
 }
@@ -113,7 +125,18 @@ impl Error {
 mod tests {
     use std::io;
 
-    use super::{Error, ErrorKind};
+    use super::{Error, ErrorKind, TEXT_BYTES_MAX, beginning};
+
+    #[test]
+    fn the_text_of_an_error_is_cut_between_two_characters() {
+        let long = "é".repeat(TEXT_BYTES_MAX);
+        let io = Error::io(&long, io::Error::from(io::ErrorKind::NotFound));
+        for error in [Error::invalid(long.clone()), Error::invalid("x").at(&long), io] {
+            let text = error.to_string();
+            assert!(text.len() <= TEXT_BYTES_MAX + 3 && text.ends_with("é..."), "{} bytes", text.len());
+        }
+        assert_eq!((beginning("éé", 3), beginning("éé", 4), beginning("éé", 0)), ("é", "éé", ""));
+    }
 
     #[test]
     fn a_file_that_the_disk_below_cannot_hold_is_too_large_and_no_error_of_the_disk() {

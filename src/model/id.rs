@@ -50,13 +50,32 @@ impl TensorId {
     /// `blake3(tenant 00 collection 00 name 00 parent)`; the parent is 16
     /// little-endian bytes, zeros for none.
     pub fn of(tenant: &str, collection: &str, name: &str, parent: TensorId) -> TensorId {
-        let mut hasher = blake3::Hasher::new();
-        for part in [tenant, collection, name] {
-            hasher.update(part.as_bytes());
-            hasher.update(&[0]);
+        TensorId::below(tenant, collection, "")(name, parent)
+    }
+
+    /// The identities of tensors by what follows the path of one directory in their names, and by their parents.
+    /// However long that path is, it is looked at once.
+    pub fn below(
+        tenant: &str,
+        collection: &str,
+        directory: &str,
+    ) -> impl Fn(&str, TensorId) -> TensorId + use<> {
+        let mut above = blake3::Hasher::new();
+        for part in [tenant, collection] {
+            above.update(part.as_bytes());
+            above.update(&[0]);
         }
-        hasher.update(&parent.0.to_le_bytes());
-        TensorId(leading(&hasher))
+        if !directory.is_empty() {
+            above.update(directory.as_bytes());
+            above.update(b"/");
+        }
+        move |name, parent| {
+            let mut hasher = above.clone();
+            hasher.update(name.as_bytes());
+            hasher.update(&[0]);
+            hasher.update(&parent.0.to_le_bytes());
+            TensorId(leading(&hasher))
+        }
     }
 }
 

@@ -1,5 +1,8 @@
 //! Names: what may stand in a path, and how a tensor's name becomes one.
 
+use std::collections::HashMap;
+
+use crate::model::error::{Error, Result, beginning};
 use crate::model::id::TensorId;
 
 /// A component of a path has at most this many bytes.
@@ -7,8 +10,102 @@ const COMPONENT_BYTES_MAX: usize = 255;
 /// Of a longer one, this many bytes are kept before its id.
 const KEPT_BYTES: usize = 200;
 
+/// A tensor's own name has at most this many bytes. Those of models have some dozens.
+pub const TENSOR_NAME_BYTES_MAX: usize = 4096;
+/// A tensor's own name has at most this many parts between its slashes.
+pub const TENSOR_NAME_PARTS_MAX: usize = 64;
+/// A container has at most this many tensors, together with the directories that the slashes in their names
+/// make. Each takes about a kilobyte of memory and as much of the log.
+pub const CONTAINER_NAMES_MAX: usize = 1 << 16;
+/// Messages quote this many bytes of a name.
+const QUOTED_BYTES_MAX: usize = 200;
+
 /// A tensor's name as directories and a file name, outermost first.
 pub type EscapedPath = Vec<String>;
+
+/// The beginning of a name, for messages.
+pub fn quoted_name(name: &str) -> &str {
+    beginning(name, QUOTED_BYTES_MAX)
+}
+
+/// Whether a tensor can have this name in its container: `Unsupported` for one that is too long or has too many
+/// slashes.
+pub fn check_tensor_name(name: &str) -> Result<()> {
+    let len = name.len();
+    let refused = |text: String| {
+        let quoted = quoted_name(name);
+        Err(Error::unsupported(format!("the name of a tensor that begins with {quoted:?} {text}")))
+    };
+    if len > TENSOR_NAME_BYTES_MAX {
+        return refused(format!("has {len} bytes; at most {TENSOR_NAME_BYTES_MAX} are supported"));
+    }
+    let parts = name.split('/').count();
+    match parts > TENSOR_NAME_PARTS_MAX {
+        true => refused(format!("has {parts} parts; at most {TENSOR_NAME_PARTS_MAX} are supported")),
+        false => Ok(()),
+    }
+}
+
+/// The names of a container's tensors, cut at their slashes: they tell which slashes of a name part
+/// directories. All work on a name takes time in proportion to its length.
+pub struct TensorNames<'a> {
+    /// The place that follows a place by one more part of a name; 0 is the place before all names.
+    places: HashMap<(usize, &'a str), usize>,
+    /// By place: whether a whole name ends there.
+    is_name: Vec<bool>,
+}
+
+impl<'a> TensorNames<'a> {
+    /// The names of all tensors of a container. `Unsupported` where one cannot be, or where they and the
+    /// directories that they make are more than [`CONTAINER_NAMES_MAX`].
+    pub fn new(names: impl IntoIterator<Item = &'a str>) -> Result<TensorNames<'a>> {
+        let mut all = TensorNames { places: HashMap::new(), is_name: vec![false] };
+        for name in names {
+            check_tensor_name(name)?;
+            let mut at = 0;
+            for part in name.split('/') {
+                let next = all.is_name.len();
+                at = *all.places.entry((at, part)).or_insert(next);
+                if at == next {
+                    all.is_name.push(false);
+                }
+            }
+            if let Some(is_name) = all.is_name.get_mut(at) {
+                *is_name = true;
+            }
+            if all.places.len() > CONTAINER_NAMES_MAX {
+                return Err(Error::unsupported(format!(
+                    "more than {CONTAINER_NAMES_MAX} tensors and directories that their names make"
+                )));
+            }
+        }
+        Ok(all)
+    }
+
+    /// The path that shows the tensor `name`.
+    ///
+    /// Nothing is refused. Control characters, the components `.`, `..`, `.as`, `.ctl` and
+    /// empty ones, and slashes behind the name of another of these tensors become `%XX`; a name in which
+    /// anything is escaped has its `%` as `%25`. A component of more than 255 bytes becomes its first
+    /// 200, `%~`, and the 32 hex digits of `id`.
+    pub fn path(&self, name: &str, id: TensorId) -> EscapedPath {
+        let mut components: Vec<String> = Vec::new();
+        let (mut at, mut is_behind_name) = (Some(0), false);
+        for part in name.split('/') {
+            match components.last_mut().filter(|_| is_behind_name) {
+                Some(last) => {
+                    last.push('/');
+                    last.push_str(part);
+                }
+                None => components.push(part.to_owned()),
+            }
+            at = at.and_then(|at| self.places.get(&(at, part)).copied());
+            is_behind_name = at.and_then(|at| self.is_name.get(at)).is_some_and(|is_name| *is_name);
+        }
+        let escaped = components.iter().any(|part| needs_escape(part));
+        components.into_iter().map(|part| shorten(if escaped { escape(&part) } else { part }, id)).collect()
+    }
+}
 
 /// Whether a component names a tree that every directory has beside its entries.
 pub fn is_reserved(component: &str) -> bool {
@@ -33,29 +130,7 @@ pub fn check_label(label: &str) -> Result<(), &'static str> {
     }
 }
 
-/// The path that shows the tensor `name`. `is_file(prefix)` tells whether the part of
-/// the name before one of its slashes is itself a file: that slash cannot part
-/// directories and is escaped.
-///
-/// Nothing is refused. Control characters, the components `.`, `..`, `.as`, `.ctl` and
-/// empty ones, and slashes that cannot stand become `%XX`; a name in which anything is
-/// escaped has its `%` as `%25`. A component of more than 255 bytes becomes its first
-/// 200, `%~`, and the 32 hex digits of `id`.
-pub fn escape_tensor_path(name: &str, id: TensorId, is_file: impl Fn(&str) -> bool) -> EscapedPath {
-    let mut components = vec![String::new()];
-    for (at, letter) in name.char_indices() {
-        let before = name.get(..at).unwrap_or_default();
-        if letter == '/' && !is_file(before) {
-            components.push(String::new());
-        } else if let Some(last) = components.last_mut() {
-            last.push(letter);
-        }
-    }
-    let escaped = components.iter().any(|part| needs_escape(part));
-    components.into_iter().map(|part| shorten(if escaped { escape(&part) } else { part }, id)).collect()
-}
-
-/// One component of a path, escaped as [`escape_tensor_path`] does, slashes included.
+/// One component of a path, escaped as [`TensorNames::path`] does, slashes included.
 pub fn escape_component(name: &str, id: TensorId) -> String {
     shorten(if needs_escape(name) { escape(name) } else { name.to_owned() }, id)
 }
@@ -105,11 +180,15 @@ fn shorten(component: String, id: TensorId) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{check_label, escape_tensor_path};
+    use super::{
+        CONTAINER_NAMES_MAX, TENSOR_NAME_BYTES_MAX, TENSOR_NAME_PARTS_MAX, TensorNames, check_label,
+        check_tensor_name,
+    };
+    use crate::model::error::ErrorKind;
     use crate::model::id::TensorId;
 
     fn path(name: &str) -> String {
-        escape_tensor_path(name, TensorId(0xab), |prefix| prefix == "a").join("/")
+        TensorNames::new([name, "a"]).unwrap().path(name, TensorId(0xab)).join("/")
     }
 
     #[test]
@@ -145,5 +224,40 @@ mod tests {
         for bad in ["", ".x", "a/b", "a\tb", &"x".repeat(256)] {
             assert!(check_label(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn every_slash_behind_the_name_of_a_tensor_is_escaped_and_no_other() {
+        let all = ["", "/", "b", "b/c/d", "b/c/d/e", "x/y", "x/y/z/w"];
+        let names = TensorNames::new(all).unwrap();
+        // As slowly as it can be said.
+        for name in all {
+            let mut parts = vec![String::new()];
+            for (at, letter) in name.char_indices() {
+                match letter {
+                    '/' if !all.contains(&&name[..at]) => parts.push(String::new()),
+                    _ => parts.last_mut().unwrap().push(letter),
+                }
+            }
+            let shown =
+                |part: &String| if part.is_empty() { "%2F".to_owned() } else { part.replace('/', "%2F") };
+            assert_eq!(names.path(name, TensorId(1)), parts.iter().map(shown).collect::<Vec<_>>(), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_are_limited_in_length_parts_and_number() {
+        let kind = |name: &str| check_tensor_name(name).map_err(|error| error.kind());
+        assert_eq!(kind(&"n".repeat(TENSOR_NAME_BYTES_MAX)), Ok(()));
+        assert_eq!(kind(&"n".repeat(TENSOR_NAME_BYTES_MAX + 1)), Err(ErrorKind::Unsupported));
+        assert_eq!(kind(&"/".repeat(TENSOR_NAME_PARTS_MAX - 1)), Ok(()));
+        assert_eq!(kind(&"/".repeat(TENSOR_NAME_PARTS_MAX)), Err(ErrorKind::Unsupported));
+        let of = |count: usize, suffix: &str| {
+            let names: Vec<String> = (0..count).map(|number| format!("{number}{suffix}")).collect();
+            TensorNames::new(names.iter().map(String::as_str)).map(|_| ()).map_err(|error| error.kind())
+        };
+        assert_eq!((of(CONTAINER_NAMES_MAX, ""), of(CONTAINER_NAMES_MAX / 2, "/x")), (Ok(()), Ok(())));
+        assert_eq!(of(CONTAINER_NAMES_MAX + 1, ""), Err(ErrorKind::Unsupported));
+        assert_eq!(of(CONTAINER_NAMES_MAX / 2 + 1, "/x"), Err(ErrorKind::Unsupported));
     }
 }

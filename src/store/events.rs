@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::format::record::Stored;
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Result, beginning};
 use crate::store::Collection;
 use crate::store::collection::now_nanoseconds;
 use crate::store::object::Object;
@@ -153,10 +153,8 @@ impl Ring {
     }
 }
 
-/// The beginning of a text, whole characters.
 fn cut(text: &str) -> &str {
-    let end = (0..=TEXT_BYTES_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    text.get(..end.unwrap_or(0)).unwrap_or_default()
+    beginning(text, TEXT_BYTES_MAX)
 }
 
 impl Collection {

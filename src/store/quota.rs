@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::format::catalog::{Entry, What};
+use crate::format::catalog::Entry;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;
@@ -26,8 +26,8 @@ pub struct Use {
     pub logical: u64,
     /// Bytes of payloads.
     pub stored: u64,
-    /// Files, directories and symbolic links; not tensors of containers, which come and go
-    /// with these.
+    /// Files, directories, symbolic links and tensors of containers, and each further name of one: all that takes
+    /// memory and a part of the log.
     pub files: u64,
 }
 
@@ -286,16 +286,15 @@ impl State {
 
     /// A node is another one now, or came or went.
     pub(super) fn count_node(used: &mut Use, before: Option<&Arc<Node>>, now: Option<&Arc<Node>>) {
-        let one = |node: Option<&Arc<Node>>| u64::from(node.is_some_and(|node| is_counted(node)));
+        let one = |node: Option<&Arc<Node>>| u64::from(node.is_some_and(|node| node.entry.id != ROOT));
         used.files = (used.files + one(now)).saturating_sub(one(before));
     }
 }
 
-fn is_counted(node: &Node) -> bool {
-    match &node.entry.what {
-        What::File(file) => file.container.is_none(),
-        What::Directory => node.entry.id != ROOT,
-        What::Symlink(_) => true,
+    /// A node has another number of names now.
+    pub(super) fn count_names(used: &mut Use, before: usize, now: usize) {
+        let further = |names: usize| names.saturating_sub(1) as u64;
+        used.files = (used.files + further(now)).saturating_sub(further(before));
     }
 }
 

@@ -250,7 +250,8 @@ impl State {
                 let before = self.nodes.take(&id);
                 State::count_node(&mut self.used, before.as_ref().map(|known| &known.0), None);
                 self.directories.remove(&id);
-                self.links.remove(&id);
+                let names = self.links.remove(&id).map_or(0, |links| links.len());
+                State::count_names(&mut self.used, names, 0);
                 self.forget_settings(id);
                 self.unpin_all(id);
             }
@@ -266,7 +267,9 @@ impl State {
                 if let Some(replaced) = directory.insert(name.clone(), entry, node) {
                     self.unlink(replaced, parent, &name);
                 }
-                self.links.entry(node).or_default().push((parent, name));
+                let links = self.links.entry(node).or_default();
+                links.push((parent, name));
+                State::count_names(&mut self.used, links.len() - 1, links.len());
             }
             Entry::NameRemoved { parent, name } => {
                 let directory = self.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
@@ -368,7 +371,9 @@ impl State {
 
     fn unlink(&mut self, node: EntryId, parent: EntryId, name: &[u8]) {
         if let Some(links) = self.links.get_mut(&node) {
+            let before = links.len();
             links.retain(|(of, called)| *of != parent || called.as_ref() != name);
+            State::count_names(&mut self.used, before, links.len());
         }
     }
 }

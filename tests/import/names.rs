@@ -222,3 +222,46 @@ fn a_container_of_very_many_tensors_is_named_quickly() {
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     assert!(read(&collection, "m.safetensors").unwrap() == container);
 }
+
+#[test]
+fn names_that_directories_of_the_container_before_have_are_taken_over_quickly() {
+    let (disk, collection) = memory();
+    let of = |suffix: &str| {
+        safetensors_file(&(0..15_000).map(|n| bytes(&format!("{n}{suffix}"), 1, 1)).collect::<Vec<_>>())
+    };
+    let started = std::time::Instant::now();
+    import(&collection, "m.safetensors", &of("/x"), &Options::default()).unwrap();
+    let report = import(&collection, "m.safetensors", &of(""), &Options::default()).unwrap();
+    // Looking at all names that go for each that comes would take minutes.
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+    assert_eq!(report.tensors, 15_000);
+    let report = import(&collection, "m.safetensors", &of("/x"), &Options::default()).unwrap();
+    assert_eq!(report.tensors, 15_000);
+    let live = paths(&collection);
+    assert_eq!(live.len(), 30_001);
+    drop(collection);
+    assert_eq!(paths(&open(&disk).unwrap()), live);
+}
+
+#[test]
+fn a_directory_that_gets_another_name_is_not_taken_over_by_a_tensor() {
+    let (_, collection) = memory();
+    let first = safetensors_file(&[bytes("a/b/c", 1, 1), bytes("d/e", 2, 1)]);
+    import(&collection, "m.safetensors", &first, &Options::default()).unwrap();
+    // The directories go but for the name that comes first: what has a tensor below it stays a directory.
+    let second = safetensors_file(&[bytes("a/b/x", 1, 2), bytes("d", 3, 1)]);
+    import(&collection, "m.safetensors", &second, &Options::default()).unwrap();
+    assert_eq!(paths(&collection), ["a", "a/b", "a/b/x", "d", "m.safetensors"]);
+    assert_eq!(read(&collection, "d").unwrap(), [3]);
+}
+
+#[test]
+fn what_a_container_says_of_names_that_others_have_is_short() {
+    let (_, collection) = memory();
+    let of =
+        |fill| safetensors_file(&(0..3000).map(|n| bytes(&format!("{n:0200}"), fill, 1)).collect::<Vec<_>>());
+    import(&collection, "1.safetensors", &of(1), &Options::default()).unwrap();
+    import(&collection, "2.safetensors", &of(2), &Options::default()).unwrap();
+    let said = why(&collection, "2.safetensors");
+    assert!(said.len() < 5000 && said.ends_with(" more"), "{said}");
+}

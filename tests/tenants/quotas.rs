@@ -64,11 +64,11 @@ fn bytes_over_a_quota_are_refused_and_what_was_there_stays() {
 }
 
 #[test]
-fn files_directories_and_links_are_counted_and_tensors_of_containers_are_not() {
+fn files_directories_links_and_tensors_are_counted_and_so_is_each_further_name_of_a_file() {
     let place = Place::new();
     let mounted = place.mount(&["--create"]);
     fs::create_dir_all(mounted.path("t/c")).unwrap();
-    put(&mounted.path("t/c/.ctl/quota"), "files=3").unwrap();
+    put(&mounted.path("t/c/.ctl/quota"), "files=12").unwrap();
     let source = place.path("m.safetensors");
     let line = "import sys, numpy, safetensors.numpy as s; \
                 s.save_file({str(i): numpy.ones(3, 'f4') for i in range(9)}, sys.argv[1])";
@@ -77,16 +77,86 @@ fn files_directories_and_links_are_counted_and_tensors_of_containers_are_not() {
     assert_eq!(fs::read_dir(mounted.path("t/c")).unwrap().count(), 10);
     fs::create_dir(mounted.path("t/c/d")).unwrap();
     symlink("x", mounted.path("t/c/l")).unwrap();
-    assert_eq!(used(&mounted, "t/c")[0], 3);
+    assert_eq!(used(&mounted, "t/c")[0], 12);
     refused(File::create(mounted.path("t/c/f")), libc::EDQUOT);
     refused(fs::create_dir(mounted.path("t/c/e")), libc::EDQUOT);
     refused(symlink("x", mounted.path("t/c/k")), libc::EDQUOT);
+    refused(fs::hard_link(mounted.path("t/c/m.safetensors"), mounted.path("t/c/k")), libc::EDQUOT);
     assert_eq!(fs::read_dir(mounted.path("t/c")).unwrap().count(), 12);
     fs::rename(mounted.path("t/c/l"), mounted.path("t/c/d/l")).unwrap();
     fs::remove_file(mounted.path("t/c/d/l")).unwrap();
     File::create(mounted.path("t/c/f")).unwrap();
     fs::remove_file(mounted.path("t/c/m.safetensors")).unwrap();
     assert_eq!(used(&mounted, "t/c"), [2, 0, 0]);
+    for name in ["g", "h"] {
+        fs::hard_link(mounted.path("t/c/f"), mounted.path("t/c/d").join(name)).unwrap();
+    }
+    assert_eq!(used(&mounted, "t/c")[0], 4);
+    mounted.kill();
+    drop(mounted);
+    let mounted = place.mount(&[]);
+    assert_eq!(used(&mounted, "t/c")[0], 4);
+    fs::rename(mounted.path("t/c/d/g"), mounted.path("t/c/g")).unwrap();
+    fs::remove_file(mounted.path("t/c/f")).unwrap();
+    assert_eq!(used(&mounted, "t/c")[0], 3);
+    fs::remove_file(mounted.path("t/c/d/h")).unwrap();
+    fs::remove_file(mounted.path("t/c/g")).unwrap();
+    assert_eq!(used(&mounted, "t/c")[0], 1);
+}
+
+fn why(path: &std::path::Path) -> String {
+    let mut value = vec![0; 1 << 16];
+    let len = rustix::fs::getxattr(path, "user.tierfs.why", &mut value[..]).unwrap();
+    String::from_utf8(value[..len].to_vec()).unwrap()
+}
+
+#[test]
+fn a_container_whose_tensors_and_directories_are_over_the_quota_stays_a_plain_file_and_says_so() {
+    let place = Place::new();
+    let (small, large) = (place.path("small.safetensors"), place.path("large.safetensors"));
+    let line = "import sys, numpy, safetensors.numpy as s; \
+                s.save_file({f'{i}/w/x': numpy.ones(3, 'f4') for i in range(int(sys.argv[2]))}, sys.argv[1])";
+    python_line(line, [small.as_os_str(), "2".as_ref()]);
+    python_line(line, [large.as_os_str(), "9".as_ref()]);
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    // The small one is a file, two tensors and four directories.
+    put(&mounted.path("t/.ctl/quota"), "files=7").unwrap();
+    let names = |mounted: &Mounted| fs::read_dir(mounted.path("t/c")).unwrap().count();
+    let (stays, at) = (fs::read(&large).unwrap(), mounted.path("t/c/m.safetensors"));
+    fs::copy(&large, &at).unwrap();
+    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (1, 1));
+    assert!(fs::read(&at).unwrap() == stays && why(&at).contains("over its quota of 7"), "{}", why(&at));
+    fs::copy(&small, &at).unwrap();
+    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (7, 3));
+    // Written over by the large one, and renamed over by it: its bytes are there, its tensors are not.
+    fs::write(&at, &stays).unwrap();
+    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (1, 1));
+    fs::copy(&large, mounted.path("t/c/m.tmp")).unwrap();
+    fs::rename(mounted.path("t/c/m.tmp"), &at).unwrap();
+    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (1, 1));
+    assert!(fs::read(&at).unwrap() == stays);
+    place.try_import("t/c", &[&large], &[]).failed(1, &["over its quota of 7"]);
+    place.try_import("t/c", &[&small], &[]).failed(1, &["over its quota of 7"]);
+    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (1, 1));
+    put(&mounted.path("t/.ctl/quota"), "files=8").unwrap();
+    place.import("t/c", &[&small], &[]);
+    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (8, 4));
+    // What is replaced makes room for itself.
+    place.import("t/c", &[&small], &[]);
+    fs::remove_file(&at).unwrap();
+    // In another directory the tensors need four more.
+    put(&mounted.path("t/.ctl/quota"), "files=9").unwrap();
+    fs::create_dir(mounted.path("t/c/d")).unwrap();
+    let moved = mounted.path("t/c/d/small.safetensors");
+    fs::rename(mounted.path("t/c/small.safetensors"), &moved).unwrap();
+    assert!(used(&mounted, "t")[0] <= 9);
+    assert!(fs::read(&moved).unwrap() == fs::read(&small).unwrap());
+    put(&mounted.path("t/.ctl/quota"), "files=none").unwrap();
+    fs::copy(&large, &at).unwrap();
+    assert_eq!(fs::read(mounted.path("t/c/8/w/x")).unwrap().len(), 12);
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
 }
 
 #[test]

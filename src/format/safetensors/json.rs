@@ -9,8 +9,8 @@ use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use super::{Entry, METADATA};
-use crate::model::{DIMENSIONS_MAX, Error, Result};
+use super::{Entry, METADATA, TENSORS_MAX};
+use crate::model::{DIMENSIONS_MAX, Error, Result, check_tensor_name, quoted_name};
 
 /// A file's own metadata has at most this many entries: the shortest would need far
 /// more memory than the header.
@@ -72,6 +72,16 @@ struct Reading<F> {
     refused: Option<Error>,
 }
 
+impl<F> Reading<F> {
+    /// Whether one more tensor can be taken.
+    fn check_count(&self) -> Result<()> {
+        match self.fields.tensors.len() < TENSORS_MAX {
+            true => Ok(()),
+            false => Err(Error::unsupported(format!("more than {TENSORS_MAX} tensors"))),
+        }
+    }
+}
+
 /// The outermost object.
 struct Top<'a, F>(&'a mut Reading<F>);
 
@@ -94,8 +104,13 @@ impl<'de, F: Fn(Tensor) -> Result<Entry>> Visitor<'de> for Top<'_, F> {
         let mut metadata_seen = false;
         while let Some(name) = map.next_key::<String>()? {
             if name != METADATA {
-                let tensor = map.next_value_seed(OneTensor(name))?;
-                match (self.0.entry)(tensor) {
+                // Before anything is made of it.
+                let checked = check_tensor_name(&name).and_then(|()| self.0.check_count());
+                let entry = match checked {
+                    Ok(()) => (self.0.entry)(map.next_value_seed(OneTensor(name))?),
+                    Err(error) => Err(error),
+                };
+                match entry {
                     Ok(entry) => self.0.fields.tensors.push(entry),
                     Err(error) => {
                         self.0.refused = Some(error);
@@ -128,7 +143,7 @@ impl<'de> Visitor<'de> for OneTensor {
     type Value = Tensor;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "an object that describes tensor {:?}", self.0)
+        write!(out, "an object that describes tensor {:?}", quoted_name(&self.0))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tensor, A::Error> {
@@ -222,7 +237,7 @@ impl<'de> Visitor<'de> for Metadata {
             entries.push(entry);
         }
         match duplicate(entries.iter().map(|(key, _)| key.as_str())) {
-            Some(key) => Err(A::Error::custom(format_args!("metadata {key:?} twice"))),
+            Some(key) => Err(A::Error::custom(format_args!("metadata {:?} twice", quoted_name(key)))),
             None => Ok(entries),
         }
     }

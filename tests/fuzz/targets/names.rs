@@ -1,14 +1,18 @@
-//! Names of tensors as paths. The first byte decides which beginnings of the name are files themselves.
+//! Names of tensors as paths. The bytes behind the first zero byte are the name of another tensor of the container.
 
-use tierfs::model::{TensorId, check_label, escape_component, escape_tensor_path, is_reserved};
+use tierfs::model::{TensorId, TensorNames, check_label, check_tensor_name, escape_component, is_reserved};
 
 const ID: TensorId = TensorId(0x0123_4567_89ab_cdef);
 
 pub fn check(bytes: &[u8]) {
-    let [choice, name @ ..] = bytes else { return };
-    let Ok(name) = std::str::from_utf8(name) else { return };
-    let is_file = |before: &str| *choice != 0 && before.len() % 5 == usize::from(*choice) % 5;
-    let path = escape_tensor_path(name, ID, is_file);
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let (name, other) = text.split_once('\0').unwrap_or((text, text));
+    let names = TensorNames::new([name, other]);
+    let is_taken = check_tensor_name(name).is_ok() && check_tensor_name(other).is_ok();
+    assert_eq!(names.is_ok(), is_taken);
+    let Ok(names) = names else { return };
+    let is_file = |before: &str| before == other || before == name;
+    let path = names.path(name, ID);
     assert!(!path.is_empty());
     for component in path.iter().chain([&escape_component(name, ID)]) {
         assert!((1..=255).contains(&component.len()), "{component:?}");
@@ -19,7 +23,7 @@ pub fn check(bytes: &[u8]) {
     assert_eq!(path.len(), slashes + 1);
     let is_cut = path.iter().any(|component| component.contains("%~"));
     // An empty component, and one of a single slash that could not part directories, look the same.
-    let is_unclear = *choice != 0 && path.iter().any(|component| component == "%2F");
+    let is_unclear = name != other && path.iter().any(|component| component == "%2F");
     if !is_cut && !is_unclear && path.join("/") != name {
         assert_eq!(original(&path), name, "{path:?}");
     }
