@@ -1,15 +1,17 @@
 //! `tierfs export`.
 
-use std::fs;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::cli::Done;
+use crate::cli::folder::{Draft, Folder};
 use crate::cli::output::{human, print};
 use crate::cli::tree::Tree;
 use crate::model::{Error, ErrorKind, Result};
@@ -25,7 +27,8 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Copy a file or a collection out of a store.
 ///
 /// Of a collection: containers, plain files and tensors that are files of their own, so that every
-/// byte is copied once. A file appears under its name only when it is whole.
+/// byte is copied once. A file appears under its name only when it is whole. Symbolic links are copied
+/// as links. Those that stand below the destination are replaced, and never followed.
 ///
 /// With --as, what the mount shows in .as/FORM of the collection. There a file is found by its name
 /// in the collection: in npy, `w` is written as `w.npy`.
@@ -104,35 +107,64 @@ impl Args {
         let mut sum = (0, 0);
         let attr = namespace.attr(ino, &located);
         if attr.kind == Kind::Directory {
-            directory(namespace, ino, &self.destination, &mut sum)?;
+            let failed = |error| Error::io(self.destination.display(), error);
+            fs::create_dir_all(&self.destination).map_err(failed)?;
+            all_below(namespace, ino, Folder::open(&self.destination)?, &mut sum)?;
         } else {
             let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            let to_directory = self.destination.is_dir();
-            let name = Path::new(std::ffi::OsStr::from_bytes(name));
-            let target = if to_directory { self.destination.join(name) } else { self.destination.clone() };
-            entry(namespace, &located, &attr, &target, &mut sum)?;
+            let mut folder = self.destination.as_path();
+            let mut name = OsStr::from_bytes(name);
+            if !self.destination.is_dir() {
+                // The destination is the file's new name; what stands there is replaced.
+                name = folder.file_name().unwrap_or(name);
+                folder = folder.parent().unwrap_or(folder);
+            }
+            let folder = if folder.as_os_str().is_empty() { ".".as_ref() } else { folder };
+            entry(namespace, &located, &attr, (&Folder::open(folder)?, name), &mut sum)?;
         }
         print(&format!("{} files, {}\n", sum.0, human(sum.1)))?;
         Ok(Done::Well)
     }
 }
 
-fn directory(namespace: &Namespace, ino: Ino, target: &Path, sum: &mut (u64, u64)) -> Result<()> {
-    fs::create_dir_all(target).map_err(|error| Error::io(target.display(), error))?;
-    let mut names = Vec::new();
-    namespace.list(ino, 0, &mut |listed| {
-        if !matches!(listed.name.as_slice(), b"." | b"..") {
-            names.push(listed.name);
-        }
-        true
-    })?;
-    for name in names {
-        let (ino, located) = namespace.lookup(ino, &name)?;
+/// A directory that is being copied.
+struct Copying {
+    ino: Ino,
+    to: Folder,
+    /// The names in it that were not copied yet.
+    names: std::vec::IntoIter<Vec<u8>>,
+}
+
+impl Copying {
+    fn new(namespace: &Namespace, ino: Ino, to: Folder) -> Result<Copying> {
+        let mut names = Vec::new();
+        namespace.list(ino, 0, &mut |listed| {
+            if !matches!(listed.name.as_slice(), b"." | b"..") {
+                names.push(listed.name);
+            }
+            true
+        })?;
+        Ok(Copying { ino, to, names: names.into_iter() })
+    }
+}
+
+/// Copies all that is below a directory. Whoever made it may have made it deep: nothing here calls itself.
+fn all_below(namespace: &Namespace, ino: Ino, to: Folder, sum: &mut (u64, u64)) -> Result<()> {
+    let mut open = vec![Copying::new(namespace, ino, to)?];
+    while let Some(at) = open.last_mut() {
+        let Some(name) = at.names.next() else {
+            open.pop();
+            continue;
+        };
+        let (ino, located) = namespace.lookup(at.ino, &name)?;
         let attr = namespace.attr(ino, &located);
-        let target = target.join(std::ffi::OsStr::from_bytes(&name));
+        let name = OsString::from_vec(name);
         match attr.kind {
-            Kind::Directory => directory(namespace, ino, &target, sum)?,
-            _ => entry(namespace, &located, &attr, &target, sum)?,
+            Kind::Directory => {
+                let to = at.to.enter(&name)?;
+                open.push(Copying::new(namespace, ino, to)?);
+            }
+            _ => entry(namespace, &located, &attr, (&at.to, &name), sum)?,
         }
     }
     Ok(())
@@ -142,13 +174,12 @@ fn entry(
     namespace: &Namespace,
     located: &Located,
     attr: &Attr,
-    target: &Path,
+    (folder, name): (&Folder, &OsStr),
     sum: &mut (u64, u64),
 ) -> Result<()> {
-    let failed = |error| Error::io(target.display(), error);
     if attr.kind == Kind::Symlink {
-        let link = namespace.read_link(attr.ino)?;
-        return std::os::unix::fs::symlink(std::ffi::OsStr::from_bytes(&link), target).map_err(failed);
+        let target = namespace.read_link(attr.ino)?;
+        return folder.draft_link(OsStr::from_bytes(&target))?.name(name);
     }
     let read: Box<Read> = match located {
         Located::Node(view) => {
@@ -161,27 +192,15 @@ fn entry(
         }
         _ => return Err(Error::invalid("only what is in a collection can be copied")),
     };
-    let mut draft = target.as_os_str().to_owned();
-    draft.push(".tierfs-partial");
-    let draft = PathBuf::from(draft);
-    match write(&read, attr, &draft, target) {
-        Ok(bytes) => {
-            sum.0 += 1;
-            sum.1 += bytes;
-            Ok(())
-        }
-        Err(error) => {
-            // What stopped it says more than that its beginning could not be removed.
-            drop(fs::remove_file(&draft));
-            Err(error)
-        }
-    }
+    let (draft, file) = folder.draft_file()?;
+    sum.1 += write(&read, attr, (draft, file), name)?;
+    sum.0 += 1;
+    Ok(())
 }
 
 /// Writes all bytes, and gives them their name when they are durable; how many they are.
-fn write(read: &Read, attr: &Attr, draft: &Path, target: &Path) -> Result<u64> {
-    let failed = |error| Error::io(target.display(), error);
-    let mut file = fs::File::create(draft).map_err(failed)?;
+fn write(read: &Read, attr: &Attr, (draft, mut file): (Draft<'_>, File), name: &OsStr) -> Result<u64> {
+    let failed = |error| Error::io(draft.path().display(), error);
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = 0;
     loop {
@@ -195,6 +214,6 @@ fn write(read: &Read, attr: &Attr, draft: &Path, target: &Path) -> Result<u64> {
     let changed: SystemTime = if attr.mtime < 0 { UNIX_EPOCH - changed } else { UNIX_EPOCH + changed };
     file.set_modified(changed).map_err(failed)?;
     file.sync_all().map_err(failed)?;
-    fs::rename(draft, target).map_err(failed)?;
+    draft.name(name)?;
     Ok(at)
 }

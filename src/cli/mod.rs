@@ -8,6 +8,7 @@ mod completions;
 mod doctor;
 mod du;
 mod export;
+mod folder;
 mod fsck;
 mod gpu_read;
 mod helper;

@@ -8,6 +8,7 @@
 mod bench;
 mod compaction;
 mod crash;
+mod export;
 mod hostile;
 mod installed;
 mod large;
