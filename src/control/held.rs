@@ -2,9 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use crate::control::files::Context;
 use crate::control::measure::{Tally, tally};
+use crate::control::quota::runs_mount;
 use crate::model::{ErrorKind, Result, Tier};
+use crate::store::state::ROOT;
 use crate::store::{Collection, Store};
+
+/// The bits of a mode that let a directory's owner list and enter it.
+const OWNER_LISTS: u32 = 0o500;
+/// Those that let everybody else do so, whatever groups they are in.
+const OTHERS_LIST: u32 = 0o055;
 
 /// What a store holds.
 #[derive(Default)]
@@ -24,7 +32,38 @@ pub(super) struct Held {
     /// The links of each chain of deltas.
     pub chains: Vec<u64>,
     /// What is wrong.
-    pub problems: Vec<String>,
+    pub problems: Vec<Problem>,
+}
+
+/// Something that is wrong with a collection.
+pub(super) struct Problem {
+    tenant: String,
+    /// Who has the collection, and its mode; unknown of one that does not open.
+    collection: Option<(u32, u32)>,
+    text: String,
+}
+
+impl Problem {
+    fn of(collection: &Collection, text: String) -> Problem {
+        let root = collection.state().node(ROOT).map(|node| (node.entry.uid, node.entry.mode));
+        Problem { tenant: collection.tenant().to_owned(), collection: root, text }
+    }
+
+    /// Whether it is told to who asks: it names a collection, which not everybody may list.
+    fn is_told(&self, context: &Context) -> bool {
+        let user = context.user;
+        let lists = |owner: u32, mode: u32| {
+            let bits = if owner == user { OWNER_LISTS } else { OTHERS_LIST };
+            mode & bits == bits
+        };
+        let owner = context.mounted.namespace.tenant_owner(&self.tenant).0;
+        let mode = context.mounted.store().tenant(&self.tenant).entry().mode;
+        let is_open = || match self.collection {
+            Some((has, of)) => has == user || lists(owner, mode) && lists(has, of),
+            None => false,
+        };
+        runs_mount(context) || owner == user || is_open()
+    }
 }
 
 impl Held {
@@ -44,7 +83,10 @@ impl Held {
             match store.collection(tenant, &name) {
                 Ok(collection) => self.add(&collection),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => self.problems.push(error.to_string()),
+                Err(error) => {
+                    let (tenant, text) = (tenant.to_owned(), error.to_string());
+                    self.problems.push(Problem { tenant, collection: None, text });
+                }
             }
         }
         Ok(())
@@ -63,14 +105,13 @@ impl Held {
         for (tier, found) in tally(state.objects()) {
             self.tiers.entry(tier).or_default().add(found);
         }
-        if let Some(reason) = collection.poisoned() {
-            self.problems.push(format!("{} takes no more writes: {reason}", collection.path()));
-        }
-        if let Some(damage) = collection.damage() {
-            self.problems.push(format!("{} is damaged and read-only: {}", collection.path(), damage.reason));
-        }
-        self.problems
-            .extend(collection.events().iter().map(|event| format!("{}: {event}", collection.path())));
+        let path = collection.path();
+        let poisoned = collection.poisoned().map(|reason| format!("{path} takes no more writes: {reason}"));
+        let damaged =
+            collection.damage().map(|damage| format!("{path} is damaged and read-only: {}", damage.reason));
+        let events = collection.events().iter().map(|event| format!("{path}: {event}"));
+        let texts = poisoned.into_iter().chain(damaged).chain(events);
+        self.problems.extend(texts.map(|text| Problem::of(collection, text)));
     }
 
     /// Blocks and bytes by tier, a line each.
@@ -84,8 +125,19 @@ impl Held {
         text
     }
 
-    /// What is wrong, a line each.
-    pub fn problems(&self) -> String {
-        self.problems.iter().map(|problem| format!("! {problem}\n")).collect()
+    /// What is wrong, as far as who asks may know of it; how much more there is.
+    pub fn told(&self, context: &Context) -> Vec<String> {
+        let told = self.problems.iter().filter(|problem| problem.is_told(context));
+        let mut told: Vec<String> = told.map(|problem| problem.text.clone()).collect();
+        match self.problems.len() - told.len() {
+            0 => {}
+            more => told.push(format!("{more} more problems in collections that you may not list")),
+        }
+        told
+    }
+
+    /// The same, a line each.
+    pub fn problems(&self, context: &Context) -> String {
+        self.told(context).iter().map(|problem| format!("! {problem}\n")).collect()
     }
 }

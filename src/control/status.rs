@@ -30,7 +30,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
         held.files,
         held.pinned,
         held.table(),
-        held.problems()
+        held.problems(context)
     ))
 }
 
@@ -43,7 +43,7 @@ pub(super) fn of_tenant(context: &Context) -> Result<String> {
         held.files,
         held.pinned,
         held.table(),
-        held.problems()
+        held.problems(context)
     ))
 }
 
@@ -62,7 +62,7 @@ pub(super) fn of_collection(context: &Context) -> Result<String> {
     let mut held = Held::default();
     held.add(collection);
     let (path, files, log_bytes) = (collection.path(), held.files, held.log_bytes);
-    let (table, problems) = (held.table(), held.problems());
+    let (table, problems) = (held.table(), held.problems(context));
     let pinned = held.pinned;
     Ok(format!(
         "collection   {path}\nfiles        {files}\npinned bytes {pinned}\nlog bytes    {log_bytes}\n\n{table}{problems}"
@@ -107,7 +107,7 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "errors": count(&counters.errors),
         "corrupt": count(&counters.corrupt),
         "healed": mounted.namespace.engine().healed(),
-        "problems": held.problems,
+        "problems": held.told(context),
     });
     Ok(format!("{value:#}\n"))
 }

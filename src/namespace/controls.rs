@@ -187,8 +187,14 @@ impl Namespace {
     /// What stat shows of a control.
     pub(super) fn control_attr(&self, ino: Ino, view: &ControlView) -> Attr {
         let row = self.row(view);
-        if let (Some(row), Some(node)) = (row, &view.node) {
-            return self.tree_attr(ino, row, node);
+        if let Some(row) = row.filter(|row| row.shape == Shape::Tree)
+            && let Scope::Collection(collection) = &view.scope
+        {
+            // A tree itself stands for the collection's own directory.
+            let root = || collection.state().node(ROOT).cloned();
+            if let Some(node) = view.node.clone().or_else(root) {
+                return self.tree_attr(ino, row, &node);
+            }
         }
         let owner = match &view.scope {
             Scope::Collection(collection) if !row.is_some_and(|row| row.is_private) => {
@@ -200,14 +206,13 @@ impl Namespace {
         };
         let attr = Attr::directory(ino, ENTER_BITS, self.mounted_at, owner);
         match row {
-            Some(row) if row.shape != Shape::Tree => {
+            Some(row) => {
                 let (start, end) = self.store().events().range();
                 let bytes = if row.shape == Shape::Growing { end - start } else { 0 };
                 let blocks = bytes.div_ceil(STAT_BLOCK_BYTES);
                 Attr { kind: Kind::File, links: 1, mode: row.mode, bytes, blocks, ..attr }
             }
-            Some(row) if row.is_private => Attr { mode: ENTER_BITS & OWNER_BITS, ..attr },
-            _ => attr,
+            None => attr,
         }
     }
 

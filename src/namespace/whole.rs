@@ -1,4 +1,4 @@
-//! Who may read a file about a whole collection: who may read all that is in it.
+//! Who may read a file about a whole collection: who may list and read all that is in it.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ const READ: [u32; 3] = [0o400, 0o040, 0o004];
 const ENTER: [u32; 3] = [0o100, 0o010, 0o001];
 
 /// The mode of a file that shows all of a collection and belongs to who has the collection. A class
-/// of users reads it that may read each file below, by every name, whoever they are.
+/// of users reads it that may list each directory and read each file below, by every name, whoever they are.
 pub(super) fn read_bits(state: &State) -> u32 {
     let Some(root) = state.node(ROOT).map(|node| &node.entry) else { return 0 };
     let mut bits = READ.into_iter().fold(0, |bits, bit| bits | bit) & root.mode;
@@ -26,7 +26,7 @@ pub(super) fn read_bits(state: &State) -> u32 {
             match node.entry.what {
                 What::File(_) => bits &= allowed(root, &node.entry, READ),
                 What::Directory => {
-                    bits &= allowed(root, &node.entry, ENTER);
+                    bits &= allowed(root, &node.entry, ENTER) & allowed(root, &node.entry, READ);
                     waiting.push(id);
                 }
                 What::Symlink(_) => {}

@@ -7,6 +7,7 @@
 mod forms;
 mod imports;
 mod owners;
+mod private;
 mod quotas;
 #[path = "../mounts/support/mod.rs"]
 #[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]

@@ -1,0 +1,131 @@
+//! Names that a user cannot list are not listed or told by any control file or form either.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+
+use crate::support::{Mounted, Place, Random, npy_file};
+use crate::world::as_user;
+
+const ALICE: u32 = 65_534;
+const BOB: u32 = 65_533;
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// What a user gets of a line in the mount; empty where it is denied.
+fn seen_by(mounted: &Mounted, user: u32, line: &str) -> String {
+    let answer = as_user(user, user, &mounted.mountpoint, line);
+    assert!(answer.code == Some(0) || answer.err.contains("Permission denied"), "{line}: {answer:?}");
+    answer.out
+}
+
+#[test]
+fn who_may_enter_a_directory_and_not_list_it_finds_its_names_nowhere() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create", "--allow-other"]);
+    let folder = mounted.path("a/c");
+    fs::create_dir_all(folder.join("sub")).unwrap();
+    for name in ["hidden1.npy", "sub/hidden2.npy"] {
+        fs::write(folder.join(name), npy_file(&Random(4).floats(64))).unwrap();
+    }
+    for name in ["", "hidden1.npy", "hidden1", "sub", "sub/hidden2.npy", "sub/hidden2"] {
+        chown(folder.join(name), Some(ALICE), Some(ALICE)).unwrap();
+    }
+    let trees =
+        [".ctl/blocks", ".ctl/verify", ".ctl/extents", ".as/npy", ".as/f16", ".as/q8", ".as/safetensors"];
+    let wholes = [".as/safetensors/_all.safetensors", ".as/sha256/SHA256SUMS", ".ctl/status", ".ctl/tiers"];
+    let lines = |below: &str| -> Vec<String> {
+        let listed = trees.iter().map(|tree| format!("ls a/c/{tree}{below}"));
+        let listed = listed.chain([".ctl", ".as", "."].map(|folder| format!("ls a/c/{folder}")));
+        listed.chain(wholes.iter().map(|whole| format!("cat a/c/{whole}"))).collect()
+    };
+    let check = |mounted: &Mounted, below: &str, hidden: &str| {
+        for line in lines(below) {
+            let text = seen_by(mounted, BOB, &line);
+            assert!(!text.contains(hidden), "{line}: {text:?}");
+        }
+        assert!(seen_by(mounted, BOB, &format!("ls a/c{below}")).is_empty());
+        // Who knows a name reads the file, by every way.
+        for line in [format!("cat a/c{below}/{hidden}"), format!("cat a/c/.as/npy{below}/{hidden}.npy")] {
+            assert!(!seen_by(mounted, BOB, &line).is_empty(), "{line}");
+        }
+        let line = format!("cat a/c/.ctl/verify{below}/{hidden}");
+        assert_eq!(seen_by(mounted, BOB, &line), "ok\n", "{line}");
+        let line = format!("ls a/c/.ctl/blocks{below} a/c/.as/npy{below} && cat a/c/.as/sha256/SHA256SUMS");
+        assert!(seen_by(mounted, ALICE, &line).contains(hidden), "its owner lists it");
+    };
+    set_mode(&folder.join("sub"), 0o711);
+    check(&mounted, "/sub", "hidden2");
+    set_mode(&folder.join("sub"), 0o755);
+    set_mode(&folder, 0o711);
+    // The kernel may keep attributes for some seconds.
+    mounted.unmount();
+    let mounted = place.mount(&["--allow-other"]);
+    check(&mounted, "", "hidden1");
+    set_mode(&mounted.path("a/c"), 0o755);
+    mounted.unmount();
+    let mounted = place.mount(&["--allow-other", "--read-only"]);
+    for line in ["ls a/c/.ctl/blocks", "ls a/c/.ctl/verify", "cat a/c/.as/sha256/SHA256SUMS"] {
+        assert!(seen_by(&mounted, BOB, line).contains("hidden1"), "{line}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_collection_is_told_to_those_who_may_list_it_and_counted_for_others() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create", "--allow-other"]);
+    for name in ["alice/secret1", "alice/secret2", "alice/shown", "bob/own"] {
+        fs::create_dir_all(mounted.path(name)).unwrap();
+        for file in ["f1", "f2", "f3"] {
+            fs::write(mounted.path(name).join(file), [1; 100]).unwrap();
+        }
+        let owner = if name.starts_with("alice") { ALICE } else { BOB };
+        chown(mounted.path(name), Some(owner), Some(owner)).unwrap();
+        chown(mounted.path(name).parent().unwrap(), Some(owner), Some(owner)).unwrap();
+    }
+    set_mode(&mounted.path("alice"), 0o711);
+    set_mode(&mounted.path("alice/secret1"), 0o700);
+    mounted.unmount();
+    // One opens and takes no writes, one does not open at all.
+    let damage = |name: &str, from: usize| {
+        let log = place.store().join(name).join("meta.log");
+        let mut bytes = fs::read(&log).unwrap();
+        bytes[from..from + 44].iter_mut().for_each(|byte| *byte ^= 0xff);
+        fs::write(&log, &bytes).unwrap();
+    };
+    damage("alice/secret1", 256);
+    damage("alice/secret2", 0);
+    damage("bob/own", 256);
+    let mounted = place.mount(&["--allow-other"]);
+    // What root is told is all of it.
+    let status = fs::read_to_string(mounted.path(".ctl/status")).unwrap();
+    assert!(["secret1", "secret2", "bob/own"].iter().all(|name| status.contains(name)), "{status}");
+    let hidden = status.lines().filter(|line| line.starts_with('!') && line.contains("secret")).count();
+    let all = status.lines().filter(|line| line.starts_with('!')).count();
+    let texts = [".ctl/status", ".ctl/stats.json", ".ctl/metrics"];
+    for text in texts {
+        let seen = seen_by(&mounted, BOB, &format!("cat {text}"));
+        assert!(!seen.is_empty() && !seen.contains("secret"), "{text}: {seen}");
+    }
+    let status = seen_by(&mounted, BOB, "cat .ctl/status");
+    assert!(status.contains("bob/own") && status.contains(&format!("! {hidden} more problems")), "{status}");
+    let stats: serde_json::Value =
+        serde_json::from_str(&seen_by(&mounted, BOB, "cat .ctl/stats.json")).unwrap();
+    assert_eq!(stats["problems"].as_array().unwrap().len(), all - hidden + 1, "{stats}");
+    assert!(seen_by(&mounted, BOB, "cat .ctl/metrics").contains(&format!("tierfs_problems {all}")));
+    for text in ["alice/.ctl/status", "alice/.ctl/quota", "alice/.ctl"] {
+        let seen = seen_by(&mounted, BOB, &format!("cat {text} || ls {text}"));
+        assert!(!seen.contains("secret"), "{text}: {seen}");
+    }
+    let status = seen_by(&mounted, ALICE, "cat .ctl/status alice/.ctl/status");
+    assert!(
+        status.contains("secret1") && status.contains("secret2") && status.contains("bob/own"),
+        "{status}"
+    );
+    // A tenant that everybody may list has collections that nobody else may.
+    set_mode(&mounted.path("alice"), 0o755);
+    let status = seen_by(&mounted, BOB, "cat .ctl/status alice/.ctl/status");
+    assert!(!status.contains("secret"), "{status}");
+}
