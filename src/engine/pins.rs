@@ -16,6 +16,7 @@ use crate::store::collection::Touched;
 use crate::store::object::Object;
 use crate::store::pin::{Pin, pin_entry};
 use crate::store::pinned::{Compare, PinnedCopy};
+use crate::store::quota::{Reserved, Use};
 use crate::store::read::{OpenObject, Verify};
 use crate::store::state::State;
 use crate::stream::Stream;
@@ -69,6 +70,8 @@ struct Made {
     tensor: Option<TensorEntry>,
     /// What it was made of, and how often that had changed.
     seen: Vec<(Arc<Object>, u32)>,
+    /// What it takes of the quota until a batch names it.
+    _counted: Reserved,
 }
 
 impl Made {
@@ -298,9 +301,10 @@ impl Engine {
         if bytes == 0 {
             return Ok(None);
         }
+        let counted = collection.meter().reserve(Use { stored: bytes, ..Use::default() })?;
         let (number, blake3) = write_copy(collection, &stream, progress)?;
         let copy = PinnedCopy::written(number, bytes, blake3);
-        Ok(Some(Made { pin, copy, tensor: file.tensor, seen }))
+        Ok(Some(Made { pin, copy, tensor: file.tensor, seen, _counted: counted }))
     }
 }
 

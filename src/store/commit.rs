@@ -111,8 +111,9 @@ impl Collection {
         if takes_names {
             self.names_are_old();
         }
-        if parent_is_free {
-            // The parent may be written to from now on: this must not come back.
+        // The parent may be written to from now on: this must not come back. A log that grows faster than syncs come is
+        // made short here.
+        if parent_is_free || writer.is_log_too_long() {
             self.sync_all(writer)?;
         }
         Ok(then(&self.state.read(), filled))

@@ -63,6 +63,13 @@ fn slots_of(object: &Object) -> u64 {
     }
 }
 
+impl Writer {
+    /// Whether the log has twice the bytes with which it is written anew at a sync: none came.
+    pub(super) fn is_log_too_long(&self) -> bool {
+        self.log.bytes() >= self.compact_at.saturating_mul(2)
+    }
+}
+
 impl Collection {
     /// Writes the log anew if it has grown enough. All that was recorded is durable. A
     /// failure leaves the log as it is, and is tried again when it has grown more.

@@ -24,7 +24,7 @@ const SETTING: &str = "quota";
 pub struct Use {
     /// Bytes of files, each once: a tensor's are its container's.
     pub logical: u64,
-    /// Bytes of payloads.
+    /// Bytes of payloads, and of the copies of pinned files.
     pub stored: u64,
     /// Files, directories, symbolic links and tensors of containers, and each further name of one: all that takes
     /// memory and a part of the log.
@@ -289,7 +289,6 @@ impl State {
         let one = |node: Option<&Arc<Node>>| u64::from(node.is_some_and(|node| node.entry.id != ROOT));
         used.files = (used.files + one(now)).saturating_sub(one(before));
     }
-}
 
     /// A node has another number of names now.
     pub(super) fn count_names(used: &mut Use, before: usize, now: usize) {

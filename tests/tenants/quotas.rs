@@ -160,6 +160,65 @@ fn a_container_whose_tensors_and_directories_are_over_the_quota_stays_a_plain_fi
 }
 
 #[test]
+fn copies_of_pinned_files_are_counted_and_a_pin_over_the_quota_is_refused() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    let pin = |mounted: &Mounted, name: &str, value: &str| {
+        let path = mounted.path("t/c").join(name);
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(path, "user.tierfs.pin", value.as_bytes(), flags).map_err(std::io::Error::from)
+    };
+    fs::write(mounted.path("t/c/f"), [1; 50_000]).unwrap();
+    fs::write(mounted.path("t/c/g"), [2; 30_000]).unwrap();
+    put(&mounted.path("t/.ctl/quota"), "stored=129999").unwrap();
+    refused(pin(&mounted, "f", "1"), libc::EDQUOT);
+    assert_eq!(used(&mounted, "t"), [2, 80_000, 80_000]);
+    let copies = || fs::read_dir(place.store().join("t/c/pinned")).map_or(0, |names| names.count());
+    assert_eq!(copies(), 0);
+    pin(&mounted, "g", "1").unwrap();
+    assert_eq!(used(&mounted, "t"), [2, 80_000, 110_000]);
+    refused(fs::write(mounted.path("t/c/h"), [3; 20_000]), libc::EDQUOT);
+    fs::remove_file(mounted.path("t/c/h")).unwrap();
+    mounted.kill();
+    drop(mounted);
+    let mounted = place.mount(&[]);
+    assert_eq!((used(&mounted, "t"), copies()), ([2, 80_000, 110_000], 1));
+    pin(&mounted, "g", "0").unwrap();
+    assert_eq!(used(&mounted, "t"), [2, 80_000, 80_000]);
+    put(&mounted.path("t/.ctl/quota"), "stored=130000").unwrap();
+    pin(&mounted, "f", "1").unwrap();
+    fs::remove_file(mounted.path("t/c/f")).unwrap();
+    assert_eq!(used(&mounted, "t"), [1, 30_000, 30_000]);
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+}
+
+#[test]
+fn a_log_stays_short_whatever_is_changed_between_two_syncs() {
+    let place = Place::new();
+    let mounted = place.mount(&["--create"]);
+    fs::create_dir_all(mounted.path("t/c")).unwrap();
+    let source = place.path("m.safetensors");
+    let line = "import sys, numpy, safetensors.numpy as s; \
+                s.save_file({str(i): numpy.ones(1, 'u1') for i in range(3000)}, sys.argv[1])";
+    python_line(line, [&source]);
+    let at = mounted.path("t/c/m.safetensors");
+    fs::copy(&source, &at).unwrap();
+    let log = place.store().join("t/c/meta.log");
+    let mut longest = 0;
+    for round in 0..200 {
+        // A record for the container, which has a number for each tensor, and one for each of these.
+        fs::set_permissions(&at, std::os::unix::fs::PermissionsExt::from_mode(0o600 + round % 8)).unwrap();
+        longest = longest.max(fs::metadata(&log).unwrap().len());
+    }
+    assert!(longest < 40 << 20, "{longest} bytes");
+    assert_eq!(fs::read(mounted.path("t/c/2999")).unwrap(), [1]);
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+}
+
+#[test]
 fn moves_and_imports_that_would_store_too_much_are_refused_before_anything_changes() {
     let (place, _) = imported(&["--in-place"]);
     let mounted = place.mount(&[]);
