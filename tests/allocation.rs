@@ -162,7 +162,7 @@ fn a_tensor_of_an_open_collection_takes_few_bytes_before_and_after_it_is_read() 
         source.write_at(&container(TENSORS), 0).unwrap();
         let collection = Collection::create(&disk, id, ("t", "c"), 1, (0, 0), 0o755).unwrap();
         let target = Target { name: b"m.safetensors".to_vec(), directories: Vec::new() };
-        let origin = Origin { mode: 0o644, owner: (0, 0), mtime: 1, sha256: None };
+        let origin = Origin { mode: 0o644, owner: (0, 0), atime: 1, mtime: 1, sha256: None };
         let options = Options { tier, ..Options::default() };
         let settings = Settings::new(id);
         import_file(&Arc::new(collection), &settings, &target, &source, &origin, &options, &Silent).unwrap();

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use tierfs::format::catalog::{
-    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NUMBER_MAX,
-    NodeEntry, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry, What,
+    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NODE_VERSION,
+    NUMBER_MAX, NodeEntry, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry, What,
 };
 use tierfs::format::placed::Placed;
 use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
@@ -292,9 +292,9 @@ fn entry() -> impl Strategy<Value = Entry> {
                 }),
             })
         }),
-        (entry_id(), any::<(u32, u32, u32, i64, i64, u64)>(), what).prop_map(
-            |(id, (mode, uid, gid, mtime, ctime, created_at), what)| {
-                Entry::Node(Box::new(NodeEntry { id, mode, uid, gid, mtime, ctime, created_at, what }))
+        (entry_id(), any::<(u32, u32, u32, i64, i64, i64, u64)>(), what).prop_map(
+            |(id, (mode, uid, gid, atime, mtime, ctime, created_at), what)| {
+                Entry::Node(Box::new(NodeEntry { id, mode, uid, gid, atime, mtime, ctime, created_at, what }))
             }
         ),
         entry_id().prop_map(Entry::NodeRemoved),
@@ -407,12 +407,12 @@ proptest! {
 #[test]
 fn a_list_longer_than_the_payload_asks_for_no_memory() {
     // A file entry whose list of objects claims 2^24 of them, and none follows.
-    let mut payload = vec![0; 8 + 12 + 24];
+    let mut payload = vec![0; 8 + 12 + 32];
     payload.push(2);
     payload.push(0);
     payload.extend((1_u32 << 24).to_le_bytes());
     payload.extend([0; 64]);
-    let error = Entry::parse(3, ENTRY_VERSION, &payload).unwrap_err();
+    let error = Entry::parse(3, NODE_VERSION, &payload).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 

@@ -210,10 +210,14 @@ fn write(read: &Read, attr: &Attr, (draft, mut file): (Draft<'_>, File), name: &
         at += count as u64;
     }
     file.set_permissions(fs::Permissions::from_mode(attr.mode & 0o777)).map_err(failed)?;
-    let changed = Duration::from_nanos(attr.mtime.unsigned_abs());
-    let changed: SystemTime = if attr.mtime < 0 { UNIX_EPOCH - changed } else { UNIX_EPOCH + changed };
-    file.set_modified(changed).map_err(failed)?;
+    let times = fs::FileTimes::new().set_accessed(time(attr.atime)).set_modified(time(attr.mtime));
+    file.set_times(times).map_err(failed)?;
     file.sync_all().map_err(failed)?;
     draft.name(name)?;
     Ok(at)
+}
+
+fn time(nanoseconds: i64) -> SystemTime {
+    let distance = Duration::from_nanos(nanoseconds.unsigned_abs());
+    if nanoseconds < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
 }

@@ -22,6 +22,8 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
+    /// When it was used, in nanoseconds since 1970.
+    pub atime: Option<i64>,
     /// When its bytes changed, in nanoseconds since 1970.
     pub mtime: Option<i64>,
     /// Whether the bits of a file that let others act as its owner go; nothing else of its mode
@@ -38,6 +40,7 @@ impl SetAttr {
         }
         entry.uid = self.uid.unwrap_or(entry.uid);
         entry.gid = self.gid.unwrap_or(entry.gid);
+        entry.atime = self.atime.unwrap_or(entry.atime);
         entry.mtime = self.mtime.unwrap_or(entry.mtime);
         entry.ctime = now_nanoseconds();
     }
@@ -66,6 +69,7 @@ pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<
         let has_owner = set.uid.is_some() || set.gid.is_some();
         let set = SetAttr {
             mode: set.mode.map(|mode| mode & PERMISSIONS),
+            atime: None,
             mtime: None,
             lends_nothing: set.lends_nothing || has_owner,
             ..set

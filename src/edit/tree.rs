@@ -81,6 +81,7 @@ fn make(
             mode: mode & 0o7777,
             uid: owner.0,
             gid: owner.1,
+            atime: now,
             mtime: now,
             ctime: now,
             created_at: now_seconds(),

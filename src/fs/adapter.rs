@@ -256,7 +256,7 @@ impl Filesystem for Adapter {
         uid: Option<u32>,
         gid: Option<u32>,
         size: Option<u64>,
-        _atime: Option<TimeOrNow>,
+        atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
         _handle: Option<FileHandle>,
@@ -267,8 +267,8 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         self.measured(Operation::Setattr, || {
-            let mtime = mtime.map(nanoseconds);
-            let set = SetAttr { mode, uid, gid, mtime, ..SetAttr::default() };
+            let (atime, mtime) = (atime.map(nanoseconds), mtime.map(nanoseconds));
+            let set = SetAttr { mode, uid, gid, atime, mtime, ..SetAttr::default() };
             self.set_attr(ino, set, size, reply);
         });
     }

@@ -87,13 +87,13 @@ pub(super) fn file_type(kind: Kind) -> FileType {
 
 /// What stat shows.
 pub(super) fn file_attr(attr: &Attr) -> FileAttr {
-    let (mtime, ctime) = (time(attr.mtime), time(attr.ctime));
+    let ctime = time(attr.ctime);
     FileAttr {
         ino: INodeNo(attr.ino.0),
         size: attr.bytes,
         blocks: attr.blocks,
-        atime: mtime,
-        mtime,
+        atime: time(attr.atime),
+        mtime: time(attr.mtime),
         ctime,
         crtime: ctime,
         kind: file_type(attr.kind),

@@ -310,10 +310,12 @@ fn target_of(tensor: &str) -> Result<Target> {
 }
 
 fn origin(metadata: &fs::Metadata, owner: (u32, u32), sha256: Option<[u8; 32]>) -> Origin {
+    let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
     Origin {
         mode: metadata.mode() & crate::ingest::PERMISSIONS,
         owner,
-        mtime: metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()),
+        atime: nanoseconds(metadata.atime(), metadata.atime_nsec()),
+        mtime: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
         sha256,
     }
 }

@@ -122,6 +122,8 @@ pub struct Origin {
     pub mode: u32,
     /// User and group that it will belong to.
     pub owner: (u32, u32),
+    /// When it was used, in nanoseconds since 1970.
+    pub atime: i64,
     /// When its bytes changed, in nanoseconds since 1970.
     pub mtime: i64,
     /// The SHA-256 that it must have.

@@ -33,7 +33,8 @@ pub fn name_parts_again(
         let Some(parts) = parts_of(state, file, recognized) else { return Ok(false) };
         let entry = &container.entry;
         let owner = (entry.uid, entry.gid);
-        let origin = Origin { mode: entry.mode, owner, mtime: entry.mtime, sha256: None };
+        let (atime, mtime) = (entry.atime, entry.mtime);
+        let origin = Origin { mode: entry.mode, owner, atime, mtime, sha256: None };
         let ctime = now_nanoseconds();
         let mut renamed = Vec::new();
         let mut names = Names::new(batch, state, &origin);

@@ -159,6 +159,7 @@ impl<'a> Names<'a> {
             mode,
             uid,
             gid,
+            atime: self.origin.atime,
             mtime: self.origin.mtime,
             ctime: self.now,
             created_at: now_seconds(),

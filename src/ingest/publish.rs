@@ -100,7 +100,7 @@ pub(super) fn publish_over(
         let (parent, _) = state.links(node).first().ok_or_else(gone)?;
         let entry = &before.entry;
         let owner = (entry.uid, entry.gid);
-        let origin = Origin { mode: entry.mode, owner, mtime, sha256: None };
+        let origin = Origin { mode: entry.mode, owner, atime: entry.atime, mtime, sha256: None };
         let mut names = Names::new(batch, state, &origin);
         names.empty(before);
         file.name(&mut names, *parent, node, why)?;

@@ -3,6 +3,7 @@
 use crate::edit::Live;
 use crate::format::catalog::{NodeEntry, What};
 use crate::namespace::ino::Ino;
+use crate::store::directory::Directory;
 use crate::store::state::{Node, State};
 
 /// Units of `blocks`, in bytes, as in `struct stat`.
@@ -28,7 +29,7 @@ pub struct Attr {
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
-    /// Names.
+    /// Names; of a directory 2 and the directories in it.
     pub links: u32,
     /// Owner.
     pub uid: u32,
@@ -43,6 +44,8 @@ pub struct Attr {
     pub of_container: bool,
     /// Whether some of it was written and is not in the log yet.
     pub is_unlogged: bool,
+    /// When it was used, as set or when it was made, in nanoseconds since 1970.
+    pub atime: i64,
     /// When its bytes changed, in nanoseconds since 1970.
     pub mtime: i64,
     /// When anything of it changed, in nanoseconds since 1970.
@@ -56,6 +59,11 @@ pub(super) struct Unlogged {
     pub bytes: u64,
     /// When it was written, in nanoseconds since 1970.
     pub mtime: i64,
+}
+
+/// The links of a directory: its name, its `.`, and the `..` of each directory in it.
+fn directory_links(directories: u32) -> u32 {
+    directories.saturating_add(2)
 }
 
 impl Attr {
@@ -76,21 +84,27 @@ impl Attr {
             ino,
             kind: Kind::Directory,
             mode,
-            links: 2,
+            links: directory_links(0),
             uid: owner.0,
             gid: owner.1,
             bytes: 0,
             blocks: 0,
             of_container: false,
             is_unlogged: false,
+            atime: time,
             mtime: time,
             ctime: time,
         }
     }
 
+    /// With the links of a directory that has so many directories in it.
+    pub(super) fn with_directories(self, count: usize) -> Attr {
+        Attr { links: directory_links(u32::try_from(count).unwrap_or(u32::MAX)), ..self }
+    }
+
     /// A file that is open and has no name any more.
     pub(super) fn unnamed(ino: Ino, live: &Live, entry: &NodeEntry) -> Attr {
-        let NodeEntry { mode, uid, gid, mtime, ctime, .. } = *entry;
+        let NodeEntry { mode, uid, gid, atime, mtime, ctime, .. } = *entry;
         let bytes = live.bytes();
         let blocks = bytes.div_ceil(STAT_BLOCK_BYTES);
         let mtime = live.mtime().unwrap_or(mtime);
@@ -105,6 +119,7 @@ impl Attr {
             blocks,
             of_container: false,
             is_unlogged: false,
+            atime,
             mtime,
             ctime,
         }
@@ -112,10 +127,13 @@ impl Attr {
 
     /// A node of a collection.
     pub(super) fn node(ino: Ino, node: &Node, state: &State) -> Attr {
-        let NodeEntry { mode, uid, gid, mtime, ctime, id, .. } = node.entry;
+        let NodeEntry { mode, uid, gid, atime, mtime, ctime, id, .. } = node.entry;
         let names = state.links(id).len() as u32;
         let (kind, links, stored) = match &node.entry.what {
-            What::Directory => (Kind::Directory, 2, 0),
+            What::Directory => {
+                let below = state.directory(id).map_or(0, Directory::directories);
+                (Kind::Directory, directory_links(below), 0)
+            }
             What::Symlink(_) => (Kind::Symlink, names, node.bytes),
             What::File(file) => (Kind::File, names, state.stored(file)),
         };
@@ -133,6 +151,7 @@ impl Attr {
             blocks,
             of_container,
             is_unlogged: false,
+            atime,
             mtime,
             ctime,
         }

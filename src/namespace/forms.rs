@@ -130,6 +130,7 @@ impl Namespace {
         let Some(node) = found else { return Attr::directory(ino, ENTER_BITS, self.mounted_at, self.owner) };
         let entry = &node.entry;
         let directory = Attr::directory(ino, entry.mode & ENTER_BITS, entry.mtime, (entry.uid, entry.gid));
+        let directory = Attr { atime: entry.atime, ..directory };
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
         match (&view.of, &entry.what) {
             (Some((_, Item::Whole)), _) | (Some(_), What::File(_)) => {

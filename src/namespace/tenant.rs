@@ -24,12 +24,13 @@ impl Namespace {
     /// What stat shows of a tenant.
     pub(super) fn tenant_attr(&self, ino: Ino, name: &str) -> Attr {
         let mode = self.store().tenant(name).entry().mode;
-        Attr::directory(ino, mode, self.mounted_at, self.tenant_owner(name))
+        let attr = Attr::directory(ino, mode, self.mounted_at, self.tenant_owner(name));
+        attr.with_directories(self.store().collections(name).map_or(0, |collections| collections.len()))
     }
 
     /// Sets mode and owner of a tenant; `Denied` for size and times.
     pub(super) fn set_tenant(&self, name: &str, set: SetAttr, bytes: Option<u64>) -> Result<Forget> {
-        if bytes.is_some() || set.mtime.is_some() {
+        if bytes.is_some() || set.atime.is_some() || set.mtime.is_some() {
             return Err(Error::new(ErrorKind::Denied, "a tenant has a mode and an owner that can be set"));
         }
         let before = self.tenant_owner(name);

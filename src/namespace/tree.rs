@@ -218,7 +218,10 @@ impl Namespace {
     /// What stat shows.
     pub fn attr(&self, ino: Ino, located: &Located) -> Attr {
         match located {
-            Located::Root => Attr::directory(ino, 0o755, self.mounted_at, self.owner),
+            Located::Root => {
+                let attr = Attr::directory(ino, 0o755, self.mounted_at, self.owner);
+                attr.with_directories(self.store.tenants().map_or(0, |tenants| tenants.len()))
+            }
             Located::Tenant(name) => self.tenant_attr(ino, name),
             Located::Node(FileView { collection, node }) => {
                 // Asked before the log: what it says then is not older.

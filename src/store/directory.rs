@@ -11,6 +11,8 @@ use crate::store::by_id::ByName;
 pub struct Directory {
     by_name: ByName<EntryId>,
     by_entry: BTreeMap<EntryId, (Arc<[u8]>, EntryId)>,
+    /// How many of the names are of directories; the state counts them.
+    directories: u32,
 }
 
 impl Directory {
@@ -34,6 +36,16 @@ impl Directory {
     pub fn after(&self, entry: EntryId) -> impl Iterator<Item = (EntryId, &Arc<[u8]>, EntryId)> {
         let later = (std::ops::Bound::Excluded(entry), std::ops::Bound::Unbounded);
         self.by_entry.range(later).map(|(entry, (name, node))| (*entry, name, *node))
+    }
+
+    /// How many directories have a name in it.
+    pub fn directories(&self) -> u32 {
+        self.directories
+    }
+
+    /// Counts a name of a directory that came, or went.
+    pub(super) fn count_directory(&mut self, change: i32) {
+        self.directories = self.directories.saturating_add_signed(change);
     }
 
     /// Whether it has no names.

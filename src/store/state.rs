@@ -231,7 +231,11 @@ impl State {
                 let mut bytes = 0;
                 match &node.what {
                     What::Directory => {
+                        let known = self.directories.len();
                         self.directories.entry(node.id).or_default();
+                        if self.directories.len() > known {
+                            self.count_directory(node.id, 1);
+                        }
                     }
                     What::Symlink(target) => bytes = target.len() as u64,
                     What::File(file) => {
@@ -249,6 +253,7 @@ impl State {
             Entry::NodeRemoved(id) => {
                 let before = self.nodes.take(&id);
                 State::count_node(&mut self.used, before.as_ref().map(|known| &known.0), None);
+                self.count_directory(id, -1);
                 self.directories.remove(&id);
                 let names = self.links.remove(&id).map_or(0, |links| links.len());
                 State::count_names(&mut self.used, names, 0);
@@ -270,6 +275,7 @@ impl State {
                 let links = self.links.entry(node).or_default();
                 links.push((parent, name));
                 State::count_names(&mut self.used, links.len() - 1, links.len());
+                self.count_name(parent, node, 1);
             }
             Entry::NameRemoved { parent, name } => {
                 let directory = self.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
@@ -374,6 +380,28 @@ impl State {
             let before = links.len();
             links.retain(|(of, called)| *of != parent || called.as_ref() != name);
             State::count_names(&mut self.used, before, links.len());
+        }
+        self.count_name(parent, node, -1);
+    }
+
+    /// Counts a name of a node that came or went, if the node is a directory.
+    fn count_name(&mut self, parent: EntryId, node: EntryId, change: i32) {
+        if self.directories.contains_key(&node)
+            && let Some(above) = self.directories.get_mut(&parent)
+        {
+            above.count_directory(change);
+        }
+    }
+
+    /// Counts the names of a node that becomes a directory, or was one.
+    fn count_directory(&mut self, node: EntryId, change: i32) {
+        if !self.directories.contains_key(&node) {
+            return;
+        }
+        for (parent, _) in self.links.get(&node).into_iter().flatten() {
+            if let Some(above) = self.directories.get_mut(parent) {
+                above.count_directory(change);
+            }
         }
     }
 }

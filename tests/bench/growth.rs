@@ -250,6 +250,7 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
             mode: 0o644,
             uid: 0,
             gid: 0,
+            atime: mtime,
             mtime,
             ctime: mtime,
             created_at,

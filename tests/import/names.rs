@@ -195,6 +195,7 @@ fn a_symbolic_link_of_the_name_is_replaced_and_gone() {
             mode: 0o777,
             uid: 0,
             gid: 0,
+            atime: 0,
             mtime: 0,
             ctime: 0,
             created_at: 0,

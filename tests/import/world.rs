@@ -46,7 +46,7 @@ pub fn target(path: &str) -> Target {
 }
 
 pub fn origin() -> Origin {
-    Origin { mode: 0o644, owner: (0, 0), mtime: 1, sha256: None }
+    Origin { mode: 0o644, owner: (0, 0), atime: 1, mtime: 1, sha256: None }
 }
 
 pub fn import(collection: &Arc<Collection>, path: &str, bytes: &[u8], options: &Options) -> Result<Report> {

@@ -112,7 +112,17 @@ pub fn world_of(batches: &[Vec<Said>]) -> World {
 
 fn node(id: u64, what: What) -> Entry {
     let id = EntryId(id);
-    Entry::Node(Box::new(NodeEntry { id, mode: 0, uid: 0, gid: 0, mtime: 0, ctime: 0, created_at: 0, what }))
+    Entry::Node(Box::new(NodeEntry {
+        id,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        atime: 0,
+        mtime: 0,
+        ctime: 0,
+        created_at: 0,
+        what,
+    }))
 }
 
 pub fn file(id: u64, object: u128) -> Entry {

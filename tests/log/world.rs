@@ -112,7 +112,7 @@ pub fn import(collection: &Arc<Collection>, path: &str, bytes: &[u8], options: &
     let mut parts: Vec<Vec<u8>> = path.split('/').map(|part| part.as_bytes().to_vec()).collect();
     let name = parts.pop().unwrap();
     let target = Target { directories: parts, name };
-    let origin = Origin { mode: 0o640, owner: (1, 2), mtime: 3, sha256: None };
+    let origin = Origin { mode: 0o640, owner: (1, 2), atime: 4, mtime: 3, sha256: None };
     import_file(collection, &Settings::new(STORE), &target, &source, &origin, options, &Silent).map(|_| ())
 }
 

@@ -58,7 +58,13 @@ impl World {
 
     /// Unmounts and mounts again.
     pub fn remount(&mut self) {
+        self.while_unmounted(|_| ());
+    }
+
+    /// Unmounts, does something with the store, and mounts again.
+    pub fn while_unmounted(&mut self, work: impl FnOnce(&Path)) {
         self.mounted.take().unwrap().unmount();
+        work(&self.place.store());
         self.mount_again();
     }
 

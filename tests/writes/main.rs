@@ -4,6 +4,7 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod attributes;
 mod calls;
 mod crash;
 mod descriptors;

@@ -4,11 +4,11 @@
 //! Integers are little-endian; a text or a list is its length, u32, and its bytes or
 //! items; an optional value is a byte, 0 or 1, and the value after a 1.
 //!
-//! | kind | payload of version 1 |
+//! | kind | payload of version 1; of a Node, of version 3 |
 //! |---|---|
 //! | 1 Collection | number u32, created_at u64 (s), last_entry u64 |
 //! | 2 Object | object_id u128, tensor_id u128 at creation, seed_id u128, creation u64, dtype u8, bytes u64, block_bytes u32, home: optional (data file u64, offset u64) |
-//! | 3 Node | node u64, mode u32, uid u32, gid u32, mtime i64 (ns), ctime i64 (ns), created_at u64 (s), what u8, then by what: 0 directory: nothing; 1 symlink: target text; 2 file: see below |
+//! | 3 Node | node u64, mode u32, uid u32, gid u32, atime i64 (ns), mtime i64 (ns), ctime i64 (ns), created_at u64 (s), what u8, then by what: 0 directory: nothing; 1 symlink: target text; 2 file: see below |
 //! | 4 Node removed | node u64 |
 //! | 5 Name | parent node u64, entry u64, name text, node u64 |
 //! | 6 Name removed | parent node u64, name text |
@@ -24,14 +24,14 @@
 //! An Object with a lineage parent has version 2: the payload of version 1, then parent:
 //! object_id u128, tenant text, collection text.
 //!
-//! A Node that is an embedding batch (content 5) has version 2: the payload of version 1,
+//! A Node that is an embedding batch (content 5) has version 4: the payload of version 3,
 //! then its records: dimension u32, experts u8, top_k u8, runs: list of (count u64, kind u8,
 //! aux_offset u64, aux_length u64). Bits 0-1 of a kind: 0 version 1, 1 version 2 with
 //! big-endian floats, 2 version 2 with little-endian floats; bit 2: the content hash covers
 //! the payload. Its objects are the vectors, the weights where there are experts, the
 //! selected experts where top_k is not 0, and headers and aux, record by record.
 //!
-//! An entry of an unknown kind or a newer version is refused: `Unsupported`.
+//! An entry of an unknown kind or another version is refused: `Unsupported`.
 
 mod pieces;
 mod records;
@@ -52,8 +52,10 @@ pub const NODE: u8 = 3;
 pub const ENTRY_VERSION: u8 = 1;
 /// The version of an Object entry that names a lineage parent.
 pub const OBJECT_WITH_PARENT_VERSION: u8 = 2;
+/// The version of a Node entry. Those before had no atime.
+pub const NODE_VERSION: u8 = 3;
 /// The version of a Node entry that is an embedding batch.
-pub const NODE_WITH_RECORDS_VERSION: u8 = 2;
+pub const NODE_WITH_RECORDS_VERSION: u8 = 4;
 /// Nodes and names have numbers up to this, given out one by one: never used up, and one more
 /// is always a number.
 pub const NUMBER_MAX: u64 = (1 << 48) - 1;
@@ -178,6 +180,9 @@ pub struct NodeEntry {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// When it was used, in nanoseconds since 1970: as set, else when it was made. Reads do not
+    /// change it.
+    pub atime: i64,
     /// When its bytes changed, in nanoseconds since 1970.
     pub mtime: i64,
     /// When anything of it changed, in nanoseconds since 1970.

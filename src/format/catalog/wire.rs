@@ -6,8 +6,8 @@ use crate::format::catalog::pieces::{
 use crate::format::catalog::records::{put_records, read_records, records_of, write_records};
 use crate::format::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX, NODE,
-    NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, OBJECT, OBJECT_WITH_PARENT_VERSION, ObjectEntry,
-    ObjectIds, OutsideFile, Parent, Taken, TensorEntry, What,
+    NODE_VERSION, NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, OBJECT, OBJECT_WITH_PARENT_VERSION,
+    ObjectEntry, ObjectIds, OutsideFile, Parent, Taken, TensorEntry, What,
 };
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{DIMENSIONS_MAX, EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId, check_label};
@@ -39,6 +39,7 @@ impl Entry {
         match self {
             Entry::Object(object) if object.parent.is_some() => OBJECT_WITH_PARENT_VERSION,
             Entry::Node(node) if records_of(node).is_some() => NODE_WITH_RECORDS_VERSION,
+            Entry::Node(_) => NODE_VERSION,
             _ => ENTRY_VERSION,
         }
     }
@@ -87,9 +88,10 @@ impl Entry {
     pub fn parse(kind: u8, version: u8, payload: &[u8]) -> Result<Entry> {
         let has_parent = (kind, version) == (OBJECT, OBJECT_WITH_PARENT_VERSION);
         let has_records = (kind, version) == (NODE, NODE_WITH_RECORDS_VERSION);
-        if version != ENTRY_VERSION && !has_parent && !has_records {
+        let known = if kind == NODE { NODE_VERSION } else { ENTRY_VERSION };
+        if version != known && !has_parent && !has_records {
             return Err(Error::unsupported(format!(
-                "a catalog entry of kind {kind} has version {version}, this program knows {ENTRY_VERSION}"
+                "a catalog entry of kind {kind} has version {version}, this program knows {known}"
             )));
         }
         let mut bytes = Reader::new(payload);
@@ -221,7 +223,7 @@ fn read_outside(bytes: &mut Reader<'_>) -> Result<OutsideFile> {
 
 fn write_node(out: &mut Writer, node: &NodeEntry) {
     out.u64(node.id.0).u32(node.mode).u32(node.uid).u32(node.gid);
-    out.u64(node.mtime as u64).u64(node.ctime as u64).u64(node.created_at);
+    out.u64(node.atime as u64).u64(node.mtime as u64).u64(node.ctime as u64).u64(node.created_at);
     match &node.what {
         What::Directory => {
             out.u8(0);
@@ -243,6 +245,7 @@ fn read_node(bytes: &mut Reader<'_>) -> Result<NodeEntry> {
         mode: bytes.u32()?,
         uid: bytes.u32()?,
         gid: bytes.u32()?,
+        atime: bytes.u64()? as i64,
         mtime: bytes.u64()? as i64,
         ctime: bytes.u64()? as i64,
         created_at: bytes.u64()?,

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, IoSliceMut, Read, Seek, Write};
+use std::io::{self, IoSliceMut, Read, Write};
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;

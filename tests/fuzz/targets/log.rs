@@ -191,7 +191,7 @@ fn import(collection: &Arc<Collection>, store: StoreId) -> tierfs::model::Result
     let source = MemoryDisk::new().open("s", Open::Create).unwrap_or_else(|error| panic!("{error}"));
     source.write_at(&new_bytes(), 0).unwrap_or_else(|error| panic!("{error}"));
     let target = Target { directories: Vec::new(), name: NEW.to_vec() };
-    let origin = Origin { mode: 0o640, owner: (1, 2), mtime: 3, sha256: None };
+    let origin = Origin { mode: 0o640, owner: (1, 2), atime: 4, mtime: 3, sha256: None };
     import_file(collection, &Settings::new(store), &target, &source, &origin, &Options::default(), &Silent)
         .map(|_| ())
 }

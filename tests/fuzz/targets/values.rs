@@ -98,7 +98,7 @@ fn namespace() -> (Arc<Namespace>, FileView) {
     let source = MemoryDisk::new().open("s", Open::Create).unwrap_or_else(|error| panic!("{error}"));
     source.write_at(&[5; FILE_BYTES as usize], 0).unwrap_or_else(|error| panic!("{error}"));
     let target = Target { directories: Vec::new(), name: b"file".to_vec() };
-    let origin = Origin { mode: 0o644, owner: (0, 0), mtime: 0, sha256: None };
+    let origin = Origin { mode: 0o644, owner: (0, 0), atime: 0, mtime: 0, sha256: None };
     import_file(&collection, &Settings::new(id), &target, &source, &origin, &Options::default(), &Silent)
         .unwrap_or_else(|error| panic!("{error}"));
     let namespace = Namespace::new(Arc::new(store), Shown::Both, Verify::First, (0, 0), controls());
