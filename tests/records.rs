@@ -131,6 +131,26 @@ fn the_golden_commit_is_read_and_written() {
     assert_same(&record, &slot);
 }
 
+#[test]
+fn the_golden_runs_without_payloads_are_read_and_written() {
+    let wanted = [
+        (5, 1 << 25, Stored::hole(4096 + 5 * 65_536), 1_700_000_000),
+        (7, 3, Stored::ZEROS, 1_700_000_001),
+        (0, u32::MAX - 5, Stored::LOST, 1_700_000_002),
+    ];
+    let object = ObjectId(id(&case("create_record"), "object"));
+    let all = golden("empty_runs.rec");
+    assert_eq!(all.len(), wanted.len() * 128);
+    for (place, (bytes, (block, count, stored, created_at))) in all.chunks(128).zip(wanted).enumerate() {
+        let slot = slot(bytes);
+        assert_eq!((slot.kind(), slot.sequence()), (10, 44 + place as u64));
+        let record = Record::parse(&slot).unwrap();
+        assert_eq!(record, Record::EmptyRun { object, block, count, stored, created_at });
+        assert_eq!(record.payload_len(), 0);
+        assert_same(&record, &slot);
+    }
+}
+
 fn dtype() -> impl Strategy<Value = Dtype> {
     prop::sample::select(Dtype::ALL.to_vec())
 }
@@ -179,6 +199,12 @@ fn record() -> impl Strategy<Value = Record> {
             Record::Migrate { object, block, old_tier, bits, stored, migrated_at }
         }),
         object.clone().prop_map(|object| Record::Delete { object }),
+        (object.clone(), block, any::<u32>(), any::<u64>(), any::<u64>(), 0..3).prop_map(
+            |(object, block, count, offset, created_at, what)| {
+                let stored = [Stored::ZEROS, Stored::hole(offset), Stored::LOST][what as usize];
+                Record::EmptyRun { object, block, count, stored, created_at }
+            }
+        ),
         (object.clone(), block, delta).prop_map(
             |(object, block, (base_epoch, offset, len, chain_len, nnz, checksum, kind))| Record::Delta {
                 object,

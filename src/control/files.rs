@@ -6,6 +6,7 @@ use std::sync::Arc;
 #[cfg(feature = "mount")]
 use crate::control::import;
 use crate::control::mounted::Mounted;
+use crate::control::text::{Make, Text};
 use crate::control::{actions, blocks, compact, metrics, policy, prefetch, quota, scrub, status, tiers};
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{Control, ControlView, Controls, FileView, Forget, Scope, Shape};
@@ -42,7 +43,11 @@ impl Context<'_> {
 }
 
 /// What reading shows.
-type Show = fn(&Context) -> Result<String>;
+enum Show {
+    Text(fn(&Context) -> Result<String>),
+    /// Made as it is read: it may be long.
+    Lines(fn(&Context) -> Result<Make>),
+}
 /// What writing a text does: all of it or, where it fails, nothing. White space around the
 /// text is gone; `Invalid` for a text that it does not take.
 type Act = fn(&Context, &str) -> Result<Forget>;
@@ -61,17 +66,22 @@ pub struct File {
     act: Option<Act>,
 }
 
-const fn shown(name: &'static str, help: &'static str, show: Show) -> File {
-    File { name, help, shape: Shape::File, is_private: false, show: Some(show), act: None }
+const fn shown(name: &'static str, help: &'static str, show: fn(&Context) -> Result<String>) -> File {
+    File { name, help, shape: Shape::File, is_private: false, show: Some(Show::Text(show)), act: None }
 }
 
 /// A file that acts, and shows something too.
-const fn acting(name: &'static str, help: &'static str, show: Show, act: Act) -> File {
+const fn acting(
+    name: &'static str,
+    help: &'static str,
+    show: fn(&Context) -> Result<String>,
+    act: Act,
+) -> File {
     File { act: Some(act), ..shown(name, help, show) }
 }
 
-const fn tree(name: &'static str, help: &'static str, show: Show) -> File {
-    File { shape: Shape::Tree, ..shown(name, help, show) }
+const fn tree(name: &'static str, help: &'static str, lines: fn(&Context) -> Result<Make>) -> File {
+    File { name, help, shape: Shape::Tree, is_private: false, show: Some(Show::Lines(lines)), act: None }
 }
 
 /// The files of the mount's `.ctl`. New ones go to the end: places are inode numbers.
@@ -130,7 +140,7 @@ pub const COLLECTION_FILES: &[File] = &[
     shown("status", "what the collection holds, for people", status::of_collection),
     shown("tiers", "tensors, blocks and bytes by tier", tiers::table),
     acting("policy", "the setting policy: manual, auto, or cache BYTES: a quota", policy::shown, policy::set),
-    tree("blocks", "a line a block: where it lies and how", blocks::table),
+    tree("blocks", "a line a block, or for all of a hole: where it lies and how", blocks::table),
     tree("verify", "checks every stored checksum: ends with ok, or corrupt N of M", blocks::verify),
     File { is_private: true, ..tree("extents", "where the bytes lie on the disk, as JSON", blocks::extents) },
     acting(
@@ -201,11 +211,13 @@ pub fn file_of(view: &ControlView) -> Result<&'static File> {
 }
 
 /// What a control file shows now; nothing where it only acts. May take as long as reading
-/// what it is about.
-pub fn show(mounted: &Mounted, view: &ControlView, user: u32) -> Result<String> {
-    match file_of(view)?.show {
-        Some(show) => show(&Context { mounted, view, user }),
-        None => Ok(String::new()),
+/// what it is about, and so may reading the text.
+pub fn show(mounted: &Mounted, view: &ControlView, user: u32) -> Result<Text> {
+    let context = Context { mounted, view, user };
+    match &file_of(view)?.show {
+        Some(Show::Text(show)) => Ok(Text::whole(show(&context)?)),
+        Some(Show::Lines(lines)) => Text::made(lines(&context)?),
+        None => Ok(Text::whole(String::new())),
     }
 }
 

@@ -1,10 +1,14 @@
 //! What is stored of a file: tiers, blocks, bytes, a checksum over the payloads.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use crate::format::checksum;
 use crate::model::{Result, Tier};
 use crate::namespace::FileView;
+use crate::store::blocks::Block;
+use crate::store::object::Object;
+use crate::store::parts::Part;
 
 /// Blocks of one tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -19,8 +23,10 @@ pub struct Tally {
 
 /// What is stored of a file.
 pub(super) struct Measure {
-    /// By tier, most precise first.
+    /// By tier, most precise first, without zeros that nobody wrote.
     pub tiers: BTreeMap<Tier, Tally>,
+    /// Zeros that nobody wrote: they are exact in every tier.
+    zeros: Tally,
     /// Objects.
     pub objects: u64,
     /// The links of the longest chain of deltas.
@@ -30,7 +36,7 @@ pub(super) struct Measure {
 impl Measure {
     /// Measures a file; of a container its tensors only, where it has any.
     pub fn of(view: &FileView) -> Result<Measure> {
-        let mut measure = Measure { tiers: BTreeMap::new(), objects: 0, chain: 0 };
+        let mut measure = Measure { tiers: BTreeMap::new(), zeros: Tally::default(), objects: 0, chain: 0 };
         let objects = view.collection.objects_of(view.node.entry.id)?;
         let tensors_only = {
             let state = view.collection.state();
@@ -38,32 +44,28 @@ impl Measure {
             let is_tensor = |id| state.part_of(id).is_some();
             objects.iter().map(|object| !has_tensors || is_tensor(object.entry.id)).collect::<Vec<_>>()
         };
-        for (object, counted) in objects.iter().zip(tensors_only) {
+        for (object, _) in objects.iter().zip(tensors_only).filter(|(_, is_counted)| *is_counted) {
             let cut = object.cut();
-            let blocks = object.blocks.read();
-            for index in 0..cut.blocks() {
-                let Some(block) = blocks.get(index, cut) else { continue };
-                let stored = block.stored;
-                if counted {
-                    let tally = measure.tiers.entry(stored.tier).or_default();
-                    tally.blocks += 1;
-                    tally.logical += cut.len(index) as u64;
-                    let (links, link_bytes) = object.chain_size(index, block.epoch);
-                    tally.stored += u64::from(stored.len) + link_bytes;
-                    measure.chain = measure.chain.max(links);
-                }
+            for (piece, block) in object.blocks.read().pieces(cut) {
+                let (one, links) = one(object, &piece, &block);
+                let tally = match block.stored.is_zeros() {
+                    true => &mut measure.zeros,
+                    false => measure.tiers.entry(block.stored.tier).or_default(),
+                };
+                tally.add(one);
+                measure.chain = measure.chain.max(links);
             }
-            if let Some(factor) = object.factor().filter(|_| counted && object.has_absent()) {
+            if let Some(factor) = object.factor().filter(|_| object.has_absent()) {
                 measure.tiers.entry(Tier::Absent).or_default().stored += factor.len;
             }
-            measure.objects += u64::from(counted);
+            measure.objects += 1;
         }
         Ok(measure)
     }
 
     /// All tiers together.
     pub fn sum(&self) -> Tally {
-        let mut sum = Tally::default();
+        let mut sum = self.zeros;
         for tally in self.tiers.values() {
             sum.add(*tally);
         }
@@ -96,14 +98,16 @@ impl Tally {
 }
 
 /// CRC32C over all payloads of a file, in the order of the blocks: from the blocks' own,
-/// nothing is read.
+/// nothing is read. Zeros that nobody wrote are taken for their own payload.
 pub(super) fn checksum(view: &FileView) -> Result<u32> {
     let mut joined = Joined::default();
     for object in view.collection.objects_of(view.node.entry.id)? {
         let cut = object.cut();
-        let blocks = object.blocks.read();
-        for stored in (0..cut.blocks()).filter_map(|index| blocks.get(index, cut)).map(|block| block.stored) {
-            joined.add(stored.checksum, stored.len);
+        for (piece, block) in object.blocks.read().pieces(cut) {
+            match block.stored.is_zeros() {
+                true => joined.add_zeros(cut.bytes_of(&piece)),
+                false => joined.add(block.stored.checksum, block.stored.len),
+            }
         }
     }
     Ok(joined.checksum)
@@ -130,6 +134,20 @@ impl Joined {
     /// A table costs as much as so many shifts without one.
     const TABLE_FROM: u32 = 32;
 
+    /// Adds so many zeros: those of twice as many are joined of two halves.
+    fn add_zeros(&mut self, bytes: u64) {
+        let (mut checksum, mut len) = (checksum::of(&[0]), 1_u64);
+        let mut rest = bytes;
+        while rest > 0 {
+            if rest & 1 == 1 {
+                self.checksum = checksum::joined(self.checksum, checksum, len as usize);
+            }
+            checksum = checksum::joined(checksum, checksum, len as usize);
+            len = len.saturating_mul(2);
+            rest >>= 1;
+        }
+    }
+
     fn add(&mut self, checksum: u32, len: u32) {
         let length = self.lengths.entry(len).or_default();
         length.seen = length.seen.saturating_add(1);
@@ -146,27 +164,32 @@ impl Joined {
 }
 
 /// Blocks and bytes of objects by tier.
-pub fn tally<'a>(
-    objects: impl Iterator<Item = &'a std::sync::Arc<crate::store::object::Object>>,
-) -> BTreeMap<Tier, Tally> {
+pub fn tally<'a>(objects: impl Iterator<Item = &'a std::sync::Arc<Object>>) -> BTreeMap<Tier, Tally> {
     let mut tiers: BTreeMap<Tier, Tally> = BTreeMap::new();
     for object in objects {
         let cut = object.cut();
-        let blocks = object.blocks.read();
-        if matches!(*blocks, crate::store::blocks::Blocks::Run(_)) {
-            let whole = Tally { blocks: u64::from(cut.blocks()), logical: cut.bytes, stored: cut.bytes };
-            tiers.entry(Tier::Exact).or_default().add(whole);
-            continue;
-        }
-        for index in 0..cut.blocks() {
-            let Some(block) = blocks.get(index, cut) else { continue };
-            let (_, link_bytes) = object.chain_size(index, block.epoch);
-            let stored = u64::from(block.stored.len) + link_bytes;
-            let one = Tally { blocks: 1, logical: cut.len(index) as u64, stored };
-            tiers.entry(block.stored.tier).or_default().add(one);
+        for (first, part) in object.blocks.read().parts() {
+            if let Part::Run(run) = part {
+                let range = first..first + run.checksums.len() as u32;
+                let bytes = cut.bytes_of(&range);
+                let whole = Tally { blocks: range.len() as u64, logical: bytes, stored: bytes };
+                tiers.entry(Tier::Exact).or_default().add(whole);
+                continue;
+            }
+            for (piece, block) in part.pieces(first, cut) {
+                tiers.entry(block.stored.tier).or_default().add(one(object, &piece, &block).0);
+            }
         }
     }
     tiers
+}
+
+/// A block, or several without a payload that are alike; how many deltas are on it.
+fn one(object: &Object, piece: &Range<u32>, block: &Block) -> (Tally, usize) {
+    let logical = object.cut().bytes_of(piece);
+    let (links, link_bytes) = object.chain_size(piece.start, block.epoch);
+    let stored = block.stored.counted(logical) + link_bytes;
+    (Tally { blocks: piece.len() as u64, logical, stored }, links)
 }
 
 #[cfg(test)]
@@ -184,6 +207,18 @@ mod tests {
                 joined.add(checksum::of(bytes), bytes.len() as u32);
             }
             assert_eq!(joined.checksum, checksum::of(&whole), "pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn zeros_of_any_number_join_as_if_they_were_there() {
+        for many in [0, 1, 2, 3, 4096, 65_537, 1_000_001] {
+            let mut joined = Joined::default();
+            joined.add(checksum::of(b"before"), 6);
+            joined.add_zeros(many as u64);
+            joined.add(checksum::of(b"behind"), 6);
+            let whole = [&b"before"[..], &vec![0; many], b"behind"].concat();
+            assert_eq!(joined.checksum, checksum::of(&whole), "{many} zeros");
         }
     }
 }

@@ -22,6 +22,7 @@ mod quota;
 mod scrub;
 mod sets;
 mod status;
+mod text;
 mod tiers;
 
 pub use attributes::{ATTRIBUTES, Attribute, Cost, PREFIX, attribute, listed, values};
@@ -37,3 +38,4 @@ pub use jobs::{Job, Jobs};
 pub use measure::{Tally, tally};
 pub use mounted::Mounted;
 pub use sets::{Acts, set};
+pub use text::Text;

@@ -148,7 +148,7 @@ impl Live {
             let Some(object) = layout.objects.get(piece.segment).map(OpenObject::object) else { continue };
             let cut = object.cut();
             let blocks = cut.index(piece.range.start)..cut.index(piece.range.end - 1).saturating_add(1);
-            object.accesses.count(blocks, cut.blocks(), created, now);
+            object.count_use(blocks, created, now);
         }
         self.collection.note_use();
     }

@@ -24,11 +24,11 @@ impl Heat {
         let now = ticks.now();
         let mut heat = Heat { score: History::new(ticks.of(created_at)).score(now), ..Heat::default() };
         for object in objects {
-            for (_, history) in object.accesses.used(object.cut().blocks()) {
+            object.accesses.each_used(object.cut().blocks(), |_, history| {
                 heat.count = heat.count.max(history.count);
                 heat.last_access = heat.last_access.max(ticks.begins(history.last));
                 heat.score = heat.score.max(history.score(now));
-            }
+            });
         }
         heat
     }

@@ -201,9 +201,7 @@ impl Engine {
         for object in &target.objects {
             let open = OpenObject::open(collection, object, Verify::First)?;
             let cut = object.cut();
-            for (index, block) in
-                (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?)))
-            {
+            for (index, block) in object.stored_blocks(0..cut.blocks(), cut) {
                 *tiers.entry(block.stored.tier).or_default() += 1;
                 blocks += 1;
                 since = since.max(u64::from(block.since));

@@ -136,7 +136,8 @@ pub(super) fn evict(
         let step = (STEP_BYTES / u64::from(cut.block_bytes)).max(1) as u32;
         let mut first = 0;
         while first < cut.blocks() {
-            let last = first.saturating_add(step).min(cut.blocks());
+            let zeros = object.zeros_from(first, cut).saturating_sub(first);
+            let last = first.saturating_add(step.max(zeros)).min(cut.blocks());
             evict_range(&open, parent, (first..last, kind), (target, &mut measured), moved)?;
             first = last;
         }
@@ -255,9 +256,7 @@ fn chosen(
         for (object, parent) in target.objects.iter().zip(parents) {
             let open = OpenObject::open_by_name(collection, object)?;
             let cut = object.cut();
-            for (index, block) in
-                (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?)))
-            {
+            for (index, block) in object.stored_blocks(0..cut.blocks(), cut) {
                 if !open.is_due(index, &block, Tier::Absent) {
                     continue;
                 }

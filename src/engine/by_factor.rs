@@ -124,8 +124,7 @@ pub(super) fn evict(
     let shape = sides(target, object).map_err(|why| cannot(&why))?;
     let open = OpenObject::open(collection, object, Verify::First)?;
     let cut = object.cut();
-    let is_all = |index| object.block(index, cut).is_some_and(|block| block.stored.tier == Tier::Absent);
-    if (0..cut.blocks()).all(is_all) {
+    if object.stored_blocks(0..cut.blocks(), cut).all(|(_, block)| block.stored.tier == Tier::Absent) {
         return Ok(());
     }
     let mut bytes = vec![0; object.bytes() as usize];

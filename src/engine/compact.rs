@@ -112,7 +112,7 @@ impl Engine {
 /// Whether all blocks of an object are exact, in the store.
 fn is_exact(object: &Object) -> bool {
     let cut = object.logged_cut();
-    object.blocks.read().described(cut).all(|(_, block)| block.stored.tier == Tier::Exact)
+    object.blocks.read().pieces(cut).all(|(_, block)| block.stored.tier == Tier::Exact)
 }
 
 /// What is done to an object, a range of blocks of it at a time.
@@ -127,7 +127,8 @@ fn each_step(
     let count = (STEP_BYTES / u64::from(cut.block_bytes.max(1))).max(1) as u32;
     let mut first = 0;
     while first < cut.blocks() {
-        let last = first.saturating_add(count).min(cut.blocks());
+        let zeros = object.zeros_from(first, cut).saturating_sub(first);
+        let last = first.saturating_add(count.max(zeros)).min(cut.blocks());
         step(&open, first..last)?;
         progress.advance(cut.start(last).min(cut.bytes) - cut.start(first));
         first = last;

@@ -135,9 +135,7 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
         for object in &target.objects {
             let open = OpenObject::open_by_name(collection, object)?;
             let cut = object.cut();
-            for (index, block) in
-                (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?)))
-            {
+            for (index, block) in object.stored_blocks(0..cut.blocks(), cut) {
                 let is_due = open.is_due(index, &block, Tier::Absent);
                 match if is_due { (way.is_sound)(&open, index, &block) } else { Ok(true) } {
                     Ok(true) => {}

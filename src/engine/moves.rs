@@ -178,7 +178,7 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
         collection.check_not_needed(object.entry.id)?;
         let open = OpenObject::open_by_name(collection, object)?;
         let cut = object.cut();
-        for (index, block) in (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?))) {
+        for (index, block) in object.stored_blocks(0..cut.blocks(), cut) {
             if open.is_due(index, &block, to) {
                 let is_exact = has_exact_source(&open, index, &block);
                 is_kept &= is_exact;
@@ -267,7 +267,8 @@ fn move_target(
         let step = (STEP_BYTES / u64::from(cut.block_bytes)).max(1) as u32;
         let mut first = 0;
         while first < cut.blocks() {
-            let last = first.saturating_add(step).min(cut.blocks());
+            let zeros = object.zeros_from(first, cut).saturating_sub(first);
+            let last = first.saturating_add(step.max(zeros)).min(cut.blocks());
             let mut migration = open.migrate(first..last, to, &|open, index, block, out| {
                 // Nobody writes to the object now: a write before this has ended the consent of an import.
                 let is_lossy_allowed = is_lossy_allowed(&collection.state(), target.node);

@@ -182,9 +182,7 @@ impl Engine {
         for object in collection.objects_of(pin.node)? {
             let open = OpenObject::open_by_name(collection, &object)?;
             let cut = object.logged_cut();
-            for (index, block) in
-                (0..cut.blocks()).filter_map(|index| Some((index, object.block(index, cut)?)))
-            {
+            for (index, block) in object.stored_blocks(0..cut.blocks(), cut) {
                 let Err(error) = check_without_copy(&open, index, &block) else { continue };
                 let is_healed = block.stored.tier != Tier::Absent && self.heal(&open, index, &block)?;
                 if is_healed || object.block(index, cut) != Some(block) {
@@ -360,7 +358,11 @@ fn write_copy(
             let here = chunk.get(..len).filter(|here| !here.is_empty());
             let here = here.ok_or_else(|| Error::new(ErrorKind::Busy, "it is being cut"))?;
             let failed = |error| Error::io(format!("writing {}", collection.pinned_path(number)), error);
-            file.write_at(here, at).map_err(failed)?;
+            // Zeros are a hole of the copy too.
+            match here.iter().all(|byte| *byte == 0) {
+                true => file.set_len(at + len as u64).map_err(failed)?,
+                false => file.write_at(here, at).map_err(failed)?,
+            }
             hasher.update(here);
             at += len as u64;
             progress.advance(len as u64);

@@ -117,9 +117,8 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
                 let is_there = target.objects.iter().any(|object| {
                     let cut = object.cut();
                     let open = OpenObject::open(collection, object, Verify::First);
-                    let has =
-                        |index| Some((way.is_there)(open.as_ref().ok()?, index, &object.block(index, cut)?));
-                    (0..cut.blocks()).any(|index| has(index) == Some(true))
+                    let has = |(index, block)| Some((way.is_there)(open.as_ref().ok()?, index, &block));
+                    object.stored_blocks(0..cut.blocks(), cut).any(|block| has(block) == Some(true))
                 });
                 if !is_there && target.bytes() > 0 {
                     let text = format!("{path}: it has no {}: it was not imported in place", to.name());
@@ -143,7 +142,7 @@ fn is_absent(object: &Object) -> bool {
     let cut = object.logged_cut();
     let blocks = object.blocks.read();
     object.has_absent()
-        && blocks
-            .described(cut)
-            .any(|(index, block)| block.stored.tier == Tier::Absent && object.origin_place(index).is_some())
+        && blocks.pieces(cut).any(|(piece, block)| {
+            block.stored.tier == Tier::Absent && object.origin_place(piece.start).is_some()
+        })
 }

@@ -3,32 +3,34 @@
 //! | at | bytes | what |
 //! |---|---|---|
 //! | 0 | 4 | magic `TFAC` |
-//! | 4 | 2 | version, 1 |
+//! | 4 | 2 | version, 2 |
 //! | 6 | 2 | zero |
 //! | 8 | 4 | seconds of a tick |
 //! | 12 | 4 | number of records |
 //! | 16 | 48 each | records |
 //! | end | 4 | CRC32C of all before |
 //!
-//! A record:
+//! A record is of blocks one after the other that have the same history:
 //!
 //! | at | bytes | what |
 //! |---|---|---|
 //! | 0 | 16 | object_id |
-//! | 16 | 4 | block_index |
+//! | 16 | 4 | block_index of the first |
 //! | 20 | 4 | number of accesses, 1 at least; 2^32 - 1 stands for more too |
 //! | 24 | 4 | tick of the last access |
 //! | 28 | 4 | tick from which the history counts |
 //! | 32 | 8 | bit i: accessed i ticks before the last |
 //! | 40 | 4 | f32, accesses a tick, averaged |
-//! | 44 | 4 | zero |
+//! | 44 | 4 | number of blocks, 1 at least |
+
+use std::ops::Range;
 
 use crate::format::checksum;
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{Error, ObjectId, Result};
 
 const MAGIC: [u8; 4] = *b"TFAC";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const HEADER_BYTES: u64 = 16;
 const RECORD_BYTES: u64 = 48;
 const CHECKSUM_BYTES: u64 = 4;
@@ -57,9 +59,11 @@ pub struct Histories<'a> {
 }
 
 impl<'a> Histories<'a> {
-    /// Objects with the histories of their blocks, in the order of the file: one as often as
-    /// others stand between.
-    pub fn by_object(&self) -> impl Iterator<Item = (ObjectId, impl Iterator<Item = (u32, History)> + 'a)> {
+    /// Objects with the histories of their blocks, of those together that have the same one, in the
+    /// order of the file: an object as often as others stand between.
+    pub fn by_object(
+        &self,
+    ) -> impl Iterator<Item = (ObjectId, impl Iterator<Item = (Range<u32>, History)> + 'a)> {
         let of_one = |a: &[u8; _], b: &[u8; _]| object_of(a) == object_of(b);
         self.records.chunk_by(of_one).filter_map(|records| {
             let blocks = records.iter().filter_map(|record| history_of(record).ok());
@@ -72,19 +76,20 @@ fn object_of(record: &[u8; RECORD_BYTES as usize]) -> ObjectId {
     ObjectId(record.first_chunk().copied().map_or(0, u128::from_le_bytes))
 }
 
-/// The block and its history; `Corrupt` where it cannot be.
+/// The blocks and their history; `Corrupt` where it cannot be.
 #[inline]
-fn history_of(record: &[u8; RECORD_BYTES as usize]) -> Result<(u32, History)> {
+fn history_of(record: &[u8; RECORD_BYTES as usize]) -> Result<(Range<u32>, History)> {
     let mut reader = Reader::new(record);
     reader.skip(size_of::<ObjectId>())?;
     let block = reader.u32()?;
     let (count, last, created) = (reader.u32()?, reader.u32()?, reader.u32()?);
     let history = History { count, last, created, window: reader.u64()?, ema: reader.f32()? };
     let is_possible = count > 0 && history.window & 1 == 1 && (0.0..=1.0).contains(&history.ema);
-    if !is_possible || created > last || reader.u32()? != 0 {
-        return Err(wrong("has a record that cannot be"));
+    let blocks = reader.u32()?;
+    match block.checked_add(blocks) {
+        Some(end) if is_possible && blocks > 0 && created <= last => Ok((block..end, history)),
+        _ => Err(wrong("has a record that cannot be")),
     }
-    Ok((block, history))
 }
 
 fn wrong(what: &str) -> Error {
@@ -96,18 +101,44 @@ pub fn file_bytes(records: u64) -> u64 {
     records.saturating_mul(RECORD_BYTES).saturating_add(HEADER_BYTES + CHECKSUM_BYTES)
 }
 
-/// The bytes of a file. Records past 2^32 - 1 are left out.
-pub fn to_bytes(tick_seconds: u32, records: &[(ObjectId, u32, History)]) -> Vec<u8> {
-    let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
-    let mut out = Writer::with_capacity(file_bytes(u64::from(count)) as usize);
-    out.bytes(&MAGIC).u16(VERSION).u16(0).u32(tick_seconds).u32(count);
-    for (object, block, history) in records.iter().take(count as usize) {
-        out.u128(object.0).u32(*block).u32(history.count).u32(history.last).u32(history.created);
-        out.u64(history.window).f32(history.ema).u32(0);
+/// The histories of blocks, collected for a file: those of neighbours that are the same are one
+/// record.
+#[derive(Default)]
+pub struct Kept {
+    records: Vec<(ObjectId, Range<u32>, History)>,
+}
+
+impl Kept {
+    /// Adds that of a block.
+    pub fn add(&mut self, object: ObjectId, block: u32, history: History) {
+        match self.records.last_mut() {
+            Some((of, blocks, same)) if (*of, blocks.end, *same) == (object, block, history) => {
+                blocks.end = block.saturating_add(1);
+            }
+            _ => self.records.push((object, block..block.saturating_add(1), history)),
+        }
     }
-    let checksum = checksum::of(out.as_slice());
-    out.u32(checksum);
-    out.into_bytes()
+
+    /// The bytes of the file. Records past 2^32 - 1 are left out.
+    pub fn to_bytes(&self, tick_seconds: u32) -> Vec<u8> {
+        let count = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
+        let mut out = Writer::with_capacity(file_bytes(u64::from(count)) as usize);
+        out.bytes(&MAGIC).u16(VERSION).u16(0).u32(tick_seconds).u32(count);
+        for (object, blocks, history) in self.records.iter().take(count as usize) {
+            out.u128(object.0).u32(blocks.start).u32(history.count).u32(history.last).u32(history.created);
+            out.u64(history.window).f32(history.ema).u32(blocks.end - blocks.start);
+        }
+        let checksum = checksum::of(out.as_slice());
+        out.u32(checksum);
+        out.into_bytes()
+    }
+}
+
+/// The bytes of a file that has these histories.
+pub fn to_bytes(tick_seconds: u32, histories: &[(ObjectId, u32, History)]) -> Vec<u8> {
+    let mut kept = Kept::default();
+    histories.iter().for_each(|(object, block, history)| kept.add(*object, *block, *history));
+    kept.to_bytes(tick_seconds)
 }
 
 /// The histories in the bytes of a file. `Corrupt` for bytes that no program wrote.
@@ -148,9 +179,9 @@ mod tests {
     }
 
     fn all(read: Histories<'_>) -> (u32, Vec<(ObjectId, u32, History)>) {
-        let records = read
-            .by_object()
-            .flat_map(|(object, blocks)| blocks.map(move |(block, history)| (object, block, history)));
+        let records = read.by_object().flat_map(|(object, runs)| {
+            runs.flat_map(move |(blocks, history)| blocks.map(move |block| (object, block, history)))
+        });
         (read.tick_seconds, records.collect())
     }
 
@@ -158,7 +189,7 @@ mod tests {
     fn a_history_reads_as_it_was_written_at_the_offsets_of_the_table() {
         let bytes = to_bytes(60, &records());
         assert_eq!(all(parse(&bytes).unwrap()), (60, records()));
-        assert_eq!((&bytes[..8], bytes.len()), (b"TFAC\x01\0\0\0".as_slice(), 16 + 2 * 48 + 4));
+        assert_eq!((&bytes[..8], bytes.len()), (b"TFAC\x02\0\0\0".as_slice(), 16 + 2 * 48 + 4));
         assert_eq!((bytes[8], bytes[12], bytes[16]), (60, 2, 7));
         assert_eq!(bytes[16 + 20..16 + 24], 5_u32.to_le_bytes());
         assert_eq!(bytes[16 + 24..16 + 28], 29_000_000_u32.to_le_bytes());
@@ -166,6 +197,22 @@ mod tests {
         assert_eq!(bytes[16 + 32..16 + 40], 0x8000_0003_u64.to_le_bytes());
         assert_eq!(bytes[16 + 40..16 + 44], 0.25_f32.to_le_bytes());
         assert_eq!(all(parse(&to_bytes(1, &[])).unwrap()), (1, Vec::new()));
+    }
+
+    #[test]
+    fn blocks_of_the_same_history_are_one_record() {
+        let (_, _, history) = records()[0];
+        let other = History { count: 6, ..history };
+        let mut all_of_them: Vec<_> = (0..1000).map(|block| (ObjectId(7), block, history)).collect();
+        all_of_them.extend([
+            (ObjectId(7), 1001, history),
+            (ObjectId(7), 1002, other),
+            (ObjectId(8), 1003, other),
+        ]);
+        let bytes = to_bytes(60, &all_of_them);
+        assert_eq!(bytes.len(), 16 + 4 * 48 + 4);
+        assert_eq!(bytes[16 + 44..16 + 48], 1000_u32.to_le_bytes());
+        assert_eq!(all(parse(&bytes).unwrap()), (60, all_of_them));
     }
 
     #[test]
@@ -198,16 +245,18 @@ mod tests {
         };
         assert!(changed(0, b"TFAC").is_ok());
         let nan = f32::NAN.to_le_bytes();
-        let lies: [(usize, &[u8]); 9] = [
+        let lies: [(usize, &[u8]); 11] = [
             (0, b"TFAD"),
-            (4, &[2]),
+            (4, &[1]),
+            (4, &[3]),
             (8, &[0; 4]),
             (12, &[1]),
             (12, &[0xff; 4]),
             (16 + 20, &[0; 4]),
             (16 + 28, &[0xff; 4]),
             (16 + 40, &nan),
-            (16 + 44, &[1]),
+            (16 + 44, &[0]),
+            (16 + 48 + 44, &[0xff; 4]),
         ];
         for (at, value) in lies {
             assert!(changed(at, value).is_err(), "byte {at}");

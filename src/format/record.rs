@@ -12,6 +12,7 @@
 //! | 6 Catalog | 21 payload length u32, 25 payload CRC32C u32, 29 kind u8, 30 version u8; then payload slots |
 //! | 7 Commit | 21 batch u64, 29 slots since the last Commit u32, 33 CRC32C over the CRC fields of the batch's records u32, 37 batches before it that were not known to be durable when it was written u32 |
 //! | 8 CreateRun | as Create for the first block, 46 block count u32, 50 CRC32C of the array; then the array: a CRC32C u32 for each block |
+//! | 10 EmptyRun | 21 what u8: 0 zeros, 1 lost, 22 flags u8 (bit 0: zeros that are a hole in data/), 23 block count u32, 27 data_offset u64 of the hole, 35 created_at u64 (s) |
 //! | 16 Log header | 21 magic `TFML`, 25 version u16, 27 store uuid 16 bytes, 43 generation u64 |
 
 use crate::format::placed::{created, moved};
@@ -25,6 +26,8 @@ pub const LOG_VERSION: u16 = 1;
 
 const MAGIC: [u8; 4] = *b"TFML";
 const IN_DATA: u8 = 1;
+const EMPTY_ZEROS: u8 = 0;
+const EMPTY_LOST: u8 = 1;
 
 /// Where a block's payload lies and how it is encoded.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -66,6 +69,9 @@ pub enum Record {
     /// Exact blocks stand one after the other in the object's data file. `stored.len`
     /// is the number of blocks, `stored.checksum` that of the array which follows.
     CreateRun { object: ObjectId, block: u32, described: Described, stored: Stored, created_at: u64 },
+    /// Blocks one after the other have no payload: zeros, a hole of the data file from
+    /// `stored.offset` on among them, or lost ones.
+    EmptyRun { object: ObjectId, block: u32, count: u32, stored: Stored, created_at: u64 },
     /// A block went to another tier, or elsewhere in its own. `bits` are those of a
     /// code, of an element where the block is exact now, 0 where it is absent.
     Migrate { object: ObjectId, block: u32, old_tier: u8, bits: u8, stored: Stored, migrated_at: u64 },
@@ -175,6 +181,13 @@ impl Record {
                 checksum: u32::from_le_bytes(slot.get::<33, 4>()),
                 unsynced: u32::from_le_bytes(slot.get::<37, 4>()),
             },
+            10 => Record::EmptyRun {
+                object,
+                block,
+                count: u32::from_le_bytes(slot.get::<23, 4>()),
+                stored: parse_empty(slot)?,
+                created_at: u64::from_le_bytes(slot.get::<35, 8>()),
+            },
             16 => {
                 if slot.get::<21, 4>() != MAGIC {
                     return Err(Error::corrupt("the log's header has another magic than TFML"));
@@ -259,6 +272,16 @@ impl Record {
                     .body(37, unsynced.to_le_bytes());
                 slot
             }
+            Record::EmptyRun { object, block, count, stored, created_at } => {
+                let what = if stored.is_lost() { EMPTY_LOST } else { EMPTY_ZEROS };
+                let mut slot = RawSlot::new(10, object.0, *block);
+                slot.body(21, [what])
+                    .body(22, [stored.flags()])
+                    .body(23, count.to_le_bytes())
+                    .body(27, stored.offset.to_le_bytes())
+                    .body(35, created_at.to_le_bytes());
+                slot
+            }
             Record::Header { version, store, generation } => {
                 let mut slot = RawSlot::new(16, 0, 0);
                 slot.body(21, MAGIC)
@@ -275,6 +298,41 @@ impl Stored {
     /// A block that is not stored.
     pub const ABSENT: Stored =
         Stored { tier: Tier::Absent, scale: 0.0, checksum: 0, offset: 0, len: 0, in_data: false };
+    /// A block whose bytes were lost: no payload, and a checksum that nothing has.
+    pub const LOST: Stored = Stored { checksum: u32::MAX, ..Stored::ABSENT };
+    /// A block of zeros: exact, without a payload.
+    pub const ZEROS: Stored = Stored { tier: Tier::Exact, ..Stored::ABSENT };
+
+    /// Zeros, and from `offset` on the data file has a hole.
+    pub fn hole(offset: u64) -> Stored {
+        Stored { offset, in_data: true, ..Stored::ZEROS }
+    }
+
+    /// Whether its bytes were lost.
+    pub fn is_lost(&self) -> bool {
+        self.tier == Tier::Absent && self.checksum == Stored::LOST.checksum
+    }
+
+    /// Whether it was made absent: what was lost is something else.
+    pub fn is_absent(&self) -> bool {
+        self.tier == Tier::Absent && !self.is_lost()
+    }
+
+    /// Whether a slot of a tier file has its payload.
+    pub fn has_slot(&self) -> bool {
+        !self.in_data && self.len > 0
+    }
+
+    /// Whether it is zeros without a payload. Not of what was written since the last batch.
+    pub fn is_zeros(&self) -> bool {
+        self.tier == Tier::Exact && self.len == 0
+    }
+
+    /// Bytes that it counts as in quotas and tables: zeros as many as were to be stored if somebody
+    /// wrote them.
+    pub fn counted(&self, logical: u64) -> u64 {
+        if self.is_zeros() { logical } else { u64::from(self.len) }
+    }
 
     /// The bits field: of a code, of an element of an exact block, 0 for an absent one.
     /// An exact block is told from an absent one by it: the log has tier 0 for both.
@@ -321,6 +379,22 @@ fn create(
         slot.body(72 + place * 4, u32::try_from(size).unwrap_or(u32::MAX).to_le_bytes());
     }
     slot
+}
+
+/// What an EmptyRun says of its first block.
+fn parse_empty(slot: &RawSlot) -> Result<Stored> {
+    let [what] = slot.get::<21, 1>();
+    let [flags] = slot.get::<22, 1>();
+    let offset = u64::from_le_bytes(slot.get::<27, 8>());
+    match (what, flags & IN_DATA, offset) {
+        (EMPTY_ZEROS, IN_DATA, offset) => Ok(Stored::hole(offset)),
+        (EMPTY_ZEROS, _, 0) => Ok(Stored::ZEROS),
+        (EMPTY_LOST, 0, 0) => Ok(Stored::LOST),
+        (EMPTY_ZEROS | EMPTY_LOST, ..) => Err(Error::corrupt("blocks without a payload that have a place")),
+        (what, ..) => Err(Error::unsupported(format!(
+            "blocks without a payload of kind {what}, which this program does not know"
+        ))),
+    }
 }
 
 fn parse_described(slot: &RawSlot) -> Result<Described> {

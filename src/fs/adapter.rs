@@ -15,6 +15,7 @@ use fuser::{
 use crate::control::Operation;
 use crate::edit::SetAttr;
 use crate::fs::errno;
+use crate::fs::handles::Handle;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable};
@@ -77,7 +78,10 @@ impl Filesystem for Adapter {
     ) {
         self.measured(Operation::Read, || {
             let Some(open) = self.handles.get(handle.0) else { return reply.error(errno::BAD_HANDLE) };
-            self.read_file(&open, flags, offset, size, reply);
+            match &*open {
+                Handle::Control(_, text) if !text.is_there() => self.read_made(open, offset, size, reply),
+                _ => self.read_file(&open, flags, offset, size, reply),
+            }
         });
     }
 

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fuser::{FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyOpen, ReplyWrite};
+use fuser::{FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyData, ReplyOpen, ReplyWrite};
 
-use crate::control;
+use crate::control::{self, Text};
 use crate::fs::errno;
 use crate::fs::handles::Handle;
 use crate::fs::serve::{Adapter, failed, guarded};
@@ -32,10 +32,11 @@ impl Adapter {
         let shows = flags.acc_mode() != OpenAccMode::O_WRONLY;
         std::thread::spawn(move || {
             guarded(&mounted, "open", || {
-                let text = if shows { control::show(&mounted, &view, user) } else { Ok(String::new()) };
+                let nothing = || Ok(Text::whole(String::new()));
+                let text = if shows { control::show(&mounted, &view, user) } else { nothing() };
                 match text {
                     Ok(text) => {
-                        let handle = handles.insert(Handle::Control(view, text.into_bytes()));
+                        let handle = handles.insert(Handle::Control(view, text));
                         reply.opened(FileHandle(handle), open_flags);
                     }
                     Err(error) => reply.error(failed(&mounted, "open", &error)),
@@ -61,6 +62,26 @@ impl Adapter {
             return Err(Error::new(ErrorKind::Denied, format!("{} can only be written", file.name)));
         }
         Ok(view)
+    }
+
+    /// Reads a text that is made while it is read.
+    pub fn read_made(&self, handle: Arc<Handle>, offset: u64, size: u32, reply: ReplyData) {
+        let mounted = self.mounted.clone();
+        std::thread::spawn(move || {
+            guarded(&mounted, "read", || {
+                let Handle::Control(_, text) = Arc::as_ref(&handle) else {
+                    return reply.error(errno::BAD_HANDLE);
+                };
+                let mut out = vec![0; size as usize];
+                match text.read(offset, &mut out) {
+                    Ok(count) => {
+                        mounted.counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
+                        reply.data(out.get(..count).unwrap_or_default());
+                    }
+                    Err(error) => reply.error(failed(&mounted, "read", &error)),
+                }
+            });
+        });
     }
 
     /// Reads a text that grows. Who reads its beginning, reads all that is kept.

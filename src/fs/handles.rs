@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use parking_lot::RwLock;
 
+use crate::control::Text;
 use crate::edit::Live;
 use crate::fs::forms::FormFile;
 use crate::namespace::ControlView;
@@ -13,8 +14,8 @@ use crate::namespace::ControlView;
 pub(super) enum Handle {
     /// A file of a collection.
     File(Arc<Live>),
-    /// A control file, and its text as it was at its opening.
-    Control(ControlView, Vec<u8>),
+    /// A control file, and its text.
+    Control(ControlView, Text),
     /// A file of a form.
     Form(FormFile),
     /// A text that grows, and where in it the file begins.
@@ -71,20 +72,24 @@ impl Handles {
 #[cfg(test)]
 mod tests {
     use super::{Handle, Handles};
+    use crate::control::Text;
     use crate::namespace::{ControlView, Scope};
 
     #[test]
     fn numbers_are_used_again_only_after_they_were_let_go() {
         let handles = Handles::default();
-        let text = |byte| Handle::Control(ControlView::top(Scope::Mount), vec![byte]);
-        let (first, second) = (handles.insert(text(1)), handles.insert(text(2)));
+        let text =
+            |shown: &str| Handle::Control(ControlView::top(Scope::Mount), Text::whole(shown.to_owned()));
+        let (first, second) = (handles.insert(text("1")), handles.insert(text("2")));
         assert_ne!(first, second);
         handles.remove(first);
         assert!(handles.get(first).is_none());
         handles.remove(first);
-        let (third, fourth) = (handles.insert(text(3)), handles.insert(text(4)));
+        let (third, fourth) = (handles.insert(text("3")), handles.insert(text("4")));
         assert_eq!(third, first);
         assert!(fourth != first && fourth != second);
-        assert!(matches!(handles.get(second).as_deref(), Some(Handle::Control(_, bytes)) if bytes == &[2]));
+        let kept = handles.get(second).unwrap();
+        let (mut shown, Handle::Control(_, text)) = ([0; 2], &*kept) else { panic!() };
+        assert_eq!((text.read(0, &mut shown).unwrap(), shown[0]), (1, b'2'));
     }
 }

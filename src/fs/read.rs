@@ -39,14 +39,7 @@ impl Adapter {
             Handle::File(live) => live.read(offset, out)?,
             Handle::Form(file) => file.read(offset, out)?,
             Handle::Growing(begun) => self.read_growing(begun, offset, out)?,
-            Handle::Control(_, text) => {
-                let rest = text.get(usize::try_from(offset).unwrap_or(usize::MAX)..).unwrap_or_default();
-                let count = rest.len().min(out.len());
-                if let Some((to, from)) = out.get_mut(..count).zip(rest.get(..count)) {
-                    to.copy_from_slice(from);
-                }
-                count
-            }
+            Handle::Control(_, text) => text.read(offset, out)?,
         };
         let counters = &self.mounted.counters;
         counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);

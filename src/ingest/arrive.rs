@@ -6,7 +6,7 @@ use crate::format::catalog::{Content, Digests, Home};
 use crate::format::checksum;
 use crate::ingest::cut::Blocking;
 use crate::ingest::recognize::{Part, Recognized, recognize};
-use crate::ingest::take::{How, Taken, TakenBlocks, TakenObject, take};
+use crate::ingest::take::{How, Taken, TakenBlocks, TakenObject, TakenPart, take};
 use crate::ingest::unnamed::Unnamed;
 use crate::ingest::{Options, Silent, publish, room};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use crate::store::Collection;
 use crate::store::collection::{Parts, Touched};
 use crate::store::disk::File;
 use crate::store::object::Object;
-use crate::store::zeros::{PACKED_BYTES_MAX, ZeroChecksums};
+use crate::store::zeros::PACKED_BYTES_MAX;
 
 /// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -139,8 +139,7 @@ fn cut_in_place(
         let bytes = part.end - part.begin;
         let block_bytes = Blocking::default().block_bytes(dtype, bytes);
         let step = CHUNK_BYTES / block_bytes as usize * block_bytes as usize;
-        let mut checksums = Vec::new();
-        let zeros = ZeroChecksums::new(block_bytes);
+        let mut parts = Vec::new();
         let known = |at: u64| {
             let len = part.end.saturating_sub(at).min(u64::from(block_bytes));
             Some((len, draft?.known_checksum(at, len as usize)?))
@@ -148,35 +147,63 @@ fn cut_in_place(
         let mut at = part.begin;
         while at < part.end {
             if let Some((len, checksum)) = known(at) {
-                checksums.push(checksum);
+                add_checksum(&mut parts, checksum);
                 at += len;
                 continue;
             }
             // Holes are zeros that nobody wrote: neither read nor compared, however long.
-            let found = data.next_data(at).map_err(|error| Error::io("asking for its holes", error))?;
+            let found = next_data(&data, at)?;
             let hole = match found.filter(|found| *found < part.end) {
                 Some(found) => (found.max(at) - at) / u64::from(block_bytes) * u64::from(block_bytes),
                 None => part.end - at,
             };
-            zeros.append(hole, &mut checksums);
+            add_hole(&mut parts, hole.div_ceil(u64::from(block_bytes)));
             at += hole;
             let end = at + (part.end - at).min(step as u64);
             let next = (at..end).step_by(block_bytes as usize).find(|at| known(*at).is_some());
             let len = (next.unwrap_or(end) - at) as usize;
             chunk.resize(len, 0);
             file.read_exact_at(&mut chunk, at).map_err(|error| Error::io("reading it back", error))?;
-            checksums.extend(chunk.chunks(block_bytes as usize).map(checksum::of));
-            at += len as u64;
+            for block in chunk.chunks(block_bytes as usize) {
+                let end = at + block.len() as u64;
+                let is_hole = block.iter().all(|byte| *byte == 0)
+                    && next_data(&data, at)?.is_none_or(|found| found >= end);
+                match is_hole {
+                    true => add_hole(&mut parts, 1),
+                    false => add_checksum(&mut parts, checksum::of(block)),
+                }
+                at = end;
+            }
         }
         objects.push(TakenObject {
             dtype,
             bytes,
             block_bytes,
             home: Some(Home { file: number, offset: part.begin }),
-            blocks: TakenBlocks::Run(checksums),
+            blocks: TakenBlocks::Parts(parts),
             error: None,
         });
     }
     let digests = Digests::NotTaken;
     Ok(Taken { bytes: recognized.bytes, objects, digests, touched, outside: None })
+}
+
+fn next_data(file: &Arc<dyn File>, at: u64) -> Result<Option<u64>> {
+    file.next_data(at).map_err(|error| Error::io("asking for its holes", error))
+}
+
+fn add_checksum(parts: &mut Vec<TakenPart>, checksum: u32) {
+    match parts.last_mut() {
+        Some(TakenPart::Run(before)) => before.push(checksum),
+        _ => parts.push(TakenPart::Run(vec![checksum])),
+    }
+}
+
+fn add_hole(parts: &mut Vec<TakenPart>, blocks: u64) {
+    let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+    match parts.last_mut() {
+        _ if blocks == 0 => {}
+        Some(TakenPart::Hole(before)) => *before = before.saturating_add(blocks),
+        _ => parts.push(TakenPart::Hole(blocks)),
+    }
 }

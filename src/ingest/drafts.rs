@@ -2,7 +2,7 @@
 
 use crate::format::catalog::{Entry, ObjectEntry, Parent};
 use crate::format::record::{Described, Record, Stored};
-use crate::ingest::take::{TakenBlocks, TakenObject};
+use crate::ingest::take::{TakenBlocks, TakenObject, TakenPart};
 use crate::ingest::unnamed::Unnamed;
 use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier};
 use crate::store::Collection;
@@ -81,17 +81,39 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
         reconstruct: 0,
     };
     let created_at = now_seconds();
+    let home = draft.object.home.map_or(0, |home| home.offset);
+    let add_run = |batch: &mut Batch, block: u32, checksums: &[u32]| {
+        let offset = home + u64::from(block) * u64::from(draft.object.block_bytes);
+        batch.run(checksums, |len, checksum| Record::CreateRun {
+            object: id,
+            block,
+            described: described.clone(),
+            stored: Stored { tier: Tier::Exact, scale: 0.0, checksum, offset, len, in_data: true },
+            created_at,
+        });
+    };
     match &draft.object.blocks {
         TakenBlocks::Run(checksums) if checksums.is_empty() => None,
         TakenBlocks::Run(checksums) => {
-            let offset = draft.object.home.map_or(0, |home| home.offset);
-            batch.run(checksums, |len, checksum| Record::CreateRun {
-                object: id,
-                block: 0,
-                described,
-                stored: Stored { tier: Tier::Exact, scale: 0.0, checksum, offset, len, in_data: true },
-                created_at,
-            });
+            add_run(batch, 0, checksums);
+            None
+        }
+        TakenBlocks::Parts(parts) => {
+            let mut block = 0;
+            for part in parts {
+                match part {
+                    TakenPart::Run(checksums) => {
+                        add_run(batch, block, checksums);
+                        block += checksums.len() as u32;
+                    }
+                    TakenPart::Hole(count) => {
+                        let at = home + u64::from(block) * u64::from(draft.object.block_bytes);
+                        let (count, stored) = (*count, Stored::hole(at));
+                        batch.record(Record::EmptyRun { object: id, block, count, stored, created_at });
+                        block += count;
+                    }
+                }
+            }
             None
         }
         TakenBlocks::Each(blocks) => {

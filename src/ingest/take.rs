@@ -57,8 +57,18 @@ pub(super) struct TakenObject {
 pub(super) enum TakenBlocks {
     /// In the data file: a checksum each.
     Run(Vec<u32>),
+    /// In the data file, with holes between them: where they lie, one after the other.
+    Parts(Vec<TakenPart>),
     /// A place each.
     Each(Vec<Stored>),
+}
+
+/// Blocks one after the other in a data file.
+pub(super) enum TakenPart {
+    /// A checksum each.
+    Run(Vec<u32>),
+    /// So many that are a hole.
+    Hole(u32),
 }
 
 impl Taken {
@@ -71,7 +81,7 @@ impl Taken {
 impl TakenObject {
     fn stored(&self) -> u64 {
         match &self.blocks {
-            TakenBlocks::Run(_) => self.bytes,
+            TakenBlocks::Run(_) | TakenBlocks::Parts(_) => self.bytes,
             TakenBlocks::Each(blocks) => blocks.iter().map(|stored| u64::from(stored.len)).sum(),
         }
     }

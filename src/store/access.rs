@@ -4,11 +4,11 @@
 //! bit 0, and averages the rate of accesses: `ema = a/dt + (1-a)*ema`, a = 0.1, dt the ticks
 //! since, at least 1. A new block has a window of 1 and an average of 0.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use smallvec::SmallVec;
 
 use crate::format::access::History;
 
@@ -128,7 +128,38 @@ impl Slot {
 #[derive(Debug, Default)]
 pub struct Accesses {
     /// Taken whole only while places are made, and never across input or output.
-    chunks: RwLock<SmallVec<[Box<[Slot]>; 1]>>,
+    chunks: RwLock<Chunks>,
+}
+
+/// Those of the first 64 blocks, and of later ones by their numbers divided by 64.
+#[derive(Debug, Default)]
+struct Chunks {
+    first: Box<[Slot]>,
+    rest: Option<Box<Rest>>,
+}
+
+#[derive(Debug, Default)]
+struct Rest(BTreeMap<usize, Box<[Slot]>>);
+
+impl Chunks {
+    fn get(&self, chunk: usize) -> Option<&[Slot]> {
+        match chunk {
+            0 => Some(&self.first),
+            _ => self.rest.as_ref()?.0.get(&chunk).map(Box::as_ref),
+        }
+    }
+
+    fn made(&mut self, chunk: usize) -> &mut Box<[Slot]> {
+        match chunk {
+            0 => &mut self.first,
+            _ => self.rest.get_or_insert_default().0.entry(chunk).or_default(),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = (usize, &[Slot])> {
+        let rest = self.rest.iter().flat_map(|rest| &rest.0);
+        std::iter::once((0, self.first.as_ref())).chain(rest.map(|(chunk, slots)| (*chunk, slots.as_ref())))
+    }
 }
 
 impl Accesses {
@@ -150,11 +181,21 @@ impl Accesses {
 
     /// The histories of the first `blocks` blocks that were used.
     pub fn used(&self, blocks: u32) -> Vec<(u32, History)> {
-        let chunks = self.chunks.read();
-        let histories = chunks.iter().enumerate().flat_map(|(place, slots)| {
-            slots.iter().enumerate().map(move |(at, slot)| ((place * CHUNK + at) as u32, slot.get()))
-        });
-        histories.filter(|(block, history)| history.count > 0 && *block < blocks).collect()
+        let mut used = Vec::new();
+        self.each_used(blocks, |block, history| used.push((block, history)));
+        used
+    }
+
+    /// Tells the histories of the first `blocks` blocks that were used, one after the other.
+    pub fn each_used(&self, blocks: u32, mut tell: impl FnMut(u32, History)) {
+        for (chunk, slots) in self.chunks.read().all() {
+            for (block, slot) in ((chunk * CHUNK) as u32..blocks).zip(slots) {
+                let history = slot.get();
+                if history.count > 0 {
+                    tell(block, history);
+                }
+            }
+        }
     }
 
     /// Puts back what was kept of blocks. `blocks` is how many the object has.
@@ -173,12 +214,7 @@ impl Accesses {
     }
 
     /// The pieces, those of `range` among them.
-    fn chunks_of(
-        &self,
-        range: &Range<u32>,
-        blocks: u32,
-        created: u32,
-    ) -> RwLockReadGuard<'_, SmallVec<[Box<[Slot]>; 1]>> {
+    fn chunks_of(&self, range: &Range<u32>, blocks: u32, created: u32) -> RwLockReadGuard<'_, Chunks> {
         let chunks = self.chunks.read();
         let has = |(chunk, inside): (usize, Range<usize>)| {
             chunks.get(chunk).is_some_and(|slots| slots.len() >= inside.end)
@@ -188,18 +224,11 @@ impl Accesses {
         }
         drop(chunks);
         let mut chunks = self.chunks.write();
-        let places = (range.end as usize).div_ceil(CHUNK);
-        if chunks.len() < places {
-            // An object may claim any number of blocks: what was used has room, and as much again.
-            let places = places.max(2 * chunks.len()).min((blocks as usize).div_ceil(CHUNK));
-            let more = places - chunks.len();
-            chunks.reserve_exact(more);
-            chunks.resize_with(places, Box::default);
-        }
         for (place, inside) in chunks_in(range.clone()) {
-            let Some(slots) = chunks.get_mut(place).filter(|slots| slots.len() < inside.end) else {
+            let slots = chunks.made(place);
+            if slots.len() >= inside.end {
                 continue;
-            };
+            }
             // What an object that has grown had.
             let known = slots.iter().map(Slot::get);
             let len = CHUNK.min(blocks as usize - place * CHUNK);
@@ -301,7 +330,7 @@ mod tests {
             table[..blocks as usize].iter_mut().for_each(|history| *history = history.accessed(now));
             let wanted: Vec<(u32, History)> = (0..).zip(table.iter().copied()).collect();
             assert_eq!(accesses.used(1000), wanted, "{blocks} blocks");
-            let room: usize = accesses.chunks.read().iter().map(|slots| slots.len()).sum();
+            let room: usize = accesses.chunks.read().all().map(|(_, slots)| slots.len()).sum();
             assert_eq!(room, table.len());
         }
     }

@@ -4,6 +4,7 @@
 //! is not used again for other bytes: who reads the physical file sees what it was, and at
 //! most what was written behind its end since.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,8 +12,10 @@ use parking_lot::Mutex;
 
 use crate::model::{Error, Result};
 use crate::store::Collection;
+use crate::store::blocks::Blocks;
 use crate::store::disk::{File, Open};
 use crate::store::object::Object;
+use crate::store::parts::Part;
 use crate::store::pinned::PinnedCopy;
 use crate::store::read::{OpenObject, Verify};
 use crate::store::state::{Node, State};
@@ -42,6 +45,9 @@ impl Backing {
     }
 }
 
+/// Whether an object, whose blocks are these, is one that may be shown.
+type IsWanted = fn(&Object, &Blocks) -> bool;
+
 /// A file that could be shown where it lies if all of its blocks were checked.
 pub struct Unchecked {
     /// Those with blocks that were not.
@@ -54,11 +60,18 @@ impl Unchecked {
     /// then stays so. Whether all are.
     pub fn check(&self, threads: usize, is_over: &(dyn Fn() -> bool + Sync)) -> bool {
         let has_failed = AtomicBool::new(false);
+        if !self.objects.iter().all(OpenObject::check_holes) {
+            return false;
+        }
         let stretches = self.objects.iter().flat_map(|open| {
             let cut = open.object().logged_cut();
-            let (blocks, step) = (cut.blocks(), (STRETCH_BYTES / cut.block_bytes).max(1));
-            let starts = (0..blocks).step_by(step as usize);
-            starts.map(move |first| (open, first..first.saturating_add(step).min(blocks)))
+            let step = (STRETCH_BYTES / cut.block_bytes).max(1);
+            let stored: Vec<Range<u32>> =
+                open.object().blocks.read().with_payloads(0..cut.blocks()).collect();
+            stored.into_iter().flat_map(move |Range { start, end }| {
+                let starts = (start..end).step_by(step as usize);
+                starts.map(move |first| (open, first..first.saturating_add(step).min(end)))
+            })
         });
         let stretches = Mutex::new(stretches);
         let check = || {
@@ -87,9 +100,24 @@ impl Unchecked {
     /// Whether the system has the first block in memory that was not checked.
     fn begins_in_memory(&self) -> bool {
         let Some(open) = self.objects.first() else { return false };
-        let blocks = 0..open.object().logged_cut().blocks();
-        let first = blocks.into_iter().find(|index| !open.object().checked.get(*index));
+        let first = {
+            let (blocks, checked) = (open.object().blocks.read(), &open.object().checked);
+            let mut stored = blocks.with_payloads(0..open.object().logged_cut().blocks()).flatten();
+            stored.find(|index| !checked.get(*index))
+        };
         first.is_none_or(|index| open.begins_in_memory(index))
+    }
+}
+
+impl OpenObject {
+    /// Checks the holes of the data file that it has; whether all are.
+    fn check_holes(&self) -> bool {
+        let object = self.object();
+        let blocks = 0..object.logged_cut().blocks();
+        object.pieces(blocks, object.logged_cut()).all(|(piece, block)| {
+            let is_zeros = piece.len() > 1 || block.is_some_and(|block| block.stored.is_zeros());
+            !is_zeros || (self.check_hole(&piece).is_ok() && object.checked.get(piece.start))
+        })
     }
 }
 
@@ -128,27 +156,23 @@ impl Collection {
     /// A file of these objects, if nothing but blocks that were not checked keeps the data file
     /// from being shown for it, and the system has the first of them in memory.
     pub fn unchecked_of(self: &Arc<Self>, objects: &[Arc<Object>]) -> Option<Unchecked> {
-        let number = self.first_of(objects, |_| true)?.home()?.file;
-        self.is_filled(number, objects, |_| true).then_some(())?;
-        let unchecked = objects.iter().filter(|object| !object.is_checked());
+        let number = self.first_of(objects, |_, _| true)?.home()?.file;
+        self.is_filled(number, objects, |_, _| true).then_some(())?;
+        let unchecked = objects.iter().filter(|object| !object.is_checked(&object.blocks.read()));
         let open = |object| OpenObject::open(self, object, Verify::First);
         let unchecked = Unchecked { objects: unchecked.map(open).collect::<Result<_>>().ok()? };
         unchecked.begins_in_memory().then_some(unchecked)
     }
 
     /// The first object that has bytes, if it lies at the start of a data file and is as wanted.
-    fn first_of<'a>(
-        &self,
-        objects: &'a [Arc<Object>],
-        is_wanted: impl Fn(&Object) -> bool,
-    ) -> Option<&'a Arc<Object>> {
+    fn first_of<'a>(&self, objects: &'a [Arc<Object>], is_wanted: IsWanted) -> Option<&'a Arc<Object>> {
         let first = objects.iter().find(|object| object.bytes() > 0)?;
         let lies = self.damage().is_none() && first.lies_in(first.home()?.file, 0, is_wanted);
         lies.then_some(first)
     }
 
     /// Whether a data file has these objects from its start to its end, all as wanted.
-    fn is_filled(&self, number: u64, objects: &[Arc<Object>], is_wanted: fn(&Object) -> bool) -> bool {
+    fn is_filled(&self, number: u64, objects: &[Arc<Object>], is_wanted: IsWanted) -> bool {
         let bytes = bytes_in(number, objects, is_wanted);
         let Ok(file) = self.data_file(number) else { return false };
         // A file outside the store may have other bytes once it has another time.
@@ -179,7 +203,7 @@ impl Collection {
 
 /// The bytes of objects that lie one after the other in a data file from its start, all of
 /// them exact, unchanged and as wanted; `None` where they do not.
-fn bytes_in(number: u64, objects: &[Arc<Object>], is_wanted: fn(&Object) -> bool) -> Option<u64> {
+fn bytes_in(number: u64, objects: &[Arc<Object>], is_wanted: IsWanted) -> Option<u64> {
     let mut end = 0;
     for object in objects {
         if !object.lies_in(number, end, is_wanted) {
@@ -193,7 +217,7 @@ fn bytes_in(number: u64, objects: &[Arc<Object>], is_wanted: fn(&Object) -> bool
 impl Object {
     /// Whether all of it lies in a data file from `offset` on, exact and unchanged, and it is as
     /// wanted while it does.
-    fn lies_in(&self, number: u64, offset: u64, is_wanted: impl Fn(&Object) -> bool) -> bool {
+    fn lies_in(&self, number: u64, offset: u64, is_wanted: IsWanted) -> bool {
         let cut = self.cut();
         if self.is_dirty() {
             return false;
@@ -205,11 +229,14 @@ impl Object {
             return false;
         }
         let blocks = self.blocks.read();
-        is_wanted(self) && blocks.lie_at(offset, cut)
+        is_wanted(self, &blocks) && blocks.lie_at(offset, cut)
     }
 
-    /// Whether all its blocks were checked.
-    fn is_checked(&self) -> bool {
-        self.checked.all(self.cut().blocks())
+    /// Whether all its blocks were checked: of zeros that are alike the first says so of all.
+    fn is_checked(&self, blocks: &Blocks) -> bool {
+        blocks.parts().all(|(first, part)| match part {
+            Part::Alike(_) => self.checked.get(first),
+            _ => self.checked.all(&(first..first + part.count())),
+        })
     }
 }

@@ -1,13 +1,15 @@
-//! Where each block of an object lies: dense, or as one run while all of them are
-//! exact and stand one after the other in the object's data file.
+//! Where each block of an object lies. Exact blocks that stand one after the other in the data file
+//! are a run, blocks without a payload of which one record speaks are one entry, and all others have
+//! a place each. The memory follows what the records say, never the size that an object claims.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
 
-use parking_lot::{RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
 use crate::format::record::Stored;
 use crate::model::{Error, Result, Tier};
+use crate::store::object::DIRTY;
+use crate::store::parts::{Part, Parts};
 
 /// What is known of one block.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -30,10 +32,10 @@ pub enum Blocks {
     /// No record yet.
     #[default]
     Unknown,
-    /// All blocks, exact, in the object's data file.
-    Run(Run),
-    /// A block each, up to the last that a record describes.
-    Dense(Vec<Block>),
+    /// Of one kind, from the first block on.
+    One(Part),
+    /// Of several kinds, or not from the first block on.
+    Parts(Box<Parts>),
 }
 
 /// The CRC32C of each block of a run: of a few without memory of its own.
@@ -77,29 +79,57 @@ impl Cut {
         self.bytes.saturating_sub(self.start(index)).min(u64::from(self.block_bytes)) as usize
     }
 
+    /// Bytes of the blocks of `range` together.
+    pub fn bytes_of(self, range: &Range<u32>) -> u64 {
+        self.start(range.end).min(self.bytes).saturating_sub(self.start(range.start))
+    }
+
     /// The block that the byte at `offset` lies in.
     pub fn index(self, offset: u64) -> u32 {
         u32::try_from(offset / u64::from(self.block_bytes)).unwrap_or(u32::MAX)
     }
 }
 
-impl Stored {
-    /// A block whose bytes were lost: no payload, and a checksum that nothing has.
-    pub const LOST: Stored = Stored { checksum: u32::MAX, ..Stored::ABSENT };
-
-    /// Whether its bytes were lost.
-    pub fn is_lost(&self) -> bool {
-        self.tier == Tier::Absent && self.checksum == Stored::LOST.checksum
-    }
-
-    /// Whether it was made absent: what was lost is something else.
-    pub fn is_absent(&self) -> bool {
-        self.tier == Tier::Absent && !self.is_lost()
+impl Block {
+    /// Whether it is zeros of which nothing is stored.
+    pub fn is_unwritten(&self) -> bool {
+        match self.epoch {
+            DIRTY => self.stored.tier == Tier::Absent,
+            _ => self.stored.is_zeros(),
+        }
     }
 }
 
-impl Block {
-    const UNKNOWN: Block = Block { epoch: 0, stored: Stored::ABSENT, since: 0 };
+impl Run {
+    /// Block `index`, `skip` behind the first of the run.
+    pub(super) fn block(&self, skip: u32, index: u32, cut: Cut) -> Option<Block> {
+        let checksum = *self.checksums.get(skip as usize)?;
+        let stored = Stored {
+            tier: Tier::Exact,
+            scale: 0.0,
+            checksum,
+            offset: self.offset + cut.start(skip),
+            len: cut.len(index) as u32,
+            in_data: true,
+        };
+        Some(Block { epoch: self.epoch, stored, since: self.since })
+    }
+
+    /// Takes over a run that begins in this one or right behind it, reaches to its end and goes on
+    /// where it lies: a file that grows stays one run, with the epoch of its beginning. `skip` is
+    /// where in this one it begins. The other run where it is not so.
+    pub(super) fn join(&mut self, skip: u32, run: Run, cut: Cut) -> Option<Run> {
+        let (before, count) = (self.checksums.len(), run.checksums.len());
+        let joins = skip as usize <= before
+            && skip as usize + count >= before
+            && self.offset + cut.start(skip) == run.offset;
+        if !joins {
+            return Some(run);
+        }
+        self.checksums.truncate(skip as usize);
+        self.checksums.extend(run.checksums);
+        None
+    }
 }
 
 impl Blocks {
@@ -108,66 +138,135 @@ impl Blocks {
     pub fn get(&self, index: u32, cut: Cut) -> Option<Block> {
         match self {
             Blocks::Unknown => None,
-            Blocks::Run(run) => {
-                let checksum = *run.checksums.get(index as usize)?;
-                let stored = Stored {
-                    tier: Tier::Exact,
-                    scale: 0.0,
-                    checksum,
-                    offset: run.offset + cut.start(index),
-                    len: cut.len(index) as u32,
-                    in_data: true,
-                };
-                Some(Block { epoch: run.epoch, stored, since: run.since })
-            }
-            Blocks::Dense(blocks) => blocks.get(index as usize).copied().filter(|block| block.epoch != 0),
+            Blocks::One(part) => part.block(index, 0, cut),
+            Blocks::Parts(parts) => parts.get(index, cut),
         }
     }
 
-    /// How many blocks it has places for: none behind them is described.
+    /// What is known of block `index`, and the block where something else may begin: behind all of
+    /// those without a payload that one record describes, or that none does.
+    pub fn alike(&self, index: u32, cut: Cut) -> (Option<Block>, u32) {
+        match self {
+            Blocks::Unknown => (None, u32::MAX),
+            Blocks::One(part) if index >= part.count() => (None, u32::MAX),
+            Blocks::One(part) => (part.block(index, 0, cut), part.alike_end(index, 0)),
+            Blocks::Parts(parts) => parts.alike(index, cut),
+        }
+    }
+
+    /// The block behind the last that a record describes.
     pub fn count(&self) -> u32 {
-        let count = match self {
+        match self {
             Blocks::Unknown => 0,
-            Blocks::Run(run) => run.checksums.len(),
-            Blocks::Dense(blocks) => blocks.len(),
+            Blocks::One(part) => part.count(),
+            Blocks::Parts(parts) => parts.end(),
+        }
+    }
+
+    /// Its kinds of blocks, each with the number of its first.
+    pub fn parts(&self) -> impl Iterator<Item = (u32, &Part)> {
+        let (one, more) = match self {
+            Blocks::Unknown => (None, None),
+            Blocks::One(part) => (Some((0, part)), None),
+            Blocks::Parts(parts) => (None, Some(parts.iter())),
         };
-        count as u32
+        one.into_iter().chain(more.into_iter().flatten())
     }
 
-    /// The blocks that records describe, with their numbers.
+    /// Those of its kinds that may have blocks of `range`.
+    pub(super) fn parts_in(&self, range: Range<u32>) -> impl Iterator<Item = (u32, &Part)> {
+        let (one, more) = match self {
+            Blocks::Unknown => (None, None),
+            Blocks::One(part) => (Some((0, part)), None),
+            Blocks::Parts(parts) => (None, Some(parts.among(range))),
+        };
+        one.into_iter().chain(more.into_iter().flatten())
+    }
+
+    /// The blocks that records describe: each, or all at once that one record describes without a
+    /// payload, with what is known of the first.
+    pub fn pieces(&self, cut: Cut) -> impl Iterator<Item = (Range<u32>, Block)> {
+        self.parts().flat_map(move |(first, part)| part.pieces(first, cut))
+    }
+
+    /// What is known of the blocks of `range`, piece by piece as [`alike`](Self::alike) tells.
+    pub fn pieces_in(
+        &self,
+        range: Range<u32>,
+        cut: Cut,
+    ) -> impl Iterator<Item = (Range<u32>, Option<Block>)> {
+        let mut next = range.start;
+        std::iter::from_fn(move || {
+            let (block, end) = (next < range.end).then(|| self.alike(next, cut))?;
+            let piece = next..end.min(range.end);
+            next = piece.end;
+            Some((piece, block))
+        })
+    }
+
+    /// The blocks that records describe, with their numbers, each of them: where there may be zeros,
+    /// [`pieces`](Self::pieces) are fewer.
     pub fn described(&self, cut: Cut) -> impl Iterator<Item = (u32, Block)> {
-        (0..self.count()).filter_map(move |index| Some((index, self.get(index, cut)?)))
+        self.parts().flat_map(move |(first, part)| {
+            let all = first..first + part.count();
+            all.filter_map(move |index| Some((index, part.block(index, first, cut)?)))
+        })
     }
 
-    /// Sets one block. `places` is how many blocks may still be given memory: no more
-    /// than a log can have described, whatever it claims.
-    pub fn set(&mut self, index: u32, block: Block, cut: Cut, places: &mut u64) -> Result<()> {
-        let count = index as usize + 1;
+    /// Those of `range` that have payloads, or had before they were made absent one by one.
+    pub fn with_payloads(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+        let found = self.parts_in(range.clone()).filter(|(_, part)| !matches!(part, Part::Alike(_)));
+        let found = found.map(move |(first, part)| {
+            first.max(range.start)..first.saturating_add(part.count()).min(range.end)
+        });
+        found.filter(|range| !range.is_empty())
+    }
+
+    /// Bytes that they count as, see [`Stored::counted`].
+    pub fn counted(&self, cut: Cut) -> u64 {
+        self.parts().map(|(first, part)| part.counted(first, cut)).sum()
+    }
+
+    /// A block that no record describes before one that is described.
+    pub fn gap(&self) -> Option<u32> {
+        let mut end = 0;
+        for (first, part) in self.parts() {
+            if first > end {
+                return Some(end);
+            }
+            end = first + part.count();
+        }
+        None
+    }
+
+    /// Sets one block.
+    pub fn set(&mut self, index: u32, block: Block, cut: Cut) -> Result<()> {
         if index >= cut.blocks() {
             return Err(Error::corrupt(format!("a record of block {index} of {}", cut.blocks())));
         }
-        let dense = self.dense(cut, places)?;
-        if dense.len() < count {
-            take_places((count - dense.len()) as u64, places)?;
-            dense.resize(count, Block::UNKNOWN);
-        }
-        if let Some(place) = dense.get_mut(index as usize) {
-            *place = block;
+        let is_set = match self {
+            Blocks::Unknown if index == 0 => {
+                *self = Blocks::One(Part::Dense(vec![block]));
+                true
+            }
+            Blocks::One(part) if index < part.count() => part.set(index, block, 0, cut),
+            _ => self.push(index, block),
+        };
+        if !is_set {
+            self.in_parts(|parts| parts.set(index, block, cut));
         }
         Ok(())
     }
 
     /// Adds one block behind the last where that is the next of a dense index; whether it is.
-    /// `places` as for [`Blocks::set`].
     #[inline]
-    pub fn push(&mut self, index: u32, block: Block, places: &mut u64) -> Result<bool> {
+    pub fn push(&mut self, index: u32, block: Block) -> bool {
         match self {
-            Blocks::Dense(blocks) if blocks.len() == index as usize => {
-                take_places(1, places)?;
+            Blocks::One(Part::Dense(blocks)) if blocks.len() == index as usize => {
                 blocks.push(block);
-                Ok(true)
+                true
             }
-            _ => Ok(false),
+            _ => false,
         }
     }
 
@@ -175,216 +274,137 @@ impl Blocks {
     /// they are not copied often; never for more than the object has.
     pub fn reserve(&mut self, count: usize, cut: Cut) {
         if let Blocks::Unknown = self {
-            *self = Blocks::Dense(Vec::new());
+            *self = Blocks::One(Part::Dense(Vec::new()));
         }
-        let Blocks::Dense(blocks) = self else { return };
+        let Blocks::One(Part::Dense(blocks)) = self else { return };
         if blocks.capacity() - blocks.len() < count {
             let left = (cut.blocks() as usize).saturating_sub(blocks.len());
             blocks.reserve_exact(count.max(blocks.len()).min(left));
         }
     }
 
-    /// Sets a run of exact blocks of the data file, beginning with block `first`.
-    pub fn set_run(&mut self, first: u32, run: Run, cut: Cut, places: &mut u64) -> Result<()> {
-        if first == 0 && run.checksums.len() as u64 == u64::from(cut.blocks()) {
-            *self = Blocks::Run(run);
-            return Ok(());
+    /// Sets a run of exact blocks of the data file, beginning with block `first`. All of them are
+    /// blocks of the object.
+    pub fn set_run(&mut self, first: u32, run: Run, cut: Cut) {
+        let count = run.checksums.len();
+        let run = match self {
+            _ if first == 0 && count as u64 == u64::from(cut.blocks()) => {
+                *self = Blocks::One(Part::Run(run));
+                return;
+            }
+            Blocks::One(Part::Run(before)) => match before.join(first, run, cut) {
+                Some(run) => run,
+                None => return,
+            },
+            _ => run,
+        };
+        if first == 0 && self.count() == 0 {
+            *self = Blocks::One(Part::Run(run));
+        } else {
+            self.in_parts(|parts| parts.set_run(first, run, cut));
         }
-        if let Blocks::Run(before) = self
-            && first as usize <= before.checksums.len()
-            && first as usize + run.checksums.len() >= before.checksums.len()
-            && before.offset + cut.start(first) == run.offset
-        {
-            // A file that grows stays one run.
-            before.checksums.truncate(first as usize);
-            before.checksums.extend(run.checksums);
-            return Ok(());
+    }
+
+    /// Sets blocks without a payload to the same. `block` is the first of them.
+    pub fn set_alike(&mut self, range: Range<u32>, block: Block, cut: Cut) {
+        if range.start == 0 && range.end >= self.count() {
+            *self = Blocks::One(Part::alike(&range, block));
+        } else {
+            self.in_parts(|parts| parts.set_alike(range, block, cut));
         }
-        let part = Blocks::Run(run);
-        let Blocks::Run(run) = &part else { return Ok(()) };
-        let from = cut.start(first);
-        for (place, _) in run.checksums.iter().enumerate() {
-            let index = u32::try_from(place).ok().and_then(|place| first.checked_add(place));
-            let index = index.ok_or_else(|| Error::corrupt("a run past block 2^32"))?;
-            let Some(mut block) = part.get(place as u32, cut) else { continue };
-            block.stored.offset = run.offset + (cut.start(index) - from);
-            block.stored.len = cut.len(index) as u32;
-            self.set(index, block, cut, places)?;
-        }
-        Ok(())
     }
 
     /// Forgets the blocks from `count` on.
-    pub fn truncate(&mut self, count: u32) {
+    pub fn truncate(&mut self, count: u32, cut: Cut) {
         match self {
             Blocks::Unknown => {}
-            Blocks::Run(run) if run.checksums.len() > count as usize => {
-                run.checksums.truncate(count as usize);
+            Blocks::One(part) if count < part.count() => drop(part.split_off(count, 0, cut)),
+            Blocks::One(_) => {}
+            Blocks::Parts(parts) => {
+                parts.carve(count..u32::MAX, cut);
+                if let Some(one) = parts.only() {
+                    *self = Blocks::One(one);
+                }
             }
-            Blocks::Run(_) => {}
-            Blocks::Dense(blocks) => blocks.truncate(count as usize),
+        }
+        if self.count() == 0 {
+            *self = Blocks::Unknown;
         }
     }
 
     /// Whether all blocks are exact and stand one after the other in the data file, from
     /// `offset` on.
     pub fn lie_at(&self, offset: u64, cut: Cut) -> bool {
-        if let Blocks::Run(run) = self {
-            return run.offset == offset && run.checksums.len() as u64 == u64::from(cut.blocks());
-        }
-        (0..cut.blocks()).all(|index| {
-            self.get(index, cut).is_some_and(|Block { stored, .. }| {
-                stored.in_data && stored.tier == Tier::Exact && stored.offset == offset + cut.start(index)
-            })
-        })
-    }
-
-    fn dense(&mut self, cut: Cut, places: &mut u64) -> Result<&mut Vec<Block>> {
-        if !matches!(self, Blocks::Dense(_)) {
-            if let Blocks::Run(run) = self {
-                take_places(run.checksums.len() as u64, places)?;
+        let mut end = 0;
+        for (first, part) in self.parts() {
+            if first != end || !part.lies_at(offset + cut.start(first), cut) {
+                return false;
             }
-            let blocks = self.described(cut).map(|(_, block)| block).collect();
-            *self = Blocks::Dense(blocks);
+            end = first + part.count();
         }
-        match self {
-            Blocks::Dense(blocks) => Ok(blocks),
-            _ => Err(Error::corrupt("an index that is neither a run nor dense")),
-        }
-    }
-}
-
-fn take_places(count: u64, places: &mut u64) -> Result<()> {
-    *places = places.checked_sub(count).ok_or_else(|| {
-        Error::corrupt(format!("{count} more blocks, where the log can describe {places} more"))
-    })?;
-    Ok(())
-}
-
-/// Which blocks have been checked since the store was opened: a bit each, made when one
-/// is set. Those of the first 128 blocks need no memory of their own.
-#[derive(Debug)]
-pub struct Checked(RwLock<Words>);
-
-/// Bits, 64 a word.
-pub(super) type Words = SmallVec<[AtomicU64; 2]>;
-
-impl Checked {
-    /// None.
-    pub fn none() -> Checked {
-        Checked(RwLock::default())
+        end == cut.blocks()
     }
 
-    /// Whether block `index` has been checked.
-    pub fn get(&self, index: u32) -> bool {
-        let words = self.0.read();
-        words
-            .get(index as usize / 64)
-            .is_some_and(|word| word.load(Ordering::Relaxed) >> (index % 64) & 1 == 1)
-    }
-
-    /// Notes that block `index` is another now.
-    pub fn clear(&self, index: u32) {
-        Checked::clear_in(&self.0.read(), index);
-    }
-
-    /// The bits, 64 a word. No method of this may be called while they are held.
-    pub(super) fn words(&self) -> RwLockReadGuard<'_, Words> {
-        self.0.read()
-    }
-
-    /// Notes in the words that block `index` is another now.
-    pub(super) fn clear_in(words: &[AtomicU64], index: u32) {
-        if let Some(word) = words.get(index as usize / 64) {
-            word.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
-        }
-    }
-
-    /// Notes that blocks `first` to `end` are others now.
-    pub fn clear_range(&self, first: u32, end: u32) {
-        if !self.0.read().is_empty() {
-            (first..end).for_each(|index| self.clear(index));
-        }
-    }
-
-    /// Whether the first `count` blocks have all been checked.
-    pub fn all(&self, count: u32) -> bool {
-        let words = self.0.read();
-        let (whole, rest) = (count as usize / 64, count % 64);
-        let has = |place: usize, wanted: u64| {
-            words.get(place).is_some_and(|word| word.load(Ordering::Relaxed) & wanted == wanted)
+    fn in_parts(&mut self, change: impl FnOnce(&mut Parts)) {
+        let mut parts = match std::mem::take(self) {
+            Blocks::Unknown => Box::default(),
+            Blocks::One(part) => Box::new(Parts::of(part)),
+            Blocks::Parts(parts) => parts,
         };
-        (0..whole).all(|place| has(place, u64::MAX)) && (rest == 0 || has(whole, (1 << rest) - 1))
-    }
-
-    /// Notes that block `index` has been checked.
-    pub fn set(&self, index: u32) {
-        let place = index as usize / 64;
-        let mark = |words: &[AtomicU64]| {
-            words.get(place).map(|word| word.fetch_or(1 << (index % 64), Ordering::Relaxed)).is_some()
-        };
-        if !mark(&self.0.read()) {
-            let mut words = self.0.write();
-            let count = words.len().max(place + 1);
-            words.resize_with(count, AtomicU64::default);
-            mark(&words);
-        }
+        change(&mut parts);
+        *self = Blocks::Parts(parts);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Block, Blocks, Checked, Cut, Run};
+    use std::ops::Range;
+
+    use proptest::prelude::*;
+
+    use super::{Block, Blocks, Cut, Run};
     use crate::format::record::Stored;
     use crate::model::Tier;
+    use crate::store::parts::Part;
 
     const CUT: Cut = Cut { bytes: 1000, block_bytes: 256 };
 
     fn run(first: u32, count: u32) -> Run {
-        Run {
-            epoch: 9,
-            offset: 4096 + CUT.start(first),
-            since: 1,
-            checksums: (first..first + count).collect(),
-        }
+        run_at(4096, first, count, 9, CUT)
+    }
+
+    fn run_at(home: u64, first: u32, count: u32, epoch: u64, cut: Cut) -> Run {
+        let checksums = (first..first + count).collect();
+        Run { epoch, offset: home + cut.start(first), since: 1, checksums }
     }
 
     #[test]
     fn a_whole_run_and_the_same_in_parts_say_the_same() {
         let mut whole = Blocks::default();
-        whole.set_run(0, run(0, 4), CUT, &mut 4).unwrap();
-        assert!(matches!(whole, Blocks::Run(_)));
+        whole.set_run(0, run(0, 4), CUT);
+        assert!(matches!(whole, Blocks::One(Part::Run(_))));
         let mut parts = Blocks::default();
-        parts.set_run(3, run(3, 1), CUT, &mut 4).unwrap();
-        assert_eq!(parts.get(0, CUT), None);
-        parts.set_run(0, run(0, 3), CUT, &mut 4).unwrap();
+        parts.set_run(3, run(3, 1), CUT);
+        assert_eq!((parts.get(0, CUT), parts.gap()), (None, Some(0)));
+        parts.set_run(0, run(0, 3), CUT);
         for index in 0..4 {
             assert_eq!(whole.get(index, CUT), parts.get(index, CUT), "block {index}");
         }
         assert_eq!(whole.get(3, CUT).unwrap().stored.len, 1000 - 768);
-        assert_eq!(whole.get(4, CUT), None);
+        assert_eq!((whole.get(4, CUT), parts.gap()), (None, None));
+        assert_eq!((whole.counted(CUT), parts.counted(CUT)), (1000, 1000));
     }
 
     #[test]
     fn setting_a_block_leaves_the_others_of_the_run() {
         let mut blocks = Blocks::default();
-        blocks.set_run(0, run(0, 4), CUT, &mut 4).unwrap();
+        blocks.set_run(0, run(0, 4), CUT);
         let before = blocks.get(2, CUT);
         let moved = Block { epoch: 10, stored: Stored { tier: Tier::Q8, ..Stored::ABSENT }, since: 2 };
-        blocks.set(1, moved, CUT, &mut 4).unwrap();
+        blocks.set(1, moved, CUT).unwrap();
         assert_eq!(blocks.get(1, CUT), Some(moved));
         assert_eq!(blocks.get(2, CUT), before);
-        assert!(blocks.set(4, moved, CUT, &mut 4).is_err());
-    }
-
-    #[test]
-    fn an_object_that_the_log_cannot_have_described_gets_no_memory() {
-        let huge = Cut { bytes: 1 << 40, block_bytes: 4096 };
-        let block = Block { epoch: 1, stored: Stored::ABSENT, since: 0 };
-        let mut places = 1000;
-        assert!(Blocks::default().set(1000, block, huge, &mut places).is_err());
-        assert!(Blocks::default().set(899, block, huge, &mut places).is_ok());
-        assert!(Blocks::default().set(100, block, huge, &mut places).is_err());
+        assert!(blocks.set(4, moved, CUT).is_err());
     }
 
     #[test]
@@ -394,60 +414,154 @@ mod tests {
         let mut blocks = Blocks::default();
         for index in 0..1000 {
             blocks.reserve(if index % 300 == 0 { 300 } else { 1 }, cut);
-            assert!(blocks.push(index, block, &mut 1).unwrap());
-            let Blocks::Dense(all) = &blocks else { panic!("{blocks:?}") };
+            assert!(blocks.push(index, block));
+            let Blocks::One(Part::Dense(all)) = &blocks else { panic!("{blocks:?}") };
             assert!(all.capacity() <= 1000 && all.capacity() <= 300.max(2 * all.len()));
         }
         let mut whole = Blocks::default();
-        whole.set_run(0, run(0, 4), CUT, &mut 4).unwrap();
+        whole.set_run(0, run(0, 4), CUT);
         whole.reserve(1000, cut);
-        assert!(matches!(whole, Blocks::Run(_)));
-    }
-
-    #[test]
-    fn checked_blocks_are_told_apart() {
-        let checked = Checked::none();
-        for index in [0, 63, 64, 129] {
-            assert!(!checked.get(index));
-            checked.set(index);
-            assert!(checked.get(index));
-        }
-        assert!(!checked.get(1) && !checked.get(128) && !checked.get(1000));
-    }
-
-    #[test]
-    fn all_blocks_are_checked_when_each_of_them_is() {
-        for count in [1, 63, 64, 65, 128, 200] {
-            let checked = Checked::none();
-            assert!(checked.all(0));
-            for index in (0..count).rev() {
-                assert!(!checked.all(count), "{index} of {count}");
-                checked.set(index);
-            }
-            assert!(checked.all(count) && !checked.all(count + 1));
-            checked.clear_range(count / 2, count);
-            assert!(!checked.all(count / 2 + 1) && checked.all(count / 2));
-        }
+        assert!(matches!(whole, Blocks::One(Part::Run(_))));
     }
 
     #[test]
     fn blocks_lie_somewhere_only_with_all_of_them() {
         let mut blocks = Blocks::default();
         assert!(!blocks.lie_at(4096, CUT));
-        blocks.set_run(0, run(0, 4), CUT, &mut 4).unwrap();
+        blocks.set_run(0, run(0, 4), CUT);
         assert!(blocks.lie_at(4096, CUT) && !blocks.lie_at(0, CUT));
         let third = blocks.get(2, CUT).unwrap();
-        blocks.set(2, third, CUT, &mut 4).unwrap();
+        blocks.set(2, third, CUT).unwrap();
         assert!(blocks.lie_at(4096, CUT));
         for stored in [
             Stored { in_data: false, ..third.stored },
             Stored { offset: third.stored.offset + 1, ..third.stored },
             Stored { tier: Tier::Q8, ..third.stored },
+            Stored::ZEROS,
         ] {
-            blocks.set(2, Block { stored, ..third }, CUT, &mut 4).unwrap();
+            blocks.set(2, Block { stored, ..third }, CUT).unwrap();
             assert!(!blocks.lie_at(4096, CUT), "{stored:?}");
         }
-        blocks.truncate(2);
+        blocks.set(2, third, CUT).unwrap();
+        let hole = Stored::hole(4096 + 256);
+        blocks.set_alike(1..3, Block { stored: hole, ..third }, CUT);
+        assert!(blocks.lie_at(4096, CUT), "{blocks:?}");
+        blocks.truncate(2, CUT);
         assert!(!blocks.lie_at(4096, CUT));
+    }
+
+    #[test]
+    fn zeros_of_any_number_are_one_entry() {
+        let cut = Cut { bytes: 1 << 45, block_bytes: 1 << 14 };
+        let zeros = Block { epoch: 3, stored: Stored::hole(4096), since: 1 };
+        let mut blocks = Blocks::default();
+        blocks.set_alike(0..1 << 31, zeros, cut);
+        assert_eq!(blocks.counted(cut), 1 << 45);
+        assert_eq!(blocks.pieces(cut).count(), 1);
+        let written = Block { epoch: 4, stored: Stored { len: 1 << 14, ..Stored::ZEROS }, since: 1 };
+        for index in [0, 1, 77, 1 << 30, (1 << 31) - 1] {
+            blocks.set(index, written, cut).unwrap();
+        }
+        assert_eq!(blocks.pieces(cut).count(), 5 + 3);
+        assert_eq!(blocks.alike(2, cut).1, 77);
+        let last = blocks.get((1 << 30) - 1, cut).unwrap();
+        assert_eq!((last.epoch, last.stored.offset), (3, 4096 + ((1_u64 << 44) - (1 << 14))));
+        assert_eq!(blocks.gap(), None);
+        blocks.truncate(1, cut);
+        assert_eq!(blocks.pieces(cut).collect::<Vec<_>>(), [(0..1, written)]);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Change {
+        Set(u32),
+        Run(Range<u32>, bool),
+        Zeros(Range<u32>, bool),
+        Lost(Range<u32>),
+        Truncate(u32),
+    }
+
+    const BLOCKS: u32 = 200;
+
+    fn change() -> impl Strategy<Value = Change> {
+        let range = || (0..BLOCKS, 1..BLOCKS).prop_map(|(from, many)| from..(from + many).min(BLOCKS));
+        prop_oneof![
+            (0..BLOCKS).prop_map(Change::Set),
+            (range(), any::<bool>()).prop_map(|(range, moved)| Change::Run(range, moved)),
+            (range(), any::<bool>()).prop_map(|(range, in_data)| Change::Zeros(range, in_data)),
+            range().prop_map(Change::Lost),
+            (0..BLOCKS).prop_map(Change::Truncate),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_changes_leave_what_a_table_of_all_blocks_has(changes in prop::collection::vec(change(), 1..40)) {
+            let cut = Cut { bytes: u64::from(BLOCKS) * 256 - 100, block_bytes: 256 };
+            let mut blocks = Blocks::default();
+            let mut table: Vec<Option<Stored>> = vec![None; BLOCKS as usize];
+            for (epoch, change) in (1..).zip(changes) {
+                match change {
+                    Change::Set(index) => {
+                        let stored = Stored { tier: Tier::Q8, len: 70, offset: epoch * 64, ..Stored::ABSENT };
+                        blocks.set(index, Block { epoch, stored, since: 1 }, cut).unwrap();
+                        table[index as usize] = Some(stored);
+                    }
+                    Change::Run(range, is_elsewhere) => {
+                        let home = if is_elsewhere { 1 << 20 } else { 4096 };
+                        let run = run_at(home, range.start, range.len() as u32, epoch, cut);
+                        let offset = run.offset;
+                        blocks.set_run(range.start, run, cut);
+                        for index in range.clone() {
+                            table[index as usize] = Some(Stored {
+                                tier: Tier::Exact,
+                                checksum: index,
+                                offset: offset + cut.start(index - range.start),
+                                len: cut.len(index) as u32,
+                                in_data: true,
+                                ..Stored::ABSENT
+                            });
+                        }
+                    }
+                    Change::Zeros(range, in_data) => {
+                        let at = |index| if in_data { Stored::hole(cut.start(index)) } else { Stored::ZEROS };
+                        let block = Block { epoch, stored: at(range.start), since: 1 };
+                        blocks.set_alike(range.clone(), block, cut);
+                        range.for_each(|index| table[index as usize] = Some(at(index)));
+                    }
+                    Change::Lost(range) => {
+                        blocks.set_alike(range.clone(), Block { epoch, stored: Stored::LOST, since: 1 }, cut);
+                        range.for_each(|index| table[index as usize] = Some(Stored::LOST));
+                    }
+                    Change::Truncate(count) => {
+                        blocks.truncate(count, cut);
+                        table[count as usize..].fill(None);
+                    }
+                }
+                for (index, wanted) in (0..).zip(&table) {
+                    prop_assert_eq!(blocks.get(index, cut).map(|block| block.stored), *wanted, "block {}", index);
+                }
+                let mut next = 0;
+                for (piece, block) in blocks.pieces_in(0..BLOCKS, cut) {
+                    prop_assert!(piece.start == next && !piece.is_empty());
+                    let first = block.map(|block| block.stored);
+                    prop_assert_eq!(first, table[piece.start as usize]);
+                    let is_alike = |index: u32| table[index as usize].map(|stored| Stored { offset: 0, ..stored });
+                    prop_assert!(piece.clone().all(|index| is_alike(index) == is_alike(piece.start)));
+                    next = piece.end;
+                }
+                prop_assert_eq!(next, BLOCKS);
+                let counted = |(index, stored): (u32, &Option<Stored>)| {
+                    stored.map_or(0, |stored| stored.counted(cut.len(index) as u64))
+                };
+                prop_assert_eq!(blocks.counted(cut), (0..).zip(&table).map(counted).sum::<u64>());
+                let described: Vec<u32> = blocks.described(cut).map(|(index, _)| index).collect();
+                let wanted = (0..BLOCKS).filter(|index| table[*index as usize].is_some());
+                prop_assert_eq!(described, wanted.collect::<Vec<_>>());
+                let last = table.iter().rposition(Option::is_some).map_or(0, |last| last as u32 + 1);
+                prop_assert_eq!(blocks.count(), last);
+                let gap = table[..last as usize].iter().position(Option::is_none);
+                prop_assert_eq!(blocks.gap(), gap.map(|gap| gap as u32));
+            }
+        }
     }
 }

@@ -108,7 +108,7 @@ impl Object {
         let kept = if place == 1 { &[] } else { &*before };
         chains.insert((index, epoch), kept.iter().copied().chain([link]).collect());
         let gone: u64 = replaced.iter().map(|link| u64::from(link.len)).sum();
-        self.add_stored(u64::from(link.len).wrapping_sub(gone));
+        self.add_linked(u64::from(link.len).wrapping_sub(gone));
         Ok(replaced)
     }
 
@@ -117,7 +117,7 @@ impl Object {
     pub(super) fn end_chain(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
         let links = self.chain(index, epoch)?;
         let bytes: u64 = links.iter().map(|link| u64::from(link.len)).sum();
-        self.add_stored(0_u64.wrapping_sub(bytes));
+        self.add_linked(0_u64.wrapping_sub(bytes));
         Some(links)
     }
 

@@ -34,6 +34,7 @@ pub(super) fn check(batch: &Batch, state: &State, lineage: &Lineage) -> Result<(
             Record::Delete { object }
             | Record::Create { object, .. }
             | Record::CreateRun { object, .. }
+            | Record::EmptyRun { object, .. }
             | Record::Migrate { object, .. }
             | Record::Delta { object, .. }
             | Record::Factor { object, .. } => object,
@@ -100,6 +101,7 @@ impl Planned<'_> {
             | Record::Migrate { object, block, .. }
             | Record::Delta { object, block, .. } => (*object, u64::from(*block) + 1),
             Record::Factor { object, .. } => (*object, 0),
+            Record::EmptyRun { object, block, count, .. } => (*object, u64::from(*block) + u64::from(*count)),
             Record::CreateRun { object, block, stored, .. } => {
                 (*object, u64::from(*block) + u64::from(stored.len))
             }

@@ -90,12 +90,11 @@ impl Collection {
         // The log says what cannot be: nothing may be built on it.
         let differs = |error| self.poison(error);
         let mut state = self.state.write();
-        let mut places = u64::MAX;
         let applied = batch.into_records().into_iter().try_for_each(|added| match added.entry {
             Some(entry) => state.apply_entry(entry),
             None => {
                 let checksums = checksums_of(&added.payload);
-                state.apply_record(&added.record, added.sequence, checksums, &mut places)
+                state.apply_record(&added.record, added.sequence, checksums)
             }
         });
         state.batch_ended();
@@ -174,7 +173,7 @@ impl Collection {
         }
         for object in self.state.read().objects() {
             let blocks = object.blocks.read();
-            let unsure = blocks.described(object.cut()).filter(|(_, block)| block.epoch > durable);
+            let unsure = blocks.pieces(object.cut()).filter(|(_, block)| block.epoch > durable);
             if !object.links().is_empty() {
                 found.insert((false, u64::from(DELTA_FILE)));
             }
@@ -186,6 +185,7 @@ impl Collection {
             {
                 found.insert((true, home.file));
             }
+            let unsure = unsure.filter(|(_, block)| !block.stored.is_zeros());
             let unsure = unsure.filter(|(_, block)| !block.stored.in_data || object.origin.is_none());
             found.extend(unsure.map(|(_, block)| match (block.stored.in_data, object.home()) {
                 (true, Some(home)) => (true, home.file),

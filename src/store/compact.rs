@@ -23,6 +23,7 @@ use crate::store::log::{Batch, Log};
 use crate::store::migrate::migrate;
 use crate::store::object::Object;
 use crate::store::origin::OriginRun;
+use crate::store::parts::Part;
 use crate::store::state::{ROOT, State};
 
 /// The log that is being written anew.
@@ -55,12 +56,13 @@ pub(super) fn due(state: &State) -> u64 {
 
 /// About how many slots describe an object.
 fn slots_of(object: &Object) -> u64 {
-    match &*object.blocks.read() {
-        Blocks::Unknown => 3,
-        Blocks::Run(run) => 4 + run.checksums.len() as u64 * 4 / SLOT_BYTES as u64,
+    let slots = |(_, part): (u32, &Part)| match part {
+        Part::Run(run) => 1 + run.checksums.len() as u64 * 4 / SLOT_BYTES as u64,
         // Where there is an origin, its checksums stand there too.
-        Blocks::Dense(blocks) => 4 + blocks.len() as u64 + blocks.len() as u64 * 4 / SLOT_BYTES as u64,
-    }
+        Part::Dense(blocks) => 1 + blocks.len() as u64 + blocks.len() as u64 * 4 / SLOT_BYTES as u64,
+        Part::Alike(_) => 1,
+    };
+    3 + object.blocks.read().parts().map(slots).sum::<u64>()
 }
 
 impl Writer {
@@ -216,13 +218,13 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
     // What came in with the object: all of its blocks, or where they can be had again.
     let said = match (&object.origin, &*blocks) {
         (Some(origin), _) => origin.run(),
-        (None, Blocks::Run(run)) => {
+        (None, Blocks::One(Part::Run(run))) => {
             OriginRun { epoch: run.epoch, since: run.since, checksums: run.checksums.clone() }
         }
         _ => OriginRun::default(),
     };
     let first = match &*blocks {
-        Blocks::Run(run) => Some(run.offset),
+        Blocks::One(Part::Run(run)) => Some(run.offset),
         _ => object.home().map(|home| home.offset),
     };
     let is_said = |block: &Block| block.epoch == said.epoch && block.stored.in_data;
@@ -233,16 +235,28 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
         out.push((said.epoch, Said::Run(said.checksums.to_vec(), record)));
     }
     // One that no block is a part of any more is forgotten.
-    let is_used = |(_, block)| object.factor_of(&block).is_some();
-    let factor = object.factor().filter(|_| blocks.described(cut).any(is_used));
+    let is_used = |(_, block): (_, Block)| object.factor_of(&block).is_some();
+    let factor = object.factor().filter(|_| blocks.pieces(cut).any(is_used));
     if let Some(FactorLink { epoch, offset, len, rank, checksum }) = factor {
         let record = Record::Factor { object: entry.id, block: WHOLE_TENSOR, offset, len, rank, checksum };
         out.push((epoch, Said::Record(record)));
     }
     let mut count = 0;
     let mut run: Option<DataRun> = None;
-    for (index, block) in blocks.described(cut) {
-        count += 1;
+    for (piece, block) in blocks.pieces(cut) {
+        let index = piece.start;
+        count += piece.end - piece.start;
+        if block.stored.is_zeros() || piece.len() > 1 {
+            let record = Record::EmptyRun {
+                object: entry.id,
+                block: index,
+                count: piece.end - piece.start,
+                stored: block.stored,
+                created_at: u64::from(block.since),
+            };
+            out.push((block.epoch, Said::Record(record)));
+            continue;
+        }
         if is_said(&block) {
             continue;
         }

@@ -61,7 +61,7 @@ impl Object {
         }
         let before = self.rare().factor.write().replace((link, IsEnded(false)));
         let before = before.filter(|(_, is_ended)| !is_ended.0).map(|(link, _)| link);
-        self.add_stored(link.len.wrapping_sub(before.map_or(0, |before| before.len)));
+        self.add_linked(link.len.wrapping_sub(before.map_or(0, |before| before.len)));
         Ok(before)
     }
 
@@ -75,7 +75,7 @@ impl Object {
         let (link, is_ended) = factor.as_mut().filter(|(_, is_ended)| !is_ended.0)?;
         is_ended.0 = true;
         let link = *link;
-        self.add_stored(0_u64.wrapping_sub(link.len));
+        self.add_linked(0_u64.wrapping_sub(link.len));
         Some(link)
     }
 

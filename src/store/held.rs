@@ -77,7 +77,6 @@ impl Batch {
     pub fn apply(
         &self,
         state: &mut State,
-        places: &mut u64,
         mut refused: Option<&mut Vec<Entry>>,
         mut failed: impl FnMut(u64, Error) -> Result<()>,
     ) -> Result<()> {
@@ -93,10 +92,10 @@ impl Batch {
             Held::Other { bytes } => {
                 let Some((record, sequence)) = others.next() else { return Ok(()) };
                 let checksums = checksums_of(next(&mut payloads, bytes));
-                let applied = state.apply_record(record, *sequence, checksums, places);
+                let applied = state.apply_record(record, *sequence, checksums);
                 applied.or_else(|error| failed(*sequence, error))
             }
-            Held::Blocks(count) => state.apply_blocks(next(&mut blocks, count), places, &mut failed),
+            Held::Blocks(count) => state.apply_blocks(next(&mut blocks, count), &mut failed),
         });
         state.batch_ended();
         applied

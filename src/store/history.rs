@@ -4,13 +4,16 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::format::access::{History, file_bytes, parse, to_bytes};
+use crate::format::access::{History, Kept, file_bytes, parse};
 use crate::model::Result;
 use crate::store::clock::Ticks;
 use crate::store::collection::{Access, Collection};
 use crate::store::disk::Open;
+use crate::store::object::Object;
 
 const NAME: &str = "access";
+/// So many records more than there are blocks twice are read of a file.
+const LEFT: u64 = 1024;
 /// While somebody asks for it again and again, it is written once in this time.
 const EVERY: Duration = Duration::from_secs(60);
 
@@ -34,14 +37,20 @@ impl Collection {
     pub(super) fn restore_accesses(&self) {
         let path = format!("{}/{NAME}", self.path());
         let state = self.state();
-        let blocks = state.objects().map(|object| u64::from(object.cut().blocks())).sum();
+        // Whatever objects claim to have, no others were used.
+        let stored = |object: &Object| -> u64 {
+            let blocks = object.blocks.read();
+            blocks.with_payloads(0..object.cut().blocks()).map(|range| range.len() as u64).sum()
+        };
+        let blocks: u64 = state.objects().map(|object| stored(object)).sum();
         let read = || -> io::Result<Option<Vec<u8>>> {
             let file = match self.disk.open(&path, Open::Read) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 opened => opened?,
             };
             let len = file.len()?;
-            if len > file_bytes(blocks) {
+            // Some may have been cut off since.
+            if len > file_bytes(2 * blocks + LEFT) {
                 let text = format!("{len} bytes for {blocks} blocks");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
@@ -62,15 +71,14 @@ impl Collection {
         // A clock that was ahead must not make a block look used for ever.
         let now = self.ticks.now();
         for (object, kept) in histories.by_object() {
-            let kept = kept.map(|(block, history)| {
+            let Some(object) = state.object(object) else { continue };
+            let blocks = object.blocks.read();
+            let kept = kept.flat_map(|(range, history)| {
                 let (last, created) = (history.last.min(now), history.created.min(now));
-                (block, History { last, created, ..history })
+                let history = History { last, created, ..history };
+                blocks.with_payloads(range).flatten().map(move |block| (block, history))
             });
-            if let Some(object) = state.object(object) {
-                // Blocks that no record describes were not used, whatever the object claims to have.
-                let described = object.blocks.read().count();
-                object.accesses.restore(object.cut().blocks().min(described), kept);
-            }
+            object.accesses.restore(object.cut().blocks(), kept);
         }
     }
 
@@ -98,11 +106,14 @@ impl Collection {
         let draft = format!("{path}.new");
         let mut objects: Vec<_> = self.state().objects().cloned().collect();
         objects.sort_unstable_by_key(|object| object.entry.id);
-        let histories = objects.iter().flat_map(|object| {
-            let used = object.accesses.used(object.cut().blocks());
-            used.into_iter().map(|(block, history)| (object.entry.id, block, history))
-        });
-        let bytes = to_bytes(self.ticks.length(), &histories.collect::<Vec<_>>());
+        let mut histories = Kept::default();
+        for object in &objects {
+            let id = object.entry.id;
+            object
+                .accesses
+                .each_used(object.cut().blocks(), |block, history| histories.add(id, block, history));
+        }
+        let bytes = histories.to_bytes(self.ticks.length());
         let write = || -> io::Result<()> {
             match self.disk.remove_file(&draft) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

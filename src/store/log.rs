@@ -95,8 +95,13 @@ impl Batch {
             return true;
         }
         let is_new = |added: &Added| {
-            matches!(added.record, Record::Create { .. } | Record::CreateRun { .. } | Record::Migrate { .. })
-                || matches!(added.entry, Some(Entry::Object(_) | Entry::Name { .. }))
+            matches!(
+                added.record,
+                Record::Create { .. }
+                    | Record::CreateRun { .. }
+                    | Record::EmptyRun { .. }
+                    | Record::Migrate { .. }
+            ) || matches!(added.entry, Some(Entry::Object(_) | Entry::Name { .. }))
         };
         let is_gone = |added: &Added| {
             matches!(added.record, Record::Delete { .. })

@@ -56,8 +56,9 @@ impl OpenObject {
     ) -> Result<Migration<'_>> {
         let mut migration = self.migration();
         let cut = self.object().cut();
-        let due: Vec<(u32, Block)> = range
-            .filter_map(|index| Some((index, self.object().block(index, cut)?)))
+        let due: Vec<(u32, Block)> = self
+            .object()
+            .stored_blocks(range, cut)
             .filter(|(index, block)| self.is_due(*index, block, to.0))
             .collect();
         let mut elements = Vec::new();
@@ -109,12 +110,8 @@ impl OpenObject {
     ) -> Result<Migration<'_>> {
         let mut migration = self.migration();
         let cut = self.object().cut();
-        for index in range {
-            let block = self.object().block(index, cut);
-            let block = block.filter(|block| self.is_due(index, block, Tier::Absent));
-            if let Some(block) = block
-                && may(index, &block)?
-            {
+        for (index, block) in self.object().stored_blocks(range, cut) {
+            if self.is_due(index, &block, Tier::Absent) && may(index, &block)? {
                 migration.blocks.push((index, block, Stored::ABSENT));
             }
         }
@@ -125,7 +122,7 @@ impl OpenObject {
     pub fn discard_blocks(&self, range: Range<u32>) -> Migration<'_> {
         let mut migration = self.migration();
         let cut = self.object().cut();
-        let blocks = range.filter_map(|index| Some((index, self.object().block(index, cut)?)));
+        let blocks = self.object().stored_blocks(range, cut);
         let has_origin = |index| self.object().origin_place(index).is_some();
         let has_way = |index, block: &Block| {
             self.object().chain(index, block.epoch).is_some() || self.object().factor_of(block).is_some()
@@ -145,10 +142,12 @@ impl OpenObject {
         Migration { open: self, _writing: writing, blocks: Vec::new(), is_for_good: false, touched, measured }
     }
 
-    /// Whether a block is one to move to a tier: those that no batch describes are not.
+    /// Whether a block is one to move to a tier: those that no batch describes are not, nor zeros
+    /// that nobody wrote.
     pub fn is_due(&self, index: u32, block: &Block, to: Tier) -> bool {
         let has_chain = || self.object().chain(index, block.epoch).is_some();
-        block.epoch != DIRTY && (block.stored.tier != to || (to != Tier::Absent && has_chain()))
+        let is_stored = block.epoch != DIRTY && !block.stored.is_zeros();
+        is_stored && (block.stored.tier != to || (to != Tier::Absent && has_chain()))
     }
 }
 

@@ -12,20 +12,24 @@
 //!    log says of it, and is not read back.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
+use smallvec::SmallVec;
 
 use crate::codec;
 use crate::format::catalog::{Home, ObjectEntry};
 use crate::format::record::Stored;
 use crate::model::{EntryId, Error, Result, Tier};
 use crate::store::access::Accesses;
-use crate::store::blocks::{Block, Blocks, Checked, Cut, Run};
+use crate::store::blocks::{Block, Blocks, Cut, Run};
 use crate::store::chain::Link;
+use crate::store::checked::Checked;
 use crate::store::factors::FactorLink;
 use crate::store::origin::Origin;
+use crate::store::parts::Part;
 use crate::store::pinned::PinnedCopy;
 use crate::store::quota::Use;
 use crate::store::rare::Rare;
@@ -56,7 +60,7 @@ pub struct Object {
     /// The sequence number of the last run: blocks of one that grew keep the epoch of its
     /// beginning.
     pub(super) grown: AtomicU64,
-    /// Bytes of all payloads.
+    /// Bytes of the payloads of its blocks.
     stored: AtomicU64,
     /// How many of its blocks are absent.
     pub(super) absent: AtomicU32,
@@ -74,6 +78,9 @@ pub struct Object {
 
 // A collection has as many as it has tensors, and more.
 const _: () = assert!(size_of::<Object>() <= 336);
+
+/// A block, its epoch, and the deltas that were on it then.
+pub(super) type OldChain = (u32, u64, Arc<[Link]>);
 
 /// Space that the last batch gave up.
 #[derive(Debug)]
@@ -145,9 +152,11 @@ impl Object {
         Cut { bytes: self.logged.load(Ordering::Acquire), block_bytes: self.entry.block_bytes }
     }
 
-    /// Bytes of all its payloads.
+    /// Bytes of all its payloads, deltas and factorization among them; zeros that nobody wrote count as
+    /// if they were stored.
     pub fn stored(&self) -> u64 {
-        self.stored.load(Ordering::Relaxed)
+        let linked = self.made_rare().map_or(0, |rare| rare.linked.load(Ordering::Relaxed));
+        self.stored.load(Ordering::Relaxed).wrapping_add(linked)
     }
 
     /// Whether blocks of it are absent.
@@ -169,6 +178,11 @@ impl Object {
         let [logical, stored] = &self.counted;
         let logical = logical.swap(now.logical, Ordering::Relaxed);
         Use { logical, stored: stored.swap(now.stored, Ordering::Relaxed), files: 0 }
+    }
+
+    /// Its deltas, or its factorization, have so many bytes more, modulo 2^64.
+    pub(super) fn add_linked(&self, change: u64) {
+        self.rare().linked.fetch_add(change, Ordering::Relaxed);
     }
 
     pub(super) fn add_stored(&self, change: u64) {
@@ -208,6 +222,63 @@ impl Object {
         }
     }
 
+    /// What is known of block `index`, what was written last included, and where something else may
+    /// begin: see [`Blocks::alike`].
+    fn alike(&self, index: u32, cut: Cut) -> (Option<Block>, u32) {
+        let dirty = self.made_rare().map(|rare| rare.dirty.read());
+        let blocks = self.blocks.read();
+        let block = self.look_at(index, cut, dirty.as_deref(), &blocks);
+        let next = dirty.as_ref().and_then(|dirty| dirty.range(index..).next());
+        let limit = next.map_or(u32::MAX, |(next, _)| *next);
+        let described = self.described();
+        let end = match index < described {
+            true => blocks.alike(index, cut).1.min(described),
+            // Zeros that no batch says yet.
+            false => u32::MAX,
+        };
+        (block, end.min(limit).max(index.saturating_add(1)))
+    }
+
+    /// What is known of the blocks of `range`, what was written last included. Those without a
+    /// payload that are alike come together, with what is known of the first. No lock is held
+    /// between the pieces.
+    pub fn pieces(
+        &self,
+        range: Range<u32>,
+        cut: Cut,
+    ) -> impl Iterator<Item = (Range<u32>, Option<Block>)> + '_ {
+        let mut next = range.start;
+        std::iter::from_fn(move || {
+            let (block, end) = (next < range.end).then(|| self.alike(next, cut))?;
+            let piece = next..end.min(range.end);
+            next = piece.end;
+            Some((piece, block))
+        })
+    }
+
+    /// The blocks of `range` one by one, without those that are zeros nobody wrote: nothing is
+    /// stored of these, nothing can be wrong with them, and they are exact in every tier.
+    pub fn stored_blocks(&self, range: Range<u32>, cut: Cut) -> impl Iterator<Item = (u32, Block)> + '_ {
+        let pieces = self.pieces(range, cut).filter_map(|(piece, block)| Some((piece, block?)));
+        let stored = pieces.filter(|(_, block)| !block.is_unwritten());
+        stored.flat_map(|(piece, block)| piece.map(move |index| (index, block)))
+    }
+
+    /// The block where zeros end that begin with block `index`; `index` where no zeros do.
+    pub fn zeros_from(&self, index: u32, cut: Cut) -> u32 {
+        match self.alike(index, cut) {
+            (Some(block), end) if block.is_unwritten() => end.min(cut.blocks()),
+            _ => index,
+        }
+    }
+
+    /// Counts an access of those blocks of `range` that have payloads.
+    pub fn count_use(&self, range: Range<u32>, created: u32, now: u32) {
+        let blocks = self.cut().blocks();
+        let used: SmallVec<[Range<u32>; 4]> = self.blocks.read().with_payloads(range).collect();
+        used.into_iter().for_each(|range| self.accesses.count(range, blocks, created, now));
+    }
+
     #[inline]
     fn look_at(
         &self,
@@ -238,22 +309,19 @@ impl Object {
         self.bytes.store(bytes, Ordering::Release);
     }
 
-    /// Forgets what the log describes from block `count` on; the payloads.
+    /// Forgets what the log describes from block `count` on; the payloads in tier files.
     pub(super) fn truncate(&self, count: u32) -> Vec<Stored> {
         let cut = self.cut();
         let mut blocks = self.blocks.write();
-        let gone: Vec<Stored> = blocks
-            .described(cut)
-            .filter(|(index, _)| *index >= count)
-            .map(|(_, block)| block.stored)
-            .collect();
-        blocks.truncate(count);
+        let (mut gone, mut absent) = (Vec::new(), 0);
+        for (_, stored) in replaced(&blocks, count..blocks.count(), cut) {
+            absent += u32::from(stored.is_absent());
+            gone.extend(Some(stored).filter(Stored::has_slot));
+        }
+        blocks.truncate(count, cut);
         self.described.fetch_min(count, Ordering::AcqRel);
-        let absent = gone.iter().filter(|stored| stored.is_absent()).count() as u32;
         self.absent.fetch_sub(absent, Ordering::Relaxed);
-        let bytes: u64 = gone.iter().map(|stored| u64::from(stored.len)).sum();
-        let before = self.stored();
-        self.stored.store(before.saturating_sub(bytes), Ordering::Relaxed);
+        self.set_stored(&blocks, cut);
         gone
     }
 
@@ -286,8 +354,8 @@ impl Object {
         self.described.store(self.logged_cut().blocks(), Ordering::Release);
     }
 
-    /// Takes in a run of exact blocks; the payloads that it replaces.
-    pub(super) fn set_run(&self, first: u32, run: Run, places: &mut u64) -> Result<Vec<Stored>> {
+    /// Takes in a run of exact blocks; the payloads in tier files that it replaces.
+    pub(super) fn set_run(&self, first: u32, run: Run) -> Result<Vec<Stored>> {
         let cut = self.cut();
         let end = u64::from(first) + run.checksums.len() as u64;
         let is_inside = u64::from(first) < end && end <= u64::from(cut.blocks());
@@ -297,21 +365,62 @@ impl Object {
         if self.entry.home.is_none() {
             return Err(Error::corrupt(format!("a run of object {} lies in no data file", self.entry.id)));
         }
-        let end = end as u32;
+        let range = first..end as u32;
         let mut blocks = self.blocks.write();
-        self.checked.clear_range(first, end);
-        let before: Vec<Stored> = match *blocks {
-            Blocks::Unknown => Vec::new(),
-            _ => (first..end).filter_map(|index| Some(blocks.get(index, cut)?.stored)).collect(),
-        };
+        self.checked.clear_range(&range);
+        let before = self.replace(&blocks, range, cut);
         let sequence = run.epoch;
-        blocks.set_run(first, run, cut, places)?;
+        blocks.set_run(first, run, cut);
         self.grown.fetch_max(sequence, Ordering::Relaxed);
-        match *blocks {
-            Blocks::Run(_) => self.recount(&blocks, cut),
-            _ => self.set_stored(&blocks, cut),
-        }
+        self.set_stored(&blocks, cut);
         Ok(before)
+    }
+
+    /// Takes in blocks without a payload; the payloads in tier files that they replace, and the
+    /// deltas that are on none any more.
+    pub(super) fn set_empty(&self, range: Range<u32>, block: Block) -> Result<(Vec<Stored>, Vec<OldChain>)> {
+        let (cut, id) = (self.cut(), self.entry.id);
+        if range.is_empty() || range.end > cut.blocks() {
+            let blocks = cut.blocks();
+            return Err(Error::corrupt(format!("blocks {range:?} of object {id}, which has {blocks}")));
+        }
+        let place = self.home().filter(|_| self.origin.is_none()).map(|home| {
+            let bytes = cut.bytes_of(&range);
+            (home.offset.saturating_add(cut.start(range.start)), bytes)
+        });
+        let is_there = |(offset, bytes)| offset == block.stored.offset && lies_in_a_file(offset, bytes);
+        if block.stored.in_data && !place.is_some_and(is_there) {
+            return Err(Error::corrupt(format!("a hole of object {id} that is not in its data file")));
+        }
+        let mut blocks = self.blocks.write();
+        self.checked.clear_range(&range);
+        let mut chains = Vec::new();
+        if self.made_rare().is_some() {
+            let known =
+                blocks.pieces_in(range.clone(), cut).filter_map(|(piece, block)| Some((piece.start, block?)));
+            let ended = known.filter_map(|(index, before)| {
+                Some((index, before.epoch, self.end_chain(index, before.epoch)?))
+            });
+            chains.extend(ended);
+        }
+        let before = self.replace(&blocks, range.clone(), cut);
+        blocks.set_alike(range, block, cut);
+        if block.stored.in_data {
+            self.grown.fetch_max(block.epoch, Ordering::Relaxed);
+        }
+        self.set_stored(&blocks, cut);
+        Ok((before, chains))
+    }
+
+    /// The payloads in tier files of blocks that get others; they are not absent any more.
+    fn replace(&self, blocks: &Blocks, range: Range<u32>, cut: Cut) -> Vec<Stored> {
+        let (mut slots, mut absent) = (Vec::new(), 0);
+        for (_, stored) in replaced(blocks, range, cut) {
+            absent += u32::from(stored.is_absent());
+            slots.extend(Some(stored).filter(Stored::has_slot));
+        }
+        self.absent.fetch_sub(absent, Ordering::Relaxed);
+        slots
     }
 
     /// Bytes of the payload of a block in a tier.
@@ -333,17 +442,24 @@ impl Object {
 
     /// Counts the bytes of the payloads anew.
     pub(super) fn set_stored(&self, blocks: &Blocks, cut: Cut) {
-        let lens = blocks.described(cut).map(|(_, block)| u64::from(block.stored.len));
-        self.stored.store(lens.sum(), Ordering::Relaxed);
+        self.stored.store(blocks.counted(cut), Ordering::Relaxed);
     }
 
-    /// The lengths of a run's blocks follow from the size.
+    /// The lengths of blocks that have no places of their own follow from the size.
     fn recount(&self, blocks: &Blocks, cut: Cut) {
-        if let Blocks::Run(run) = blocks {
-            let end = cut.start(run.checksums.len() as u32).min(cut.bytes);
-            self.stored.store(end, Ordering::Relaxed);
+        if !matches!(blocks, Blocks::Unknown | Blocks::One(Part::Dense(_))) {
+            self.set_stored(blocks, cut);
         }
     }
+}
+
+/// What the blocks of a range are that have places of their own: those of runs lie in the data file.
+fn replaced(blocks: &Blocks, range: Range<u32>, cut: Cut) -> impl Iterator<Item = (u32, Stored)> {
+    let dense = blocks.parts_in(range.clone()).filter(|(_, part)| matches!(part, Part::Dense(_)));
+    dense.flat_map(move |(first, part)| {
+        let range = first.max(range.start)..(first + part.count()).min(range.end);
+        range.filter_map(move |index| Some((index, part.block(index, first, cut)?.stored)))
+    })
 }
 
 /// A place for a block that is exact.

@@ -11,6 +11,7 @@
 //!    name: `open_by_name`.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -20,7 +21,8 @@ use crate::format::checksum;
 use crate::format::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::Collection;
-use crate::store::blocks::{Block, Checked, Checksums};
+use crate::store::blocks::{Block, Checksums};
+use crate::store::checked::Checked;
 use crate::store::disk::{File, Identity};
 use crate::store::object::{Object, exact_at};
 use crate::store::read::OpenObject;
@@ -77,6 +79,12 @@ impl Origin {
 
     pub(super) fn sever(&self, index: u32) {
         self.severed.set(index);
+    }
+
+    /// Of those of `range` that came in with it.
+    pub(super) fn sever_all(&self, range: Range<u32>) {
+        let end = (self.run.read().checksums.len() as u32).min(range.end);
+        (range.start..end).for_each(|index| self.sever(index));
     }
 
     /// Whether a block was written to.

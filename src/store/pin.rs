@@ -177,6 +177,7 @@ impl State {
                 (
                     Record::Create { object, .. }
                     | Record::CreateRun { object, .. }
+                    | Record::EmptyRun { object, .. }
                     | Record::Delta { object, .. }
                     | Record::Factor { object, .. }
                     | Record::Delete { object },

@@ -9,9 +9,11 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use crate::format::placed::Placed;
 use crate::format::record::Stored;
 use crate::model::{Error, ObjectId, Result, Tier};
-use crate::store::blocks::{Block, Blocks, Checked, Cut, Words};
+use crate::store::blocks::{Block, Blocks, Cut};
+use crate::store::checked::{Checked, Words};
 use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object, lies_in_a_file};
+use crate::store::parts::Part;
 use crate::store::state::State;
 
 /// The index of an object while blocks are put into it. Holds `blocks`, and which blocks have
@@ -27,6 +29,8 @@ struct Placing<'a> {
     payload: (Tier, usize, usize),
     /// By how much all payloads are more than the object says, modulo 2^64.
     stored: u64,
+    /// Whether they are counted anew instead: blocks without places of their own are among them.
+    must_count: bool,
 }
 
 impl<'a> Placing<'a> {
@@ -40,6 +44,7 @@ impl<'a> Placing<'a> {
             checked: object.checked.words(),
             payload: (Tier::Absent, 0, 0),
             stored: 0,
+            must_count: false,
         }
     }
 
@@ -56,8 +61,8 @@ impl<'a> Placing<'a> {
     }
 
     /// Takes in a block, `Corrupt` where it cannot be one of this object's; what was there
-    /// before. `places` is how many blocks may still be given memory.
-    fn set(&mut self, index: u32, block: Block, places: &mut u64) -> Result<Option<Block>> {
+    /// before.
+    fn set(&mut self, index: u32, block: Block) -> Result<Option<Block>> {
         let stored = block.stored;
         let expected = self.payload_len(index, stored.tier)?;
         let id = self.object.entry.id;
@@ -71,28 +76,23 @@ impl<'a> Placing<'a> {
             return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
         }
         Checked::clear_in(&self.checked, index);
-        if index < self.count && self.blocks.push(index, block, places)? {
+        if index < self.count && self.blocks.push(index, block) {
             self.count_absent(None, &stored);
             self.stored = self.stored.wrapping_add(u64::from(stored.len));
             return Ok(None);
         }
         let before = self.blocks.get(index, self.cut);
-        let was_dense = matches!(*self.blocks, Blocks::Dense(_));
-        self.blocks.set(index, block, self.cut, places)?;
+        self.must_count |= !matches!(*self.blocks, Blocks::One(Part::Dense(_)));
+        self.blocks.set(index, block, self.cut)?;
         self.count_absent(before.as_ref(), &stored);
-        if was_dense {
-            let before_len = before.map_or(0, |block| block.stored.len);
-            let change = u64::from(stored.len).wrapping_sub(u64::from(before_len));
-            self.stored = self.stored.wrapping_add(change);
-        } else {
-            self.object.set_stored(&self.blocks, self.cut);
-        }
+        let before_len = before.map_or(0, |block| block.stored.len);
+        let change = u64::from(stored.len).wrapping_sub(u64::from(before_len));
+        self.stored = self.stored.wrapping_add(change);
         Ok(before)
     }
 
     fn count_absent(&self, before: Option<&Block>, stored: &Stored) {
-        // One that no record describes is none.
-        if before.is_some_and(|before| before.stored.is_absent() && before.epoch > 0) {
+        if before.is_some_and(|before| before.stored.is_absent()) {
             self.object.absent.fetch_sub(1, Ordering::Relaxed);
         }
         if stored.is_absent() {
@@ -103,18 +103,19 @@ impl<'a> Placing<'a> {
 
 impl Drop for Placing<'_> {
     fn drop(&mut self) {
-        self.object.add_stored(self.stored);
+        match self.must_count {
+            true => self.object.set_stored(&self.blocks, self.cut),
+            false => self.object.add_stored(self.stored),
+        }
     }
 }
 
 impl State {
     /// Takes in what records say of blocks of one object, in their order. `failed` is told the
-    /// number of each that cannot be, and why; what it fails with ends this. `places` is how
-    /// many blocks may still be given memory.
+    /// number of each that cannot be, and why; what it fails with ends this.
     pub(super) fn apply_blocks(
         &mut self,
         records: &[Placed],
-        places: &mut u64,
         mut failed: impl FnMut(u64, Error) -> Result<()>,
     ) -> Result<()> {
         let Some(id) = records.first().map(|first| first.object) else { return Ok(()) };
@@ -122,7 +123,7 @@ impl State {
         let mut placing = Placing::new(&object);
         placing.blocks.reserve(records.len(), placing.cut);
         let done = records.iter().try_for_each(|record| {
-            self.place(&object, &mut placing, record, places).or_else(|error| failed(record.sequence, error))
+            self.place(&object, &mut placing, record).or_else(|error| failed(record.sequence, error))
         });
         drop(placing);
         State::count(&mut self.used, &object);
@@ -143,13 +144,7 @@ impl State {
     }
 
     /// Takes in a block, and what it frees.
-    fn place(
-        &mut self,
-        object: &Arc<Object>,
-        placing: &mut Placing<'_>,
-        record: &Placed,
-        places: &mut u64,
-    ) -> Result<()> {
+    fn place(&mut self, object: &Arc<Object>, placing: &mut Placing<'_>, record: &Placed) -> Result<()> {
         let index = record.block;
         let mut found = Block { epoch: record.sequence, stored: record.stored, since: record.at as u32 };
         if record.is_move {
@@ -162,10 +157,10 @@ impl State {
             origin.sever(index);
         }
         object.check_home(index, &found)?;
-        let Some(before) = placing.set(index, found, places)? else { return Ok(()) };
+        let Some(before) = placing.set(index, found)? else { return Ok(()) };
         match before.stored.in_data {
             // Nothing is given back of what is not the store's.
-            true if object.origin.is_some() => {}
+            true if object.origin.is_some() || before.stored.is_zeros() => {}
             true => self.freed.push(Freed::Stretch { object: object.clone(), stored: before.stored }),
             false => self.freed.push(Freed::Payload(before.stored)),
         }

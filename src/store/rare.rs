@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -28,6 +28,8 @@ pub(super) struct Rare {
     pub told: Told,
     /// The deltas on encoded blocks, by block and epoch. Taken after `Object::blocks`.
     pub chains: RwLock<Chains>,
+    /// Bytes of its deltas and of its factorization.
+    pub linked: AtomicU64,
     /// What its absent blocks are rows of. Taken after `Object::blocks`.
     pub factor: RwLock<Option<(FactorLink, IsEnded)>>,
     /// The number of the factorization that was checked since the store was opened, 0 for none.
@@ -64,6 +66,7 @@ impl Rare {
             in_place: RwLock::default(),
             told: Told::default(),
             chains: RwLock::default(),
+            linked: AtomicU64::new(0),
             factor: RwLock::default(),
             factor_checked: Mutex::default(),
             writing: Mutex::new(Writing { used: logged, stale: logged, edge: None, dropped: Vec::new() }),

@@ -197,7 +197,7 @@ impl OpenObject {
             let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
             let blocks = found.get(place..place + joined).unwrap_or_default();
             match block.stored.tier {
-                Tier::Absent if block.epoch == DIRTY => here.fill(0),
+                _ if block.is_unwritten() => here.fill(0),
                 Tier::Absent if block.stored.is_lost() => return Err(self.lost(index)),
                 Tier::Absent if self.rebuild(index, &block, at, here)? => {}
                 Tier::Absent => return Err(self.absent(index)),
@@ -411,6 +411,8 @@ fn follows(before: &Stored, next: &Stored) -> bool {
     let gap = if before.tier == Tier::Exact { 0 } else { crate::store::slots::SLOT_ALIGN };
     before.tier == next.tier
         && before.tier != Tier::Absent
+        && !before.is_zeros()
+        && !next.is_zeros()
         && before.in_data == next.in_data
         && (end..=end + gap).contains(&next.offset)
 }

@@ -115,8 +115,8 @@ impl OpenObject {
             let can = rebuilder.is_some_and(|rebuilder| rebuilder.can_rebuild(self, index, &block));
             block.stored.tier == Tier::Absent && block.epoch != DIRTY && !can
         };
-        (0..cut.blocks())
-            .any(|index| self.object.block(index, cut).is_some_and(|block| is_lost(index, block)))
+        let pieces = self.object.pieces(0..cut.blocks(), cut);
+        pieces.into_iter().any(|(piece, block)| block.is_some_and(|block| is_lost(piece.start, block)))
     }
 
     pub(super) fn absent(&self, index: u32) -> Error {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::format::record::Record;
+use crate::format::record::{Record, Stored};
 use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::blocks::Blocks;
@@ -10,6 +10,7 @@ use crate::store::chain::{place_of, place_of_stored};
 use crate::store::collection::Touched;
 use crate::store::factors::place_of_factor;
 use crate::store::object::{Freed, Object};
+use crate::store::parts::Part;
 use crate::store::slots::Slots;
 use crate::store::state::ROOT;
 
@@ -24,7 +25,7 @@ impl Collection {
         });
         let payloads = state.objects().chain(kept).flat_map(|object| payloads(object));
         let single = freed.iter().flat_map(|(_, freed)| match freed {
-            Freed::Payload(stored) if !stored.in_data && stored.len > 0 => vec![place_of_stored(stored)],
+            Freed::Payload(stored) if stored.has_slot() => vec![place_of_stored(stored)],
             Freed::Links(links) => links.iter().map(place_of).collect(),
             Freed::Chain { links, .. } => links.iter().map(place_of).collect(),
             Freed::Factor(link) | Freed::EndedFactor { link, .. } => vec![place_of_factor(link)],
@@ -151,11 +152,11 @@ fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
     let factor = object.factor();
     let factor = factor.iter().map(place_of_factor);
     let blocks = object.blocks.read();
-    if matches!(*blocks, Blocks::Run(_)) {
+    if matches!(*blocks, Blocks::One(Part::Run(_))) {
         return factor.collect();
     }
-    let stored = blocks.described(object.cut()).map(|(_, block)| block.stored);
-    let kept = stored.filter(|stored| !stored.in_data && stored.len > 0);
+    let stored = blocks.pieces(object.cut()).map(|(_, block)| block.stored);
+    let kept = stored.filter(Stored::has_slot);
     let links = object.links();
     kept.map(|stored| place_of_stored(&stored)).chain(links.iter().map(place_of)).chain(factor).collect()
 }

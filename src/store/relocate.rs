@@ -90,7 +90,7 @@ impl OpenObject {
     /// Blocks of `range` that the log describes, that have a payload, and that `is_due`.
     fn due(&self, range: Range<u32>, is_due: impl Fn(&Block) -> bool) -> Vec<(u32, Block)> {
         let cut = self.object.logged_cut();
-        let blocks = range.filter_map(|index| Some((index, self.object.block(index, cut)?)));
+        let blocks = self.object.stored_blocks(range, cut);
         blocks.filter(|(_, block)| block.epoch != DIRTY && block.stored.len > 0 && is_due(block)).collect()
     }
 

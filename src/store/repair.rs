@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::catalog::{Entry, NodeEntry, What};
-use crate::format::record::{Described, Record, Stored};
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, Shape, StoreId};
+use crate::format::record::{Record, Stored};
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::Collection;
 use crate::store::blocks::Checksums;
 use crate::store::chain::{place_of, place_of_stored};
@@ -63,7 +63,7 @@ impl Lost {
 }
 
 /// Blocks that were lost, by object.
-pub(super) type LostBlocks = HashMap<ObjectId, Vec<u32>>;
+pub(super) type LostBlocks = HashMap<ObjectId, Vec<Range<u32>>>;
 
 /// Repairs a collection that nobody has open. `number` is what it gets where its log does
 /// not say its number any more. `None` where nothing was wrong, and nothing was changed.
@@ -113,8 +113,15 @@ fn lost_blocks(collection: &Arc<Collection>) -> Result<LostBlocks> {
     let mut places: Vec<(u8, Range<u64>, u64, ObjectId, u32)> = Vec::new();
     for object in objects {
         let open = OpenObject::open(collection, &object, Verify::Always)?;
-        for index in 0..object.cut().blocks() {
+        let cut = object.cut();
+        for (piece, block) in object.pieces(0..cut.blocks(), cut) {
+            let index = piece.start;
             match open.check(index) {
+                // What is said of one without a payload is said of all that are alike.
+                Ok(_) if piece.len() > 1 => {}
+                Err(_) if piece.len() > 1 || block.is_none() => {
+                    lost.entry(object.entry.id).or_default().push(piece);
+                }
                 Ok(block) => {
                     let links = object.chain(index, block.epoch);
                     let links = links.iter().flat_map(|links| links.iter().map(place_of));
@@ -133,7 +140,7 @@ fn lost_blocks(collection: &Arc<Collection>) -> Result<LostBlocks> {
                 // It can be had again, if not now then when the disk that its source is on is
                 // there: nothing says that it is lost.
                 Err(_) if object.origin_place(index).is_some() => {}
-                Err(_) => lost.entry(object.entry.id).or_default().push(index),
+                Err(_) => lost.entry(object.entry.id).or_default().push(piece),
             }
         }
     }
@@ -143,17 +150,26 @@ fn lost_blocks(collection: &Arc<Collection>) -> Result<LostBlocks> {
     for place in &places {
         if let Some(last) = before.filter(|last| last.0 == place.0 && place.1.start < last.1.end) {
             let older = if last.2 <= place.2 { last } else { place };
-            lost.entry(older.3).or_default().push(older.4);
+            lost.entry(older.3).or_default().push(older.4..older.4 + 1);
             before = Some(if last.2 <= place.2 { place } else { last });
         } else {
             before = Some(place);
         }
     }
-    for blocks in lost.values_mut() {
-        blocks.sort_unstable();
-        blocks.dedup();
-    }
+    lost.values_mut().for_each(joined);
     Ok(lost)
+}
+
+/// Ranges in ascending order, none of which touches another.
+fn joined(ranges: &mut Vec<Range<u32>>) {
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    ranges.dedup_by(|next, before| {
+        let touches = next.start <= before.end;
+        if touches {
+            before.end = before.end.max(next.end);
+        }
+        touches
+    });
 }
 
 impl Collection {
@@ -172,9 +188,9 @@ impl Collection {
             let (mut at, mut ranges, mut is_unsure) = (0_u64, Vec::<Range<u64>>::new(), false);
             for object in file.objects.iter().filter_map(|id| state.object(*id)) {
                 let cut = object.cut();
-                for index in lost.get(&object.entry.id).into_iter().flatten() {
-                    let from = at + cut.start(*index);
-                    let until = from + cut.len(*index) as u64;
+                for blocks in lost.get(&object.entry.id).into_iter().flatten() {
+                    let from = at + cut.start(blocks.start);
+                    let until = from + cut.bytes_of(blocks);
                     match ranges.last_mut().filter(|last| last.end == from) {
                         Some(last) => last.end = until,
                         None => ranges.push(from..until),
@@ -184,8 +200,8 @@ impl Collection {
                 let blocks = object.blocks.read();
                 let gone = lost.get(&object.entry.id);
                 is_unsure |= damage.is_some()
-                    && blocks.described(cut).any(|(index, block)| {
-                        block.epoch <= sequence && gone.is_none_or(|gone| !gone.contains(&index))
+                    && blocks.pieces(cut).any(|(piece, block)| {
+                        block.epoch <= sequence && !gone.is_some_and(|gone| has(gone, piece.start))
                     });
                 at += cut.bytes;
             }
@@ -212,21 +228,22 @@ impl Collection {
 
     /// Records what is lost, and lets a log of what there is now replace the old one.
     fn replace_log(&self, lost: &LostBlocks, end: LogEnd, mut out: Repaired) -> Result<Repaired> {
-        let (mut sequence, mut places) = (end.next_sequence, u64::MAX);
+        let mut sequence = end.next_sequence;
         let mut state = self.state.write();
-        for (object, index) in
-            lost.iter().flat_map(|(object, blocks)| blocks.iter().map(move |at| (object, at)))
+        for (object, blocks) in
+            lost.iter().flat_map(|(object, ranges)| ranges.iter().map(move |range| (object, range)))
         {
-            let Some(dtype) = state.object(*object).map(|object| object.dtype()) else { continue };
-            let described = Described { dtype, shape: Shape::default(), parent: None, reconstruct: 0 };
-            let record = Record::Create {
+            if state.object(*object).is_none() {
+                continue;
+            }
+            let record = Record::EmptyRun {
                 object: *object,
-                block: *index,
-                described,
+                block: blocks.start,
+                count: blocks.end - blocks.start,
                 stored: Stored::LOST,
                 created_at: now_seconds(),
             };
-            state.apply_record(&record, sequence, Checksums::new(), &mut places)?;
+            state.apply_record(&record, sequence, Checksums::new())?;
             sequence += 1;
         }
         state.forget_freed();
@@ -287,6 +304,12 @@ impl Collection {
         }
         Ok(kept)
     }
+}
+
+/// Whether ascending ranges have a block.
+fn has(ranges: &[Range<u32>], block: u32) -> bool {
+    let place = ranges.partition_point(|range| range.end <= block);
+    ranges.get(place).is_some_and(|range| range.contains(&block))
 }
 
 /// `bytes 0 to 16383 and 32768 to 40000`.

@@ -20,6 +20,7 @@ use crate::store::disk::File;
 use crate::store::events::{EventKind, Note};
 use crate::store::held::Batch;
 use crate::store::log::LogEnd;
+use crate::store::object::Object;
 use crate::store::scan::{Found, Read, SLOT, durable_before};
 use crate::store::state::State;
 
@@ -61,7 +62,7 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
     if mended {
         out.note(EventKind::Repair, put_right(0));
     }
-    follow(&mut log, out, None)
+    follow(&mut log, out, None).map(without_gaps)
 }
 
 /// Replays a log for a repair: of a damaged stretch it takes all records that are whole by
@@ -78,7 +79,7 @@ pub(super) fn salvage(file: &Arc<dyn File>, store: StoreId) -> Result<(Replayed,
         }
         Err(error) => return Err(error),
     };
-    let out = follow(&mut log, out, Some(&mut refused))?;
+    let out = follow(&mut log, out, Some(&mut refused)).map(without_gaps)?;
     Ok((out, refused))
 }
 
@@ -104,8 +105,6 @@ fn first_generation(log: &mut Read<'_>) -> Result<u64> {
 /// Takes in the batches. With `refused` this is a [`salvage`].
 fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<Entry>>) -> Result<Replayed> {
     let generation = out.end.generation;
-    // A block is described by a slot of its own or by four bytes of a run.
-    let mut places = log.len / 4;
     let mut at = SLOT;
     let mut held = Batch::default();
     let mut checksums: Vec<u8> = Vec::new();
@@ -131,7 +130,7 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                     && checksum == checksum::of(&checksums);
                 if whole {
                     corrected.drain(..).for_each(|at| out.note(EventKind::Repair, put_right(at)));
-                    apply(&mut out, &held, &mut places, refused.as_deref_mut())?;
+                    apply(&mut out, &held, refused.as_deref_mut())?;
                     held.clear();
                     // Nobody reads yet: what was deleted is gone.
                     out.state.forget_freed();
@@ -182,7 +181,7 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
             add_whole_records(&mut held, log, at, later.at, &out.end)?;
         }
         let (state, events) = (&mut out.state, &mut out.events);
-        held.apply(state, &mut places, refused.as_deref_mut(), |_, error| {
+        held.apply(state, refused.as_deref_mut(), |_, error| {
             let text = format!("meta.log before byte {}: {error}", later.at);
             events.push(Note { kind: EventKind::Corruption, text });
             Ok(())
@@ -193,6 +192,19 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
         at = later.at;
         out.end = LogEnd { generation, bytes: at, batch: later.batch, next_sequence: later.sequence + 1 };
     }
+}
+
+/// Blocks that no record describes, before one that is described, are damage: a batch that names a
+/// block names those before it, or they stand in the log already.
+fn without_gaps(mut out: Replayed) -> Replayed {
+    if out.damage.is_none() {
+        let gap = |object: &Arc<Object>| Some((object.entry.id, object.blocks.read().gap()?));
+        out.damage = out.state.objects().find_map(gap).map(|(id, index)| {
+            let reason = format!("meta.log describes blocks of object {id} behind {index}, and not that one");
+            Damage { sequence: 0, reason }
+        });
+    }
+    out
 }
 
 impl Replayed {
@@ -232,9 +244,9 @@ fn add_whole_records(
     Ok(())
 }
 
-fn apply(out: &mut Replayed, held: &Batch, places: &mut u64, refused: Option<&mut Vec<Entry>>) -> Result<()> {
+fn apply(out: &mut Replayed, held: &Batch, refused: Option<&mut Vec<Entry>>) -> Result<()> {
     let Replayed { state, events, damage, .. } = out;
-    held.apply(state, places, refused, |sequence, error| {
+    held.apply(state, refused, |sequence, error| {
         if error.kind() != ErrorKind::Corrupt {
             return Err(error.at(format!("meta.log, record {sequence}")));
         }

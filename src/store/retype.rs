@@ -27,11 +27,11 @@ impl Object {
     /// Whether its elements can be taken for those of another type: no block is kept in codes of
     /// the one that it has, or made again from elsewhere.
     pub fn can_be_of(&self, dtype: Dtype) -> bool {
-        let is_plain = |(_, block): (u32, Block)| block.stored.tier == Tier::Exact;
+        let is_plain = |(_, block): (std::ops::Range<u32>, Block)| block.stored.tier == Tier::Exact;
         self.dtype() == dtype
             || (self.logged_cut().bytes.is_multiple_of(dtype.bytes())
                 && u64::from(self.entry.block_bytes).is_multiple_of(dtype.bytes())
-                && self.blocks.read().described(self.logged_cut()).all(is_plain))
+                && self.blocks.read().pieces(self.logged_cut()).all(is_plain))
     }
 
     /// Takes in a type that the log says. `Corrupt` where it cannot be of it.

@@ -179,7 +179,7 @@ impl Mending<'_> {
             return Ok(());
         }
         let blocks = bytes.div_ceil(u64::from(BLOCK_BYTES)) as u32;
-        lost.insert(*id, (0..blocks).collect());
+        lost.insert(*id, std::iter::once(0..blocks).collect());
         self.state.apply_entry(Entry::Object(ObjectEntry {
             id: *id,
             tensor: TensorId(0),
@@ -296,10 +296,10 @@ impl Mending<'_> {
         }
         orphans.sort_unstable_by_key(|(id, ..)| *id);
         for (id, blocks, _) in orphans {
-            let gone = lost.get(&id).map_or(0, Vec::len);
+            let gone: usize = lost.get(&id).into_iter().flatten().map(|range| range.len()).sum();
             if gone >= blocks as usize {
                 let record = Record::Delete { object: id };
-                self.state.apply_record(&record, 0, Checksums::new(), &mut 0)?;
+                self.state.apply_record(&record, 0, Checksums::new())?;
                 continue;
             }
             let node = self.fresh();

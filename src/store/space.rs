@@ -134,7 +134,7 @@ impl Collection {
                 }
                 Freed::Object(object) => {
                     let cut = object.cut();
-                    for (_, block) in object.blocks.read().described(cut) {
+                    for (_, block) in object.blocks.read().pieces(cut) {
                         self.give_back(writer, &block.stored);
                     }
                     for link in object.links() {
@@ -256,7 +256,7 @@ impl Collection {
 
     /// Makes a payload's slot free, and gives the disk the pages that are free with it.
     fn give_back(&self, writer: &mut Writer, stored: &Stored) {
-        if stored.in_data || stored.len == 0 {
+        if !stored.has_slot() {
             return;
         }
         self.give_slot_back(writer, place_of_stored(stored));

@@ -9,7 +9,7 @@ use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
 use crate::format::placed::Placed;
 use crate::format::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
-use crate::store::blocks::{Checksums, Run};
+use crate::store::blocks::{Block, Checksums, Run};
 use crate::store::by_id::{ByEntry, Known, Set};
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
@@ -291,17 +291,10 @@ impl State {
         Ok(())
     }
 
-    /// Takes in a record about blocks. `checksums` are those of a run; `places` is how
-    /// many blocks may still be given memory.
-    pub fn apply_record(
-        &mut self,
-        record: &Record,
-        sequence: u64,
-        checksums: Checksums,
-        places: &mut u64,
-    ) -> Result<()> {
+    /// Takes in a record about blocks. `checksums` are those of a run.
+    pub fn apply_record(&mut self, record: &Record, sequence: u64, checksums: Checksums) -> Result<()> {
         if let Some(placed) = Placed::of(record, sequence) {
-            return self.apply_blocks(&[placed], places, |_, error| Err(error));
+            return self.apply_blocks(&[placed], |_, error| Err(error));
         }
         match *record {
             Record::CreateRun { object, block, stored, created_at, .. } => {
@@ -314,9 +307,29 @@ impl State {
                     origin.set_run(OriginRun { epoch: sequence, since, checksums: checksums.clone() });
                 }
                 let run = Run { epoch: sequence, offset: stored.offset, since, checksums };
-                let replaced = found.set_run(block, run, places)?;
+                let replaced = found.set_run(block, run)?;
                 self.freed.extend(replaced.into_iter().map(Freed::Payload));
                 State::count(&mut self.used, &found);
+                Ok(())
+            }
+            Record::EmptyRun { object, block, count, stored, created_at } => {
+                let found = self.known(object)?.clone();
+                let range = block..block.saturating_add(count);
+                let empty = Block { epoch: sequence, stored, since: created_at as u32 };
+                let (replaced, chains) = found.set_empty(range.clone(), empty)?;
+                if let Some(origin) = &found.origin {
+                    origin.sever_all(range);
+                }
+                self.freed.extend(replaced.into_iter().map(Freed::Payload));
+                self.freed.extend(chains.into_iter().map(|(index, epoch, links)| Freed::Chain {
+                    object: found.clone(),
+                    index,
+                    epoch,
+                    links,
+                }));
+                let ended = found.end_factor();
+                State::count(&mut self.used, &found);
+                self.freed.extend(ended.map(|link| Freed::EndedFactor { object: found, link }));
                 Ok(())
             }
             Record::Delete { object } => {

@@ -69,9 +69,7 @@ impl Pending {
     /// A record that a batch has: what it names is taken for good.
     pub fn name(&self, record: &Record) {
         let place = match record {
-            Record::Create { stored, .. } | Record::Migrate { stored, .. }
-                if !stored.in_data && stored.len > 0 =>
-            {
+            Record::Create { stored, .. } | Record::Migrate { stored, .. } if stored.has_slot() => {
                 let (file, offset, _) = place_of_stored(stored);
                 (file, offset)
             }

@@ -9,6 +9,9 @@ use crate::store::blocks::Block;
 use crate::store::object::DIRTY;
 use crate::store::read::OpenObject;
 
+/// Bytes that are compared with zeros at a time.
+const HOLE_BYTES: u64 = 1 << 20;
+
 impl OpenObject {
     /// Checks block `index`, as the log says it, and tells what it stores: for `verify` and `fsck`.
     pub fn check(&self, index: u32) -> Result<Block> {
@@ -19,6 +22,10 @@ impl OpenObject {
             return Ok(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 });
         }
         let block = self.known(index, found)?;
+        if block.stored.is_zeros() {
+            // There is nothing that could be wrong.
+            return Ok(block);
+        }
         if block.stored.len == 0 {
             self.read_origin(index, &mut vec![0; cut.len(index)])?;
         } else {
@@ -62,6 +69,38 @@ impl OpenObject {
         }
     }
 
+    /// Checks that the data file has a hole, or zeros, where blocks of zeros are a hole of it, so that
+    /// it can be shown there. `piece` are all of those that are alike, see [`Object::pieces`].
+    pub fn check_hole(&self, piece: &Range<u32>) -> Result<()> {
+        let cut = self.object.logged_cut();
+        let stored = || Some(self.object.blocks.read().get(piece.start, cut)?.stored);
+        let Some(hole) = stored().filter(|stored| stored.is_zeros() && stored.in_data) else { return Ok(()) };
+        let Some(Ok(home)) = &self.home else { return Ok(()) };
+        if self.object.checked.get(piece.start) {
+            return Ok(());
+        }
+        let failed = |error| Error::io(self.file_place(&hole), error);
+        let end = hole.offset.saturating_add(cut.bytes_of(piece));
+        let mut found = home.next_data(hole.offset).map_err(failed)?;
+        let mut chunk = Vec::new();
+        while let Some(at) = found.filter(|at| *at < end) {
+            chunk.resize((end - at).min(HOLE_BYTES) as usize, 0);
+            home.read_exact_at(&mut chunk, at).map_err(failed)?;
+            if chunk.iter().any(|byte| *byte != 0) {
+                log::warn!("{}: bytes where nobody wrote; it is read as zeros", self.file_place(&hole));
+                return Ok(());
+            }
+            found = home.next_data(at + chunk.len() as u64).map_err(failed)?;
+        }
+        // With it held no batch gives the blocks other bytes.
+        let blocks = self.object.blocks.read();
+        let is_same = blocks.get(piece.start, cut).is_some_and(|block| block.stored == hole);
+        if is_same && blocks.alike(piece.start, cut).1 == piece.end {
+            self.object.checked.set(piece.start);
+        }
+        Ok(())
+    }
+
     /// Checks those of `blocks` that were not, where they lie exact in the data file and the
     /// system has them in memory. `buffer` is for their bytes and has room for all of them.
     /// Whether all of `blocks` are checked then.
@@ -73,7 +112,17 @@ impl OpenObject {
         let unchecked = blocks.zip(found).filter(|(index, _)| !self.object.checked.get(*index));
         let unchecked: Option<Vec<_>> =
             unchecked.map(|(index, found)| Some((index, self.stored_at_home(index, found)?))).collect();
-        let Some(unchecked) = unchecked else { return false };
+        let Some(mut unchecked) = unchecked else { return false };
+        let mut is_hole = true;
+        unchecked.retain(|(index, stored)| {
+            if stored.is_zeros() {
+                is_hole &= self.check_hole(&(*index..*index + 1)).is_ok() && self.object.checked.get(*index);
+            }
+            !stored.is_zeros()
+        });
+        if !is_hole {
+            return false;
+        }
         let ends_before = |one: &Stored, next: &Stored| one.offset + u64::from(one.len) == next.offset;
         unchecked.chunk_by(|(_, one), (_, next)| ends_before(one, next)).all(|run| {
             let len = run.iter().map(|(_, stored)| stored.len as usize).sum();

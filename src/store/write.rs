@@ -1,7 +1,6 @@
 //! Writing to an object: what is written is read at once, and described by the next
 //! batch. The invariants stand in `object`.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
@@ -21,7 +20,7 @@ use crate::store::rare::Writing;
 use crate::store::read::OpenObject;
 use crate::store::rounded::Writes;
 use crate::store::slots::SLOT_ALIGN;
-use crate::store::zeros::add_hole;
+use crate::store::zeros::{Hole, add_hole};
 
 /// What was written to an object, with its checksums, before a batch says so. Nobody
 /// writes to the object while this lives.
@@ -29,8 +28,8 @@ pub struct Written<'a> {
     open: &'a OpenObject,
     writing: MutexGuard<'a, Writing>,
     blocks: Vec<(u32, Stored)>,
-    /// Zeros that nobody wrote, in the data file.
-    holes: Vec<Range<u32>>,
+    /// Zeros that nobody wrote.
+    holes: Vec<Hole>,
     /// What lies on encoded blocks instead of replacing them, and the slots that are not
     /// needed then.
     patches: Vec<Record>,
@@ -299,8 +298,8 @@ impl OpenObject {
         let cut = Cut { bytes: bytes.min(before.bytes), ..before };
         let mut holes = self.place_zeros(&mut writing, before)?;
         holes.retain_mut(|hole| {
-            hole.end = hole.end.min(cut.blocks());
-            hole.start < hole.end
+            hole.range.end = hole.range.end.min(cut.blocks());
+            !hole.range.is_empty()
         });
         let mut dirty: Vec<(u32, Stored)> =
             self.object.rare().dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
@@ -313,7 +312,7 @@ impl OpenObject {
         // The block that the cut goes through has another length, and so another checksum.
         let edge = cut.index(cut.bytes);
         let is_cut = cut.len(edge) < before.len(edge) && cut.len(edge) > 0;
-        if is_cut && !holes.iter().any(|hole| hole.contains(&edge)) {
+        if is_cut && !holes.iter().any(|hole| hole.range.contains(&edge)) {
             block.resize(cut.len(edge), 0);
             self.read(cut.start(edge), &mut block)?;
             let written = dirty.pop_if(|(index, _)| *index == edge).map(|(_, stored)| stored);
@@ -409,7 +408,7 @@ impl Written<'_> {
     pub fn add_bytes(&self, batch: &mut Batch, entry: &ObjectEntry) {
         let mut rest = self.blocks.as_slice();
         for hole in &self.holes {
-            let (before, after) = rest.split_at(rest.partition_point(|(index, _)| *index < hole.start));
+            let (before, after) = rest.split_at(rest.partition_point(|(index, _)| *index < hole.range.start));
             add_blocks(batch, entry, before);
             add_hole(batch, entry, hole);
             rest = after;

@@ -166,8 +166,7 @@ impl Recipe {
                 _ => continue,
             };
             for object in sources.iter().flat_map(|source| &source.objects) {
-                let blocks = object.cut().blocks();
-                object.accesses.count(0..blocks, blocks, created, ticks.now());
+                object.count_use(0..object.cut().blocks(), created, ticks.now());
             }
         }
         self.collection.note_use();

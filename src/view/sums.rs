@@ -7,6 +7,7 @@ use crate::format::catalog::FileEntry;
 use crate::format::cgeb::Runs;
 use crate::model::{EntryId, Error, Result, Tier};
 use crate::store::Collection;
+use crate::store::blocks::Block;
 use crate::store::object::Object;
 use crate::store::read::Verify;
 use crate::store::state::{ROOT, State};
@@ -101,6 +102,7 @@ pub(super) fn text(collection: &Arc<Collection>, files: &[Summed], verify: Verif
 /// Whether all blocks are exact, in the store. A file that was written to has no kept digest.
 fn is_as_it_came(object: &Object) -> bool {
     let cut = object.cut();
-    let is_exact = |index| object.block(index, cut).is_some_and(|block| block.stored.tier == Tier::Exact);
-    object.origin.is_none() && !object.is_dirty() && (0..cut.blocks()).all(is_exact)
+    let is_exact =
+        |(_, block): (_, Option<Block>)| block.is_some_and(|block| block.stored.tier == Tier::Exact);
+    object.origin.is_none() && !object.is_dirty() && object.pieces(0..cut.blocks(), cut).all(is_exact)
 }

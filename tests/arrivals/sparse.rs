@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::support::{Random, npy_file, run};
+use crate::support::{Random, npy_file};
 use crate::world::World;
 
 const HUGE: u64 = 64 << 30;
@@ -91,12 +91,113 @@ fn holes_of_gigabytes_are_neither_read_nor_stored() {
     file.write_all_at(b"late", 3 << 30).unwrap();
     drop(file);
     check(&world, "sparse", HUGE + 77, &[(3 << 30, b"late".to_vec())]);
-    // What is left is sound; checking the holes would take its time.
-    for name in ["empty", "sparse", "small", "large", "cut"] {
-        fs::remove_file(world.path(name)).unwrap();
-    }
     world.unmount();
-    run(["fsck".as_ref(), world.place.store().as_os_str()]).ok();
+}
+
+/// Kilobytes of the daemon's memory at its most.
+fn peak_kib(world: &World) -> u64 {
+    let pid = world.mounted().daemon().unwrap();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+fn log_bytes(world: &World) -> u64 {
+    fs::metadata(world.place.store().join("demo/m/meta.log")).unwrap().len()
+}
+
+#[test]
+fn a_hole_of_terabytes_costs_no_memory_no_log_and_no_time() {
+    let mut world = World::new();
+    fs::write(world.path("small"), b"x").unwrap();
+    fs::read(world.path(".ctl/blocks/small")).unwrap();
+    let before = (peak_kib(&world), log_bytes(&world));
+    let mut files: Vec<(&str, u64, Parts)> = Vec::new();
+    let (huge, bytes) = (2_u64 << 40, Random(8).bytes(300_000));
+    for name in ["empty", "sparse"] {
+        let file = fs::File::create(world.path(name)).unwrap();
+        file.set_len(huge).unwrap();
+        let mut parts = Vec::new();
+        if name == "sparse" {
+            for at in [0, (1 << 40) - 77, huge - 300_000] {
+                file.write_all_at(&bytes, at).unwrap();
+                parts.push((at, bytes.clone()));
+            }
+        }
+        drop(file);
+        files.push((name, huge, parts));
+    }
+    // Cut and grown, again and again: what was used of the data file is not zeros, and is not stored.
+    let file = fs::File::create(world.path("cut")).unwrap();
+    for len in [huge, 1000, huge / 2, 0, huge, huge - 5] {
+        file.write_all_at(b"some bytes", 100.min(len)).unwrap();
+        file.set_len(len).unwrap();
+        file.sync_all().unwrap();
+    }
+    file.write_all_at(b"more", huge / 5).unwrap();
+    file.set_len(huge).unwrap();
+    drop(file);
+    files.push(("cut", huge, vec![(huge / 5, b"more".to_vec())]));
+    // Small, and in the log before it grows.
+    fs::write(world.path("grown"), b"first").unwrap();
+    fs::OpenOptions::new().write(true).open(world.path("grown")).unwrap().set_len(huge).unwrap();
+    files.push(("grown", huge, vec![(0, b"first".to_vec())]));
+    fs::write(world.mounted().path(".ctl/sync"), "now").unwrap();
+    let all = |world: &World| {
+        for (name, bytes, parts) in &files {
+            check(world, name, *bytes, parts);
+            let table = fs::read_to_string(world.path(".ctl/blocks").join(name)).unwrap();
+            assert!(table.lines().count() < 30, "{table}");
+            let verified = fs::read_to_string(world.path(".ctl/verify").join(name)).unwrap();
+            assert_eq!(verified, "ok\n", "{name}");
+            let extents = fs::read_to_string(world.path(".ctl/extents").join(name)).unwrap();
+            let extents: serde_json::Value = serde_json::from_str(&extents).unwrap();
+            assert!(extents.as_array().unwrap().len() < 30, "{extents}");
+        }
+    };
+    all(&world);
+    fs::write(world.path(".ctl/prefetch"), "empty\nsparse\ncut\ngrown").unwrap();
+    world.mounted().job(".ctl/scrub", "start");
+    world.mounted().job(".ctl/compact", "start");
+    all(&world);
+    let (peak, log) = (peak_kib(&world) - before.0, log_bytes(&world) - before.1);
+    println!("{peak} KiB of memory, {log} bytes of the log, {} bytes of the disk", taken(&world));
+    assert!(peak < 64 << 10, "{peak} KiB");
+    assert!(log < 64 << 10, "{log} bytes of the log");
+    assert!(taken(&world) < 16 << 20, "{} bytes are taken", taken(&world));
+    world.crash();
+    all(&world);
+    world.again();
+    all(&world);
+    let access = world.place.store().join("demo/m/access");
+    assert!(fs::metadata(&access).is_ok_and(|found| found.len() < 4096), "{access:?}");
+    let peak = peak_kib(&world);
+    assert!(peak < before.0 + (64 << 10), "{peak} KiB");
+}
+
+#[test]
+fn a_table_of_many_blocks_is_made_while_it_is_read() {
+    let world = World::new();
+    let file = fs::File::create(world.path("striped")).unwrap();
+    let count = 20_000_u64;
+    for block in 0..count {
+        file.write_all_at(b"x", 2 * block * 65_536).unwrap();
+    }
+    drop(file);
+    let before = peak_kib(&world);
+    let table = fs::read_to_string(world.path(".ctl/blocks/striped")).unwrap();
+    assert_eq!(table.lines().count() as u64, 2 * count - 1);
+    for (place, line) in table.lines().enumerate() {
+        assert!(line.starts_with(&format!("{place} tier=exact encoding=")), "{line}");
+    }
+    let open = fs::File::open(world.path(".ctl/blocks/striped")).unwrap();
+    for at in [2_000_000, 5, 1_000_000, 0, 2_500_000] {
+        let mut part = [0; 5000];
+        open.read_exact_at(&mut part, at).unwrap();
+        assert!(part == table.as_bytes()[at as usize..][..5000], "at {at}");
+    }
+    let needed = peak_kib(&world) - before;
+    assert!(needed < 8 << 10, "{needed} KiB for {} bytes", table.len());
 }
 
 #[test]

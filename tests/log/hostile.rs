@@ -212,6 +212,123 @@ fn objects_that_claim_more_blocks_than_the_log_describes_get_no_memory() {
     assert!(needed < 40 * log, "{needed} bytes for a log of {log}");
 }
 
+/// A file of 2^45 bytes of which some blocks are described, and zeros in one record, as far as they go.
+fn claims() -> World {
+    let (bytes, block_bytes) = (1_u64 << 45, 1 << 14);
+    let blocks = 1_u32 << 31;
+    let mut said = Vec::new();
+    for id in 0..4 {
+        said.push(Said::Entry(object(id, Dtype::U8, bytes, block_bytes)));
+        said.push(Said::Record(create(id, 0, exact(0, block_bytes))));
+        let (object, count, created_at) = (ObjectId(id), blocks - 2, 0);
+        let stored = if id % 2 == 0 { Stored::ZEROS } else { Stored::hole(u64::from(block_bytes)) };
+        if id < 2 {
+            said.push(Said::Record(Record::EmptyRun { object, block: 1, count, stored, created_at }));
+            said.push(Said::Record(create(id, blocks - 1, exact(1 << 20, block_bytes))));
+        }
+        said.push(Said::Entry(file(2 + id as u64, id)));
+        said.push(Said::Entry(name(2 + id as u64)));
+    }
+    world_of(&[root(), said])
+}
+
+#[test]
+fn a_short_log_that_claims_much_is_opened_read_and_counted_in_little_memory_and_time() {
+    use tierfs::edit::LiveTable;
+    use tierfs::store::read::Verify;
+    let world = claims();
+    let log = world.log().len();
+    assert!(log < 8192, "{log} bytes");
+    let needed = peak(|| {
+        let disk = world.disk(world.log());
+        let collection = open(&disk, Access::Write).unwrap();
+        assert_eq!(collection.damage(), None);
+        for node in 2..6 {
+            let live = LiveTable::default().open(&collection, EntryId(node), Verify::First).unwrap();
+            live.opened_to_read();
+            for at in [1 << 14, 1 << 30, 1 << 44] {
+                let mut bytes = vec![1; 100_000];
+                let read = live.read(at, &mut bytes);
+                match node {
+                    2 | 3 => assert!(read.is_ok_and(|count| count == 100_000) && bytes == [0; 100_000]),
+                    _ => assert_eq!(read.unwrap_err().kind(), ErrorKind::Corrupt),
+                }
+            }
+            let object = collection.objects_of(EntryId(node)).unwrap().remove(0);
+            let used = object.accesses.used(u32::MAX).len();
+            assert_eq!(used, if node < 4 { 2 } else { 1 });
+            let pieces = object.pieces(0..object.cut().blocks(), object.cut()).count();
+            assert_eq!(pieces, if node < 4 { 3 } else { 2 });
+            let all: u64 = if node < 4 { 1 << 45 } else { 1 << 14 };
+            assert_eq!(object.stored(), all);
+        }
+        collection.compact_now().unwrap_err();
+        let files = crate::world::files(&disk);
+        assert!(files[LOG].len() <= log + 128);
+    });
+    assert!(needed < 8 << 20, "{needed} bytes");
+}
+
+#[test]
+fn a_repair_of_a_short_log_that_claims_much_says_what_was_lost_in_one_record_each() {
+    use tierfs::store::repair::repair;
+    let world = claims();
+    let needed = peak(|| {
+        let disk = world.disk(world.log());
+        let repaired = repair(&disk, STORE, ("t", "c"), 1).unwrap().unwrap();
+        assert_eq!(repaired.lost.len(), 4);
+        for lost in &repaired.lost {
+            assert_eq!(lost.bytes, Some(1 << 45));
+            assert!(lost.ranges.len() <= 2, "{:?}", lost.ranges);
+        }
+        let log = crate::world::files(&disk)[LOG].len();
+        assert!(log < 8192, "{log} bytes");
+        let collection = open(&disk, Access::Write).unwrap();
+        assert_eq!(collection.damage(), None);
+        let before = collection.objects_of(EntryId(4)).unwrap().remove(0);
+        assert!(before.block(1 << 30, before.cut()).unwrap().stored.is_lost());
+        let zeros = collection.objects_of(EntryId(2)).unwrap().remove(0);
+        assert!(zeros.block(1 << 30, zeros.cut()).unwrap().stored.is_zeros());
+        // Written anew, it says the same.
+        collection.compact_now().unwrap();
+        assert!(crate::world::files(&disk)[LOG].len() < 8192);
+        drop(collection);
+        let again = open(&disk, Access::Read).unwrap();
+        let object = again.objects_of(EntryId(4)).unwrap().remove(0);
+        assert_eq!(object.block(1 << 30, object.cut()), before.block(1 << 30, before.cut()));
+        assert_eq!(repair(&disk, STORE, ("t", "c"), 1).unwrap(), None);
+    });
+    assert!(needed < 8 << 20, "{needed} bytes");
+}
+
+#[test]
+fn runs_without_payloads_that_cannot_be_are_damage() {
+    let run =
+        |block, count, stored| Record::EmptyRun { object: ObjectId(9), block, count, stored, created_at: 0 };
+    for (record, is_right) in [
+        (run(0, 2, Stored::ZEROS), true),
+        (run(0, 2, Stored::hole(0)), true),
+        (run(1, 1, Stored::hole(4096)), true),
+        (run(0, 2, Stored::LOST), true),
+        (run(0, 0, Stored::ZEROS), false),
+        (run(0, 3, Stored::ZEROS), false),
+        (run(2, 1, Stored::LOST), false),
+        (run(u32::MAX, 1, Stored::ZEROS), false),
+        (run(1, u32::MAX, Stored::ZEROS), false),
+        (run(0, 2, Stored::hole(64)), false),
+        (run(1, 1, Stored::hole(0)), false),
+    ] {
+        let said = vec![
+            Said::Entry(object(9, Dtype::U8, 5000, 4096)),
+            Said::Record(create(9, 0, exact(0, 4096))),
+            Said::Record(record.clone()),
+        ];
+        let world = world_of(&[root(), said]);
+        let collection = open(&world.disk(world.log()), Access::Read).unwrap();
+        assert_eq!(collection.damage().is_none(), is_right, "{record:?}");
+    }
+}
+
 #[test]
 fn what_is_said_of_blocks_that_cannot_be_is_damage_and_not_read() {
     let q8 = |offset, len| Stored { tier: Tier::Q8, scale: 1.0, checksum: 0, offset, len, in_data: false };
@@ -295,7 +412,7 @@ fn said() -> impl Strategy<Value = Said> {
     let offset = prop_oneof![0_u64..200, Just(u64::MAX), Just(i64::MAX as u64 - 70), any::<u64>()];
     let block = prop_oneof![0_u32..6, any::<u32>()];
     let len = prop_oneof![Just(0_u32), Just(4096), Just(1000), any::<u32>()];
-    let stored = (tier, offset, len, any::<bool>()).prop_map(|(tier, offset, len, in_data)| Stored {
+    let stored = (tier, offset.clone(), len, any::<bool>()).prop_map(|(tier, offset, len, in_data)| Stored {
         tier,
         scale: 0.0,
         checksum: 0,
@@ -341,6 +458,13 @@ fn said() -> impl Strategy<Value = Said> {
                 let len = if len % 2 == 0 { u64::from(stored.len) } else { len };
                 let (object, offset, checksum) = (ObjectId(id), stored.offset, stored.checksum);
                 Said::Record(Record::Factor { object, block, offset, len, rank: 1, checksum })
+            }
+        ),
+        (id.clone(), block.clone(), any::<u32>(), offset, 0..3).prop_map(
+            |(id, block, count, offset, what)| {
+                let stored = [Stored::ZEROS, Stored::hole(offset), Stored::LOST][what as usize];
+                let count = if count % 2 == 0 { count % 8 } else { count };
+                Said::Record(Record::EmptyRun { object: ObjectId(id), block, count, stored, created_at: 0 })
             }
         ),
         id.clone().prop_map(|id| Said::Record(Record::Delete { object: ObjectId(id) })),
