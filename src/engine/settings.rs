@@ -59,7 +59,7 @@ pub fn rounds_writes(state: &State, node: EntryId) -> bool {
 /// Allows that precision of what an import brought is given up, until it is written to.
 pub(super) fn allow_loss_until_written(collection: &Collection, node: EntryId) -> Result<()> {
     collection.record(Touched::default(), |batch, _| {
-        allow_until_written(node).into_iter().for_each(|entry| batch.entry(entry));
+        batch.entry(allow_until_written(node));
         Ok(())
     })
 }
@@ -97,16 +97,14 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
         if state.setting(node, setting.name) == Some(value) && !was_import {
             return Ok(());
         }
-        if setting.name == LOSSY.name {
-            state.set_loss(batch, node, Some(value));
-        } else {
-            if setting.name == WRITES.name && value == "delta" && !state.is_loss_asked_for(node) {
-                // Who wants writes to be rounded allows it, where an import alone did so far.
-                state.set_loss(batch, node, Some("allow"));
-            }
-            let (key, value) = (setting.name.to_owned(), Some(value.to_owned()));
-            batch.entry(Entry::Setting { node, key, value });
+        let mut set = |name: &str, value: &str| {
+            batch.entry(Entry::Setting { node, key: name.to_owned(), value: Some(value.to_owned()) });
+        };
+        if setting.name == WRITES.name && value == "delta" && !state.is_loss_asked_for(node) {
+            // A person who asks for rounded writes allows the loss, where only an import did so far.
+            set(LOSSY.name, "allow");
         }
+        set(setting.name, value);
         let ctime = crate::store::collection::now_nanoseconds();
         batch.entry(Entry::Node(Box::new(NodeEntry { ctime, ..found.entry.clone() })));
         Ok(())

@@ -115,7 +115,9 @@ fn physical(mountpoint: &Path, real: &Path, offset: u64, len: u64) -> Result<(Pa
         one_run(&read_extents(&list)?, offset, len)?
     };
     if !run.is_verified {
-        return Err("its blocks changed while they were checked".to_owned());
+        let text =
+            "its blocks changed while they were checked, or the file in place that it lies in was touched";
+        return Err(text.to_owned());
     }
     match fs::File::open(&run.path) {
         Ok(_) => Ok((run.path, run.offset)),

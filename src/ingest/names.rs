@@ -180,7 +180,7 @@ impl<'a> Names<'a> {
 
     /// Allows that precision of what comes in is given up: its source is with the user.
     pub fn allow_loss(&mut self, node: EntryId) {
-        self.entries(allow_until_written(node).into_iter());
+        self.batch.entry(allow_until_written(node));
     }
 
     /// Takes away the tensors that belong to a file, and what its bytes are.

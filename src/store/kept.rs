@@ -12,9 +12,9 @@ use crate::store::state::State;
 pub const LOSSY: &str = "lossy";
 /// Its value that allows it.
 const ALLOW: &str = "allow";
-/// The setting beside it that says that an import has allowed it: the source of the bytes is with
-/// the user, and what is written over them has none.
-const UNTIL_WRITTEN: &str = "lossy_until_written";
+/// Its value where an import has allowed it: the source of the bytes is with the user, and bytes
+/// that are written over them have none. It reads as `allow`.
+const UNTIL_WRITTEN: &str = "until_written";
 
 /// The settings of all nodes, by node and key. One map: many nodes have one each, and a map of one
 /// takes half a kilobyte.
@@ -23,6 +23,12 @@ pub(super) type Settings<'a> = BTreeMap<(EntryId, Cow<'a, str>), Box<str>>;
 impl State {
     /// A node's own setting.
     pub fn setting<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
+        let value = self.logged_setting(node, key);
+        if key == LOSSY && value == Some(UNTIL_WRITTEN) { Some(ALLOW) } else { value }
+    }
+
+    /// A node's own setting as the log says it.
+    fn logged_setting<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
         let settings: &Settings<'a> = &self.settings;
         settings.get(&(node, Cow::Borrowed(key))).map(AsRef::as_ref)
     }
@@ -85,11 +91,9 @@ impl State {
     }
 }
 
-/// The entries by which an import allows that precision of a file is given up.
-pub fn allow_until_written(node: EntryId) -> [Entry; 2] {
-    let set =
-        |key: &str, value: &str| Entry::Setting { node, key: key.to_owned(), value: Some(value.to_owned()) };
-    [set(LOSSY, ALLOW), set(UNTIL_WRITTEN, "1")]
+/// The entry by which an import allows that precision of a file is given up.
+pub fn allow_until_written(node: EntryId) -> Entry {
+    Entry::Setting { node, key: LOSSY.to_owned(), value: Some(UNTIL_WRITTEN.to_owned()) }
 }
 
 impl State {
@@ -101,16 +105,7 @@ impl State {
 
     /// Whether it was an import that allowed it of this node.
     pub fn is_allowed_until_written(&self, node: EntryId) -> bool {
-        self.setting(node, UNTIL_WRITTEN).is_some()
-    }
-
-    /// Adds the entries to a batch by which a person says it, whoever said something before.
-    pub fn set_loss(&self, batch: &mut Batch, node: EntryId, value: Option<&str>) {
-        let key = LOSSY.to_owned();
-        batch.entry(Entry::Setting { node, key, value: value.map(str::to_owned) });
-        if self.is_allowed_until_written(node) {
-            batch.entry(Entry::Setting { node, key: UNTIL_WRITTEN.to_owned(), value: None });
-        }
+        self.logged_setting(node, LOSSY) == Some(UNTIL_WRITTEN)
     }
 
     /// What imports have allowed ends with a batch after which files have other content.
@@ -133,7 +128,9 @@ impl State {
                 _ => {}
             }
         }
-        ended.difference(&removed).for_each(|node| self.set_loss(batch, *node, None));
+        for &node in ended.difference(&removed) {
+            batch.entry(Entry::Setting { node, key: LOSSY.to_owned(), value: None });
+        }
     }
 }
 

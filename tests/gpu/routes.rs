@@ -71,7 +71,8 @@ fn a_file_in_place_lies_where_it_was_and_one_that_was_changed_there_does_not() {
     assert_eq!(physical(&file, ALL), (fs::canonicalize(&model).unwrap(), 0));
     assert_lies_there(&tensor, ALL);
     fs::OpenOptions::new().write(true).open(&model).unwrap().write_at(b"changed", 100_000).unwrap();
-    assert!(why(&tensor, ALL).contains("daemon"));
+    assert!(why(&tensor, ALL).contains("was touched"));
+    assert!(why(&file, ALL).contains("checksums are wrong"));
 }
 
 #[test]
