@@ -34,7 +34,7 @@ impl<'a> Unnamed<'a> {
         self.objects.push(id);
     }
 
-    /// A batch that names all of it is durable.
+    /// A batch names all of it.
     pub fn named(mut self) {
         self.data_files.clear();
         self.objects.clear();
@@ -43,6 +43,10 @@ impl<'a> Unnamed<'a> {
 
 impl Drop for Unnamed<'_> {
     fn drop(&mut self) {
+        if self.data_files.is_empty() && self.objects.is_empty() {
+            // All of it was named.
+            return;
+        }
         // After a failed sync the names may be on the disk all the same; opening the
         // collection again tells.
         if self.collection.poisoned().is_some() {

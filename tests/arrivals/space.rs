@@ -4,10 +4,14 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
+use tierfs::edit::{self, LiveTable};
+use tierfs::store::Collection;
 use tierfs::store::disk::Disk;
+use tierfs::store::read::Verify;
+use tierfs::store::state::ROOT;
 
 use crate::disk::CutDisk;
-use crate::history::History;
+use crate::history::{History, STORE};
 use crate::support::{Random, assert_same, container_of, scale, wait_until};
 use crate::world::World;
 
@@ -47,6 +51,31 @@ fn a_sync_asks_for_each_file_once_however_often_it_was_written() {
     history.sync();
     let syncs = cut_disk.syncs() - before;
     assert!((2..=4).contains(&syncs), "{syncs} syncs");
+}
+
+#[test]
+fn a_close_of_a_new_file_syncs_nothing() {
+    let cut_disk = CutDisk::default();
+    let disk: Arc<dyn Disk> = Arc::new(cut_disk.clone());
+    disk.create_directory("t").unwrap();
+    let collection = Arc::new(Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap());
+    let table = LiveTable::default();
+    let mut random = Random(3);
+    let before = cut_disk.syncs();
+    for (name, bytes) in [
+        ("small", random.bytes(700)),
+        ("large", random.bytes(300_000)),
+        ("model.safetensors", container_of(&mut random, &[("a", 40_000), ("b", 3)])),
+        ("broken.safetensors", random.bytes(30_000)),
+        ("empty", Vec::new()),
+    ] {
+        let node = edit::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        let live = table.open(&collection, node, Verify::First).unwrap();
+        live.write(0, &bytes).unwrap();
+        live.settle_closed().unwrap();
+        drop(live);
+        assert_eq!(cut_disk.syncs() - before, 0, "{name}");
+    }
 }
 
 #[test]
