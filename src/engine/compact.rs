@@ -1,14 +1,16 @@
 //! What a collection stores, put together: blocks that were written over go back to their data
 //! files, tier files and the log become as short as they can be.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::engine::work::Engine;
 use crate::ingest::Progress;
-use crate::model::{Error, ErrorKind, Result, Tier};
+use crate::model::{Error, ErrorKind, ObjectId, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::now_seconds;
+use crate::store::events::EventKind;
 use crate::store::object::Object;
 use crate::store::read::{OpenObject, Verify};
 
@@ -26,6 +28,8 @@ pub struct Compacted {
     pub before: u64,
     /// Their bytes after it.
     pub after: u64,
+    /// Objects that stay as they are, because files of theirs cannot be read or written.
+    pub left: u64,
     /// When it ended, in seconds since 1970.
     pub at: u64,
 }
@@ -37,35 +41,43 @@ impl Compacted {
         self.moved += other.moved;
         self.before += other.before;
         self.after += other.after;
+        self.left += other.left;
         self.at = self.at.max(other.at);
     }
 }
 
 impl fmt::Display for Compacted {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Compacted { home, moved, before, after, at } = self;
+        let Compacted { home, moved, before, after, left, at } = self;
         write!(
             out,
             "payloads at {at} from {before} to {after} bytes, {home} blocks back in data files, {moved} moved"
-        )
+        )?;
+        match left {
+            0 => Ok(()),
+            left => write!(out, ", {left} objects cannot be read and stay as they are: run tierfs fsck"),
+        }
     }
 }
 
 /// Compacts a collection: its data files, its tier files, its log. Readers and writers go on
 /// meanwhile; what they have open and in use stays where it is, and is left for another time.
-/// Durable when it returns. `Interrupted` where it was told to stop: what was done by then
+/// Durable when it returns. An object whose files are gone or damaged is counted, told as an event,
+/// and stays as it is. `Interrupted` where it was told to stop: what was done by then
 /// stays. `progress` is told [`Engine::compact_bytes`] in all.
 pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<Compacted> {
     collection.check_writable()?;
     let mut objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
     objects.sort_by_key(|object| object.entry.creation);
     let mut done = Compacted::default();
+    let mut left = HashSet::new();
     for object in &objects {
         if is_exact(object) {
-            each_step(collection, object, progress, &mut |open, range| {
+            let brought = each_step(collection, object, progress, &mut |open, range| {
                 done.home += open.bring_home(range)?;
                 Ok(())
-            })?;
+            });
+            leave_damaged(collection, object, brought, &mut left)?;
         } else {
             progress.advance(object.bytes());
         }
@@ -73,21 +85,55 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
     let spaces = collection.file_spaces()?;
     // The last ones first: what they leave is at the end.
     for object in objects.iter().rev() {
-        each_step(collection, object, progress, &mut |open, range| {
+        let packed = each_step(collection, object, progress, &mut |open, range| {
             for (number, space) in (0..).zip(&spaces) {
                 if space.end > space.used {
                     done.moved += open.pack(range.clone(), number, space.used)?;
                 }
             }
             Ok(())
-        })?;
+        });
+        leave_damaged(collection, object, packed, &mut left)?;
     }
+    done.left = left.len() as u64;
     // Held by nobody from here on: what was deleted meanwhile can go.
     drop(objects);
     (done.before, done.after) = collection.cut_files()?;
     collection.compact_now()?;
     done.at = now_seconds();
     Ok(done)
+}
+
+/// Goes on where it is one object that cannot be read or written: others can be.
+fn leave_damaged(
+    collection: &Collection,
+    object: &Object,
+    done: Result<()>,
+    left: &mut HashSet<ObjectId>,
+) -> Result<()> {
+    let Err(error) = done else { return Ok(()) };
+    let is_its_own = matches!(
+        error.kind(),
+        ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::NotFound | ErrorKind::Gone | ErrorKind::Absent
+    );
+    // Where a batch or a sync has failed nothing is written any more.
+    if !is_its_own || collection.poisoned().is_some() {
+        return Err(error);
+    }
+    if left.insert(object.entry.id) {
+        let state = collection.state();
+        let files = state
+            .nodes()
+            .filter(|node| node.file().is_some_and(|file| file.objects.contains(&object.entry.id)));
+        let paths = files.map(|node| String::from_utf8_lossy(&state.path(node.entry.id)).into_owned());
+        let path = paths.min().unwrap_or_default();
+        drop(state);
+        let place = format!("{}/{path}", collection.path());
+        let text = format!("not compacted: {error}");
+        collection.event_log().tell(EventKind::Corruption, &place, "compact", &text);
+        log::error!("{place}: {text}");
+    }
+    Ok(())
 }
 
 impl Engine {

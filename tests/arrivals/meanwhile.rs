@@ -8,7 +8,7 @@ use tierfs::engine::{self, WhatIf};
 use tierfs::ingest::Progress;
 use tierfs::model::{Dtype, Encoder, Tier};
 use tierfs::store::Collection;
-use tierfs::store::disk::Disk;
+use tierfs::store::disk::{Disk, Open};
 use tierfs::store::read::{OpenObject, Verify};
 use tierfs::store::state::ROOT;
 use tierfs::stream::Made;
@@ -59,6 +59,50 @@ fn a_compaction_goes_on_when_a_file_is_removed() {
     assert!(done.after <= done.before, "{done}");
     let done = engine::compact(&collection, &tierfs::ingest::Silent).unwrap();
     assert!(done.after < 11_000, "{done}");
+}
+
+#[test]
+fn a_compaction_goes_on_past_a_file_whose_data_file_was_removed_by_hand() {
+    let disk: Arc<dyn Disk> = Arc::new(CutDisk::default());
+    let collection = collection(&disk);
+    let table = LiveTable::default();
+    let mut random = Random(4);
+    let names = ["a", "gone", "z"];
+    for name in names {
+        write(&collection, &table, name, &random.bytes(200_000));
+    }
+    let patch = random.bytes(40_000);
+    let node = |collection: &Collection, name: &str| {
+        collection.state().directory(ROOT).unwrap().get(name.as_bytes()).unwrap()
+    };
+    for name in names {
+        let live = table.open(&collection, node(&collection, name), Verify::First).unwrap();
+        live.write(50_000, &patch).unwrap();
+        live.settle().unwrap();
+    }
+    let home = collection.objects_of(node(&collection, "gone")).unwrap()[0].home().unwrap();
+    let path = collection.data_path(home.file);
+    drop((table, collection));
+    disk.remove_file(&path).unwrap();
+    let collection = History::open(&disk);
+    let done = engine::compact(&collection, &tierfs::ingest::Silent).unwrap();
+    assert!(done.home > 0, "{done}");
+    assert_eq!(done.left, 1, "{done}");
+    assert!(done.to_string().contains("1 objects cannot be read"), "{done}");
+    let (start, end) = collection.event_log().range();
+    let mut told = vec![0; (end - start) as usize];
+    collection.event_log().read(start, &mut told).unwrap();
+    let told = String::from_utf8(told).unwrap();
+    assert!(told.contains("t/c/gone") && told.contains("not compacted"), "{told}");
+    // The others came home, and the log is short.
+    let table = LiveTable::default();
+    for name in ["a", "z"] {
+        let live = table.open(&collection, node(&collection, name), Verify::First).unwrap();
+        let mut found = vec![0; 40_000];
+        live.read(50_000, &mut found).unwrap();
+        assert!(found == patch, "{name}");
+    }
+    assert!(disk.open("t/c/meta.log", Open::Read).unwrap().len().unwrap() < 20_000);
 }
 
 #[test]
