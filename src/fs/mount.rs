@@ -243,7 +243,9 @@ impl Mount {
 
     /// A failure is told to whoever asks for a sync himself, and in the log.
     fn sync(&self) {
-        if let Err(error) = self.namespace.sync(&mut |forget| self.forgetter.forget(forget, || ())) {
+        if let Err(error) =
+            self.namespace.sync_now_and_then(&mut |forget| self.forgetter.forget(forget, || ()))
+        {
             log::error!("syncing: {error}");
         }
     }

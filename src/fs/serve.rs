@@ -211,7 +211,9 @@ impl Adapter {
     /// Makes a directory's names durable: those of its collection.
     pub fn sync_directory(&self, ino: INodeNo) -> Result<()> {
         match self.located(ino)?.1 {
-            Located::Node(view) if view.collection.access() == Access::Write => view.collection.sync(),
+            Located::Node(view) if view.collection.access() == Access::Write => {
+                view.collection.sync_unmarked()
+            }
             _ => Ok(()),
         }
     }
@@ -263,7 +265,7 @@ impl Adapter {
         };
         let settled = settled.and_then(|forget| {
             if durable == Durable::Yes && self.namespace.store().access() == Access::Write {
-                live.collection().sync()?;
+                live.collection().sync_unmarked()?;
             }
             Ok(forget)
         });

@@ -152,26 +152,44 @@ impl Plan {
         let options = Options { parents, ..self.options.clone() };
         let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
         let collection = store.collection_made(tenant, name, owner)?;
+        let ran = self.all(store, &collection, owner, (&options, watch), (evict, &mut *sum));
+        // What came in is not lost with the end of the log.
+        let marked = match collection.check_writable() {
+            Ok(()) => collection.sync(),
+            // Each file that was refused says so.
+            Err(_) => Ok(()),
+        };
+        ran.and(marked)
+    }
+
+    fn all(
+        &self,
+        store: &Store,
+        collection: &Arc<Collection>,
+        owner: (u32, u32),
+        (options, watch): (&Options, &dyn Watch),
+        (evict, sum): (Option<Evict<'_>>, &mut Sum),
+    ) -> Result<()> {
         if let Some(tensor) = &self.request.shard_of {
             let target = target_of(tensor)?;
-            sum.note_changed(&collection, &target);
-            sum.add(self.shards(&collection, &target, owner, (&options, watch))?);
+            sum.note_changed(collection, &target);
+            sum.add(self.shards(collection, &target, owner, (options, watch))?);
             return Ok(());
         }
         for found in &self.found {
             let path = found.target.path();
             watch.began(&path);
-            sum.note_changed(&collection, &found.target);
-            match self.one(store, &collection, found, owner, (&options, watch)) {
+            sum.note_changed(collection, &found.target);
+            match self.one(store, collection, found, owner, (options, watch)) {
                 Ok(report) => {
                     sum.add(report);
                     if let Some(why) =
-                        evict.map(|evict| evict(&collection, &found.target)).transpose()?.flatten()
+                        evict.map(|evict| evict(collection, &found.target)).transpose()?.flatten()
                     {
                         watch.kept(&path, &why);
                         sum.kept.push((path.clone(), why));
                     }
-                    sum.note_changed(&collection, &found.target);
+                    sum.note_changed(collection, &found.target);
                     watch.took(&path, report.bytes)?;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),

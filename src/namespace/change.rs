@@ -100,9 +100,23 @@ impl Namespace {
         Changes::default()
     }
 
-    /// Puts into the log what was written to open files, and makes everything durable.
-    /// `forget` is told what the kernel must forget, and owes it or tells it before it returns.
+    /// Puts into the log what was written to open files, and makes everything durable; the
+    /// logs say so. `forget` is told what the kernel must forget, and owes it or tells it before it
+    /// returns.
     pub fn sync(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
+        self.sync_with(forget, Collection::sync)
+    }
+
+    /// As [`sync`](Self::sync), every few seconds: a log says so once nothing is added to it.
+    pub fn sync_now_and_then(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
+        self.sync_with(forget, Collection::sync_or_mark)
+    }
+
+    fn sync_with(
+        &self,
+        forget: &mut dyn FnMut(Forget),
+        sync: impl Fn(&Collection) -> Result<()>,
+    ) -> Result<()> {
         let mut first = Ok(());
         for live in self.live.all().iter().filter(|live| !self.is_given_up(live)) {
             let _telling = live.telling();
@@ -112,7 +126,7 @@ impl Namespace {
         for collection in self.store().open_collections() {
             if collection.check_writable().is_ok() {
                 collection.keep_accesses(Keep::NowAndThen);
-                first = first.and(match collection.sync() {
+                first = first.and(match sync(&collection) {
                     // It was removed meanwhile.
                     Err(error) if error.kind() == ErrorKind::ReadOnly && collection.poisoned().is_none() => {
                         Ok(())

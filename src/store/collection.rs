@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::format::cgeb::Runs;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
+use crate::store::aside::set_aside;
 use crate::store::clock::Ticks;
 use crate::store::compact::{Compaction, due};
 use crate::store::computed::Computed;
@@ -190,8 +191,11 @@ impl Collection {
         let how = if access == Access::Write { Open::Write } else { Open::Read };
         let file =
             disk.open(&log_path, how).map_err(|error| Error::io(format!("opening {log_path}"), error))?;
-        let Replayed { mut state, end, durable, events, damage } =
-            replay(&file, store).map_err(|error| error.at(&path))?;
+        let replayed = replay(&file, store).map_err(|error| error.at(&path))?;
+        if access == Access::Write && replayed.needs_setting_aside() {
+            return Collection::open_dropped(disk, store, (tenant, name), replayed);
+        }
+        let Replayed { mut state, end, durable, events, damage, freed, .. } = replayed;
         if state.node(ROOT).is_none() && damage.is_none() {
             return Err(Error::new(
                 ErrorKind::NotFound,
@@ -210,12 +214,13 @@ impl Collection {
             Some(Writer {
                 log: Log::resume(file, end),
                 unsynced: Touched::default(),
-                freed: Vec::new(),
+                freed: freed.into(),
                 slots: Default::default(),
                 next_data: 0,
                 compact_at: due(&state),
             })
         } else {
+            freed.into_iter().for_each(|(_, freed)| freed.forget());
             None
         };
         // What an earlier mount freed is free: the slots are found around what is used.
@@ -233,6 +238,31 @@ impl Collection {
             // Opened again it would be synced again, and that is said to work: it stays as it is.
             Err(error) if collection.poisoned().is_none() => Err(error),
             _ => Ok(collection),
+        }
+    }
+
+    /// Opens a collection whose log has an end that was dropped: what that named is set aside
+    /// first. Where this fails, nothing is changed, and the collection takes no writes.
+    fn open_dropped(
+        disk: &Arc<dyn Disk>,
+        store: StoreId,
+        (tenant, name): (&str, &str),
+        replayed: Replayed,
+    ) -> Result<Collection> {
+        let mut events = replayed.events.clone();
+        match set_aside(disk, store, (tenant, name), replayed) {
+            Ok(done) => {
+                let mut collection = Collection::open(disk, store, tenant, name, Access::Write)?;
+                events.extend(done);
+                events.append(&mut collection.events);
+                collection.events = events;
+                Ok(collection)
+            }
+            Err(error) => {
+                let collection = Collection::open(disk, store, tenant, name, Access::Read)?;
+                collection.poison(error.at("setting aside what the dropped end of meta.log named"));
+                Ok(collection)
+            }
         }
     }
 

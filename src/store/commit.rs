@@ -2,11 +2,13 @@
 //!
 //! Order: payloads are written, the batch that names them is appended; a sync makes the
 //! payloads durable before the log. What a batch freed is used again only once the batch
-//! is durable and every read that began before has ended.
+//! is durable, a later Commit says so, and every read that began before has ended: a log whose
+//! end is torn or damaged leads back to bytes that are still there.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
+use crate::format::catalog::Home;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::chain::DELTA_FILE;
@@ -20,7 +22,7 @@ use crate::store::object::Freed;
 use crate::store::state::State;
 
 impl Collection {
-    /// [`record`](Self::record), then [`sync`](Self::sync). What was recorded before is made
+    /// [`record`](Self::record), made durable. What was recorded before is made
     /// durable first, so that the log says so: damage to it is never taken for a torn end.
     pub fn commit<T>(
         &self,
@@ -38,7 +40,12 @@ impl Collection {
             self.sync_all(writer)?;
         }
         let filled = self.record(Touched::default(), fill)?;
-        self.sync()?;
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        self.sync_all(writer)?;
+        if writer.freed.iter().any(|(batch, _)| *batch > writer.log.witnessed()) {
+            self.mark_all(writer)?;
+        }
         Ok(filled)
     }
 
@@ -79,8 +86,11 @@ impl Collection {
         let mut appended = writer.log.append(&batch);
         let is_full = appended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
         if is_full && writer.log.is_whole() && !writer.freed.is_empty() {
-            // What was given up gives its space back when that is durable.
+            // What was given up gives its space back when that is durable. The log does not say so
+            // here: the batch has its numbers already.
             self.sync_all(writer)?;
+            let synced = writer.log.last();
+            self.reclaim_until(writer, synced);
             appended = writer.log.append(&batch);
         }
         if let Err(error) = appended {
@@ -110,22 +120,58 @@ impl Collection {
         if takes_names {
             self.names_are_old();
         }
-        // The parent may be written to from now on: this must not come back. A log that grows faster than syncs come is
-        // made short here.
-        if parent_is_free || writer.is_log_too_long() {
+        if parent_is_free {
+            // The parent may be written to from now on: this must not come back.
+            self.mark_all(writer)?;
+        } else if writer.is_log_too_long() {
+            // A log that grows faster than syncs come is made short here.
             self.sync_all(writer)?;
         }
         Ok(then(&self.state.read(), filled))
     }
 
-    /// Makes everything durable that was recorded. After a failed sync nobody knows what
-    /// is on the disk: the collection takes no more writes.
+    /// Makes everything durable that was recorded, and the log says so: damage to what it had by
+    /// then is never taken for a torn end, and what was given up is free. After a failed sync
+    /// nobody knows what is on the disk: the collection takes no more writes.
     pub fn sync(&self) -> Result<()> {
         if self.has_orphans() {
             self.remove_orphans()?;
         }
         let mut writer = self.writer.lock();
+        self.mark_all(self.writable(&mut writer)?)
+    }
+
+    /// Makes everything durable that was recorded, for half the price of [`sync`](Self::sync): the
+    /// next batch or the next sync says that it is.
+    pub fn sync_unmarked(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
         self.sync_all(self.writable(&mut writer)?)
+    }
+
+    /// [`sync`](Self::sync) where nothing was recorded since the last time; else
+    /// [`sync_unmarked`](Self::sync_unmarked), as more is to be expected.
+    pub fn sync_or_mark(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        if writer.log.is_synced() { self.mark_all(writer) } else { self.sync_all(writer) }
+    }
+
+    pub(super) fn mark_all(&self, writer: &mut Writer) -> Result<()> {
+        self.sync_all(writer)?;
+        if writer.log.is_marked() {
+            return Ok(());
+        }
+        match writer.log.mark() {
+            Ok(()) => self.reclaim(writer),
+            // Room is worth more than what a damaged end of the log could go back to.
+            Err(error) if error.kind() == ErrorKind::Full && writer.log.is_whole() => {
+                log::info!("{}: no room to say that all is durable: {error}", self.path());
+                let synced = writer.log.batch();
+                self.reclaim_until(writer, synced);
+            }
+            Err(error) => return Err(self.poison(error)),
+        }
+        Ok(())
     }
 
     pub(super) fn sync_all(&self, writer: &mut Writer) -> Result<()> {
@@ -200,7 +246,14 @@ impl Collection {
             touched.files.extend(file.ok());
         }
         self.sync_files(&touched)?;
-        writer.log.sync()
+        writer.log.sync()?;
+        let is_last = |home: Home| !self.state.read().has_home(home.file);
+        let gives_up_files = writer.freed.iter().any(|(_, freed)| match freed {
+            Freed::Object(object) => object.home().is_some_and(is_last),
+            _ => false,
+        });
+        // Files that it gave up last go once it says so.
+        if gives_up_files { self.mark_all(writer) } else { Ok(()) }
     }
 
     /// After a failed sync asking again would say that all is well: the collection takes

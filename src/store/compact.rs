@@ -137,6 +137,7 @@ impl Collection {
         }
         log.continue_from(next_sequence);
         log.sync()?;
+        log.mark()?;
         Ok(log)
     }
 

@@ -3,7 +3,7 @@
 use crate::format::catalog::{Entry, NODE, OBJECT, ObjectEntry};
 use crate::format::placed::Placed;
 use crate::format::record::Record;
-use crate::model::{Error, Result};
+use crate::model::{Error, ObjectId, Result};
 use crate::store::blocks::Checksums;
 use crate::store::state::State;
 
@@ -103,6 +103,65 @@ impl Batch {
 }
 
 impl Batch {
+    /// The highest number of a record.
+    pub fn last_sequence(&self) -> u64 {
+        let entries = self.records.iter().map(|held| match held {
+            Held::Entry { sequence, .. } => *sequence,
+            _ => 0,
+        });
+        let blocks = self.blocks.iter().map(|placed| placed.sequence);
+        let others = self.others.iter().map(|(_, sequence)| *sequence);
+        entries.chain(blocks).chain(others).max().unwrap_or(0)
+    }
+
+    /// Takes in what the records say of objects and of where their blocks lie, whatever became of
+    /// these later. Objects that only `known` has are there without blocks. What cannot be is left
+    /// out.
+    pub fn apply_objects(&self, state: &mut State, known: &State) {
+        let (mut blocks, mut payloads) = (self.blocks.as_slice(), self.payloads.as_slice());
+        let mut others = self.others.iter();
+        let make = |state: &mut State, id: ObjectId| {
+            let entry = known.object(id).filter(|_| state.object(id).is_none());
+            entry.is_none_or(|object| state.apply_entry(Entry::Object(object.entry_now())).is_ok())
+        };
+        for held in &self.records {
+            match *held {
+                Held::Entry { kind, version, bytes, .. } => {
+                    let entry = Entry::parse(kind, version, next(&mut payloads, bytes as usize));
+                    if let Ok(Entry::Object(entry)) = entry
+                        && make(state, entry.id)
+                        && let Err(error) = state.apply_entry(Entry::Object(entry))
+                    {
+                        log::debug!("an object of a dropped batch: {error}");
+                    }
+                }
+                Held::Other { bytes } => {
+                    let payload = next(&mut payloads, bytes);
+                    if let Some((record, sequence)) = others.next()
+                        && let Record::CreateRun { object, .. } | Record::EmptyRun { object, .. } = record
+                        && make(state, *object)
+                        && let Err(error) = state.apply_record(record, *sequence, checksums_of(payload))
+                    {
+                        log::debug!("a run of a dropped batch: {error}");
+                    }
+                }
+                Held::Blocks(count) => {
+                    let blocks = next(&mut blocks, count);
+                    let is_made = blocks.first().is_some_and(|first| make(state, first.object));
+                    let skip = |_, error| {
+                        log::debug!("a block of a dropped batch: {error}");
+                        Ok(())
+                    };
+                    if is_made && let Err(error) = state.apply_blocks(blocks, skip) {
+                        log::debug!("blocks of a dropped batch: {error}");
+                    }
+                }
+            }
+        }
+        state.batch_ended();
+        state.forget_freed();
+    }
+
     /// How many entries of the catalog of a kind there are.
     fn count_of(&self, wanted: u8) -> usize {
         let is_wanted = |held: &&Held| matches!(held, Held::Entry { kind, .. } if *kind == wanted);

@@ -17,6 +17,9 @@ use crate::store::disk::File;
 const RESERVE_BYTES: u64 = 64 << 10;
 /// What is reserved at a time beyond that.
 const RESERVE_STEP_BYTES: u64 = 64 << 10;
+/// A disk loses at most so many bytes with one sector. Marks end in another such page than
+/// the batch before them.
+const PAGE_BYTES: u64 = 4096;
 
 /// The open log of a collection, at its end.
 pub struct Log {
@@ -24,7 +27,13 @@ pub struct Log {
     generation: u64,
     end: u64,
     batch: u64,
+    /// The last batch that has records: those behind it are marks.
+    last: u64,
     synced: u64,
+    /// The last batch that a Commit behind it says was durable.
+    said: u64,
+    /// What `said` was at the last sync: a Commit that is durable says so.
+    witnessed: u64,
     next_sequence: u64,
     failed: bool,
     /// How far the file has space allocated, as far as this knows.
@@ -40,8 +49,19 @@ pub struct LogEnd {
     pub bytes: u64,
     /// The number of the last batch.
     pub batch: u64,
+    /// The number of the last batch that has records.
+    pub last: u64,
+    /// The number of the last batch that a Commit behind it says was durable.
+    pub said: u64,
     /// The next record's sequence number.
     pub next_sequence: u64,
+}
+
+impl LogEnd {
+    /// Where a log of this generation begins, behind its header.
+    pub fn begin(generation: u64) -> LogEnd {
+        LogEnd { generation, bytes: SLOT_BYTES as u64, batch: 0, last: 0, said: 0, next_sequence: 1 }
+    }
 }
 
 /// A record of a batch.
@@ -205,8 +225,7 @@ impl Log {
         let failed = |error| Error::io("writing the header of meta.log", error);
         file.write_at(&slot.0, 0).map_err(failed)?;
         file.sync_data().map_err(failed)?;
-        let end = LogEnd { generation, bytes: SLOT_BYTES as u64, batch: 0, next_sequence: 1 };
-        Ok(Log::resume(file, end))
+        Ok(Log::resume(file, LogEnd::begin(generation)))
     }
 
     /// Goes on where a replay found the end.
@@ -216,8 +235,11 @@ impl Log {
             generation: end.generation,
             end: end.bytes,
             batch: end.batch,
+            last: end.last,
             // What was read back may not have been synced by who wrote it.
             synced: end.batch.saturating_sub(1),
+            said: end.said,
+            witnessed: 0,
             next_sequence: end.next_sequence,
             failed: false,
             reserved: 0,
@@ -264,16 +286,29 @@ impl Log {
             checksums.extend(slot.checksum().to_le_bytes());
             append(&mut bytes, &slot, payload);
         }
-        let number = self.batch + 1;
-        let checksum = checksum::of(&checksums);
-        // A batch that is lost, with later ones still there, was torn if none of these says that
-        // it was durable.
-        let unsynced = u32::try_from(self.batch.saturating_sub(self.synced)).unwrap_or(u32::MAX);
-        let mut commit = Record::Commit { batch: number, slots: slots as u32, checksum, unsynced }.to_slot();
-        commit.seal(self.generation, batch.next_sequence);
-        append(&mut bytes, &commit, &[]);
-        self.reserve(bytes.len() as u64, batch.gives_back())?;
-        if let Err(error) = self.file.write_at(&bytes, self.end) {
+        append(&mut bytes, &self.commit(1, batch.next_sequence, slots, checksum::of(&checksums)), &[]);
+        self.write(&bytes, batch.gives_back())?;
+        self.batch += 1;
+        self.last = self.batch;
+        self.said = self.synced;
+        self.next_sequence = batch.next_sequence + 1;
+        Ok(())
+    }
+
+    /// The Commit of the batch with the `ahead`th number from now. A batch that is lost, with
+    /// later ones still there, was torn if none of these says that it was durable.
+    fn commit(&self, ahead: u64, sequence: u64, slots: u64, checksum: u32) -> RawSlot {
+        let batch = self.batch + ahead;
+        let unsynced = u32::try_from((batch - 1).saturating_sub(self.synced)).unwrap_or(u32::MAX);
+        let mut commit = Record::Commit { batch, slots: slots as u32, checksum, unsynced }.to_slot();
+        commit.seal(self.generation, sequence);
+        commit
+    }
+
+    /// Writes behind the end. Where there is no space, what was written is cut off again.
+    fn write(&mut self, bytes: &[u8], may_use_reserve: bool) -> Result<()> {
+        self.reserve(bytes.len() as u64, may_use_reserve)?;
+        if let Err(error) = self.file.write_at(bytes, self.end) {
             let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
             self.failed = !is_full || self.file.set_len(self.end).is_err();
             // Cutting gives what was reserved back too.
@@ -281,9 +316,32 @@ impl Log {
             return Err(Error::io("appending to meta.log", error));
         }
         self.end += bytes.len() as u64;
-        self.batch = number;
-        self.next_sequence = batch.next_sequence + 1;
         Ok(())
+    }
+
+    /// Whether a durable Commit says of every batch that it was durable: what is wrong with one
+    /// of them is damage then, and not a torn end.
+    pub fn is_marked(&self) -> bool {
+        self.witnessed >= self.last
+    }
+
+    /// Says that all batches are durable, which the caller has seen to, and makes that durable:
+    /// appends batches without records, up to a page that no batch before them lies in, so that
+    /// no single bad sector takes both.
+    pub fn mark(&mut self) -> Result<()> {
+        self.check()?;
+        let count = (self.end.next_multiple_of(PAGE_BYTES) - self.end) / SLOT_BYTES as u64 + 1;
+        if self.next_sequence + count > SEQUENCE_MAX || self.synced < self.batch {
+            return Ok(());
+        }
+        let nothing = checksum::of(&[]);
+        let marks = (0..count).map(|place| self.commit(place + 1, self.next_sequence + place, 0, nothing));
+        let bytes: Vec<u8> = marks.flat_map(|mark| mark.0).collect();
+        self.write(&bytes, true)?;
+        self.said = self.batch;
+        self.batch += count;
+        self.next_sequence += count;
+        self.sync()
     }
 
     /// Lets the file have room for `bytes` more and for the reserve behind them. `Full` where
@@ -320,6 +378,7 @@ impl Log {
                 return Err(Error::io("syncing meta.log", error));
             }
             self.synced = self.batch;
+            self.witnessed = self.said;
         }
         Ok(())
     }
@@ -344,9 +403,20 @@ impl Log {
         self.batch
     }
 
-    /// The number of the last batch that is durable.
-    pub fn synced(&self) -> u64 {
-        self.synced
+    /// The number of the last batch that has records.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Whether something was appended since the last sync.
+    pub fn is_synced(&self) -> bool {
+        self.synced == self.batch
+    }
+
+    /// The number of the last batch of which a durable Commit behind it says that it was
+    /// durable: a damaged end of the log cannot take the collection back to before it.
+    pub fn witnessed(&self) -> u64 {
+        self.witnessed
     }
 
     fn check(&self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! A store: collections of checksummed blocks on a disk.
 
 pub mod access;
+mod aside;
 pub mod backing;
 pub mod beside;
 pub mod blocks;

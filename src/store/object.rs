@@ -103,6 +103,17 @@ pub(super) enum Freed {
     Copy(Arc<PinnedCopy>),
 }
 
+impl Freed {
+    /// Forgets it, where nobody can be reading it.
+    pub fn forget(self) {
+        match self {
+            Freed::Chain { object, index, epoch, .. } => object.forget_chain(index, epoch),
+            Freed::EndedFactor { object, link } => object.forget_factor(&link),
+            _ => {}
+        }
+    }
+}
+
 impl Object {
     /// An object without blocks.
     pub fn new(entry: ObjectEntry) -> Object {

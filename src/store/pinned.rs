@@ -18,6 +18,7 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::disk::{File, Open};
 use crate::store::events::EventKind;
+use crate::store::object::Freed;
 use crate::store::pin::Pin;
 use crate::store::read::OpenObject;
 
@@ -127,9 +128,15 @@ impl Collection {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             listed => listed.map_err(|error| Error::io(format!("listing {directory}"), error))?,
         };
-        let state = self.state.read();
-        let known = state.pins().filter_map(|(_, copy)| copy);
-        let known: HashSet<String> = known.map(|copy| format!("{:016x}", copy.number)).collect();
+        let mut kept: HashSet<u64> = HashSet::new();
+        if let Some(writer) = self.writer.lock().as_ref() {
+            kept.extend(writer.freed.iter().filter_map(|(_, freed)| match freed {
+                Freed::Copy(copy) => Some(copy.number),
+                _ => None,
+            }));
+        }
+        kept.extend(self.state.read().pins().filter_map(|(_, copy)| copy).map(|copy| copy.number));
+        let known: HashSet<String> = kept.iter().map(|number| format!("{number:016x}")).collect();
         for file in listed.into_iter().filter(|file| !file.is_directory && !known.contains(&file.name)) {
             let path = format!("{directory}/{}", file.name);
             self.disk.remove_file(&path).map_err(|error| Error::io(format!("removing {path}"), error))?;

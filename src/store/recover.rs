@@ -88,8 +88,15 @@ impl Collection {
         if self.has_orphans() {
             log::warn!("{}: an interrupted import takes space until the log has room", self.path());
         }
-        let homes: HashSet<u64> =
+        let mut homes: HashSet<u64> =
             self.state.read().objects().filter_map(|object| object.home()).map(|home| home.file).collect();
+        if let Some(writer) = self.writer.lock().as_ref() {
+            // A damaged end of the log may lead back to these.
+            homes.extend(writer.freed.iter().filter_map(|(_, freed)| match freed {
+                Freed::Object(object) => object.home().map(|home| home.file),
+                _ => None,
+            }));
+        }
         let directory = format!("{}/data", self.path());
         let listed = match self.disk.list(&directory) {
             // What a removal that was cut off has left.
@@ -132,7 +139,8 @@ impl Collection {
         !self.orphans.lock().is_empty()
     }
 
-    fn objects_without_file(&self) -> Vec<ObjectId> {
+    /// The objects that no file has, in the order of their identities.
+    pub(super) fn objects_without_file(&self) -> Vec<ObjectId> {
         let state = self.state.read();
         let mut owned: HashSet<ObjectId> = HashSet::new();
         for node in state.nodes() {
@@ -148,7 +156,7 @@ impl Collection {
 }
 
 /// The payloads of an object in tier files: the file's number, offset and bytes.
-fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
+pub(super) fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
     let factor = object.factor();
     let factor = factor.iter().map(place_of_factor);
     let blocks = object.blocks.read();

@@ -131,7 +131,7 @@ impl Collection {
     fn may_fill(&self, object: &Object) -> Result<bool> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
-        self.sync_all(writer)?;
+        self.mark_all(writer)?;
         let file = object.home().map(|home| home.file);
         let is_kept = |freed: &Freed| match freed {
             // Not given back yet: somebody reads it there.
@@ -176,7 +176,7 @@ impl Collection {
         self.find_space()?;
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
-        self.sync_all(writer)?;
+        self.mark_all(writer)?;
         let spaces = writer.slots.iter().take(usize::from(DELTA_FILE)).flatten();
         Ok(spaces
             .map(|slots| FileSpace { end: slots.end(), used: slots.end() - slots.free_bytes() })
@@ -189,7 +189,7 @@ impl Collection {
         self.find_space()?;
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
-        self.sync_all(writer)?;
+        self.mark_all(writer)?;
         let (mut before, mut after) = (0, 0);
         for (number, slots) in (0..).zip(writer.slots.iter().flatten()) {
             let Ok(file) = self.payload_file(number) else { continue };

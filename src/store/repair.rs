@@ -12,6 +12,7 @@ use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::format::record::{Record, Stored};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::Collection;
+use crate::store::aside::{Whys, take_in};
 use crate::store::blocks::Checksums;
 use crate::store::chain::{place_of, place_of_stored};
 use crate::store::collection::{LOG_NAME, now_seconds, refuse_remains};
@@ -20,7 +21,7 @@ use crate::store::log::LogEnd;
 use crate::store::object::Object;
 use crate::store::read::{OpenObject, Verify};
 use crate::store::replay::{Damage, Replayed, salvage};
-use crate::store::salvage::{Mended, mend};
+use crate::store::salvage::{Mended, mend, name_unowned};
 
 /// Bytes of the old log that are copied at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -82,13 +83,19 @@ pub fn repair(
         refuse_remains(disk, &path)?;
     }
     let (replayed, refused) = salvaged?;
-    let Replayed { mut state, end, damage, .. } = replayed;
+    let Replayed { mut state, mut end, damage, freed, dropped, .. } = replayed;
+    freed.into_iter().for_each(|(_, freed)| freed.forget());
     state.forget_freed();
     if state.node(crate::store::state::ROOT).is_none() && damage.is_none() {
         return Err(Error::new(ErrorKind::NotFound, format!("{path}: the collection was never finished")));
     }
+    let mut whys = Whys::new();
+    if let Some(dropped) = &dropped {
+        whys = take_in(&mut state, dropped);
+        end.next_sequence = end.next_sequence.max(dropped.last_sequence() + 1);
+    }
     let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
-    let mut lost = lost_blocks(&collection)?;
+    let mut lost = lost_blocks(&collection, |_| true)?;
     let is_broken = {
         let state = collection.state.read();
         state.nodes().any(|node| !state.missing_objects(node).is_empty())
@@ -98,17 +105,27 @@ pub fn repair(
     }
     let mut mended = Mended::default();
     if damage.is_some() || is_broken {
-        mended = mend(&mut collection.state.write(), refused, &mut lost, number, (tenant, name))?;
-        collection.state.write().forget_all_copies()?;
+        let state = &mut collection.state.write();
+        mended = mend(state, refused, (&mut lost, &whys), number, (tenant, name))?;
+        state.forget_all_copies()?;
+    } else if dropped.is_some() {
+        mended = name_unowned(&mut collection.state.write(), &lost, &whys, (tenant, name))?;
     }
-    let repaired = collection.describe(&lost, damage.as_ref(), mended)?;
+    let mut repaired = collection.describe(&lost, damage.as_ref(), mended)?;
+    if dropped.is_some() {
+        repaired.reason.get_or_insert_with(|| "the end of meta.log was dropped".to_owned());
+    }
     collection.replace_log(&lost, end, repaired).map(Some)
 }
 
-/// The blocks that cannot be read, in ascending order. An error of the disk ends the repair:
-/// what cannot be read now may be read elsewhere.
-fn lost_blocks(collection: &Arc<Collection>) -> Result<LostBlocks> {
-    let objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
+/// The blocks of some objects that cannot be read, in ascending order. An error of the disk ends
+/// the repair: what cannot be read now may be read elsewhere.
+pub(super) fn lost_blocks(
+    collection: &Arc<Collection>,
+    which: impl Fn(&Object) -> bool,
+) -> Result<LostBlocks> {
+    let mut objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
+    objects.retain(|object| which(object));
     let mut lost = LostBlocks::new();
     let mut places: Vec<(u8, Range<u64>, u64, ObjectId, u32)> = Vec::new();
     for object in objects {
@@ -227,7 +244,7 @@ impl Collection {
     }
 
     /// Records what is lost, and lets a log of what there is now replace the old one.
-    fn replace_log(&self, lost: &LostBlocks, end: LogEnd, mut out: Repaired) -> Result<Repaired> {
+    pub(super) fn replace_log(&self, lost: &LostBlocks, end: LogEnd, mut out: Repaired) -> Result<Repaired> {
         let mut sequence = end.next_sequence;
         let mut state = self.state.write();
         for (object, blocks) in

@@ -7,7 +7,8 @@
 //! 3. A bad slot after which no later batch begins is a torn end: that batch is dropped
 //!    and reported. Before that it is damage: what the log says of blocks up to the end
 //!    of that batch is not believed. Batches of which no later Commit says that they were
-//!    durable may be lost in any order: the first that is lost is a torn end too.
+//!    durable may be lost in any order: the first that is lost is a torn end too. What can be
+//!    read of such an end is handed on, unless the log just ends there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,12 +21,12 @@ use crate::store::disk::File;
 use crate::store::events::{EventKind, Note};
 use crate::store::held::Batch;
 use crate::store::log::LogEnd;
-use crate::store::object::Object;
+use crate::store::object::{Freed, Object};
 use crate::store::scan::{Found, Read, SLOT, durable_before};
-use crate::store::state::State;
+use crate::store::state::{ROOT, State};
 
 /// What a log said.
-pub struct Replayed {
+pub(super) struct Replayed {
     /// What the collection holds.
     pub state: State,
     /// Where the log goes on.
@@ -36,9 +37,20 @@ pub struct Replayed {
     pub events: Vec<Note>,
     /// What was found and could not be mended.
     pub damage: Option<Damage>,
+    /// What batches gave up of which no Commit says that they were durable, by their numbers: a
+    /// damaged end of the log may lead back to it.
+    pub freed: VecDeque<(u64, Freed)>,
+    /// What can be read of batches that were dropped although all of them may have been written
+    /// once; `None` where the log just ends before a Commit.
+    pub dropped: Option<Batch>,
 }
 
 impl Replayed {
+    /// Whether batches were dropped that may have been durable, of a collection that takes writes.
+    pub fn needs_setting_aside(&self) -> bool {
+        self.dropped.is_some() && self.damage.is_none() && self.state.node(ROOT).is_some()
+    }
+
     fn note(&mut self, kind: EventKind, text: String) {
         self.events.push(Note { kind, text });
     }
@@ -55,7 +67,7 @@ pub struct Damage {
 
 /// Replays a log. `NotFound` where there is no whole header: the collection was never
 /// finished. `store` is what the header must name.
-pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
+pub(super) fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
     let mut log = Read::new(file)?;
     let (generation, mended) = header(&mut log, store)?;
     let mut out = Replayed::new(generation);
@@ -132,16 +144,22 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                     corrected.drain(..).for_each(|at| out.note(EventKind::Repair, put_right(at)));
                     apply(&mut out, &held, refused.as_deref_mut())?;
                     held.clear();
-                    // Nobody reads yet: what was deleted is gone.
-                    out.state.forget_freed();
                     checksums.clear();
+                    out.freed.extend(out.state.freed.drain(..).map(|freed| (batch, freed)));
                     let durable = durable_before(batch, unsynced);
                     while let Some((_, sequence)) = unsure.pop_front_if(|(batch, _)| *batch <= durable) {
                         out.durable = sequence;
                     }
+                    // Nobody reads yet: what was deleted is gone.
+                    while let Some((_, freed)) = out.freed.pop_front_if(|(batch, _)| *batch <= durable) {
+                        freed.forget();
+                    }
                     unsure.push_back((batch, sequence));
                     at += SLOT;
-                    out.end = LogEnd { generation, bytes: at, batch, next_sequence: sequence + 1 };
+                    let last = if slots > 0 { batch } else { out.end.last };
+                    let said = out.end.said.max(durable);
+                    out.end =
+                        LogEnd { generation, bytes: at, batch, last, said, next_sequence: sequence + 1 };
                     continue;
                 }
                 format!("the Commit of batch {batch} does not agree with its records")
@@ -166,6 +184,11 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
             let text =
                 format!("meta.log at byte {at}: {bad}; batch {batch} was never finished and is dropped");
             out.note(EventKind::Dropped, text);
+            if !log.is_cut_short(at, &out.end)? {
+                let until = log.len;
+                add_whole_records(&mut held, log, at, until, &out.end)?;
+                out.dropped = Some(held);
+            }
             return Ok(out);
         };
         let reason = format!("meta.log at byte {at}: {bad}");
@@ -190,7 +213,7 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
         checksums.clear();
         corrected.clear();
         at = later.at;
-        out.end = LogEnd { generation, bytes: at, batch: later.batch, next_sequence: later.sequence + 1 };
+        out.end = LogEnd { bytes: at, batch: later.batch, next_sequence: later.sequence + 1, ..out.end };
     }
 }
 
@@ -211,15 +234,17 @@ impl Replayed {
     fn new(generation: u64) -> Replayed {
         Replayed {
             state: State::default(),
-            end: LogEnd { generation, bytes: SLOT, batch: 0, next_sequence: 1 },
+            end: LogEnd::begin(generation),
             durable: 0,
             events: Vec::new(),
             damage: None,
+            freed: VecDeque::new(),
+            dropped: None,
         }
     }
 }
 
-/// Adds the records of a damaged stretch that are whole: what they say was durable once.
+/// Adds the records of a damaged stretch that are whole: what they say was written once.
 fn add_whole_records(
     held: &mut Batch,
     log: &mut Read<'_>,

@@ -8,6 +8,7 @@ use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, Obje
 use crate::format::cgeb::Runs;
 use crate::format::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId};
+use crate::store::aside::Whys;
 use crate::store::blocks::Checksums;
 use crate::store::collection::{now_nanoseconds, now_seconds};
 use crate::store::repair::{Lost, LostBlocks, lost_whole, unnamed};
@@ -15,6 +16,8 @@ use crate::store::state::{ROOT, State};
 
 /// Where what has no name any more is put.
 const FOUND_NAME: &str = "lost+found";
+/// What others may do with it: nothing.
+const FOUND_MODE: u32 = 0o700;
 /// The blocks of an object of which nothing but its size is known.
 const BLOCK_BYTES: u32 = 16 << 10;
 
@@ -40,7 +43,7 @@ struct Mending<'a> {
 pub(super) fn mend(
     state: &mut State,
     refused: Vec<Entry>,
-    lost: &mut LostBlocks,
+    (lost, whys): (&mut LostBlocks, &Whys),
     number: u32,
     place: (&str, &str),
 ) -> Result<Mended> {
@@ -67,7 +70,20 @@ pub(super) fn mend(
     mending.nodes(nodes, lost)?;
     mending.names(names)?;
     mending.unnamed()?;
-    mending.orphans(lost)?;
+    mending.orphans(lost, whys)?;
+    Ok(mending.out)
+}
+
+/// Gives objects that no file has names in `lost+found`; those of which nothing can be read go.
+pub(super) fn name_unowned(
+    state: &mut State,
+    lost: &LostBlocks,
+    whys: &Whys,
+    place: (&str, &str),
+) -> Result<Mended> {
+    let next = state.last_entry().max(ROOT.0) + 1;
+    let mut mending = Mending { state, next, place, found: None, out: Mended::default() };
+    mending.orphans(lost, whys)?;
     Ok(mending.out)
 }
 
@@ -81,13 +97,21 @@ impl Mending<'_> {
         String::from_utf8_lossy(&self.state.path(node)).into_owned()
     }
 
+    /// Who gets what was found: who owns all of the collection, else root.
+    fn owner(&self) -> (u32, u32) {
+        let Some(root) = self.state.node(ROOT).map(|root| &root.entry) else { return (0, 0) };
+        let is_all = self.state.nodes().all(|node| node.entry.uid == root.uid);
+        if is_all { (root.uid, root.gid) } else { (0, 0) }
+    }
+
     fn directory(&mut self, id: EntryId, mode: u32) -> Result<()> {
         let now = now_nanoseconds();
+        let (uid, gid) = self.owner();
         self.state.apply_entry(Entry::Node(Box::new(NodeEntry {
             id,
             mode,
-            uid: 0,
-            gid: 0,
+            uid,
+            gid,
             atime: now,
             mtime: now,
             ctime: now,
@@ -117,8 +141,19 @@ impl Mending<'_> {
         if let Some(found) = self.found {
             return Ok(found);
         }
+        let known = self.state.directory(ROOT).and_then(|root| root.get(FOUND_NAME.as_bytes()));
+        let is_ours = |id: &EntryId| {
+            let entry = self.state.node(*id).map(|node| &node.entry);
+            let is_closed =
+                entry.is_some_and(|entry| entry.mode == FOUND_MODE && entry.uid == self.owner().0);
+            is_closed && self.state.directory(*id).is_some()
+        };
+        if let Some(id) = known.filter(is_ours) {
+            self.found = Some(id);
+            return Ok(id);
+        }
         let id = self.fresh();
-        self.directory(id, 0o700)?;
+        self.directory(id, FOUND_MODE)?;
         let taken = |name: &str, state: &State| {
             state.directory(ROOT).is_some_and(|root| root.get(name.as_bytes()).is_some())
         };
@@ -287,7 +322,7 @@ impl Mending<'_> {
     }
 
     /// Objects that no file has: those of which something can be read become files.
-    fn orphans(&mut self, lost: &LostBlocks) -> Result<()> {
+    fn orphans(&mut self, lost: &LostBlocks, whys: &Whys) -> Result<()> {
         let owned: HashSet<ObjectId> =
             self.state.nodes().filter_map(|node| node.file()).flat_map(|file| file.objects.clone()).collect();
         let mut orphans: Vec<(ObjectId, u32, Dtype)> = Vec::new();
@@ -304,6 +339,9 @@ impl Mending<'_> {
             }
             let node = self.fresh();
             let now = now_nanoseconds();
+            let found = || format!("found by a repair in {}/{} without a file", self.place.0, self.place.1);
+            let why = whys.get(&id).cloned().unwrap_or_else(found);
+            let (uid, gid) = self.owner();
             let file = FileEntry {
                 content: Content::Plain,
                 objects: ObjectIds::from([id]),
@@ -311,14 +349,14 @@ impl Mending<'_> {
                 container: None,
                 digests: Digests::NotTaken,
                 error: None,
-                why: format!("found by a repair in {}/{} without a file", self.place.0, self.place.1).into(),
+                why: why.into(),
                 records: None,
             };
             self.state.apply_entry(Entry::Node(Box::new(NodeEntry {
                 id: node,
                 mode: 0o600,
-                uid: 0,
-                gid: 0,
+                uid,
+                gid,
                 atime: now,
                 mtime: now,
                 ctime: now,

@@ -178,6 +178,27 @@ impl<'a> Read<'a> {
         Ok(true)
     }
 
+    /// Whether the log just ends at `bad`, as when who wrote it was stopped: its record is not all
+    /// there, and no Commit and nothing else follows.
+    pub fn is_cut_short(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
+        let Some(first) = self.slot(bad)? else { return Ok(true) };
+        let record = if first.is_intact() { Record::parse(&first).ok() } else { None };
+        // What a slot ends with is its checksum.
+        let until = match record {
+            Some(record) => (bad + SLOT).saturating_add(record.payload_len()),
+            None => bad + SLOT - 8,
+        };
+        let mut at = bad;
+        while let Some(slot) = self.slot(at)? {
+            let is_ours = slot.is_intact() && slot.is_of(end.generation, end.next_sequence);
+            if is_ours && matches!(Record::parse(&slot), Ok(Record::Commit { .. })) {
+                return Ok(false);
+            }
+            at += SLOT;
+        }
+        self.is_zero_from(until)
+    }
+
     /// Whether a Commit behind `bad` says that the batch after the end was durable.
     pub fn was_durable(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
         let mut at = bad;

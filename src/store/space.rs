@@ -1,8 +1,8 @@
 //! Space that is taken and given back.
 //!
 //! Invariants:
-//! 1. What a batch gave up is used again only once the batch is durable and every read that
-//!    began before has ended; an object's, once nobody has it open.
+//! 1. What a batch gave up is used again only once a durable Commit says that the batch is
+//!    durable and every read that began before has ended; an object's, once nobody has it open.
 //! 2. What nothing names and nobody reads goes back to the disk, page by page.
 
 use std::collections::HashMap;
@@ -80,7 +80,7 @@ impl Collection {
             return;
         }
         if let Some(writer) = self.writer.lock().as_mut() {
-            let number = writer.log.batch();
+            let number = writer.log.last();
             let freed = dropped.into_iter().map(|stored| (number, Freed::Payload(stored)));
             writer.freed.extend(freed);
         }
@@ -88,6 +88,12 @@ impl Collection {
 
     /// Gives back what no reader and no record needs any more.
     pub(super) fn reclaim(&self, writer: &mut Writer) {
+        let witnessed = writer.log.witnessed();
+        self.reclaim_until(writer, witnessed);
+    }
+
+    /// Gives back what batches up to the number `durable` have given up, which is durable.
+    pub(super) fn reclaim_until(&self, writer: &mut Writer, durable: u64) {
         // No record ever named these, so nobody has looked them up.
         for slot in self.pending.returned() {
             self.give_slot_back(writer, slot);
@@ -95,8 +101,7 @@ impl Collection {
         if writer.freed.is_empty() {
             return;
         }
-        let durable = writer.log.synced();
-        let is_synced = durable == writer.log.batch();
+        let is_synced = durable >= writer.log.last();
         let kept = kept_homes(&writer.freed);
         let is_free = |(batch, freed): &mut (u64, Freed)| {
             *batch <= durable

@@ -181,13 +181,7 @@ impl State {
 
     /// Forgets what was freed: nobody reads while a log is replayed.
     pub(super) fn forget_freed(&mut self) {
-        for freed in self.freed.drain(..) {
-            match freed {
-                Freed::Chain { object, index, epoch, .. } => object.forget_chain(index, epoch),
-                Freed::EndedFactor { object, link } => object.forget_factor(&link),
-                _ => {}
-            }
-        }
+        self.freed.drain(..).for_each(Freed::forget);
     }
 
     /// Takes in an entry of the catalog.

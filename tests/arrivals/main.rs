@@ -13,6 +13,7 @@ mod full;
 mod gguf;
 mod history;
 mod known;
+mod marks;
 mod meanwhile;
 mod points;
 mod recorder;

@@ -6,6 +6,7 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
+mod aside;
 mod damage;
 mod hostile;
 mod numbers;
