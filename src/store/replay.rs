@@ -26,7 +26,7 @@ use crate::store::scan::{Found, Read, SLOT, durable_before};
 use crate::store::state::{ROOT, State};
 
 /// What a log said.
-pub(super) struct Replayed {
+pub struct Replayed {
     /// What the collection holds.
     pub state: State,
     /// Where the log goes on.
@@ -39,10 +39,10 @@ pub(super) struct Replayed {
     pub damage: Option<Damage>,
     /// What batches gave up of which no Commit says that they were durable, by their numbers: a
     /// damaged end of the log may lead back to it.
-    pub freed: VecDeque<(u64, Freed)>,
+    pub(super) freed: VecDeque<(u64, Freed)>,
     /// What can be read of batches that were dropped although all of them may have been written
     /// once; `None` where the log just ends before a Commit.
-    pub dropped: Option<Batch>,
+    pub(super) dropped: Option<Batch>,
 }
 
 impl Replayed {
@@ -67,7 +67,7 @@ pub struct Damage {
 
 /// Replays a log. `NotFound` where there is no whole header: the collection was never
 /// finished. `store` is what the header must name.
-pub(super) fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
+pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
     let mut log = Read::new(file)?;
     let (generation, mended) = header(&mut log, store)?;
     let mut out = Replayed::new(generation);
