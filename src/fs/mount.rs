@@ -177,6 +177,7 @@ impl Mount {
                 synced = Instant::now();
             }
             self.names.say_again(Instant::now());
+            self.namespace.let_go_forgotten();
             self.heal(&heals);
             self.tend_pins(&tends);
             if looked.elapsed() >= tick {
