@@ -143,7 +143,7 @@ fn container(tensors: usize) -> Vec<u8> {
 #[test]
 fn a_tensor_of_an_open_collection_takes_few_bytes_before_and_after_it_is_read() {
     use std::sync::Arc;
-    use tierfs::edit::LiveTable;
+    use tierfs::edit::OpenFiles;
     use tierfs::ingest::{MoveTo, Options, Origin, Silent, Target, import_file};
     use tierfs::model::{EntryId, StoreId};
     use tierfs::store::disk::memory::MemoryDisk;
@@ -174,9 +174,9 @@ fn a_tensor_of_an_open_collection_takes_few_bytes_before_and_after_it_is_read() 
         let nodes: Vec<EntryId> = collection.state().nodes().map(|node| node.entry.id).collect();
         let read = |node: &EntryId| {
             let mut bytes = [0; 16];
-            let live = LiveTable::default().open(&collection, *node, Verify::First).unwrap();
-            live.opened_to_read();
-            assert_eq!(live.read(0, &mut bytes).unwrap(), 16);
+            let open_file = OpenFiles::default().open(&collection, *node, Verify::First).unwrap();
+            open_file.opened_to_read();
+            assert_eq!(open_file.read(0, &mut bytes).unwrap(), 16);
         };
         let files = nodes.iter().filter(|node| **node != ROOT);
         // What is made once, of the collection and of the thread.

@@ -183,8 +183,8 @@ fn entry(
     }
     let read: Box<Read> = match located {
         Located::Node(view) => {
-            let live = namespace.open(view)?;
-            Box::new(move |at, out| live.read(at, out))
+            let open_file = namespace.open(view)?;
+            Box::new(move |at, out| open_file.read(at, out))
         }
         Located::Form(view) => {
             let stream = namespace.open_form(view, &namespace.recipe(view)?)?;

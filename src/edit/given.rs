@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use crate::edit::live::Live;
+use crate::edit::file::OpenFile;
 
 /// Pages are let go of when so many bytes from a multiple of it on were given.
 const STRETCH_BYTES: u64 = 4 << 20;
@@ -78,7 +78,7 @@ impl Noted {
     }
 }
 
-impl Live {
+impl OpenFile {
     /// Notes that the kernel was given the bytes in `range` and keeps pages of them: those of the
     /// data files are let go of, a stretch at a time.
     pub fn given_to_kernel(&self, range: Range<u64>) {

@@ -1,7 +1,7 @@
 //! What a quota counts of files that are open.
 
+use crate::edit::file::OpenFile;
 use crate::edit::layout::Layout;
-use crate::edit::live::Live;
 use crate::model::Result;
 use crate::store::quota::{Reserved, Use};
 
@@ -26,7 +26,7 @@ impl Grown {
     }
 }
 
-impl Live {
+impl OpenFile {
     pub(super) fn grow(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
         self.refuse_part()?;
         self.grown.lock().count(bytes)?;

@@ -4,12 +4,12 @@
 //! The index is a plain file and is stored as it came. Where the batch does not read as it
 //! came in, readers see the hash of what is served in place of the one that is stored.
 
+use crate::edit::file::OpenFile;
 use crate::edit::layout::Layout;
-use crate::edit::live::Live;
 use crate::model::Result;
 use crate::stream::{HASH, put_hash, shown_hash};
 
-impl Live {
+impl OpenFile {
     /// Whether it is named as the index of a batch beside it.
     pub fn is_index(&self) -> bool {
         self.collection.state().batch_beside(self.node).is_some()

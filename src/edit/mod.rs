@@ -7,11 +7,11 @@
 //! 3. A file that is open keeps what it opened when its name goes.
 
 mod attributes;
+mod file;
 mod given;
 mod grown;
 mod index;
 mod layout;
-mod live;
 mod parts;
 mod renamed;
 mod settle;
@@ -21,9 +21,9 @@ mod tree;
 mod typed;
 
 pub use attributes::{SetAttr, lends, set_attr};
-pub use live::Live;
+pub use file::OpenFile;
 pub use renamed::{finish_renames, is_another_place};
-pub use table::LiveTable;
+pub use table::OpenFiles;
 pub use tree::{create, link, make_directory, remove_directory, rename, symlink, unlink};
 pub use typed::set_tensor;
 

@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use crate::edit::{Changes, Live, LiveTable};
+use crate::edit::{Changes, OpenFile, OpenFiles};
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;
 use crate::store::read::Verify;
 use crate::store::state::State;
 
-impl Live {
+impl OpenFile {
     /// Looks at what the file is under the name that it has now, and takes away the mark
     /// that a rename has left for this.
     pub fn look_again(&self) -> Result<Changes> {
@@ -47,14 +47,14 @@ fn suffix(name: &[u8]) -> &[u8] {
 
 /// Looks at the files that were given other names and not looked at since: before their process
 /// ended, or because an import took their first name.
-pub fn finish_renames(collection: &Arc<Collection>, table: &LiveTable, verify: Verify) -> Changes {
+pub fn finish_renames(collection: &Arc<Collection>, table: &OpenFiles, verify: Verify) -> Changes {
     let mut changes = Changes::default();
     let marked: Vec<EntryId> = collection.state().to_be_looked_at().collect();
     if marked.is_empty() || collection.check_writable().is_err() {
         return changes;
     }
     for node in marked {
-        match table.open(collection, node, verify).and_then(|live| live.look_again()) {
+        match table.open(collection, node, verify).and_then(|open_file| open_file.look_again()) {
             Ok(more) => changes.merge(more),
             Err(error) => log::warn!("{}: looking at a renamed file: {error}", collection.path()),
         }

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::edit::file::OpenFile;
 use crate::edit::layout::Layout;
-use crate::edit::live::Live;
 use crate::edit::parts::remove_parts;
 use crate::edit::source::StreamFile;
 use crate::edit::{Changes, Name};
@@ -22,7 +22,7 @@ use crate::store::rounded::Writes;
 use crate::store::state::{Node, State};
 use crate::store::write::Written;
 
-impl Live {
+impl OpenFile {
     /// Puts what was written into the log: it survives the end of this process, and
     /// every name of these bytes agrees. A file that has no name any more keeps what was
     /// written while it is open.

@@ -6,41 +6,41 @@ use std::sync::{Arc, Weak};
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 
-use crate::edit::live::Live;
+use crate::edit::file::OpenFile;
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
 use crate::store::read::Verify;
 
 /// The files that are open, by collection and node.
 #[derive(Default)]
-pub struct LiveTable {
+pub struct OpenFiles {
     // Its keys are numbers that were given out one by one.
-    open: Mutex<HashMap<(u32, EntryId), Weak<Live>, RandomState>>,
+    open: Mutex<HashMap<(u32, EntryId), Weak<OpenFile>, RandomState>>,
 }
 
-impl LiveTable {
+impl OpenFiles {
     /// A file, opened if it is not open yet.
-    pub fn open(&self, collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Arc<Live>> {
+    pub fn open(&self, collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Arc<OpenFile>> {
         let key = (collection.state().number(), node);
         let mut open = self.open.lock();
-        if let Some(live) = open.get(&key).and_then(Weak::upgrade) {
-            return Ok(live);
+        if let Some(open_file) = open.get(&key).and_then(Weak::upgrade) {
+            return Ok(open_file);
         }
-        let live = Arc::new(Live::open(collection, node, verify)?);
+        let open_file = Arc::new(OpenFile::open(collection, node, verify)?);
         if open.len() > 1024 && open.len().is_power_of_two() {
-            open.retain(|_, live| live.strong_count() > 0);
+            open.retain(|_, open_file| open_file.strong_count() > 0);
         }
-        open.insert(key, Arc::downgrade(&live));
-        Ok(live)
+        open.insert(key, Arc::downgrade(&open_file));
+        Ok(open_file)
     }
 
     /// A file, if it is open.
-    pub fn get(&self, number: u32, node: EntryId) -> Option<Arc<Live>> {
+    pub fn get(&self, number: u32, node: EntryId) -> Option<Arc<OpenFile>> {
         self.open.lock().get(&(number, node)).and_then(Weak::upgrade)
     }
 
     /// All files that are open.
-    pub fn all(&self) -> Vec<Arc<Live>> {
+    pub fn all(&self) -> Vec<Arc<OpenFile>> {
         self.open.lock().values().filter_map(Weak::upgrade).collect()
     }
 }

@@ -98,9 +98,11 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         self.measured(Operation::Write, || {
-            let Some(live) = self.file(handle) else { return self.act(request.uid(), handle, data, reply) };
+            let Some(open_file) = self.file(handle) else {
+                return self.act(request.uid(), handle, data, reply);
+            };
             let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-            match self.write_from(&live, ino, offset, data, kills) {
+            match self.write_from(&open_file, ino, offset, data, kills) {
                 Ok(()) => reply.written(data.len() as u32),
                 Err(error) => reply.error(self.failed("write", &error)),
             }
@@ -116,14 +118,14 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.measured(Operation::Flush, || match self.file(handle) {
-            Some(live) => self.settle(&live, Durable::No, "flush", reply),
+            Some(open_file) => self.settle(&open_file, Durable::No, "flush", reply),
             None => reply.ok(),
         });
     }
 
     fn fsync(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
         self.measured(Operation::Fsync, || match self.file(handle) {
-            Some(live) => self.settle(&live, Durable::Yes, "fsync", reply),
+            Some(open_file) => self.settle(&open_file, Durable::Yes, "fsync", reply),
             None => reply.ok(),
         });
     }
@@ -153,13 +155,13 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.measured(Operation::Release, || {
-            let live = self.file(handle);
+            let open_file = self.file(handle);
             let last = self.let_go(handle.0);
-            match live {
+            match open_file {
                 // Mapped stores arrive after the last flush.
-                Some(live) if live.is_unclosed() => {
-                    self.settle(&live, Durable::No, "release", reply);
-                    self.namespace.keep_unsettled(&live);
+                Some(open_file) if open_file.is_unclosed() => {
+                    self.settle(&open_file, Durable::No, "release", reply);
+                    self.namespace.keep_unsettled(&open_file);
                 }
                 _ => reply.ok(),
             }

@@ -6,14 +6,14 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::RwLock;
 
 use crate::control::Text;
-use crate::edit::Live;
+use crate::edit::OpenFile;
 use crate::fs::forms::FormFile;
 use crate::namespace::ControlView;
 
 /// What an open file reads from.
 pub(super) enum Handle {
     /// A file of a collection.
-    File(Arc<Live>),
+    File(Arc<OpenFile>),
     /// A control file, and its text.
     Control(ControlView, Text),
     /// A file of a form.

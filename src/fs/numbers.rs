@@ -61,7 +61,7 @@ impl Adapter {
             return None;
         }
         let (ino, _) = self.namespace.lookup(parent, name).ok()?;
-        self.namespace.live(ino)?;
+        self.namespace.open_file(ino)?;
         (self.passthrough.backed(ino).is_some() || self.backing(ino).is_some()).then_some(ino)
     }
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyOpen};
 use parking_lot::Mutex;
 
-use crate::edit::Live;
+use crate::edit::OpenFile;
 use crate::fs::errno;
 use crate::fs::handles::Handle;
 use crate::fs::serve::Adapter;
@@ -77,7 +77,7 @@ struct Awaited {
 pub(super) struct Backed {
     id: BackingId,
     backing: Backing,
-    live: Arc<Live>,
+    open_file: Arc<OpenFile>,
     files: Arc<AtomicUsize>,
 }
 
@@ -255,7 +255,13 @@ impl Passthrough {
     }
 
     /// Gives the kernel a physical file, if it does not have it.
-    fn give(&self, ino: Ino, backing: &Backing, live: Arc<Live>, reply: &ReplyOpen) -> Option<Arc<Backed>> {
+    fn give(
+        &self,
+        ino: Ino,
+        backing: &Backing,
+        open_file: Arc<OpenFile>,
+        reply: &ReplyOpen,
+    ) -> Option<Arc<Backed>> {
         let mut table = self.table.lock();
         if let Some(backed) = table.nodes.get(&ino).and_then(|node| node.backed.upgrade()) {
             return (backed.backing.path() == backing.path()).then_some(backed);
@@ -263,13 +269,13 @@ impl Passthrough {
         if self.files.load(Ordering::Relaxed) >= self.files_max {
             return None;
         }
-        let file = live.collection().open_backing(backing);
+        let file = open_file.collection().open_backing(backing);
         let file = file.inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
         let descriptor = file.descriptor().inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
         // The kernel takes a descriptor of its own.
         let id = reply.open_backing(&descriptor?).inspect_err(|error| self.failed(error)).ok()?;
         self.files.fetch_add(1, Ordering::Relaxed);
-        let backed = Backed { id, backing: backing.clone(), live, files: self.files.clone() };
+        let backed = Backed { id, backing: backing.clone(), open_file, files: self.files.clone() };
         let backed = Arc::new(backed);
         table.nodes.entry(ino).or_default().backed = Arc::downgrade(&backed);
         Some(backed)
@@ -344,9 +350,9 @@ impl Adapter {
     }
 
     fn opened_backed(&self, backed: Arc<Backed>, lies: Backing, reply: ReplyOpen) {
-        backed.live.opened_to_read();
+        backed.open_file.opened_to_read();
         self.mounted.counters.passthrough_opens.fetch_add(1, Ordering::Relaxed);
-        let handle = self.handles.insert(Handle::File(backed.live.clone()));
+        let handle = self.handles.insert(Handle::File(backed.open_file.clone()));
         let held = Held::Backed { _file: backed.clone(), _lies: lies };
         self.passthrough.table.lock().held.insert(handle, held);
         reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH, &backed.id);
@@ -365,8 +371,8 @@ impl Adapter {
     /// The physical file of a file, given to the kernel.
     fn given(&self, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
         let backing = self.backing(ino)?;
-        let live = self.namespace.open_numbered(ino).ok()?;
-        Some((self.passthrough.give(ino, &backing, live, reply)?, backing))
+        let open_file = self.namespace.open_numbered(ino).ok()?;
+        Some((self.passthrough.give(ino, &backing, open_file, reply)?, backing))
     }
 
     /// The physical file that a reader who comes now may have.

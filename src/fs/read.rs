@@ -27,16 +27,16 @@ impl Adapter {
             reply.data(out.get(..count).unwrap_or_default());
             // What is read past the kernel's cache is asked for again the next time.
             if flags.0 & libc::O_DIRECT == 0
-                && let Handle::File(live) = open
+                && let Handle::File(open_file) = open
             {
-                live.given_to_kernel(offset..offset.saturating_add(count as u64));
+                open_file.given_to_kernel(offset..offset.saturating_add(count as u64));
             }
         });
     }
 
     fn read_into(&self, handle: &Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
         let count = match handle {
-            Handle::File(live) => live.read(offset, out)?,
+            Handle::File(open_file) => open_file.read(offset, out)?,
             Handle::Form(file) => file.read(offset, out)?,
             Handle::Growing(begun) => self.read_growing(begun, offset, out)?,
             Handle::Control(_, text) => text.read(offset, out)?,

@@ -14,7 +14,7 @@ use fuser::{
 };
 
 use crate::control::{Mounted, Operation};
-use crate::edit::{Live, SetAttr, lends};
+use crate::edit::{OpenFile, SetAttr, lends};
 use crate::fs::ahead::Ahead;
 use crate::fs::bell::Bell;
 use crate::fs::errno::errno;
@@ -220,21 +220,21 @@ impl Adapter {
 
     pub fn open_handle(&self, ino: Ino, flags: OpenFlags) -> Result<(Handle, FopenFlags)> {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
-        let file = |live: Arc<Live>| {
+        let file = |open_file: Arc<OpenFile>| {
             if !reads {
-                live.collection().check_writable()?;
-            } else if live.has_lost() {
+                open_file.collection().check_writable()?;
+            } else if open_file.has_lost() {
                 // Who writes may be about to replace it.
                 let text = "bytes of it are absent, and there is no way to make them again";
                 return Err(Error::new(ErrorKind::Absent, text));
             }
             if flags.acc_mode() != OpenAccMode::O_WRONLY {
-                live.opened_to_read();
+                open_file.opened_to_read();
             }
             let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
             // An index may show another hash than when it was read last.
-            let keeps = if live.is_index() { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
-            Ok((Handle::File(live), keeps | flags))
+            let keeps = if open_file.is_index() { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
+            Ok((Handle::File(open_file), keeps | flags))
         };
         let located = match self.namespace.locate(ino) {
             Ok(located) => located,
@@ -248,24 +248,24 @@ impl Adapter {
     }
 
     /// The open file of a number, if it is one of a collection.
-    pub fn file(&self, handle: FileHandle) -> Option<Arc<Live>> {
+    pub fn file(&self, handle: FileHandle) -> Option<Arc<OpenFile>> {
         match self.handles.get(handle.0).as_deref() {
-            Some(Handle::File(live)) => Some(live.clone()),
+            Some(Handle::File(open_file)) => Some(open_file.clone()),
             _ => None,
         }
     }
 
     /// Puts into the log what was written to a file, and lets the kernel forget what
     /// changed with it before the program is answered.
-    pub fn settle(&self, live: &Live, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
-        let _telling = live.telling();
+    pub fn settle(&self, open_file: &OpenFile, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
+        let _telling = open_file.telling();
         let settled = match durable {
-            Durable::Yes => self.namespace.settle(live),
-            Durable::No => self.namespace.settle_closed(live),
+            Durable::Yes => self.namespace.settle(open_file),
+            Durable::No => self.namespace.settle_closed(open_file),
         };
         let settled = settled.and_then(|forget| {
             if durable == Durable::Yes && self.namespace.store().access() == Access::Write {
-                live.collection().sync_unmarked()?;
+                open_file.collection().sync_unmarked()?;
             }
             Ok(forget)
         });
@@ -276,8 +276,15 @@ impl Adapter {
     }
 
     /// Writes to an open file. `kills`: the bits that lend rights go with it.
-    pub fn write_from(&self, live: &Live, ino: INodeNo, offset: u64, data: &[u8], kills: bool) -> Result<()> {
-        self.namespace.write(live, offset, data)?;
+    pub fn write_from(
+        &self,
+        open_file: &OpenFile,
+        ino: INodeNo,
+        offset: u64,
+        data: &[u8],
+        kills: bool,
+    ) -> Result<()> {
+        self.namespace.write(open_file, offset, data)?;
         self.mounted.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         if kills { self.drop_privilege(ino) } else { Ok(()) }
     }

@@ -1,6 +1,6 @@
 //! What stat shows of a node.
 
-use crate::edit::Live;
+use crate::edit::OpenFile;
 use crate::format::catalog::{NodeEntry, What};
 use crate::namespace::ino::Ino;
 use crate::store::directory::Directory;
@@ -103,11 +103,11 @@ impl Attr {
     }
 
     /// A file that is open and has no name any more.
-    pub(super) fn unnamed(ino: Ino, live: &Live, entry: &NodeEntry) -> Attr {
+    pub(super) fn unnamed(ino: Ino, open_file: &OpenFile, entry: &NodeEntry) -> Attr {
         let NodeEntry { mode, uid, gid, atime, mtime, ctime, .. } = *entry;
-        let bytes = live.bytes();
+        let bytes = open_file.bytes();
         let blocks = bytes.div_ceil(STAT_BLOCK_BYTES);
-        let mtime = live.mtime().unwrap_or(mtime);
+        let mtime = open_file.mtime().unwrap_or(mtime);
         Attr {
             ino,
             kind: Kind::File,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::edit::Live;
+use crate::edit::OpenFile;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Namespace};
@@ -38,8 +38,8 @@ impl Namespace {
             }
         }
         // Asked before the log: what it says then is not older.
-        let live = self.live(ino);
-        if live.as_ref().is_some_and(|live| live.is_changed()) {
+        let open_file = self.open_file(ino);
+        if open_file.as_ref().is_some_and(|open_file| open_file.is_changed()) {
             return None;
         }
         match self.locate(ino) {
@@ -62,14 +62,14 @@ impl Namespace {
                 collection.state().pins_of(pin.node).find(|known| *known == pin)?;
                 let source =
                     Ino::of(Place::Node { collection: collection.state().number(), node: pin.node })?;
-                if self.live(source).is_some_and(|live| live.is_changed()) {
+                if self.open_file(source).is_some_and(|open_file| open_file.is_changed()) {
                     return None;
                 }
                 self.copy_of(collection, pin, &collection.objects_of(pin.node).ok()?)
             }
             Ok(_) => None,
             // Its last name went; it may be open, or be opened through a descriptor.
-            Err(_) => live?.backing(),
+            Err(_) => open_file?.backing(),
         }
     }
 
@@ -87,7 +87,7 @@ impl Namespace {
             let objects = view.node.file()?.objects.iter();
             objects.filter_map(|id| state.object(*id)).map(|object| object.bytes()).sum()
         };
-        if bytes < bytes_min || self.live(ino).is_some_and(|live| live.is_changed()) {
+        if bytes < bytes_min || self.open_file(ino).is_some_and(|open_file| open_file.is_changed()) {
             return None;
         }
         let (objects, records) = collection.parts_of(node).ok()?;
@@ -123,7 +123,7 @@ impl Namespace {
     }
 
     /// A file, opened, of which the last name may have gone.
-    pub fn open_numbered(&self, ino: Ino) -> Result<Arc<Live>> {
+    pub fn open_numbered(&self, ino: Ino) -> Result<Arc<OpenFile>> {
         match self.locate(ino) {
             Ok(Located::Node(view)) => self.open(&view),
             Ok(Located::Form(view)) => match view.of.as_ref().and_then(|(_, item)| item.node()) {
@@ -133,7 +133,7 @@ impl Namespace {
                 None => Err(Error::new(ErrorKind::IsDirectory, "not a file")),
             },
             Ok(_) => Err(Error::new(ErrorKind::IsDirectory, "not a file")),
-            Err(error) => self.live(ino).ok_or(error),
+            Err(error) => self.open_file(ino).ok_or(error),
         }
     }
 

@@ -81,7 +81,7 @@ impl Namespace {
                 let related: Vec<EntryId> = parts.map(|part| part.entry.id).chain([file.node]).collect();
                 (names.and_then(|names| names.get(&file.name)) == Some(file.node), related)
             };
-            let is_open = related.iter().any(|node| self.live.get(number, *node).is_some());
+            let is_open = related.iter().any(|node| self.open_files.get(number, *node).is_some());
             let parent = Ino::of(Place::Node { collection: number, node: file.parent });
             let Some(parent) = parent.filter(|_| is_there && !is_open) else { continue };
             let name = String::from_utf8_lossy(&file.name).into_owned();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::edit::{self, Changes, Live, SetAttr};
+use crate::edit::{self, Changes, OpenFile, SetAttr};
 use crate::format::catalog::NodeEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::controls::ControlView;
@@ -23,7 +23,7 @@ const OWNER_WRITES: u32 = 0o200;
 
 /// A file without a name that was open, or could still be opened, when the name went.
 pub(super) struct Nameless {
-    pub live: Arc<Live>,
+    pub open_file: Arc<OpenFile>,
     /// What the catalog said of it last, and what was set since.
     pub entry: NodeEntry,
     /// The requests under way that may take its last name.
@@ -37,17 +37,17 @@ pub(super) struct Nameless {
 struct Going<'a> {
     namespace: &'a Namespace,
     ino: Ino,
-    live: Arc<Live>,
+    open_file: Arc<OpenFile>,
     node: EntryId,
 }
 
 impl Drop for Going<'_> {
     fn drop(&mut self) {
         let mut nameless = self.namespace.nameless.lock();
-        let is_there = self.live.collection().state().node(self.node).is_some();
+        let is_there = self.open_file.collection().state().node(self.node).is_some();
         let Some(file) = nameless.get_mut(&self.ino) else { return };
         file.going -= 1;
-        // `self.live` goes after the lock.
+        // `self.open_file` goes after the lock.
         if is_there && file.going == 0 {
             nameless.remove(&self.ino);
         }
@@ -62,25 +62,25 @@ struct Directory {
 
 impl Namespace {
     /// Opens a file. What it is made of stays there while it is open.
-    pub fn open(&self, view: &FileView) -> Result<Arc<Live>> {
+    pub fn open(&self, view: &FileView) -> Result<Arc<OpenFile>> {
         if view.node.file().is_none() {
             return Err(Error::new(ErrorKind::IsDirectory, format!("{} is not a file", view.path())));
         }
-        self.live.open(&view.collection, view.node.entry.id, self.verify)
+        self.open_files.open(&view.collection, view.node.entry.id, self.verify)
     }
 
     /// The file of an inode number, if it is open.
-    pub fn live(&self, ino: Ino) -> Option<Arc<Live>> {
+    pub fn open_file(&self, ino: Ino) -> Option<Arc<OpenFile>> {
         match ino.place() {
-            Place::Node { collection, node } => self.live.get(collection, node),
+            Place::Node { collection, node } => self.open_files.get(collection, node),
             _ => None,
         }
     }
 
     /// The open file of an inode number whose last name a program took away. One that an import
     /// has replaced has none: who opens it by its name gets what has the name now.
-    pub fn unnamed(&self, ino: Ino) -> Option<Arc<Live>> {
-        self.nameless.lock().get(&ino).map(|file| file.live.clone())
+    pub fn unnamed(&self, ino: Ino) -> Option<Arc<OpenFile>> {
+        self.nameless.lock().get(&ino).map(|file| file.open_file.clone())
     }
 
     /// `Gone` for a file that an import has replaced: another has its name.
@@ -105,7 +105,7 @@ impl Namespace {
     pub fn let_go_forgotten(&self) {
         let is_over = |_: &Ino, file: &mut Nameless| {
             let is_due = file.forgotten.is_some_and(|since| since.elapsed() >= FORGOTTEN_AFTER);
-            is_due && file.going == 0 && Arc::strong_count(&file.live) == 1
+            is_due && file.going == 0 && Arc::strong_count(&file.open_file) == 1
         };
         let gone: Vec<_> = self.nameless.lock().extract_if(is_over).collect();
         // Closing files may take a while: the lock was let go of.
@@ -122,24 +122,24 @@ impl Namespace {
             (state.number(), node.entry.clone())
         };
         // What cannot be opened cannot be opened later.
-        let live = self.live.open(collection, entry.id, self.verify).ok()?;
+        let open_file = self.open_files.open(collection, entry.id, self.verify).ok()?;
         let node = entry.id;
         let ino = Ino::of(Place::Node { collection: number, node })?;
         let mut nameless = self.nameless.lock();
-        let unused = || Nameless { live: live.clone(), entry, going: 0, forgotten: None };
+        let unused = || Nameless { open_file: open_file.clone(), entry, going: 0, forgotten: None };
         nameless.entry(ino).or_insert_with(unused).going += 1;
         drop(nameless);
-        Some(Going { namespace: self, ino, live, node })
+        Some(Going { namespace: self, ino, open_file, node })
     }
 
     /// After a name of a file went: where it has others, its tensors go beside the first. One
     /// without a name stays until the kernel knows it no more.
     fn keep(&self, file: Option<Going<'_>>) -> Changes {
         let Some(file) = file else { return Changes::default() };
-        let has_moved = file.live.collection().state().must_be_looked_at(file.node);
+        let has_moved = file.open_file.collection().state().must_be_looked_at(file.node);
         match has_moved {
             // The name is gone all the same.
-            true => self.look_at_renamed(&file.live).unwrap_or_default(),
+            true => self.look_at_renamed(&file.open_file).unwrap_or_default(),
             false => Changes::default(),
         }
     }
@@ -162,9 +162,9 @@ impl Namespace {
         sync: impl Fn(&Collection) -> Result<()>,
     ) -> Result<()> {
         let mut first = Ok(());
-        for live in self.live.all().iter().filter(|live| !self.is_given_up(live)) {
-            let _telling = live.telling();
-            first = first.and(self.settle(live).map(&mut *forget));
+        for open_file in self.open_files.all().iter().filter(|open_file| !self.is_given_up(open_file)) {
+            let _telling = open_file.telling();
+            first = first.and(self.settle(open_file).map(&mut *forget));
         }
         first = first.and(self.settle_kept(forget));
         for collection in self.store().open_collections() {
@@ -191,10 +191,10 @@ impl Namespace {
     /// What was written to all open files goes to the log.
     /// What the kernel must forget is owed.
     pub fn settle_everything(&self) -> Result<()> {
-        let all = self.live.all();
+        let all = self.open_files.all();
         // Those of a collection that takes no more writes stand in nobody's way elsewhere.
-        let mut writable = all.iter().filter(|live| live.collection().check_writable().is_ok());
-        writable.try_for_each(|live| self.settle_owing(live))
+        let mut writable = all.iter().filter(|open_file| open_file.collection().check_writable().is_ok());
+        writable.try_for_each(|open_file| self.settle_owing(open_file))
     }
 
     /// Makes an empty file.
@@ -309,17 +309,17 @@ impl Namespace {
             (is_file, state.must_be_looked_at(node))
         };
         if is_marked || is_file && edit::is_another_place(from, to) {
-            let live = self.live.open(collection, node, self.verify);
+            let open_file = self.open_files.open(collection, node, self.verify);
             // The kernel is told that it was not renamed.
-            let live = live.inspect_err(|_| collection.names_are_old())?;
-            changes.merge(self.look_at_renamed(&live)?);
+            let open_file = open_file.inspect_err(|_| collection.names_are_old())?;
+            changes.merge(self.look_at_renamed(&open_file)?);
         }
         Ok(self.forget(collection, changes, None))
     }
 
     /// Writes to an open file.
-    pub fn write(&self, live: &Live, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.with_room(|| live.write(offset, bytes))
+    pub fn write(&self, open_file: &OpenFile, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.with_room(|| open_file.write(offset, bytes))
     }
 
     /// Sets attributes, and the size with `bytes`.
@@ -340,9 +340,9 @@ impl Namespace {
             self.set_bytes(&view, bytes)?;
         }
         if set != SetAttr::default() {
-            if let Some(live) = self.live(ino) {
+            if let Some(open_file) = self.open_file(ino) {
                 // A time that is set is not that of the write before it.
-                self.settle_owing(&live)?;
+                self.settle_owing(&open_file)?;
             }
             let changes = edit::set_attr(collection, node, set)?;
             return Ok(self.forget(collection, changes, None));
@@ -354,10 +354,10 @@ impl Namespace {
     /// is changed.
     fn set_bytes(&self, view: &FileView, bytes: u64) -> Result<()> {
         let (collection, node) = (&view.collection, view.node.entry.id);
-        let live = self.open(view)?;
-        let _telling = live.telling();
-        let changes = self.with_room(|| live.truncate(bytes)).inspect_err(|_| {
-            self.keep_unsettled(&live);
+        let open_file = self.open(view)?;
+        let _telling = open_file.telling();
+        let changes = self.with_room(|| open_file.truncate(bytes)).inspect_err(|_| {
+            self.keep_unsettled(&open_file);
             // The kernel keeps the size that it knows when it is told of an error.
             self.owe(self.forget_nodes(collection, [node]));
         })?;
@@ -374,9 +374,9 @@ impl Namespace {
 
     /// Sets attributes of an open file without a name: they go with it.
     fn set_nameless(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Forget> {
-        let live = self.live(ino).ok_or(gone)?;
+        let open_file = self.open_file(ino).ok_or(gone)?;
         if let Some(bytes) = bytes {
-            live.truncate(bytes)?;
+            open_file.truncate(bytes)?;
         }
         if let Some(file) = self.nameless.lock().get_mut(&ino) {
             set.apply(&mut file.entry);
@@ -387,7 +387,7 @@ impl Namespace {
     /// Lets go of the files without a name that nobody has open: the kernel could open them
     /// still, and they take space. Whether there were any.
     pub fn let_go_unnamed(&self) -> bool {
-        let is_idle = |_: &Ino, file: &mut Nameless| Arc::strong_count(&file.live) == 1;
+        let is_idle = |_: &Ino, file: &mut Nameless| Arc::strong_count(&file.open_file) == 1;
         let idle: Vec<_> = self.nameless.lock().extract_if(is_idle).collect();
         !idle.is_empty()
     }

@@ -68,7 +68,10 @@ impl Namespace {
             indexes.extend(parts.map(|part| part.entry.id));
             changes.nodes.into_iter().chain(indexes).chain(above).collect()
         };
-        nodes.iter().filter_map(|node| self.live.get(number, *node)).for_each(|live| live.note_forgotten());
+        nodes
+            .iter()
+            .filter_map(|node| self.open_files.get(number, *node))
+            .for_each(|open_file| open_file.note_forgotten());
         let changed: BTreeSet<EntryId> = nodes.iter().copied().chain(written).collect();
         let forms = self.forms.of(number, &changed);
         Forget { nodes: nodes.into_iter().filter_map(ino).chain(forms).collect() }

@@ -179,8 +179,8 @@ impl Namespace {
         let number = view.collection.state().number();
         let Some(ino) = Ino::of(Place::Node { collection: number, node }) else { return Ok(()) };
         for ino in [ino].into_iter().chain(self.sharing(ino)) {
-            if let Some(live) = self.live(ino).filter(|live| live.is_changed()) {
-                self.settle_owing(&live)?;
+            if let Some(open_file) = self.open_file(ino).filter(|open_file| open_file.is_changed()) {
+                self.settle_owing(&open_file)?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::edit::{self, Changes, Live};
+use crate::edit::{self, Changes, OpenFile};
 use crate::model::Result;
 use crate::namespace::Forget;
 use crate::namespace::tree::{FileView, Namespace};
@@ -10,47 +10,47 @@ use crate::store::Collection;
 
 impl Namespace {
     /// What was written to an open file goes to the log.
-    pub fn settle(&self, live: &Live) -> Result<Forget> {
-        self.settled(live, Live::settle)
+    pub fn settle(&self, open_file: &OpenFile) -> Result<Forget> {
+        self.settled(open_file, OpenFile::settle)
     }
 
     /// What was written to a file that a program has closed goes to the log.
-    pub fn settle_closed(&self, live: &Live) -> Result<Forget> {
-        self.settled(live, Live::settle_closed)
+    pub fn settle_closed(&self, open_file: &OpenFile) -> Result<Forget> {
+        self.settled(open_file, OpenFile::settle_closed)
     }
 
-    fn settled(&self, live: &Live, settle: fn(&Live) -> Result<Changes>) -> Result<Forget> {
-        let written = live.is_changed().then(|| live.node());
-        let mut changes = self.with_room(|| settle(live))?;
-        changes.nodes.extend(written.filter(|_| live.may_be_stale()));
-        Ok(self.forget(live.collection(), changes, written))
+    fn settled(&self, open_file: &OpenFile, settle: fn(&OpenFile) -> Result<Changes>) -> Result<Forget> {
+        let written = open_file.is_changed().then(|| open_file.node());
+        let mut changes = self.with_room(|| settle(open_file))?;
+        changes.nodes.extend(written.filter(|_| open_file.may_be_stale()));
+        Ok(self.forget(open_file.collection(), changes, written))
     }
 
     /// Whether something was written to a file that the log does not say yet.
     pub fn is_written_to(&self, view: &FileView) -> bool {
         let number = view.collection.state().number();
-        self.live.get(number, view.node.entry.id).is_some_and(|live| live.is_changed())
+        self.open_files.get(number, view.node.entry.id).is_some_and(|open_file| open_file.is_changed())
     }
 
     /// What was written to the open files of a collection goes to the log.
     /// What the kernel must forget is owed.
     pub fn settle_all(&self, collection: &Arc<Collection>) -> Result<()> {
-        let mut all = self.live.all();
-        all.retain(|live| Arc::ptr_eq(live.collection(), collection));
-        all.iter().try_for_each(|live| self.settle_owing(live))
+        let mut all = self.open_files.all();
+        all.retain(|open_file| Arc::ptr_eq(open_file.collection(), collection));
+        all.iter().try_for_each(|open_file| self.settle_owing(open_file))
     }
 
     /// What files are whose first name is another now, and nobody has looked at them since.
     /// What the kernel must forget is owed.
     pub fn finish_renames(&self, collection: &Arc<Collection>) {
-        let changes = edit::finish_renames(collection, &self.live, self.verify);
+        let changes = edit::finish_renames(collection, &self.open_files, self.verify);
         self.owe(self.forget(collection, changes, None));
     }
 
     /// What was written to an open file goes to the log. What the kernel must forget is owed
     /// before anybody else can find the file settled: who closes it pays what is owed.
-    pub fn settle_owing(&self, live: &Live) -> Result<()> {
-        let _telling = live.telling();
-        self.settle(live).map(|forget| self.owe(forget))
+    pub fn settle_owing(&self, open_file: &OpenFile) -> Result<()> {
+        let _telling = open_file.telling();
+        self.settle(open_file).map(|forget| self.owe(forget))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
-use crate::edit::{Live, LiveTable};
+use crate::edit::{OpenFile, OpenFiles};
 use crate::engine::Engine;
 use crate::format::catalog::What;
 use crate::model::{EntryId, Error, ErrorKind, Result};
@@ -67,11 +67,11 @@ pub struct Namespace {
     engine: Engine,
     shown: Shown,
     pub(super) verify: Verify,
-    pub(super) live: LiveTable,
+    pub(super) open_files: OpenFiles,
     /// Files that have no name any more and that the kernel may still open.
     pub(super) nameless: Mutex<HashMap<Ino, Nameless>>,
     /// Files that nobody may have open and that the log does not say as they are.
-    pub(super) unsettled: Mutex<Vec<Arc<Live>>>,
+    pub(super) unsettled: Mutex<Vec<Arc<OpenFile>>>,
     /// What the kernel must forget of what jobs and slow requests have done so far.
     pub(super) owed: Mutex<Forget>,
     pub(super) owner: (u32, u32),
@@ -102,13 +102,13 @@ impl Namespace {
         let (mounted_at, engine) =
             (now_nanoseconds(), Engine::with_forms(store.clone(), Box::new(PinnedForms(store.clone()))));
         let (collections, tenants) = (RwLock::default(), RwLock::default());
-        let (live, nameless) = (LiveTable::default(), Mutex::default());
+        let (open_files, nameless) = (OpenFiles::default(), Mutex::default());
         Namespace {
             store,
             engine,
             shown,
             verify,
-            live,
+            open_files,
             nameless,
             unsettled: Mutex::default(),
             owed: Mutex::default(),
@@ -225,7 +225,7 @@ impl Namespace {
             Located::Tenant(name) => self.tenant_attr(ino, name),
             Located::Node(FileView { collection, node }) => {
                 // Asked before the log: what it says then is not older.
-                let written = self.live(ino).and_then(|live| written(&live));
+                let written = self.open_file(ino).and_then(|open_file| written(&open_file));
                 let state = collection.state();
                 let node = state.node(node.entry.id).unwrap_or(node);
                 Attr::node(ino, node, &state).with(written)
@@ -238,20 +238,20 @@ impl Namespace {
     /// What was written to the files of a collection and is not in its log yet. None of
     /// its locks may be held: an open file's is taken before those.
     pub(super) fn written_in(&self, collection: &Arc<Collection>) -> HashMap<EntryId, Unlogged> {
-        let open = self.live.all();
-        let open = open.iter().filter(|live| Arc::ptr_eq(live.collection(), collection));
-        open.filter_map(|live| Some((live.node(), written(live)?))).collect()
+        let open = self.open_files.all();
+        let open = open.iter().filter(|open_file| Arc::ptr_eq(open_file.collection(), collection));
+        open.filter_map(|open_file| Some((open_file.node(), written(open_file)?))).collect()
     }
 
     /// What stat shows of an inode number, of an open file without a name too.
     pub fn stat(&self, ino: Ino) -> Result<Attr> {
         match self.locate(ino) {
             Ok(located) => Ok(self.attr(ino, &located)),
-            Err(error) => match self.live(ino) {
-                Some(live) => {
+            Err(error) => match self.open_file(ino) {
+                Some(open_file) => {
                     let nameless = self.nameless.lock();
-                    let entry = nameless.get(&ino).map_or(live.entry(), |file| &file.entry);
-                    Ok(Attr::unnamed(ino, &live, entry))
+                    let entry = nameless.get(&ino).map_or(open_file.entry(), |file| &file.entry);
+                    Ok(Attr::unnamed(ino, &open_file, entry))
                 }
                 None => Err(error),
             },
@@ -350,12 +350,12 @@ impl Namespace {
 }
 
 /// Size and time of what was written to an open file and is not in the log yet.
-fn written(live: &Live) -> Option<Unlogged> {
-    if !live.is_changed() {
+fn written(open_file: &OpenFile) -> Option<Unlogged> {
+    if !open_file.is_changed() {
         return None;
     }
-    let mtime = live.mtime()?;
-    Some(Unlogged { bytes: live.bytes(), mtime })
+    let mtime = open_file.mtime()?;
+    Some(Unlogged { bytes: open_file.bytes(), mtime })
 }
 
 fn text(name: &[u8]) -> Result<&str> {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::edit::{Changes, Live};
+use crate::edit::{Changes, OpenFile};
 use crate::model::{ErrorKind, Result};
 use crate::namespace::Forget;
 use crate::namespace::tree::Namespace;
@@ -12,17 +12,17 @@ use crate::store::Access;
 impl Namespace {
     /// Keeps a file until the log says what it is, if it does not. What the disk had no room for
     /// at a close is what readers saw, and would be bytes of two versions without it.
-    pub fn keep_unsettled(&self, live: &Arc<Live>) {
+    pub fn keep_unsettled(&self, open_file: &Arc<OpenFile>) {
         let mut kept = self.unsettled.lock();
-        if waits(live) && !kept.iter().any(|known| Arc::ptr_eq(known, live)) {
-            kept.push(live.clone());
+        if waits(open_file) && !kept.iter().any(|known| Arc::ptr_eq(known, open_file)) {
+            kept.push(open_file.clone());
         }
     }
 
     /// Whether a file is kept whose collection takes no more writes, as was said when it was closed.
-    pub(super) fn is_given_up(&self, live: &Arc<Live>) -> bool {
-        let is_kept = || self.unsettled.lock().iter().any(|kept| Arc::ptr_eq(kept, live));
-        live.collection().check_writable().is_err() && is_kept()
+    pub(super) fn is_given_up(&self, open_file: &Arc<OpenFile>) -> bool {
+        let is_kept = || self.unsettled.lock().iter().any(|kept| Arc::ptr_eq(kept, open_file));
+        open_file.collection().check_writable().is_err() && is_kept()
     }
 
     /// Puts what is kept into the log, where that is possible now, and looks again at what was
@@ -30,13 +30,13 @@ impl Namespace {
     pub(super) fn settle_kept(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
         let mut first = Ok(());
         let kept = self.unsettled.lock().clone();
-        for live in kept.iter().filter(|live| live.collection().check_writable().is_ok()) {
-            let _telling = live.telling();
-            let settled = self.settle_closed(live).and_then(|settled| {
+        for open_file in kept.iter().filter(|open_file| open_file.collection().check_writable().is_ok()) {
+            let _telling = open_file.telling();
+            let settled = self.settle_closed(open_file).and_then(|settled| {
                 forget(settled);
-                let is_renamed = must_be_looked_at(live);
-                let changes = if is_renamed { live.look_again()? } else { Changes::default() };
-                Ok(self.forget(live.collection(), changes, None))
+                let is_renamed = must_be_looked_at(open_file);
+                let changes = if is_renamed { open_file.look_again()? } else { Changes::default() };
+                Ok(self.forget(open_file.collection(), changes, None))
             });
             first = first.and(settled.map(&mut *forget));
         }
@@ -47,7 +47,7 @@ impl Namespace {
 
     /// Whether there were files that wait no more.
     fn let_go_settled(&self) -> bool {
-        let gone: Vec<_> = self.unsettled.lock().extract_if(.., |live| !waits(live)).collect();
+        let gone: Vec<_> = self.unsettled.lock().extract_if(.., |open_file| !waits(open_file)).collect();
         // Closing files may take a while: the lock was let go of.
         !gone.is_empty()
     }
@@ -55,12 +55,12 @@ impl Namespace {
     /// Looks at a file under its other name, which is there already: what cannot be looked at now
     /// is in some seconds, or by the next mount. A full disk or quota is no failure of what is
     /// done; a disk that fails is told.
-    pub(super) fn look_at_renamed(&self, live: &Arc<Live>) -> Result<Changes> {
-        live.look_again().or_else(|error| {
-            let collection = live.collection();
+    pub(super) fn look_at_renamed(&self, open_file: &Arc<OpenFile>) -> Result<Changes> {
+        open_file.look_again().or_else(|error| {
+            let collection = open_file.collection();
             log::warn!("{}: looking at a file under its other name: {error}", collection.path());
             collection.names_are_old();
-            self.keep_unsettled(live);
+            self.keep_unsettled(open_file);
             match error.kind() {
                 ErrorKind::Full | ErrorKind::Quota => Ok(Changes::default()),
                 _ => Err(error),
@@ -88,12 +88,12 @@ impl Namespace {
 }
 
 /// Whether the log does not say a file as it is.
-fn waits(live: &Live) -> bool {
-    let collection = live.collection();
-    let is_there = collection.state().node(live.node()).is_some();
-    is_there && (live.is_unclosed() || must_be_looked_at(live))
+fn waits(open_file: &OpenFile) -> bool {
+    let collection = open_file.collection();
+    let is_there = collection.state().node(open_file.node()).is_some();
+    is_there && (open_file.is_unclosed() || must_be_looked_at(open_file))
 }
 
-fn must_be_looked_at(live: &Live) -> bool {
-    live.collection().state().must_be_looked_at(live.node())
+fn must_be_looked_at(open_file: &OpenFile) -> bool {
+    open_file.collection().state().must_be_looked_at(open_file.node())
 }

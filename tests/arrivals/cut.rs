@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tierfs::edit::{self, LiveTable};
+use tierfs::edit::{self, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::disk::Disk;
 use tierfs::store::read::Verify;
@@ -49,22 +49,22 @@ fn a_file_that_grew_before_a_kill_survives_a_power_cut_once_it_was_found_and_syn
     let collection = Arc::new(Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap());
     edit::create(&collection, ROOT, b"f", 0o644, (0, 0)).unwrap();
     let find = |collection: &Collection| collection.state().directory(ROOT).unwrap().get(b"f").unwrap();
-    let table = LiveTable::default();
-    let live = table.open(&collection, find(&collection), Verify::First).unwrap();
+    let table = OpenFiles::default();
+    let open_file = table.open(&collection, find(&collection), Verify::First).unwrap();
     let bytes = chance.bytes(256 << 10);
-    live.write(0, &bytes[..128 << 10]).unwrap();
-    live.settle().unwrap();
+    open_file.write(0, &bytes[..128 << 10]).unwrap();
+    open_file.settle().unwrap();
     collection.sync().unwrap();
-    live.write(128 << 10, &bytes[128 << 10..]).unwrap();
-    live.settle().unwrap();
+    open_file.write(128 << 10, &bytes[128 << 10..]).unwrap();
+    open_file.settle().unwrap();
     // Killed: the system still has all of it, and whoever opens the store finds it.
-    drop((live, table, collection));
+    drop((open_file, table, collection));
     History::open(&disk).sync().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(cut_disk.cut(&mut chance, 0));
     let collection = History::open(&disk);
-    let table = LiveTable::default();
-    let live = table.open(&collection, find(&collection), Verify::First).unwrap();
+    let table = OpenFiles::default();
+    let open_file = table.open(&collection, find(&collection), Verify::First).unwrap();
     let mut found = vec![0; bytes.len()];
-    assert_eq!(live.read(0, &mut found).unwrap(), bytes.len());
+    assert_eq!(open_file.read(0, &mut found).unwrap(), bytes.len());
     assert!(found == bytes, "it reads otherwise");
 }

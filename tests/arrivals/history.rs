@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tierfs::edit::{self, Live, LiveTable};
+use tierfs::edit::{self, OpenFile, OpenFiles};
 use tierfs::model::{EntryId, ErrorKind, StoreId};
 use tierfs::store::disk::Disk;
 use tierfs::store::read::Verify;
@@ -27,9 +27,9 @@ pub struct History {
     pub collection: Arc<Collection>,
     pub random: Random,
     pub names: BTreeMap<String, Known>,
-    table: LiveTable,
+    table: OpenFiles,
     /// Files that are open with something written that no batch says: their bytes by now.
-    held: BTreeMap<String, (Arc<Live>, Vec<u8>)>,
+    held: BTreeMap<String, (Arc<OpenFile>, Vec<u8>)>,
 }
 
 impl History {
@@ -40,7 +40,7 @@ impl History {
             collection,
             random: Random(seed),
             names: BTreeMap::new(),
-            table: LiveTable::default(),
+            table: OpenFiles::default(),
             held: BTreeMap::new(),
         }
     }
@@ -55,7 +55,7 @@ impl History {
         collection.state().directory(ROOT).unwrap().get(name.as_bytes())
     }
 
-    fn live(&self, name: &str) -> Arc<Live> {
+    fn open_file(&self, name: &str) -> Arc<OpenFile> {
         let node = Self::node(&self.collection, name).unwrap();
         self.table.open(&self.collection, node, Verify::First).unwrap()
     }
@@ -72,8 +72,8 @@ impl History {
         self.names.get(name)?.versions.last()?.clone()
     }
 
-    fn settle(&mut self, name: &str, live: &Live, bytes: Vec<u8>) {
-        live.settle().unwrap();
+    fn settle(&mut self, name: &str, open_file: &OpenFile, bytes: Vec<u8>) {
+        open_file.settle().unwrap();
         self.log(name, Some(bytes));
     }
 
@@ -88,20 +88,20 @@ impl History {
 
     /// Puts into the log what was written to files that are open.
     pub fn settle_all(&mut self) {
-        for (name, (live, bytes)) in std::mem::take(&mut self.held) {
-            self.settle(&name, &live, bytes);
+        for (name, (open_file, bytes)) in std::mem::take(&mut self.held) {
+            self.settle(&name, &open_file, bytes);
         }
     }
 
     /// Writes inside a new file, and puts each write into the log.
     pub fn write_often(&mut self, name: &str, times: usize) {
         edit::create(&self.collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
-        let live = self.live(name);
+        let open_file = self.open_file(name);
         let mut bytes = self.random.bytes(100_000);
-        live.write(0, &bytes).unwrap();
+        open_file.write(0, &bytes).unwrap();
         for place in 0..times {
-            live.write(place as u64, b"z").unwrap();
-            live.settle().unwrap();
+            open_file.write(place as u64, b"z").unwrap();
+            open_file.settle().unwrap();
         }
         bytes[..times].fill(b'z');
         self.log(name, Some(bytes));
@@ -113,8 +113,8 @@ impl History {
             0 => "x.npy".to_owned(),
             number => format!("f{number}"),
         };
-        if let Some((live, bytes)) = self.held.remove(&name) {
-            return self.settle(&name, &live, bytes);
+        if let Some((open_file, bytes)) = self.held.remove(&name) {
+            return self.settle(&name, &open_file, bytes);
         }
         let Some(bytes) = self.last(&name) else { return self.create(&name) };
         match self.random.below(12) {
@@ -125,17 +125,17 @@ impl History {
             1 | 2 => self.replace(&name),
             3 => self.sync(),
             4 if name != "x.npy" => {
-                let live = self.live(&name);
+                let open_file = self.open_file(&name);
                 let len = self.random.below(BYTES_MAX);
                 let mut bytes = bytes;
-                live.truncate(len as u64).unwrap();
+                open_file.truncate(len as u64).unwrap();
                 bytes.resize(len, 0);
                 self.log(&name, Some(bytes.clone()));
-                self.write(&name, live, bytes);
+                self.write(&name, open_file, bytes);
             }
             _ => {
-                let live = self.live(&name);
-                self.write(&name, live, bytes);
+                let open_file = self.open_file(&name);
+                self.write(&name, open_file, bytes);
             }
         }
     }
@@ -153,9 +153,9 @@ impl History {
         let bytes = self.fresh(name);
         edit::create(&self.collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
         self.log(name, Some(Vec::new()));
-        let live = self.live(name);
-        live.write(0, &bytes).unwrap();
-        self.settle(name, &live, bytes);
+        let open_file = self.open_file(name);
+        open_file.write(0, &bytes).unwrap();
+        self.settle(name, &open_file, bytes);
     }
 
     /// A new file under another name, which then replaces this one.
@@ -163,17 +163,17 @@ impl History {
         let bytes = self.fresh(name);
         edit::create(&self.collection, ROOT, b".new", 0o644, (0, 0)).unwrap();
         self.log(".new", Some(Vec::new()));
-        let live = self.live(".new");
-        live.write(0, &bytes).unwrap();
-        self.settle(".new", &live, bytes.clone());
+        let open_file = self.open_file(".new");
+        open_file.write(0, &bytes).unwrap();
+        self.settle(".new", &open_file, bytes.clone());
         edit::rename(&self.collection, (ROOT, b".new"), (ROOT, name.as_bytes()), false).unwrap();
-        live.look_again().unwrap();
+        open_file.look_again().unwrap();
         self.log(".new", None);
         self.log(name, Some(bytes));
     }
 
     /// Writes inside and at the end; sometimes it is not put into the log yet.
-    fn write(&mut self, name: &str, live: Arc<Live>, mut bytes: Vec<u8>) {
+    fn write(&mut self, name: &str, open_file: Arc<OpenFile>, mut bytes: Vec<u8>) {
         // Of an array only the elements, through its tensor sometimes.
         let (from, end) = if name == "x.npy" { (128, bytes.len()) } else { (0, bytes.len() + 40_000) };
         for _ in 0..=self.random.below(3) {
@@ -194,36 +194,36 @@ impl History {
             match part {
                 Some(part) => {
                     let tensor = self.table.open(&self.collection, part, Verify::First).unwrap();
-                    self.settle(name, &live, before);
+                    self.settle(name, &open_file, before);
                     tensor.write(at as u64 - 128, &new).unwrap();
                     tensor.settle().unwrap();
                     self.log(name, Some(bytes.clone()));
                 }
-                None => live.write(at as u64, &new).unwrap(),
+                None => open_file.write(at as u64, &new).unwrap(),
             }
         }
         let mut found = vec![0; bytes.len() + 1];
-        assert_eq!(live.read(0, &mut found).unwrap(), bytes.len(), "{name}");
+        assert_eq!(open_file.read(0, &mut found).unwrap(), bytes.len(), "{name}");
         assert!(found[..bytes.len()] == bytes, "{name}: not what was written");
         if name != "x.npy" && self.random.below(3) == 0 {
-            self.held.insert(name.to_owned(), (live, bytes));
+            self.held.insert(name.to_owned(), (open_file, bytes));
         } else {
-            self.settle(name, &live, bytes);
+            self.settle(name, &open_file, bytes);
         }
     }
 
     /// Every name reads as one of what it may be.
     pub fn check(names: &BTreeMap<String, Known>, collection: &Arc<Collection>, context: &str) {
-        let table = LiveTable::default();
+        let table = OpenFiles::default();
         for (name, known) in names {
             let context = format!("{context}, {name} of {} versions", known.versions.len());
             let Some(node) = Self::node(collection, name) else {
                 assert!(known.versions.contains(&None), "{context}: gone");
                 continue;
             };
-            let live = table.open(collection, node, Verify::First).unwrap();
-            let mut found = vec![0; live.bytes() as usize];
-            match live.read(0, &mut found) {
+            let open_file = table.open(collection, node, Verify::First).unwrap();
+            let mut found = vec![0; open_file.bytes() as usize];
+            match open_file.read(0, &mut found) {
                 Ok(_) => {
                     let right = known.versions.iter().flatten().any(|version| *version == found);
                     assert!(right, "{context}: {} bytes that nobody wrote", found.len());
@@ -234,7 +234,7 @@ impl History {
                     for (place, piece) in found.chunks_mut(1000).enumerate() {
                         let at = place * 1000;
                         let right =
-                            live.read(at as u64, piece).is_err()
+                            open_file.read(at as u64, piece).is_err()
                                 || known.versions.iter().flatten().any(|version| {
                                     version.get(at..).is_some_and(|rest| rest.starts_with(piece))
                                 });

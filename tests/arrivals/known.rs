@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tierfs::edit::{self, Live, LiveTable};
+use tierfs::edit::{self, OpenFile, OpenFiles};
 use tierfs::model::ErrorKind;
 use tierfs::store::Collection;
 use tierfs::store::disk::Disk;
@@ -26,7 +26,7 @@ const LARGE: usize = 16 << 20;
 struct Written {
     recorder: Recorder,
     disk: Arc<dyn Disk>,
-    live: Arc<Live>,
+    open_file: Arc<OpenFile>,
 }
 
 impl Written {
@@ -38,25 +38,26 @@ impl Written {
         let collection = Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap();
         let collection = Arc::new(collection);
         let node = edit::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
-        let live = LiveTable::default().open(&collection, node, Verify::First).unwrap();
-        Written { recorder, disk, live }
+        let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
+        Written { recorder, disk, open_file }
     }
 
     /// Bytes that are read while it is put into the log.
     fn settle(&self) -> u64 {
         let before = self.recorder.read.load(Ordering::Relaxed);
-        self.live.settle().unwrap();
+        self.open_file.settle().unwrap();
         self.recorder.read.load(Ordering::Relaxed) - before
     }
 
     /// Opens the store anew and reads the file, which compares each block with its checksum.
     fn check(&self, bytes: &[u8], when: &str) {
-        let live = LiveTable::default();
-        let live = live.open(&History::open(&self.disk), self.live.node(), Verify::First).unwrap();
+        let open_file = OpenFiles::default();
+        let open_file =
+            open_file.open(&History::open(&self.disk), self.open_file.node(), Verify::First).unwrap();
         let mut found = vec![1; bytes.len()];
-        let read = live.read(0, &mut found);
+        let read = open_file.read(0, &mut found);
         assert_eq!(read.unwrap_or_else(|error| panic!("{when}: {error}")), bytes.len(), "{when}");
-        assert_eq!(live.bytes(), bytes.len() as u64, "{when}");
+        assert_eq!(open_file.bytes(), bytes.len() as u64, "{when}");
         assert!(found == bytes, "{when}: it reads otherwise");
     }
 }
@@ -68,7 +69,7 @@ fn what_was_written_in_order_is_not_read_back() {
         let bytes = Random(step as u64).bytes(bytes);
         let written = Written::new("x.bin");
         for (number, part) in bytes.chunks(step).enumerate() {
-            written.live.write((number * step) as u64, part).unwrap();
+            written.open_file.write((number * step) as u64, part).unwrap();
         }
         let read = written.settle();
         assert!(read < BLOCK as u64 / 2, "{read} bytes are read after writes of {step}");
@@ -81,17 +82,17 @@ fn only_blocks_that_were_partly_written_over_are_read_back() {
     let mut random = Random(7);
     let mut bytes = random.bytes(LARGE + 100);
     let written = Written::new("x");
-    written.live.write(0, &bytes).unwrap();
+    written.open_file.write(0, &bytes).unwrap();
     for block in [3, 9, 200] {
         let at = block * BLOCK + 50;
         bytes[at..at + 9].copy_from_slice(b"otherwise");
-        written.live.write(at as u64, b"otherwise").unwrap();
+        written.open_file.write(at as u64, b"otherwise").unwrap();
     }
     // Over all of a block it is known again.
     for block in [9, 255] {
         let new = random.bytes(BLOCK);
         bytes[block * BLOCK..][..BLOCK].copy_from_slice(&new);
-        written.live.write((block * BLOCK) as u64, &new).unwrap();
+        written.open_file.write((block * BLOCK) as u64, &new).unwrap();
     }
     let read = written.settle();
     assert!((2 * BLOCK as u64..5 * BLOCK as u64 / 2).contains(&read), "{read} bytes are read");
@@ -99,12 +100,12 @@ fn only_blocks_that_were_partly_written_over_are_read_back() {
     // The same with a file that the log describes, which is only written to.
     let new = random.bytes(5 * BLOCK);
     bytes[20 * BLOCK..25 * BLOCK].copy_from_slice(&new);
-    written.live.write(20 * BLOCK as u64, &new).unwrap();
+    written.open_file.write(20 * BLOCK as u64, &new).unwrap();
     let read = written.settle();
     assert!(read < BLOCK as u64 / 2, "{read} bytes are read of whole blocks");
     written.check(&bytes, "whole blocks written over");
-    written.live.write(40 * BLOCK as u64, &new).unwrap();
-    written.live.write(42 * BLOCK as u64 + 1, b"z").unwrap();
+    written.open_file.write(40 * BLOCK as u64, &new).unwrap();
+    written.open_file.write(42 * BLOCK as u64 + 1, b"z").unwrap();
     bytes[40 * BLOCK..45 * BLOCK].copy_from_slice(&new);
     bytes[42 * BLOCK + 1] = b'z';
     let read = written.settle();
@@ -131,7 +132,7 @@ fn after_writes_cuts_and_failures_in_any_order_the_checksums_are_of_what_lies_th
         let area = 8 * BLOCK;
         let begin = if round % 2 == 0 { 0 } else { LARGE };
         let mut bytes = vec![0; LARGE + if round % 3 == 0 { area } else { 0 }];
-        written.live.truncate(bytes.len() as u64).unwrap();
+        written.open_file.truncate(bytes.len() as u64).unwrap();
         for step in 0..120 {
             let at = begin + some_place(&mut random, area);
             match random.below(20) {
@@ -143,13 +144,13 @@ fn after_writes_cuts_and_failures_in_any_order_the_checksums_are_of_what_lies_th
                         _ => 1 + random.below(5000),
                     };
                     let new = random.bytes(len);
-                    written.live.write(at as u64, &new).unwrap();
+                    written.open_file.write(at as u64, &new).unwrap();
                     bytes.resize(bytes.len().max(at + len), 0);
                     bytes[at..at + len].copy_from_slice(&new);
                 }
                 14 | 15 => {
                     let to = at.max(LARGE);
-                    written.live.truncate(to as u64).unwrap();
+                    written.open_file.truncate(to as u64).unwrap();
                     bytes.resize(to, 0);
                 }
                 16 | 17 => {
@@ -157,11 +158,11 @@ fn after_writes_cuts_and_failures_in_any_order_the_checksums_are_of_what_lies_th
                     let len = (1 + random.below(2 * BLOCK)).min(bytes.len() - at);
                     let new = random.bytes(len);
                     written.recorder.is_full.store(true, Ordering::Relaxed);
-                    let failed = written.live.write(at as u64, &new);
+                    let failed = written.open_file.write(at as u64, &new);
                     written.recorder.is_full.store(false, Ordering::Relaxed);
                     assert_eq!(failed.is_err(), len > 0);
                     // Any part of it may be there: the file says which.
-                    let got = written.live.read(at as u64, &mut bytes[at..at + len]).unwrap();
+                    let got = written.open_file.read(at as u64, &mut bytes[at..at + len]).unwrap();
                     assert_eq!(got, len);
                 }
                 18 => {
@@ -182,14 +183,14 @@ fn after_writes_cuts_and_failures_in_any_order_the_checksums_are_of_what_lies_th
 fn a_cut_for_which_there_is_no_room_loses_nothing_that_was_written() {
     let bytes = Random(9).bytes(LARGE + 3 * BLOCK);
     let written = Written::new("x");
-    written.live.write(0, &bytes).unwrap();
+    written.open_file.write(0, &bytes).unwrap();
     written.settle();
     for at in [LARGE + BLOCK + 7, 5 * BLOCK + 1] {
         written.recorder.is_full.store(true, Ordering::Relaxed);
-        assert!(written.live.truncate(at as u64).is_err());
+        assert!(written.open_file.truncate(at as u64).is_err());
         written.recorder.is_full.store(false, Ordering::Relaxed);
         let mut found = vec![0; bytes.len()];
-        assert_eq!(written.live.read(0, &mut found).unwrap(), bytes.len());
+        assert_eq!(written.open_file.read(0, &mut found).unwrap(), bytes.len());
         assert!(found == bytes, "a cut at {at} that failed");
     }
     written.settle();
@@ -200,22 +201,22 @@ fn a_cut_for_which_there_is_no_room_loses_nothing_that_was_written() {
 fn a_cut_of_bytes_that_no_log_names_fails_as_a_whole_and_grows_by_zeros_later() {
     let mut bytes = Random(10).bytes(LARGE + 3 * BLOCK);
     let written = Written::new("x");
-    written.live.write(0, &bytes).unwrap();
+    written.open_file.write(0, &bytes).unwrap();
     for at in [LARGE + BLOCK + 7, 5 * BLOCK + 1, 5 * BLOCK, 0] {
         written.recorder.is_full.store(true, Ordering::Relaxed);
-        written.live.truncate(at as u64).unwrap_err();
+        written.open_file.truncate(at as u64).unwrap_err();
         written.recorder.is_full.store(false, Ordering::Relaxed);
         let mut found = vec![0; bytes.len() + 1];
-        assert_eq!(written.live.read(0, &mut found).unwrap(), bytes.len());
+        assert_eq!(written.open_file.read(0, &mut found).unwrap(), bytes.len());
         assert!(found[..bytes.len()] == bytes, "a cut at {at}");
         if at > 0 {
-            written.live.truncate(at as u64).unwrap();
+            written.open_file.truncate(at as u64).unwrap();
             bytes.truncate(at);
             written.check(&bytes, "a cut that is in the log");
         }
     }
     bytes.resize(LARGE, 0);
-    written.live.truncate(LARGE as u64).unwrap();
+    written.open_file.truncate(LARGE as u64).unwrap();
     written.check(&bytes, "zeros behind what was cut off");
 }
 
@@ -224,24 +225,24 @@ fn a_cut_to_nothing_that_finds_the_log_full_leaves_every_byte() {
     for size in [5000, LARGE + 100] {
         let mut bytes = Random(size as u64).bytes(size);
         let written = Written::new("x");
-        written.live.write(0, &bytes).unwrap();
+        written.open_file.write(0, &bytes).unwrap();
         written.settle();
         // Once as the log says it, once with bytes that it does not say yet.
         for place in [None, Some(100)] {
             if let Some(at) = place {
-                written.live.write(at, b"later").unwrap();
+                written.open_file.write(at, b"later").unwrap();
                 bytes[at as usize..at as usize + 5].copy_from_slice(b"later");
             }
             written.recorder.is_full.store(true, Ordering::Relaxed);
-            assert_eq!(written.live.truncate(0).unwrap_err().kind(), ErrorKind::Full);
+            assert_eq!(written.open_file.truncate(0).unwrap_err().kind(), ErrorKind::Full);
             written.recorder.is_full.store(false, Ordering::Relaxed);
-            assert_eq!(written.live.bytes(), size as u64);
+            assert_eq!(written.open_file.bytes(), size as u64);
             written.settle();
             written.check(&bytes, "after a cut to nothing that failed");
         }
         // Nothing of the cut is left over: what is written behind the end grows by zeros only then.
-        written.live.truncate(0).unwrap();
-        written.live.write(12, b"and more").unwrap();
+        written.open_file.truncate(0).unwrap();
+        written.open_file.write(12, b"and more").unwrap();
         written.settle();
         written.check(b"\0\0\0\0\0\0\0\0\0\0\0\0and more", "after a cut that was done");
     }
@@ -250,23 +251,23 @@ fn a_cut_to_nothing_that_finds_the_log_full_leaves_every_byte() {
 #[test]
 fn of_blocks_that_two_threads_write_at_a_time_the_checksum_is_of_what_lies_there() {
     let written = Written::new("x");
-    written.live.truncate(LARGE as u64).unwrap();
+    written.open_file.truncate(LARGE as u64).unwrap();
     for round in 0..20 {
         std::thread::scope(|scope| {
             for thread in 0..4 {
-                let live = &written.live;
+                let open_file = &written.open_file;
                 scope.spawn(move || {
                     let mut random = Random(round * 10 + thread);
                     for block in 0..16 {
                         let len = if random.below(3) == 0 { 1 + random.below(BLOCK) } else { BLOCK };
-                        live.write((block * BLOCK) as u64, &vec![thread as u8 + 1; len]).unwrap();
+                        open_file.write((block * BLOCK) as u64, &vec![thread as u8 + 1; len]).unwrap();
                     }
                 });
             }
         });
         written.settle();
         let mut bytes = vec![0; LARGE];
-        assert_eq!(written.live.read(0, &mut bytes).unwrap(), LARGE);
+        assert_eq!(written.open_file.read(0, &mut bytes).unwrap(), LARGE);
         written.check(&bytes, &format!("round {round}"));
     }
 }

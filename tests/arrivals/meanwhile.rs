@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tierfs::edit::{self, LiveTable};
+use tierfs::edit::{self, OpenFiles};
 use tierfs::engine::{self, WhatIf};
 use tierfs::ingest::Progress;
 use tierfs::model::{Dtype, Encoder, Tier};
@@ -24,11 +24,11 @@ fn collection(disk: &Arc<dyn Disk>) -> Arc<Collection> {
 }
 
 /// A new file with these bytes.
-fn write(collection: &Arc<Collection>, table: &LiveTable, name: &str, bytes: &[u8]) {
+fn write(collection: &Arc<Collection>, table: &OpenFiles, name: &str, bytes: &[u8]) {
     let node = edit::create(collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
-    let live = table.open(collection, node, Verify::First).unwrap();
-    live.write(0, bytes).unwrap();
-    live.settle().unwrap();
+    let open_file = table.open(collection, node, Verify::First).unwrap();
+    open_file.write(0, bytes).unwrap();
+    open_file.settle().unwrap();
 }
 
 /// Removes a file once so many bytes were gone through.
@@ -48,7 +48,7 @@ fn a_compaction_goes_on_when_a_file_is_removed() {
     let disk: Arc<dyn Disk> = Arc::new(CutDisk::default());
     let collection = collection(&disk);
     let mut random = Random(8);
-    let table = LiveTable::default();
+    let table = OpenFiles::default();
     let small = random.bytes(10_000);
     ["first", "kept", "last"].iter().for_each(|name| write(&collection, &table, name, &small));
     edit::unlink(&collection, ROOT, b"first").unwrap();
@@ -65,7 +65,7 @@ fn a_compaction_goes_on_when_a_file_is_removed() {
 fn a_compaction_goes_on_past_a_file_whose_data_file_was_removed_by_hand() {
     let disk: Arc<dyn Disk> = Arc::new(CutDisk::default());
     let collection = collection(&disk);
-    let table = LiveTable::default();
+    let table = OpenFiles::default();
     let mut random = Random(4);
     let names = ["a", "gone", "z"];
     for name in names {
@@ -76,9 +76,9 @@ fn a_compaction_goes_on_past_a_file_whose_data_file_was_removed_by_hand() {
         collection.state().directory(ROOT).unwrap().get(name.as_bytes()).unwrap()
     };
     for name in names {
-        let live = table.open(&collection, node(&collection, name), Verify::First).unwrap();
-        live.write(50_000, &patch).unwrap();
-        live.settle().unwrap();
+        let open_file = table.open(&collection, node(&collection, name), Verify::First).unwrap();
+        open_file.write(50_000, &patch).unwrap();
+        open_file.settle().unwrap();
     }
     let home = collection.objects_of(node(&collection, "gone")).unwrap()[0].home().unwrap();
     let path = collection.data_path(home.file);
@@ -95,11 +95,11 @@ fn a_compaction_goes_on_past_a_file_whose_data_file_was_removed_by_hand() {
     let told = String::from_utf8(told).unwrap();
     assert!(told.contains("t/c/gone") && told.contains("not compacted"), "{told}");
     // The others came home, and the log is short.
-    let table = LiveTable::default();
+    let table = OpenFiles::default();
     for name in ["a", "z"] {
-        let live = table.open(&collection, node(&collection, name), Verify::First).unwrap();
+        let open_file = table.open(&collection, node(&collection, name), Verify::First).unwrap();
         let mut found = vec![0; 40_000];
-        live.read(50_000, &mut found).unwrap();
+        open_file.read(50_000, &mut found).unwrap();
         assert!(found == patch, "{name}");
     }
     assert!(disk.open("t/c/meta.log", Open::Read).unwrap().len().unwrap() < 20_000);
@@ -110,7 +110,7 @@ fn what_a_move_would_give_of_a_file_that_is_cut_is_refused() {
     let disk: Arc<dyn Disk> = Arc::new(CutDisk::default());
     let collection = collection(&disk);
     let mut random = Random(9);
-    let table = LiveTable::default();
+    let table = OpenFiles::default();
     let bytes = random.floats(60_000);
     write(&collection, &table, "x", &bytes);
     let node = collection.state().directory(ROOT).unwrap().get(b"x").unwrap();
@@ -121,9 +121,9 @@ fn what_a_move_would_give_of_a_file_that_is_cut_is_refused() {
     let all = 0..shown.bytes();
     let mut found = vec![0; bytes.len()];
     shown.read(all.clone(), &mut found).unwrap();
-    let live = table.open(&collection, node, Verify::First).unwrap();
+    let open_file = table.open(&collection, node, Verify::First).unwrap();
     for left in [150_001, 20_000, 0] {
-        live.truncate(left).unwrap();
+        open_file.truncate(left).unwrap();
         for range in [all.clone(), 200_000..200_100, left + 1..all.end] {
             let mut out = vec![0; (range.end - range.start) as usize];
             assert!(shown.read(range.clone(), &mut out).is_err(), "{range:?} of {left} bytes");
@@ -136,26 +136,26 @@ fn saying_what_a_file_is_keeps_what_was_written_to_it_meanwhile() {
     let disk: Arc<dyn Disk> = Arc::new(CutDisk::default());
     let mut random = Random(31);
     let collection = collection(&disk);
-    let table = LiveTable::default();
+    let table = OpenFiles::default();
     for (name, size) in [("grown", 64 << 10), ("small", 4000)] {
         edit::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
         let node = collection.state().directory(ROOT).unwrap().get(name.as_bytes()).unwrap();
-        let live = table.open(&collection, node, Verify::First).unwrap();
+        let open_file = table.open(&collection, node, Verify::First).unwrap();
         let bytes = random.bytes(size + 60_000);
-        live.write(0, &bytes[..size]).unwrap();
-        live.settle().unwrap();
-        live.write(size as u64, &bytes[size..]).unwrap();
+        open_file.write(0, &bytes[..size]).unwrap();
+        open_file.settle().unwrap();
+        open_file.write(size as u64, &bytes[size..]).unwrap();
         edit::set_tensor(&collection, node, Some(Dtype::F32), None).unwrap();
-        let check = |collection: &Arc<Collection>, table: &LiveTable| {
-            let live = table.open(collection, node, Verify::First).unwrap();
+        let check = |collection: &Arc<Collection>, table: &OpenFiles| {
+            let open_file = table.open(collection, node, Verify::First).unwrap();
             let mut found = vec![0; bytes.len()];
-            assert_eq!(live.read(0, &mut found).unwrap(), bytes.len(), "{name}");
+            assert_eq!(open_file.read(0, &mut found).unwrap(), bytes.len(), "{name}");
             assert!(found == bytes, "{name} reads otherwise");
         };
         check(&collection, &table);
-        live.settle().unwrap();
+        open_file.settle().unwrap();
         check(&collection, &table);
-        check(&History::open(&disk), &LiveTable::default());
+        check(&History::open(&disk), &OpenFiles::default());
     }
 }
 
@@ -165,32 +165,32 @@ fn what_a_write_that_failed_has_left_in_a_hole_is_not_read() {
     let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
     let collection = collection(&disk);
     let mut random = Random(10);
-    let table = LiveTable::default();
+    let table = OpenFiles::default();
     let mut bytes = random.bytes(100_000);
     write(&collection, &table, "x", &bytes);
     let node = collection.state().directory(ROOT).unwrap().get(b"x").unwrap();
-    let live = table.open(&collection, node, Verify::First).unwrap();
-    live.truncate(1 << 20).unwrap();
+    let open_file = table.open(&collection, node, Verify::First).unwrap();
+    open_file.truncate(1 << 20).unwrap();
     bytes.resize(1 << 20, 0);
     let new = random.bytes(40_000);
     for at in [300_000, 500_000] {
         recorder.is_full.store(true, Ordering::Relaxed);
-        live.write(at as u64, &new).unwrap_err();
+        open_file.write(at as u64, &new).unwrap_err();
         recorder.is_full.store(false, Ordering::Relaxed);
-        let check = |collection: &Arc<Collection>, table: &LiveTable, bytes: &[u8], when: &str| {
-            let live = table.open(collection, node, Verify::First).unwrap();
+        let check = |collection: &Arc<Collection>, table: &OpenFiles, bytes: &[u8], when: &str| {
+            let open_file = table.open(collection, node, Verify::First).unwrap();
             let mut found = vec![0; bytes.len()];
-            assert_eq!(live.read(0, &mut found).unwrap(), bytes.len(), "{when}");
+            assert_eq!(open_file.read(0, &mut found).unwrap(), bytes.len(), "{when}");
             assert!(found == bytes, "{when}: it reads otherwise");
         };
         check(&collection, &table, &bytes, "after a write that failed");
         // A byte in the block that is half written.
-        live.write(at as u64 + 10, b"z").unwrap();
+        open_file.write(at as u64 + 10, b"z").unwrap();
         bytes[at + 10] = b'z';
         check(&collection, &table, &bytes, "after a small write");
-        live.settle().unwrap();
+        open_file.settle().unwrap();
         check(&collection, &table, &bytes, "in the log");
-        check(&History::open(&disk), &LiveTable::default(), &bytes, "opened again");
+        check(&History::open(&disk), &OpenFiles::default(), &bytes, "opened again");
     }
 }
 
@@ -200,14 +200,14 @@ fn a_file_that_loses_its_name_while_it_goes_to_the_log_reads_on_whole() {
     let collection = collection(&disk);
     let mut random = Random(77);
     for round in 0..200 {
-        let table = LiveTable::default();
+        let table = OpenFiles::default();
         let bytes = random.bytes([3000, 90_000][round % 2]);
         edit::create(&collection, ROOT, b"x", 0o644, (0, 0)).unwrap();
         let node = collection.state().directory(ROOT).unwrap().get(b"x").unwrap();
-        let live = table.open(&collection, node, Verify::First).unwrap();
-        live.write(0, &bytes).unwrap();
+        let open_file = table.open(&collection, node, Verify::First).unwrap();
+        open_file.write(0, &bytes).unwrap();
         std::thread::scope(|scope| {
-            let flushing = scope.spawn(|| live.settle().unwrap());
+            let flushing = scope.spawn(|| open_file.settle().unwrap());
             let until =
                 std::time::Instant::now() + std::time::Duration::from_micros(random.below(500) as u64);
             while std::time::Instant::now() < until {
@@ -218,7 +218,7 @@ fn a_file_that_loses_its_name_while_it_goes_to_the_log_reads_on_whole() {
         });
         collection.sync().unwrap();
         let mut found = vec![0; bytes.len() + 1];
-        assert_eq!(live.read(0, &mut found).unwrap(), bytes.len(), "round {round}");
+        assert_eq!(open_file.read(0, &mut found).unwrap(), bytes.len(), "round {round}");
         assert!(found[..bytes.len()] == bytes, "round {round}: it reads otherwise");
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-use tierfs::edit::{self, LiveTable};
+use tierfs::edit::{self, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::disk::Disk;
 use tierfs::store::read::Verify;
@@ -59,7 +59,7 @@ fn a_close_of_a_new_file_syncs_nothing() {
     let disk: Arc<dyn Disk> = Arc::new(cut_disk.clone());
     disk.create_directory("t").unwrap();
     let collection = Arc::new(Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap());
-    let table = LiveTable::default();
+    let table = OpenFiles::default();
     let mut random = Random(3);
     let before = cut_disk.syncs();
     for (name, bytes) in [
@@ -70,10 +70,10 @@ fn a_close_of_a_new_file_syncs_nothing() {
         ("empty", Vec::new()),
     ] {
         let node = edit::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
-        let live = table.open(&collection, node, Verify::First).unwrap();
-        live.write(0, &bytes).unwrap();
-        live.settle_closed().unwrap();
-        drop(live);
+        let open_file = table.open(&collection, node, Verify::First).unwrap();
+        open_file.write(0, &bytes).unwrap();
+        open_file.settle_closed().unwrap();
+        drop(open_file);
         assert_eq!(cut_disk.syncs() - before, 0, "{name}");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tierfs::edit::{self, Live, LiveTable};
+use tierfs::edit::{self, OpenFile, OpenFiles};
 use tierfs::model::StoreId;
 use tierfs::store::Collection;
 use tierfs::store::disk::{Disk, files::FileDisk};
@@ -27,16 +27,16 @@ fn value(version: u8, place: usize) -> u8 {
 
 #[test]
 fn a_block_that_is_written_again_and_again_is_always_read_whole() {
-    let (_folder, live) = live_file();
-    live.write(0, &[0; 64 << 10]).unwrap();
+    let (_folder, open_file) = live_file();
+    open_file.write(0, &[0; 64 << 10]).unwrap();
     let until = Instant::now() + Duration::from_secs(2) * scale();
     let (reads, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for version in 0u64.. {
-                live.write(0, &[version as u8; 64 << 10]).unwrap();
+                open_file.write(0, &[version as u8; 64 << 10]).unwrap();
                 if version % 50 == 0 {
-                    live.settle().unwrap();
+                    open_file.settle().unwrap();
                 }
                 if !goes_on(until, reads.load(Ordering::Relaxed), 100) {
                     is_over.store(true, Ordering::Relaxed);
@@ -48,7 +48,7 @@ fn a_block_that_is_written_again_and_again_is_always_read_whole() {
             scope.spawn(|| {
                 let mut block = vec![0; 64 << 10];
                 while !is_over.load(Ordering::Relaxed) {
-                    live.read(0, &mut block).unwrap();
+                    open_file.read(0, &mut block).unwrap();
                     let is_whole = |block: &[u8]| block.iter().all(|byte| *byte == block[0]);
                     assert!(block.chunks(BLOCK_BYTES).all(is_whole), "a block of two versions");
                     reads.fetch_add(1, Ordering::Relaxed);
@@ -59,39 +59,39 @@ fn a_block_that_is_written_again_and_again_is_always_read_whole() {
 }
 
 /// A file and its collection, which lie in the folder.
-fn live_file() -> (tempfile::TempDir, Arc<Live>) {
+fn live_file() -> (tempfile::TempDir, Arc<OpenFile>) {
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(FileDisk::create(folder.path()).unwrap());
     disk.create_directory("t").unwrap();
     let collection = Arc::new(Collection::create(&disk, StoreId(1), ("t", "c"), 1, (0, 0), 0o755).unwrap());
     let node = edit::create(&collection, ROOT, b"f", 0o644, (0, 0)).unwrap();
-    let live = LiveTable::default().open(&collection, node, Verify::First).unwrap();
-    (folder, live)
+    let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
+    (folder, open_file)
 }
 
 /// What a batch adds is looked up while it is taken in.
 #[test]
 fn a_file_that_grows_by_holes_and_is_cut_is_zeros_to_readers_and_is_not_called_corrupt() {
-    let (_folder, live) = live_file();
+    let (_folder, open_file) = live_file();
     let until = Instant::now() + Duration::from_secs(2) * scale();
     let (reads, checks) = (AtomicU64::new(0), AtomicU64::new(0));
     let more = || {
         goes_on(until, reads.load(Ordering::Relaxed), 100)
             || goes_on(until, checks.load(Ordering::Relaxed), 100)
     };
-    let object = || live.collection().objects_of(live.node()).unwrap().pop();
+    let object = || open_file.collection().objects_of(open_file.node()).unwrap().pop();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let sizes = [40, 400, 20, 800, 0].map(|blocks| blocks * BLOCK_BYTES as u64 + blocks);
             for size in sizes.into_iter().cycle().take_while(|_| more()) {
-                live.truncate(size).unwrap();
-                live.settle().unwrap();
+                open_file.truncate(size).unwrap();
+                open_file.settle().unwrap();
             }
         });
         scope.spawn(|| {
             let mut bytes = vec![1; 500 * BLOCK_BYTES];
             while more() {
-                let count = live.read(10_000, &mut bytes).unwrap();
+                let count = open_file.read(10_000, &mut bytes).unwrap();
                 assert!(bytes[..count].iter().all(|byte| *byte == 0));
                 reads.fetch_add(1, Ordering::Relaxed);
             }
@@ -99,7 +99,7 @@ fn a_file_that_grows_by_holes_and_is_cut_is_zeros_to_readers_and_is_not_called_c
         scope.spawn(|| {
             while more() {
                 let Some(object) = object() else { continue };
-                let open = OpenObject::open(live.collection(), &object, Verify::Always).unwrap();
+                let open = OpenObject::open(open_file.collection(), &object, Verify::Always).unwrap();
                 for index in 0..object.described() {
                     open.check(index).unwrap();
                     checks.fetch_add(1, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tierfs::edit::LiveTable;
+use tierfs::edit::OpenFiles;
 use tierfs::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
 use tierfs::format::record::Stored;
 use tierfs::model::{Dtype, EntryId, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
@@ -289,7 +289,7 @@ fn by_chain(place: &Place) -> Result<Plot> {
     let path = Removed(place.new_path("chain.safetensors"));
     let source = Source::make(&path.0, Dtype::F32, 1, ELEMENTS * 4)?;
     let opened = Opened::import(place, &source.path, Tier::Q8, "n0", &[])?;
-    let live = LiveTable::default().open(&opened.collection, opened.node, Verify::First)?;
+    let open_file = OpenFiles::default().open(&opened.collection, opened.node, Verify::First)?;
     let raw = fs::read(&source.path)?.split_off(source.header_bytes as usize);
     let mut right = rounded(Tier::Q8, Dtype::F32, &raw);
     let mut points = Vec::new();
@@ -297,8 +297,8 @@ fn by_chain(place: &Place) -> Result<Plot> {
         if links > 0 {
             let place = links * 4 * 7;
             let value = (links as f32).to_le_bytes();
-            live.write(place, &value)?;
-            live.settle()?;
+            open_file.write(place, &value)?;
+            open_file.settle()?;
             right[place as usize..][..4].copy_from_slice(&value);
         }
         let mut block = vec![0; right.len()];

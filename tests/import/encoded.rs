@@ -88,9 +88,9 @@ fn encoded_tensors_read_as_the_codec_says_in_the_container_too() {
                 }
             }
         }
-        let live = read(&collection, "best-q5/m.safetensors").unwrap();
+        let open_file = read(&collection, "best-q5/m.safetensors").unwrap();
         drop(collection);
-        assert!(read(&open(&disk).unwrap(), "best-q5/m.safetensors").unwrap() == live);
+        assert!(read(&open(&disk).unwrap(), "best-q5/m.safetensors").unwrap() == open_file);
     });
 }
 

@@ -41,11 +41,11 @@ fn names_that_cannot_stand_are_escaped_and_the_bytes_are_theirs() {
     let tensors: Vec<Tensor> =
         names.iter().enumerate().map(|(place, name)| bytes(name, place as u8 + 1, place + 1)).collect();
     import(&collection, "d/m.safetensors", &safetensors_file(&tensors), &Options::default()).unwrap();
-    let live = paths(&collection);
+    let open_file = paths(&collection);
     drop(collection);
     let collection = open(&disk).unwrap();
     assert!(collection.damage().is_none());
-    assert_eq!(paths(&collection), live);
+    assert_eq!(paths(&collection), open_file);
     assert_eq!(why(&collection, "d/m.safetensors"), "");
     for (path, place) in [
         ("a", 0),
@@ -61,7 +61,7 @@ fn names_that_cannot_stand_are_escaped_and_the_bytes_are_theirs() {
         let right = vec![place as u8 + 1; place + 1];
         assert_eq!(read(&collection, &format!("d/{path}")).unwrap(), right, "{path}");
     }
-    let shortened = live.iter().find(|path| path.starts_with("d/xxx")).unwrap();
+    let shortened = open_file.iter().find(|path| path.starts_with("d/xxx")).unwrap();
     assert_eq!(shortened.len(), "d/".len() + 200 + 2 + 32);
     assert_eq!(read(&collection, shortened).unwrap(), vec![10; 10]);
 }
@@ -238,10 +238,10 @@ fn names_that_directories_of_the_container_before_have_are_taken_over_quickly() 
     assert_eq!(report.tensors, 15_000);
     let report = import(&collection, "m.safetensors", &of("/x"), &Options::default()).unwrap();
     assert_eq!(report.tensors, 15_000);
-    let live = paths(&collection);
-    assert_eq!(live.len(), 30_001);
+    let open_file = paths(&collection);
+    assert_eq!(open_file.len(), 30_001);
     drop(collection);
-    assert_eq!(paths(&open(&disk).unwrap()), live);
+    assert_eq!(paths(&open(&disk).unwrap()), open_file);
 }
 
 #[test]

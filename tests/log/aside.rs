@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tierfs::edit::{self, LiveTable};
+use tierfs::edit::{self, OpenFiles};
 use tierfs::format::catalog::What;
 use tierfs::format::record::Record;
 use tierfs::format::slot::RawSlot;
@@ -141,7 +141,7 @@ fn a_batch_that_was_never_finished_leaves_nothing_behind() {
 
 /// A file that was written through a mount.
 struct Written {
-    table: LiveTable,
+    table: OpenFiles,
     collection: Arc<Collection>,
 }
 
@@ -150,18 +150,18 @@ impl Written {
         edit::create(&self.collection, ROOT, name.as_bytes(), 0o644, (7, 8)).unwrap();
     }
 
-    fn write(&self, name: &str, at: u64, bytes: &[u8]) -> Arc<tierfs::edit::Live> {
+    fn write(&self, name: &str, at: u64, bytes: &[u8]) -> Arc<tierfs::edit::OpenFile> {
         let node = self.collection.state().directory(ROOT).unwrap().get(name.as_bytes()).unwrap();
-        let live = self.table.open(&self.collection, node, Verify::First).unwrap();
-        live.write(at, bytes).unwrap();
-        live
+        let open_file = self.table.open(&self.collection, node, Verify::First).unwrap();
+        open_file.write(at, bytes).unwrap();
+        open_file
     }
 }
 
 #[test]
 fn a_damaged_end_leads_back_to_the_bytes_before_it_and_sets_the_later_ones_aside() {
     let (disk, collection) = empty();
-    let world = Written { table: LiveTable::default(), collection };
+    let world = Written { table: OpenFiles::default(), collection };
     let (first, second, third) = (noise(100_000), vec![0xb2; 16 << 10], vec![0xc3; 16 << 10]);
     for name in ["f", "small", "other"] {
         world.create(name);
@@ -205,7 +205,7 @@ fn a_damaged_end_leads_back_to_the_bytes_before_it_and_sets_the_later_ones_aside
             assert!(found(&collection).contains(&third), "slot {slot}: the later bytes are gone");
         }
         // And stay while others write.
-        let again = Written { table: LiveTable::default(), collection };
+        let again = Written { table: OpenFiles::default(), collection };
         again.create("more");
         again.write("more", 0, &noise(300_000)).settle().unwrap();
         again.write("more", 4096, &noise(200_000)).settle().unwrap();

@@ -234,7 +234,7 @@ fn claims() -> World {
 
 #[test]
 fn a_short_log_that_claims_much_is_opened_read_and_counted_in_little_memory_and_time() {
-    use tierfs::edit::LiveTable;
+    use tierfs::edit::OpenFiles;
     use tierfs::store::read::Verify;
     let world = claims();
     let log = world.log().len();
@@ -244,11 +244,11 @@ fn a_short_log_that_claims_much_is_opened_read_and_counted_in_little_memory_and_
         let collection = open(&disk, Access::Write).unwrap();
         assert_eq!(collection.damage(), None);
         for node in 2..6 {
-            let live = LiveTable::default().open(&collection, EntryId(node), Verify::First).unwrap();
-            live.opened_to_read();
+            let open_file = OpenFiles::default().open(&collection, EntryId(node), Verify::First).unwrap();
+            open_file.opened_to_read();
             for at in [1 << 14, 1 << 30, 1 << 44] {
                 let mut bytes = vec![1; 100_000];
-                let read = live.read(at, &mut bytes);
+                let read = open_file.read(at, &mut bytes);
                 match node {
                     2 | 3 => assert!(read.is_ok_and(|count| count == 100_000) && bytes == [0; 100_000]),
                     _ => assert_eq!(read.unwrap_err().kind(), ErrorKind::Corrupt),

@@ -44,11 +44,11 @@ fn goes_on(world: &World, log: &[u8], dropped: &str, context: &str) {
     let collection = open(&disk, Access::Write).unwrap();
     let bytes = noise(77);
     import(&collection, "after", &bytes, &Default::default()).unwrap();
-    let live = picture(&collection);
+    let open_file = picture(&collection);
     drop(collection);
     let again = open(&disk, Access::Write).unwrap();
     let found = picture(&again);
-    assert!(found == live, "{context}: another state after reopening");
+    assert!(found == open_file, "{context}: another state after reopening");
     assert!(again.events().is_empty() && again.damage().is_none(), "{context}: {:?}", again.events());
     assert_eq!(found["/after"].1, Ok(bytes), "{context}");
     assert!(!found.contains_key(dropped), "{context}: {dropped} came back");

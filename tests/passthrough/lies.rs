@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tierfs::edit::{self, LiveTable};
+use tierfs::edit::{self, OpenFiles};
 use tierfs::model::{EntryId, StoreId};
 use tierfs::store::backing::Backing;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -28,40 +28,40 @@ fn a_file_has_a_physical_file_only_while_that_reads_as_it_does() {
     let store = Store::open(Arc::new(disk.clone()), Access::Write, "a test").unwrap();
     let collection = store.collection_made("acme", "m", (0, 0)).unwrap();
     let node = edit::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
-    let live = LiveTable::default().open(&collection, node, Verify::First).unwrap();
+    let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
     let now = || shown(&disk, &collection, node);
     let read = || {
-        let mut bytes = vec![0; live.bytes() as usize];
-        assert_eq!(live.read(0, &mut bytes).unwrap(), bytes.len());
+        let mut bytes = vec![0; open_file.bytes() as usize];
+        assert_eq!(open_file.read(0, &mut bytes).unwrap(), bytes.len());
         bytes
     };
     let mut wanted: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
     assert_eq!(now(), None, "empty");
-    live.write(0, &wanted).unwrap();
-    assert_eq!((now(), live.backing().is_some()), (None, false), "not in the log");
-    live.settle().unwrap();
-    assert_eq!((now(), live.backing().is_some()), (None, false), "not checked");
+    open_file.write(0, &wanted).unwrap();
+    assert_eq!((now(), open_file.backing().is_some()), (None, false), "not in the log");
+    open_file.settle().unwrap();
+    assert_eq!((now(), open_file.backing().is_some()), (None, false), "not checked");
     let mut part = vec![0; 60_000];
-    live.read(0, &mut part).unwrap();
+    open_file.read(0, &mut part).unwrap();
     assert_eq!(now(), None, "checked in part");
     assert_eq!(read(), wanted);
-    assert_eq!((now().as_ref(), live.backing().is_some()), (Some(&wanted), true));
+    assert_eq!((now().as_ref(), open_file.backing().is_some()), (Some(&wanted), true));
     // Behind the end it goes on in the same file: unlogged, unchecked, checked.
-    live.write(100_000, &[7; 30_000]).unwrap();
+    open_file.write(100_000, &[7; 30_000]).unwrap();
     wanted.extend_from_slice(&[7; 30_000]);
-    assert_eq!((now(), live.backing().is_some()), (None, false), "appended");
-    live.settle().unwrap();
+    assert_eq!((now(), open_file.backing().is_some()), (None, false), "appended");
+    open_file.settle().unwrap();
     assert_eq!(now(), None, "appended, not checked");
     assert_eq!(read(), wanted);
     assert_eq!(now().as_ref(), Some(&wanted));
     // Over it, it does not.
-    live.write(50_000, &[9]).unwrap();
+    open_file.write(50_000, &[9]).unwrap();
     wanted[50_000] = 9;
-    assert_eq!((now(), live.backing().is_some()), (None, false), "written over");
+    assert_eq!((now(), open_file.backing().is_some()), (None, false), "written over");
     for _ in 0..2 {
         assert_eq!(read(), wanted);
-        assert_eq!((now(), live.backing().is_some()), (None, false), "elsewhere in part");
-        live.settle().unwrap();
+        assert_eq!((now(), open_file.backing().is_some()), (None, false), "elsewhere in part");
+        open_file.settle().unwrap();
     }
 }
 
@@ -72,16 +72,16 @@ fn a_file_that_was_cut_lies_in_no_physical_file_of_its_size() {
     let store = Store::open(Arc::new(disk.clone()), Access::Write, "a test").unwrap();
     let collection = store.collection_made("acme", "m", (0, 0)).unwrap();
     let node = edit::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
-    let live = LiveTable::default().open(&collection, node, Verify::First).unwrap();
-    live.write(0, &[5; 16_384 * 5]).unwrap();
-    live.settle().unwrap();
+    let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
+    open_file.write(0, &[5; 16_384 * 5]).unwrap();
+    open_file.settle().unwrap();
     for bytes in [16_384 * 4, 16_384 * 3 + 77, 16_384 * 5] {
-        live.truncate(bytes).unwrap();
+        open_file.truncate(bytes).unwrap();
         for _ in 0..2 {
             let mut read = vec![1; bytes as usize];
-            assert_eq!(live.read(0, &mut read).unwrap(), read.len());
+            assert_eq!(open_file.read(0, &mut read).unwrap(), read.len());
             assert_eq!(shown(&disk, &collection, node), None, "{bytes}");
-            live.settle().unwrap();
+            open_file.settle().unwrap();
         }
     }
 }

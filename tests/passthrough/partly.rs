@@ -6,7 +6,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tierfs::edit::{self, Live, LiveTable};
+use tierfs::edit::{self, OpenFile, OpenFiles};
 use tierfs::model::{EntryId, ErrorKind, StoreId};
 use tierfs::store::backing::Unchecked;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -114,7 +114,7 @@ struct World {
     _store: Store,
     collection: Arc<Collection>,
     node: EntryId,
-    live: Arc<Live>,
+    open_file: Arc<OpenFile>,
     bytes: Vec<u8>,
 }
 
@@ -126,11 +126,11 @@ impl World {
         let store = Store::open(Arc::new(disk.clone()), Access::Write, "a test").unwrap();
         let collection = store.collection_made("acme", "m", (0, 0)).unwrap();
         let node = edit::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
-        let live = LiveTable::default().open(&collection, node, Verify::First).unwrap();
+        let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
         let bytes = Random(41).bytes(BYTES);
-        live.write(0, &bytes).unwrap();
-        live.settle().unwrap();
-        World { disk, _store: store, collection, node, live, bytes }
+        open_file.write(0, &bytes).unwrap();
+        open_file.settle().unwrap();
+        World { disk, _store: store, collection, node, open_file, bytes }
     }
 
     fn unchecked(&self) -> Option<Unchecked> {
@@ -207,7 +207,7 @@ fn a_wrong_byte_is_found_and_its_block_is_not_taken_for_checked() {
         assert!(!world.checked().contains(&70));
         assert!(world.shown().is_none());
     }
-    let error = world.live.read(at as u64, &mut [0; 3]).unwrap_err();
+    let error = world.open_file.read(at as u64, &mut [0; 3]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
@@ -216,15 +216,15 @@ fn a_block_that_is_written_while_it_is_checked_is_not_taken_for_checked() {
     let world = World::new();
     // A write that has to wait for space waits for those who read.
     world.collection.sync().unwrap();
-    let (live, unchecked) = (world.live.clone(), world.unchecked().unwrap());
+    let (open_file, unchecked) = (world.open_file.clone(), world.unchecked().unwrap());
     *world.disk.1.meanwhile.lock().unwrap() = Some(Box::new(move || {
-        live.write(0, &[9; 16_384]).unwrap();
-        live.settle().unwrap();
+        open_file.write(0, &[9; 16_384]).unwrap();
+        open_file.settle().unwrap();
     }));
     unchecked.check(1, &never);
     assert!(!world.checked().contains(&0), "what was checked is not what is there");
     assert!(world.shown().is_none() && world.unchecked().is_none(), "it lies in two files");
     let mut got = vec![0; BYTES];
-    assert_eq!(world.live.read(0, &mut got).unwrap(), BYTES);
+    assert_eq!(world.open_file.read(0, &mut got).unwrap(), BYTES);
     assert!(got[..16_384] == [9; 16_384] && got[16_384..] == world.bytes[16_384..]);
 }

@@ -43,7 +43,7 @@ const BATCH: Pattern = |tick| if tick % 240 == 0 { 3 } else { 0 };
 const IDLE: Pattern = |_| 0;
 
 /// Lives through `ticks`; the moves, with their ticks.
-fn live(tensors: &mut [Tensor], patterns: &[Pattern], ticks: u64, rules: &Rules) -> Vec<(u64, Move)> {
+fn open_file(tensors: &mut [Tensor], patterns: &[Pattern], ticks: u64, rules: &Rules) -> Vec<(u64, Move)> {
     let first = (BEGIN / TICK) as u32;
     let mut histories = vec![History::new(first); tensors.len()];
     let mut told = Vec::new();
@@ -82,7 +82,7 @@ fn patterns_of_use_end_in_their_tiers_and_the_same_history_gives_the_same_moves(
         tensors
     };
     let mut tensors = make();
-    let moves = live(&mut tensors, &patterns, 48 * 60, &Rules::default());
+    let moves = open_file(&mut tensors, &patterns, 48 * 60, &Rules::default());
     let ended = [Tier::Exact, Tier::Q3, Tier::Q3, Tier::Exact, Tier::Q3, Tier::Absent];
     assert_eq!(tiers(&tensors), ended);
     // A step an hour, beginning an hour after it was made.
@@ -93,12 +93,12 @@ fn patterns_of_use_end_in_their_tiers_and_the_same_history_gives_the_same_moves(
     // than a point for the window, is below 32 from 21 ticks on.
     assert_eq!(ticks_of(&moves, 1), [60, 120, 180, 261]);
     let mut again = make();
-    assert_eq!(live(&mut again, &patterns, 48 * 60, &Rules::default()), moves);
+    assert_eq!(open_file(&mut again, &patterns, 48 * 60, &Rules::default()), moves);
     let mut turned = make();
     turned.reverse();
     let mut backwards = patterns;
     backwards.reverse();
-    let turned = live(&mut turned, &backwards, 48 * 60, &Rules::default());
+    let turned = open_file(&mut turned, &backwards, 48 * 60, &Rules::default());
     assert_eq!(turned, moves, "their order does not matter");
 }
 
@@ -108,7 +108,7 @@ fn what_is_used_again_comes_up_a_step_a_tick_where_it_is_there_exactly() {
     for place in [1, 2] {
         (tensors[place].has_exact_source, tensors[place].can_be_absent) = (true, true);
     }
-    let moves = live(&mut tensors, &[BUSY, BUSY, BUSY], 20, &Rules::default());
+    let moves = open_file(&mut tensors, &[BUSY, BUSY, BUSY], 20, &Rules::default());
     assert_eq!(tiers(&tensors), [Tier::Q3, Tier::Exact, Tier::Exact]);
     // 10 accesses a tick: the average is 1 - 0.9^10 = 0.65 in the first, 0.88 in the second.
     assert_eq!(ticks_of(&moves, 2), [1, 2, 3, 4]);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tierfs::edit::LiveTable;
+use tierfs::edit::OpenFiles;
 use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting};
 use tierfs::ingest::{Options, Silent};
 use tierfs::model::Tier;
@@ -63,8 +63,8 @@ fn tier(collection: &Arc<Collection>, path: &str) -> Tier {
 
 fn look_at(collection: &Arc<Collection>, path: &str) {
     let node = find(collection, path).unwrap().entry.id;
-    let live = LiveTable::default().open(collection, node, Verify::First).unwrap();
-    live.read(0, &mut [0; 4096]).unwrap();
+    let open_file = OpenFiles::default().open(collection, node, Verify::First).unwrap();
+    open_file.read(0, &mut [0; 4096]).unwrap();
 }
 
 fn heat(held: &Held, path: &str) -> Heat {
@@ -73,7 +73,7 @@ fn heat(held: &Held, path: &str) -> Heat {
 }
 
 /// The tiers of `a`, `b` and `norm` after each hour, while `a` is read in each minute.
-fn live(held: &Held, engine: &Engine, begin: u64, hours: u64) -> Vec<[Tier; 3]> {
+fn open_file(held: &Held, engine: &Engine, begin: u64, hours: u64) -> Vec<[Tier; 3]> {
     let mut seen = Vec::new();
     for minute in 0..hours * 60 {
         held.clock.set(begin + minute * 60);
@@ -98,7 +98,7 @@ fn what_is_not_used_goes_down_and_what_is_used_or_kept_stays() {
         set_setting(&held.collection, ROOT, &setting, value).unwrap();
     }
     assert!(engine.has_automatic());
-    let seen = live(&held, &engine, now, 6);
+    let seen = open_file(&held, &engine, now, 6);
     let of_b = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3];
     assert_eq!(seen, of_b.map(|tier| [Tier::Exact, tier, Tier::Exact]));
     let (start, end) = held.store.events().range();

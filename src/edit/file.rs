@@ -23,7 +23,7 @@ use crate::store::read::{OpenObject, Verify};
 use crate::store::zeros::PACKED_BYTES_MAX;
 
 /// A file that is open.
-pub struct Live {
+pub struct OpenFile {
     pub(super) collection: Arc<Collection>,
     pub(super) node: EntryId,
     pub(super) verify: Verify,
@@ -51,15 +51,15 @@ pub struct Live {
     pub(super) given: Given,
 }
 
-impl Live {
-    pub(super) fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Live> {
+impl OpenFile {
+    pub(super) fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<OpenFile> {
         let entry = collection.state().node(node).map(|node| node.entry.clone());
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
         let layout = Layout::open(collection, node, verify)?;
         let reserved = collection.meter().reserve(Use::default())?;
         let is_new = AtomicBool::new(layout.bytes() == 0);
         let grown = Mutex::new(Grown { logged: layout.bytes(), reserved });
-        Ok(Live {
+        Ok(OpenFile {
             collection: collection.clone(),
             node,
             verify,
@@ -420,7 +420,7 @@ fn write_pieces(layout: &Layout, range: Range<u64>, bytes: &[u8]) -> Result<()> 
     Ok(())
 }
 
-impl Drop for Live {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         self.discard_drafts(&[]);
     }
