@@ -11,7 +11,7 @@ use crate::stream::sums;
 /// as they are read now. `Absent` where they are not there any more: after a write to a part of
 /// them, and where a block is not exact. `Busy` while the file is being written to.
 pub fn blake3(namespace: &Namespace, view: &FileView) -> Result<[u8; 32]> {
-    refuse_unsettled(namespace, view)?;
+    refuse_unflushed(namespace, view)?;
     match taken(view)?.blake3() {
         Some(taken) => Ok(taken),
         None => read(namespace, view).map(|sums| sums.blake3),
@@ -22,7 +22,7 @@ pub fn blake3(namespace: &Namespace, view: &FileView) -> Result<[u8; 32]> {
 /// those that came in where their BLAKE3 is that which was taken. `Absent` as for
 /// [`blake3`](blake3()), `Busy` too.
 pub fn sha256(namespace: &Namespace, view: &FileView) -> Result<[u8; 32]> {
-    refuse_unsettled(namespace, view)?;
+    refuse_unflushed(namespace, view)?;
     let taken = taken(view)?;
     if let Some(sha256) = taken.sha256() {
         return Ok(sha256);
@@ -36,7 +36,7 @@ pub fn sha256(namespace: &Namespace, view: &FileView) -> Result<[u8; 32]> {
 
 /// `Busy` where something was written that the log does not say yet: which bytes came in is known
 /// when it does.
-fn refuse_unsettled(namespace: &Namespace, view: &FileView) -> Result<()> {
+fn refuse_unflushed(namespace: &Namespace, view: &FileView) -> Result<()> {
     let objects = view.collection.objects_of(view.node.entry.id)?;
     if !namespace.is_written_to(view) && !objects.iter().any(|object| object.is_dirty()) {
         return Ok(());

@@ -30,7 +30,7 @@ pub fn set_form_attribute(
     let engine = namespace.engine();
     match value.strip_suffix(b"\n").unwrap_or(value) {
         b"1" => {
-            namespace.settle_for_form(view)?;
+            namespace.flush_for_form(view)?;
             engine.pin_form(&view.collection, pin, &Counted::default()).map(|_| ())
         }
         b"0" => engine.unpin_form(&view.collection, pin).map(|_| ()),

@@ -117,9 +117,9 @@ impl Jobs {
         shown.iter().filter(|(number, job)| is_it(job) && self.cancel(*number)).count()
     }
 
-    /// Does jobs until [`end`](Self::end). `settled` is called when one has come to its end, and
+    /// Does jobs until [`end`](Self::end). `flushed` is called when one has come to its end, and
     /// before anybody sees that.
-    pub fn work(&self, settled: &dyn Fn()) {
+    pub fn work(&self, flushed: &dyn Fn()) {
         loop {
             let (job, work) = {
                 let mut inner = self.inner.lock();
@@ -138,7 +138,7 @@ impl Jobs {
             let done = catch_unwind(AssertUnwindSafe(|| work(&job.counted)));
             let bug = || Err(Error::new(ErrorKind::Io, "a bug in tierfs ended it; its log says more"));
             let done = done.unwrap_or_else(|_| bug());
-            settled();
+            flushed();
             let ended = match done {
                 Ok(note) if note.is_empty() => {
                     // It found nothing to do: nobody is to look at it.

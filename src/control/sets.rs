@@ -127,7 +127,7 @@ fn set_kept(view: &FileView, setting: &Setting, text: &str) -> Result<()> {
 
 fn set_tier(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
     let to = MoveTo::parse(text)?;
-    namespace.settle_all(&view.collection)?;
+    namespace.flush_all(&view.collection)?;
     let bytes = namespace.engine().check_tier(&view.collection, view.node.entry.id, to)?;
     let (view, namespace) = (view.clone(), namespace.clone());
     let act =
@@ -140,7 +140,7 @@ fn set_tier(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str
 fn evict(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
     let what = Evict::from_name(text).ok_or_else(|| wrong("evict", text))?;
     // Lineage parents may be in other collections.
-    namespace.settle_everything()?;
+    namespace.flush_everything()?;
     let (view, namespace) = (view.clone(), namespace.clone());
     let act =
         move |progress: &dyn Progress, (namespace, view): &(Arc<Namespace>, FileView), moved: &mut Moved| {
@@ -155,7 +155,7 @@ fn set_pin(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str)
         "1" => true,
         _ => return Err(wrong("pin", text)),
     };
-    namespace.settle_all(&view.collection)?;
+    namespace.flush_all(&view.collection)?;
     let (namespace, of) = (namespace.clone(), view.clone());
     let act = move |progress: &dyn Progress| {
         let (engine, node) = (namespace.engine(), of.node.entry.id);

@@ -77,7 +77,7 @@ impl OpenFile {
         })
     }
 
-    /// Held from before it is settled until the kernel is being told: who finds it settled by
+    /// Held from before it is flushed until the kernel is being told: who finds it flushed by
     /// another is told after that one.
     pub fn telling(&self) -> MutexGuard<'_, ()> {
         self.telling.lock()
@@ -243,7 +243,7 @@ impl OpenFile {
         let mtime = layout.mtime.replace(now_nanoseconds());
         let was_changed = self.changed.swap(true, Ordering::AcqRel);
         drop(layout);
-        self.settle().inspect_err(|_| {
+        self.flush().inspect_err(|_| {
             self.shrink_back(before, bytes);
             if bytes == before && !was_changed {
                 self.layout.write().mtime = mtime;
@@ -273,14 +273,14 @@ impl OpenFile {
         let mut is_named = true;
         if layout.drafts > 0 && bytes > 0 {
             // What no log knows gets its place there first.
-            changes = self.settle_locked(layout)?;
+            changes = self.flush_locked(layout)?;
             is_named = layout.drafts == 0;
         }
         let cut = if is_named { self.log_cut(layout, bytes)? } else { None };
         match cut {
             Some(more) => {
                 changes.merge(more);
-                self.grown.lock().settled(layout.bytes())?;
+                self.grown.lock().flushed(layout.bytes())?;
                 self.discard_drafts(&layout.objects);
                 self.changed.store(false, Ordering::Release);
             }

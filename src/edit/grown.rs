@@ -20,7 +20,7 @@ impl Grown {
     }
 
     /// The log says the size.
-    pub fn settled(&mut self, bytes: u64) -> Result<()> {
+    pub fn flushed(&mut self, bytes: u64) -> Result<()> {
         self.logged = bytes;
         self.count(bytes)
     }

@@ -8,13 +8,13 @@
 
 mod attributes;
 mod file;
+mod flush;
 mod given;
 mod grown;
 mod index;
 mod layout;
 mod parts;
 mod renamed;
-mod settle;
 mod source;
 mod table;
 mod tree;

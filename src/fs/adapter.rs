@@ -118,14 +118,14 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         self.measured(Operation::Flush, || match self.file(handle) {
-            Some(open_file) => self.settle(&open_file, Durable::No, "flush", reply),
+            Some(open_file) => self.flush(&open_file, Durable::No, "flush", reply),
             None => reply.ok(),
         });
     }
 
     fn fsync(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
         self.measured(Operation::Fsync, || match self.file(handle) {
-            Some(open_file) => self.settle(&open_file, Durable::Yes, "fsync", reply),
+            Some(open_file) => self.flush(&open_file, Durable::Yes, "fsync", reply),
             None => reply.ok(),
         });
     }
@@ -160,8 +160,8 @@ impl Filesystem for Adapter {
             match open_file {
                 // Mapped stores arrive after the last flush.
                 Some(open_file) if open_file.is_unclosed() => {
-                    self.settle(&open_file, Durable::No, "release", reply);
-                    self.namespace.keep_unsettled(&open_file);
+                    self.flush(&open_file, Durable::No, "release", reply);
+                    self.namespace.keep_unflushed(&open_file);
                 }
                 _ => reply.ok(),
             }

@@ -53,8 +53,10 @@ impl Adapter {
         let (forgetter, name, value) = (self.forgetter.clone(), name.to_vec(), value.to_vec());
         let act = move || {
             // What was written counts.
-            let written =
-                namespace.open_file(own(ino)).map(|open_file| namespace.settle_owing(&open_file)).transpose();
+            let written = namespace
+                .open_file(own(ino))
+                .map(|open_file| namespace.flush_and_queue(&open_file))
+                .transpose();
             let set =
                 written.and_then(|_| control::set(&namespace, &mounted.jobs, &view, user, (&name, &value)));
             if let Err(error) = &set {

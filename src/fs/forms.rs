@@ -32,7 +32,7 @@ struct Current {
 
 impl FormFile {
     fn open(namespace: &Arc<Namespace>, view: FormView) -> Result<FormFile> {
-        namespace.settle_for_form(&view)?;
+        namespace.flush_for_form(&view)?;
         let node = node_now(&view);
         let recipe = namespace.recipe(&view)?;
         let stream = Arc::new(namespace.open_form(&view, &recipe)?);

@@ -257,19 +257,19 @@ impl Adapter {
 
     /// Puts into the log what was written to a file, and lets the kernel forget what
     /// changed with it before the program is answered.
-    pub fn settle(&self, open_file: &OpenFile, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
+    pub fn flush(&self, open_file: &OpenFile, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
         let _telling = open_file.telling();
-        let settled = match durable {
-            Durable::Yes => self.namespace.settle(open_file),
-            Durable::No => self.namespace.settle_closed(open_file),
+        let flushed = match durable {
+            Durable::Yes => self.namespace.flush(open_file),
+            Durable::No => self.namespace.flush_closed(open_file),
         };
-        let settled = settled.and_then(|forget| {
+        let flushed = flushed.and_then(|forget| {
             if durable == Durable::Yes && self.namespace.store().access() == Access::Write {
                 open_file.collection().sync_unmarked()?;
             }
             Ok(forget)
         });
-        match settled {
+        match flushed {
             Ok(forget) => self.forgetter.forget_owed(&self.namespace, forget, move || reply.ok()),
             Err(error) => reply.error(self.failed(doing, &error)),
         }

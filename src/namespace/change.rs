@@ -164,9 +164,9 @@ impl Namespace {
         let mut first = Ok(());
         for open_file in self.open_files.all().iter().filter(|open_file| !self.is_given_up(open_file)) {
             let _telling = open_file.telling();
-            first = first.and(self.settle(open_file).map(&mut *forget));
+            first = first.and(self.flush(open_file).map(&mut *forget));
         }
-        first = first.and(self.settle_kept(forget));
+        first = first.and(self.flush_kept(forget));
         for collection in self.store().open_collections() {
             if collection.check_writable().is_ok() {
                 collection.keep_accesses(Keep::NowAndThen);
@@ -190,11 +190,11 @@ impl Namespace {
 
     /// What was written to all open files goes to the log.
     /// What the kernel must forget is owed.
-    pub fn settle_everything(&self) -> Result<()> {
+    pub fn flush_everything(&self) -> Result<()> {
         let all = self.open_files.all();
         // Those of a collection that takes no more writes stand in nobody's way elsewhere.
         let mut writable = all.iter().filter(|open_file| open_file.collection().check_writable().is_ok());
-        writable.try_for_each(|open_file| self.settle_owing(open_file))
+        writable.try_for_each(|open_file| self.flush_and_queue(open_file))
     }
 
     /// Makes an empty file.
@@ -342,7 +342,7 @@ impl Namespace {
         if set != SetAttr::default() {
             if let Some(open_file) = self.open_file(ino) {
                 // A time that is set is not that of the write before it.
-                self.settle_owing(&open_file)?;
+                self.flush_and_queue(&open_file)?;
             }
             let changes = edit::set_attr(collection, node, set)?;
             return Ok(self.forget(collection, changes, None));
@@ -357,7 +357,7 @@ impl Namespace {
         let open_file = self.open(view)?;
         let _telling = open_file.telling();
         let changes = self.with_room(|| open_file.truncate(bytes)).inspect_err(|_| {
-            self.keep_unsettled(&open_file);
+            self.keep_unflushed(&open_file);
             // The kernel keeps the size that it knows when it is told of an error.
             self.owe(self.forget_nodes(collection, [node]));
         })?;

@@ -173,14 +173,14 @@ impl Namespace {
 
     /// Puts into the log what was written to the files that a file of a form is made of: its
     /// header says what they are then. What the kernel must forget is owed.
-    pub fn settle_for_form(&self, view: &FormView) -> Result<()> {
+    pub fn flush_for_form(&self, view: &FormView) -> Result<()> {
         let node = view.of.as_ref().and_then(|(_, item)| item.node()).map(|node| node.entry.id);
-        let Some(node) = node else { return self.settle_all(&view.collection) };
+        let Some(node) = node else { return self.flush_all(&view.collection) };
         let number = view.collection.state().number();
         let Some(ino) = Ino::of(Place::Node { collection: number, node }) else { return Ok(()) };
         for ino in [ino].into_iter().chain(self.sharing(ino)) {
             if let Some(open_file) = self.open_file(ino).filter(|open_file| open_file.is_changed()) {
-                self.settle_owing(&open_file)?;
+                self.flush_and_queue(&open_file)?;
             }
         }
         Ok(())

@@ -7,15 +7,15 @@ mod backing;
 mod caches;
 mod change;
 mod controls;
+mod flush;
 mod forget;
 mod forms;
 mod ino;
 mod list;
-mod settled;
 mod shown;
 mod tenant;
 mod tree;
-mod unsettled;
+mod unflushed;
 mod whole;
 
 pub use attr::{Attr, Kind};

@@ -71,7 +71,7 @@ pub struct Namespace {
     /// Files that have no name any more and that the kernel may still open.
     pub(super) nameless: Mutex<HashMap<Ino, Nameless>>,
     /// Files that nobody may have open and that the log does not say as they are.
-    pub(super) unsettled: Mutex<Vec<Arc<OpenFile>>>,
+    pub(super) unflushed: Mutex<Vec<Arc<OpenFile>>>,
     /// What the kernel must forget of what jobs and slow requests have done so far.
     pub(super) owed: Mutex<Forget>,
     pub(super) owner: (u32, u32),
@@ -110,7 +110,7 @@ impl Namespace {
             verify,
             open_files,
             nameless,
-            unsettled: Mutex::default(),
+            unflushed: Mutex::default(),
             owed: Mutex::default(),
             owner,
             mounted_at,

@@ -53,10 +53,10 @@ fn a_file_that_grew_before_a_kill_survives_a_power_cut_once_it_was_found_and_syn
     let open_file = table.open(&collection, find(&collection), Verify::First).unwrap();
     let bytes = chance.bytes(256 << 10);
     open_file.write(0, &bytes[..128 << 10]).unwrap();
-    open_file.settle().unwrap();
+    open_file.flush().unwrap();
     collection.sync().unwrap();
     open_file.write(128 << 10, &bytes[128 << 10..]).unwrap();
-    open_file.settle().unwrap();
+    open_file.flush().unwrap();
     // Killed: the system still has all of it, and whoever opens the store finds it.
     drop((open_file, table, collection));
     History::open(&disk).sync().unwrap();

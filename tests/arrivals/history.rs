@@ -72,8 +72,8 @@ impl History {
         self.names.get(name)?.versions.last()?.clone()
     }
 
-    fn settle(&mut self, name: &str, open_file: &OpenFile, bytes: Vec<u8>) {
-        open_file.settle().unwrap();
+    fn flush(&mut self, name: &str, open_file: &OpenFile, bytes: Vec<u8>) {
+        open_file.flush().unwrap();
         self.log(name, Some(bytes));
     }
 
@@ -87,9 +87,9 @@ impl History {
     }
 
     /// Puts into the log what was written to files that are open.
-    pub fn settle_all(&mut self) {
+    pub fn flush_all(&mut self) {
         for (name, (open_file, bytes)) in std::mem::take(&mut self.held) {
-            self.settle(&name, &open_file, bytes);
+            self.flush(&name, &open_file, bytes);
         }
     }
 
@@ -101,7 +101,7 @@ impl History {
         open_file.write(0, &bytes).unwrap();
         for place in 0..times {
             open_file.write(place as u64, b"z").unwrap();
-            open_file.settle().unwrap();
+            open_file.flush().unwrap();
         }
         bytes[..times].fill(b'z');
         self.log(name, Some(bytes));
@@ -114,7 +114,7 @@ impl History {
             number => format!("f{number}"),
         };
         if let Some((open_file, bytes)) = self.held.remove(&name) {
-            return self.settle(&name, &open_file, bytes);
+            return self.flush(&name, &open_file, bytes);
         }
         let Some(bytes) = self.last(&name) else { return self.create(&name) };
         match self.random.below(12) {
@@ -155,7 +155,7 @@ impl History {
         self.log(name, Some(Vec::new()));
         let open_file = self.open_file(name);
         open_file.write(0, &bytes).unwrap();
-        self.settle(name, &open_file, bytes);
+        self.flush(name, &open_file, bytes);
     }
 
     /// A new file under another name, which then replaces this one.
@@ -165,7 +165,7 @@ impl History {
         self.log(".new", Some(Vec::new()));
         let open_file = self.open_file(".new");
         open_file.write(0, &bytes).unwrap();
-        self.settle(".new", &open_file, bytes.clone());
+        self.flush(".new", &open_file, bytes.clone());
         edit::rename(&self.collection, (ROOT, b".new"), (ROOT, name.as_bytes()), false).unwrap();
         open_file.look_again().unwrap();
         self.log(".new", None);
@@ -194,9 +194,9 @@ impl History {
             match part {
                 Some(part) => {
                     let tensor = self.table.open(&self.collection, part, Verify::First).unwrap();
-                    self.settle(name, &open_file, before);
+                    self.flush(name, &open_file, before);
                     tensor.write(at as u64 - 128, &new).unwrap();
-                    tensor.settle().unwrap();
+                    tensor.flush().unwrap();
                     self.log(name, Some(bytes.clone()));
                 }
                 None => open_file.write(at as u64, &new).unwrap(),
@@ -208,7 +208,7 @@ impl History {
         if name != "x.npy" && self.random.below(3) == 0 {
             self.held.insert(name.to_owned(), (open_file, bytes));
         } else {
-            self.settle(name, &open_file, bytes);
+            self.flush(name, &open_file, bytes);
         }
     }
 

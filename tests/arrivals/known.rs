@@ -43,9 +43,9 @@ impl Written {
     }
 
     /// Bytes that are read while it is put into the log.
-    fn settle(&self) -> u64 {
+    fn flush(&self) -> u64 {
         let before = self.recorder.read.load(Ordering::Relaxed);
-        self.open_file.settle().unwrap();
+        self.open_file.flush().unwrap();
         self.recorder.read.load(Ordering::Relaxed) - before
     }
 
@@ -71,7 +71,7 @@ fn what_was_written_in_order_is_not_read_back() {
         for (number, part) in bytes.chunks(step).enumerate() {
             written.open_file.write((number * step) as u64, part).unwrap();
         }
-        let read = written.settle();
+        let read = written.flush();
         assert!(read < BLOCK as u64 / 2, "{read} bytes are read after writes of {step}");
         written.check(&bytes, &format!("writes of {step}"));
     }
@@ -94,21 +94,21 @@ fn only_blocks_that_were_partly_written_over_are_read_back() {
         bytes[block * BLOCK..][..BLOCK].copy_from_slice(&new);
         written.open_file.write((block * BLOCK) as u64, &new).unwrap();
     }
-    let read = written.settle();
+    let read = written.flush();
     assert!((2 * BLOCK as u64..5 * BLOCK as u64 / 2).contains(&read), "{read} bytes are read");
     written.check(&bytes, "a new file");
     // The same with a file that the log describes, which is only written to.
     let new = random.bytes(5 * BLOCK);
     bytes[20 * BLOCK..25 * BLOCK].copy_from_slice(&new);
     written.open_file.write(20 * BLOCK as u64, &new).unwrap();
-    let read = written.settle();
+    let read = written.flush();
     assert!(read < BLOCK as u64 / 2, "{read} bytes are read of whole blocks");
     written.check(&bytes, "whole blocks written over");
     written.open_file.write(40 * BLOCK as u64, &new).unwrap();
     written.open_file.write(42 * BLOCK as u64 + 1, b"z").unwrap();
     bytes[40 * BLOCK..45 * BLOCK].copy_from_slice(&new);
     bytes[42 * BLOCK + 1] = b'z';
-    let read = written.settle();
+    let read = written.flush();
     assert!((BLOCK as u64..3 * BLOCK as u64 / 2).contains(&read), "{read} bytes are read of one block");
     written.check(&bytes, "and a byte of them");
 }
@@ -166,15 +166,15 @@ fn after_writes_cuts_and_failures_in_any_order_the_checksums_are_of_what_lies_th
                     assert_eq!(got, len);
                 }
                 18 => {
-                    written.settle();
+                    written.flush();
                 }
                 _ => {
-                    written.settle();
+                    written.flush();
                     written.check(&bytes, &format!("round {round}, step {step}"));
                 }
             }
         }
-        written.settle();
+        written.flush();
         written.check(&bytes, &format!("at the end of round {round}"));
     }
 }
@@ -184,7 +184,7 @@ fn a_cut_for_which_there_is_no_room_loses_nothing_that_was_written() {
     let bytes = Random(9).bytes(LARGE + 3 * BLOCK);
     let written = Written::new("x");
     written.open_file.write(0, &bytes).unwrap();
-    written.settle();
+    written.flush();
     for at in [LARGE + BLOCK + 7, 5 * BLOCK + 1] {
         written.recorder.is_full.store(true, Ordering::Relaxed);
         assert!(written.open_file.truncate(at as u64).is_err());
@@ -193,7 +193,7 @@ fn a_cut_for_which_there_is_no_room_loses_nothing_that_was_written() {
         assert_eq!(written.open_file.read(0, &mut found).unwrap(), bytes.len());
         assert!(found == bytes, "a cut at {at} that failed");
     }
-    written.settle();
+    written.flush();
     written.check(&bytes, "after cuts that failed");
 }
 
@@ -226,7 +226,7 @@ fn a_cut_to_nothing_that_finds_the_log_full_leaves_every_byte() {
         let mut bytes = Random(size as u64).bytes(size);
         let written = Written::new("x");
         written.open_file.write(0, &bytes).unwrap();
-        written.settle();
+        written.flush();
         // Once as the log says it, once with bytes that it does not say yet.
         for place in [None, Some(100)] {
             if let Some(at) = place {
@@ -237,13 +237,13 @@ fn a_cut_to_nothing_that_finds_the_log_full_leaves_every_byte() {
             assert_eq!(written.open_file.truncate(0).unwrap_err().kind(), ErrorKind::Full);
             written.recorder.is_full.store(false, Ordering::Relaxed);
             assert_eq!(written.open_file.bytes(), size as u64);
-            written.settle();
+            written.flush();
             written.check(&bytes, "after a cut to nothing that failed");
         }
         // Nothing of the cut is left over: what is written behind the end grows by zeros only then.
         written.open_file.truncate(0).unwrap();
         written.open_file.write(12, b"and more").unwrap();
-        written.settle();
+        written.flush();
         written.check(b"\0\0\0\0\0\0\0\0\0\0\0\0and more", "after a cut that was done");
     }
 }
@@ -265,7 +265,7 @@ fn of_blocks_that_two_threads_write_at_a_time_the_checksum_is_of_what_lies_there
                 });
             }
         });
-        written.settle();
+        written.flush();
         let mut bytes = vec![0; LARGE];
         assert_eq!(written.open_file.read(0, &mut bytes).unwrap(), LARGE);
         written.check(&bytes, &format!("round {round}"));

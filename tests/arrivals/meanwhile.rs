@@ -28,7 +28,7 @@ fn write(collection: &Arc<Collection>, table: &OpenFiles, name: &str, bytes: &[u
     let node = edit::create(collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
     let open_file = table.open(collection, node, Verify::First).unwrap();
     open_file.write(0, bytes).unwrap();
-    open_file.settle().unwrap();
+    open_file.flush().unwrap();
 }
 
 /// Removes a file once so many bytes were gone through.
@@ -78,7 +78,7 @@ fn a_compaction_goes_on_past_a_file_whose_data_file_was_removed_by_hand() {
     for name in names {
         let open_file = table.open(&collection, node(&collection, name), Verify::First).unwrap();
         open_file.write(50_000, &patch).unwrap();
-        open_file.settle().unwrap();
+        open_file.flush().unwrap();
     }
     let home = collection.objects_of(node(&collection, "gone")).unwrap()[0].home().unwrap();
     let path = collection.data_path(home.file);
@@ -143,7 +143,7 @@ fn saying_what_a_file_is_keeps_what_was_written_to_it_meanwhile() {
         let open_file = table.open(&collection, node, Verify::First).unwrap();
         let bytes = random.bytes(size + 60_000);
         open_file.write(0, &bytes[..size]).unwrap();
-        open_file.settle().unwrap();
+        open_file.flush().unwrap();
         open_file.write(size as u64, &bytes[size..]).unwrap();
         edit::set_tensor(&collection, node, Some(Dtype::F32), None).unwrap();
         let check = |collection: &Arc<Collection>, table: &OpenFiles| {
@@ -153,7 +153,7 @@ fn saying_what_a_file_is_keeps_what_was_written_to_it_meanwhile() {
             assert!(found == bytes, "{name} reads otherwise");
         };
         check(&collection, &table);
-        open_file.settle().unwrap();
+        open_file.flush().unwrap();
         check(&collection, &table);
         check(&History::open(&disk), &OpenFiles::default());
     }
@@ -188,7 +188,7 @@ fn what_a_write_that_failed_has_left_in_a_hole_is_not_read() {
         open_file.write(at as u64 + 10, b"z").unwrap();
         bytes[at + 10] = b'z';
         check(&collection, &table, &bytes, "after a small write");
-        open_file.settle().unwrap();
+        open_file.flush().unwrap();
         check(&collection, &table, &bytes, "in the log");
         check(&History::open(&disk), &OpenFiles::default(), &bytes, "opened again");
     }
@@ -207,7 +207,7 @@ fn a_file_that_loses_its_name_while_it_goes_to_the_log_reads_on_whole() {
         let open_file = table.open(&collection, node, Verify::First).unwrap();
         open_file.write(0, &bytes).unwrap();
         std::thread::scope(|scope| {
-            let flushing = scope.spawn(|| open_file.settle().unwrap());
+            let flushing = scope.spawn(|| open_file.flush().unwrap());
             let until =
                 std::time::Instant::now() + std::time::Duration::from_micros(random.below(500) as u64);
             while std::time::Instant::now() < until {

@@ -109,7 +109,7 @@ fn a_power_cut_after_any_change_while_the_log_is_written_anew_loses_nothing() {
     let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
     let mut history = History::new(&disk, 77);
     (0..6).for_each(|_| history.step());
-    history.settle_all();
+    history.flush_all();
     history.sync();
     grow_log(&history);
     let from = recorder.count();
@@ -136,7 +136,7 @@ fn a_power_cut_after_any_change_of_a_compaction_loses_nothing() {
         let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
         let mut history = History::new(&disk, seed + 900);
         (0..3 * STEPS).for_each(|_| history.step());
-        history.settle_all();
+        history.flush_all();
         history.sync();
         let from = recorder.count();
         let done = compact(&history.collection, &Silent).unwrap();
@@ -164,7 +164,7 @@ fn a_power_cut_after_any_change_of_a_repair_leaves_one_that_can_be_done_again() 
     let disk = dynamic(cut_disk.clone());
     let mut history = History::new(&disk, 78);
     (0..12).for_each(|_| history.step());
-    history.settle_all();
+    history.flush_all();
     history.sync();
     let names = history.names.clone();
     drop(history);

@@ -24,7 +24,7 @@ fn no_block_owns_what_another_owns_and_files_stay_bounded() {
         for step in 0..300 {
             history.step();
             if step % 10 == 0 {
-                history.settle_all();
+                history.flush_all();
                 history.sync();
                 History::check_owners(&history.collection, |path| cut_disk.len(path));
                 History::check(
@@ -72,7 +72,7 @@ fn a_close_of_a_new_file_syncs_nothing() {
         let node = edit::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
         let open_file = table.open(&collection, node, Verify::First).unwrap();
         open_file.write(0, &bytes).unwrap();
-        open_file.settle_closed().unwrap();
+        open_file.flush_closed().unwrap();
         drop(open_file);
         assert_eq!(cut_disk.syncs() - before, 0, "{name}");
     }

@@ -36,7 +36,7 @@ fn a_block_that_is_written_again_and_again_is_always_read_whole() {
             for version in 0u64.. {
                 open_file.write(0, &[version as u8; 64 << 10]).unwrap();
                 if version % 50 == 0 {
-                    open_file.settle().unwrap();
+                    open_file.flush().unwrap();
                 }
                 if !goes_on(until, reads.load(Ordering::Relaxed), 100) {
                     is_over.store(true, Ordering::Relaxed);
@@ -85,7 +85,7 @@ fn a_file_that_grows_by_holes_and_is_cut_is_zeros_to_readers_and_is_not_called_c
             let sizes = [40, 400, 20, 800, 0].map(|blocks| blocks * BLOCK_BYTES as u64 + blocks);
             for size in sizes.into_iter().cycle().take_while(|_| more()) {
                 open_file.truncate(size).unwrap();
-                open_file.settle().unwrap();
+                open_file.flush().unwrap();
             }
         });
         scope.spawn(|| {

@@ -298,7 +298,7 @@ fn by_chain(place: &Place) -> Result<Plot> {
             let place = links * 4 * 7;
             let value = (links as f32).to_le_bytes();
             open_file.write(place, &value)?;
-            open_file.settle()?;
+            open_file.flush()?;
             right[place as usize..][..4].copy_from_slice(&value);
         }
         let mut block = vec![0; right.len()];

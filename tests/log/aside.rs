@@ -166,14 +166,14 @@ fn a_damaged_end_leads_back_to_the_bytes_before_it_and_sets_the_later_ones_aside
     for name in ["f", "small", "other"] {
         world.create(name);
     }
-    world.write("f", 0, &first).settle().unwrap();
-    world.write("small", 0, b"small before").settle().unwrap();
+    world.write("f", 0, &first).flush().unwrap();
+    world.write("small", 0, b"small before").flush().unwrap();
     // The second version lies in a slot of a tier file, and so do small files.
-    world.write("f", 32 << 10, &second).settle().unwrap();
+    world.write("f", 32 << 10, &second).flush().unwrap();
     world.collection.sync().unwrap();
     let log = files(&disk)[LOG].len();
-    world.write("small", 0, b"small after.").settle().unwrap();
-    world.write("f", 32 << 10, &third).settle().unwrap();
+    world.write("small", 0, b"small after.").flush().unwrap();
+    world.write("f", 32 << 10, &third).flush().unwrap();
     // As an fsync does: nothing in the log says so yet.
     world.collection.sync_unmarked().unwrap();
     // What was freed would be taken by this, which no batch names.
@@ -207,8 +207,8 @@ fn a_damaged_end_leads_back_to_the_bytes_before_it_and_sets_the_later_ones_aside
         // And stay while others write.
         let again = Written { table: OpenFiles::default(), collection };
         again.create("more");
-        again.write("more", 0, &noise(300_000)).settle().unwrap();
-        again.write("more", 4096, &noise(200_000)).settle().unwrap();
+        again.write("more", 0, &noise(300_000)).flush().unwrap();
+        again.write("more", 4096, &noise(200_000)).flush().unwrap();
         again.collection.sync().unwrap();
         let set_aside = found(&again.collection);
         drop(again);

@@ -39,7 +39,7 @@ fn a_file_has_a_physical_file_only_while_that_reads_as_it_does() {
     assert_eq!(now(), None, "empty");
     open_file.write(0, &wanted).unwrap();
     assert_eq!((now(), open_file.backing().is_some()), (None, false), "not in the log");
-    open_file.settle().unwrap();
+    open_file.flush().unwrap();
     assert_eq!((now(), open_file.backing().is_some()), (None, false), "not checked");
     let mut part = vec![0; 60_000];
     open_file.read(0, &mut part).unwrap();
@@ -50,7 +50,7 @@ fn a_file_has_a_physical_file_only_while_that_reads_as_it_does() {
     open_file.write(100_000, &[7; 30_000]).unwrap();
     wanted.extend_from_slice(&[7; 30_000]);
     assert_eq!((now(), open_file.backing().is_some()), (None, false), "appended");
-    open_file.settle().unwrap();
+    open_file.flush().unwrap();
     assert_eq!(now(), None, "appended, not checked");
     assert_eq!(read(), wanted);
     assert_eq!(now().as_ref(), Some(&wanted));
@@ -61,7 +61,7 @@ fn a_file_has_a_physical_file_only_while_that_reads_as_it_does() {
     for _ in 0..2 {
         assert_eq!(read(), wanted);
         assert_eq!((now(), open_file.backing().is_some()), (None, false), "elsewhere in part");
-        open_file.settle().unwrap();
+        open_file.flush().unwrap();
     }
 }
 
@@ -74,14 +74,14 @@ fn a_file_that_was_cut_lies_in_no_physical_file_of_its_size() {
     let node = edit::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
     let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
     open_file.write(0, &[5; 16_384 * 5]).unwrap();
-    open_file.settle().unwrap();
+    open_file.flush().unwrap();
     for bytes in [16_384 * 4, 16_384 * 3 + 77, 16_384 * 5] {
         open_file.truncate(bytes).unwrap();
         for _ in 0..2 {
             let mut read = vec![1; bytes as usize];
             assert_eq!(open_file.read(0, &mut read).unwrap(), read.len());
             assert_eq!(shown(&disk, &collection, node), None, "{bytes}");
-            open_file.settle().unwrap();
+            open_file.flush().unwrap();
         }
     }
 }

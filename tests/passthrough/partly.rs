@@ -129,7 +129,7 @@ impl World {
         let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
         let bytes = Random(41).bytes(BYTES);
         open_file.write(0, &bytes).unwrap();
-        open_file.settle().unwrap();
+        open_file.flush().unwrap();
         World { disk, _store: store, collection, node, open_file, bytes }
     }
 
@@ -219,7 +219,7 @@ fn a_block_that_is_written_while_it_is_checked_is_not_taken_for_checked() {
     let (open_file, unchecked) = (world.open_file.clone(), world.unchecked().unwrap());
     *world.disk.1.meanwhile.lock().unwrap() = Some(Box::new(move || {
         open_file.write(0, &[9; 16_384]).unwrap();
-        open_file.settle().unwrap();
+        open_file.flush().unwrap();
     }));
     unchecked.check(1, &never);
     assert!(!world.checked().contains(&0), "what was checked is not what is there");

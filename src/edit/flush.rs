@@ -26,19 +26,19 @@ impl OpenFile {
     /// Puts what was written into the log: it survives the end of this process, and
     /// every name of these bytes agrees. A file that has no name any more keeps what was
     /// written while it is open.
-    pub fn settle(&self) -> Result<Changes> {
-        let mut changes = self.settle_once();
+    pub fn flush(&self) -> Result<Changes> {
+        let mut changes = self.flush_once();
         if changes.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) && self.collection.make_room()
         {
-            changes = self.settle_once();
+            changes = self.flush_once();
         }
         changes
     }
 
-    /// Puts what was written into the log, as [`settle`](Self::settle), and looks at what the
+    /// Puts what was written into the log, as [`flush`](Self::flush), and looks at what the
     /// file is where that takes reading all of it: who wrote it has closed it.
-    pub fn settle_closed(&self) -> Result<Changes> {
-        let changes = self.settle()?;
+    pub fn flush_closed(&self) -> Result<Changes> {
+        let changes = self.flush()?;
         let is_scanned = self.named().is_some_and(|(node, name)| {
             is_scanned(&name) && node.file().is_some_and(|file| file.content == Content::Plain)
         });
@@ -54,27 +54,27 @@ impl OpenFile {
         Ok(all)
     }
 
-    fn settle_once(&self) -> Result<Changes> {
+    fn flush_once(&self) -> Result<Changes> {
         if !self.changed.load(Ordering::Acquire) {
             return Ok(Changes::default());
         }
-        self.settle_locked(&mut self.layout.write())
+        self.flush_locked(&mut self.layout.write())
     }
 
     /// Puts what was written into the log. Who calls holds the layout.
-    pub(super) fn settle_locked(&self, layout: &mut Layout) -> Result<Changes> {
-        let settled = self.settle_layout(layout, None);
+    pub(super) fn flush_locked(&self, layout: &mut Layout) -> Result<Changes> {
+        let flushed = self.flush_layout(layout, None);
         // Not before the log says it: who asks for the size then asks the log. What is
         // written from here on waits for the layout.
-        self.changed.store(settled.is_err(), Ordering::Release);
+        self.changed.store(flushed.is_err(), Ordering::Release);
         self.unclosed.store(true, Ordering::Release);
-        match settled {
+        match flushed {
             // Its last name went meanwhile: it keeps what was written while it is open.
             Err(error) if error.kind() == ErrorKind::Gone && self.named().is_none() => Ok(Changes::default()),
             Err(error) => Err(error),
             Ok(None) => Ok(Changes::default()),
             Ok(Some(changes)) => {
-                self.grown.lock().settled(layout.bytes())?;
+                self.grown.lock().flushed(layout.bytes())?;
                 self.discard_drafts(&layout.objects);
                 Ok(changes)
             }
@@ -84,12 +84,12 @@ impl OpenFile {
     /// Cuts the file to its first `bytes` in one batch, which says what was written to these
     /// too. Nothing is changed before the batch is in the log. `None` where the file has no name.
     pub(super) fn log_cut(&self, layout: &mut Layout, bytes: u64) -> Result<Option<Changes>> {
-        self.settle_layout(layout, Some(bytes))
+        self.flush_layout(layout, Some(bytes))
     }
 
     /// Puts what was written into the log, of a file that is cut the first bytes alone. `None`
     /// where the file has no name any more.
-    fn settle_layout(&self, layout: &mut Layout, cut: Option<u64>) -> Result<Option<Changes>> {
+    fn flush_layout(&self, layout: &mut Layout, cut: Option<u64>) -> Result<Option<Changes>> {
         layout.check()?;
         let Some((node, name)) = self.named() else { return Ok(None) };
         let Some(file) = node.file() else { return Ok(None) };
@@ -162,7 +162,7 @@ impl OpenFile {
 
     /// Looks at what the file is under the name that it has now.
     pub(super) fn looked_at(&self) -> Result<Changes> {
-        let mut changes = self.settle()?;
+        let mut changes = self.flush()?;
         let mut layout = self.layout.write();
         let Some((node, name)) = self.named() else { return Ok(changes) };
         let Some(file) = node.file() else { return Ok(changes) };

@@ -12,8 +12,8 @@ use crate::store::Access;
 impl Namespace {
     /// Keeps a file until the log says what it is, if it does not. What the disk had no room for
     /// at a close is what readers saw, and would be bytes of two versions without it.
-    pub fn keep_unsettled(&self, open_file: &Arc<OpenFile>) {
-        let mut kept = self.unsettled.lock();
+    pub fn keep_unflushed(&self, open_file: &Arc<OpenFile>) {
+        let mut kept = self.unflushed.lock();
         if waits(open_file) && !kept.iter().any(|known| Arc::ptr_eq(known, open_file)) {
             kept.push(open_file.clone());
         }
@@ -21,33 +21,33 @@ impl Namespace {
 
     /// Whether a file is kept whose collection takes no more writes, as was said when it was closed.
     pub(super) fn is_given_up(&self, open_file: &Arc<OpenFile>) -> bool {
-        let is_kept = || self.unsettled.lock().iter().any(|kept| Arc::ptr_eq(kept, open_file));
+        let is_kept = || self.unflushed.lock().iter().any(|kept| Arc::ptr_eq(kept, open_file));
         open_file.collection().check_writable().is_err() && is_kept()
     }
 
     /// Puts what is kept into the log, where that is possible now, and looks again at what was
     /// renamed.
-    pub(super) fn settle_kept(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
+    pub(super) fn flush_kept(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
         let mut first = Ok(());
-        let kept = self.unsettled.lock().clone();
+        let kept = self.unflushed.lock().clone();
         for open_file in kept.iter().filter(|open_file| open_file.collection().check_writable().is_ok()) {
             let _telling = open_file.telling();
-            let settled = self.settle_closed(open_file).and_then(|settled| {
-                forget(settled);
+            let flushed = self.flush_closed(open_file).and_then(|flushed| {
+                forget(flushed);
                 let is_renamed = must_be_looked_at(open_file);
                 let changes = if is_renamed { open_file.look_again()? } else { Changes::default() };
                 Ok(self.forget(open_file.collection(), changes, None))
             });
-            first = first.and(settled.map(&mut *forget));
+            first = first.and(flushed.map(&mut *forget));
         }
         drop(kept);
-        self.let_go_settled();
+        self.let_go_flushed();
         first
     }
 
     /// Whether there were files that wait no more.
-    fn let_go_settled(&self) -> bool {
-        let gone: Vec<_> = self.unsettled.lock().extract_if(.., |open_file| !waits(open_file)).collect();
+    fn let_go_flushed(&self) -> bool {
+        let gone: Vec<_> = self.unflushed.lock().extract_if(.., |open_file| !waits(open_file)).collect();
         // Closing files may take a while: the lock was let go of.
         !gone.is_empty()
     }
@@ -60,7 +60,7 @@ impl Namespace {
             let collection = open_file.collection();
             log::warn!("{}: looking at a file under its other name: {error}", collection.path());
             collection.names_are_old();
-            self.keep_unsettled(open_file);
+            self.keep_unflushed(open_file);
             match error.kind() {
                 ErrorKind::Full | ErrorKind::Quota => Ok(Changes::default()),
                 _ => Err(error),
@@ -78,12 +78,12 @@ impl Namespace {
     }
 
     fn make_room(&self) -> bool {
-        let settled = self.let_go_settled();
+        let flushed = self.let_go_flushed();
         let unnamed = self.let_go_unnamed();
         let open = self.store().open_collections();
         let writable = open.iter().filter(|open| open.access() == Access::Write);
         let freed = writable.filter(|open| open.make_room()).count();
-        settled || unnamed || freed > 0
+        flushed || unnamed || freed > 0
     }
 }
 

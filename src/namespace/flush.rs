@@ -10,18 +10,18 @@ use crate::store::Collection;
 
 impl Namespace {
     /// What was written to an open file goes to the log.
-    pub fn settle(&self, open_file: &OpenFile) -> Result<Forget> {
-        self.settled(open_file, OpenFile::settle)
+    pub fn flush(&self, open_file: &OpenFile) -> Result<Forget> {
+        self.flushed(open_file, OpenFile::flush)
     }
 
     /// What was written to a file that a program has closed goes to the log.
-    pub fn settle_closed(&self, open_file: &OpenFile) -> Result<Forget> {
-        self.settled(open_file, OpenFile::settle_closed)
+    pub fn flush_closed(&self, open_file: &OpenFile) -> Result<Forget> {
+        self.flushed(open_file, OpenFile::flush_closed)
     }
 
-    fn settled(&self, open_file: &OpenFile, settle: fn(&OpenFile) -> Result<Changes>) -> Result<Forget> {
+    fn flushed(&self, open_file: &OpenFile, flush: fn(&OpenFile) -> Result<Changes>) -> Result<Forget> {
         let written = open_file.is_changed().then(|| open_file.node());
-        let mut changes = self.with_room(|| settle(open_file))?;
+        let mut changes = self.with_room(|| flush(open_file))?;
         changes.nodes.extend(written.filter(|_| open_file.may_be_stale()));
         Ok(self.forget(open_file.collection(), changes, written))
     }
@@ -34,10 +34,10 @@ impl Namespace {
 
     /// What was written to the open files of a collection goes to the log.
     /// What the kernel must forget is owed.
-    pub fn settle_all(&self, collection: &Arc<Collection>) -> Result<()> {
+    pub fn flush_all(&self, collection: &Arc<Collection>) -> Result<()> {
         let mut all = self.open_files.all();
         all.retain(|open_file| Arc::ptr_eq(open_file.collection(), collection));
-        all.iter().try_for_each(|open_file| self.settle_owing(open_file))
+        all.iter().try_for_each(|open_file| self.flush_and_queue(open_file))
     }
 
     /// What files are whose first name is another now, and nobody has looked at them since.
@@ -48,9 +48,9 @@ impl Namespace {
     }
 
     /// What was written to an open file goes to the log. What the kernel must forget is owed
-    /// before anybody else can find the file settled: who closes it pays what is owed.
-    pub fn settle_owing(&self, open_file: &OpenFile) -> Result<()> {
+    /// before anybody else can find the file flushed: who closes it pays what is owed.
+    pub fn flush_and_queue(&self, open_file: &OpenFile) -> Result<()> {
         let _telling = open_file.telling();
-        self.settle(open_file).map(|forget| self.owe(forget))
+        self.flush(open_file).map(|forget| self.owe(forget))
     }
 }
