@@ -2,24 +2,24 @@
 
 use crate::control::files::Context;
 use crate::model::{Error, Result};
-use crate::namespace::Forget;
+use crate::namespace::Invalidation;
 use crate::store::Access;
 
 /// Makes everything durable that was written. What the kernel must forget is owed: who closes a
 /// file meanwhile does not wait for all of it.
-pub(super) fn sync(context: &Context, _: &str) -> Result<Forget> {
+pub(super) fn sync(context: &Context, _: &str) -> Result<Invalidation> {
     let namespace = &context.mounted.namespace;
-    namespace.sync(&mut |forget| namespace.owe(forget))?;
-    Ok(Forget::default())
+    namespace.sync(&mut |forget| namespace.queue_invalidation(forget))?;
+    Ok(Invalidation::default())
 }
 
 /// `cancel N` stops a job.
-pub(super) fn jobs(context: &Context, text: &str) -> Result<Forget> {
+pub(super) fn jobs(context: &Context, text: &str) -> Result<Invalidation> {
     let number = text.strip_prefix("cancel ").and_then(|number| number.trim().parse().ok());
     let number =
         number.ok_or_else(|| Error::invalid(format!("{text:?}: write cancel and a job's number")))?;
     match context.mounted.jobs.cancel(number) {
-        true => Ok(Forget::default()),
+        true => Ok(Invalidation::default()),
         false => Err(Error::invalid(format!("there is no job {number} that could be cancelled"))),
     }
 }

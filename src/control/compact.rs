@@ -6,7 +6,7 @@ use crate::control::files::Context;
 use crate::control::jobs::Job;
 use crate::engine::Compacted;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::Forget;
+use crate::namespace::Invalidation;
 use crate::store::Collection;
 
 /// What a job is called that compacts.
@@ -25,7 +25,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
 }
 
 /// Starts or stops the compaction of a collection.
-pub(super) fn act(context: &Context, text: &str) -> Result<Forget> {
+pub(super) fn act(context: &Context, text: &str) -> Result<Invalidation> {
     let collection = context.collection()?.clone();
     let path = collection.path();
     start_or_stop(context, text, path, vec![collection])
@@ -33,7 +33,7 @@ pub(super) fn act(context: &Context, text: &str) -> Result<Forget> {
 
 /// Starts or stops the compaction of all collections. The first failure is told when all were
 /// tried.
-pub(super) fn act_on_all(context: &Context, text: &str) -> Result<Forget> {
+pub(super) fn act_on_all(context: &Context, text: &str) -> Result<Invalidation> {
     start_or_stop(context, text, ALL.to_owned(), collections(context)?)
 }
 
@@ -42,7 +42,7 @@ fn start_or_stop(
     text: &str,
     path: String,
     collections: Vec<Arc<Collection>>,
-) -> Result<Forget> {
+) -> Result<Invalidation> {
     let jobs = &context.mounted.jobs;
     match text {
         "start" => {
@@ -59,11 +59,11 @@ fn start_or_stop(
                 }
                 first.map(|()| sum.to_string())
             });
-            Ok(Forget::default())
+            Ok(Invalidation::default())
         }
         "stop" => match jobs.cancel_all(COMPACT, &path) {
             0 => Err(Error::invalid("no compaction runs here or waits that was started here")),
-            _ => Ok(Forget::default()),
+            _ => Ok(Invalidation::default()),
         },
         _ => Err(Error::invalid(format!("{text:?} is nothing that compact does; there are start and stop"))),
     }

@@ -9,7 +9,7 @@ use crate::control::mounted::Mounted;
 use crate::control::text::{Make, Text};
 use crate::control::{actions, blocks, compact, metrics, policy, prefetch, quota, scrub, status, tiers};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{Control, ControlView, Controls, FileView, Forget, Scope, Shape};
+use crate::namespace::{Control, ControlView, Controls, FileView, Invalidation, Scope, Shape};
 use crate::store::Collection;
 use crate::store::events::{EventKind, Events};
 
@@ -50,7 +50,7 @@ enum Show {
 }
 /// What writing a text does: all of it or, where it fails, nothing. White space around the
 /// text is gone; `Invalid` for a text that it does not take.
-type Act = fn(&Context, &str) -> Result<Forget>;
+type Act = fn(&Context, &str) -> Result<Invalidation>;
 
 /// A control file, or a tree of them.
 pub struct File {
@@ -223,7 +223,7 @@ pub fn show(mounted: &Mounted, view: &ControlView, user: u32) -> Result<Text> {
 
 /// Does what a text that is written to a control file asks for; what the kernel must forget
 /// then. `Denied` for a file that only shows, `Invalid` for a text that it does not take.
-pub fn act(mounted: &Mounted, view: &ControlView, user: u32, text: &[u8]) -> Result<Forget> {
+pub fn act(mounted: &Mounted, view: &ControlView, user: u32, text: &[u8]) -> Result<Invalidation> {
     let file = file_of(view)?;
     let done = done(&Context { mounted, view, user }, file, text);
     let cause = format!(".ctl/{}, user {user}", file.name);
@@ -239,7 +239,7 @@ pub(super) fn tell<T>(events: &Events, path: &str, cause: &str, asked: &str, don
     }
 }
 
-fn done(context: &Context, file: &File, text: &[u8]) -> Result<Forget> {
+fn done(context: &Context, file: &File, text: &[u8]) -> Result<Invalidation> {
     let act = file.act.ok_or_else(|| read_only(file))?;
     if text.len() > TEXT_BYTES_MAX {
         let most = TEXT_BYTES_MAX;

@@ -8,7 +8,7 @@ use crate::control::quota::runs_mount;
 use crate::engine::{Reconstruct, evict_imported};
 use crate::ingest::{Plan, Progress, Request, Sum, Watch};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::Forget;
+use crate::namespace::Invalidation;
 
 /// What a job is called that imports; a tag follows after a colon.
 pub const IMPORT: &str = "import";
@@ -18,7 +18,7 @@ struct Watched<'a>(&'a dyn Progress);
 
 /// Checks what is asked for and queues it; what the job ends with is JSON, as
 /// `tierfs import --json` prints it.
-pub(super) fn start(context: &Context, text: &str) -> Result<Forget> {
+pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     if !runs_mount(context) {
         let text = "only root and who runs the mount import: the daemon reads the files";
         return Err(Error::new(ErrorKind::Denied, text));
@@ -45,12 +45,13 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Forget> {
         let (tenant, name) = &plan.request().collection;
         if let Ok(collection) = store.collection(tenant, name) {
             namespace.finish_renames(&collection);
-            namespace.owe(namespace.forget_nodes(&collection, sum.changed.iter().copied()));
+            namespace
+                .queue_invalidation(namespace.invalidate_nodes(&collection, sum.changed.iter().copied()));
         }
         done?;
         Ok(sum.to_json(&plan.path()).to_string())
     });
-    Ok(Forget::default())
+    Ok(Invalidation::default())
 }
 
 impl Progress for Watched<'_> {

@@ -3,7 +3,7 @@
 use crate::control::files::Context;
 use crate::engine;
 use crate::model::Result;
-use crate::namespace::Forget;
+use crate::namespace::Invalidation;
 use crate::store::state::ROOT;
 
 /// The policy in effect.
@@ -13,7 +13,7 @@ pub(super) fn shown(context: &Context) -> Result<String> {
 }
 
 /// Sets it for all that has none of its own.
-pub(super) fn set(context: &Context, text: &str) -> Result<Forget> {
+pub(super) fn set(context: &Context, text: &str) -> Result<Invalidation> {
     engine::set_setting(context.collection()?, ROOT, &engine::POLICY, text)?;
-    Ok(Forget::default())
+    Ok(Invalidation::default())
 }

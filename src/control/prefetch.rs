@@ -3,7 +3,7 @@
 use crate::control::files::Context;
 use crate::control::jobs::Job;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::{FileView, Forget, Located};
+use crate::namespace::{FileView, Invalidation, Located};
 use crate::store::state::ROOT;
 
 /// What a job is called that reads ahead.
@@ -23,7 +23,7 @@ pub(super) fn shown(context: &Context) -> Result<String> {
 
 /// Has a job check and read the named files ahead. `Invalid` where a name leads to no file:
 /// nothing is done then.
-pub(super) fn start(context: &Context, text: &str) -> Result<Forget> {
+pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     let collection = context.collection()?.clone();
     let mut nodes = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -47,7 +47,7 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Forget> {
     context.mounted.jobs.push(job, move |progress| {
         Ok(namespace.engine().prefetch(&collection, &nodes, progress)?.to_string())
     });
-    Ok(Forget::default())
+    Ok(Invalidation::default())
 }
 
 /// The file or directory of this name in the collection.

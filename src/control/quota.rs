@@ -2,7 +2,7 @@
 
 use crate::control::files::Context;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{Forget, Scope};
+use crate::namespace::{Invalidation, Scope};
 use crate::store::quota::{Limits, Use};
 
 /// The user who may do everything.
@@ -22,18 +22,18 @@ pub(super) fn of_collection(context: &Context) -> Result<String> {
 }
 
 /// Sets limits of a tenant. Only root and who runs the mount raise them.
-pub(super) fn set_of_tenant(context: &Context, asked: &str) -> Result<Forget> {
+pub(super) fn set_of_tenant(context: &Context, asked: &str) -> Result<Invalidation> {
     let tenant = tenant(context)?;
     let store = context.mounted.store();
     let before = store.tenant(tenant).entry().limits;
     let limits = before.changed(asked)?;
     refuse_raise(limits.raise(before) && !runs_mount(context), tenant)?;
     store.change_tenant(tenant, |entry| entry.limits = limits)?;
-    Ok(Forget::default())
+    Ok(Invalidation::default())
 }
 
 /// Sets limits of a collection. Its tenant's owner raises them too.
-pub(super) fn set_of_collection(context: &Context, asked: &str) -> Result<Forget> {
+pub(super) fn set_of_collection(context: &Context, asked: &str) -> Result<Invalidation> {
     let collection = context.collection()?;
     let before = collection.meter().limits();
     let limits = before.changed(asked)?;
@@ -41,7 +41,7 @@ pub(super) fn set_of_collection(context: &Context, asked: &str) -> Result<Forget
         runs_mount(context) || context.mounted.namespace.tenant_owner(collection.tenant()).0 == context.user;
     refuse_raise(limits.raise(before) && !may_raise, &collection.path())?;
     collection.set_limits(limits)?;
-    Ok(Forget::default())
+    Ok(Invalidation::default())
 }
 
 fn tenant<'a>(context: &'a Context) -> Result<&'a str> {

@@ -117,7 +117,7 @@ fn set_tensor(
 ) -> Result<()> {
     let node = view.node.entry.id;
     edit::set_tensor(&view.collection, node, dtype, shape)?;
-    namespace.owe(namespace.forget_nodes(&view.collection, [node]));
+    namespace.queue_invalidation(namespace.invalidate_nodes(&view.collection, [node]));
     Ok(())
 }
 
@@ -191,7 +191,7 @@ fn do_or_queue(
         let done = act(progress, &place, &mut moved);
         // What fails or is told to stop may have moved some.
         let (namespace, view) = &place;
-        namespace.owe(namespace.forget_nodes(&view.collection, moved.nodes));
+        namespace.queue_invalidation(namespace.invalidate_nodes(&view.collection, moved.nodes));
         done?;
         let left = moved.left.first().map(|(_, why)| format!("; {} left: {why}", moved.left.len()));
         let note = format!("{} blocks{}", moved.blocks, left.unwrap_or_default());

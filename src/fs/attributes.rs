@@ -8,7 +8,7 @@ use crate::fs::numbers::other_number;
 use crate::fs::reply::{own, send_attribute};
 use crate::fs::serve::{Adapter, guarded};
 use crate::model::{Error, ErrorKind};
-use crate::namespace::{Forget, Located};
+use crate::namespace::{Invalidation, Located};
 
 impl Adapter {
     /// Answers with the value of an extended attribute.
@@ -50,7 +50,7 @@ impl Adapter {
         };
         let (namespace, mounted) = (self.namespace.clone(), self.mounted.clone());
         let asker = self.mounted.clone();
-        let (forgetter, name, value) = (self.forgetter.clone(), name.to_vec(), value.to_vec());
+        let (invalidator, name, value) = (self.invalidator.clone(), name.to_vec(), value.to_vec());
         let act = move || {
             // What was written counts.
             let written = namespace
@@ -62,8 +62,8 @@ impl Adapter {
             if let Err(error) = &set {
                 log::debug!("setxattr: {error}");
             }
-            let also = Forget::default().and(other_number(ino));
-            forgetter.forget_owed(&namespace, also, move || match set {
+            let also = Invalidation::default().and(other_number(ino));
+            invalidator.invalidate_pending(&namespace, also, move || match set {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(errno(&error)),
             });

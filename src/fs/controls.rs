@@ -96,7 +96,7 @@ impl Adapter {
     /// Does what is written to a control file: one write, one batch, wherever in the file.
     pub fn act(&self, user: u32, handle: FileHandle, text: &[u8], reply: ReplyWrite) {
         let Some(handle) = self.handles.get(handle.0) else { return reply.error(errno::BAD_HANDLE) };
-        let (mounted, forgetter, text) = (self.mounted.clone(), self.forgetter.clone(), text.to_vec());
+        let (mounted, invalidator, text) = (self.mounted.clone(), self.invalidator.clone(), text.to_vec());
         std::thread::spawn(move || {
             guarded(&mounted, "write", || {
                 let Handle::Control(view, _) = Arc::as_ref(&handle) else {
@@ -105,7 +105,7 @@ impl Adapter {
                 match control::act(&mounted, view, user, &text) {
                     Ok(forget) => {
                         let done = move || reply.written(text.len() as u32);
-                        forgetter.forget_owed(&mounted.namespace, forget, done);
+                        invalidator.invalidate_pending(&mounted.namespace, forget, done);
                     }
                     Err(error) => reply.error(failed(&mounted, "write", &error)),
                 }

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 
-use crate::namespace::{Forget, Ino, Namespace};
+use crate::namespace::{Ino, Invalidation, Namespace};
 
 /// Inodes to forget, and what is done then.
 struct Task {
@@ -26,7 +26,7 @@ struct Task {
 
 /// Takes what the kernel must forget.
 #[derive(Clone)]
-pub(super) struct Forgetter {
+pub(super) struct Invalidator {
     tasks: Sender<Task>,
     /// Tasks that are not done.
     waiting: Arc<AtomicUsize>,
@@ -35,23 +35,28 @@ pub(super) struct Forgetter {
 }
 
 /// The other end, before there is somebody to tell.
-pub(super) struct Forgetting(Mutex<Option<Receiver<Task>>>);
+pub(super) struct InvalidationQueue(Mutex<Option<Receiver<Task>>>);
 
-impl Forgetter {
+impl Invalidator {
     /// Both ends.
-    pub fn new() -> (Forgetter, Forgetting) {
+    pub fn new() -> (Invalidator, InvalidationQueue) {
         let (tasks, receiver) = channel();
         (
-            Forgetter { tasks, waiting: Arc::default(), turn: Arc::default() },
-            Forgetting(Mutex::new(Some(receiver))),
+            Invalidator { tasks, waiting: Arc::default(), turn: Arc::default() },
+            InvalidationQueue(Mutex::new(Some(receiver))),
         )
     }
 
     /// As [`forget`](Self::forget), with all that is owed, and after all that was to be
     /// forgotten before: what another request has put into the log is forgotten too.
-    pub fn forget_owed(&self, namespace: &Namespace, also: Forget, then: impl FnOnce() + Send + 'static) {
+    pub fn invalidate_pending(
+        &self,
+        namespace: &Namespace,
+        also: Invalidation,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let turn = self.turn.lock();
-        let mut forget = namespace.take_owed();
+        let mut forget = namespace.take_pending_invalidations();
         forget.nodes.extend(also.nodes);
         if !forget.is_empty() || self.waiting.load(Ordering::Acquire) > 0 {
             return self.send(forget, then);
@@ -61,14 +66,14 @@ impl Forgetter {
     }
 
     /// Does `then` when the kernel has forgotten the inodes.
-    pub fn forget(&self, forget: Forget, then: impl FnOnce() + Send + 'static) {
+    pub fn forget(&self, forget: Invalidation, then: impl FnOnce() + Send + 'static) {
         if forget.is_empty() {
             return then();
         }
         self.send(forget, then);
     }
 
-    fn send(&self, forget: Forget, then: impl FnOnce() + Send + 'static) {
+    fn send(&self, forget: Invalidation, then: impl FnOnce() + Send + 'static) {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let waiting = self.waiting.clone();
         let then = move || {
@@ -82,7 +87,7 @@ impl Forgetter {
     }
 }
 
-impl Forgetting {
+impl InvalidationQueue {
     /// Starts to tell.
     pub fn start(&self, notifier: Notifier) -> std::io::Result<()> {
         let Some(tasks) = self.0.lock().take() else { return Ok(()) };

@@ -11,7 +11,7 @@ use crate::fs::handles::Handle;
 use crate::fs::reply::send_attribute;
 use crate::fs::serve::{Adapter, failed, guarded};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{Forget, FormView, Ino, Located, Namespace};
+use crate::namespace::{FormView, Ino, Invalidation, Located, Namespace};
 use crate::store::state::Node;
 use crate::stream::Stream;
 use crate::view::Shows;
@@ -85,14 +85,14 @@ impl Adapter {
             .as_ref()
             .is_some_and(|(form, item)| !matches!(form.shows(), Shows::Moved(_)) && item.node().is_some());
         let kept = if is_kept { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-        let (mounted, handles, forgetter) =
-            (self.mounted.clone(), self.handles.clone(), self.forgetter.clone());
+        let (mounted, handles, invalidator) =
+            (self.mounted.clone(), self.handles.clone(), self.invalidator.clone());
         let namespace = self.namespace.clone();
         std::thread::spawn(move || {
             guarded(&mounted, "open", || {
                 let opened = FormFile::open(&namespace, view);
                 let opened = opened.map_err(|error| failed(&mounted, "open", &error));
-                forgetter.forget_owed(&namespace, Forget::default(), move || match opened {
+                invalidator.invalidate_pending(&namespace, Invalidation::default(), move || match opened {
                     Ok(file) => {
                         let handle = handles.insert(Handle::Form(file));
                         reply.opened(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH | kept);
@@ -113,13 +113,13 @@ impl Adapter {
 
     /// Sets an attribute of a file of a form: others must be answered meanwhile.
     pub fn set_form_attribute(&self, view: FormView, name: &[u8], value: &[u8], reply: ReplyEmpty) {
-        let (mounted, forgetter) = (self.mounted.clone(), self.forgetter.clone());
+        let (mounted, invalidator) = (self.mounted.clone(), self.invalidator.clone());
         let (namespace, name, value) = (self.namespace.clone(), name.to_vec(), value.to_vec());
         std::thread::spawn(move || {
             guarded(&mounted, "setxattr", || {
                 let set = control::set_form_attribute(&namespace, &view, &name, &value);
                 let set = set.map_err(|error| failed(&mounted, "setxattr", &error));
-                forgetter.forget_owed(&namespace, Forget::default(), move || match set {
+                invalidator.invalidate_pending(&namespace, Invalidation::default(), move || match set {
                     Ok(()) => reply.ok(),
                     Err(error) => reply.error(error),
                 });

@@ -11,12 +11,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Counters, Job, Jobs, Mounted};
 use crate::fs::bell::Bell;
-use crate::fs::forget::Forgetter;
+use crate::fs::forget::Invalidator;
 use crate::fs::names::Names;
 use crate::fs::serve::{Adapter, guarded};
 use crate::ingest::Progress;
 use crate::model::{Error, Result};
-use crate::namespace::{Forget, Namespace, Shown};
+use crate::namespace::{Invalidation, Namespace, Shown};
 use crate::store::history::Keep;
 use crate::store::read::Verify;
 use crate::store::{Access, Store};
@@ -82,7 +82,7 @@ pub struct Mount {
     session: BackgroundSession,
     mountpoint: PathBuf,
     namespace: Arc<Namespace>,
-    forgetter: Forgetter,
+    invalidator: Invalidator,
     names: Arc<Names>,
     mounted: Arc<Mounted>,
     bell: Arc<Bell>,
@@ -128,11 +128,11 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
         config.mount_options.extend([MountOption::NoSuid, MountOption::NoDev]);
     }
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
-    let (forgetter, forgetting) = Forgetter::new();
+    let (invalidator, forgetting) = Invalidator::new();
     let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
     let bell = Arc::new(Bell::new()?);
     let (known, told) = (namespace.clone(), mounted.clone());
-    let adapter = Adapter::new(known, told, forgetter.clone(), bell.clone(), stack_depth);
+    let adapter = Adapter::new(known, told, invalidator.clone(), bell.clone(), stack_depth);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
         Error::io(text, error)
@@ -146,9 +146,9 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     forgetting.start(session.notifier()).map_err(failed)?;
     raise_read_ahead(mountpoint);
     raise_descriptor_limit();
-    let jobs = start_jobs(mounted.clone(), forgetter.clone())?;
+    let jobs = start_jobs(mounted.clone(), invalidator.clone())?;
     let mountpoint = mountpoint.to_owned();
-    Ok(Mount { session, mountpoint, namespace, forgetter, names, mounted, bell, jobs })
+    Ok(Mount { session, mountpoint, namespace, invalidator, names, mounted, bell, jobs })
 }
 
 impl Mount {
@@ -217,9 +217,9 @@ impl Mount {
 
     /// Has tiers changed by themselves, where a policy says so.
     fn follow_policy(&self, follows: &Arc<AtomicBool>) {
-        let (namespace, forgetter) = (self.namespace.clone(), self.forgetter.clone());
+        let (namespace, invalidator) = (self.namespace.clone(), self.invalidator.clone());
         self.start_one("policy", follows, namespace.has_automatic(), move |progress| {
-            namespace.follow_policy(progress, &mut |forget| forgetter.forget(forget, || ()))
+            namespace.follow_policy(progress, &mut |forget| invalidator.forget(forget, || ()))
         });
     }
 
@@ -245,7 +245,7 @@ impl Mount {
     /// A failure is told to whoever asks for a sync himself, and in the log.
     fn sync(&self) {
         if let Err(error) =
-            self.namespace.sync_now_and_then(&mut |forget| self.forgetter.forget(forget, || ()))
+            self.namespace.sync_now_and_then(&mut |forget| self.invalidator.forget(forget, || ()))
         {
             log::error!("syncing: {error}");
         }
@@ -283,7 +283,7 @@ impl Drop for Waiting {
 }
 
 /// A thread that does the jobs of a mount, with the least claim to the processor.
-fn start_jobs(mounted: Arc<Mounted>, forgetter: Forgetter) -> Result<std::thread::JoinHandle<()>> {
+fn start_jobs(mounted: Arc<Mounted>, invalidator: Invalidator) -> Result<std::thread::JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("jobs".to_owned());
     let spawned = thread.spawn(move || {
         if let Err(error) = rustix::process::nice(19) {
@@ -293,7 +293,7 @@ fn start_jobs(mounted: Arc<Mounted>, forgetter: Forgetter) -> Result<std::thread
             // A job that is done is seen to be done by who reads after it.
             let (forgotten, waiting) = std::sync::mpsc::channel();
             let then = move || forgotten.send(()).unwrap_or_default();
-            forgetter.forget_owed(&mounted.namespace, Forget::default(), then);
+            invalidator.invalidate_pending(&mounted.namespace, Invalidation::default(), then);
             waiting.recv().unwrap_or_default();
         });
     });

@@ -7,7 +7,7 @@ use fuser::{INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
 use crate::fs::reply::{GENERATION, file_attr, own};
 use crate::fs::serve::Adapter;
 use crate::model::Result;
-use crate::namespace::{Attr, Forget, Ino, Located};
+use crate::namespace::{Attr, Ino, Invalidation, Located};
 
 /// A file's own number, where the kernel asks by the second.
 pub(super) fn other_number(ino: INodeNo) -> Option<Ino> {
@@ -38,9 +38,9 @@ impl Adapter {
 
     /// Answers a change of attributes under the second number. The kernel has no pages to
     /// write under it; what it has under the other it forgets first.
-    pub fn attr_set_backed(&self, ino: INodeNo, forget: Forget, attr: Attr, reply: ReplyAttr) {
+    pub fn attr_set_backed(&self, ino: INodeNo, forget: Invalidation, attr: Attr, reply: ReplyAttr) {
         let answer = move || reply.attr(&Duration::ZERO, &file_attr(&attr));
-        self.forgetter.forget_owed(&self.namespace, forget.and(other_number(ino)), answer);
+        self.invalidator.invalidate_pending(&self.namespace, forget.and(other_number(ino)), answer);
     }
 
     /// Answers a request that takes a name away. A file may be open under one number while
@@ -50,7 +50,7 @@ impl Adapter {
         doing: &str,
         reply: ReplyEmpty,
         (parent, name): (Ino, &[u8]),
-        change: impl FnOnce() -> Result<Forget>,
+        change: impl FnOnce() -> Result<Invalidation>,
     ) {
         let also = self.also_open(parent, name);
         self.forgotten(doing, reply, change().map(|forget| forget.and(also)));

@@ -18,13 +18,13 @@ use crate::edit::{OpenFile, SetAttr, lends};
 use crate::fs::ahead::Ahead;
 use crate::fs::bell::Bell;
 use crate::fs::errno::errno;
-use crate::fs::forget::Forgetter;
+use crate::fs::forget::Invalidator;
 use crate::fs::handles::{Handle, Handles};
 use crate::fs::names::Names;
 use crate::fs::passthrough::Passthrough;
 use crate::fs::reply::{GENERATION, Times, file_attr, own};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{FileView, Forget, Ino, Kind, Located, Namespace};
+use crate::namespace::{FileView, Ino, Invalidation, Kind, Located, Namespace};
 use crate::store::Access;
 use crate::store::events::EventKind;
 
@@ -43,7 +43,7 @@ pub(super) struct Adapter {
     pub namespace: Arc<Namespace>,
     pub mounted: Arc<Mounted>,
     pub handles: Arc<Handles>,
-    pub forgetter: Forgetter,
+    pub invalidator: Invalidator,
     pub names: Arc<Names>,
     pub times: Times,
     pub passthrough: Arc<Passthrough>,
@@ -59,7 +59,7 @@ impl Adapter {
     pub fn new(
         namespace: Arc<Namespace>,
         mounted: Arc<Mounted>,
-        forgetter: Forgetter,
+        invalidator: Invalidator,
         bell: Arc<Bell>,
         stack_depth: u32,
     ) -> Adapter {
@@ -74,7 +74,7 @@ impl Adapter {
             namespace,
             mounted,
             handles,
-            forgetter,
+            invalidator,
             names,
             times,
             passthrough,
@@ -160,9 +160,9 @@ impl Adapter {
     }
 
     /// Answers a request that may hold a directory, and tells the kernel what to forget.
-    pub fn forgotten(&self, doing: &str, reply: ReplyEmpty, forget: Result<Forget>) {
+    pub fn forgotten(&self, doing: &str, reply: ReplyEmpty, forget: Result<Invalidation>) {
         match forget {
-            Ok(forget) => self.forgetter.forget(forget, move || reply.ok()),
+            Ok(forget) => self.invalidator.forget(forget, move || reply.ok()),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }
@@ -175,14 +175,14 @@ impl Adapter {
                 let times = self.times.of_attr(&attr);
                 let answer = move || reply.attr(&times, &file_attr(&attr));
                 if bytes.is_none() {
-                    return self.forgetter.forget_owed(&self.namespace, forget, answer);
+                    return self.invalidator.invalidate_pending(&self.namespace, forget, answer);
                 }
                 // The kernel writes no pages of the file before this is answered.
                 answer();
-                self.forgetter.forget_owed(&self.namespace, forget, || ());
+                self.invalidator.invalidate_pending(&self.namespace, forget, || ());
             }
             Err(error) => {
-                self.forgetter.forget_owed(&self.namespace, Forget::default(), || ());
+                self.invalidator.invalidate_pending(&self.namespace, Invalidation::default(), || ());
                 reply.error(self.failed("setattr", &error));
             }
         }
@@ -199,7 +199,7 @@ impl Adapter {
         if self.lends(Ino(ino.0)) {
             let set = SetAttr { lends_nothing: true, ..SetAttr::default() };
             let forget = self.namespace.set_attr(Ino(ino.0), set, None)?;
-            self.forgetter.forget_owed(&self.namespace, forget, || ());
+            self.invalidator.invalidate_pending(&self.namespace, forget, || ());
         }
         Ok(())
     }
@@ -270,7 +270,7 @@ impl Adapter {
             Ok(forget)
         });
         match flushed {
-            Ok(forget) => self.forgetter.forget_owed(&self.namespace, forget, move || reply.ok()),
+            Ok(forget) => self.invalidator.invalidate_pending(&self.namespace, forget, move || reply.ok()),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }

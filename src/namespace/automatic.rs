@@ -3,7 +3,7 @@
 
 use crate::ingest::Progress;
 use crate::model::Result;
-use crate::namespace::{Forget, Namespace};
+use crate::namespace::{Invalidation, Namespace};
 
 impl Namespace {
     /// Whether there may be something to do.
@@ -13,9 +13,13 @@ impl Namespace {
 
     /// Does what is to be done at a tick. `forget` is told what the kernel must forget. What
     /// was done, for people; empty where nothing was.
-    pub fn follow_policy(&self, progress: &dyn Progress, forget: &mut dyn FnMut(Forget)) -> Result<String> {
+    pub fn follow_policy(
+        &self,
+        progress: &dyn Progress,
+        forget: &mut dyn FnMut(Invalidation),
+    ) -> Result<String> {
         let moved = self.engine().move_automatically(progress, &mut |collection, moved| {
-            forget(self.forget_nodes(collection, moved.nodes));
+            forget(self.invalidate_nodes(collection, moved.nodes));
         })?;
         let gone = self.empty_caches(forget);
         Ok(match (moved, gone) {

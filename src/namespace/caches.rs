@@ -7,7 +7,7 @@ use crate::engine::{Heat, POLICY, cache_bytes};
 use crate::format::catalog::What;
 use crate::model::EntryId;
 use crate::namespace::ino::{Ino, Place};
-use crate::namespace::{Forget, Namespace};
+use crate::namespace::{Invalidation, Namespace};
 use crate::store::Collection;
 use crate::store::events::EventKind;
 use crate::store::state::State;
@@ -35,7 +35,7 @@ impl Namespace {
     /// Takes the names of the least recently used files of caches away until each holds no more
     /// than its quota. Files that are open stay, and containers of which a tensor is. How many went; what fails is told in the log
     /// of the program. Nothing is synced for it.
-    pub(super) fn empty_caches(&self, forget: &mut dyn FnMut(Forget)) -> u64 {
+    pub(super) fn empty_caches(&self, forget: &mut dyn FnMut(Invalidation)) -> u64 {
         let mut gone = 0;
         for collection in self.store().open_collections() {
             let caches: Vec<(EntryId, u64)> = {
@@ -61,7 +61,7 @@ impl Namespace {
         collection: &Arc<Collection>,
         directory: EntryId,
         quota: u64,
-        forget: &mut dyn FnMut(Forget),
+        forget: &mut dyn FnMut(Invalidation),
     ) -> u64 {
         let number = collection.state().number();
         let mut files = cached(collection, &collection.state(), directory);

@@ -9,7 +9,7 @@ use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::namespace::controls::ControlView;
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Namespace};
-use crate::namespace::{CONTROL_NAME, FORMS_NAME, Forget};
+use crate::namespace::{CONTROL_NAME, FORMS_NAME, Invalidation};
 use crate::store::history::Keep;
 use crate::store::state::ROOT;
 use crate::store::{Access, Collection};
@@ -147,18 +147,18 @@ impl Namespace {
     /// Puts into the log what was written to open files, and makes everything durable; the
     /// logs say so. `forget` is told what the kernel must forget, and owes it or tells it before it
     /// returns.
-    pub fn sync(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
+    pub fn sync(&self, forget: &mut dyn FnMut(Invalidation)) -> Result<()> {
         self.sync_with(forget, Collection::sync)
     }
 
     /// As [`sync`](Self::sync), every few seconds: a log says so once nothing is added to it.
-    pub fn sync_now_and_then(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
+    pub fn sync_now_and_then(&self, forget: &mut dyn FnMut(Invalidation)) -> Result<()> {
         self.sync_with(forget, Collection::sync_or_mark)
     }
 
     fn sync_with(
         &self,
-        forget: &mut dyn FnMut(Forget),
+        forget: &mut dyn FnMut(Invalidation),
         sync: impl Fn(&Collection) -> Result<()>,
     ) -> Result<()> {
         let mut first = Ok(());
@@ -258,7 +258,7 @@ impl Namespace {
     }
 
     /// Takes a file's name away.
-    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Forget> {
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Invalidation> {
         let directory = self.directory_for(parent, name)?;
         let last = self.unnamed_file(&directory.collection, directory.node, name);
         let mut changes = match edit::unlink(&directory.collection, directory.node, name) {
@@ -293,7 +293,7 @@ impl Namespace {
     }
 
     /// Gives a file or a directory another name in its collection.
-    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), keep: bool) -> Result<Forget> {
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), keep: bool) -> Result<Invalidation> {
         let (source, target) = (self.directory_for(from.0, from.1)?, self.directory_for(to.0, to.1)?);
         let collection = &source.collection;
         if !Arc::ptr_eq(collection, &target.collection) {
@@ -323,7 +323,7 @@ impl Namespace {
     }
 
     /// Sets attributes, and the size with `bytes`.
-    pub fn set_attr(&self, ino: Ino, set: SetAttr, bytes: Option<u64>) -> Result<Forget> {
+    pub fn set_attr(&self, ino: Ino, set: SetAttr, bytes: Option<u64>) -> Result<Invalidation> {
         self.check_access()?;
         let located = match self.locate(ino) {
             Err(error) => return self.set_nameless(ino, set, bytes, error),
@@ -347,7 +347,7 @@ impl Namespace {
             let changes = edit::set_attr(collection, node, set)?;
             return Ok(self.forget(collection, changes, None));
         }
-        Ok(Forget::default())
+        Ok(Invalidation::default())
     }
 
     /// Cuts a file, or lets it grow by zeros, and puts that into the log. Where that fails nothing
@@ -359,21 +359,21 @@ impl Namespace {
         let changes = self.with_room(|| open_file.truncate(bytes)).inspect_err(|_| {
             self.keep_unflushed(&open_file);
             // The kernel keeps the size that it knows when it is told of an error.
-            self.owe(self.forget_nodes(collection, [node]));
+            self.queue_invalidation(self.invalidate_nodes(collection, [node]));
         })?;
-        self.owe(self.forget(collection, changes, Some(node)));
+        self.queue_invalidation(self.forget(collection, changes, Some(node)));
         Ok(())
     }
 
     /// `>` cuts a file before it writes to it; a control that can be written has nothing to cut.
-    fn set_control(&self, view: &ControlView, set: SetAttr, bytes: Option<u64>) -> Result<Forget> {
+    fn set_control(&self, view: &ControlView, set: SetAttr, bytes: Option<u64>) -> Result<Invalidation> {
         let is_cut = bytes.is_some() && set == SetAttr::default();
         let is_written = self.row(view).is_some_and(|row| row.mode & OWNER_WRITES != 0);
-        if is_cut && is_written { Ok(Forget::default()) } else { Err(not_here()) }
+        if is_cut && is_written { Ok(Invalidation::default()) } else { Err(not_here()) }
     }
 
     /// Sets attributes of an open file without a name: they go with it.
-    fn set_nameless(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Forget> {
+    fn set_nameless(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Invalidation> {
         let open_file = self.open_file(ino).ok_or(gone)?;
         if let Some(bytes) = bytes {
             open_file.truncate(bytes)?;
@@ -381,7 +381,7 @@ impl Namespace {
         if let Some(file) = self.nameless.lock().get_mut(&ino) {
             set.apply(&mut file.entry);
         }
-        Ok(Forget::default())
+        Ok(Invalidation::default())
     }
 
     /// Lets go of the files without a name that nobody has open: the kernel could open them

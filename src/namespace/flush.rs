@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use crate::edit::{self, Changes, OpenFile};
 use crate::model::Result;
-use crate::namespace::Forget;
+use crate::namespace::Invalidation;
 use crate::namespace::tree::{FileView, Namespace};
 use crate::store::Collection;
 
 impl Namespace {
     /// What was written to an open file goes to the log.
-    pub fn flush(&self, open_file: &OpenFile) -> Result<Forget> {
+    pub fn flush(&self, open_file: &OpenFile) -> Result<Invalidation> {
         self.flushed(open_file, OpenFile::flush)
     }
 
     /// What was written to a file that a program has closed goes to the log.
-    pub fn flush_closed(&self, open_file: &OpenFile) -> Result<Forget> {
+    pub fn flush_closed(&self, open_file: &OpenFile) -> Result<Invalidation> {
         self.flushed(open_file, OpenFile::flush_closed)
     }
 
-    fn flushed(&self, open_file: &OpenFile, flush: fn(&OpenFile) -> Result<Changes>) -> Result<Forget> {
+    fn flushed(&self, open_file: &OpenFile, flush: fn(&OpenFile) -> Result<Changes>) -> Result<Invalidation> {
         let written = open_file.is_changed().then(|| open_file.node());
         let mut changes = self.with_room(|| flush(open_file))?;
         changes.nodes.extend(written.filter(|_| open_file.may_be_stale()));
@@ -44,13 +44,13 @@ impl Namespace {
     /// What the kernel must forget is owed.
     pub fn finish_renames(&self, collection: &Arc<Collection>) {
         let changes = edit::finish_renames(collection, &self.open_files, self.verify);
-        self.owe(self.forget(collection, changes, None));
+        self.queue_invalidation(self.forget(collection, changes, None));
     }
 
     /// What was written to an open file goes to the log. What the kernel must forget is owed
     /// before anybody else can find the file flushed: who closes it pays what is owed.
     pub fn flush_and_queue(&self, open_file: &OpenFile) -> Result<()> {
         let _telling = open_file.telling();
-        self.flush(open_file).map(|forget| self.owe(forget))
+        self.flush(open_file).map(|forget| self.queue_invalidation(forget))
     }
 }

@@ -10,14 +10,14 @@ use crate::store::Collection;
 
 /// What the kernel must forget.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Forget {
+pub struct Invalidation {
     /// Inodes whose bytes or attributes changed without the kernel.
     pub nodes: Vec<Ino>,
 }
 
-impl Forget {
+impl Invalidation {
     /// With one more inode.
-    pub fn and(mut self, also: Option<Ino>) -> Forget {
+    pub fn and(mut self, also: Option<Ino>) -> Invalidation {
         self.nodes.extend(also);
         self
     }
@@ -30,18 +30,22 @@ impl Forget {
 
 impl Namespace {
     /// Notes what the kernel must forget whether or not the request comes to its end.
-    pub fn owe(&self, forget: Forget) {
-        self.owed.lock().nodes.extend(forget.nodes);
+    pub fn queue_invalidation(&self, forget: Invalidation) {
+        self.pending_invalidations.lock().nodes.extend(forget.nodes);
     }
 
     /// What the kernel must forget, of requests that could not say so themselves. Who takes it
-    /// tells the kernel before anybody can find that nothing is owed: `Forgetter` does.
-    pub fn take_owed(&self) -> Forget {
-        std::mem::take(&mut *self.owed.lock())
+    /// tells the kernel before anybody can find that nothing is owed: `Invalidator` does.
+    pub fn take_pending_invalidations(&self) -> Invalidation {
+        std::mem::take(&mut *self.pending_invalidations.lock())
     }
 
     /// What the kernel must forget of nodes whose bytes changed.
-    pub fn forget_nodes(&self, collection: &Collection, nodes: impl IntoIterator<Item = EntryId>) -> Forget {
+    pub fn invalidate_nodes(
+        &self,
+        collection: &Collection,
+        nodes: impl IntoIterator<Item = EntryId>,
+    ) -> Invalidation {
         self.forget(collection, Changes { nodes: nodes.into_iter().collect(), names: Vec::new() }, None)
     }
 
@@ -52,7 +56,7 @@ impl Namespace {
         collection: &Collection,
         changes: Changes,
         written: Option<EntryId>,
-    ) -> Forget {
+    ) -> Invalidation {
         let number = collection.state().number();
         let ino = |node| Ino::of(Place::Node { collection: number, node });
         // Of names that went the kernel asks anyway; their directories changed.
@@ -74,6 +78,6 @@ impl Namespace {
             .for_each(|open_file| open_file.note_forgotten());
         let changed: BTreeSet<EntryId> = nodes.iter().copied().chain(written).collect();
         let forms = self.forms.of(number, &changed);
-        Forget { nodes: nodes.into_iter().filter_map(ino).chain(forms).collect() }
+        Invalidation { nodes: nodes.into_iter().filter_map(ino).chain(forms).collect() }
     }
 }

@@ -20,7 +20,7 @@ mod whole;
 
 pub use attr::{Attr, Kind};
 pub use controls::{Control, ControlView, Controls, Scope, Shape};
-pub use forget::Forget;
+pub use forget::Invalidation;
 pub use forms::FormView;
 pub use ino::{Ino, Owner, Place};
 pub use list::Listed;

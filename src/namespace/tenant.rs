@@ -2,7 +2,7 @@
 
 use crate::edit::SetAttr;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::Forget;
+use crate::namespace::Invalidation;
 use crate::namespace::attr::Attr;
 use crate::namespace::ino::Ino;
 use crate::namespace::tree::Namespace;
@@ -29,7 +29,7 @@ impl Namespace {
     }
 
     /// Sets mode and owner of a tenant; `Denied` for size and times.
-    pub(super) fn set_tenant(&self, name: &str, set: SetAttr, bytes: Option<u64>) -> Result<Forget> {
+    pub(super) fn set_tenant(&self, name: &str, set: SetAttr, bytes: Option<u64>) -> Result<Invalidation> {
         if bytes.is_some() || set.atime.is_some() || set.mtime.is_some() {
             return Err(Error::new(ErrorKind::Denied, "a tenant has a mode and an owner that can be set"));
         }
@@ -40,7 +40,7 @@ impl Namespace {
                 entry.owner = Some((set.uid.unwrap_or(before.0), set.gid.unwrap_or(before.1)));
             }
         })?;
-        Ok(Forget::default())
+        Ok(Invalidation::default())
     }
 
     /// Makes a collection, which has the tenant's group where its mode says so.

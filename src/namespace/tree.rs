@@ -16,7 +16,7 @@ use crate::namespace::controls::{ControlView, Controls, Scope};
 use crate::namespace::forms::{FormView, OpenedForms};
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::shown::Shown;
-use crate::namespace::{CONTROL_NAME, FORMS_NAME, Forget};
+use crate::namespace::{CONTROL_NAME, FORMS_NAME, Invalidation};
 use crate::store::collection::now_nanoseconds;
 use crate::store::read::Verify;
 use crate::store::state::{Node, ROOT, State};
@@ -73,7 +73,7 @@ pub struct Namespace {
     /// Files that nobody may have open and that the log does not say as they are.
     pub(super) unflushed: Mutex<Vec<Arc<OpenFile>>>,
     /// What the kernel must forget of what jobs and slow requests have done so far.
-    pub(super) owed: Mutex<Forget>,
+    pub(super) pending_invalidations: Mutex<Invalidation>,
     pub(super) owner: (u32, u32),
     pub(super) mounted_at: i64,
     pub(super) controls: Controls,
@@ -111,7 +111,7 @@ impl Namespace {
             open_files,
             nameless,
             unflushed: Mutex::default(),
-            owed: Mutex::default(),
+            pending_invalidations: Mutex::default(),
             owner,
             mounted_at,
             controls,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::edit::{Changes, OpenFile};
 use crate::model::{ErrorKind, Result};
-use crate::namespace::Forget;
+use crate::namespace::Invalidation;
 use crate::namespace::tree::Namespace;
 use crate::store::Access;
 
@@ -27,7 +27,7 @@ impl Namespace {
 
     /// Puts what is kept into the log, where that is possible now, and looks again at what was
     /// renamed.
-    pub(super) fn flush_kept(&self, forget: &mut dyn FnMut(Forget)) -> Result<()> {
+    pub(super) fn flush_kept(&self, forget: &mut dyn FnMut(Invalidation)) -> Result<()> {
         let mut first = Ok(());
         let kept = self.unflushed.lock().clone();
         for open_file in kept.iter().filter(|open_file| open_file.collection().check_writable().is_ok()) {
