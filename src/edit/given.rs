@@ -86,7 +86,7 @@ impl OpenFile {
         for stretch in self.given.add(range, layout.bytes()).into_iter().flatten() {
             let pieces = layout.pieces(stretch);
             let pieces = pieces.filter_map(|piece| Some((layout.objects.get(piece.segment)?, piece.range)));
-            self.collection.let_go_of_data(pieces);
+            self.collection.drop_cached_data(pieces);
         }
     }
 

@@ -44,7 +44,7 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
-        self.measured(Operation::Forget, || self.namespace.let_go(own(ino)));
+        self.measured(Operation::Forget, || self.namespace.forget_inode(own(ino)));
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -156,7 +156,7 @@ impl Filesystem for Adapter {
     ) {
         self.measured(Operation::Release, || {
             let open_file = self.file(handle);
-            let last = self.let_go(handle.0);
+            let last = self.drop_cached(handle.0);
             match open_file {
                 // Mapped stores arrive after the last flush.
                 Some(open_file) if open_file.is_unclosed() => {

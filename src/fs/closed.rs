@@ -5,7 +5,7 @@ use crate::namespace::Ino;
 
 impl Adapter {
     /// Lets an open file go; the file that nobody writes to any more with it.
-    pub fn let_go(&self, handle: u64) -> Option<Ino> {
+    pub fn drop_cached(&self, handle: u64) -> Option<Ino> {
         // First: the number may be used again right after the other.
         let last = self.passthrough.released(handle);
         self.handles.remove(handle);

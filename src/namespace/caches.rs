@@ -51,7 +51,7 @@ impl Namespace {
         }
         if gone > 0 {
             // The kernel may know them still, and they would take space until it does not.
-            self.let_go_unnamed();
+            self.release_unnamed();
         }
         gone
     }

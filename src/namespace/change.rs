@@ -93,7 +93,7 @@ impl Namespace {
 
     /// The kernel forgets an inode number. It may know the same file by its other number, or have
     /// just looked it up once more: a file without a name stays for a while.
-    pub fn let_go(&self, ino: Ino) {
+    pub fn forget_inode(&self, ino: Ino) {
         self.forms.forget(ino);
         if let Some(file) = self.nameless.lock().get_mut(&ino) {
             file.forgotten = Some(Instant::now());
@@ -386,7 +386,7 @@ impl Namespace {
 
     /// Lets go of the files without a name that nobody has open: the kernel could open them
     /// still, and they take space. Whether there were any.
-    pub fn let_go_unnamed(&self) -> bool {
+    pub fn release_unnamed(&self) -> bool {
         let is_idle = |_: &Ino, file: &mut Nameless| Arc::strong_count(&file.open_file) == 1;
         let idle: Vec<_> = self.nameless.lock().extract_if(is_idle).collect();
         !idle.is_empty()

@@ -41,12 +41,12 @@ impl Namespace {
             first = first.and(flushed.map(&mut *forget));
         }
         drop(kept);
-        self.let_go_flushed();
+        self.release_flushed();
         first
     }
 
     /// Whether there were files that wait no more.
-    fn let_go_flushed(&self) -> bool {
+    fn release_flushed(&self) -> bool {
         let gone: Vec<_> = self.unflushed.lock().extract_if(.., |open_file| !waits(open_file)).collect();
         // Closing files may take a while: the lock was let go of.
         !gone.is_empty()
@@ -78,8 +78,8 @@ impl Namespace {
     }
 
     fn make_room(&self) -> bool {
-        let flushed = self.let_go_flushed();
-        let unnamed = self.let_go_unnamed();
+        let flushed = self.release_flushed();
+        let unnamed = self.release_unnamed();
         let open = self.store().open_collections();
         let writable = open.iter().filter(|open| open.access() == Access::Write);
         let freed = writable.filter(|open| open.make_room()).count();

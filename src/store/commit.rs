@@ -114,7 +114,7 @@ impl Collection {
             object.changes.fetch_add(1, Ordering::AcqRel);
         }
         let number = writer.log.batch();
-        let parent_is_free = state.freed.iter().any(Freed::lets_parent_go);
+        let parent_is_free = state.freed.iter().any(Freed::frees_parent);
         writer.freed.extend(state.freed.drain(..).map(|freed| (number, freed)));
         drop(state);
         if takes_names {

@@ -274,7 +274,7 @@ pub fn broken(collection: &Collection, why: &str) -> Error {
 
 impl Freed {
     /// Whether a lineage parent may be needed no more when this is given back.
-    pub(super) fn lets_parent_go(&self) -> bool {
+    pub(super) fn frees_parent(&self) -> bool {
         match self {
             Freed::Chain { links, .. } => links.iter().any(|link| link.is_on_parent),
             Freed::Object(object) => object.needs_parent(),

@@ -51,7 +51,7 @@ impl Collection {
         dropped.append(&mut rare.writing.lock().dropped);
         self.drop_payloads(dropped);
         if let Some(home) = draft.home() {
-            self.pending.let_go_file(home.file);
+            self.pending.release_file(home.file);
             self.remove_home(draft);
         }
     }
@@ -180,7 +180,7 @@ impl Collection {
     /// outside the store, which others use, nor of one that the kernel reads itself, whose pages
     /// are the only ones. Nor of tier files: what the kernel has is what payloads were decoded to,
     /// and the next form of a tensor needs them again.
-    pub fn let_go_of_data<'a>(&self, parts: impl Iterator<Item = (&'a OpenObject, Range<u64>)>) {
+    pub fn drop_cached_data<'a>(&self, parts: impl Iterator<Item = (&'a OpenObject, Range<u64>)>) {
         let mut stretch: Option<(&OpenObject, Range<u64>)> = None;
         for (open, range) in parts {
             let (Some(home), None) = (open.object.home(), &open.object.origin) else { continue };
@@ -194,20 +194,20 @@ impl Collection {
                 }
                 _ => {
                     let ended = stretch.replace((open, place));
-                    self.let_go_of(ended);
+                    self.drop_cached_extent(ended);
                 }
             }
         }
-        self.let_go_of(stretch);
+        self.drop_cached_extent(stretch);
     }
 
-    fn let_go_of(&self, stretch: Option<(&OpenObject, Range<u64>)>) {
+    fn drop_cached_extent(&self, stretch: Option<(&OpenObject, Range<u64>)>) {
         let Some((open, place)) = stretch else { return };
         let Some(Ok(file)) = &open.home else { return };
         if self.is_shown(&open.object) {
             return;
         }
-        if let Err(error) = file.let_go(place.start, place.end - place.start) {
+        if let Err(error) = file.drop_cached(place.start, place.end - place.start) {
             log::debug!("letting go of pages of a data file: {error}");
         }
     }

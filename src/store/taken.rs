@@ -57,7 +57,7 @@ impl Pending {
     }
 
     /// Who wrote to a data file keeps it no more.
-    pub fn let_go_file(&self, number: u64) {
+    pub fn release_file(&self, number: u64) {
         self.inner.lock().files.remove(&number);
     }
 

@@ -292,8 +292,8 @@ impl File for Pooled {
         self.change(|file| file.punch(offset, len))
     }
 
-    fn let_go(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.with(|file| file.let_go(offset, len))
+    fn drop_cached(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.with(|file| file.drop_cached(offset, len))
     }
 
     #[cfg(feature = "mount")]

@@ -104,7 +104,7 @@ impl File for SystemFile {
         possible(rustix::fs::fallocate(&self.0, flags, offset, len))
     }
 
-    fn let_go(&self, offset: u64, len: u64) -> io::Result<()> {
+    fn drop_cached(&self, offset: u64, len: u64) -> io::Result<()> {
         let Some(len) = NonZeroU64::new(len) else { return Ok(()) };
         possible(rustix::fs::fadvise(&self.0, offset, Some(len), Advice::DontNeed))
     }

@@ -45,7 +45,7 @@ pub trait File: Send + Sync {
     }
     /// Lets go of what the operating system keeps in memory of a stretch. Bytes that are not
     /// durable yet are not lost. A file that others use keeps it, and so does one in memory.
-    fn let_go(&self, _offset: u64, _len: u64) -> io::Result<()> {
+    fn drop_cached(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
     /// A descriptor of the operating system, where there are any: another one for the same file.
