@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::edit::Changes;
-use crate::edit::given::Given;
 use crate::edit::grown::Grown;
 use crate::edit::layout::Layout;
+use crate::edit::page_cache::PageCache;
 use crate::engine;
 use crate::format::catalog::{Content, NodeEntry, ObjectEntry, What};
 use crate::ingest::Blocking;
@@ -48,7 +48,7 @@ pub struct OpenFile {
     /// Where the last of the writes that were done ends.
     reached: AtomicU64,
     /// What the kernel was given of its bytes, and may keep.
-    pub(super) given: Given,
+    pub(super) page_cache: PageCache,
 }
 
 impl OpenFile {
@@ -73,7 +73,7 @@ impl OpenFile {
             made: Mutex::default(),
             telling: Mutex::default(),
             reached: AtomicU64::new(0),
-            given: Given::default(),
+            page_cache: PageCache::default(),
         })
     }
 

@@ -9,10 +9,10 @@
 mod attributes;
 mod file;
 mod flush;
-mod given;
 mod grown;
 mod index;
 mod layout;
+mod page_cache;
 mod parts;
 mod renamed;
 mod source;

@@ -29,7 +29,7 @@ pub(super) struct Names {
     /// How often names have changed.
     changes: AtomicU64,
     /// When one was given last, in milliseconds after `since`; 0 before the first.
-    given: AtomicU64,
+    page_cache: AtomicU64,
     since: Instant,
     /// How long the kernel keeps them.
     kept_for: Duration,
@@ -45,7 +45,7 @@ impl Names {
         Names {
             can_be_old: AtomicBool::new(false),
             changes: AtomicU64::new(0),
-            given: AtomicU64::new(0),
+            page_cache: AtomicU64::new(0),
             since: Instant::now(),
             kept_for,
             device: Mutex::default(),
@@ -83,17 +83,17 @@ impl Names {
         if !self.can_be_old.load(Ordering::Acquire) {
             return false;
         }
-        self.given.store(self.now(), Ordering::SeqCst);
+        self.page_cache.store(self.now(), Ordering::SeqCst);
         self.changes() == changes
     }
 
     /// Has all names looked up again, if the kernel may have any of a tensor.
     pub fn are_old(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
-        let given = self.given.load(Ordering::SeqCst);
+        let page_cache = self.page_cache.load(Ordering::SeqCst);
         // An answer takes a while to come to the kernel.
-        let until = given.saturating_add((self.kept_for + TAKEN_IN_AFTER).as_millis() as u64);
-        if given > 0 && self.now() <= until && self.tell() {
+        let until = page_cache.saturating_add((self.kept_for + TAKEN_IN_AFTER).as_millis() as u64);
+        if page_cache > 0 && self.now() <= until && self.tell() {
             *self.said.lock() = Some(Instant::now());
         }
     }

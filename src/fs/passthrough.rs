@@ -325,7 +325,7 @@ impl Adapter {
     /// Sends a thread to the second number, if the kernel may read the file itself; the reply to
     /// be used otherwise.
     pub fn send_to_kernel(&self, thread: u32, ino: Ino, reply: ReplyOpen) -> Result<(), ReplyOpen> {
-        let Some((backed, _)) = self.given(ino, &reply) else { return Err(reply) };
+        let Some((backed, _)) = self.give_backing(ino, &reply) else { return Err(reply) };
         self.passthrough.sent_away(ino, thread, Some(backed));
         reply.error(errno::LOOK_AGAIN);
         Ok(())
@@ -365,11 +365,11 @@ impl Adapter {
             let lies = backed.backing.clone();
             return Some((backed, lies));
         }
-        self.given(ino, reply)
+        self.give_backing(ino, reply)
     }
 
     /// The physical file of a file, given to the kernel.
-    fn given(&self, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
+    fn give_backing(&self, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
         let backing = self.backing(ino)?;
         let open_file = self.namespace.open_numbered(ino).ok()?;
         Some((self.passthrough.give(ino, &backing, open_file, reply)?, backing))

@@ -29,7 +29,7 @@ impl Adapter {
             if flags.0 & libc::O_DIRECT == 0
                 && let Handle::File(open_file) = open
             {
-                open_file.given_to_kernel(offset..offset.saturating_add(count as u64));
+                open_file.cached_by_kernel(offset..offset.saturating_add(count as u64));
             }
         });
     }

@@ -21,7 +21,7 @@ const STRETCHES: usize = 16;
 
 /// What the kernel was given of a file, in part.
 #[derive(Default)]
-pub(super) struct Given(Mutex<Noted>);
+pub(super) struct PageCache(Mutex<Noted>);
 
 #[derive(Default)]
 struct Noted {
@@ -31,7 +31,7 @@ struct Noted {
     next: usize,
 }
 
-impl Given {
+impl PageCache {
     /// Notes that the kernel was given `range` of a file of `bytes` bytes. What of it may be let
     /// go of: a request reaches over one end of a stretch at most, or over more than one stretch.
     pub fn add(&self, range: Range<u64>, bytes: u64) -> [Option<Range<u64>>; 2] {
@@ -47,8 +47,8 @@ impl Given {
         for (number, whole) in stretches.into_iter().zip(&mut whole).take(count) {
             let start = number * STRETCH_BYTES;
             let stretch = start..start.saturating_add(STRETCH_BYTES).min(bytes);
-            let given = stretch.end.min(end) - stretch.start.max(range.start);
-            if noted.is_whole(number, given, stretch.end - stretch.start) {
+            let cached_bytes = stretch.end.min(end) - stretch.start.max(range.start);
+            if noted.is_whole(number, cached_bytes, stretch.end - stretch.start) {
                 *whole = Some(stretch.start.saturating_sub(PAGE_BYTES_MAX)..stretch.end);
             }
         }
@@ -58,11 +58,11 @@ impl Given {
 
 impl Noted {
     /// Counts bytes of a stretch. Whether all of it was given; it is forgotten then.
-    fn is_whole(&mut self, number: u64, given: u64, len: u64) -> bool {
+    fn is_whole(&mut self, number: u64, cached_bytes: u64, len: u64) -> bool {
         let known = self.stretches.iter_mut().find(|(of, bytes)| *of == number && *bytes > 0);
         let before = known.as_ref().map_or(0, |(_, bytes)| *bytes);
-        let is_whole = before + given >= len;
-        let now = if is_whole { 0 } else { before + given };
+        let is_whole = before + cached_bytes >= len;
+        let now = if is_whole { 0 } else { before + cached_bytes };
         match known {
             Some(known) => known.1 = now,
             None if is_whole => {}
@@ -81,9 +81,9 @@ impl Noted {
 impl OpenFile {
     /// Notes that the kernel was given the bytes in `range` and keeps pages of them: those of the
     /// data files are let go of, a stretch at a time.
-    pub fn given_to_kernel(&self, range: Range<u64>) {
+    pub fn cached_by_kernel(&self, range: Range<u64>) {
         let layout = self.layout.read();
-        for stretch in self.given.add(range, layout.bytes()).into_iter().flatten() {
+        for stretch in self.page_cache.add(range, layout.bytes()).into_iter().flatten() {
             let pieces = layout.pieces(stretch);
             let pieces = pieces.filter_map(|piece| Some((layout.objects.get(piece.segment)?, piece.range)));
             self.collection.drop_cached_data(pieces);
@@ -104,12 +104,16 @@ impl OpenFile {
 
 #[cfg(test)]
 mod tests {
-    use super::{Given, PAGE_BYTES_MAX, STRETCH_BYTES};
+    use super::{PAGE_BYTES_MAX, PageCache, STRETCH_BYTES};
 
     const MIB: u64 = 1 << 20;
 
-    fn given(given: &Given, requests: impl IntoIterator<Item = (u64, u64)>, bytes: u64) -> Vec<(u64, u64)> {
-        let ranges = requests.into_iter().flat_map(|(at, len)| given.add(at..at + len, bytes));
+    fn cached_bytes(
+        cached_bytes: &PageCache,
+        requests: impl IntoIterator<Item = (u64, u64)>,
+        bytes: u64,
+    ) -> Vec<(u64, u64)> {
+        let ranges = requests.into_iter().flat_map(|(at, len)| cached_bytes.add(at..at + len, bytes));
         ranges.flatten().map(|range| (range.start, range.end)).collect()
     }
 
@@ -119,11 +123,11 @@ mod tests {
         let requests = [1, 0, 3, 2, 4, 6, 5, 7, 8, 9].map(|at| (at * MIB, MIB));
         // The last request is short, and the stretch that it ends is not whole without it.
         let two = [(0, 4 * MIB), (4 * MIB - PAGE_BYTES_MAX, 8 * MIB)];
-        assert_eq!(given(&Given::default(), requests, bytes), two);
-        let ranges = given(&Given::default(), requests.into_iter().chain([(10 * MIB, 5)]), bytes);
+        assert_eq!(cached_bytes(&PageCache::default(), requests, bytes), two);
+        let ranges = cached_bytes(&PageCache::default(), requests.into_iter().chain([(10 * MIB, 5)]), bytes);
         assert_eq!(ranges, [two[0], two[1], (8 * MIB - PAGE_BYTES_MAX, bytes)]);
         let odd = (0..40).map(|at| (at * 300_000, 300_000.min(bytes - (at * 300_000).min(bytes))));
-        let ranges = given(&Given::default(), odd, bytes);
+        let ranges = cached_bytes(&PageCache::default(), odd, bytes);
         assert_eq!(ranges.len(), 3);
         assert_eq!((ranges[0].0, ranges[2].1), (0, bytes));
         assert!(ranges.windows(2).all(|two| two[1].0 < two[0].1));
@@ -133,21 +137,21 @@ mod tests {
     fn who_reads_here_and_there_has_nothing_let_go_of() {
         let bytes = 1 << 40;
         let small = (0..4096).map(|at| (at * 4096, 4096));
-        assert!(given(&Given::default(), small, bytes).is_empty());
+        assert!(cached_bytes(&PageCache::default(), small, bytes).is_empty());
         let scattered = (0..100).map(|at| (at * STRETCH_BYTES, MIB));
         let again = (0..100).map(|at| (at * STRETCH_BYTES, MIB));
-        assert!(given(&Given::default(), scattered.chain(again), bytes).is_empty());
+        assert!(cached_bytes(&PageCache::default(), scattered.chain(again), bytes).is_empty());
     }
 
     #[test]
     fn requests_past_the_end_and_of_no_bytes_are_none() {
         let none = [(0, 0), (MIB, 50), (u64::MAX - 9, 9)];
-        assert!(given(&Given::default(), none, MIB).is_empty());
-        assert_eq!(given(&Given::default(), [(0, 2 * MIB)], MIB), [(0, MIB)]);
+        assert!(cached_bytes(&PageCache::default(), none, MIB).is_empty());
+        assert_eq!(cached_bytes(&PageCache::default(), [(0, 2 * MIB)], MIB), [(0, MIB)]);
     }
 
     #[test]
     fn small_files_are_not_asked_about() {
-        assert!(given(&Given::default(), [(0, 4096)], 4096).is_empty());
+        assert!(cached_bytes(&PageCache::default(), [(0, 4096)], 4096).is_empty());
     }
 }
