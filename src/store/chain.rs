@@ -63,13 +63,13 @@ impl Link {
 impl Object {
     /// The deltas on a block of this epoch, in order.
     pub fn chain(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
-        self.made_rare()?.chains.read().get(&(index, epoch)).cloned()
+        self.existing_write_state()?.chains.read().get(&(index, epoch)).cloned()
     }
 
     /// The links on a block of this epoch, and the bytes of their records.
     pub fn chain_size(&self, index: u32, epoch: u64) -> (usize, u64) {
-        let Some(rare) = self.made_rare() else { return (0, 0) };
-        let chains = rare.chains.read();
+        let Some(write_state) = self.existing_write_state() else { return (0, 0) };
+        let chains = write_state.chains.read();
         let links = chains.get(&(index, epoch)).map(AsRef::as_ref).unwrap_or_default();
         (links.len(), links.iter().map(|link| u64::from(link.len)).sum())
     }
@@ -94,7 +94,7 @@ impl Object {
                 "a delta on block {index} of object {id}, which is no base for it"
             )));
         };
-        let mut chains = self.rare().chains.write();
+        let mut chains = self.write_state().chains.write();
         let before = chains.get(&(index, epoch)).cloned().unwrap_or_default();
         let place = usize::from(chain_len);
         if place == 0 || place > LINKS_MAX || (place != 1 && place != before.len() + 1) {
@@ -123,8 +123,8 @@ impl Object {
 
     /// Nobody reads the old block any more.
     pub(super) fn forget_chain(&self, index: u32, epoch: u64) {
-        if let Some(rare) = self.made_rare() {
-            rare.chains.write().remove(&(index, epoch));
+        if let Some(write_state) = self.existing_write_state() {
+            write_state.chains.write().remove(&(index, epoch));
         }
     }
 
@@ -136,14 +136,14 @@ impl Object {
 
     /// The links of each chain.
     pub fn chain_lens(&self) -> Vec<u64> {
-        let Some(rare) = self.made_rare() else { return Vec::new() };
-        rare.chains.read().values().map(|links| links.len() as u64).filter(|len| *len > 0).collect()
+        let Some(write_state) = self.existing_write_state() else { return Vec::new() };
+        write_state.chains.read().values().map(|links| links.len() as u64).filter(|len| *len > 0).collect()
     }
 
     /// All links.
     pub(super) fn links(&self) -> Vec<Link> {
-        let Some(rare) = self.made_rare() else { return Vec::new() };
-        rare.chains.read().values().flat_map(|links| links.iter().copied()).collect()
+        let Some(write_state) = self.existing_write_state() else { return Vec::new() };
+        write_state.chains.read().values().flat_map(|links| links.iter().copied()).collect()
     }
 }
 

@@ -185,7 +185,7 @@ impl OpenObject {
     /// Tells that a block is not what was written, once until it changes.
     pub(super) fn wrong(&self, index: u32, stored: &Stored, error: Error) -> Error {
         if error.kind() == ErrorKind::Corrupt {
-            let before = self.object.rare().told.0.lock().insert(index, *stored);
+            let before = self.object.write_state().told.0.lock().insert(index, *stored);
             if before != Some(*stored) {
                 let path = self.collection.path_of(&self.object);
                 self.collection.event_log.tell(EventKind::Corruption, &path, "read", &error.to_string());

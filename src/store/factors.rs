@@ -45,7 +45,7 @@ pub(super) fn place_of_factor(link: &FactorLink) -> (u8, u64, u64) {
 impl Object {
     /// Its factorization; until the last reader has ended, one that it needs no more too.
     pub fn factor(&self) -> Option<FactorLink> {
-        self.made_rare()?.factor.read().map(|(link, _)| link)
+        self.existing_write_state()?.factor.read().map(|(link, _)| link)
     }
 
     /// The factorization that an absent block is a part of.
@@ -59,7 +59,7 @@ impl Object {
             let id = self.entry.id;
             return Err(Error::corrupt(format!("a factorization of object {id}, which it cannot be of")));
         }
-        let before = self.rare().factor.write().replace((link, IsEnded(false)));
+        let before = self.write_state().factor.write().replace((link, IsEnded(false)));
         let before = before.filter(|(_, is_ended)| !is_ended.0).map(|(link, _)| link);
         self.add_linked(link.len.wrapping_sub(before.map_or(0, |before| before.len)));
         Ok(before)
@@ -71,7 +71,7 @@ impl Object {
         if self.has_absent() {
             return None;
         }
-        let mut factor = self.made_rare()?.factor.write();
+        let mut factor = self.existing_write_state()?.factor.write();
         let (link, is_ended) = factor.as_mut().filter(|(_, is_ended)| !is_ended.0)?;
         is_ended.0 = true;
         let link = *link;
@@ -81,8 +81,8 @@ impl Object {
 
     /// Nobody reads by way of it any more.
     pub(super) fn forget_factor(&self, link: &FactorLink) {
-        let Some(rare) = self.made_rare() else { return };
-        let mut factor = rare.factor.write();
+        let Some(write_state) = self.existing_write_state() else { return };
+        let mut factor = write_state.factor.write();
         if factor.is_some_and(|(known, _)| known == *link) {
             *factor = None;
         }
@@ -92,7 +92,7 @@ impl Object {
 impl OpenObject {
     /// Checks the object's factorization, unless that was done before.
     pub(super) fn check_factor(&self, link: &FactorLink) -> Result<()> {
-        let mut checked = self.object.rare().factor_checked.lock();
+        let mut checked = self.object.write_state().factor_checked.lock();
         if *checked != link.epoch {
             self.read_factor(link)?;
             *checked = link.epoch;

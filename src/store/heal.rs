@@ -81,7 +81,7 @@ impl OpenObject {
         is_it: impl FnOnce() -> bool,
     ) -> Result<bool> {
         // Nobody writes to it meanwhile, and nobody moves it.
-        let _writing = self.object.rare().writing.lock();
+        let _writing = self.object.write_state().writing.lock();
         if self.object.block(index, self.object.cut()) != Some(*block) || !is_it() {
             return Ok(false);
         }

@@ -1,9 +1,9 @@
 //! Checksums of blocks that were written, taken from the bytes as they come: what is known
 //! then need not be read back when the log is to say it.
 //!
-//! Of a dirty block `Rare::dirty` has the checksum of its first bytes, and how many they are.
+//! Of a dirty block `WriteState::dirty` has the checksum of its first bytes, and how many they are.
 //! It goes on where a write follows them, and is forgotten before a write changes them. Both
-//! happen while `Rare::writing` is held.
+//! happen while `WriteState::writing` is held.
 
 use crate::format::checksum;
 use crate::format::record::Stored;
@@ -35,7 +35,7 @@ impl Object {
         if cut.start(index) != at || cut.len(index) != len {
             return None;
         }
-        let written = self.made_rare()?.dirty.read().get(&index).copied();
+        let written = self.existing_write_state()?.dirty.read().get(&index).copied();
         written.filter(|stored| stored.in_data && stored.len as usize == len).map(|stored| stored.checksum)
     }
 }
@@ -47,15 +47,15 @@ impl OpenObject {
         if skip < stored.len as usize {
             // Before it fails, too.
             stored = Stored { checksum: 0, len: 0, ..stored };
-            self.object.rare().dirty.write().insert(index, stored);
+            self.object.write_state().dirty.write().insert(index, stored);
         }
         {
-            let _whole = self.object.rare().in_place.write();
+            let _whole = self.object.write_state().in_place.write();
             self.put(&stored, skip as u64, bytes)?;
         }
         let after = stored.after_write(skip, bytes);
         if after.len != stored.len {
-            self.object.rare().dirty.write().insert(index, after);
+            self.object.write_state().dirty.write().insert(index, after);
         }
         Ok(())
     }

@@ -14,8 +14,8 @@ use crate::store::collection::Touched;
 use crate::store::describe::described;
 use crate::store::log::Batch;
 use crate::store::object::{DIRTY, Object};
-use crate::store::rare::Writing;
 use crate::store::read::OpenObject;
+use crate::store::write_state::Writing;
 
 /// Blocks that are stored in another tier, and that no batch says so of yet. Nobody writes
 /// to the object while this lives.
@@ -138,7 +138,7 @@ impl OpenObject {
 
     fn migration(&self) -> Migration<'_> {
         let (touched, measured) = (Touched::default(), Measured::default());
-        let writing = self.object().rare().writing.lock();
+        let writing = self.object().write_state().writing.lock();
         Migration { open: self, _writing: writing, blocks: Vec::new(), is_for_good: false, touched, measured }
     }
 

@@ -38,7 +38,6 @@ pub mod pin;
 pub mod pinned;
 mod placing;
 pub mod quota;
-mod rare;
 pub mod read;
 pub mod rebuild;
 mod recover;
@@ -60,6 +59,7 @@ mod tenant;
 mod tree;
 mod verify;
 pub mod write;
+mod write_state;
 pub mod zeros;
 
 pub use collection::{Access, Collection};

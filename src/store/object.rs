@@ -32,8 +32,8 @@ use crate::store::origin::Origin;
 use crate::store::parts::Part;
 use crate::store::pinned::PinnedCopy;
 use crate::store::quota::Use;
-use crate::store::rare::Rare;
 use crate::store::state::State;
+use crate::store::write_state::WriteState;
 
 /// The epoch that stands for a block that was written since the last batch.
 pub(super) const DIRTY: u64 = u64::MAX;
@@ -73,7 +73,7 @@ pub struct Object {
     /// When its blocks were used.
     pub accesses: Accesses,
     /// What few objects have. Made before `logged` changes.
-    pub(super) rare: OnceLock<Box<Rare>>,
+    pub(super) write_state: OnceLock<Box<WriteState>>,
 }
 
 // A collection has as many as it has tensors, and more.
@@ -131,7 +131,7 @@ impl Object {
             changes: AtomicU32::new(0),
             part_of: AtomicU64::new(0),
             accesses: Accesses::default(),
-            rare: OnceLock::new(),
+            write_state: OnceLock::new(),
             origin: None,
             dtype: AtomicU8::new(entry.dtype.code()),
             entry,
@@ -166,7 +166,8 @@ impl Object {
     /// Bytes of all its payloads, deltas and factorization among them; zeros that nobody wrote count as
     /// if they were stored.
     pub fn stored(&self) -> u64 {
-        let linked = self.made_rare().map_or(0, |rare| rare.linked.load(Ordering::Relaxed));
+        let linked =
+            self.existing_write_state().map_or(0, |write_state| write_state.linked.load(Ordering::Relaxed));
         self.stored.load(Ordering::Relaxed).wrapping_add(linked)
     }
 
@@ -193,7 +194,7 @@ impl Object {
 
     /// Its deltas, or its factorization, have so many bytes more, modulo 2^64.
     pub(super) fn add_linked(&self, change: u64) {
-        self.rare().linked.fetch_add(change, Ordering::Relaxed);
+        self.write_state().linked.fetch_add(change, Ordering::Relaxed);
     }
 
     pub(super) fn add_stored(&self, change: u64) {
@@ -207,7 +208,7 @@ impl Object {
 
     /// Whether something was written since the last batch.
     pub fn is_dirty(&self) -> bool {
-        self.made_rare().is_some_and(|rare| !rare.dirty.read().is_empty())
+        self.existing_write_state().is_some_and(|write_state| !write_state.dirty.read().is_empty())
             || self.bytes() != self.logged.load(Ordering::Acquire)
             || self.described() != self.cut().blocks()
     }
@@ -219,14 +220,14 @@ impl Object {
 
     /// What is known of block `index`, what was written last included.
     pub fn block(&self, index: u32, cut: Cut) -> Option<Block> {
-        let dirty = self.made_rare().map(|rare| rare.dirty.read());
+        let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
         let blocks = self.blocks.read();
         self.look_at(index, cut, dirty.as_deref(), &blocks)
     }
 
     /// What is known of the blocks from `first` on.
     pub(super) fn look_up(&self, first: u32, cut: Cut, found: &mut [Option<Block>]) {
-        let dirty = self.made_rare().map(|rare| rare.dirty.read());
+        let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
         let blocks = self.blocks.read();
         for (index, found) in (first..).zip(found) {
             *found = self.look_at(index, cut, dirty.as_deref(), &blocks);
@@ -236,7 +237,7 @@ impl Object {
     /// What is known of block `index`, what was written last included, and where something else may
     /// begin: see [`Blocks::alike`].
     fn alike(&self, index: u32, cut: Cut) -> (Option<Block>, u32) {
-        let dirty = self.made_rare().map(|rare| rare.dirty.read());
+        let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
         let blocks = self.blocks.read();
         let block = self.look_at(index, cut, dirty.as_deref(), &blocks);
         let next = dirty.as_ref().and_then(|dirty| dirty.range(index..).next());
@@ -348,10 +349,10 @@ impl Object {
         self.set_bytes(bytes);
         if bytes != self.logged.load(Ordering::Acquire) {
             // It knows the size that is the last no more.
-            let rare = self.rare();
+            let write_state = self.write_state();
             self.logged.store(bytes, Ordering::Release);
             // Who commits holds it, and has raised it.
-            if let Some(mut writing) = rare.writing.try_lock() {
+            if let Some(mut writing) = write_state.writing.try_lock() {
                 writing.used = writing.used.max(bytes);
                 writing.stale = writing.stale.max(writing.used);
             }
@@ -406,7 +407,7 @@ impl Object {
         let mut blocks = self.blocks.write();
         self.checked.clear_range(&range);
         let mut chains = Vec::new();
-        if self.made_rare().is_some() {
+        if self.existing_write_state().is_some() {
             let known =
                 blocks.pieces_in(range.clone(), cut).filter_map(|(piece, block)| Some((piece.start, block?)));
             let ended = known.filter_map(|(index, before)| {

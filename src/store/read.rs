@@ -143,7 +143,7 @@ impl OpenObject {
             let here = out.get_mut(done..(end - from) as usize).unwrap_or_default();
             let found = found.get(..count).unwrap_or_default();
             let is_dirty = found.iter().flatten().any(|block| block.epoch == DIRTY);
-            let _whole = is_dirty.then(|| self.object.rare().in_place.read());
+            let _whole = is_dirty.then(|| self.object.write_state().in_place.read());
             match self.read_blocks(first, found, at, here) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => self.read_each(first, found, at, here)?,
                 read => read?,

@@ -32,7 +32,7 @@ impl OpenObject {
     /// file; how many. None while somebody reads that file where it lies, or while something
     /// was written to the object that no batch describes. Durable when it returns.
     pub fn bring_home(&self, range: Range<u32>) -> Result<u64> {
-        let writing = self.object.rare().writing.lock();
+        let writing = self.object.write_state().writing.lock();
         let Some(home) = self.object.home().filter(|_| self.object.origin.is_none()) else { return Ok(0) };
         let cut = self.object.logged_cut();
         let is_away = |block: &Block| block.stored.tier == Tier::Exact && !block.stored.in_data;
@@ -69,7 +69,7 @@ impl OpenObject {
     /// Moves payloads of `range` that end past `limit` in a tier file to gaps before them; how
     /// many. Durable when it returns.
     pub fn pack(&self, range: Range<u32>, number: u8, limit: u64) -> Result<u64> {
-        let _writing = self.object.rare().writing.lock();
+        let _writing = self.object.write_state().writing.lock();
         let is_behind = |block: &Block| {
             let (file, offset, len) = place_of_stored(&block.stored);
             !block.stored.in_data && file == number && offset + len > limit

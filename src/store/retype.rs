@@ -21,7 +21,7 @@ impl Object {
 
     /// Holds off those who write to it or move its blocks.
     pub fn hold(&self) -> impl Drop + '_ {
-        self.rare().writing.lock()
+        self.write_state().writing.lock()
     }
 
     /// Whether its elements can be taken for those of another type: no block is kept in codes of

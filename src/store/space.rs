@@ -45,10 +45,10 @@ impl Collection {
     /// the log knows by another identity now stay.
     pub fn discard(&self, draft: &Object) {
         let len = draft.entry.block_bytes;
-        let rare = draft.rare();
+        let write_state = draft.write_state();
         let mut dropped: Vec<Stored> =
-            rare.dirty.read().values().map(|stored| Stored { len, ..*stored }).collect();
-        dropped.append(&mut rare.writing.lock().dropped);
+            write_state.dirty.read().values().map(|stored| Stored { len, ..*stored }).collect();
+        dropped.append(&mut write_state.writing.lock().dropped);
         self.drop_payloads(dropped);
         if let Some(home) = draft.home() {
             self.pending.release_file(home.file);
@@ -148,12 +148,12 @@ impl Collection {
                     if let Some(link) = object.factor() {
                         self.give_slot_back(writer, place_of_factor(&link));
                     }
-                    if let Some(rare) = object.made_rare() {
-                        for written in rare.dirty.read().values() {
+                    if let Some(write_state) = object.existing_write_state() {
+                        for written in write_state.dirty.read().values() {
                             let len = object.entry.block_bytes;
                             self.give_back(writer, &Stored { len, ..*written });
                         }
-                        for stored in &rare.writing.lock().dropped {
+                        for stored in &write_state.writing.lock().dropped {
                             self.give_back(writer, stored);
                         }
                     }

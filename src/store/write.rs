@@ -16,10 +16,10 @@ use crate::store::describe::add_blocks;
 use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::object::{Object, exact_at};
-use crate::store::rare::Writing;
 use crate::store::read::OpenObject;
 use crate::store::rounded::Writes;
 use crate::store::slots::SLOT_ALIGN;
+use crate::store::write_state::Writing;
 use crate::store::zeros::{Hole, add_hole};
 
 /// What was written to an object, with its checksums, before a batch says so. Nobody
@@ -46,7 +46,7 @@ impl OpenObject {
     /// Writes inside the object. Nothing of it is in the log before
     /// [`Written`] is recorded.
     pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
-        let mut writing = self.object.rare().writing.lock();
+        let mut writing = self.object.write_state().writing.lock();
         self.check_writable()?;
         let cut = self.object.cut();
         if from.checked_add(bytes.len() as u64).is_none_or(|end| end > cut.bytes) {
@@ -67,7 +67,7 @@ impl OpenObject {
 
     /// Cuts the object, or lets it grow by zeros.
     pub fn resize(&self, bytes: u64) -> Result<()> {
-        let mut writing = self.object.rare().writing.lock();
+        let mut writing = self.object.write_state().writing.lock();
         self.check_writable()?;
         let before = self.object.cut();
         let after = Cut { bytes, ..before };
@@ -95,7 +95,7 @@ impl OpenObject {
         if bytes < before.bytes {
             // What is dropped here is named by the log still, and by no block any more.
             let count = after.blocks();
-            let written = self.object.rare().dirty.write().split_off(&count);
+            let written = self.object.write_state().dirty.write().split_off(&count);
             let slots = written.into_values().map(|stored| Stored { len: before.block_bytes, ..stored });
             writing.dropped.extend(slots);
             // The payload of the block that was cut stays known: it is replaced by the batch.
@@ -111,7 +111,7 @@ impl OpenObject {
         let kept = after.len(index);
         let mut block = vec![0; kept];
         self.read(before.start(index), &mut block)?;
-        let written = self.object.rare().dirty.read().get(&index).copied();
+        let written = self.object.write_state().dirty.read().get(&index).copied();
         let Err(error) = self.place_block(writing, after, index, &block) else {
             // Only now: what was written must not be lost when there is no room.
             writing.dropped.extend(written.map(|stored| Stored { len: before.block_bytes, ..stored }));
@@ -123,14 +123,14 @@ impl OpenObject {
         let Some(stored) = written else { return Err(error) };
         let is_known = stored.len as usize <= kept;
         let stored = if is_known { stored } else { Stored { checksum: 0, len: 0, ..stored } };
-        self.object.rare().dirty.write().insert(index, stored);
+        self.object.write_state().dirty.write().insert(index, stored);
         Ok(())
     }
 
     /// Lets the last block grow by zeros.
     fn grow_block(&self, writing: &mut Writing, before: Cut, after: Cut, index: u32) -> Result<()> {
         let kept = before.len(index);
-        let dirty = self.object.rare().dirty.read().get(&index).copied();
+        let dirty = self.object.write_state().dirty.read().get(&index).copied();
         let zeros = vec![0; after.len(index) - kept];
         match dirty {
             Some(stored) => {
@@ -145,7 +145,7 @@ impl OpenObject {
                 let stored = self.in_data(before, index)?;
                 self.put(&stored, kept as u64, &zeros)?;
                 writing.used = after.start(index) + after.len(index) as u64;
-                self.object.rare().dirty.write().insert(index, stored);
+                self.object.write_state().dirty.write().insert(index, stored);
                 writing.edge = Some((index, kept));
                 Ok(())
             }
@@ -166,7 +166,7 @@ impl OpenObject {
         inside: usize,
         bytes: &[u8],
     ) -> Result<()> {
-        let dirty = self.object.rare().dirty.read().get(&index).copied();
+        let dirty = self.object.write_state().dirty.read().get(&index).copied();
         let is_described = writing.edge.is_some_and(|(edge, kept)| edge == index && inside < kept);
         if let Some(stored) = dirty.filter(|_| !is_described) {
             return self.put_over(index, stored, inside, bytes);
@@ -179,7 +179,7 @@ impl OpenObject {
             let stored = self.in_data(cut, index)?;
             self.room(writing, cut, index)?;
             self.put_fresh(writing, cut, index, (&stored, inside as u64), bytes)?;
-            self.object.rare().dirty.write().insert(index, stored.after_write(inside, bytes));
+            self.object.write_state().dirty.write().insert(index, stored.after_write(inside, bytes));
             return Ok(());
         }
         let mut block = vec![0; cut.len(index)];
@@ -208,7 +208,7 @@ impl OpenObject {
             self.collection.drop_payloads(vec![Stored { len: cut.block_bytes, ..stored }]);
             return Err(error);
         }
-        self.object.rare().dirty.write().insert(index, stored.after_write(0, block));
+        self.object.write_state().dirty.write().insert(index, stored.after_write(0, block));
         writing.edge = writing.edge.filter(|(edge, _)| *edge != index);
         Ok(())
     }
@@ -293,7 +293,7 @@ impl OpenObject {
     /// The same of an object that the batch cuts to `bytes`, if it has more. Readers see the
     /// object as it was until the batch is taken in.
     pub fn written_until(&self, writes: Writes, bytes: u64) -> Result<Written<'_>> {
-        let mut writing = self.object.rare().writing.lock();
+        let mut writing = self.object.write_state().writing.lock();
         let before = self.object.cut();
         let cut = Cut { bytes: bytes.min(before.bytes), ..before };
         let mut holes = self.place_zeros(&mut writing, before)?;
@@ -302,7 +302,7 @@ impl OpenObject {
             !hole.range.is_empty()
         });
         let mut dirty: Vec<(u32, Stored)> =
-            self.object.rare().dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
+            self.object.write_state().dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
         let behind = dirty.split_off(dirty.partition_point(|(index, _)| *index < cut.blocks()));
         let mut blocks = Vec::with_capacity(dirty.len());
         let (mut patches, mut encoded) = (Vec::new(), Vec::new());
@@ -419,7 +419,7 @@ impl Written<'_> {
     /// A batch says it now.
     pub fn recorded(mut self) {
         self.writing.stale = self.writing.stale.max(self.writing.used);
-        self.open.object.rare().dirty.write().clear();
+        self.open.object.write_state().dirty.write().clear();
         self.writing.edge = None;
         let mut dropped = std::mem::take(&mut self.writing.dropped);
         dropped.append(&mut self.unneeded);

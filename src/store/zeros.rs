@@ -11,8 +11,8 @@ use crate::store::blocks::{Block, Cut};
 use crate::store::collection::now_seconds;
 use crate::store::log::Batch;
 use crate::store::object::Object;
-use crate::store::rare::Writing;
 use crate::store::read::OpenObject;
+use crate::store::write_state::Writing;
 
 /// Files of at most this many bytes lie packed in `tier0.dat`.
 pub const PACKED_BYTES_MAX: u64 = 16 << 10;
@@ -29,7 +29,7 @@ pub(super) struct Hole {
 impl OpenObject {
     /// The data file and the place in it where all of the object lies, if it lies in one.
     pub fn place_in_data(&self) -> Result<Option<Home>> {
-        let mut writing = self.object.rare().writing.lock();
+        let mut writing = self.object.write_state().writing.lock();
         let cut = self.object.cut();
         let holes = self.place_zeros(&mut writing, cut)?;
         let is_there = holes.iter().all(|hole| hole.in_data) && lies_in_data(&self.object, cut);
@@ -70,7 +70,7 @@ impl OpenObject {
 fn gaps(object: &Object, cut: Cut) -> Vec<Range<u32>> {
     let (mut next, end) = (object.described(), cut.blocks());
     let mut gaps = Vec::new();
-    for &index in object.rare().dirty.read().range(next.min(end)..end).map(|(index, _)| index) {
+    for &index in object.write_state().dirty.read().range(next.min(end)..end).map(|(index, _)| index) {
         if index > next {
             gaps.push(next..index);
         }
@@ -83,7 +83,7 @@ fn gaps(object: &Object, cut: Cut) -> Vec<Range<u32>> {
 }
 
 fn lies_in_data(object: &Object, cut: Cut) -> bool {
-    let dirty = object.made_rare().map(|rare| rare.dirty.read());
+    let dirty = object.existing_write_state().map(|write_state| write_state.dirty.read());
     let is_dirty = |index: &u32| dirty.as_ref().is_some_and(|dirty| dirty.contains_key(index));
     let blocks = object.blocks.read();
     let is_there = |stored: &Stored| stored.in_data && stored.tier == Tier::Exact;

@@ -15,7 +15,7 @@ use crate::store::object::Object;
 
 /// What few objects ever have.
 #[derive(Debug)]
-pub(super) struct Rare {
+pub(super) struct WriteState {
     /// What was written since the last batch: the length of each place is how many bytes at the
     /// beginning of the block have its checksum, 0 where nothing is known of them. Taken before
     /// `Object::blocks`; not held across input or output.
@@ -58,10 +58,10 @@ pub(super) struct Writing {
     pub dropped: Vec<Stored>,
 }
 
-impl Rare {
+impl WriteState {
     /// That of an object of which the log says so many bytes, and never said others.
-    fn new(logged: u64) -> Rare {
-        Rare {
+    fn new(logged: u64) -> WriteState {
+        WriteState {
             dirty: RwLock::default(),
             in_place: RwLock::default(),
             told: Told::default(),
@@ -76,13 +76,13 @@ impl Rare {
 
 impl Object {
     /// What few objects have; made for this one if it has none yet.
-    pub(super) fn rare(&self) -> &Rare {
-        self.rare.get_or_init(|| Box::new(Rare::new(self.logged.load(Ordering::Acquire))))
+    pub(super) fn write_state(&self) -> &WriteState {
+        self.write_state.get_or_init(|| Box::new(WriteState::new(self.logged.load(Ordering::Acquire))))
     }
 
     /// What few objects have, if this one has.
-    pub(super) fn made_rare(&self) -> Option<&Rare> {
-        self.rare.get().map(Box::as_ref)
+    pub(super) fn existing_write_state(&self) -> Option<&WriteState> {
+        self.write_state.get().map(Box::as_ref)
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
         for sizes in [&[100][..], &[100, 100], &[100, 300], &[300, 100], &[0, 300, 200], &[10, 0, 5]] {
             let object = object(sizes[0]);
             sizes[1..].iter().for_each(|bytes| assert!(object.resized(*bytes).is_empty()));
-            let writing = object.rare().writing.lock();
+            let writing = object.write_state().writing.lock();
             let most = sizes.iter().max().unwrap();
             assert_eq!((&writing.used, &writing.stale), (most, most), "{sizes:?}");
         }
@@ -137,6 +137,6 @@ mod tests {
         assert!(!object.is_dirty() && object.chain(0, 1).is_none() && object.factor().is_none());
         assert!(object.block(0, object.cut()).is_none() && object.chain_lens().is_empty());
         assert!(object.resized(100).is_empty());
-        assert!(object.made_rare().is_none());
+        assert!(object.existing_write_state().is_none());
     }
 }
