@@ -318,7 +318,7 @@ impl Collection {
     pub(super) fn write_record(&self, number: u8, record: &[u8], touched: &mut Touched) -> Result<u64> {
         let len = record.len() as u64;
         let offset = self.take_slot_of(number, len)?;
-        touched.slots.take(&self.pending, (number, offset, len));
+        touched.slots.take(&self.reservations, (number, offset, len));
         let file = self.payload_file(number)?;
         file.write_at(record, offset)
             .map_err(|error| Error::io(format!("writing {}", self.payload_path(number)), error))?;

@@ -23,9 +23,9 @@ use crate::store::quota::{Limits, Meter};
 use crate::store::rebuild::Rebuilder;
 use crate::store::renamed::Told;
 use crate::store::replay::{Damage, Replayed, replay};
+use crate::store::reservations::{Reservations, ReservedSlots};
 use crate::store::slots::Slots;
 use crate::store::state::{ROOT, State};
-use crate::store::taken::{Pending, TakenSlots};
 
 /// The number of files that payloads are put in: the tiers', `delta.dat` and `factor.dat`.
 const PAYLOAD_FILES: usize = 6;
@@ -71,7 +71,7 @@ pub struct Collection {
     /// read that began before a change may still look at the old place.
     pub(super) reading: RwLock<()>,
     /// Slots that no batch names yet.
-    pub(super) pending: Arc<Pending>,
+    pub(super) reservations: Arc<Reservations>,
     /// Who knows other ways to blocks.
     pub(super) rebuilder: Rebuilder,
     /// Objects that an interrupted import has left, and that are removed once the log has room.
@@ -119,7 +119,7 @@ pub struct Touched {
     pub(super) tiers: HashSet<u8>,
     /// The slots that were taken for what was written: given back when this is dropped, unless
     /// a batch names them.
-    pub(super) slots: TakenSlots,
+    pub(super) slots: ReservedSlots,
 }
 
 /// The seconds since 1970.
@@ -290,7 +290,7 @@ impl Collection {
             damage: None,
             poisoned: OnceLock::new(),
             reading: RwLock::new(()),
-            pending: Arc::default(),
+            reservations: Arc::default(),
             rebuilder: Rebuilder::default(),
             orphans: Mutex::default(),
             meter: Meter::new("", None, Limits::default()),

@@ -96,7 +96,7 @@ impl Collection {
         if let Err(error) = appended {
             return Err(if writer.log.is_whole() { error } else { self.poison(error) });
         }
-        batch.records().iter().for_each(|added| self.pending.name(&added.record));
+        batch.records().iter().for_each(|added| self.reservations.name(&added.record));
         // The log says what cannot be: nothing may be built on it.
         let differs = |error| self.poison(error);
         let mut state = self.state.write();
@@ -189,7 +189,7 @@ impl Collection {
     /// the disk full.
     pub fn make_room(&self) -> bool {
         let has_freed = self.writer.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty());
-        let given_up = has_freed || self.pending.has_returned() || self.has_orphans();
+        let given_up = has_freed || self.reservations.has_returned() || self.has_orphans();
         given_up && self.sync().is_ok()
     }
 

@@ -147,7 +147,7 @@ impl Collection {
         let start = self.take_slot_of(number, total)?;
         let mut slot = start;
         for &len in lens {
-            touched.slots.take(&self.pending, (number, slot, slot_of(len)));
+            touched.slots.take(&self.reservations, (number, slot, slot_of(len)));
             slot += slot_of(len);
         }
         let file = self.payload_file(number)?;

@@ -162,7 +162,7 @@ impl Collection {
                 None => return Ok(None),
             }
         };
-        touched.slots.take(&self.pending, (number, offset, len));
+        touched.slots.take(&self.reservations, (number, offset, len));
         let file = self.payload_file(number)?;
         file.write_at(payload, offset)
             .map_err(|error| Error::io(format!("writing {}", self.payload_path(number)), error))?;

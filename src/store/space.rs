@@ -51,7 +51,7 @@ impl Collection {
         dropped.append(&mut write_state.writing.lock().dropped);
         self.drop_payloads(dropped);
         if let Some(home) = draft.home() {
-            self.pending.release_file(home.file);
+            self.reservations.release_file(home.file);
             self.remove_home(draft);
         }
     }
@@ -60,7 +60,7 @@ impl Collection {
     /// [`discard`](Self::discard): a batch that names objects in it may fail, and these go.
     pub fn create_draft_file(&self) -> Result<u64> {
         let (number, _) = self.create_data_file()?;
-        self.pending.hold_file(number);
+        self.reservations.hold_file(number);
         Ok(number)
     }
 
@@ -95,7 +95,7 @@ impl Collection {
     /// Gives back what batches up to the number `durable` have given up, which is durable.
     pub(super) fn reclaim_until(&self, writer: &mut Writer, durable: u64) {
         // No record ever named these, so nobody has looked them up.
-        for slot in self.pending.returned() {
+        for slot in self.reservations.returned() {
             self.give_slot_back(writer, slot);
         }
         if writer.freed.is_empty() {
@@ -253,7 +253,7 @@ impl Collection {
     /// readable; a file that cannot be removed is found when the store is opened again.
     fn remove_home(&self, object: &Object) {
         let Some(home) = object.home() else { return };
-        if self.pending.holds_file(home.file) || self.state.read().has_home(home.file) {
+        if self.reservations.holds_file(home.file) || self.state.read().has_home(home.file) {
             return;
         }
         self.remove_data_file(home.file);

@@ -19,7 +19,7 @@ pub(super) type Slot = (u8, u64, u64);
 
 /// The slots of a collection that no batch names.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+pub(super) struct Reservations {
     /// The last lock that is taken.
     inner: Mutex<Inner>,
 }
@@ -34,7 +34,7 @@ struct Inner {
     files: HashSet<u64>,
 }
 
-impl Pending {
+impl Reservations {
     fn take(&self, (file, offset, len): Slot) -> u64 {
         let mut inner = self.inner.lock();
         inner.last += 1;
@@ -93,14 +93,14 @@ impl Pending {
 
 /// Slots that somebody has taken: those that no batch names when this is dropped go back.
 #[derive(Default)]
-pub(super) struct TakenSlots {
-    pending: Option<Arc<Pending>>,
+pub(super) struct ReservedSlots {
+    pending: Option<Arc<Reservations>>,
     slots: Vec<((u8, u64), u64)>,
 }
 
-impl TakenSlots {
+impl ReservedSlots {
     /// Notes a slot.
-    pub fn take(&mut self, pending: &Arc<Pending>, slot: Slot) {
+    pub fn take(&mut self, pending: &Arc<Reservations>, slot: Slot) {
         let pending = self.pending.get_or_insert_with(|| pending.clone());
         self.slots.push(((slot.0, slot.1), pending.take(slot)));
     }
@@ -118,13 +118,13 @@ impl TakenSlots {
     }
 
     /// Takes over what another has taken in the same collection.
-    pub fn merge(&mut self, mut other: TakenSlots) {
+    pub fn merge(&mut self, mut other: ReservedSlots) {
         self.pending = self.pending.take().or_else(|| other.pending.clone());
         self.slots.append(&mut other.slots);
     }
 }
 
-impl Drop for TakenSlots {
+impl Drop for ReservedSlots {
     fn drop(&mut self) {
         let Some(pending) = &self.pending else { return };
         for (place, number) in self.slots.drain(..) {
@@ -137,7 +137,7 @@ impl Drop for TakenSlots {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Pending, TakenSlots};
+    use super::{Reservations, ReservedSlots};
     use crate::format::record::{Record, Stored};
     use crate::model::{ObjectId, Tier};
 
@@ -148,8 +148,8 @@ mod tests {
 
     #[test]
     fn what_no_batch_names_goes_back_once() {
-        let pending = Arc::new(Pending::default());
-        let mut taken = TakenSlots::default();
+        let pending = Arc::new(Reservations::default());
+        let mut taken = ReservedSlots::default();
         let file = Tier::Q8.byte();
         for offset in [0, 128, 256] {
             taken.take(&pending, (file, offset, 128));
@@ -164,8 +164,8 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_another_s_by_now_is_not_given_back() {
-        let pending = Arc::new(Pending::default());
-        let (mut first, mut second) = (TakenSlots::default(), TakenSlots::default());
+        let pending = Arc::new(Reservations::default());
+        let (mut first, mut second) = (ReservedSlots::default(), ReservedSlots::default());
         first.take(&pending, (1, 0, 64));
         // Named, freed again, and taken by another.
         pending.name(&Record::Delta {
