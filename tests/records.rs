@@ -8,7 +8,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use tierfs::format::catalog::{
-    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NODE_VERSION,
+    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE_VERSION,
     NUMBER_MAX, NodeEntry, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry, What,
 };
 use tierfs::format::placed::Placed;
@@ -293,13 +293,13 @@ fn entry() -> impl Strategy<Value = Entry> {
         prop::collection::vec(any::<u8>(), 0..300).prop_map(What::Symlink),
         file_entry().prop_map(|file| What::File(Box::new(file))),
     ];
-    let home = prop::option::of((any::<u64>(), 0..u64::MAX >> 2));
-    let object = (any::<[u128; 3]>(), any::<u64>(), dtype(), 0_u64..1 << 40, 4096..=BLOCK_BYTES_MAX, home);
+    let extent = prop::option::of((any::<u64>(), 0..u64::MAX >> 2));
+    let object = (any::<[u128; 3]>(), any::<u64>(), dtype(), 0_u64..1 << 40, 4096..=BLOCK_BYTES_MAX, extent);
     prop_oneof![
         (any::<(u32, u64)>(), entry_id()).prop_map(|((number, created_at), EntryId(last_entry))| {
             Entry::Collection { number, created_at, last_entry }
         }),
-        object.prop_map(|([id, tensor, seed], creation, dtype, bytes, block_bytes, home)| {
+        object.prop_map(|([id, tensor, seed], creation, dtype, bytes, block_bytes, extent)| {
             Entry::Object(ObjectEntry {
                 id: ObjectId(id),
                 tensor: TensorId(tensor),
@@ -308,7 +308,7 @@ fn entry() -> impl Strategy<Value = Entry> {
                 dtype,
                 bytes,
                 block_bytes,
-                home: home.map(|(file, offset)| Home { file, offset }),
+                extent: extent.map(|(file, offset)| Extent { file, offset }),
                 parent: (creation % 2 == 1).then(|| {
                     Box::new(Parent {
                         object: ObjectId(id ^ 1),

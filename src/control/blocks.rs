@@ -170,7 +170,8 @@ pub(super) fn extents(context: &Context) -> Result<Make> {
                 return Ok(false);
             }
             if let Some(object) = walk.begun() {
-                is_untouched = OpenObject::open(&walk.collection, object, Verify::First)?.is_home_untouched();
+                is_untouched =
+                    OpenObject::open(&walk.collection, object, Verify::First)?.is_extent_untouched();
             }
             let mut put = |extent: Option<Extent>| {
                 let Some(extent) = extent else { return };

@@ -339,7 +339,7 @@ impl OpenFile {
             dtype: Dtype::U8,
             bytes: 0,
             block_bytes: Blocking::default().block_bytes(Dtype::U8, u64::MAX),
-            home: Some(crate::format::catalog::Home { file: number, offset: 0 }),
+            extent: Some(crate::format::catalog::Extent { file: number, offset: 0 }),
             parent: None,
         };
         let object = Arc::new(Object::draft(entry));

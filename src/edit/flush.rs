@@ -256,11 +256,11 @@ impl OpenFile {
         let mut end = 0;
         let mut number = None;
         for object in objects {
-            let Some(home) = object.place_in_data()? else { return Ok(None) };
-            if home.offset != end || number.is_some_and(|number| number != home.file) {
+            let Some(extent) = object.place_in_data()? else { return Ok(None) };
+            if extent.offset != end || number.is_some_and(|number| number != extent.file) {
                 return Ok(None);
             }
-            number = Some(home.file);
+            number = Some(extent.file);
             end += object.bytes();
         }
         Ok(number)

@@ -84,15 +84,15 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
         return Ok(false);
     };
     let _deeper = Deeper::enter(open)?;
-    let (home, parent) = open.parent()?;
+    let (extent, parent) = open.parent()?;
     let cut = parent.cut();
     let found = parent.block(index, cut);
     if found.is_none_or(|found| found.epoch != link.base_epoch) || cut.len(index) != out.len() {
-        return Err(broken(&home, &format!("block {index} of the parent is another one now")));
+        return Err(broken(&extent, &format!("block {index} of the parent is another one now")));
     }
-    let base = open.open_alike(&home, &parent)?;
+    let base = open.open_alike(&extent, &parent)?;
     base.read(cut.start(index), out).map_err(|error| match error.kind() {
-        ErrorKind::Absent => broken(&home, &error.to_string()),
+        ErrorKind::Absent => broken(&extent, &error.to_string()),
         _ => error,
     })?;
     open.apply_link(index, link, out)?;
@@ -199,12 +199,12 @@ fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Resul
     let mut parents = Vec::new();
     for object in &target.objects {
         let Some(parent) = &object.entry.parent else { continue };
-        let home = engine.store.collection(&parent.tenant, &parent.collection)?;
-        let (held, found) = collection.hold_parent(object, &home).map_err(|error| match error.kind() {
+        let extent = engine.store.collection(&parent.tenant, &parent.collection)?;
+        let (held, found) = collection.hold_parent(object, &extent).map_err(|error| match error.kind() {
             ErrorKind::Corrupt => Error::invalid(error.to_string()),
             _ => error,
         })?;
-        parents.push(Parent { open: OpenObject::open_by_name(&home, &found)?, _held: held });
+        parents.push(Parent { open: OpenObject::open_by_name(&extent, &found)?, _held: held });
     }
     Ok(parents)
 }
@@ -222,8 +222,8 @@ fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
                 "its lineage is more than {DEPTH_MAX} deep; evict it with another reconstruct"
             ));
         }
-        let home = engine.store.collection(&parent.tenant, &parent.collection);
-        let found = home.ok().and_then(|home| home.state().object(parent.object).cloned());
+        let extent = engine.store.collection(&parent.tenant, &parent.collection);
+        let found = extent.ok().and_then(|extent| extent.state().object(parent.object).cloned());
         match found {
             Some(found) => at = found,
             // What is above a parent that is gone matters to nobody.

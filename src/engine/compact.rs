@@ -21,7 +21,7 @@ const STEP_BYTES: u64 = 32 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Compacted {
     /// Blocks that lie in their data files again.
-    pub home: u64,
+    pub returned: u64,
     /// Blocks that were moved within tier files.
     pub moved: u64,
     /// Bytes of the files of payloads before: `tier0.dat` to `factor.dat`.
@@ -37,7 +37,7 @@ pub struct Compacted {
 impl Compacted {
     /// Adds what was done elsewhere.
     pub fn add(&mut self, other: Compacted) {
-        self.home += other.home;
+        self.returned += other.returned;
         self.moved += other.moved;
         self.before += other.before;
         self.after += other.after;
@@ -48,10 +48,10 @@ impl Compacted {
 
 impl fmt::Display for Compacted {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Compacted { home, moved, before, after, left, at } = self;
+        let Compacted { returned, moved, before, after, left, at } = self;
         write!(
             out,
-            "payloads at {at} from {before} to {after} bytes, {home} blocks back in data files, {moved} moved"
+            "payloads at {at} from {before} to {after} bytes, {returned} blocks back in data files, {moved} moved"
         )?;
         match left {
             0 => Ok(()),
@@ -74,7 +74,7 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
     for object in &objects {
         if is_exact(object) {
             let brought = each_step(collection, object, progress, &mut |open, range| {
-                done.home += open.bring_home(range)?;
+                done.returned += open.return_to_extent(range)?;
                 Ok(())
             });
             leave_damaged(collection, object, brought, &mut left)?;

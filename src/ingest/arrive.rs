@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::{Content, Digests, Home};
+use crate::format::catalog::{Content, Digests, Extent};
 use crate::format::checksum;
 use crate::ingest::cut::Blocking;
 use crate::ingest::recognize::{Part, Recognized, recognize};
@@ -179,7 +179,7 @@ fn cut_in_place(
             dtype,
             bytes,
             block_bytes,
-            home: Some(Home { file: number, offset: part.begin }),
+            extent: Some(Extent { file: number, offset: part.begin }),
             blocks: TakenBlocks::Parts(parts),
             error: None,
         });

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::Home;
+use crate::format::catalog::Extent;
 use crate::format::cgeb::{
     CgebError, ContentHash, HEADER_BYTES, Header, Layout, Part, RUNS_MAX, Runs, Sizes, leading_hash,
 };
@@ -260,20 +260,20 @@ pub(super) fn take(
         let dtype = of_file.tensor.as_ref().map_or(Dtype::U8, |tensor| tensor.dtype);
         let bytes = of_file.end - of_file.begin;
         let block_bytes = options.blocking.block_bytes(dtype, bytes);
-        let mut home = None;
+        let mut extent = None;
         let mut own = None;
         if tier.is_none() && bytes > PACKED_BYTES_MAX {
             let (number, file) = unnamed.create_data_file()?;
             into.touched.file(&file);
-            home = Some(Home { file: number, offset: 0 });
+            extent = Some(Extent { file: number, offset: 0 });
             own = Some(file);
         }
-        let blocks = match home {
+        let blocks = match extent {
             Some(_) => TakenBlocks::Run(Vec::new()),
             None => TakenBlocks::Each(Vec::new()),
         };
         let step = (GATHERED_BYTES / block_bytes as usize).max(1) * block_bytes as usize;
-        let taken = TakenObject { dtype, bytes, block_bytes, home, blocks, error: None };
+        let taken = TakenObject { dtype, bytes, block_bytes, extent, blocks, error: None };
         sinks.push(Sink { part, tier: *tier, file: own, gathered: Vec::new(), step, stored: 0, taken });
     }
     let again = read(source, recognized.bytes, &mut |found| match found {

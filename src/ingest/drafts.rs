@@ -65,7 +65,7 @@ fn add_object(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
         dtype: draft.object.dtype,
         bytes: draft.object.bytes,
         block_bytes: draft.object.block_bytes,
-        home: draft.object.home,
+        extent: draft.object.extent,
         parent: draft.parent.clone().map(Box::new),
     }));
     id
@@ -81,9 +81,9 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
         reconstruct: 0,
     };
     let created_at = now_seconds();
-    let home = draft.object.home.map_or(0, |home| home.offset);
+    let extent = draft.object.extent.map_or(0, |extent| extent.offset);
     let add_run = |batch: &mut Batch, block: u32, checksums: &[u32]| {
-        let offset = home + u64::from(block) * u64::from(draft.object.block_bytes);
+        let offset = extent + u64::from(block) * u64::from(draft.object.block_bytes);
         batch.run(checksums, |len, checksum| Record::CreateRun {
             object: id,
             block,
@@ -107,7 +107,7 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
                         block += checksums.len() as u32;
                     }
                     TakenPart::Hole(count) => {
-                        let at = home + u64::from(block) * u64::from(draft.object.block_bytes);
+                        let at = extent + u64::from(block) * u64::from(draft.object.block_bytes);
                         let (count, stored) = (*count, Stored::hole(at));
                         batch.record(Record::EmptyRun { object: id, block, count, stored, created_at });
                         block += count;

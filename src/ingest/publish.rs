@@ -150,9 +150,9 @@ impl Arrived {
         };
         let names = arrived.tensors.iter().flatten().map(|tensor| tensor.name.as_str());
         let names = TensorNames::new(names)?;
-        let (tenant, home) = (collection.tenant(), collection.name());
-        let id = TensorId::below(tenant, home, directory);
-        let of_rest = TensorId::of(tenant, home, path, TensorId(0));
+        let (tenant, extent) = (collection.tenant(), collection.name());
+        let id = TensorId::below(tenant, extent, directory);
+        let of_rest = TensorId::of(tenant, extent, path, TensorId(0));
         let mut paths = Vec::with_capacity(arrived.tensors.len());
         let mut drafts: Vec<Draft<'_>> = Vec::with_capacity(taken.objects.len());
         let mut found = Vec::with_capacity(taken.objects.len());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 
-use crate::format::catalog::{Digests, Home, Measured, OutsideFile};
+use crate::format::catalog::{Digests, Extent, Measured, OutsideFile};
 use crate::format::checksum;
 use crate::format::record::Stored;
 use crate::ingest::batch;
@@ -47,7 +47,7 @@ pub(super) struct TakenObject {
     pub dtype: Dtype,
     pub bytes: u64,
     pub block_bytes: u32,
-    pub home: Option<Home>,
+    pub extent: Option<Extent>,
     pub blocks: TakenBlocks,
     /// How far the encoded blocks are from the source, if there are any.
     pub error: Option<Measured>,
@@ -254,13 +254,13 @@ impl Intake<'_> {
     /// An object without blocks for a part.
     fn begin(&self, part: &Part, tier: Option<Tier>, options: &Options) -> TakenObject {
         let (dtype, bytes) = (dtype(part), part.end - part.begin);
-        let home = self.data.number().map(|file| Home { file, offset: part.begin });
-        let blocks = match (tier, home) {
+        let extent = self.data.number().map(|file| Extent { file, offset: part.begin });
+        let blocks = match (tier, extent) {
             (None, Some(_)) => TakenBlocks::Run(Vec::new()),
             _ => TakenBlocks::Each(Vec::new()),
         };
         let block_bytes = block_bytes(part, options);
-        TakenObject { dtype, bytes, block_bytes, home, blocks, error: None }
+        TakenObject { dtype, bytes, block_bytes, extent, blocks, error: None }
     }
 
     /// Stores the chunk that was read, and reads the next one meanwhile. Four jobs, the longest

@@ -69,7 +69,7 @@ pub(super) fn take_in(state: &mut State, dropped: &Batch) -> Whys {
     for object in objects {
         let entry = object.entry_now();
         let before = state.object(entry.id);
-        let home = entry.home.filter(|home| before.is_none() && !state.has_home(home.file));
+        let extent = entry.extent.filter(|extent| before.is_none() && !state.has_extent(extent.file));
         let cut = object.logged_cut();
         let (mut blocks, mut bytes) = (Vec::new(), 0);
         let mut next = 0;
@@ -77,15 +77,15 @@ pub(super) fn take_in(state: &mut State, dropped: &Batch) -> Whys {
             let is_next = piece.start == next;
             if block.stored.is_zeros() {
                 // Zeros have no place of their own: they go with the blocks before them.
-                if is_next && (home.is_some() || !block.stored.in_data) {
+                if is_next && (extent.is_some() || !block.stored.in_data) {
                     next = piece.end;
                     bytes += cut.bytes_of(&piece);
                     blocks.push((piece.end - piece.start, block));
                 }
                 continue;
             }
-            let place = match (block.stored.in_data, home) {
-                (true, Some(home)) if is_next => Some((true, home.file, block.stored.offset)),
+            let place = match (block.stored.in_data, extent) {
+                (true, Some(extent)) if is_next => Some((true, extent.file, block.stored.offset)),
                 (true, _) => None,
                 (false, _) => {
                     let (file, offset, _) = place_of_stored(&block.stored);
@@ -111,7 +111,7 @@ pub(super) fn take_in(state: &mut State, dropped: &Batch) -> Whys {
         // One that is only a part of another is an object of its own.
         let creation = if is_whole { entry.creation } else { first };
         let id = if is_whole { entry.id } else { ObjectId::of(entry.tensor, entry.seed, creation) };
-        made.push((ObjectEntry { id, creation, bytes, home, parent: None, ..entry }, blocks, why));
+        made.push((ObjectEntry { id, creation, bytes, extent, parent: None, ..entry }, blocks, why));
     }
     let mut whys = Whys::new();
     for (entry, blocks, why) in made {

@@ -132,7 +132,7 @@ impl State {
     pub fn is_never_backed(&self, node: &Node) -> bool {
         let objects = node.file().into_iter().flat_map(|file| &file.objects);
         let first = objects.filter_map(|id| self.object(*id)).find(|object| object.bytes() > 0);
-        let begins = first.and_then(|first| first.home()).is_some_and(|home| home.offset == 0);
+        let begins = first.and_then(|first| first.extent()).is_some_and(|extent| extent.offset == 0);
         !begins && self.pins_of(node.entry.id).next().is_none()
     }
 }
@@ -143,7 +143,7 @@ impl Collection {
     /// store was opened, and nothing else lies in it.
     pub fn backing_of(&self, objects: Vec<Arc<Object>>) -> Option<Backing> {
         let first = self.first_of(&objects, Object::is_checked)?;
-        let number = first.home()?.file;
+        let number = first.extent()?.file;
         // Before it is looked at: a block that leaves it afterwards leaves its bytes.
         let shown = self.show_data_file(number);
         self.is_filled(number, &objects, Object::is_checked).then_some(())?;
@@ -156,7 +156,7 @@ impl Collection {
     /// A file of these objects, if nothing but blocks that were not checked keeps the data file
     /// from being shown for it, and the system has the first of them in memory.
     pub fn unchecked_of(self: &Arc<Self>, objects: &[Arc<Object>]) -> Option<Unchecked> {
-        let number = self.first_of(objects, |_, _| true)?.home()?.file;
+        let number = self.first_of(objects, |_, _| true)?.extent()?.file;
         self.is_filled(number, objects, |_, _| true).then_some(())?;
         let unchecked = objects.iter().filter(|object| !object.is_checked(&object.blocks.read()));
         let open = |object| OpenObject::open(self, object, Verify::First);
@@ -167,7 +167,7 @@ impl Collection {
     /// The first object that has bytes, if it lies at the start of a data file and is as wanted.
     fn first_of<'a>(&self, objects: &'a [Arc<Object>], is_wanted: IsWanted) -> Option<&'a Arc<Object>> {
         let first = objects.iter().find(|object| object.bytes() > 0)?;
-        let lies = self.damage().is_none() && first.lies_in(first.home()?.file, 0, is_wanted);
+        let lies = self.damage().is_none() && first.lies_in(first.extent()?.file, 0, is_wanted);
         lies.then_some(first)
     }
 
@@ -225,7 +225,7 @@ impl Object {
         if cut.bytes == 0 {
             return true;
         }
-        if self.home().is_none_or(|home| home.file != number || home.offset != offset) {
+        if self.extent().is_none_or(|extent| extent.file != number || extent.offset != offset) {
             return false;
         }
         let blocks = self.blocks.read();

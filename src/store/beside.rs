@@ -65,7 +65,7 @@ impl Object {
     fn is_where_it_came(&self) -> bool {
         let cut = self.cut();
         let lies = |offset| self.blocks.read().lie_at(offset, cut);
-        !self.is_dirty() && (cut.bytes == 0 || self.home().is_some_and(|home| lies(home.offset)))
+        !self.is_dirty() && (cut.bytes == 0 || self.extent().is_some_and(|extent| lies(extent.offset)))
     }
 }
 

@@ -373,9 +373,9 @@ mod tests {
         run_at(4096, first, count, 9, CUT)
     }
 
-    fn run_at(home: u64, first: u32, count: u32, epoch: u64, cut: Cut) -> Run {
+    fn run_at(extent: u64, first: u32, count: u32, epoch: u64, cut: Cut) -> Run {
         let checksums = (first..first + count).collect();
-        Run { epoch, offset: home + cut.start(first), since: 1, checksums }
+        Run { epoch, offset: extent + cut.start(first), since: 1, checksums }
     }
 
     #[test]
@@ -507,8 +507,8 @@ mod tests {
                         table[index as usize] = Some(stored);
                     }
                     Change::Run(range, is_elsewhere) => {
-                        let home = if is_elsewhere { 1 << 20 } else { 4096 };
-                        let run = run_at(home, range.start, range.len() as u32, epoch, cut);
+                        let extent = if is_elsewhere { 1 << 20 } else { 4096 };
+                        let run = run_at(extent, range.start, range.len() as u32, epoch, cut);
                         let offset = run.offset;
                         blocks.set_run(range.start, run, cut);
                         for index in range.clone() {

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-use crate::format::catalog::Home;
+use crate::format::catalog::Extent;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::chain::DELTA_FILE;
@@ -226,15 +226,15 @@ impl Collection {
             if object.factor().is_some() {
                 found.insert((false, u64::from(FACTOR_FILE)));
             }
-            if let Some(home) = object.home().filter(|_| object.origin.is_none())
+            if let Some(extent) = object.extent().filter(|_| object.origin.is_none())
                 && object.grown.load(Ordering::Relaxed) > durable
             {
-                found.insert((true, home.file));
+                found.insert((true, extent.file));
             }
             let unsure = unsure.filter(|(_, block)| !block.stored.is_zeros());
             let unsure = unsure.filter(|(_, block)| !block.stored.in_data || object.origin.is_none());
-            found.extend(unsure.map(|(_, block)| match (block.stored.in_data, object.home()) {
-                (true, Some(home)) => (true, home.file),
+            found.extend(unsure.map(|(_, block)| match (block.stored.in_data, object.extent()) {
+                (true, Some(extent)) => (true, extent.file),
                 _ => (false, u64::from(block.stored.tier.byte())),
             }));
         }
@@ -247,9 +247,9 @@ impl Collection {
         }
         self.sync_files(&touched)?;
         writer.log.sync()?;
-        let is_last = |home: Home| !self.state.read().has_home(home.file);
+        let is_last = |extent: Extent| !self.state.read().has_extent(extent.file);
         let gives_up_files = writer.freed.iter().any(|(_, freed)| match freed {
-            Freed::Object(object) => object.home().is_some_and(is_last),
+            Freed::Object(object) => object.extent().is_some_and(is_last),
             _ => false,
         });
         // Files that it gave up last go once it says so.

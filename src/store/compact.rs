@@ -153,7 +153,7 @@ impl Collection {
 fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>> {
     let mut objects: Vec<(u64, Said)> = Vec::new();
     for outside in state.outside_files() {
-        let of_it = |object: &&Arc<Object>| object.home().is_some_and(|home| home.file == outside.file);
+        let of_it = |object: &&Arc<Object>| object.extent().is_some_and(|extent| extent.file == outside.file);
         // Before the first object that lies in it; one that has none is forgotten.
         if let Some(first) = state.objects().filter(of_it).map(|object| object.entry.creation).min() {
             objects.push((first, Said::Entry(Entry::Outside(outside.as_ref().clone()))));
@@ -226,7 +226,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
     };
     let first = match &*blocks {
         Blocks::One(Part::Run(run)) => Some(run.offset),
-        _ => object.home().map(|home| home.offset),
+        _ => object.extent().map(|extent| extent.offset),
     };
     let is_said = |block: &Block| block.epoch == said.epoch && block.stored.in_data;
     if let Some(offset) = first.filter(|_| !said.checksums.is_empty()) {

@@ -118,8 +118,8 @@ impl Collection {
 
     /// Whether the files outside the store that these parts are of have the times that they had.
     fn are_untouched(&self, parts: &[Arc<Object>]) -> bool {
-        let homes = parts.iter().filter(|part| part.origin.is_some()).filter_map(|part| part.home());
-        let mut numbers: Vec<u64> = homes.map(|home| home.file).collect();
+        let extents = parts.iter().filter(|part| part.origin.is_some()).filter_map(|part| part.extent());
+        let mut numbers: Vec<u64> = extents.map(|extent| extent.file).collect();
         numbers.dedup();
         let is_untouched =
             |number: &u64| self.data_file(*number).is_ok_and(|file| file.is_untouched().unwrap_or(false));

@@ -44,7 +44,7 @@ pub(super) struct Lineage {
 #[derive(Debug, Default)]
 struct Relations {
     /// Where the parent is.
-    home: Weak<Collection>,
+    parent_collection: Weak<Collection>,
     children: Vec<Weak<Object>>,
     /// Collections that may have children, and do not say which.
     unknown: BTreeSet<Place>,
@@ -67,10 +67,10 @@ impl Lineage {
     }
 
     /// Notes a child, and where its parent is.
-    fn note(&self, parent: &Parent, home: &Arc<Collection>, child: &Arc<Object>) {
+    fn note(&self, parent: &Parent, parent_collection: &Arc<Collection>, child: &Arc<Object>) {
         let mut relations = self.relations.write();
         let found = relations.entry(parent.object).or_default();
-        found.home = Arc::downgrade(home);
+        found.parent_collection = Arc::downgrade(parent_collection);
         found.children.retain(|known| known.strong_count() > 0);
         if !found.children.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(child))) {
             found.children.push(Arc::downgrade(child));
@@ -108,8 +108,8 @@ impl Lineage {
         });
     }
 
-    fn home(&self, parent: ObjectId) -> Option<Arc<Collection>> {
-        self.relations.read().get(&parent)?.home.upgrade()
+    fn parent_collection(&self, parent: ObjectId) -> Option<Arc<Collection>> {
+        self.relations.read().get(&parent)?.parent_collection.upgrade()
     }
 
     fn hold(&self, object: ObjectId, change: impl Fn(u32) -> u32) {
@@ -156,12 +156,13 @@ pub(super) fn relatives(state: &State) -> BTreeSet<Place> {
 
 impl Collection {
     /// Notes the children in this collection whose parents are in another, or in this one.
-    pub(super) fn note_children(&self, home: &Arc<Collection>) {
+    pub(super) fn note_children(&self, parent_collection: &Arc<Collection>) {
         for object in self.state().objects().filter(|object| object.needs_parent()) {
             if let Some(parent) = &object.entry.parent
-                && (parent.tenant.as_str(), parent.collection.as_str()) == (home.tenant(), home.name())
+                && (parent.tenant.as_str(), parent.collection.as_str())
+                    == (parent_collection.tenant(), parent_collection.name())
             {
-                self.lineage.note(parent, home, object);
+                self.lineage.note(parent, parent_collection, object);
             }
         }
     }
@@ -169,10 +170,10 @@ impl Collection {
     /// Notes what this collection's objects are to another that was opened, and the other's to
     /// this one's.
     pub(super) fn relate(self: &Arc<Collection>, other: &Arc<Collection>) {
-        for (home, found) in [(self, other), (other, self)] {
-            found.note_children(home);
+        for (parent_collection, found) in [(self, other), (other, self)] {
+            found.note_children(parent_collection);
             if found.damage().is_some() {
-                home.keep_parents_of(&(found.tenant().to_owned(), found.name().to_owned()));
+                parent_collection.keep_parents_of(&(found.tenant().to_owned(), found.name().to_owned()));
             }
         }
     }
@@ -215,27 +216,30 @@ impl Collection {
     pub fn hold_parent(
         self: &Arc<Collection>,
         child: &Arc<Object>,
-        home: &Arc<Collection>,
+        parent_collection: &Arc<Collection>,
     ) -> Result<(Held, Arc<Object>)> {
         let parent =
             child.entry.parent.as_ref().ok_or_else(|| Error::invalid("an object without a parent"))?;
         self.lineage.hold(parent.object, |held| held.saturating_add(1));
         let held = Held { lineage: self.lineage.clone(), object: parent.object };
-        self.lineage.note(parent, home, child);
+        self.lineage.note(parent, parent_collection, child);
         let key = setting_of(parent.object, &self.path());
         // The batch waits for those that are under way and did not see that it is held.
-        home.commit(Touched::default(), |batch, state| {
+        parent_collection.commit(Touched::default(), |batch, state| {
             if state.setting(ROOT, &key).is_none() {
                 batch.entry(Entry::Setting { node: ROOT, key: key.clone(), value: Some("1".to_owned()) });
             }
             Ok(())
         })?;
-        let found = home.state().object(parent.object).cloned();
-        let found = found.ok_or_else(|| broken(home, "the parent is gone"))?;
+        let found = parent_collection.state().object(parent.object).cloned();
+        let found = found.ok_or_else(|| broken(parent_collection, "the parent is gone"))?;
         // So does this for a write.
         drop(found.hold());
         if found.is_dirty() {
-            let text = format!("{}: the lineage parent is being written to; close it first", home.path());
+            let text = format!(
+                "{}: the lineage parent is being written to; close it first",
+                parent_collection.path()
+            );
             return Err(Error::new(ErrorKind::Busy, text));
         }
         Ok((held, found))
@@ -247,15 +251,15 @@ impl OpenObject {
     pub fn parent(&self) -> Result<(Arc<Collection>, Arc<Object>)> {
         let parent = self.object.entry.parent.as_ref();
         let parent = parent.ok_or_else(|| Error::invalid("an object without a parent"))?;
-        let home = self.collection.lineage.home(parent.object);
+        let parent_collection = self.collection.lineage.parent_collection(parent.object);
         let gone = || {
             let text = format!("the collection {}/{} is not there", parent.tenant, parent.collection);
             broken(&self.collection, &text)
         };
-        let home = home.ok_or_else(gone)?;
-        let object = home.state().object(parent.object).cloned();
-        let object = object.ok_or_else(|| broken(&home, "the parent is gone"))?;
-        Ok((home, object))
+        let parent_collection = parent_collection.ok_or_else(gone)?;
+        let object = parent_collection.state().object(parent.object).cloned();
+        let object = object.ok_or_else(|| broken(&parent_collection, "the parent is gone"))?;
+        Ok((parent_collection, object))
     }
 
     /// `Busy` where others depend on what is to be written.

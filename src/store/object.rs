@@ -20,7 +20,7 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use crate::codec;
-use crate::format::catalog::{Home, ObjectEntry};
+use crate::format::catalog::{Extent, ObjectEntry};
 use crate::format::record::Stored;
 use crate::model::{EntryId, Error, Result, Tier};
 use crate::store::access::Accesses;
@@ -202,8 +202,8 @@ impl Object {
     }
 
     /// Its data file, if it has one.
-    pub fn home(&self) -> Option<Home> {
-        self.entry.home
+    pub fn extent(&self) -> Option<Extent> {
+        self.entry.extent
     }
 
     /// Whether something was written since the last batch.
@@ -374,7 +374,7 @@ impl Object {
         if !is_inside || !lies_in_a_file(run.offset, cut.bytes) {
             return Err(Error::corrupt(format!("a run of object {} ends at block {end}", self.entry.id)));
         }
-        if self.entry.home.is_none() {
+        if self.entry.extent.is_none() {
             return Err(Error::corrupt(format!("a run of object {} lies in no data file", self.entry.id)));
         }
         let range = first..end as u32;
@@ -396,9 +396,9 @@ impl Object {
             let blocks = cut.blocks();
             return Err(Error::corrupt(format!("blocks {range:?} of object {id}, which has {blocks}")));
         }
-        let place = self.home().filter(|_| self.origin.is_none()).map(|home| {
+        let place = self.extent().filter(|_| self.origin.is_none()).map(|extent| {
             let bytes = cut.bytes_of(&range);
-            (home.offset.saturating_add(cut.start(range.start)), bytes)
+            (extent.offset.saturating_add(cut.start(range.start)), bytes)
         });
         let is_there = |(offset, bytes)| offset == block.stored.offset && lies_in_a_file(offset, bytes);
         if block.stored.in_data && !place.is_some_and(is_there) {

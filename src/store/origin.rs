@@ -102,13 +102,13 @@ impl Object {
     /// there is no such file.
     pub fn origin_place(&self, index: u32) -> Option<Stored> {
         let checksum = self.origin.as_ref()?.checksum(index)?;
-        let (home, cut) = (self.home()?, self.logged_cut());
-        let place = exact_at(home.offset + cut.start(index), true);
+        let (extent, cut) = (self.extent()?, self.logged_cut());
+        let place = exact_at(extent.offset + cut.start(index), true);
         Some(Stored { checksum, len: cut.len(index) as u32, ..place })
     }
 
     /// Whether a block that the log moves into the data file may lie there.
-    pub(super) fn check_home(&self, index: u32, block: &Block) -> Result<()> {
+    pub(super) fn check_extent(&self, index: u32, block: &Block) -> Result<()> {
         if self.origin.is_some() && block.stored.in_data && self.origin_place(index) != Some(block.stored) {
             let id = self.entry.id;
             return Err(Error::corrupt(format!(
@@ -122,10 +122,10 @@ impl Object {
 impl State {
     /// A new object, of a file outside the store where its data file is one.
     pub(super) fn object_of(&self, entry: ObjectEntry) -> Result<Object> {
-        let outside = entry.home.and_then(|home| Some((home, self.outside(home.file)?)));
+        let outside = entry.extent.and_then(|extent| Some((extent, self.outside(extent.file)?)));
         // It may have grown since: its blocks past the file's end lie elsewhere.
-        let Some((home, outside)) = outside else { return Ok(Object::new(entry)) };
-        if home.offset > outside.bytes {
+        let Some((extent, outside)) = outside else { return Ok(Object::new(entry)) };
+        if extent.offset > outside.bytes {
             return Err(Error::corrupt(format!("object {} past the end of an outside file", entry.id)));
         }
         Ok(Object::of_outside(entry, Origin::new(outside.clone())))
@@ -147,7 +147,7 @@ impl OpenObject {
         if out.len() != place.len as usize {
             return Ok(false);
         }
-        let file = match &self.home {
+        let file = match &self.extent {
             Some(Ok(file)) => file,
             Some(Err(gone)) => return Err(self.wrong(index, &place, Error::corrupt(gone.clone()))),
             None => return Ok(false),
@@ -168,8 +168,8 @@ impl OpenObject {
     }
 
     /// Whether checksums hold that were compared before of what is stored in the data file.
-    pub fn is_home_untouched(&self) -> bool {
-        match (&self.object.origin, &self.home) {
+    pub fn is_extent_untouched(&self) -> bool {
+        match (&self.object.origin, &self.extent) {
             (Some(_), Some(Ok(file))) => file.is_untouched().unwrap_or(false),
             _ => true,
         }

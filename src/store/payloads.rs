@@ -54,9 +54,9 @@ impl Collection {
     /// The path in the store of the file that a payload lies in; of an outside file its own,
     /// absolute.
     pub fn path_of_payload(&self, object: &Object, stored: &Stored) -> String {
-        match (object.home(), &object.origin) {
+        match (object.extent(), &object.origin) {
             (_, Some(origin)) if stored.in_data => origin.path(),
-            (Some(home), _) if stored.in_data => self.data_path(home.file),
+            (Some(extent), _) if stored.in_data => self.data_path(extent.file),
             _ => self.tier_path(stored.tier.byte()),
         }
     }
@@ -116,8 +116,8 @@ impl Collection {
                 _ => None,
             });
             let objects = state.objects().chain(kept);
-            let homes = objects.filter_map(|object| object.home()).map(|home| home.file);
-            let last = homes.chain(state.outside_files().map(|outside| outside.file)).max();
+            let extents = objects.filter_map(|object| object.extent()).map(|extent| extent.file);
+            let last = extents.chain(state.outside_files().map(|outside| outside.file)).max();
             let gone = writer.freed.iter().filter_map(|(_, freed)| match freed {
                 Freed::Copy(copy) => Some(copy),
                 _ => None,

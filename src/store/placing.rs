@@ -72,7 +72,7 @@ impl<'a> Placing<'a> {
                 stored.len, stored.tier
             )));
         }
-        if stored.in_data && self.object.entry.home.is_none() {
+        if stored.in_data && self.object.entry.extent.is_none() {
             return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
         }
         Checked::clear_in(&self.checked, index);
@@ -156,7 +156,7 @@ impl State {
         } else if let Some(origin) = &object.origin {
             origin.sever(index);
         }
-        object.check_home(index, &found)?;
+        object.check_extent(index, &found)?;
         let Some(before) = placing.set(index, found)? else { return Ok(()) };
         match before.stored.in_data {
             // Nothing is given back of what is not the store's.

@@ -47,7 +47,7 @@ pub struct OpenObject {
     pub(super) collection: Arc<Collection>,
     pub(super) object: Arc<Object>,
     /// The data file, or why it cannot be opened: blocks elsewhere can be read without.
-    pub(super) home: Option<Result<Arc<dyn File>, String>>,
+    pub(super) extent: Option<Result<Arc<dyn File>, String>>,
     verify: Verify,
     reach: Reach,
 }
@@ -83,17 +83,17 @@ impl OpenObject {
         verify: Verify,
         reach: Reach,
     ) -> Result<OpenObject> {
-        let home = match (&object.origin, reach) {
+        let extent = match (&object.origin, reach) {
             (Some(origin), Reach::ByName) => Some(collection.open_outside(&origin.file)),
-            _ => object.home().map(|home| collection.data_file(home.file)),
+            _ => object.extent().map(|extent| collection.data_file(extent.file)),
         };
-        let home = match home {
+        let extent = match extent {
             Some(Err(error)) if object.origin.is_some() || error.kind() == ErrorKind::NotFound => {
                 Some(Err(error.to_string()))
             }
             opened => opened.transpose()?.map(Ok),
         };
-        Ok(OpenObject { collection: collection.clone(), object: object.clone(), home, verify, reach })
+        Ok(OpenObject { collection: collection.clone(), object: object.clone(), extent, verify, reach })
     }
 
     /// Opens an object of a file that is open already. Where its data file cannot be opened, the
@@ -102,7 +102,7 @@ impl OpenObject {
         OpenObject::open(collection, object, verify).unwrap_or_else(|error| OpenObject {
             collection: collection.clone(),
             object: object.clone(),
-            home: Some(Err(error.to_string())),
+            extent: Some(Err(error.to_string())),
             verify,
             reach: Reach::Shared,
         })
@@ -213,14 +213,14 @@ impl OpenObject {
 
     /// Exact blocks whose payloads stand one after the other.
     fn read_exact(&self, first: u32, blocks: &[Option<Block>], at: u64, out: &mut [u8]) -> Result<()> {
-        let is_home = blocks.first().is_some_and(|block| block.is_some_and(|block| block.stored.in_data));
-        if self.object.origin.is_none() || !is_home {
+        let is_extent = blocks.first().is_some_and(|block| block.is_some_and(|block| block.stored.in_data));
+        if self.object.origin.is_none() || !is_extent {
             return self.read_exact_as(self.verify, first, blocks, at, out);
         }
-        if self.is_home_untouched() {
+        if self.is_extent_untouched() {
             self.read_exact_as(self.verify, first, blocks, at, out)?;
             // After it: a change while it was read is seen too.
-            if self.is_home_untouched() {
+            if self.is_extent_untouched() {
                 return Ok(());
             }
         }
@@ -360,8 +360,8 @@ impl OpenObject {
     fn fetched(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
         let tier_file;
         let file = if stored.in_data {
-            match &self.home {
-                Some(Ok(home)) => home,
+            match &self.extent {
+                Some(Ok(extent)) => extent,
                 Some(Err(gone)) => {
                     return Err(Error::corrupt(format!("{gone}; restore it, or run tierfs fsck")));
                 }

@@ -88,12 +88,17 @@ impl Collection {
         if self.has_orphans() {
             log::warn!("{}: an interrupted import takes space until the log has room", self.path());
         }
-        let mut homes: HashSet<u64> =
-            self.state.read().objects().filter_map(|object| object.home()).map(|home| home.file).collect();
+        let mut extents: HashSet<u64> = self
+            .state
+            .read()
+            .objects()
+            .filter_map(|object| object.extent())
+            .map(|extent| extent.file)
+            .collect();
         if let Some(writer) = self.writer.lock().as_ref() {
             // A damaged end of the log may lead back to these.
-            homes.extend(writer.freed.iter().filter_map(|(_, freed)| match freed {
-                Freed::Object(object) => object.home().map(|home| home.file),
+            extents.extend(writer.freed.iter().filter_map(|(_, freed)| match freed {
+                Freed::Object(object) => object.extent().map(|extent| extent.file),
                 _ => None,
             }));
         }
@@ -105,7 +110,7 @@ impl Collection {
         };
         for file in listed {
             let id = u64::from_str_radix(&file.name, 16).ok().filter(|_| file.name.len() == 16);
-            if id.is_some_and(|id| !homes.contains(&id)) {
+            if id.is_some_and(|id| !extents.contains(&id)) {
                 let path = format!("{directory}/{}", file.name);
                 self.disk.remove_file(&path).map_err(|error| Error::io(format!("removing {path}"), error))?;
             }

@@ -31,25 +31,27 @@ impl OpenObject {
     /// Puts exact blocks of `range` that lie in `tier0.dat` back to their place in the data
     /// file; how many. None while somebody reads that file where it lies, or while something
     /// was written to the object that no batch describes. Durable when it returns.
-    pub fn bring_home(&self, range: Range<u32>) -> Result<u64> {
+    pub fn return_to_extent(&self, range: Range<u32>) -> Result<u64> {
         let writing = self.object.write_state().writing.lock();
-        let Some(home) = self.object.home().filter(|_| self.object.origin.is_none()) else { return Ok(0) };
+        let Some(extent) = self.object.extent().filter(|_| self.object.origin.is_none()) else {
+            return Ok(0);
+        };
         let cut = self.object.logged_cut();
         let is_away = |block: &Block| block.stored.tier == Tier::Exact && !block.stored.in_data;
         let due = self.due(range, is_away);
         if due.is_empty() || self.object.is_dirty() || !self.collection.may_fill(&self.object)? {
             return Ok(0);
         }
-        let file = self.collection.data_file(home.file)?;
+        let file = self.collection.data_file(extent.file)?;
         let mut touched = Touched::default();
         touched.file(&file);
         let mut moved = Vec::new();
         for (index, block) in due {
             let Some(payload) = self.payload(index, &block)? else { continue };
-            let offset = home.offset + cut.start(index);
+            let offset = extent.offset + cut.start(index);
             let written = file.write_at(&payload, offset);
             written.map_err(|error| {
-                Error::io(format!("writing {}", self.collection.data_path(home.file)), error)
+                Error::io(format!("writing {}", self.collection.data_path(extent.file)), error)
             })?;
             moved.push((index, block, Stored { offset, in_data: true, ..block.stored }));
         }
@@ -132,11 +134,11 @@ impl Collection {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         self.mark_all(writer)?;
-        let file = object.home().map(|home| home.file);
+        let file = object.extent().map(|extent| extent.file);
         let is_kept = |freed: &Freed| match freed {
             // Not given back yet: somebody reads it there.
             Freed::Stretch { object, .. } | Freed::Object(object) => {
-                object.home().map(|home| home.file) == file
+                object.extent().map(|extent| extent.file) == file
             }
             _ => false,
         };

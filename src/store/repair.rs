@@ -309,7 +309,7 @@ impl Collection {
         };
         let mut kept = Vec::new();
         for entry in listed.into_iter().filter(|entry| entry.name.len() == 16) {
-            if u64::from_str_radix(&entry.name, 16).is_ok_and(|id| !state.has_home(id)) {
+            if u64::from_str_radix(&entry.name, 16).is_ok_and(|id| !state.has_extent(id)) {
                 let (from, to) =
                     (format!("{directory}/{}", entry.name), format!("{directory}/{}.lost", entry.name));
                 self.disk.rename(&from, &to).map_err(failed)?;

@@ -223,7 +223,7 @@ impl Mending<'_> {
             dtype: tensor.dtype,
             bytes,
             block_bytes: BLOCK_BYTES,
-            home: None,
+            extent: None,
             parent: None,
         }))
     }

@@ -50,9 +50,9 @@ impl Collection {
             write_state.dirty.read().values().map(|stored| Stored { len, ..*stored }).collect();
         dropped.append(&mut write_state.writing.lock().dropped);
         self.drop_payloads(dropped);
-        if let Some(home) = draft.home() {
-            self.reservations.release_file(home.file);
-            self.remove_home(draft);
+        if let Some(extent) = draft.extent() {
+            self.reservations.release_file(extent.file);
+            self.remove_extent(draft);
         }
     }
 
@@ -102,7 +102,7 @@ impl Collection {
             return;
         }
         let is_synced = durable >= writer.log.last();
-        let kept = kept_homes(&writer.freed);
+        let kept = kept_extents(&writer.freed);
         let is_free = |(batch, freed): &mut (u64, Freed)| {
             *batch <= durable
                 && match freed {
@@ -157,7 +157,7 @@ impl Collection {
                             self.give_back(writer, stored);
                         }
                     }
-                    self.remove_home(&object);
+                    self.remove_extent(&object);
                 }
             }
         }
@@ -183,12 +183,12 @@ impl Collection {
     pub fn drop_cached_data<'a>(&self, parts: impl Iterator<Item = (&'a OpenObject, Range<u64>)>) {
         let mut stretch: Option<(&OpenObject, Range<u64>)> = None;
         for (open, range) in parts {
-            let (Some(home), None) = (open.object.home(), &open.object.origin) else { continue };
-            let place = home.offset.saturating_add(range.start)..home.offset.saturating_add(range.end);
+            let (Some(extent), None) = (open.object.extent(), &open.object.origin) else { continue };
+            let place = extent.offset.saturating_add(range.start)..extent.offset.saturating_add(range.end);
             match &mut stretch {
                 Some((before, joined))
                     if joined.end == place.start
-                        && before.object.home().is_some_and(|before| before.file == home.file) =>
+                        && before.object.extent().is_some_and(|before| before.file == extent.file) =>
                 {
                     joined.end = place.end;
                 }
@@ -203,7 +203,7 @@ impl Collection {
 
     fn drop_cached_extent(&self, stretch: Option<(&OpenObject, Range<u64>)>) {
         let Some((open, place)) = stretch else { return };
-        let Some(Ok(file)) = &open.home else { return };
+        let Some(Ok(file)) = &open.extent else { return };
         if self.is_shown(&open.object) {
             return;
         }
@@ -214,14 +214,17 @@ impl Collection {
 
     pub(super) fn is_shown(&self, object: &Object) -> bool {
         let shown = self.shown.lock();
-        object.home().and_then(|home| shown.get(&home.file)).is_some_and(|shown| shown.strong_count() > 0)
+        object
+            .extent()
+            .and_then(|extent| shown.get(&extent.file))
+            .is_some_and(|shown| shown.strong_count() > 0)
     }
 
     /// Gives the disk the pages of a data file that a block has left: those that it shares
     /// with a neighbour too, where that has left them before.
     fn punch_stretch(&self, object: &Object, stored: &Stored) {
-        let (Some(home), cut) = (object.home(), object.logged_cut()) else { return };
-        let index = cut.index(stored.offset.saturating_sub(home.offset));
+        let (Some(extent), cut) = (object.extent(), object.logged_cut()) else { return };
+        let index = cut.index(stored.offset.saturating_sub(extent.offset));
         let has_left = |index: Option<u32>| {
             let block = index.and_then(|index| object.blocks.read().get(index, cut));
             block.is_some_and(|block| !block.stored.in_data)
@@ -243,20 +246,20 @@ impl Collection {
         if from >= until {
             return;
         }
-        let punched = self.data_file(home.file).map(|file| file.punch(from, until - from));
+        let punched = self.data_file(extent.file).map(|file| file.punch(from, until - from));
         if let Ok(Err(error)) = punched {
-            log::warn!("giving back space of {}: {error}", self.data_path(home.file));
+            log::warn!("giving back space of {}: {error}", self.data_path(extent.file));
         }
     }
 
     /// Removes an object's data file if no other object lies in it. What is open stays
     /// readable; a file that cannot be removed is found when the store is opened again.
-    fn remove_home(&self, object: &Object) {
-        let Some(home) = object.home() else { return };
-        if self.reservations.holds_file(home.file) || self.state.read().has_home(home.file) {
+    fn remove_extent(&self, object: &Object) {
+        let Some(extent) = object.extent() else { return };
+        if self.reservations.holds_file(extent.file) || self.state.read().has_extent(extent.file) {
             return;
         }
-        self.remove_data_file(home.file);
+        self.remove_data_file(extent.file);
     }
 
     /// Makes a payload's slot free, and gives the disk the pages that are free with it.
@@ -285,7 +288,7 @@ impl Collection {
 }
 
 /// Objects that are deleted and still open, by the data file that they lie in.
-fn kept_homes(freed: &[(u64, Freed)]) -> HashMap<u64, Vec<Arc<Object>>> {
+fn kept_extents(freed: &[(u64, Freed)]) -> HashMap<u64, Vec<Arc<Object>>> {
     let mut kept: HashMap<u64, Vec<Arc<Object>>> = HashMap::new();
     if !freed.iter().any(|(_, freed)| matches!(freed, Freed::Stretch { .. })) {
         return kept;
@@ -293,9 +296,9 @@ fn kept_homes(freed: &[(u64, Freed)]) -> HashMap<u64, Vec<Arc<Object>>> {
     for (_, freed) in freed {
         if let Freed::Object(object) = freed
             && Arc::strong_count(object) > 1
-            && let Some(home) = object.home()
+            && let Some(extent) = object.extent()
         {
-            kept.entry(home.file).or_default().push(object.clone());
+            kept.entry(extent.file).or_default().push(object.clone());
         }
     }
     kept
@@ -304,16 +307,16 @@ fn kept_homes(freed: &[(u64, Freed)]) -> HashMap<u64, Vec<Arc<Object>>> {
 /// Whether one of those has a block in the pages of a stretch that `object` has left: a file that
 /// was cut anew has other objects of the same bytes.
 fn is_read_by_others(kept: &HashMap<u64, Vec<Arc<Object>>>, object: &Arc<Object>, stored: &Stored) -> bool {
-    let others = object.home().and_then(|home| kept.get(&home.file));
+    let others = object.extent().and_then(|extent| kept.get(&extent.file));
     let from = stored.offset / PAGE_BYTES * PAGE_BYTES;
     let until = (stored.offset + u64::from(stored.len)).next_multiple_of(PAGE_BYTES);
     others.into_iter().flatten().any(|other| {
-        let (Some(home), cut) = (other.home(), other.cut()) else { return false };
-        if Arc::ptr_eq(other, object) || until <= home.offset || home.offset + cut.bytes <= from {
+        let (Some(extent), cut) = (other.extent(), other.cut()) else { return false };
+        if Arc::ptr_eq(other, object) || until <= extent.offset || extent.offset + cut.bytes <= from {
             return false;
         }
-        let first = cut.index(from.saturating_sub(home.offset));
-        let last = cut.index((until - 1 - home.offset).min(cut.bytes.saturating_sub(1)));
+        let first = cut.index(from.saturating_sub(extent.offset));
+        let last = cut.index((until - 1 - extent.offset).min(cut.bytes.saturating_sub(1)));
         let blocks = other.blocks.read();
         (first..=last).any(|index| blocks.get(index, cut).is_some_and(|block| block.stored.in_data))
     })

@@ -65,7 +65,7 @@ pub struct State {
     /// What is used; `quota` counts it.
     pub(super) used: Use,
     /// How many objects lie in each data file.
-    homes: HashMap<u64, u32>,
+    extents: HashMap<u64, u32>,
     /// Data files that are files outside the store.
     outside: HashMap<u64, Arc<OutsideFile>>,
     /// The number of the last record that gave a block another place and nothing else.
@@ -124,8 +124,8 @@ impl State {
     }
 
     /// Whether an object lies in a data file.
-    pub fn has_home(&self, file: u64) -> bool {
-        self.homes.get(&file).is_some_and(|count| *count > 0)
+    pub fn has_extent(&self, file: u64) -> bool {
+        self.extents.get(&file).is_some_and(|count| *count > 0)
     }
 
     /// The file outside the store that a data file is.
@@ -206,8 +206,8 @@ impl State {
                 }
                 None => {
                     let object = self.object_of(entry)?;
-                    if let Some(home) = object.home() {
-                        *self.homes.entry(home.file).or_default() += 1;
+                    if let Some(extent) = object.extent() {
+                        *self.extents.entry(extent.file).or_default() += 1;
                     }
                     State::count(&mut self.used, &object);
                     self.objects.insert(Known(Arc::new(object)));
@@ -215,7 +215,7 @@ impl State {
             },
             Entry::Outside(outside) => {
                 let number = outside.file;
-                if self.has_home(number) || self.outside.contains_key(&number) {
+                if self.has_extent(number) || self.outside.contains_key(&number) {
                     return Err(Error::corrupt(format!("data file {number} is there already")));
                 }
                 self.outside.insert(number, Arc::new(outside));
@@ -294,8 +294,8 @@ impl State {
             Record::CreateRun { object, block, stored, created_at, .. } => {
                 let found = self.known(object)?.clone();
                 let since = created_at as u32;
-                if let (Some(origin), Some(home)) = (&found.origin, found.home()) {
-                    if block != 0 || stored.offset != home.offset {
+                if let (Some(origin), Some(extent)) = (&found.origin, found.extent()) {
+                    if block != 0 || stored.offset != extent.offset {
                         return Err(Error::corrupt(format!("a run of object {object} beside its place")));
                     }
                     origin.set_run(OriginRun { epoch: sequence, since, checksums: checksums.clone() });
@@ -329,11 +329,13 @@ impl State {
             Record::Delete { object } => {
                 if let Some(Known(removed)) = self.objects.take(&object) {
                     State::uncount(&mut self.used, &removed);
-                    if let Some(count) = removed.home().and_then(|home| self.homes.get_mut(&home.file)) {
+                    if let Some(count) =
+                        removed.extent().and_then(|extent| self.extents.get_mut(&extent.file))
+                    {
                         *count -= 1;
                     }
-                    if let Some(home) = removed.home().filter(|home| !self.has_home(home.file)) {
-                        self.outside.remove(&home.file);
+                    if let Some(extent) = removed.extent().filter(|extent| !self.has_extent(extent.file)) {
+                        self.outside.remove(&extent.file);
                     }
                     self.freed.push(Freed::Object(removed));
                 }

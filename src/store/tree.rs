@@ -208,12 +208,12 @@ impl Store {
             opened.push(found.clone());
             let related = relatives(&found.state());
             for relative in related {
-                let home = match open.get(&relative) {
-                    Some(home) => home.clone(),
+                let extent = match open.get(&relative) {
+                    Some(extent) => extent.clone(),
                     None => match self.open_one(&mut open, relative.clone()) {
-                        Ok(home) => {
-                            waiting.push(home.clone());
-                            home
+                        Ok(extent) => {
+                            waiting.push(extent.clone());
+                            extent
                         }
                         // Whoever reads what needs it is told.
                         Err(error) => {
@@ -225,7 +225,7 @@ impl Store {
                         }
                     },
                 };
-                found.relate(&home);
+                found.relate(&extent);
             }
         }
         opened.iter().for_each(|found| found.children_are_known());

@@ -59,7 +59,7 @@ impl OpenObject {
 
     /// Notes that what is stored for a block was checked, unless it is stored elsewhere by now.
     fn note_checked(&self, index: u32, stored: &Stored) {
-        if self.object.checked.get(index) || (stored.in_data && !self.is_home_untouched()) {
+        if self.object.checked.get(index) || (stored.in_data && !self.is_extent_untouched()) {
             return;
         }
         // With it held no batch gives the block another place.
@@ -75,22 +75,22 @@ impl OpenObject {
         let cut = self.object.logged_cut();
         let stored = || Some(self.object.blocks.read().get(piece.start, cut)?.stored);
         let Some(hole) = stored().filter(|stored| stored.is_zeros() && stored.in_data) else { return Ok(()) };
-        let Some(Ok(home)) = &self.home else { return Ok(()) };
+        let Some(Ok(extent)) = &self.extent else { return Ok(()) };
         if self.object.checked.get(piece.start) {
             return Ok(());
         }
         let failed = |error| Error::io(self.file_place(&hole), error);
         let end = hole.offset.saturating_add(cut.bytes_of(piece));
-        let mut found = home.next_data(hole.offset).map_err(failed)?;
+        let mut found = extent.next_data(hole.offset).map_err(failed)?;
         let mut chunk = Vec::new();
         while let Some(at) = found.filter(|at| *at < end) {
             chunk.resize((end - at).min(HOLE_BYTES) as usize, 0);
-            home.read_exact_at(&mut chunk, at).map_err(failed)?;
+            extent.read_exact_at(&mut chunk, at).map_err(failed)?;
             if chunk.iter().any(|byte| *byte != 0) {
                 log::warn!("{}: bytes where nobody wrote; it is read as zeros", self.file_place(&hole));
                 return Ok(());
             }
-            found = home.next_data(at + chunk.len() as u64).map_err(failed)?;
+            found = extent.next_data(at + chunk.len() as u64).map_err(failed)?;
         }
         // With it held no batch gives the blocks other bytes.
         let blocks = self.object.blocks.read();
@@ -105,13 +105,13 @@ impl OpenObject {
     /// system has them in memory. `buffer` is for their bytes and has room for all of them.
     /// Whether all of `blocks` are checked then.
     pub(super) fn check_in_memory(&self, blocks: Range<u32>, buffer: &mut [u8]) -> bool {
-        let Some(Ok(home)) = &self.home else { return false };
+        let Some(Ok(extent)) = &self.extent else { return false };
         let _reading = self.collection.begin_read();
         let mut found = vec![None; blocks.len()];
         self.object.look_up(blocks.start, self.object.cut(), &mut found);
         let unchecked = blocks.zip(found).filter(|(index, _)| !self.object.checked.get(*index));
         let unchecked: Option<Vec<_>> =
-            unchecked.map(|(index, found)| Some((index, self.stored_at_home(index, found)?))).collect();
+            unchecked.map(|(index, found)| Some((index, self.stored_at_extent(index, found)?))).collect();
         let Some(mut unchecked) = unchecked else { return false };
         let mut is_hole = true;
         unchecked.retain(|(index, stored)| {
@@ -129,7 +129,7 @@ impl OpenObject {
             let (Some((_, first)), Some(mut payloads)) = (run.first(), buffer.get_mut(..len)) else {
                 return false;
             };
-            home.read_in_memory(payloads, first.offset).is_ok_and(|got| got == len)
+            extent.read_in_memory(payloads, first.offset).is_ok_and(|got| got == len)
                 && run.iter().all(|(index, stored)| {
                     payloads
                         .split_off_mut(..stored.len as usize)
@@ -139,7 +139,7 @@ impl OpenObject {
     }
 
     /// Where a block lies in the data file, exact and as the log says.
-    fn stored_at_home(&self, index: u32, found: Option<Block>) -> Option<Stored> {
+    fn stored_at_extent(&self, index: u32, found: Option<Block>) -> Option<Stored> {
         let Block { epoch, stored, .. } = self.known(index, found).ok()?;
         (epoch != DIRTY && stored.in_data && stored.tier == Tier::Exact).then_some(stored)
     }
@@ -148,10 +148,10 @@ impl OpenObject {
     pub(super) fn begins_in_memory(&self, index: u32) -> bool {
         let _reading = self.collection.begin_read();
         let found = self.object.block(index, self.object.cut());
-        let (Some(Ok(home)), Some(stored)) = (&self.home, self.stored_at_home(index, found)) else {
+        let (Some(Ok(extent)), Some(stored)) = (&self.extent, self.stored_at_extent(index, found)) else {
             return false;
         };
-        home.read_in_memory(&mut [0], stored.offset).is_ok_and(|got| got == 1)
+        extent.read_in_memory(&mut [0], stored.offset).is_ok_and(|got| got == 1)
     }
 
     pub(super) fn file_place(&self, stored: &Stored) -> String {

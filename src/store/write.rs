@@ -214,7 +214,7 @@ impl OpenObject {
     }
 
     fn data(&self) -> Option<&Arc<dyn File>> {
-        self.home.as_ref().and_then(|home| home.as_ref().ok())
+        self.extent.as_ref().and_then(|extent| extent.as_ref().ok())
     }
 
     /// Whether the stretch of the data file of a block that is not dirty was never used.
@@ -236,26 +236,26 @@ impl OpenObject {
             // Nothing is ever added to a file outside the store.
             return false;
         }
-        let (Some(file), Some(home)) = (self.data(), self.object.home()) else { return false };
-        file.len().is_ok_and(|len| len <= home.offset + writing.used)
+        let (Some(file), Some(extent)) = (self.data(), self.object.extent()) else { return false };
+        file.len().is_ok_and(|len| len <= extent.offset + writing.used)
     }
 
     /// Lets the data file reach to the end of a block.
     pub(super) fn room(&self, writing: &mut Writing, cut: Cut, index: u32) -> Result<()> {
         let end = cut.start(index) + cut.len(index) as u64;
         writing.used = writing.used.max(end);
-        let (Some(file), Some(home)) = (self.data(), self.object.home()) else { return Ok(()) };
+        let (Some(file), Some(extent)) = (self.data(), self.object.extent()) else { return Ok(()) };
         let len = file.len().map_err(|error| Error::io("asking for a data file's size", error))?;
-        if len < home.offset + end {
-            let grown = file.set_len(home.offset + end);
+        if len < extent.offset + end {
+            let grown = file.set_len(extent.offset + end);
             grown.map_err(|error| Error::io("making room in a data file", error))?;
         }
         Ok(())
     }
 
     fn in_data(&self, cut: Cut, index: u32) -> Result<Stored> {
-        let home = self.object.home().ok_or_else(|| Error::invalid("an object without a data file"))?;
-        Ok(exact_at(home.offset + cut.start(index), true))
+        let extent = self.object.extent().ok_or_else(|| Error::invalid("an object without a data file"))?;
+        Ok(exact_at(extent.offset + cut.start(index), true))
     }
 
     /// Writes to a place that was never used. What a failure leaves in the data file is not taken
@@ -277,7 +277,7 @@ impl OpenObject {
 
     pub(super) fn put(&self, stored: &Stored, skip: u64, bytes: &[u8]) -> Result<()> {
         let file: Arc<dyn File> = match (self.data(), stored.in_data) {
-            (Some(home), true) => home.clone(),
+            (Some(extent), true) => extent.clone(),
             _ => self.collection.tier_file(stored.tier)?,
         };
         file.write_at(bytes, stored.offset + skip)
@@ -321,7 +321,7 @@ impl OpenObject {
                     let checksum = checksum::of(&block);
                     blocks.push((edge, Stored { checksum, len: block.len() as u32, ..stored }));
                     match (self.data(), stored.in_data) {
-                        (Some(home), true) => touched.file(home),
+                        (Some(extent), true) => touched.file(extent),
                         _ => touched.file(&self.collection.tier_file(stored.tier)?),
                     }
                 }
@@ -334,8 +334,8 @@ impl OpenObject {
                 }
             }
         }
-        if let Some(home) = self.data().filter(|_| !holes.is_empty()) {
-            touched.file(home);
+        if let Some(extent) = self.data().filter(|_| !holes.is_empty()) {
+            touched.file(extent);
         }
         for (index, stored) in dirty {
             let len = cut.len(index);
@@ -361,7 +361,7 @@ impl OpenObject {
                 }
                 Patch::None => {
                     match (self.data(), stored.in_data) {
-                        (Some(home), true) => touched.file(home),
+                        (Some(extent), true) => touched.file(extent),
                         _ => touched.file(&self.collection.tier_file(stored.tier)?),
                     }
                     let checksum = if is_known { stored.checksum } else { checksum::of(&block) };

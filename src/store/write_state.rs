@@ -101,7 +101,7 @@ mod tests {
             dtype: Dtype::U8,
             bytes,
             block_bytes: 64,
-            home: None,
+            extent: None,
             parent: None,
         })
     }

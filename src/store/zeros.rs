@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::format::catalog::{Home, ObjectEntry};
+use crate::format::catalog::{Extent, ObjectEntry};
 use crate::format::record::{Record, Stored};
 use crate::model::{Result, Tier};
 use crate::store::blocks::{Block, Cut};
@@ -28,19 +28,19 @@ pub(super) struct Hole {
 
 impl OpenObject {
     /// The data file and the place in it where all of the object lies, if it lies in one.
-    pub fn place_in_data(&self) -> Result<Option<Home>> {
+    pub fn place_in_data(&self) -> Result<Option<Extent>> {
         let mut writing = self.object.write_state().writing.lock();
         let cut = self.object.cut();
         let holes = self.place_zeros(&mut writing, cut)?;
         let is_there = holes.iter().all(|hole| hole.in_data) && lies_in_data(&self.object, cut);
-        Ok(self.object.home().filter(|_| is_there))
+        Ok(self.object.extent().filter(|_| is_there))
     }
 
     /// Whether it is exact and small, among others in `tier0.dat`: as a file that had few bytes
     /// when it was first described.
     pub fn is_packed(&self) -> bool {
         let (cut, blocks) = (self.object.cut(), self.object.blocks.read());
-        self.object.home().is_none()
+        self.object.extent().is_none()
             && cut.bytes <= PACKED_BYTES_MAX
             && blocks.pieces(cut).all(|(_, block)| block.stored.tier == Tier::Exact)
     }
@@ -98,7 +98,7 @@ fn lies_in_data(object: &Object, cut: Cut) -> bool {
 pub(super) fn add_hole(batch: &mut Batch, entry: &ObjectEntry, hole: &Hole) {
     let cut = Cut { bytes: entry.bytes, block_bytes: entry.block_bytes };
     let Range { start, end } = hole.range;
-    let offset = entry.home.filter(|_| hole.in_data).map(|home| home.offset + cut.start(start));
+    let offset = entry.extent.filter(|_| hole.in_data).map(|extent| extent.offset + cut.start(start));
     batch.record(Record::EmptyRun {
         object: entry.id,
         block: start,

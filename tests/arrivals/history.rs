@@ -250,8 +250,8 @@ impl History {
         let mut owned: BTreeMap<String, Vec<(u64, u64)>> = BTreeMap::new();
         for object in collection.state().objects() {
             for (_, block) in object.blocks.read().described(object.cut()) {
-                let path = match (block.stored.in_data, object.home()) {
-                    (true, Some(home)) => collection.data_path(home.file),
+                let path = match (block.stored.in_data, object.extent()) {
+                    (true, Some(extent)) => collection.data_path(extent.file),
                     _ => collection.tier_path(block.stored.tier.byte()),
                 };
                 let end = block.stored.offset + u64::from(block.stored.len);

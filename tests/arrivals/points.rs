@@ -130,7 +130,7 @@ fn a_power_cut_after_any_change_while_the_log_is_written_anew_loses_nothing() {
 
 #[test]
 fn a_power_cut_after_any_change_of_a_compaction_loses_nothing() {
-    let (mut home, mut moved) = (0, 0);
+    let (mut extent, mut moved) = (0, 0);
     for seed in 0..SEEDS {
         let recorder = Recorder::new(CutDisk::default());
         let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
@@ -140,7 +140,7 @@ fn a_power_cut_after_any_change_of_a_compaction_loses_nothing() {
         history.sync();
         let from = recorder.count();
         let done = compact(&history.collection, &Silent).unwrap();
-        (home, moved) = (home + done.home, moved + done.moved);
+        (extent, moved) = (extent + done.returned, moved + done.moved);
         // What follows may take the space that it has left.
         let before = history.names.clone();
         history.step();
@@ -155,7 +155,7 @@ fn a_power_cut_after_any_change_of_a_compaction_loses_nothing() {
             }
         }
     }
-    assert!(home > 0 && moved > 0, "{home} blocks back in data files, {moved} moved");
+    assert!(extent > 0 && moved > 0, "{extent} blocks back in data files, {moved} moved");
 }
 
 #[test]

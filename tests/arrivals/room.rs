@@ -233,7 +233,7 @@ fn a_container_that_cannot_be_cut_inside_a_damaged_tensor_keeps_every_tensor() {
 #[test]
 fn a_collection_with_the_remains_of_an_import_opens_on_a_full_disk_and_is_tidied_later() {
     use std::sync::Arc;
-    use tierfs::format::catalog::{Entry, Home, ObjectEntry};
+    use tierfs::format::catalog::{Entry, Extent, ObjectEntry};
     use tierfs::model::{Dtype, ObjectId, SeedId, TensorId};
     use tierfs::store::collection::Touched;
     use tierfs::store::disk::files::FileDisk;
@@ -247,7 +247,7 @@ fn a_collection_with_the_remains_of_an_import_opens_on_a_full_disk_and_is_tidied
         // What an import that was killed leaves: objects that no file has.
         let store = Store::open(Arc::new(FileDisk::new(&small.store)), Access::Write, "a test").unwrap();
         let collection = store.collection("demo", "m").unwrap();
-        let (home, _) = collection.create_data_file().unwrap();
+        let (extent, _) = collection.create_data_file().unwrap();
         for number in 1..=200_u64 {
             let entry = ObjectEntry {
                 id: ObjectId(u128::from(number)),
@@ -257,7 +257,7 @@ fn a_collection_with_the_remains_of_an_import_opens_on_a_full_disk_and_is_tidied
                 dtype: Dtype::U8,
                 bytes: 0,
                 block_bytes: 16 << 10,
-                home: Some(Home { file: home, offset: 0 }),
+                extent: Some(Extent { file: extent, offset: 0 }),
                 parent: None,
             };
             let add = |batch: &mut tierfs::store::log::Batch, _: &_| {

@@ -209,7 +209,7 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
         dtype: Dtype::F32,
         bytes,
         block_bytes: BLOCK_BYTES,
-        home: None,
+        extent: None,
         parent: None,
     };
     let mut done = 0;

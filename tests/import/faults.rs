@@ -63,14 +63,14 @@ fn assert_no_orphans(collection: &Collection, disk: &Arc<dyn Disk>, context: &st
     let state = collection.state();
     let owned: HashSet<_> =
         state.nodes().filter_map(|node| node.file()).flat_map(|file| file.objects.iter().copied()).collect();
-    let homes: HashSet<_> =
-        state.objects().filter_map(|object| object.home()).map(|home| home.file).collect();
+    let extents: HashSet<_> =
+        state.objects().filter_map(|object| object.extent()).map(|extent| extent.file).collect();
     for object in state.objects() {
         assert!(owned.contains(&object.entry.id), "{context}: an object that no file has");
     }
     for (path, _) in files(disk, "t/c/data") {
         let id = u64::from_str_radix(path.rsplit('/').next().unwrap(), 16).unwrap();
-        assert!(homes.contains(&id), "{context}: {path} belongs to nothing");
+        assert!(extents.contains(&id), "{context}: {path} belongs to nothing");
     }
 }
 

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use proptest::prelude::*;
 use tierfs::format::catalog::{
-    BLOCK_BYTES_MAX, Content, Digests, Entry, FileEntry, Home, NodeEntry, ObjectEntry, Parent, TensorEntry,
+    BLOCK_BYTES_MAX, Content, Digests, Entry, Extent, FileEntry, NodeEntry, ObjectEntry, Parent, TensorEntry,
     What,
 };
 use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
@@ -150,7 +150,7 @@ pub fn object(id: u128, dtype: Dtype, bytes: u64, block_bytes: u32) -> Entry {
         dtype,
         bytes,
         block_bytes,
-        home: Some(Home { file: 1, offset: 0 }),
+        extent: Some(Extent { file: 1, offset: 0 }),
         // Some are children, and one of them its own parent.
         parent: (1..3).contains(&id).then(|| {
             Box::new(Parent {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tierfs::format::access::{History, to_bytes};
-use tierfs::format::catalog::{Entry, Home, ObjectEntry};
+use tierfs::format::catalog::{Entry, Extent, ObjectEntry};
 use tierfs::format::record::{LOG_VERSION, Record};
 use tierfs::model::{Dtype, EntryId, ObjectId, Result};
 use tierfs::store::disk::memory::MemoryDisk;
@@ -92,11 +92,11 @@ fn use_it(collection: &Arc<Collection>) -> Result<()> {
     collection.compact_now().map(drop)
 }
 
-fn thing(creation: u64, home: Option<u64>) -> Vec<Said> {
+fn thing(creation: u64, extent: Option<u64>) -> Vec<Said> {
     let Entry::Object(entry) = object(9, Dtype::U8, 4096, 4096) else { panic!() };
-    let home = home.map(|file| Home { file, offset: 0 });
+    let extent = extent.map(|file| Extent { file, offset: 0 });
     vec![
-        Said::Entry(Entry::Object(ObjectEntry { creation, home, ..entry })),
+        Said::Entry(Entry::Object(ObjectEntry { creation, extent, ..entry })),
         Said::Record(create(9, 0, exact(0, 4096))),
         Said::Entry(file(2, 9)),
         Said::Entry(name(2)),

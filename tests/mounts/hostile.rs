@@ -456,7 +456,7 @@ fn a_usage_error_exits_with_2() {
 }
 
 /// The data file that holds these bytes, and where.
-fn home_of(place: &Place, bytes: &[u8]) -> (PathBuf, u64) {
+fn extent_of(place: &Place, bytes: &[u8]) -> (PathBuf, u64) {
     let store = place.store();
     for name in files_below(&store) {
         let held = fs::read(store.join(&name)).unwrap();
@@ -473,7 +473,7 @@ fn a_flipped_byte_is_found_by_fsck_and_never_read() {
     let whole = container_of(&mut Random(8), &[("first", 20_000), ("second", 20_000)]);
     place.import("demo/model", &[&place.write("model.safetensors", &whole)], &[]);
     let second = &whole[whole.len() - 80_000..];
-    let (path, at) = home_of(&place, &second[30_000..30_064]);
+    let (path, at) = extent_of(&place, &second[30_000..30_064]);
     let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
     file.write_all_at(&[second[30_000] ^ 0x40], at).unwrap();
 

@@ -144,7 +144,7 @@ pub struct ObjectEntry {
     /// Logical bytes of every block but the last.
     pub block_bytes: u32,
     /// Where its exact bytes lie: a data file and an offset in it.
-    pub home: Option<Home>,
+    pub extent: Option<Extent>,
     /// What it was made from, where that is known: its blocks can be kept as differences.
     pub parent: Option<Box<Parent>>,
 }
@@ -162,7 +162,7 @@ pub struct Parent {
 
 /// A place in a data file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Home {
+pub struct Extent {
     /// The number that names the data file.
     pub file: u64,
     /// Byte offset.

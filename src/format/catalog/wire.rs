@@ -5,8 +5,8 @@ use crate::format::catalog::pieces::{
 };
 use crate::format::catalog::records::{put_records, read_records, records_of, write_records};
 use crate::format::catalog::{
-    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, FileEntry, Home, Measured, NAME_BYTES_MAX, NODE,
-    NODE_VERSION, NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, OBJECT, OBJECT_WITH_PARENT_VERSION,
+    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NAME_BYTES_MAX,
+    NODE, NODE_VERSION, NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, OBJECT, OBJECT_WITH_PARENT_VERSION,
     ObjectEntry, ObjectIds, OutsideFile, Parent, Taken, TensorEntry, What,
 };
 use crate::format::cursor::{Reader, Writer};
@@ -150,8 +150,8 @@ fn write_object(out: &mut Writer, object: &ObjectEntry) {
         .u8(object.dtype.code())
         .u64(object.bytes)
         .u32(object.block_bytes);
-    write_option(out, object.home.as_ref(), |out, home| {
-        out.u64(home.file).u64(home.offset);
+    write_option(out, object.extent.as_ref(), |out, extent| {
+        out.u64(extent.file).u64(extent.offset);
     });
     if let Some(parent) = &object.parent {
         out.u128(parent.object.0);
@@ -186,7 +186,7 @@ fn read_object(bytes: &mut Reader<'_>) -> Result<ObjectEntry> {
         dtype: read_dtype(bytes)?,
         bytes: bytes.u64()?,
         block_bytes: bytes.u32()?,
-        home: read_option(bytes, |bytes| Ok(Home { file: bytes.u64()?, offset: bytes.u64()? }))?,
+        extent: read_option(bytes, |bytes| Ok(Extent { file: bytes.u64()?, offset: bytes.u64()? }))?,
         parent: None,
     };
     if !(1..=BLOCK_BYTES_MAX).contains(&object.block_bytes) || object.bytes > i64::MAX as u64 {
@@ -198,7 +198,7 @@ fn read_object(bytes: &mut Reader<'_>) -> Result<ObjectEntry> {
     if object.bytes.div_ceil(u64::from(object.block_bytes)) >= u64::from(u32::MAX) {
         return Err(Error::corrupt(format!("object {} has more than 2^32 - 2 blocks", object.id)));
     }
-    let end = object.home.map_or(Some(0), |home| home.offset.checked_add(object.bytes));
+    let end = object.extent.map_or(Some(0), |extent| extent.offset.checked_add(object.bytes));
     if end.is_none_or(|end| end > i64::MAX as u64) {
         return Err(Error::corrupt(format!("object {} ends past 2^63 - 1", object.id)));
     }

@@ -14,8 +14,8 @@ pub fn check(bytes: &[u8]) {
         }
         Entry::Object(object) => {
             assert!((1..=BLOCK_BYTES_MAX).contains(&object.block_bytes));
-            let home = object.home.map_or(0, |home| home.offset);
-            assert!(home.checked_add(object.bytes).is_some_and(|end| end <= i64::MAX as u64));
+            let extent = object.extent.map_or(0, |extent| extent.offset);
+            assert!(extent.checked_add(object.bytes).is_some_and(|end| end <= i64::MAX as u64));
         }
         Entry::Node(node) => {
             if let What::File(file) = &node.what {
