@@ -148,7 +148,7 @@ impl Findings {
             }
         }
         for object in objects {
-            let blocks = object.cut().blocks();
+            let blocks = object.layout().blocks();
             self.blocks += u64::from(blocks);
             let found = match OpenObject::open(collection, &object, Verify::Always) {
                 Ok(open) => check(&open, blocks),
@@ -252,7 +252,7 @@ struct Checked {
 fn check(open: &OpenObject, blocks: u32) -> Checked {
     let mut found = Checked { bad: 0, first: None, lost: 0 };
     let object = open.object();
-    for (piece, _) in object.pieces(0..blocks, object.cut()) {
+    for (piece, _) in object.pieces(0..blocks, object.layout()) {
         // What is said of one without a payload is said of all that are alike.
         let count = piece.end - piece.start;
         match open.check(piece.start) {

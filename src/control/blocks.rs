@@ -48,19 +48,19 @@ impl Walk {
     /// object, the piece, what is known of its first block, and blocks and bytes before the object.
     fn more(&mut self, mut tell: impl FnMut(&Collection, &Object, &Range<u32>, &Block, (u64, u64))) -> bool {
         let Some(object) = self.objects.get(self.place) else { return false };
-        let cut = object.logged_cut();
+        let layout = object.logged_layout();
         {
             let blocks = object.blocks.read();
-            for (piece, block) in blocks.pieces_in(self.next..cut.blocks(), cut).take(PIECES) {
+            for (piece, block) in blocks.pieces_in(self.next..layout.blocks(), layout).take(PIECES) {
                 self.next = piece.end;
                 if let Some(block) = block {
                     tell(&self.collection, object, &piece, &block, (self.blocks, self.bytes));
                 }
             }
         }
-        if self.next >= cut.blocks() {
-            self.blocks += u64::from(cut.blocks());
-            self.bytes += cut.bytes;
+        if self.next >= layout.blocks() {
+            self.blocks += u64::from(layout.blocks());
+            self.bytes += layout.bytes;
             (self.place, self.next) = (self.place + 1, 0);
         }
         true
@@ -182,8 +182,8 @@ pub(super) fn extents(context: &Context) -> Result<Make> {
             };
             let has_more = walk.more(|collection, object, piece, block, (_, before)| {
                 let Stored { tier, offset, in_data, .. } = block.stored;
-                let cut = object.logged_cut();
-                let logical_len = cut.bytes_of(piece);
+                let layout = object.logged_layout();
+                let logical_len = layout.bytes_of(piece);
                 let is_hole = block.stored.is_zeros();
                 if block.stored.len == 0 && !(is_hole && in_data) {
                     return;
@@ -193,7 +193,7 @@ pub(super) fn extents(context: &Context) -> Result<Make> {
                     file: place.join(collection.path_of_payload(object, &block.stored)).display().to_string(),
                     offset,
                     len: if is_hole { logical_len } else { u64::from(block.stored.len) },
-                    logical: before + cut.start(piece.start),
+                    logical: before + layout.start(piece.start),
                     logical_len,
                     tier,
                     is_verified: object.checked.get(piece.start) && (is_untouched || !in_data),
@@ -244,7 +244,7 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
             while checked_bytes < CHECKED_BYTES {
                 // The file may be written and cut meanwhile: what was wrong of a block that is another
                 // now, or is gone, is no corruption.
-                let blocks = object.described().min(object.logged_cut().blocks());
+                let blocks = object.described().min(object.logged_layout().blocks());
                 if index >= blocks {
                     open = None;
                     break;
@@ -271,5 +271,5 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
 
 /// What the log says of a block, and where something else may begin.
 fn described(object: &Object, index: u32) -> (Option<Block>, u32) {
-    object.blocks.read().alike(index, object.logged_cut())
+    object.blocks.read().alike(index, object.logged_layout())
 }

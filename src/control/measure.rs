@@ -45,8 +45,8 @@ impl Measure {
             objects.iter().map(|object| !has_tensors || is_tensor(object.entry.id)).collect::<Vec<_>>()
         };
         for (object, _) in objects.iter().zip(tensors_only).filter(|(_, is_counted)| *is_counted) {
-            let cut = object.cut();
-            for (piece, block) in object.blocks.read().pieces(cut) {
+            let layout = object.layout();
+            for (piece, block) in object.blocks.read().pieces(layout) {
                 let (one, links) = one(object, &piece, &block);
                 let tally = match block.stored.is_zeros() {
                     true => &mut measure.zeros,
@@ -102,10 +102,10 @@ impl Tally {
 pub(super) fn checksum(view: &FileView) -> Result<u32> {
     let mut joined = Joined::default();
     for object in view.collection.objects_of(view.node.entry.id)? {
-        let cut = object.cut();
-        for (piece, block) in object.blocks.read().pieces(cut) {
+        let layout = object.layout();
+        for (piece, block) in object.blocks.read().pieces(layout) {
             match block.stored.is_zeros() {
-                true => joined.add_zeros(cut.bytes_of(&piece)),
+                true => joined.add_zeros(layout.bytes_of(&piece)),
                 false => joined.add(block.stored.checksum, block.stored.len),
             }
         }
@@ -167,16 +167,16 @@ impl Joined {
 pub fn tally<'a>(objects: impl Iterator<Item = &'a std::sync::Arc<Object>>) -> BTreeMap<Tier, Tally> {
     let mut tiers: BTreeMap<Tier, Tally> = BTreeMap::new();
     for object in objects {
-        let cut = object.cut();
+        let layout = object.layout();
         for (first, part) in object.blocks.read().parts() {
             if let Part::Run(run) = part {
                 let range = first..first + run.checksums.len() as u32;
-                let bytes = cut.bytes_of(&range);
+                let bytes = layout.bytes_of(&range);
                 let whole = Tally { blocks: range.len() as u64, logical: bytes, stored: bytes };
                 tiers.entry(Tier::Exact).or_default().add(whole);
                 continue;
             }
-            for (piece, block) in part.pieces(first, cut) {
+            for (piece, block) in part.pieces(first, layout) {
                 tiers.entry(block.stored.tier).or_default().add(one(object, &piece, &block).0);
             }
         }
@@ -186,7 +186,7 @@ pub fn tally<'a>(objects: impl Iterator<Item = &'a std::sync::Arc<Object>>) -> B
 
 /// A block, or several without a payload that are alike; how many deltas are on it.
 fn one(object: &Object, piece: &Range<u32>, block: &Block) -> (Tally, usize) {
-    let logical = object.cut().bytes_of(piece);
+    let logical = object.layout().bytes_of(piece);
     let (links, link_bytes) = object.chain_size(piece.start, block.epoch);
     let stored = block.stored.counted(logical) + link_bytes;
     (Tally { blocks: piece.len() as u64, logical, stored }, links)

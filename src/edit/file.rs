@@ -146,7 +146,7 @@ impl OpenFile {
         let (now, created) = (ticks.now(), ticks.of(self.entry.created_at));
         for piece in layout.pieces(range) {
             let Some(object) = layout.objects.get(piece.segment).map(OpenObject::object) else { continue };
-            let cut = object.cut();
+            let cut = object.layout();
             let blocks = cut.index(piece.range.start)..cut.index(piece.range.end - 1).saturating_add(1);
             object.count_use(blocks, created, now);
         }

@@ -24,7 +24,7 @@ impl Heat {
         let now = ticks.now();
         let mut heat = Heat { score: History::new(ticks.of(created_at)).score(now), ..Heat::default() };
         for object in objects {
-            object.accesses.each_used(object.cut().blocks(), |_, history| {
+            object.accesses.each_used(object.layout().blocks(), |_, history| {
                 heat.count = heat.count.max(history.count);
                 heat.last_access = heat.last_access.max(ticks.begins(history.last));
                 heat.score = heat.score.max(history.score(now));

@@ -200,8 +200,8 @@ impl Engine {
         let (mut blocks, mut since, mut epoch, mut has_exact_source) = (0, 0, 0, true);
         for object in &target.objects {
             let open = OpenObject::open(collection, object, Verify::First)?;
-            let cut = object.cut();
-            for (index, block) in object.stored_blocks(0..cut.blocks(), cut) {
+            let layout = object.layout();
+            for (index, block) in object.stored_blocks(0..layout.blocks(), layout) {
                 *tiers.entry(block.stored.tier).or_default() += 1;
                 blocks += 1;
                 since = since.max(u64::from(block.since));

@@ -85,13 +85,13 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
     };
     let _deeper = Deeper::enter(open)?;
     let (extent, parent) = open.parent()?;
-    let cut = parent.cut();
-    let found = parent.block(index, cut);
-    if found.is_none_or(|found| found.epoch != link.base_epoch) || cut.len(index) != out.len() {
+    let layout = parent.layout();
+    let found = parent.block(index, layout);
+    if found.is_none_or(|found| found.epoch != link.base_epoch) || layout.len(index) != out.len() {
         return Err(broken(&extent, &format!("block {index} of the parent is another one now")));
     }
     let base = open.open_alike(&extent, &parent)?;
-    base.read(cut.start(index), out).map_err(|error| match error.kind() {
+    base.read(layout.start(index), out).map_err(|error| match error.kind() {
         ErrorKind::Absent => broken(&extent, &error.to_string()),
         _ => error,
     })?;
@@ -132,12 +132,12 @@ pub(super) fn evict(
     let mut measured = Measured::default();
     for (object, parent) in target.objects.iter().zip(&parents) {
         let open = OpenObject::open_by_name(collection, object)?;
-        let cut = object.cut();
-        let step = (STEP_BYTES / u64::from(cut.block_bytes)).max(1) as u32;
+        let layout = object.layout();
+        let step = (STEP_BYTES / u64::from(layout.block_bytes)).max(1) as u32;
         let mut first = 0;
-        while first < cut.blocks() {
-            let zeros = object.zeros_from(first, cut).saturating_sub(first);
-            let last = first.saturating_add(step.max(zeros)).min(cut.blocks());
+        while first < layout.blocks() {
+            let zeros = object.zeros_from(first, layout).saturating_sub(first);
+            let last = first.saturating_add(step.max(zeros)).min(layout.blocks());
             evict_range(&open, parent, (first..last, kind), (target, &mut measured), moved)?;
             first = last;
         }
@@ -255,12 +255,12 @@ fn chosen(
         let mut fits = true;
         for (object, parent) in target.objects.iter().zip(parents) {
             let open = OpenObject::open_by_name(collection, object)?;
-            let cut = object.cut();
-            for (index, block) in object.stored_blocks(0..cut.blocks(), cut) {
+            let layout = object.layout();
+            for (index, block) in object.stored_blocks(0..layout.blocks(), layout) {
                 if !open.is_due(index, &block, Tier::Absent) {
                     continue;
                 }
-                most += budget(*kind, target.dtype, cut.len(index));
+                most += budget(*kind, target.dtype, layout.len(index));
                 match difference(&open, parent, (index, &block), *kind)? {
                     Some(difference) => records += difference.record.len(),
                     None => fits = false,
@@ -306,17 +306,17 @@ fn difference(
     (index, _): (u32, &Block),
     kind: DeltaKind,
 ) -> Result<Option<Difference>> {
-    let cut = open.object().cut();
-    let Some(base) = parent.open.object().block(index, cut) else {
+    let layout = open.object().layout();
+    let Some(base) = parent.open.object().block(index, layout) else {
         return Err(broken(
             parent.open.collection(),
             &format!("no record describes block {index} of the parent"),
         ));
     };
     let dtype = open.object().dtype();
-    let (mut now, mut before) = (vec![0; cut.len(index)], vec![0; cut.len(index)]);
-    open.read(cut.start(index), &mut now)?;
-    parent.open.read(cut.start(index), &mut before)?;
+    let (mut now, mut before) = (vec![0; layout.len(index)], vec![0; layout.len(index)]);
+    open.read(layout.start(index), &mut now)?;
+    parent.open.read(layout.start(index), &mut before)?;
     let scaled = match kind {
         DeltaKind::Scaled => scaled(dtype, &before, &now),
         DeltaKind::Patch => None,

@@ -75,7 +75,7 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
     }
     let width = dtype.bytes();
     let mut values = vec![0.0; out.len() / width as usize];
-    let start = open.object().cut().start(index) / width;
+    let start = open.object().layout().start(index) / width;
     factor.elements(start, &mut values).map_err(|error| {
         Error::corrupt(format!("object {id}: its factors are those of a smaller matrix: {error}"))
     })?;
@@ -123,8 +123,8 @@ pub(super) fn evict(
     collection.check_not_needed(object.entry.id)?;
     let shape = sides(target, object).map_err(|why| cannot(&why))?;
     let open = OpenObject::open(collection, object, Verify::First)?;
-    let cut = object.cut();
-    if object.stored_blocks(0..cut.blocks(), cut).all(|(_, block)| block.stored.tier == Tier::Absent) {
+    let layout = object.layout();
+    if object.stored_blocks(0..layout.blocks(), layout).all(|(_, block)| block.stored.tier == Tier::Absent) {
         return Ok(());
     }
     let mut bytes = vec![0; object.bytes() as usize];
@@ -132,7 +132,7 @@ pub(super) fn evict(
     let factor = decompose(object, shape, &bytes, rank).map_err(|why| cannot(&why))?;
     let measured = compare(&factor, target.dtype, &bytes)?;
     let seen = checksum::of(&bytes);
-    let migration = open.drop_blocks(0..cut.blocks(), &|_, _| Ok(true))?;
+    let migration = open.drop_blocks(0..layout.blocks(), &|_, _| Ok(true))?;
     // It may have been written to since it was looked at; nobody writes to it now.
     open.read(0, &mut bytes)?;
     let is_allowed = is_lossy_allowed(&collection.state(), target.node);

@@ -157,8 +157,8 @@ impl Engine {
 
 /// Whether all blocks of an object are exact, in the store.
 fn is_exact(object: &Object) -> bool {
-    let cut = object.logged_cut();
-    object.blocks.read().pieces(cut).all(|(_, block)| block.stored.tier == Tier::Exact)
+    let layout = object.logged_layout();
+    object.blocks.read().pieces(layout).all(|(_, block)| block.stored.tier == Tier::Exact)
 }
 
 /// What is done to an object, a range of blocks of it at a time.
@@ -169,14 +169,14 @@ fn each_step(
     step: &mut dyn FnMut(&OpenObject, std::ops::Range<u32>) -> Result<()>,
 ) -> Result<()> {
     let open = OpenObject::open(collection, object, Verify::First)?;
-    let cut = object.logged_cut();
-    let count = (STEP_BYTES / u64::from(cut.block_bytes.max(1))).max(1) as u32;
+    let layout = object.logged_layout();
+    let count = (STEP_BYTES / u64::from(layout.block_bytes.max(1))).max(1) as u32;
     let mut first = 0;
-    while first < cut.blocks() {
-        let zeros = object.zeros_from(first, cut).saturating_sub(first);
-        let last = first.saturating_add(count.max(zeros)).min(cut.blocks());
+    while first < layout.blocks() {
+        let zeros = object.zeros_from(first, layout).saturating_sub(first);
+        let last = first.saturating_add(count.max(zeros)).min(layout.blocks());
         step(&open, first..last)?;
-        progress.advance(cut.start(last).min(cut.bytes) - cut.start(first));
+        progress.advance(layout.start(last).min(layout.bytes) - layout.start(first));
         first = last;
         if progress.is_cancelled() {
             return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));

@@ -134,8 +134,8 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
         }
         for object in &target.objects {
             let open = OpenObject::open_by_name(collection, object)?;
-            let cut = object.cut();
-            for (index, block) in object.stored_blocks(0..cut.blocks(), cut) {
+            let layout = object.layout();
+            for (index, block) in object.stored_blocks(0..layout.blocks(), layout) {
                 let is_due = open.is_due(index, &block, Tier::Absent);
                 match if is_due { (way.is_sound)(&open, index, &block) } else { Ok(true) } {
                     Ok(true) => {}
@@ -171,12 +171,12 @@ fn drop_blocks(
     for object in &target.objects {
         let open = OpenObject::open_by_name(collection, object)?;
         let migration = match way {
-            Some(way) => open.drop_blocks(0..object.cut().blocks(), &|index, block| {
+            Some(way) => open.drop_blocks(0..object.layout().blocks(), &|index, block| {
                 // It may have been written to since it was looked at.
                 (way.is_sound)(&open, index, block)
             })?,
             None => {
-                let migration = open.discard_blocks(0..object.cut().blocks());
+                let migration = open.discard_blocks(0..object.layout().blocks());
                 // A write before this, and there are none now, has ended the consent of an import.
                 check_discard(collection, target)?;
                 migration

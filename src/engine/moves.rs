@@ -177,8 +177,8 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
     for object in &target.objects {
         collection.check_not_needed(object.entry.id)?;
         let open = OpenObject::open_by_name(collection, object)?;
-        let cut = object.cut();
-        for (index, block) in object.stored_blocks(0..cut.blocks(), cut) {
+        let layout = object.layout();
+        for (index, block) in object.stored_blocks(0..layout.blocks(), layout) {
             if open.is_due(index, &block, to) {
                 let is_exact = has_exact_source(&open, index, &block);
                 is_kept &= is_exact;
@@ -234,8 +234,8 @@ fn elements(
         let text = format!("{}: its last exact copy would go: {}", place(), gone());
         return Err(Error::new(ErrorKind::Denied, text));
     }
-    let cut = open.object().cut();
-    open.read(cut.start(index), out).map(|()| Elements::Other)
+    let layout = open.object().layout();
+    open.read(layout.start(index), out).map(|()| Elements::Other)
 }
 
 /// Puts what a block would be made of, if it went to a tier and precision might be lost, into
@@ -249,7 +249,7 @@ pub(super) fn plain_elements(
     if let Ok(Some(_)) = read_exact(open, index, block, out) {
         return Ok(true);
     }
-    open.read(open.object().cut().start(index), out)?;
+    open.read(open.object().layout().start(index), out)?;
     Ok(!to.finer_than(precision(open, index, block)))
 }
 
@@ -263,12 +263,12 @@ fn move_target(
     let mut measured = Measured::default();
     for object in &target.objects {
         let open = OpenObject::open_by_name(collection, object)?;
-        let cut = object.cut();
-        let step = (STEP_BYTES / u64::from(cut.block_bytes)).max(1) as u32;
+        let layout = object.layout();
+        let step = (STEP_BYTES / u64::from(layout.block_bytes)).max(1) as u32;
         let mut first = 0;
-        while first < cut.blocks() {
-            let zeros = object.zeros_from(first, cut).saturating_sub(first);
-            let last = first.saturating_add(step.max(zeros)).min(cut.blocks());
+        while first < layout.blocks() {
+            let zeros = object.zeros_from(first, layout).saturating_sub(first);
+            let last = first.saturating_add(step.max(zeros)).min(layout.blocks());
             let mut migration = open.migrate(first..last, to, &|open, index, block, out| {
                 // Nobody writes to the object now: a write before this has ended the consent of an import.
                 let is_lossy_allowed = is_lossy_allowed(&collection.state(), target.node);
@@ -284,8 +284,8 @@ fn move_target(
                 });
                 moved.nodes.extend(recorded?);
             }
-            let end = (cut.start(last - 1) + cut.len(last - 1) as u64).min(cut.bytes);
-            advance(end - cut.start(first))?;
+            let end = (layout.start(last - 1) + layout.len(last - 1) as u64).min(layout.bytes);
+            advance(end - layout.start(first))?;
             first = last;
         }
     }

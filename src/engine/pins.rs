@@ -181,14 +181,14 @@ impl Engine {
         }
         for object in collection.objects_of(pin.node)? {
             let open = OpenObject::open_by_name(collection, &object)?;
-            let cut = object.logged_cut();
-            for (index, block) in object.stored_blocks(0..cut.blocks(), cut) {
+            let layout = object.logged_layout();
+            for (index, block) in object.stored_blocks(0..layout.blocks(), layout) {
                 let Err(error) = check_without_copy(&open, index, &block) else { continue };
                 let is_healed = block.stored.tier != Tier::Absent && self.heal(&open, index, &block)?;
-                if is_healed || object.block(index, cut) != Some(block) {
+                if is_healed || object.block(index, layout) != Some(block) {
                     continue;
                 }
-                if open.read_pinned(index, Compare::Again, &mut vec![0; cut.len(index)])? {
+                if open.read_pinned(index, Compare::Again, &mut vec![0; layout.len(index)])? {
                     let text = format!(
                         "nothing but the pinned copy has block {index} of object {}: {error}; \
                          copy the file and write it anew first",

@@ -60,7 +60,7 @@ const PINNED: Way = Way {
     gives: Gives::Seen,
     is_there: |open, _, _| open.has_pinned(),
     is_sound: |open, index, _| {
-        open.read_pinned(index, Compare::Once, &mut vec![0; open.object().cut().len(index)])
+        open.read_pinned(index, Compare::Once, &mut vec![0; open.object().layout().len(index)])
     },
     read: |open, index, block, out| {
         // Of an absent block there is no checksum.
@@ -119,7 +119,7 @@ pub(super) fn check_without_copy(open: &OpenObject, index: u32, block: &Block) -
     if block.stored.tier != Tier::Absent {
         return open.check(index).map(|_| ());
     }
-    let mut elements = vec![0; open.object().cut().len(index)];
+    let mut elements = vec![0; open.object().layout().len(index)];
     let mut failed = None;
     for way in WAYS.iter().filter(|way| way.gives != Gives::Seen) {
         match (way.read)(open, index, block, &mut elements) {
@@ -152,7 +152,7 @@ pub(super) fn read_exact(
 
 /// The payload that a block should have, made of what another way gives.
 pub(super) fn payload(open: &OpenObject, index: u32, block: &Block) -> Result<Option<Vec<u8>>> {
-    let mut elements = vec![0; open.object().cut().len(index)];
+    let mut elements = vec![0; open.object().layout().len(index)];
     for way in WAYS {
         if way.elements == Elements::Origin && block.stored.in_data {
             // That is where the damage is.

@@ -115,10 +115,10 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
             Some(_) if matches!(to, Reconstruct::Delta | Reconstruct::Factor(_)) => {}
             Some(way) => {
                 let is_there = target.objects.iter().any(|object| {
-                    let cut = object.cut();
+                    let layout = object.layout();
                     let open = OpenObject::open(collection, object, Verify::First);
                     let has = |(index, block)| Some((way.is_there)(open.as_ref().ok()?, index, &block));
-                    object.stored_blocks(0..cut.blocks(), cut).any(|block| has(block) == Some(true))
+                    object.stored_blocks(0..layout.blocks(), layout).any(|block| has(block) == Some(true))
                 });
                 if !is_there && target.bytes() > 0 {
                     let text = format!("{path}: it has no {}: it was not imported in place", to.name());
@@ -139,10 +139,10 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
 
 /// Whether blocks of an object are absent that could be made again.
 fn is_absent(object: &Object) -> bool {
-    let cut = object.logged_cut();
+    let layout = object.logged_layout();
     let blocks = object.blocks.read();
     object.has_absent()
-        && blocks.pieces(cut).any(|(piece, block)| {
+        && blocks.pieces(layout).any(|(piece, block)| {
             block.stored.tier == Tier::Absent && object.origin_place(piece.start).is_some()
         })
 }

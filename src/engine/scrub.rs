@@ -122,26 +122,26 @@ impl Engine {
         progress: &dyn Progress,
         found: &mut Scrubbed,
     ) {
-        let cut = object.logged_cut();
+        let layout = object.logged_layout();
         let open = match OpenObject::open(collection, object, Verify::Always) {
             Ok(open) => open,
             Err(error) => {
                 log::error!("{}: {error}", collection.path());
-                found.blocks += u64::from(cut.blocks());
-                found.corrupt += u64::from(cut.blocks());
+                found.blocks += u64::from(layout.blocks());
+                found.corrupt += u64::from(layout.blocks());
                 return;
             }
         };
-        for (piece, block) in object.pieces(0..cut.blocks(), cut) {
+        for (piece, block) in object.pieces(0..layout.blocks(), layout) {
             if progress.is_cancelled() {
                 return;
             }
             // What is said of one without a payload is said of all that are alike.
             let (index, count) = (piece.start, piece.len() as u64);
             found.blocks += count;
-            progress.advance(cut.bytes_of(&piece));
+            progress.advance(layout.bytes_of(&piece));
             let Err(error) = open.check(index).and_then(|_| open.check_hole(&piece)) else { continue };
-            if object.block(index, cut) != block {
+            if object.block(index, layout) != block {
                 // It was written or moved meanwhile: what was read is not its any more.
                 found.blocks -= count;
                 continue;

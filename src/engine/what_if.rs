@@ -51,9 +51,9 @@ impl WhatIf {
 
     fn block(&self, index: u32, out: &mut [u8]) -> Result<()> {
         let object = self.open.object();
-        let cut = object.cut();
-        let block = object.block(index, cut).filter(|block| self.open.is_due(index, block, self.to));
-        let Some(block) = block else { return self.open.read(cut.start(index), out) };
+        let layout = object.layout();
+        let block = object.block(index, layout).filter(|block| self.open.is_due(index, block, self.to));
+        let Some(block) = block else { return self.open.read(layout.start(index), out) };
         if !plain_elements(&self.open, (index, &block), self.to, out)? {
             return Ok(());
         }
@@ -79,25 +79,25 @@ impl Made for WhatIf {
         if range.is_empty() {
             return Ok(());
         }
-        let cut = self.open.object().cut();
-        if range.end > cut.bytes {
+        let layout = self.open.object().layout();
+        if range.end > layout.bytes {
             return Err(Error::invalid("a range past the end of an object"));
         }
-        let blocks = cut.index(range.start)..cut.index(range.end - 1) + 1;
+        let blocks = layout.index(range.start)..layout.index(range.end - 1) + 1;
         let mut rest = out;
         let mut parts = Vec::with_capacity(blocks.len());
         for index in blocks {
-            let from = range.start.max(cut.start(index)) - cut.start(index);
-            let until = (range.end - cut.start(index)).min(cut.len(index) as u64);
+            let from = range.start.max(layout.start(index)) - layout.start(index);
+            let until = (range.end - layout.start(index)).min(layout.len(index) as u64);
             let (here, after) = std::mem::take(&mut rest).split_at_mut((until - from) as usize);
             parts.push((index, from as usize, here));
             rest = after;
         }
         let each = |(index, from, here): (u32, usize, &mut [u8])| {
-            if here.len() == cut.len(index) {
+            if here.len() == layout.len(index) {
                 return self.block(index, here);
             }
-            let mut whole = vec![0; cut.len(index)];
+            let mut whole = vec![0; layout.len(index)];
             self.block(index, &mut whole)?;
             here.copy_from_slice(whole.get(from..from + here.len()).unwrap_or_default());
             Ok(())

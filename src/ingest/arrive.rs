@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::catalog::{Content, Digests, Extent};
 use crate::format::checksum;
-use crate::ingest::cut::Blocking;
+use crate::ingest::blocking::Blocking;
 use crate::ingest::recognize::{Part, Recognized, recognize};
 use crate::ingest::take::{How, Taken, TakenBlocks, TakenObject, TakenPart, take};
 use crate::ingest::unnamed::Unnamed;

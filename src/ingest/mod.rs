@@ -8,7 +8,7 @@
 
 mod arrive;
 mod batch;
-mod cut;
+mod blocking;
 mod drafts;
 #[cfg(feature = "mount")]
 mod inside;
@@ -32,7 +32,7 @@ mod walk;
 
 pub use arrive::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized};
 pub use batch::check_batch;
-pub use cut::Blocking;
+pub use blocking::Blocking;
 #[cfg(feature = "mount")]
 pub use many::{Evict, Plan, Sum, Watch};
 pub use moved::name_parts_again;

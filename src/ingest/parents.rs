@@ -104,7 +104,7 @@ fn tensor_of(collection: &Collection, state: &State, node: &Node) -> Option<(Str
         None => tensor.name.to_string(),
     };
     let id = TensorId::of(collection.tenant(), collection.name(), &path, tensor.parent);
-    let shard = |id: &ObjectId| Some((*id, state.object(*id)?.logged_cut().bytes));
+    let shard = |id: &ObjectId| Some((*id, state.object(*id)?.logged_layout().bytes));
     let shards = file.objects.iter().map(shard).collect::<Option<Vec<_>>>()?;
     Some((path, ParentTensor { id, dtype: tensor.dtype, shape: tensor.shape.clone(), shards }))
 }

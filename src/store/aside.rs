@@ -70,16 +70,16 @@ pub(super) fn take_in(state: &mut State, dropped: &Batch) -> Whys {
         let entry = object.entry_now();
         let before = state.object(entry.id);
         let extent = entry.extent.filter(|extent| before.is_none() && !state.has_extent(extent.file));
-        let cut = object.logged_cut();
+        let layout = object.logged_layout();
         let (mut blocks, mut bytes) = (Vec::new(), 0);
         let mut next = 0;
-        for (piece, block) in object.blocks.read().pieces(cut) {
+        for (piece, block) in object.blocks.read().pieces(layout) {
             let is_next = piece.start == next;
             if block.stored.is_zeros() {
                 // Zeros have no place of their own: they go with the blocks before them.
                 if is_next && (extent.is_some() || !block.stored.in_data) {
                     next = piece.end;
-                    bytes += cut.bytes_of(&piece);
+                    bytes += layout.bytes_of(&piece);
                     blocks.push((piece.end - piece.start, block));
                 }
                 continue;
@@ -95,7 +95,7 @@ pub(super) fn take_in(state: &mut State, dropped: &Batch) -> Whys {
             let place = place.filter(|_| block.stored.len > 0);
             if place.is_some_and(|place| taken.take(place, u64::from(block.stored.len))) {
                 next += 1;
-                bytes += cut.bytes_of(&piece);
+                bytes += layout.bytes_of(&piece);
                 blocks.push((1, block));
             }
         }

@@ -64,10 +64,10 @@ impl Unchecked {
             return false;
         }
         let stretches = self.objects.iter().flat_map(|open| {
-            let cut = open.object().logged_cut();
-            let step = (STRETCH_BYTES / cut.block_bytes).max(1);
+            let layout = open.object().logged_layout();
+            let step = (STRETCH_BYTES / layout.block_bytes).max(1);
             let stored: Vec<Range<u32>> =
-                open.object().blocks.read().with_payloads(0..cut.blocks()).collect();
+                open.object().blocks.read().with_payloads(0..layout.blocks()).collect();
             stored.into_iter().flat_map(move |Range { start, end }| {
                 let starts = (start..end).step_by(step as usize);
                 starts.map(move |first| (open, first..first.saturating_add(step).min(end)))
@@ -102,7 +102,7 @@ impl Unchecked {
         let Some(open) = self.objects.first() else { return false };
         let first = {
             let (blocks, checked) = (open.object().blocks.read(), &open.object().checked);
-            let mut stored = blocks.with_payloads(0..open.object().logged_cut().blocks()).flatten();
+            let mut stored = blocks.with_payloads(0..open.object().logged_layout().blocks()).flatten();
             stored.find(|index| !checked.get(*index))
         };
         first.is_none_or(|index| open.begins_in_memory(index))
@@ -113,8 +113,8 @@ impl OpenObject {
     /// Checks the holes of the data file that it has; whether all are.
     fn check_holes(&self) -> bool {
         let object = self.object();
-        let blocks = 0..object.logged_cut().blocks();
-        object.pieces(blocks, object.logged_cut()).all(|(piece, block)| {
+        let blocks = 0..object.logged_layout().blocks();
+        object.pieces(blocks, object.logged_layout()).all(|(piece, block)| {
             let is_zeros = piece.len() > 1 || block.is_some_and(|block| block.stored.is_zeros());
             !is_zeros || (self.check_hole(&piece).is_ok() && object.checked.get(piece.start))
         })
@@ -218,18 +218,18 @@ impl Object {
     /// Whether all of it lies in a data file from `offset` on, exact and unchanged, and it is as
     /// wanted while it does.
     fn lies_in(&self, number: u64, offset: u64, is_wanted: IsWanted) -> bool {
-        let cut = self.cut();
+        let layout = self.layout();
         if self.is_dirty() {
             return false;
         }
-        if cut.bytes == 0 {
+        if layout.bytes == 0 {
             return true;
         }
         if self.extent().is_none_or(|extent| extent.file != number || extent.offset != offset) {
             return false;
         }
         let blocks = self.blocks.read();
-        is_wanted(self, &blocks) && blocks.lie_at(offset, cut)
+        is_wanted(self, &blocks) && blocks.lie_at(offset, layout)
     }
 
     /// Whether all its blocks were checked: of zeros that are alike the first says so of all.

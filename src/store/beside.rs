@@ -63,9 +63,9 @@ impl Collection {
 
 impl Object {
     fn is_where_it_came(&self) -> bool {
-        let cut = self.cut();
-        let lies = |offset| self.blocks.read().lie_at(offset, cut);
-        !self.is_dirty() && (cut.bytes == 0 || self.extent().is_some_and(|extent| lies(extent.offset)))
+        let layout = self.layout();
+        let lies = |offset| self.blocks.read().lie_at(offset, layout);
+        !self.is_dirty() && (layout.bytes == 0 || self.extent().is_some_and(|extent| lies(extent.offset)))
     }
 }
 

@@ -56,14 +56,14 @@ pub struct Run {
 
 /// Sizes that tell where the blocks of an object begin and end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cut {
+pub struct BlockLayout {
     /// Logical bytes of the object.
     pub bytes: u64,
     /// Logical bytes of every block but the last.
     pub block_bytes: u32,
 }
 
-impl Cut {
+impl BlockLayout {
     /// The number of blocks.
     pub fn blocks(self) -> u32 {
         u32::try_from(self.bytes.div_ceil(u64::from(self.block_bytes))).unwrap_or(u32::MAX)
@@ -102,14 +102,14 @@ impl Block {
 
 impl Run {
     /// Block `index`, `skip` behind the first of the run.
-    pub(super) fn block(&self, skip: u32, index: u32, cut: Cut) -> Option<Block> {
+    pub(super) fn block(&self, skip: u32, index: u32, layout: BlockLayout) -> Option<Block> {
         let checksum = *self.checksums.get(skip as usize)?;
         let stored = Stored {
             tier: Tier::Exact,
             scale: 0.0,
             checksum,
-            offset: self.offset + cut.start(skip),
-            len: cut.len(index) as u32,
+            offset: self.offset + layout.start(skip),
+            len: layout.len(index) as u32,
             in_data: true,
         };
         Some(Block { epoch: self.epoch, stored, since: self.since })
@@ -118,11 +118,11 @@ impl Run {
     /// Takes over a run that begins in this one or right behind it, reaches to its end and goes on
     /// where it lies: a file that grows stays one run, with the epoch of its beginning. `skip` is
     /// where in this one it begins. The other run where it is not so.
-    pub(super) fn join(&mut self, skip: u32, run: Run, cut: Cut) -> Option<Run> {
+    pub(super) fn join(&mut self, skip: u32, run: Run, layout: BlockLayout) -> Option<Run> {
         let (before, count) = (self.checksums.len(), run.checksums.len());
         let joins = skip as usize <= before
             && skip as usize + count >= before
-            && self.offset + cut.start(skip) == run.offset;
+            && self.offset + layout.start(skip) == run.offset;
         if !joins {
             return Some(run);
         }
@@ -135,22 +135,22 @@ impl Run {
 impl Blocks {
     /// What is known of block `index`, or `None` where no record describes it.
     #[inline]
-    pub fn get(&self, index: u32, cut: Cut) -> Option<Block> {
+    pub fn get(&self, index: u32, layout: BlockLayout) -> Option<Block> {
         match self {
             Blocks::Unknown => None,
-            Blocks::One(part) => part.block(index, 0, cut),
-            Blocks::Parts(parts) => parts.get(index, cut),
+            Blocks::One(part) => part.block(index, 0, layout),
+            Blocks::Parts(parts) => parts.get(index, layout),
         }
     }
 
     /// What is known of block `index`, and the block where something else may begin: behind all of
     /// those without a payload that one record describes, or that none does.
-    pub fn alike(&self, index: u32, cut: Cut) -> (Option<Block>, u32) {
+    pub fn alike(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
         match self {
             Blocks::Unknown => (None, u32::MAX),
             Blocks::One(part) if index >= part.count() => (None, u32::MAX),
-            Blocks::One(part) => (part.block(index, 0, cut), part.alike_end(index, 0)),
-            Blocks::Parts(parts) => parts.alike(index, cut),
+            Blocks::One(part) => (part.block(index, 0, layout), part.alike_end(index, 0)),
+            Blocks::Parts(parts) => parts.alike(index, layout),
         }
     }
 
@@ -185,19 +185,19 @@ impl Blocks {
 
     /// The blocks that records describe: each, or all at once that one record describes without a
     /// payload, with what is known of the first.
-    pub fn pieces(&self, cut: Cut) -> impl Iterator<Item = (Range<u32>, Block)> {
-        self.parts().flat_map(move |(first, part)| part.pieces(first, cut))
+    pub fn pieces(&self, layout: BlockLayout) -> impl Iterator<Item = (Range<u32>, Block)> {
+        self.parts().flat_map(move |(first, part)| part.pieces(first, layout))
     }
 
     /// What is known of the blocks of `range`, piece by piece as [`alike`](Self::alike) tells.
     pub fn pieces_in(
         &self,
         range: Range<u32>,
-        cut: Cut,
+        layout: BlockLayout,
     ) -> impl Iterator<Item = (Range<u32>, Option<Block>)> {
         let mut next = range.start;
         std::iter::from_fn(move || {
-            let (block, end) = (next < range.end).then(|| self.alike(next, cut))?;
+            let (block, end) = (next < range.end).then(|| self.alike(next, layout))?;
             let piece = next..end.min(range.end);
             next = piece.end;
             Some((piece, block))
@@ -206,10 +206,10 @@ impl Blocks {
 
     /// The blocks that records describe, with their numbers, each of them: where there may be zeros,
     /// [`pieces`](Self::pieces) are fewer.
-    pub fn described(&self, cut: Cut) -> impl Iterator<Item = (u32, Block)> {
+    pub fn described(&self, layout: BlockLayout) -> impl Iterator<Item = (u32, Block)> {
         self.parts().flat_map(move |(first, part)| {
             let all = first..first + part.count();
-            all.filter_map(move |index| Some((index, part.block(index, first, cut)?)))
+            all.filter_map(move |index| Some((index, part.block(index, first, layout)?)))
         })
     }
 
@@ -223,8 +223,8 @@ impl Blocks {
     }
 
     /// Bytes that they count as, see [`Stored::counted`].
-    pub fn counted(&self, cut: Cut) -> u64 {
-        self.parts().map(|(first, part)| part.counted(first, cut)).sum()
+    pub fn counted(&self, layout: BlockLayout) -> u64 {
+        self.parts().map(|(first, part)| part.counted(first, layout)).sum()
     }
 
     /// A block that no record describes before one that is described.
@@ -240,20 +240,20 @@ impl Blocks {
     }
 
     /// Sets one block.
-    pub fn set(&mut self, index: u32, block: Block, cut: Cut) -> Result<()> {
-        if index >= cut.blocks() {
-            return Err(Error::corrupt(format!("a record of block {index} of {}", cut.blocks())));
+    pub fn set(&mut self, index: u32, block: Block, layout: BlockLayout) -> Result<()> {
+        if index >= layout.blocks() {
+            return Err(Error::corrupt(format!("a record of block {index} of {}", layout.blocks())));
         }
         let is_set = match self {
             Blocks::Unknown if index == 0 => {
                 *self = Blocks::One(Part::Dense(vec![block]));
                 true
             }
-            Blocks::One(part) if index < part.count() => part.set(index, block, 0, cut),
+            Blocks::One(part) if index < part.count() => part.set(index, block, 0, layout),
             _ => self.push(index, block),
         };
         if !is_set {
-            self.in_parts(|parts| parts.set(index, block, cut));
+            self.in_parts(|parts| parts.set(index, block, layout));
         }
         Ok(())
     }
@@ -272,27 +272,27 @@ impl Blocks {
 
     /// Has room for `count` more blocks of a dense index, or for as many again as there are, so that
     /// they are not copied often; never for more than the object has.
-    pub fn reserve(&mut self, count: usize, cut: Cut) {
+    pub fn reserve(&mut self, count: usize, layout: BlockLayout) {
         if let Blocks::Unknown = self {
             *self = Blocks::One(Part::Dense(Vec::new()));
         }
         let Blocks::One(Part::Dense(blocks)) = self else { return };
         if blocks.capacity() - blocks.len() < count {
-            let left = (cut.blocks() as usize).saturating_sub(blocks.len());
+            let left = (layout.blocks() as usize).saturating_sub(blocks.len());
             blocks.reserve_exact(count.max(blocks.len()).min(left));
         }
     }
 
     /// Sets a run of exact blocks of the data file, beginning with block `first`. All of them are
     /// blocks of the object.
-    pub fn set_run(&mut self, first: u32, run: Run, cut: Cut) {
+    pub fn set_run(&mut self, first: u32, run: Run, layout: BlockLayout) {
         let count = run.checksums.len();
         let run = match self {
-            _ if first == 0 && count as u64 == u64::from(cut.blocks()) => {
+            _ if first == 0 && count as u64 == u64::from(layout.blocks()) => {
                 *self = Blocks::One(Part::Run(run));
                 return;
             }
-            Blocks::One(Part::Run(before)) => match before.join(first, run, cut) {
+            Blocks::One(Part::Run(before)) => match before.join(first, run, layout) {
                 Some(run) => run,
                 None => return,
             },
@@ -301,27 +301,27 @@ impl Blocks {
         if first == 0 && self.count() == 0 {
             *self = Blocks::One(Part::Run(run));
         } else {
-            self.in_parts(|parts| parts.set_run(first, run, cut));
+            self.in_parts(|parts| parts.set_run(first, run, layout));
         }
     }
 
     /// Sets blocks without a payload to the same. `block` is the first of them.
-    pub fn set_alike(&mut self, range: Range<u32>, block: Block, cut: Cut) {
+    pub fn set_alike(&mut self, range: Range<u32>, block: Block, layout: BlockLayout) {
         if range.start == 0 && range.end >= self.count() {
             *self = Blocks::One(Part::alike(&range, block));
         } else {
-            self.in_parts(|parts| parts.set_alike(range, block, cut));
+            self.in_parts(|parts| parts.set_alike(range, block, layout));
         }
     }
 
     /// Forgets the blocks from `count` on.
-    pub fn truncate(&mut self, count: u32, cut: Cut) {
+    pub fn truncate(&mut self, count: u32, layout: BlockLayout) {
         match self {
             Blocks::Unknown => {}
-            Blocks::One(part) if count < part.count() => drop(part.split_off(count, 0, cut)),
+            Blocks::One(part) if count < part.count() => drop(part.split_off(count, 0, layout)),
             Blocks::One(_) => {}
             Blocks::Parts(parts) => {
-                parts.carve(count..u32::MAX, cut);
+                parts.carve(count..u32::MAX, layout);
                 if let Some(one) = parts.only() {
                     *self = Blocks::One(one);
                 }
@@ -334,15 +334,15 @@ impl Blocks {
 
     /// Whether all blocks are exact and stand one after the other in the data file, from
     /// `offset` on.
-    pub fn lie_at(&self, offset: u64, cut: Cut) -> bool {
+    pub fn lie_at(&self, offset: u64, layout: BlockLayout) -> bool {
         let mut end = 0;
         for (first, part) in self.parts() {
-            if first != end || !part.lies_at(offset + cut.start(first), cut) {
+            if first != end || !part.lies_at(offset + layout.start(first), layout) {
                 return false;
             }
             end = first + part.count();
         }
-        end == cut.blocks()
+        end == layout.blocks()
     }
 
     fn in_parts(&mut self, change: impl FnOnce(&mut Parts)) {
@@ -362,20 +362,20 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{Block, Blocks, Cut, Run};
+    use super::{Block, BlockLayout, Blocks, Run};
     use crate::format::record::Stored;
     use crate::model::Tier;
     use crate::store::parts::Part;
 
-    const CUT: Cut = Cut { bytes: 1000, block_bytes: 256 };
+    const CUT: BlockLayout = BlockLayout { bytes: 1000, block_bytes: 256 };
 
     fn run(first: u32, count: u32) -> Run {
         run_at(4096, first, count, 9, CUT)
     }
 
-    fn run_at(extent: u64, first: u32, count: u32, epoch: u64, cut: Cut) -> Run {
+    fn run_at(extent: u64, first: u32, count: u32, epoch: u64, layout: BlockLayout) -> Run {
         let checksums = (first..first + count).collect();
-        Run { epoch, offset: extent + cut.start(first), since: 1, checksums }
+        Run { epoch, offset: extent + layout.start(first), since: 1, checksums }
     }
 
     #[test]
@@ -409,18 +409,18 @@ mod tests {
 
     #[test]
     fn an_index_has_room_for_as_many_blocks_as_the_object_has_at_most() {
-        let cut = Cut { bytes: 1000 * 256, block_bytes: 256 };
+        let layout = BlockLayout { bytes: 1000 * 256, block_bytes: 256 };
         let block = Block { epoch: 1, stored: Stored::ABSENT, since: 0 };
         let mut blocks = Blocks::default();
         for index in 0..1000 {
-            blocks.reserve(if index % 300 == 0 { 300 } else { 1 }, cut);
+            blocks.reserve(if index % 300 == 0 { 300 } else { 1 }, layout);
             assert!(blocks.push(index, block));
             let Blocks::One(Part::Dense(all)) = &blocks else { panic!("{blocks:?}") };
             assert!(all.capacity() <= 1000 && all.capacity() <= 300.max(2 * all.len()));
         }
         let mut whole = Blocks::default();
         whole.set_run(0, run(0, 4), CUT);
-        whole.reserve(1000, cut);
+        whole.reserve(1000, layout);
         assert!(matches!(whole, Blocks::One(Part::Run(_))));
     }
 
@@ -452,23 +452,23 @@ mod tests {
 
     #[test]
     fn zeros_of_any_number_are_one_entry() {
-        let cut = Cut { bytes: 1 << 45, block_bytes: 1 << 14 };
+        let layout = BlockLayout { bytes: 1 << 45, block_bytes: 1 << 14 };
         let zeros = Block { epoch: 3, stored: Stored::hole(4096), since: 1 };
         let mut blocks = Blocks::default();
-        blocks.set_alike(0..1 << 31, zeros, cut);
-        assert_eq!(blocks.counted(cut), 1 << 45);
-        assert_eq!(blocks.pieces(cut).count(), 1);
+        blocks.set_alike(0..1 << 31, zeros, layout);
+        assert_eq!(blocks.counted(layout), 1 << 45);
+        assert_eq!(blocks.pieces(layout).count(), 1);
         let written = Block { epoch: 4, stored: Stored { len: 1 << 14, ..Stored::ZEROS }, since: 1 };
         for index in [0, 1, 77, 1 << 30, (1 << 31) - 1] {
-            blocks.set(index, written, cut).unwrap();
+            blocks.set(index, written, layout).unwrap();
         }
-        assert_eq!(blocks.pieces(cut).count(), 5 + 3);
-        assert_eq!(blocks.alike(2, cut).1, 77);
-        let last = blocks.get((1 << 30) - 1, cut).unwrap();
+        assert_eq!(blocks.pieces(layout).count(), 5 + 3);
+        assert_eq!(blocks.alike(2, layout).1, 77);
+        let last = blocks.get((1 << 30) - 1, layout).unwrap();
         assert_eq!((last.epoch, last.stored.offset), (3, 4096 + ((1_u64 << 44) - (1 << 14))));
         assert_eq!(blocks.gap(), None);
-        blocks.truncate(1, cut);
-        assert_eq!(blocks.pieces(cut).collect::<Vec<_>>(), [(0..1, written)]);
+        blocks.truncate(1, layout);
+        assert_eq!(blocks.pieces(layout).collect::<Vec<_>>(), [(0..1, written)]);
     }
 
     #[derive(Clone, Debug)]
@@ -496,52 +496,52 @@ mod tests {
     proptest! {
         #[test]
         fn any_changes_leave_what_a_table_of_all_blocks_has(changes in prop::collection::vec(change(), 1..40)) {
-            let cut = Cut { bytes: u64::from(BLOCKS) * 256 - 100, block_bytes: 256 };
+            let layout = BlockLayout { bytes: u64::from(BLOCKS) * 256 - 100, block_bytes: 256 };
             let mut blocks = Blocks::default();
             let mut table: Vec<Option<Stored>> = vec![None; BLOCKS as usize];
             for (epoch, change) in (1..).zip(changes) {
                 match change {
                     Change::Set(index) => {
                         let stored = Stored { tier: Tier::Q8, len: 70, offset: epoch * 64, ..Stored::ABSENT };
-                        blocks.set(index, Block { epoch, stored, since: 1 }, cut).unwrap();
+                        blocks.set(index, Block { epoch, stored, since: 1 }, layout).unwrap();
                         table[index as usize] = Some(stored);
                     }
                     Change::Run(range, is_elsewhere) => {
                         let extent = if is_elsewhere { 1 << 20 } else { 4096 };
-                        let run = run_at(extent, range.start, range.len() as u32, epoch, cut);
+                        let run = run_at(extent, range.start, range.len() as u32, epoch, layout);
                         let offset = run.offset;
-                        blocks.set_run(range.start, run, cut);
+                        blocks.set_run(range.start, run, layout);
                         for index in range.clone() {
                             table[index as usize] = Some(Stored {
                                 tier: Tier::Exact,
                                 checksum: index,
-                                offset: offset + cut.start(index - range.start),
-                                len: cut.len(index) as u32,
+                                offset: offset + layout.start(index - range.start),
+                                len: layout.len(index) as u32,
                                 in_data: true,
                                 ..Stored::ABSENT
                             });
                         }
                     }
                     Change::Zeros(range, in_data) => {
-                        let at = |index| if in_data { Stored::hole(cut.start(index)) } else { Stored::ZEROS };
+                        let at = |index| if in_data { Stored::hole(layout.start(index)) } else { Stored::ZEROS };
                         let block = Block { epoch, stored: at(range.start), since: 1 };
-                        blocks.set_alike(range.clone(), block, cut);
+                        blocks.set_alike(range.clone(), block, layout);
                         range.for_each(|index| table[index as usize] = Some(at(index)));
                     }
                     Change::Lost(range) => {
-                        blocks.set_alike(range.clone(), Block { epoch, stored: Stored::LOST, since: 1 }, cut);
+                        blocks.set_alike(range.clone(), Block { epoch, stored: Stored::LOST, since: 1 }, layout);
                         range.for_each(|index| table[index as usize] = Some(Stored::LOST));
                     }
                     Change::Truncate(count) => {
-                        blocks.truncate(count, cut);
+                        blocks.truncate(count, layout);
                         table[count as usize..].fill(None);
                     }
                 }
                 for (index, wanted) in (0..).zip(&table) {
-                    prop_assert_eq!(blocks.get(index, cut).map(|block| block.stored), *wanted, "block {}", index);
+                    prop_assert_eq!(blocks.get(index, layout).map(|block| block.stored), *wanted, "block {}", index);
                 }
                 let mut next = 0;
-                for (piece, block) in blocks.pieces_in(0..BLOCKS, cut) {
+                for (piece, block) in blocks.pieces_in(0..BLOCKS, layout) {
                     prop_assert!(piece.start == next && !piece.is_empty());
                     let first = block.map(|block| block.stored);
                     prop_assert_eq!(first, table[piece.start as usize]);
@@ -551,10 +551,10 @@ mod tests {
                 }
                 prop_assert_eq!(next, BLOCKS);
                 let counted = |(index, stored): (u32, &Option<Stored>)| {
-                    stored.map_or(0, |stored| stored.counted(cut.len(index) as u64))
+                    stored.map_or(0, |stored| stored.counted(layout.len(index) as u64))
                 };
-                prop_assert_eq!(blocks.counted(cut), (0..).zip(&table).map(counted).sum::<u64>());
-                let described: Vec<u32> = blocks.described(cut).map(|(index, _)| index).collect();
+                prop_assert_eq!(blocks.counted(layout), (0..).zip(&table).map(counted).sum::<u64>());
+                let described: Vec<u32> = blocks.described(layout).map(|(index, _)| index).collect();
                 let wanted = (0..BLOCKS).filter(|index| table[*index as usize].is_some());
                 prop_assert_eq!(described, wanted.collect::<Vec<_>>());
                 let last = table.iter().rposition(Option::is_some).map_or(0, |last| last as u32 + 1);

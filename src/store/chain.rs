@@ -76,7 +76,7 @@ impl Object {
 
     /// Takes in a delta that the log describes; the links that it replaces.
     pub(super) fn link(&self, index: u32, base_epoch: u64, link: Link, chain_len: u16) -> Result<Vec<Link>> {
-        let block = self.blocks.read().get(index, self.cut());
+        let block = self.blocks.read().get(index, self.layout());
         let is_absent = |block: &Block| block.stored.tier == Tier::Absent && self.entry.parent.is_some();
         let (epoch, link) = match block {
             Some(block) if block.epoch == base_epoch && block.stored.tier.code_bits().is_some() => {
@@ -201,7 +201,8 @@ impl OpenObject {
     /// The encoded block that a patch of a block of `len` bytes lies on.
     pub(super) fn patch_base(&self, index: u32, len: usize) -> Option<Block> {
         let object = &self.object;
-        let block = object.blocks.read().get(index, object.cut()).filter(|_| index < object.described())?;
+        let block =
+            object.blocks.read().get(index, object.layout()).filter(|_| index < object.described())?;
         let payload_len = codec::payload_len(block.stored.tier, len / object.dtype().bytes() as usize);
         (payload_len == Some(block.stored.len as usize)).then_some(block)
     }

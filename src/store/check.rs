@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::format::catalog::{Entry, FileEntry, What};
 use crate::format::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result};
-use crate::store::blocks::Cut;
+use crate::store::blocks::BlockLayout;
 use crate::store::by_id::ByObject;
 use crate::store::lineage::Lineage;
 use crate::store::log::Batch;
@@ -16,7 +16,7 @@ use crate::store::state::State;
 struct Planned<'a> {
     state: &'a State,
     /// Objects that it makes, resizes, or deletes (`None`).
-    objects: ByObject<Option<Cut>>,
+    objects: ByObject<Option<BlockLayout>>,
     /// Nodes that it makes or removes: whether they are directories.
     nodes: HashMap<EntryId, Option<bool>>,
 }
@@ -42,7 +42,7 @@ pub(super) fn check(batch: &Batch, state: &State, lineage: &Lineage) -> Result<(
         };
         let is_relocation = match &added.record {
             Record::Migrate { block, stored, .. } => state.object(object).is_some_and(|object| {
-                let before = object.blocks.read().get(*block, object.logged_cut());
+                let before = object.blocks.read().get(*block, object.logged_layout());
                 before.is_some_and(|before| is_relocation(&before.stored, stored))
             }),
             _ => false,
@@ -58,8 +58,8 @@ impl Planned<'_> {
     fn entry(&mut self, entry: &Entry) -> Result<()> {
         match entry {
             Entry::Object(object) => {
-                let cut = Cut { bytes: object.bytes, block_bytes: object.block_bytes };
-                self.objects.insert(object.id, Some(cut));
+                let layout = BlockLayout { bytes: object.bytes, block_bytes: object.block_bytes };
+                self.objects.insert(object.id, Some(layout));
             }
             Entry::Node(node) => {
                 if let What::File(file) = &node.what {
@@ -114,10 +114,10 @@ impl Planned<'_> {
         Ok(())
     }
 
-    fn object(&self, id: ObjectId) -> Result<Cut> {
+    fn object(&self, id: ObjectId) -> Result<BlockLayout> {
         let planned = self.objects.get(&id).copied();
         // What is written since is not what the log says.
-        let logged = || self.state.object(id).map(|object| object.logged_cut());
+        let logged = || self.state.object(id).map(|object| object.logged_layout());
         let found = planned.unwrap_or_else(logged);
         found.ok_or_else(|| Error::invalid(format!("object {id}, which is not there")))
     }
@@ -139,7 +139,7 @@ impl State {
     /// Logical bytes of a file. Its objects stand in the log before it.
     pub(super) fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
         if let Some(records) = &file.records {
-            let logged = file.objects.iter().map(|id| Ok(self.known(*id)?.logged_cut().bytes));
+            let logged = file.objects.iter().map(|id| Ok(self.known(*id)?.logged_layout().bytes));
             return match logged
                 .collect::<Result<Vec<_>>>()?
                 .into_iter()
@@ -159,7 +159,7 @@ impl State {
             }
             let object = self.known(*id)?;
             // As the log says it: an open file may have grown since.
-            let logged = object.logged_cut().bytes;
+            let logged = object.logged_layout().bytes;
             let sum = bytes.checked_add(logged).filter(|sum| *sum <= i64::MAX as u64);
             bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
         }

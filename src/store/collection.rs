@@ -208,8 +208,8 @@ impl Collection {
             // Space that is reserved behind the end goes with a cut: a full disk may have no other.
             let len = file.len().map_err(|error| Error::io(format!("measuring {log_path}"), error))?;
             if len != end.bytes {
-                let cut = file.set_len(end.bytes);
-                cut.map_err(|error| Error::io(format!("cutting {log_path}"), error))?;
+                let layout = file.set_len(end.bytes);
+                layout.map_err(|error| Error::io(format!("cutting {log_path}"), error))?;
             }
             Some(Writer {
                 log: Log::resume(file, end),

@@ -219,7 +219,7 @@ impl Collection {
         }
         for object in self.state.read().objects() {
             let blocks = object.blocks.read();
-            let unsure = blocks.pieces(object.cut()).filter(|(_, block)| block.epoch > durable);
+            let unsure = blocks.pieces(object.layout()).filter(|(_, block)| block.epoch > durable);
             if !object.links().is_empty() {
                 found.insert((false, u64::from(DELTA_FILE)));
             }

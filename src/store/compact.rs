@@ -214,7 +214,7 @@ fn with_run(record: Record, len: u32, checksum: u32) -> Record {
 /// Adds an object's blocks; whether all that the log names are there.
 fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> bool {
     let described = described(entry);
-    let cut = object.logged_cut();
+    let layout = object.logged_layout();
     let blocks = object.blocks.read();
     // What came in with the object: all of its blocks, or where they can be had again.
     let said = match (&object.origin, &*blocks) {
@@ -237,14 +237,14 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
     }
     // One that no block is a part of any more is forgotten.
     let is_used = |(_, block): (_, Block)| object.factor_of(&block).is_some();
-    let factor = object.factor().filter(|_| blocks.pieces(cut).any(is_used));
+    let factor = object.factor().filter(|_| blocks.pieces(layout).any(is_used));
     if let Some(FactorLink { epoch, offset, len, rank, checksum }) = factor {
         let record = Record::Factor { object: entry.id, block: WHOLE_TENSOR, offset, len, rank, checksum };
         out.push((epoch, Said::Record(record)));
     }
     let mut count = 0;
     let mut run: Option<DataRun> = None;
-    for (piece, block) in blocks.pieces(cut) {
+    for (piece, block) in blocks.pieces(layout) {
         let index = piece.start;
         count += piece.end - piece.start;
         if block.stored.is_zeros() || piece.len() > 1 {
@@ -303,7 +303,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
         }
     }
     out.extend(run.map(|run| run.said(entry)));
-    count == cut.blocks()
+    count == layout.blocks()
 }
 
 /// Blocks of a data file that one record described, and that stand there still.

@@ -50,7 +50,7 @@ fn version(parts: &[Arc<Object>]) -> Version {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
         hasher.update(&part.entry.id.0.to_le_bytes());
-        hasher.update(&part.cut().bytes.to_le_bytes());
+        hasher.update(&part.layout().bytes.to_le_bytes());
         hasher.update(&part.changes.load(Ordering::Acquire).to_le_bytes());
     }
     hasher.finalize()

@@ -101,9 +101,9 @@ impl Events {
         let value = json!({
             "time": milliseconds as f64 / 1000.0,
             "kind": kind.name(),
-            "path": cut(path),
-            "cause": cut(cause),
-            "text": cut(text),
+            "path": layout(path),
+            "cause": layout(cause),
+            "text": layout(text),
         });
         self.ring.lock().push(format!("{value}\n"));
     }
@@ -153,7 +153,7 @@ impl Ring {
     }
 }
 
-fn cut(text: &str) -> &str {
+fn layout(text: &str) -> &str {
     beginning(text, TEXT_BYTES_MAX)
 }
 

@@ -82,7 +82,7 @@ impl OpenObject {
     ) -> Result<bool> {
         // Nobody writes to it meanwhile, and nobody moves it.
         let _writing = self.object.write_state().writing.lock();
-        if self.object.block(index, self.object.cut()) != Some(*block) || !is_it() {
+        if self.object.block(index, self.object.layout()) != Some(*block) || !is_it() {
             return Ok(false);
         }
         let mut touched = Touched::default();

@@ -40,7 +40,7 @@ impl Collection {
         // Whatever objects claim to have, no others were used.
         let stored = |object: &Object| -> u64 {
             let blocks = object.blocks.read();
-            blocks.with_payloads(0..object.cut().blocks()).map(|range| range.len() as u64).sum()
+            blocks.with_payloads(0..object.layout().blocks()).map(|range| range.len() as u64).sum()
         };
         let blocks: u64 = state.objects().map(|object| stored(object)).sum();
         let read = || -> io::Result<Option<Vec<u8>>> {
@@ -78,7 +78,7 @@ impl Collection {
                 let history = History { last, created, ..history };
                 blocks.with_payloads(range).flatten().map(move |block| (block, history))
             });
-            object.accesses.restore(object.cut().blocks(), kept);
+            object.accesses.restore(object.layout().blocks(), kept);
         }
     }
 
@@ -111,7 +111,7 @@ impl Collection {
             let id = object.entry.id;
             object
                 .accesses
-                .each_used(object.cut().blocks(), |block, history| histories.add(id, block, history));
+                .each_used(object.layout().blocks(), |block, history| histories.add(id, block, history));
         }
         let bytes = histories.to_bytes(self.ticks.length());
         let write = || -> io::Result<()> {

@@ -30,9 +30,9 @@ impl Object {
     /// The CRC32C of the `len` bytes from `at` on, if these are one block, dirty and in the data
     /// file, and all of it is known. It stays true while nobody writes to the object.
     pub fn known_checksum(&self, at: u64, len: usize) -> Option<u32> {
-        let cut = self.cut();
-        let index = cut.index(at);
-        if cut.start(index) != at || cut.len(index) != len {
+        let layout = self.layout();
+        let index = layout.index(at);
+        if layout.start(index) != at || layout.len(index) != len {
             return None;
         }
         let written = self.existing_write_state()?.dirty.read().get(&index).copied();

@@ -55,18 +55,18 @@ impl OpenObject {
         source: &Source<'_>,
     ) -> Result<Migration<'_>> {
         let mut migration = self.migration();
-        let cut = self.object().cut();
+        let layout = self.object().layout();
         let due: Vec<(u32, Block)> = self
             .object()
-            .stored_blocks(range, cut)
+            .stored_blocks(range, layout)
             .filter(|(index, block)| self.is_due(*index, block, to.0))
             .collect();
         let mut elements = Vec::new();
         for group in due.chunk_by(|before, next| before.0 + 1 == next.0) {
             let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else { continue };
-            let (begin, end) = (cut.start(*first), cut.start(*last) + cut.len(*last) as u64);
+            let (begin, end) = (layout.start(*first), layout.start(*last) + layout.len(*last) as u64);
             elements.resize((end - begin) as usize, 0);
-            let block_bytes = cut.block_bytes as usize;
+            let block_bytes = layout.block_bytes as usize;
             // Where a block's own elements lie that need not be stored.
             let mut places = Vec::with_capacity(group.len());
             for ((index, block), part) in group.iter().zip(elements.chunks_mut(block_bytes.max(1))) {
@@ -109,8 +109,8 @@ impl OpenObject {
         may: &dyn Fn(u32, &Block) -> Result<bool>,
     ) -> Result<Migration<'_>> {
         let mut migration = self.migration();
-        let cut = self.object().cut();
-        for (index, block) in self.object().stored_blocks(range, cut) {
+        let layout = self.object().layout();
+        for (index, block) in self.object().stored_blocks(range, layout) {
             if self.is_due(index, &block, Tier::Absent) && may(index, &block)? {
                 migration.blocks.push((index, block, Stored::ABSENT));
             }
@@ -121,8 +121,8 @@ impl OpenObject {
     /// Makes the blocks of `range` absent for good: they lose their origin too.
     pub fn discard_blocks(&self, range: Range<u32>) -> Migration<'_> {
         let mut migration = self.migration();
-        let cut = self.object().cut();
-        let blocks = self.object().stored_blocks(range, cut);
+        let layout = self.object().layout();
+        let blocks = self.object().stored_blocks(range, layout);
         let has_origin = |index| self.object().origin_place(index).is_some();
         let has_way = |index, block: &Block| {
             self.object().chain(index, block.epoch).is_some() || self.object().factor_of(block).is_some()

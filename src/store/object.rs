@@ -24,7 +24,7 @@ use crate::format::catalog::{Extent, ObjectEntry};
 use crate::format::record::Stored;
 use crate::model::{EntryId, Error, Result, Tier};
 use crate::store::access::Accesses;
-use crate::store::blocks::{Block, Blocks, Cut, Run};
+use crate::store::blocks::{Block, BlockLayout, Blocks, Run};
 use crate::store::chain::Link;
 use crate::store::checked::Checked;
 use crate::store::factors::FactorLink;
@@ -117,11 +117,11 @@ impl Freed {
 impl Object {
     /// An object without blocks.
     pub fn new(entry: ObjectEntry) -> Object {
-        let cut = Cut { bytes: entry.bytes, block_bytes: entry.block_bytes };
+        let layout = BlockLayout { bytes: entry.bytes, block_bytes: entry.block_bytes };
         Object {
             bytes: AtomicU64::new(entry.bytes),
             logged: AtomicU64::new(entry.bytes),
-            described: AtomicU32::new(cut.blocks()),
+            described: AtomicU32::new(layout.blocks()),
             blocks: RwLock::default(),
             checked: Checked::none(),
             grown: AtomicU64::new(0),
@@ -154,13 +154,13 @@ impl Object {
     }
 
     /// Where its blocks begin and end.
-    pub fn cut(&self) -> Cut {
-        Cut { bytes: self.bytes(), block_bytes: self.entry.block_bytes }
+    pub fn layout(&self) -> BlockLayout {
+        BlockLayout { bytes: self.bytes(), block_bytes: self.entry.block_bytes }
     }
 
     /// Where its blocks begin and end as the log says it.
-    pub fn logged_cut(&self) -> Cut {
-        Cut { bytes: self.logged.load(Ordering::Acquire), block_bytes: self.entry.block_bytes }
+    pub fn logged_layout(&self) -> BlockLayout {
+        BlockLayout { bytes: self.logged.load(Ordering::Acquire), block_bytes: self.entry.block_bytes }
     }
 
     /// Bytes of all its payloads, deltas and factorization among them; zeros that nobody wrote count as
@@ -210,7 +210,7 @@ impl Object {
     pub fn is_dirty(&self) -> bool {
         self.existing_write_state().is_some_and(|write_state| !write_state.dirty.read().is_empty())
             || self.bytes() != self.logged.load(Ordering::Acquire)
-            || self.described() != self.cut().blocks()
+            || self.described() != self.layout().blocks()
     }
 
     /// Blocks that the log describes: those behind are dirty or zeros.
@@ -219,32 +219,32 @@ impl Object {
     }
 
     /// What is known of block `index`, what was written last included.
-    pub fn block(&self, index: u32, cut: Cut) -> Option<Block> {
+    pub fn block(&self, index: u32, layout: BlockLayout) -> Option<Block> {
         let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
         let blocks = self.blocks.read();
-        self.look_at(index, cut, dirty.as_deref(), &blocks)
+        self.look_at(index, layout, dirty.as_deref(), &blocks)
     }
 
     /// What is known of the blocks from `first` on.
-    pub(super) fn look_up(&self, first: u32, cut: Cut, found: &mut [Option<Block>]) {
+    pub(super) fn look_up(&self, first: u32, layout: BlockLayout, found: &mut [Option<Block>]) {
         let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
         let blocks = self.blocks.read();
         for (index, found) in (first..).zip(found) {
-            *found = self.look_at(index, cut, dirty.as_deref(), &blocks);
+            *found = self.look_at(index, layout, dirty.as_deref(), &blocks);
         }
     }
 
     /// What is known of block `index`, what was written last included, and where something else may
     /// begin: see [`Blocks::alike`].
-    fn alike(&self, index: u32, cut: Cut) -> (Option<Block>, u32) {
+    fn alike(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
         let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
         let blocks = self.blocks.read();
-        let block = self.look_at(index, cut, dirty.as_deref(), &blocks);
+        let block = self.look_at(index, layout, dirty.as_deref(), &blocks);
         let next = dirty.as_ref().and_then(|dirty| dirty.range(index..).next());
         let limit = next.map_or(u32::MAX, |(next, _)| *next);
         let described = self.described();
         let end = match index < described {
-            true => blocks.alike(index, cut).1.min(described),
+            true => blocks.alike(index, layout).1.min(described),
             // Zeros that no batch says yet.
             false => u32::MAX,
         };
@@ -257,11 +257,11 @@ impl Object {
     pub fn pieces(
         &self,
         range: Range<u32>,
-        cut: Cut,
+        layout: BlockLayout,
     ) -> impl Iterator<Item = (Range<u32>, Option<Block>)> + '_ {
         let mut next = range.start;
         std::iter::from_fn(move || {
-            let (block, end) = (next < range.end).then(|| self.alike(next, cut))?;
+            let (block, end) = (next < range.end).then(|| self.alike(next, layout))?;
             let piece = next..end.min(range.end);
             next = piece.end;
             Some((piece, block))
@@ -270,23 +270,27 @@ impl Object {
 
     /// The blocks of `range` one by one, without those that are zeros nobody wrote: nothing is
     /// stored of these, nothing can be wrong with them, and they are exact in every tier.
-    pub fn stored_blocks(&self, range: Range<u32>, cut: Cut) -> impl Iterator<Item = (u32, Block)> + '_ {
-        let pieces = self.pieces(range, cut).filter_map(|(piece, block)| Some((piece, block?)));
+    pub fn stored_blocks(
+        &self,
+        range: Range<u32>,
+        layout: BlockLayout,
+    ) -> impl Iterator<Item = (u32, Block)> + '_ {
+        let pieces = self.pieces(range, layout).filter_map(|(piece, block)| Some((piece, block?)));
         let stored = pieces.filter(|(_, block)| !block.is_unwritten());
         stored.flat_map(|(piece, block)| piece.map(move |index| (index, block)))
     }
 
     /// The block where zeros end that begin with block `index`; `index` where no zeros do.
-    pub fn zeros_from(&self, index: u32, cut: Cut) -> u32 {
-        match self.alike(index, cut) {
-            (Some(block), end) if block.is_unwritten() => end.min(cut.blocks()),
+    pub fn zeros_from(&self, index: u32, layout: BlockLayout) -> u32 {
+        match self.alike(index, layout) {
+            (Some(block), end) if block.is_unwritten() => end.min(layout.blocks()),
             _ => index,
         }
     }
 
     /// Counts an access of those blocks of `range` that have payloads.
     pub fn count_use(&self, range: Range<u32>, created: u32, now: u32) {
-        let blocks = self.cut().blocks();
+        let blocks = self.layout().blocks();
         let used: SmallVec<[Range<u32>; 4]> = self.blocks.read().with_payloads(range).collect();
         used.into_iter().for_each(|range| self.accesses.count(range, blocks, created, now));
     }
@@ -295,25 +299,25 @@ impl Object {
     fn look_at(
         &self,
         index: u32,
-        cut: Cut,
+        layout: BlockLayout,
         dirty: Option<&BTreeMap<u32, Stored>>,
         blocks: &Blocks,
     ) -> Option<Block> {
         if let Some(written) = dirty.and_then(|dirty| dirty.get(&index)) {
-            let stored = Stored { len: cut.len(index) as u32, checksum: 0, ..*written };
+            let stored = Stored { len: layout.len(index) as u32, checksum: 0, ..*written };
             return Some(Block { epoch: DIRTY, stored, since: 0 });
         }
         if index >= self.described() {
             return Some(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 });
         }
-        blocks.get(index, cut)
+        blocks.get(index, layout)
     }
 
     /// What the log says of block `index`, its size and how many blocks it describes. With the
     /// state none of a batch is taken in meanwhile.
-    pub fn as_logged(&self, _state: &State, index: u32) -> (Cut, Option<Block>, u32) {
-        let (cut, blocks) = (self.logged_cut(), self.blocks.read());
-        (cut, blocks.get(index, cut), self.described())
+    pub fn as_logged(&self, _state: &State, index: u32) -> (BlockLayout, Option<Block>, u32) {
+        let (layout, blocks) = (self.logged_layout(), self.blocks.read());
+        (layout, blocks.get(index, layout), self.described())
     }
 
     /// Sets the size that is read; what that means for blocks is the caller's business.
@@ -323,28 +327,28 @@ impl Object {
 
     /// Forgets what the log describes from block `count` on; the payloads in tier files.
     pub(super) fn truncate(&self, count: u32) -> Vec<Stored> {
-        let cut = self.cut();
+        let layout = self.layout();
         let mut blocks = self.blocks.write();
         let (mut gone, mut absent) = (Vec::new(), 0);
-        for (_, stored) in replaced(&blocks, count..blocks.count(), cut) {
+        for (_, stored) in replaced(&blocks, count..blocks.count(), layout) {
             absent += u32::from(stored.is_absent());
             gone.extend(Some(stored).filter(Stored::has_slot));
         }
-        blocks.truncate(count, cut);
+        blocks.truncate(count, layout);
         self.described.fetch_min(count, Ordering::AcqRel);
         self.absent.fetch_sub(absent, Ordering::Relaxed);
-        self.set_stored(&blocks, cut);
+        self.set_stored(&blocks, layout);
         gone
     }
 
     /// Takes in a size that the log says. Blocks that come with it are what they were, dirty or
     /// zeros, until [`batch_ended`](Self::batch_ended): what they hold is said later in the batch.
     pub(super) fn resized(&self, bytes: u64) -> Vec<Stored> {
-        let cut = Cut { bytes, block_bytes: self.entry.block_bytes };
-        let before = self.logged_cut().blocks().max(self.described());
-        let gone = if cut.blocks() < before { self.truncate(cut.blocks()) } else { Vec::new() };
+        let layout = BlockLayout { bytes, block_bytes: self.entry.block_bytes };
+        let before = self.logged_layout().blocks().max(self.described());
+        let gone = if layout.blocks() < before { self.truncate(layout.blocks()) } else { Vec::new() };
         if let Some(origin) = &self.origin {
-            origin.truncate(cut.blocks());
+            origin.truncate(layout.blocks());
         }
         self.set_bytes(bytes);
         if bytes != self.logged.load(Ordering::Acquire) {
@@ -357,21 +361,21 @@ impl Object {
                 writing.stale = writing.stale.max(writing.used);
             }
         }
-        self.recount(&self.blocks.read(), cut);
+        self.recount(&self.blocks.read(), layout);
         gone
     }
 
     /// All of a batch that says its size was taken in.
     pub(super) fn batch_ended(&self) {
-        self.described.store(self.logged_cut().blocks(), Ordering::Release);
+        self.described.store(self.logged_layout().blocks(), Ordering::Release);
     }
 
     /// Takes in a run of exact blocks; the payloads in tier files that it replaces.
     pub(super) fn set_run(&self, first: u32, run: Run) -> Result<Vec<Stored>> {
-        let cut = self.cut();
+        let layout = self.layout();
         let end = u64::from(first) + run.checksums.len() as u64;
-        let is_inside = u64::from(first) < end && end <= u64::from(cut.blocks());
-        if !is_inside || !lies_in_a_file(run.offset, cut.bytes) {
+        let is_inside = u64::from(first) < end && end <= u64::from(layout.blocks());
+        if !is_inside || !lies_in_a_file(run.offset, layout.bytes) {
             return Err(Error::corrupt(format!("a run of object {} ends at block {end}", self.entry.id)));
         }
         if self.entry.extent.is_none() {
@@ -380,25 +384,25 @@ impl Object {
         let range = first..end as u32;
         let mut blocks = self.blocks.write();
         self.checked.clear_range(&range);
-        let before = self.replace(&blocks, range, cut);
+        let before = self.replace(&blocks, range, layout);
         let sequence = run.epoch;
-        blocks.set_run(first, run, cut);
+        blocks.set_run(first, run, layout);
         self.grown.fetch_max(sequence, Ordering::Relaxed);
-        self.set_stored(&blocks, cut);
+        self.set_stored(&blocks, layout);
         Ok(before)
     }
 
     /// Takes in blocks without a payload; the payloads in tier files that they replace, and the
     /// deltas that are on none any more.
     pub(super) fn set_empty(&self, range: Range<u32>, block: Block) -> Result<(Vec<Stored>, Vec<OldChain>)> {
-        let (cut, id) = (self.cut(), self.entry.id);
-        if range.is_empty() || range.end > cut.blocks() {
-            let blocks = cut.blocks();
+        let (layout, id) = (self.layout(), self.entry.id);
+        if range.is_empty() || range.end > layout.blocks() {
+            let blocks = layout.blocks();
             return Err(Error::corrupt(format!("blocks {range:?} of object {id}, which has {blocks}")));
         }
         let place = self.extent().filter(|_| self.origin.is_none()).map(|extent| {
-            let bytes = cut.bytes_of(&range);
-            (extent.offset.saturating_add(cut.start(range.start)), bytes)
+            let bytes = layout.bytes_of(&range);
+            (extent.offset.saturating_add(layout.start(range.start)), bytes)
         });
         let is_there = |(offset, bytes)| offset == block.stored.offset && lies_in_a_file(offset, bytes);
         if block.stored.in_data && !place.is_some_and(is_there) {
@@ -408,26 +412,27 @@ impl Object {
         self.checked.clear_range(&range);
         let mut chains = Vec::new();
         if self.existing_write_state().is_some() {
-            let known =
-                blocks.pieces_in(range.clone(), cut).filter_map(|(piece, block)| Some((piece.start, block?)));
+            let known = blocks
+                .pieces_in(range.clone(), layout)
+                .filter_map(|(piece, block)| Some((piece.start, block?)));
             let ended = known.filter_map(|(index, before)| {
                 Some((index, before.epoch, self.end_chain(index, before.epoch)?))
             });
             chains.extend(ended);
         }
-        let before = self.replace(&blocks, range.clone(), cut);
-        blocks.set_alike(range, block, cut);
+        let before = self.replace(&blocks, range.clone(), layout);
+        blocks.set_alike(range, block, layout);
         if block.stored.in_data {
             self.grown.fetch_max(block.epoch, Ordering::Relaxed);
         }
-        self.set_stored(&blocks, cut);
+        self.set_stored(&blocks, layout);
         Ok((before, chains))
     }
 
     /// The payloads in tier files of blocks that get others; they are not absent any more.
-    fn replace(&self, blocks: &Blocks, range: Range<u32>, cut: Cut) -> Vec<Stored> {
+    fn replace(&self, blocks: &Blocks, range: Range<u32>, layout: BlockLayout) -> Vec<Stored> {
         let (mut slots, mut absent) = (Vec::new(), 0);
-        for (_, stored) in replaced(blocks, range, cut) {
+        for (_, stored) in replaced(blocks, range, layout) {
             absent += u32::from(stored.is_absent());
             slots.extend(Some(stored).filter(Stored::has_slot));
         }
@@ -437,7 +442,7 @@ impl Object {
 
     /// Bytes of the payload of a block in a tier.
     pub fn payload_len(&self, index: u32, tier: Tier) -> Result<usize> {
-        let (logical, dtype) = (self.cut().len(index), self.dtype());
+        let (logical, dtype) = (self.layout().len(index), self.dtype());
         let width = dtype.bytes() as usize;
         match tier {
             Tier::Absent => Ok(0),
@@ -453,24 +458,24 @@ impl Object {
     }
 
     /// Counts the bytes of the payloads anew.
-    pub(super) fn set_stored(&self, blocks: &Blocks, cut: Cut) {
-        self.stored.store(blocks.counted(cut), Ordering::Relaxed);
+    pub(super) fn set_stored(&self, blocks: &Blocks, layout: BlockLayout) {
+        self.stored.store(blocks.counted(layout), Ordering::Relaxed);
     }
 
     /// The lengths of blocks that have no places of their own follow from the size.
-    fn recount(&self, blocks: &Blocks, cut: Cut) {
+    fn recount(&self, blocks: &Blocks, layout: BlockLayout) {
         if !matches!(blocks, Blocks::Unknown | Blocks::One(Part::Dense(_))) {
-            self.set_stored(blocks, cut);
+            self.set_stored(blocks, layout);
         }
     }
 }
 
 /// What the blocks of a range are that have places of their own: those of runs lie in the data file.
-fn replaced(blocks: &Blocks, range: Range<u32>, cut: Cut) -> impl Iterator<Item = (u32, Stored)> {
+fn replaced(blocks: &Blocks, range: Range<u32>, layout: BlockLayout) -> impl Iterator<Item = (u32, Stored)> {
     let dense = blocks.parts_in(range.clone()).filter(|(_, part)| matches!(part, Part::Dense(_)));
     dense.flat_map(move |(first, part)| {
         let range = first.max(range.start)..(first + part.count()).min(range.end);
-        range.filter_map(move |index| Some((index, part.block(index, first, cut)?.stored)))
+        range.filter_map(move |index| Some((index, part.block(index, first, layout)?.stored)))
     })
 }
 

@@ -102,9 +102,9 @@ impl Object {
     /// there is no such file.
     pub fn origin_place(&self, index: u32) -> Option<Stored> {
         let checksum = self.origin.as_ref()?.checksum(index)?;
-        let (extent, cut) = (self.extent()?, self.logged_cut());
-        let place = exact_at(extent.offset + cut.start(index), true);
-        Some(Stored { checksum, len: cut.len(index) as u32, ..place })
+        let (extent, layout) = (self.extent()?, self.logged_layout());
+        let place = exact_at(extent.offset + layout.start(index), true);
+        Some(Stored { checksum, len: layout.len(index) as u32, ..place })
     }
 
     /// Whether a block that the log moves into the data file may lie there.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::model::Tier;
-use crate::store::blocks::{Block, Blocks, Cut, Run};
+use crate::store::blocks::{Block, BlockLayout, Blocks, Run};
 
 /// Of at most so many alike blocks among others that have places, each has one too.
 const ALIKE_MIN: usize = 64;
@@ -35,10 +35,10 @@ pub struct Alike {
 pub struct Parts(BTreeMap<u32, Part>);
 
 impl Alike {
-    fn block(&self, skip: u32, cut: Cut) -> Block {
+    fn block(&self, skip: u32, layout: BlockLayout) -> Block {
         let mut block = self.block;
         if block.stored.in_data {
-            block.stored.offset += cut.start(skip);
+            block.stored.offset += layout.start(skip);
         }
         block
     }
@@ -61,12 +61,12 @@ impl Part {
 
     /// What is known of block `index`. `first` is the part's first.
     #[inline]
-    pub(super) fn block(&self, index: u32, first: u32, cut: Cut) -> Option<Block> {
+    pub(super) fn block(&self, index: u32, first: u32, layout: BlockLayout) -> Option<Block> {
         let skip = index - first;
         match self {
-            Part::Run(run) => run.block(skip, index, cut),
+            Part::Run(run) => run.block(skip, index, layout),
             Part::Dense(blocks) => blocks.get(skip as usize).copied(),
-            Part::Alike(alike) => (skip < alike.count).then(|| alike.block(skip, cut)),
+            Part::Alike(alike) => (skip < alike.count).then(|| alike.block(skip, layout)),
         }
     }
 
@@ -79,47 +79,47 @@ impl Part {
     }
 
     /// Its blocks, as [`Blocks::pieces`] has them.
-    pub fn pieces(&self, first: u32, cut: Cut) -> impl Iterator<Item = (Range<u32>, Block)> {
+    pub fn pieces(&self, first: u32, layout: BlockLayout) -> impl Iterator<Item = (Range<u32>, Block)> {
         let end = first + self.count();
         let mut next = first;
         std::iter::from_fn(move || {
-            let block = if next < end { self.block(next, first, cut)? } else { return None };
+            let block = if next < end { self.block(next, first, layout)? } else { return None };
             let piece = next..self.alike_end(next, first);
             next = piece.end;
             Some((piece, block))
         })
     }
 
-    pub(super) fn counted(&self, first: u32, cut: Cut) -> u64 {
+    pub(super) fn counted(&self, first: u32, layout: BlockLayout) -> u64 {
         let range = first..first + self.count();
         match self {
-            Part::Run(_) => cut.bytes_of(&range),
+            Part::Run(_) => layout.bytes_of(&range),
             Part::Dense(blocks) => {
-                let counted = |(index, block): (u32, &Block)| block.stored.counted(cut.len(index) as u64);
+                let counted = |(index, block): (u32, &Block)| block.stored.counted(layout.len(index) as u64);
                 (first..).zip(blocks).map(counted).sum()
             }
-            Part::Alike(alike) => alike.block.stored.counted(cut.bytes_of(&range)),
+            Part::Alike(alike) => alike.block.stored.counted(layout.bytes_of(&range)),
         }
     }
 
     /// Whether all blocks are exact and stand one after the other in the data file from `offset` on.
-    pub(super) fn lies_at(&self, offset: u64, cut: Cut) -> bool {
+    pub(super) fn lies_at(&self, offset: u64, layout: BlockLayout) -> bool {
         let lies = |block: &Block, offset: u64| {
             block.stored.in_data && block.stored.tier == Tier::Exact && block.stored.offset == offset
         };
         match self {
             Part::Run(run) => run.offset == offset,
             Part::Dense(blocks) => {
-                (0..).zip(blocks).all(|(skip, block)| lies(block, offset + cut.start(skip)))
+                (0..).zip(blocks).all(|(skip, block)| lies(block, offset + layout.start(skip)))
             }
             Part::Alike(alike) => lies(&alike.block, offset),
         }
     }
 
     /// Sets one of its blocks; whether it can. A run has a place for each block then.
-    pub(super) fn set(&mut self, index: u32, block: Block, first: u32, cut: Cut) -> bool {
+    pub(super) fn set(&mut self, index: u32, block: Block, first: u32, layout: BlockLayout) -> bool {
         if let Part::Run(_) = self {
-            let blocks = self.pieces(first, cut).map(|(_, block)| block).collect();
+            let blocks = self.pieces(first, layout).map(|(_, block)| block).collect();
             *self = Part::Dense(blocks);
         }
         let Part::Dense(blocks) = self else { return false };
@@ -128,17 +128,17 @@ impl Part {
     }
 
     /// Takes the blocks from `index` on away.
-    pub(super) fn split_off(&mut self, index: u32, first: u32, cut: Cut) -> Part {
+    pub(super) fn split_off(&mut self, index: u32, first: u32, layout: BlockLayout) -> Part {
         let skip = index - first;
         match self {
             Part::Run(run) => {
                 let checksums = run.checksums.drain(skip as usize..).collect();
-                let offset = run.offset + cut.start(skip);
+                let offset = run.offset + layout.start(skip);
                 Part::Run(Run { epoch: run.epoch, offset, since: run.since, checksums })
             }
             Part::Dense(blocks) => Part::Dense(blocks.split_off(skip as usize)),
             Part::Alike(alike) => {
-                let tail = Alike { block: alike.block(skip, cut), count: alike.count - skip };
+                let tail = Alike { block: alike.block(skip, layout), count: alike.count - skip };
                 alike.count = skip;
                 Part::Alike(tail)
             }
@@ -147,15 +147,15 @@ impl Part {
 
     /// Takes over the part behind it, of which `skip` blocks are before; that part where they are of
     /// different kinds.
-    fn join(&mut self, next: Part, cut: Cut) -> Option<Part> {
+    fn join(&mut self, next: Part, layout: BlockLayout) -> Option<Part> {
         let skip = self.count();
         match (self, next) {
-            (Part::Run(run), Part::Run(next)) => run.join(skip, next, cut).map(Part::Run),
+            (Part::Run(run), Part::Run(next)) => run.join(skip, next, layout).map(Part::Run),
             (Part::Dense(blocks), Part::Dense(next)) => {
                 blocks.extend(next);
                 None
             }
-            (Part::Alike(alike), Part::Alike(next)) if alike.block(skip, cut) == next.block => {
+            (Part::Alike(alike), Part::Alike(next)) if alike.block(skip, layout) == next.block => {
                 alike.count += next.count;
                 None
             }
@@ -195,53 +195,53 @@ impl Parts {
         (index - first < part.count()).then_some((*first, part))
     }
 
-    pub(super) fn get(&self, index: u32, cut: Cut) -> Option<Block> {
+    pub(super) fn get(&self, index: u32, layout: BlockLayout) -> Option<Block> {
         let (first, part) = self.find(index)?;
-        part.block(index, first, cut)
+        part.block(index, first, layout)
     }
 
     /// As [`Blocks::alike`].
-    pub(super) fn alike(&self, index: u32, cut: Cut) -> (Option<Block>, u32) {
+    pub(super) fn alike(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
         match self.find(index) {
-            Some((first, part)) => (part.block(index, first, cut), part.alike_end(index, first)),
+            Some((first, part)) => (part.block(index, first, layout), part.alike_end(index, first)),
             None => (None, self.0.range(index..).next().map_or(u32::MAX, |(first, _)| *first)),
         }
     }
 
-    pub(super) fn set(&mut self, index: u32, block: Block, cut: Cut) {
+    pub(super) fn set(&mut self, index: u32, block: Block, layout: BlockLayout) {
         if let Some((first, part)) = self.find_mut(index)
-            && part.set(index, block, first, cut)
+            && part.set(index, block, first, layout)
         {
             return;
         }
-        self.carve(index..index + 1, cut);
-        self.put(index, Part::Dense(vec![block]), cut);
+        self.carve(index..index + 1, layout);
+        self.put(index, Part::Dense(vec![block]), layout);
     }
 
-    pub(super) fn set_run(&mut self, first: u32, run: Run, cut: Cut) {
+    pub(super) fn set_run(&mut self, first: u32, run: Run, layout: BlockLayout) {
         let end = first + run.checksums.len() as u32;
         if let Some(blocks) = self.dense_around(&(first..end)) {
             for (skip, place) in (0..).zip(blocks) {
-                if let Some(block) = run.block(skip, first + skip, cut) {
+                if let Some(block) = run.block(skip, first + skip, layout) {
                     *place = block;
                 }
             }
             return;
         }
-        self.carve(first..end, cut);
-        self.put(first, Part::Run(run), cut);
+        self.carve(first..end, layout);
+        self.put(first, Part::Run(run), layout);
     }
 
-    pub(super) fn set_alike(&mut self, range: Range<u32>, block: Block, cut: Cut) {
+    pub(super) fn set_alike(&mut self, range: Range<u32>, block: Block, layout: BlockLayout) {
         if range.len() <= ALIKE_MIN
             && let Some(blocks) = self.dense_around(&range)
         {
             let Part::Alike(alike) = Part::alike(&range, block) else { return };
-            (0..).zip(blocks).for_each(|(skip, place)| *place = alike.block(skip, cut));
+            (0..).zip(blocks).for_each(|(skip, place)| *place = alike.block(skip, layout));
             return;
         }
-        self.carve(range.clone(), cut);
-        self.put(range.start, Part::alike(&range, block), cut);
+        self.carve(range.clone(), layout);
+        self.put(range.start, Part::alike(&range, block), layout);
     }
 
     /// The places of these blocks, where they are among others that have places.
@@ -255,15 +255,15 @@ impl Parts {
     }
 
     /// Forgets blocks.
-    pub(super) fn carve(&mut self, range: Range<u32>, cut: Cut) {
+    pub(super) fn carve(&mut self, range: Range<u32>, layout: BlockLayout) {
         if let Some((&first, part)) = self.0.range_mut(..range.start).next_back()
             && part.count() > range.start - first
         {
-            let tail = part.split_off(range.start, first, cut);
+            let tail = part.split_off(range.start, first, layout);
             self.0.insert(range.start, tail);
         }
         while let Some((&first, part)) = self.0.range_mut(range.clone()).next() {
-            let kept = (part.count() > range.end - first).then(|| part.split_off(range.end, first, cut));
+            let kept = (part.count() > range.end - first).then(|| part.split_off(range.end, first, layout));
             self.0.remove(&first);
             if let Some(kept) = kept {
                 self.0.insert(range.end, kept);
@@ -272,9 +272,9 @@ impl Parts {
     }
 
     /// Puts a part where no blocks are known.
-    fn put(&mut self, first: u32, part: Part, cut: Cut) {
+    fn put(&mut self, first: u32, part: Part, layout: BlockLayout) {
         let part = match self.0.range_mut(..first).next_back() {
-            Some((before, joined)) if before + joined.count() == first => joined.join(part, cut),
+            Some((before, joined)) if before + joined.count() == first => joined.join(part, layout),
             _ => Some(part),
         };
         if let Some(part) = part {

@@ -134,7 +134,7 @@ impl State {
             }
             let Some(place) = file.objects.iter().position(|id| *id == object) else { continue };
             let before = file.objects.iter().take(place).filter_map(|id| self.object(*id));
-            let offset = before.map(|object| object.logged_cut().bytes).sum();
+            let offset = before.map(|object| object.logged_layout().bytes).sum();
             found.push((pin, copy.clone(), offset));
         }
         found
@@ -169,7 +169,7 @@ impl State {
                 (Record::Migrate { object, block, stored, .. }, _) => {
                     let known = self.object(*object);
                     let before =
-                        known.and_then(|object| object.blocks.read().get(*block, object.logged_cut()));
+                        known.and_then(|object| object.blocks.read().get(*block, object.logged_layout()));
                     if !before.is_some_and(|before| is_relocation(&before.stored, stored)) {
                         changed.insert(*object);
                     }

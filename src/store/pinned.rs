@@ -224,8 +224,8 @@ impl OpenObject {
         let object = &self.object;
         let mut copies = self.collection.state().copies_with(object.entry.id);
         copies.sort_by_key(|(_, copy, _)| copy.bytes);
-        let cut = object.logged_cut();
-        if self.collection.damage().is_some() || cut.len(index) != out.len() {
+        let layout = object.logged_layout();
+        if self.collection.damage().is_some() || layout.len(index) != out.len() {
             return Ok(false);
         }
         for (pin, copy, offset) in copies {
@@ -238,7 +238,7 @@ impl OpenObject {
             }
             let path = self.collection.pinned_path(copy.number);
             let file = self.collection.disk.open(&path, Open::Read);
-            let read = file.and_then(|file| file.read_exact_at(out, offset + cut.start(index)));
+            let read = file.and_then(|file| file.read_exact_at(out, offset + layout.start(index)));
             match read {
                 Ok(()) => return Ok(true),
                 Err(error) => log::warn!("{path}: {error}"),

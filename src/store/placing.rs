@@ -9,7 +9,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use crate::format::placed::Placed;
 use crate::format::record::Stored;
 use crate::model::{Error, ObjectId, Result, Tier};
-use crate::store::blocks::{Block, Blocks, Cut};
+use crate::store::blocks::{Block, BlockLayout, Blocks};
 use crate::store::checked::{Checked, Words};
 use crate::store::migrate::is_relocation;
 use crate::store::object::{Freed, Object, lies_in_a_file};
@@ -20,7 +20,7 @@ use crate::store::state::State;
 /// been checked after it.
 struct Placing<'a> {
     object: &'a Object,
-    cut: Cut,
+    layout: BlockLayout,
     /// How many blocks it has.
     count: u32,
     blocks: RwLockWriteGuard<'a, Blocks>,
@@ -35,11 +35,11 @@ struct Placing<'a> {
 
 impl<'a> Placing<'a> {
     fn new(object: &'a Object) -> Placing<'a> {
-        let cut = object.cut();
+        let layout = object.layout();
         Placing {
             object,
-            cut,
-            count: cut.blocks(),
+            layout,
+            count: layout.blocks(),
             blocks: object.blocks.write(),
             checked: object.checked.words(),
             payload: (Tier::Absent, 0, 0),
@@ -50,7 +50,7 @@ impl<'a> Placing<'a> {
 
     /// Bytes of the payload of a block in a tier.
     fn payload_len(&mut self, index: u32, tier: Tier) -> Result<usize> {
-        let logical = self.cut.len(index);
+        let logical = self.layout.len(index);
         let (known_tier, known_logical, known) = self.payload;
         if (known_tier, known_logical) == (tier, logical) {
             return Ok(known);
@@ -81,9 +81,9 @@ impl<'a> Placing<'a> {
             self.stored = self.stored.wrapping_add(u64::from(stored.len));
             return Ok(None);
         }
-        let before = self.blocks.get(index, self.cut);
+        let before = self.blocks.get(index, self.layout);
         self.must_count |= !matches!(*self.blocks, Blocks::One(Part::Dense(_)));
-        self.blocks.set(index, block, self.cut)?;
+        self.blocks.set(index, block, self.layout)?;
         self.count_absent(before.as_ref(), &stored);
         let before_len = before.map_or(0, |block| block.stored.len);
         let change = u64::from(stored.len).wrapping_sub(u64::from(before_len));
@@ -104,7 +104,7 @@ impl<'a> Placing<'a> {
 impl Drop for Placing<'_> {
     fn drop(&mut self) {
         match self.must_count {
-            true => self.object.set_stored(&self.blocks, self.cut),
+            true => self.object.set_stored(&self.blocks, self.layout),
             false => self.object.add_stored(self.stored),
         }
     }
@@ -121,7 +121,7 @@ impl State {
         let Some(id) = records.first().map(|first| first.object) else { return Ok(()) };
         let Ok(object) = self.known(id).cloned() else { return self.miss(id, records, failed) };
         let mut placing = Placing::new(&object);
-        placing.blocks.reserve(records.len(), placing.cut);
+        placing.blocks.reserve(records.len(), placing.layout);
         let done = records.iter().try_for_each(|record| {
             self.place(&object, &mut placing, record).or_else(|error| failed(record.sequence, error))
         });
@@ -148,7 +148,7 @@ impl State {
         let index = record.block;
         let mut found = Block { epoch: record.sequence, stored: record.stored, since: record.at as u32 };
         if record.is_move {
-            let before = placing.blocks.get(index, object.logged_cut());
+            let before = placing.blocks.get(index, object.logged_layout());
             if let Some(before) = before.filter(|before| is_relocation(&before.stored, &found.stored)) {
                 (found.epoch, found.since) = (before.epoch, before.since);
                 self.relocated = record.sequence;

@@ -274,7 +274,7 @@ impl State {
 
     /// Takes over what an object has become.
     pub(super) fn count(used: &mut Use, object: &Object) {
-        let now = Use { logical: object.logged_cut().bytes, stored: object.stored(), files: 0 };
+        let now = Use { logical: object.logged_layout().bytes, stored: object.stored(), files: 0 };
         let before = object.counted_as(now);
         *used = used.and(now.without(before)).without(before.without(now));
     }

@@ -129,16 +129,16 @@ impl OpenObject {
             return Err(Error::invalid("a range past the end of an object"));
         }
         let _reading = self.collection.begin_read();
-        let cut = self.object.cut();
+        let layout = self.object.layout();
         let mut found = [None::<Block>; LOOKED_UP];
         let mut done = 0;
         while done < out.len() {
             let at = from + done as u64;
-            let first = cut.index(at);
-            let last = cut.index(from + out.len() as u64 - 1);
+            let first = layout.index(at);
+            let last = layout.index(from + out.len() as u64 - 1);
             let count = ((last - first) as usize + 1).min(LOOKED_UP);
-            self.object.look_up(first, cut, found.get_mut(..count).unwrap_or_default());
-            let end = (cut.start(first + count as u32 - 1) + u64::from(cut.block_bytes))
+            self.object.look_up(first, layout, found.get_mut(..count).unwrap_or_default());
+            let end = (layout.start(first + count as u32 - 1) + u64::from(layout.block_bytes))
                 .min(from + out.len() as u64);
             let here = out.get_mut(done..(end - from) as usize).unwrap_or_default();
             let found = found.get(..count).unwrap_or_default();
@@ -172,7 +172,7 @@ impl OpenObject {
         at: u64,
         out: &mut [u8],
     ) -> Result<()> {
-        let cut = self.object.cut();
+        let layout = self.object.layout();
         let mut rest = out;
         let mut at = at;
         let mut place = 0;
@@ -192,7 +192,7 @@ impl OpenObject {
                 self.known(index + joined as u32, Some(*next))?;
                 joined += 1;
             }
-            let end = cut.start(index + joined as u32 - 1) + cut.len(index + joined as u32 - 1) as u64;
+            let end = layout.start(index + joined as u32 - 1) + layout.len(index + joined as u32 - 1) as u64;
             let len = ((end - at) as usize).min(rest.len());
             let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
             let blocks = found.get(place..place + joined).unwrap_or_default();
@@ -235,10 +235,11 @@ impl OpenObject {
         at: u64,
         out: &mut [u8],
     ) -> Result<()> {
-        let cut = self.object.cut();
+        let layout = self.object.layout();
         let end = at + out.len() as u64;
         let last = first + blocks.len() as u32 - 1;
-        let is_whole = |index: u32| at <= cut.start(index) && cut.start(index) + cut.len(index) as u64 <= end;
+        let is_whole =
+            |index: u32| at <= layout.start(index) && layout.start(index) + layout.len(index) as u64 <= end;
         // A part of a block can be read alone only once the block has been checked.
         let mut from = 0;
         let mut until = out.len();
@@ -248,11 +249,11 @@ impl OpenObject {
             if is_whole(index) || block.epoch == DIRTY || is_checked || from >= until {
                 continue;
             }
-            let inside = overlap(cut.start(index), cut.len(index), at, end);
-            let place = (cut.start(index) + inside.start as u64 - at) as usize;
+            let inside = overlap(layout.start(index), layout.len(index), at, end);
+            let place = (layout.start(index) + inside.start as u64 - at) as usize;
             let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
             SCRATCH.with_borrow_mut(|(_, whole)| {
-                let whole = whole.sized(cut.len(index));
+                let whole = whole.sized(layout.len(index));
                 self.fetch(index, &block.stored, 0, whole)?;
                 self.verify(index, &block.stored, whole)?;
                 target.copy_from_slice(whole.get(inside.clone()).unwrap_or_default());
@@ -267,15 +268,15 @@ impl OpenObject {
         if from >= until {
             return Ok(());
         }
-        let begin = cut.index(at + from as u64);
+        let begin = layout.index(at + from as u64);
         let Some(Some(block)) = blocks.get((begin - first) as usize) else { return Ok(()) };
         let target = out.get_mut(from..until).unwrap_or_default();
-        self.fetch(begin, &block.stored, at + from as u64 - cut.start(begin), target)?;
-        for index in begin..=cut.index(at + until as u64 - 1) {
+        self.fetch(begin, &block.stored, at + from as u64 - layout.start(begin), target)?;
+        for index in begin..=layout.index(at + until as u64 - 1) {
             let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
             if is_whole(index) && block.epoch != DIRTY {
-                let place = (cut.start(index) - at) as usize;
-                let payload = out.get(place..place + cut.len(index)).unwrap_or_default();
+                let place = (layout.start(index) - at) as usize;
+                let payload = out.get(place..place + layout.len(index)).unwrap_or_default();
                 self.verify(index, &block.stored, payload)?;
             }
         }
@@ -284,13 +285,13 @@ impl OpenObject {
 
     /// Encoded blocks of one tier whose payloads stand one after the other.
     fn read_encoded(&self, first: u32, blocks: &[Option<Block>], at: u64, out: &mut [u8]) -> Result<()> {
-        let cut = self.object.cut();
+        let layout = self.object.layout();
         let end = at + out.len() as u64;
         let (Some(Some(head)), Some(Some(tail))) = (blocks.first(), blocks.last()) else { return Ok(()) };
         SCRATCH.with_borrow_mut(|(payloads, part)| {
-            let inside = overlap(cut.start(first), cut.len(first), at, end);
+            let inside = overlap(layout.start(first), layout.len(first), at, end);
             let is_bare = self.object.chain(first, head.epoch).is_none();
-            if blocks.len() == 1 && inside.len() < cut.len(first) && self.is_checked(first) && is_bare {
+            if blocks.len() == 1 && inside.len() < layout.len(first) && self.is_checked(first) && is_bare {
                 return self.read_groups(first, &head.stored, inside, payloads, part, out);
             }
             let fetched = tail.stored.offset + u64::from(tail.stored.len) - head.stored.offset;
@@ -301,14 +302,14 @@ impl OpenObject {
                 let begin = (block.stored.offset - head.stored.offset) as usize;
                 let payload = payloads.get(begin..begin + block.stored.len as usize).unwrap_or_default();
                 self.verify(index, &block.stored, payload)?;
-                let inside = overlap(cut.start(index), cut.len(index), at, end);
-                let place = (cut.start(index) + inside.start as u64 - at) as usize;
+                let inside = overlap(layout.start(index), layout.len(index), at, end);
+                let place = (layout.start(index) + inside.start as u64 - at) as usize;
                 let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
-                if inside.len() == cut.len(index) {
+                if inside.len() == layout.len(index) {
                     self.decode(index, &block.stored, payload, target)?;
                     self.apply_chain(index, block, target)?;
                 } else {
-                    let whole = part.sized(cut.len(index));
+                    let whole = part.sized(layout.len(index));
                     self.decode(index, &block.stored, payload, whole)?;
                     self.apply_chain(index, block, whole)?;
                     target.copy_from_slice(whole.get(inside).unwrap_or_default());
@@ -332,7 +333,7 @@ impl OpenObject {
         let group_bytes = GROUP_LEN * width;
         let first_group = inside.start / group_bytes;
         let begin = first_group * group_bytes;
-        let end = inside.end.next_multiple_of(group_bytes).min(self.object.cut().len(index));
+        let end = inside.end.next_multiple_of(group_bytes).min(self.object.layout().len(index));
         let elements = (end - begin) / width;
         let lens =
             codec::group_offset(stored.tier, first_group).zip(codec::payload_len(stored.tier, elements));

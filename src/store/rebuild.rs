@@ -66,11 +66,11 @@ impl OpenObject {
         at: u64,
         out: &mut [u8],
     ) -> Result<()> {
-        let cut = self.object.cut();
+        let layout = self.object.layout();
         let end = at + out.len() as u64;
         for (index, found) in (first..).zip(found) {
-            let inside = overlap(cut.start(index), cut.len(index), at, end);
-            let begin = cut.start(index) + inside.start as u64;
+            let inside = overlap(layout.start(index), layout.len(index), at, end);
+            let begin = layout.start(index) + inside.start as u64;
             let place = (begin - at) as usize;
             let part = out.get_mut(place..place + inside.len()).unwrap_or_default();
             let block = self.known(index, *found)?;
@@ -93,13 +93,13 @@ impl OpenObject {
     /// `false` where there is none.
     pub(super) fn rebuild(&self, index: u32, block: &Block, at: u64, out: &mut [u8]) -> Result<bool> {
         let Some(rebuilder) = self.collection.rebuilder.get() else { return Ok(false) };
-        let cut = self.object.cut();
-        if out.len() == cut.len(index) {
+        let layout = self.object.layout();
+        if out.len() == layout.len(index) {
             return rebuilder.rebuild(self, index, block, out);
         }
-        let mut whole = vec![0; cut.len(index)];
+        let mut whole = vec![0; layout.len(index)];
         let found = rebuilder.rebuild(self, index, block, &mut whole)?;
-        let inside = (at - cut.start(index)) as usize;
+        let inside = (at - layout.start(index)) as usize;
         out.copy_from_slice(whole.get(inside..inside + out.len()).unwrap_or_default());
         Ok(found)
     }
@@ -109,13 +109,13 @@ impl OpenObject {
         if !self.object.has_absent() {
             return false;
         }
-        let cut = self.object.cut();
+        let layout = self.object.layout();
         let is_lost = |index: u32, block: Block| {
             let rebuilder = self.collection.rebuilder.get();
             let can = rebuilder.is_some_and(|rebuilder| rebuilder.can_rebuild(self, index, &block));
             block.stored.tier == Tier::Absent && block.epoch != DIRTY && !can
         };
-        let pieces = self.object.pieces(0..cut.blocks(), cut);
+        let pieces = self.object.pieces(0..layout.blocks(), layout);
         pieces.into_iter().any(|(piece, block)| block.is_some_and(|block| is_lost(piece.start, block)))
     }
 

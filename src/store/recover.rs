@@ -168,7 +168,7 @@ pub(super) fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
     if matches!(*blocks, Blocks::One(Part::Run(_))) {
         return factor.collect();
     }
-    let stored = blocks.pieces(object.cut()).map(|(_, block)| block.stored);
+    let stored = blocks.pieces(object.layout()).map(|(_, block)| block.stored);
     let kept = stored.filter(Stored::has_slot);
     let links = object.links();
     kept.map(|stored| place_of_stored(&stored)).chain(links.iter().map(place_of)).chain(factor).collect()

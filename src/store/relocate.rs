@@ -36,7 +36,7 @@ impl OpenObject {
         let Some(extent) = self.object.extent().filter(|_| self.object.origin.is_none()) else {
             return Ok(0);
         };
-        let cut = self.object.logged_cut();
+        let layout = self.object.logged_layout();
         let is_away = |block: &Block| block.stored.tier == Tier::Exact && !block.stored.in_data;
         let due = self.due(range, is_away);
         if due.is_empty() || self.object.is_dirty() || !self.collection.may_fill(&self.object)? {
@@ -48,7 +48,7 @@ impl OpenObject {
         let mut moved = Vec::new();
         for (index, block) in due {
             let Some(payload) = self.payload(index, &block)? else { continue };
-            let offset = extent.offset + cut.start(index);
+            let offset = extent.offset + layout.start(index);
             let written = file.write_at(&payload, offset);
             written.map_err(|error| {
                 Error::io(format!("writing {}", self.collection.data_path(extent.file)), error)
@@ -91,8 +91,8 @@ impl OpenObject {
 
     /// Blocks of `range` that the log describes, that have a payload, and that `is_due`.
     fn due(&self, range: Range<u32>, is_due: impl Fn(&Block) -> bool) -> Vec<(u32, Block)> {
-        let cut = self.object.logged_cut();
-        let blocks = self.object.stored_blocks(range, cut);
+        let layout = self.object.logged_layout();
+        let blocks = self.object.stored_blocks(range, layout);
         blocks.filter(|(_, block)| block.epoch != DIRTY && block.stored.len > 0 && is_due(block)).collect()
     }
 

@@ -130,8 +130,8 @@ pub(super) fn lost_blocks(
     let mut places: Vec<(u8, Range<u64>, u64, ObjectId, u32)> = Vec::new();
     for object in objects {
         let open = OpenObject::open(collection, &object, Verify::Always)?;
-        let cut = object.cut();
-        for (piece, block) in object.pieces(0..cut.blocks(), cut) {
+        let layout = object.layout();
+        for (piece, block) in object.pieces(0..layout.blocks(), layout) {
             let index = piece.start;
             match open.check(index) {
                 // What is said of one without a payload is said of all that are alike.
@@ -204,10 +204,10 @@ impl Collection {
             let Some(file) = node.file() else { continue };
             let (mut at, mut ranges, mut is_unsure) = (0_u64, Vec::<Range<u64>>::new(), false);
             for object in file.objects.iter().filter_map(|id| state.object(*id)) {
-                let cut = object.cut();
+                let layout = object.layout();
                 for blocks in lost.get(&object.entry.id).into_iter().flatten() {
-                    let from = at + cut.start(blocks.start);
-                    let until = from + cut.bytes_of(blocks);
+                    let from = at + layout.start(blocks.start);
+                    let until = from + layout.bytes_of(blocks);
                     match ranges.last_mut().filter(|last| last.end == from) {
                         Some(last) => last.end = until,
                         None => ranges.push(from..until),
@@ -217,10 +217,10 @@ impl Collection {
                 let blocks = object.blocks.read();
                 let gone = lost.get(&object.entry.id);
                 is_unsure |= damage.is_some()
-                    && blocks.pieces(cut).any(|(piece, block)| {
+                    && blocks.pieces(layout).any(|(piece, block)| {
                         block.epoch <= sequence && !gone.is_some_and(|gone| has(gone, piece.start))
                     });
-                at += cut.bytes;
+                at += layout.bytes;
             }
             let path = String::from_utf8_lossy(&state.path(node.entry.id)).into_owned();
             if !ranges.is_empty() {

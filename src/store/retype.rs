@@ -29,9 +29,9 @@ impl Object {
     pub fn can_be_of(&self, dtype: Dtype) -> bool {
         let is_plain = |(_, block): (std::ops::Range<u32>, Block)| block.stored.tier == Tier::Exact;
         self.dtype() == dtype
-            || (self.logged_cut().bytes.is_multiple_of(dtype.bytes())
+            || (self.logged_layout().bytes.is_multiple_of(dtype.bytes())
                 && u64::from(self.entry.block_bytes).is_multiple_of(dtype.bytes())
-                && self.blocks.read().pieces(self.logged_cut()).all(is_plain))
+                && self.blocks.read().pieces(self.logged_layout()).all(is_plain))
     }
 
     /// Takes in a type that the log says. `Corrupt` where it cannot be of it.

@@ -327,7 +327,7 @@ impl Mending<'_> {
             self.state.nodes().filter_map(|node| node.file()).flat_map(|file| file.objects.clone()).collect();
         let mut orphans: Vec<(ObjectId, u32, Dtype)> = Vec::new();
         for object in self.state.objects().filter(|object| !owned.contains(&object.entry.id)) {
-            orphans.push((object.entry.id, object.cut().blocks(), object.dtype()));
+            orphans.push((object.entry.id, object.layout().blocks(), object.dtype()));
         }
         orphans.sort_unstable_by_key(|(id, ..)| *id);
         for (id, blocks, _) in orphans {

@@ -138,8 +138,8 @@ impl Collection {
                     self.give_slot_back(writer, place_of_factor(&link));
                 }
                 Freed::Object(object) => {
-                    let cut = object.cut();
-                    for (_, block) in object.blocks.read().pieces(cut) {
+                    let layout = object.layout();
+                    for (_, block) in object.blocks.read().pieces(layout) {
                         self.give_back(writer, &block.stored);
                     }
                     for link in object.links() {
@@ -223,10 +223,10 @@ impl Collection {
     /// Gives the disk the pages of a data file that a block has left: those that it shares
     /// with a neighbour too, where that has left them before.
     fn punch_stretch(&self, object: &Object, stored: &Stored) {
-        let (Some(extent), cut) = (object.extent(), object.logged_cut()) else { return };
-        let index = cut.index(stored.offset.saturating_sub(extent.offset));
+        let (Some(extent), layout) = (object.extent(), object.logged_layout()) else { return };
+        let index = layout.index(stored.offset.saturating_sub(extent.offset));
         let has_left = |index: Option<u32>| {
-            let block = index.and_then(|index| object.blocks.read().get(index, cut));
+            let block = index.and_then(|index| object.blocks.read().get(index, layout));
             block.is_some_and(|block| !block.stored.in_data)
         };
         if !has_left(Some(index)) {
@@ -238,7 +238,7 @@ impl Collection {
             false => begin.next_multiple_of(PAGE_BYTES),
         };
         let next = index.saturating_add(1);
-        let next_end = end + cut.len(next) as u64;
+        let next_end = end + layout.len(next) as u64;
         let until = match has_left(Some(next)) && end.next_multiple_of(PAGE_BYTES) <= next_end {
             true => end.next_multiple_of(PAGE_BYTES),
             false => end / PAGE_BYTES * PAGE_BYTES,
@@ -311,13 +311,13 @@ fn is_read_by_others(kept: &HashMap<u64, Vec<Arc<Object>>>, object: &Arc<Object>
     let from = stored.offset / PAGE_BYTES * PAGE_BYTES;
     let until = (stored.offset + u64::from(stored.len)).next_multiple_of(PAGE_BYTES);
     others.into_iter().flatten().any(|other| {
-        let (Some(extent), cut) = (other.extent(), other.cut()) else { return false };
-        if Arc::ptr_eq(other, object) || until <= extent.offset || extent.offset + cut.bytes <= from {
+        let (Some(extent), layout) = (other.extent(), other.layout()) else { return false };
+        if Arc::ptr_eq(other, object) || until <= extent.offset || extent.offset + layout.bytes <= from {
             return false;
         }
-        let first = cut.index(from.saturating_sub(extent.offset));
-        let last = cut.index((until - 1 - extent.offset).min(cut.bytes.saturating_sub(1)));
+        let first = layout.index(from.saturating_sub(extent.offset));
+        let last = layout.index((until - 1 - extent.offset).min(layout.bytes.saturating_sub(1)));
         let blocks = other.blocks.read();
-        (first..=last).any(|index| blocks.get(index, cut).is_some_and(|block| block.stored.in_data))
+        (first..=last).any(|index| blocks.get(index, layout).is_some_and(|block| block.stored.in_data))
     })
 }

@@ -193,7 +193,9 @@ impl State {
                 self.created_at = created_at;
             }
             Entry::Object(entry) => match self.objects.get(&entry.id).map(|known| &known.0) {
-                Some(object) if object.dtype() != entry.dtype && object.logged_cut().bytes == entry.bytes => {
+                Some(object)
+                    if object.dtype() != entry.dtype && object.logged_layout().bytes == entry.bytes =>
+                {
                     // Who says so does not know the size that was written since.
                     object.retyped(entry.dtype)?;
                 }
@@ -346,7 +348,7 @@ impl State {
                 let (object, index, base_epoch, chain_len, link) = link_of(record).ok_or_else(unknown)?;
                 let found = self.known(object)?.clone();
                 let replaced = found.link(index, base_epoch, link, chain_len)?;
-                let before = found.blocks.read().get(index, found.logged_cut());
+                let before = found.blocks.read().get(index, found.logged_layout());
                 if let Some(origin) = &found.origin
                     && before.is_some_and(|block| block.stored.tier != Tier::Absent)
                 {

@@ -16,7 +16,7 @@ impl OpenObject {
     /// Checks block `index`, as the log says it, and tells what it stores: for `verify` and `fsck`.
     pub fn check(&self, index: u32) -> Result<Block> {
         let _reading = self.collection.begin_read();
-        let (cut, found, described) = self.object.as_logged(&self.collection.state(), index);
+        let (layout, found, described) = self.object.as_logged(&self.collection.state(), index);
         if found.is_none() && index >= described {
             // It was cut off, and the log does not say so yet.
             return Ok(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 });
@@ -27,7 +27,7 @@ impl OpenObject {
             return Ok(block);
         }
         if block.stored.len == 0 {
-            self.read_origin(index, &mut vec![0; cut.len(index)])?;
+            self.read_origin(index, &mut vec![0; layout.len(index)])?;
         } else {
             let mut payload = vec![0; block.stored.len as usize];
             self.fetch(index, &block.stored, 0, &mut payload)?;
@@ -38,7 +38,7 @@ impl OpenObject {
         }
         if self.object.chain(index, block.epoch).is_some() {
             // What lies on a parent's block can be checked without that.
-            let mut elements = vec![0; cut.len(index)];
+            let mut elements = vec![0; layout.len(index)];
             self.apply_chain(index, &block, &mut elements)?;
         }
         Ok(block)
@@ -64,7 +64,7 @@ impl OpenObject {
         }
         // With it held no batch gives the block another place.
         let blocks = self.object.blocks.read();
-        if blocks.get(index, self.object.logged_cut()).is_some_and(|now| now.stored == *stored) {
+        if blocks.get(index, self.object.logged_layout()).is_some_and(|now| now.stored == *stored) {
             self.object.checked.set(index);
         }
     }
@@ -72,15 +72,15 @@ impl OpenObject {
     /// Checks that the data file has a hole, or zeros, where blocks of zeros are a hole of it, so that
     /// it can be shown there. `piece` are all of those that are alike, see [`Object::pieces`].
     pub fn check_hole(&self, piece: &Range<u32>) -> Result<()> {
-        let cut = self.object.logged_cut();
-        let stored = || Some(self.object.blocks.read().get(piece.start, cut)?.stored);
+        let layout = self.object.logged_layout();
+        let stored = || Some(self.object.blocks.read().get(piece.start, layout)?.stored);
         let Some(hole) = stored().filter(|stored| stored.is_zeros() && stored.in_data) else { return Ok(()) };
         let Some(Ok(extent)) = &self.extent else { return Ok(()) };
         if self.object.checked.get(piece.start) {
             return Ok(());
         }
         let failed = |error| Error::io(self.file_place(&hole), error);
-        let end = hole.offset.saturating_add(cut.bytes_of(piece));
+        let end = hole.offset.saturating_add(layout.bytes_of(piece));
         let mut found = extent.next_data(hole.offset).map_err(failed)?;
         let mut chunk = Vec::new();
         while let Some(at) = found.filter(|at| *at < end) {
@@ -94,8 +94,8 @@ impl OpenObject {
         }
         // With it held no batch gives the blocks other bytes.
         let blocks = self.object.blocks.read();
-        let is_same = blocks.get(piece.start, cut).is_some_and(|block| block.stored == hole);
-        if is_same && blocks.alike(piece.start, cut).1 == piece.end {
+        let is_same = blocks.get(piece.start, layout).is_some_and(|block| block.stored == hole);
+        if is_same && blocks.alike(piece.start, layout).1 == piece.end {
             self.object.checked.set(piece.start);
         }
         Ok(())
@@ -108,7 +108,7 @@ impl OpenObject {
         let Some(Ok(extent)) = &self.extent else { return false };
         let _reading = self.collection.begin_read();
         let mut found = vec![None; blocks.len()];
-        self.object.look_up(blocks.start, self.object.cut(), &mut found);
+        self.object.look_up(blocks.start, self.object.layout(), &mut found);
         let unchecked = blocks.zip(found).filter(|(index, _)| !self.object.checked.get(*index));
         let unchecked: Option<Vec<_>> =
             unchecked.map(|(index, found)| Some((index, self.stored_at_extent(index, found)?))).collect();
@@ -147,7 +147,7 @@ impl OpenObject {
     /// Whether the system has in memory where a block begins.
     pub(super) fn begins_in_memory(&self, index: u32) -> bool {
         let _reading = self.collection.begin_read();
-        let found = self.object.block(index, self.object.cut());
+        let found = self.object.block(index, self.object.layout());
         let (Some(Ok(extent)), Some(stored)) = (&self.extent, self.stored_at_extent(index, found)) else {
             return false;
         };

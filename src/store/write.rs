@@ -9,7 +9,7 @@ use crate::format::catalog::{Entry, ObjectEntry};
 use crate::format::checksum;
 use crate::format::record::{Record, Stored};
 use crate::model::{Encoder, Error, ErrorKind, Result, Tier};
-use crate::store::blocks::Cut;
+use crate::store::blocks::BlockLayout;
 use crate::store::chain::Patch;
 use crate::store::collection::Touched;
 use crate::store::describe::add_blocks;
@@ -48,17 +48,17 @@ impl OpenObject {
     pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
         let mut writing = self.object.write_state().writing.lock();
         self.check_writable()?;
-        let cut = self.object.cut();
-        if from.checked_add(bytes.len() as u64).is_none_or(|end| end > cut.bytes) {
+        let layout = self.object.layout();
+        if from.checked_add(bytes.len() as u64).is_none_or(|end| end > layout.bytes) {
             return Err(Error::invalid("a write past the end of an object"));
         }
         let mut rest = bytes;
         let mut at = from;
         while !rest.is_empty() {
-            let index = cut.index(at);
-            let inside = (at - cut.start(index)) as usize;
-            let (here, after) = rest.split_at(rest.len().min(cut.len(index) - inside));
-            self.write_block(&mut writing, cut, index, inside, here)?;
+            let index = layout.index(at);
+            let inside = (at - layout.start(index)) as usize;
+            let (here, after) = rest.split_at(rest.len().min(layout.len(index) - inside));
+            self.write_block(&mut writing, layout, index, inside, here)?;
             at += here.len() as u64;
             rest = after;
         }
@@ -69,8 +69,8 @@ impl OpenObject {
     pub fn resize(&self, bytes: u64) -> Result<()> {
         let mut writing = self.object.write_state().writing.lock();
         self.check_writable()?;
-        let before = self.object.cut();
-        let after = Cut { bytes, ..before };
+        let before = self.object.layout();
+        let after = BlockLayout { bytes, ..before };
         if bytes > i64::MAX as u64 || after.blocks() == u32::MAX {
             return Err(Error::new(ErrorKind::Full, "a file of that size cannot be kept"));
         }
@@ -107,7 +107,13 @@ impl OpenObject {
     }
 
     /// Cuts what becomes the last block.
-    fn cut_block(&self, writing: &mut Writing, before: Cut, after: Cut, index: u32) -> Result<()> {
+    fn cut_block(
+        &self,
+        writing: &mut Writing,
+        before: BlockLayout,
+        after: BlockLayout,
+        index: u32,
+    ) -> Result<()> {
         let kept = after.len(index);
         let mut block = vec![0; kept];
         self.read(before.start(index), &mut block)?;
@@ -128,7 +134,13 @@ impl OpenObject {
     }
 
     /// Lets the last block grow by zeros.
-    fn grow_block(&self, writing: &mut Writing, before: Cut, after: Cut, index: u32) -> Result<()> {
+    fn grow_block(
+        &self,
+        writing: &mut Writing,
+        before: BlockLayout,
+        after: BlockLayout,
+        index: u32,
+    ) -> Result<()> {
         let kept = before.len(index);
         let dirty = self.object.write_state().dirty.read().get(&index).copied();
         let zeros = vec![0; after.len(index) - kept];
@@ -161,7 +173,7 @@ impl OpenObject {
     fn write_block(
         &self,
         writing: &mut Writing,
-        cut: Cut,
+        layout: BlockLayout,
         index: u32,
         inside: usize,
         bytes: &[u8],
@@ -171,41 +183,41 @@ impl OpenObject {
         if let Some(stored) = dirty.filter(|_| !is_described) {
             return self.put_over(index, stored, inside, bytes);
         }
-        if bytes.len() == cut.len(index) {
-            return self.place_block(writing, cut, index, bytes);
+        if bytes.len() == layout.len(index) {
+            return self.place_block(writing, layout, index, bytes);
         }
-        if index >= self.object.described() && self.fits_data(writing, cut, index) {
+        if index >= self.object.described() && self.fits_data(writing, layout, index) {
             // Zeros, which the data file has there already.
-            let stored = self.in_data(cut, index)?;
-            self.room(writing, cut, index)?;
-            self.put_fresh(writing, cut, index, (&stored, inside as u64), bytes)?;
+            let stored = self.in_data(layout, index)?;
+            self.room(writing, layout, index)?;
+            self.put_fresh(writing, layout, index, (&stored, inside as u64), bytes)?;
             self.object.write_state().dirty.write().insert(index, stored.after_write(inside, bytes));
             return Ok(());
         }
-        let mut block = vec![0; cut.len(index)];
-        self.read(cut.start(index), &mut block)?;
+        let mut block = vec![0; layout.len(index)];
+        self.read(layout.start(index), &mut block)?;
         if let Some(part) = block.get_mut(inside..inside + bytes.len()) {
             part.copy_from_slice(bytes);
         }
-        self.place_block(writing, cut, index, &block)
+        self.place_block(writing, layout, index, &block)
     }
 
     /// Puts a whole block where no record points to.
     pub(super) fn place_block(
         &self,
         writing: &mut Writing,
-        cut: Cut,
+        layout: BlockLayout,
         index: u32,
         block: &[u8],
     ) -> Result<()> {
-        let stored = if self.fits_data(writing, cut, index) {
-            self.room(writing, cut, index)?;
-            self.in_data(cut, index)?
+        let stored = if self.fits_data(writing, layout, index) {
+            self.room(writing, layout, index)?;
+            self.in_data(layout, index)?
         } else {
-            exact_at(self.collection.take_slot(Tier::Exact, u64::from(cut.block_bytes))?, false)
+            exact_at(self.collection.take_slot(Tier::Exact, u64::from(layout.block_bytes))?, false)
         };
-        if let Err(error) = self.put_fresh(writing, cut, index, (&stored, 0), block) {
-            self.collection.drop_payloads(vec![Stored { len: cut.block_bytes, ..stored }]);
+        if let Err(error) = self.put_fresh(writing, layout, index, (&stored, 0), block) {
+            self.collection.drop_payloads(vec![Stored { len: layout.block_bytes, ..stored }]);
             return Err(error);
         }
         self.object.write_state().dirty.write().insert(index, stored.after_write(0, block));
@@ -218,15 +230,17 @@ impl OpenObject {
     }
 
     /// Whether the stretch of the data file of a block that is not dirty was never used.
-    pub(super) fn fits_data(&self, writing: &Writing, cut: Cut, index: u32) -> bool {
-        cut.start(index) >= writing.stale && self.is_last(writing)
+    pub(super) fn fits_data(&self, writing: &Writing, layout: BlockLayout, index: u32) -> bool {
+        layout.start(index) >= writing.stale && self.is_last(writing)
     }
 
     /// Whether a described block is the last thing in the data file, so that it can go on
     /// there.
-    fn ends_used(&self, writing: &Writing, cut: Cut, index: u32) -> bool {
-        let block = self.object.blocks.read().get(index, cut);
-        block.is_some_and(|block| block.stored.in_data) && writing.used == cut.bytes && self.is_last(writing)
+    fn ends_used(&self, writing: &Writing, layout: BlockLayout, index: u32) -> bool {
+        let block = self.object.blocks.read().get(index, layout);
+        block.is_some_and(|block| block.stored.in_data)
+            && writing.used == layout.bytes
+            && self.is_last(writing)
     }
 
     /// Whether nothing lies behind the object in its data file: what was deleted there may
@@ -241,8 +255,8 @@ impl OpenObject {
     }
 
     /// Lets the data file reach to the end of a block.
-    pub(super) fn room(&self, writing: &mut Writing, cut: Cut, index: u32) -> Result<()> {
-        let end = cut.start(index) + cut.len(index) as u64;
+    pub(super) fn room(&self, writing: &mut Writing, layout: BlockLayout, index: u32) -> Result<()> {
+        let end = layout.start(index) + layout.len(index) as u64;
         writing.used = writing.used.max(end);
         let (Some(file), Some(extent)) = (self.data(), self.object.extent()) else { return Ok(()) };
         let len = file.len().map_err(|error| Error::io("asking for a data file's size", error))?;
@@ -253,9 +267,9 @@ impl OpenObject {
         Ok(())
     }
 
-    fn in_data(&self, cut: Cut, index: u32) -> Result<Stored> {
+    fn in_data(&self, layout: BlockLayout, index: u32) -> Result<Stored> {
         let extent = self.object.extent().ok_or_else(|| Error::invalid("an object without a data file"))?;
-        Ok(exact_at(extent.offset + cut.start(index), true))
+        Ok(exact_at(extent.offset + layout.start(index), true))
     }
 
     /// Writes to a place that was never used. What a failure leaves in the data file is not taken
@@ -263,14 +277,14 @@ impl OpenObject {
     fn put_fresh(
         &self,
         writing: &mut Writing,
-        cut: Cut,
+        layout: BlockLayout,
         index: u32,
         (stored, skip): (&Stored, u64),
         bytes: &[u8],
     ) -> Result<()> {
         self.put(stored, skip, bytes).inspect_err(|_| {
             if stored.in_data {
-                writing.stale = writing.stale.max(cut.start(index) + cut.len(index) as u64);
+                writing.stale = writing.stale.max(layout.start(index) + layout.len(index) as u64);
             }
         })
     }
@@ -294,27 +308,27 @@ impl OpenObject {
     /// object as it was until the batch is taken in.
     pub fn written_until(&self, writes: Writes, bytes: u64) -> Result<Written<'_>> {
         let mut writing = self.object.write_state().writing.lock();
-        let before = self.object.cut();
-        let cut = Cut { bytes: bytes.min(before.bytes), ..before };
+        let before = self.object.layout();
+        let layout = BlockLayout { bytes: bytes.min(before.bytes), ..before };
         let mut holes = self.place_zeros(&mut writing, before)?;
         holes.retain_mut(|hole| {
-            hole.range.end = hole.range.end.min(cut.blocks());
+            hole.range.end = hole.range.end.min(layout.blocks());
             !hole.range.is_empty()
         });
         let mut dirty: Vec<(u32, Stored)> =
             self.object.write_state().dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
-        let behind = dirty.split_off(dirty.partition_point(|(index, _)| *index < cut.blocks()));
+        let behind = dirty.split_off(dirty.partition_point(|(index, _)| *index < layout.blocks()));
         let mut blocks = Vec::with_capacity(dirty.len());
         let (mut patches, mut encoded) = (Vec::new(), Vec::new());
         let mut unneeded: Vec<Stored> =
-            behind.into_iter().map(|(_, stored)| Stored { len: cut.block_bytes, ..stored }).collect();
+            behind.into_iter().map(|(_, stored)| Stored { len: layout.block_bytes, ..stored }).collect();
         let (mut block, mut touched) = (Vec::new(), Touched::default());
         // The block that the cut goes through has another length, and so another checksum.
-        let edge = cut.index(cut.bytes);
-        let is_cut = cut.len(edge) < before.len(edge) && cut.len(edge) > 0;
+        let edge = layout.index(layout.bytes);
+        let is_cut = layout.len(edge) < before.len(edge) && layout.len(edge) > 0;
         if is_cut && !holes.iter().any(|hole| hole.range.contains(&edge)) {
-            block.resize(cut.len(edge), 0);
-            self.read(cut.start(edge), &mut block)?;
+            block.resize(layout.len(edge), 0);
+            self.read(layout.start(edge), &mut block)?;
             let written = dirty.pop_if(|(index, _)| *index == edge).map(|(_, stored)| stored);
             match written.or_else(|| self.stays_in_data(edge, before)) {
                 Some(stored) => {
@@ -338,26 +352,26 @@ impl OpenObject {
             touched.file(extent);
         }
         for (index, stored) in dirty {
-            let len = cut.len(index);
+            let len = layout.len(index);
             let is_known = stored.len as usize == len && self.patch_base(index, len).is_none();
             let patch = if is_known {
                 Patch::None
             } else {
                 block.resize(len, 0);
-                self.read(cut.start(index), &mut block)?;
+                self.read(layout.start(index), &mut block)?;
                 self.patch(index, &block, writes, &mut touched)?
             };
             match patch {
                 Patch::Link(record) => {
                     patches.push(record);
-                    unneeded.push(Stored { len: cut.block_bytes, ..stored });
+                    unneeded.push(Stored { len: layout.block_bytes, ..stored });
                 }
-                Patch::Same => unneeded.push(Stored { len: cut.block_bytes, ..stored }),
+                Patch::Same => unneeded.push(Stored { len: layout.block_bytes, ..stored }),
                 Patch::Encoded(tier, encoder) => {
                     let (to, dtype) = ((tier, encoder), self.object.dtype());
                     let (placed, _) = self.collection.store_blocks(to, dtype, &block, len, &mut touched)?;
                     encoded.extend(placed.first().map(|placed| (index, *placed)));
-                    unneeded.push(Stored { len: cut.block_bytes, ..stored });
+                    unneeded.push(Stored { len: layout.block_bytes, ..stored });
                 }
                 Patch::None => {
                     match (self.data(), stored.in_data) {
@@ -371,7 +385,7 @@ impl OpenObject {
         }
         blocks.sort_unstable_by_key(|(index, _)| *index);
         let is_rounded = writes != Writes::Exact && !unneeded.is_empty();
-        let (open, bytes) = (self, cut.bytes);
+        let (open, bytes) = (self, layout.bytes);
         Ok(Written { open, writing, blocks, holes, patches, encoded, unneeded, touched, is_rounded, bytes })
     }
 }
@@ -379,8 +393,8 @@ impl OpenObject {
 impl OpenObject {
     /// Where a block lies of which the log keeps the beginning only: where it is, if that is
     /// a place that nothing else is ever written to.
-    fn stays_in_data(&self, index: u32, cut: Cut) -> Option<Stored> {
-        let block = self.object.blocks.read().get(index, cut)?;
+    fn stays_in_data(&self, index: u32, layout: BlockLayout) -> Option<Stored> {
+        let block = self.object.blocks.read().get(index, layout)?;
         let stays = block.stored.in_data && block.stored.tier == Tier::Exact && self.object.origin.is_none();
         stays.then_some(block.stored)
     }

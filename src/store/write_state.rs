@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn blocks_that_come_with_a_size_are_zeros_until_the_batch_ends() {
         let object = object(100);
-        let block = |index| object.block(index, object.cut()).map(|block| block.epoch);
+        let block = |index| object.block(index, object.layout()).map(|block| block.epoch);
         assert!(object.resized(300).is_empty());
         assert_eq!([1, 2, 4].map(block), [None, Some(DIRTY), Some(DIRTY)]);
         object.batch_ended();
@@ -135,7 +135,7 @@ mod tests {
     fn an_object_that_is_only_asked_makes_none() {
         let object = object(100);
         assert!(!object.is_dirty() && object.chain(0, 1).is_none() && object.factor().is_none());
-        assert!(object.block(0, object.cut()).is_none() && object.chain_lens().is_empty());
+        assert!(object.block(0, object.layout()).is_none() && object.chain_lens().is_empty());
         assert!(object.resized(100).is_empty());
         assert!(object.existing_write_state().is_none());
     }

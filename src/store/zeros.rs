@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::format::catalog::{Extent, ObjectEntry};
 use crate::format::record::{Record, Stored};
 use crate::model::{Result, Tier};
-use crate::store::blocks::{Block, Cut};
+use crate::store::blocks::{Block, BlockLayout};
 use crate::store::collection::now_seconds;
 use crate::store::log::Batch;
 use crate::store::object::Object;
@@ -30,35 +30,35 @@ impl OpenObject {
     /// The data file and the place in it where all of the object lies, if it lies in one.
     pub fn place_in_data(&self) -> Result<Option<Extent>> {
         let mut writing = self.object.write_state().writing.lock();
-        let cut = self.object.cut();
-        let holes = self.place_zeros(&mut writing, cut)?;
-        let is_there = holes.iter().all(|hole| hole.in_data) && lies_in_data(&self.object, cut);
+        let layout = self.object.layout();
+        let holes = self.place_zeros(&mut writing, layout)?;
+        let is_there = holes.iter().all(|hole| hole.in_data) && lies_in_data(&self.object, layout);
         Ok(self.object.extent().filter(|_| is_there))
     }
 
     /// Whether it is exact and small, among others in `tier0.dat`: as a file that had few bytes
     /// when it was first described.
     pub fn is_packed(&self) -> bool {
-        let (cut, blocks) = (self.object.cut(), self.object.blocks.read());
+        let (layout, blocks) = (self.object.layout(), self.object.blocks.read());
         self.object.extent().is_none()
-            && cut.bytes <= PACKED_BYTES_MAX
-            && blocks.pieces(cut).all(|(_, block)| block.stored.tier == Tier::Exact)
+            && layout.bytes <= PACKED_BYTES_MAX
+            && blocks.pieces(layout).all(|(_, block)| block.stored.tier == Tier::Exact)
     }
 
     /// The blocks that nobody wrote and no batch describes. The data file reaches to the end of those
     /// that are holes of it then.
-    pub(super) fn place_zeros(&self, writing: &mut Writing, cut: Cut) -> Result<Vec<Hole>> {
+    pub(super) fn place_zeros(&self, writing: &mut Writing, layout: BlockLayout) -> Result<Vec<Hole>> {
         let mut holes = Vec::new();
-        for gap in gaps(&self.object, cut) {
+        for gap in gaps(&self.object, layout) {
             // Before it there may be bytes of others.
-            let first = u32::try_from(writing.stale.div_ceil(u64::from(cut.block_bytes.max(1))));
+            let first = u32::try_from(writing.stale.div_ceil(u64::from(layout.block_bytes.max(1))));
             let first = first.unwrap_or(u32::MAX).clamp(gap.start, gap.end);
-            let first = if self.fits_data(writing, cut, first) { first } else { gap.end };
+            let first = if self.fits_data(writing, layout, first) { first } else { gap.end };
             if gap.start < first {
                 holes.push(Hole { range: gap.start..first, in_data: false });
             }
             if first < gap.end {
-                self.room(writing, cut, gap.end - 1)?;
+                self.room(writing, layout, gap.end - 1)?;
                 holes.push(Hole { range: first..gap.end, in_data: true });
             }
         }
@@ -67,8 +67,8 @@ impl OpenObject {
 }
 
 /// Runs of blocks that are neither described nor dirty.
-fn gaps(object: &Object, cut: Cut) -> Vec<Range<u32>> {
-    let (mut next, end) = (object.described(), cut.blocks());
+fn gaps(object: &Object, layout: BlockLayout) -> Vec<Range<u32>> {
+    let (mut next, end) = (object.described(), layout.blocks());
     let mut gaps = Vec::new();
     for &index in object.write_state().dirty.read().range(next.min(end)..end).map(|(index, _)| index) {
         if index > next {
@@ -82,7 +82,7 @@ fn gaps(object: &Object, cut: Cut) -> Vec<Range<u32>> {
     gaps
 }
 
-fn lies_in_data(object: &Object, cut: Cut) -> bool {
+fn lies_in_data(object: &Object, layout: BlockLayout) -> bool {
     let dirty = object.existing_write_state().map(|write_state| write_state.dirty.read());
     let is_dirty = |index: &u32| dirty.as_ref().is_some_and(|dirty| dirty.contains_key(index));
     let blocks = object.blocks.read();
@@ -91,14 +91,14 @@ fn lies_in_data(object: &Object, cut: Cut) -> bool {
         block.is_some_and(|block| is_there(&block.stored)) || piece.all(|index| is_dirty(&index))
     };
     dirty.iter().flat_map(|dirty| dirty.values()).all(is_there)
-        && blocks.pieces_in(0..object.described().min(cut.blocks()), cut).all(lies)
+        && blocks.pieces_in(0..object.described().min(layout.blocks()), layout).all(lies)
 }
 
 /// Adds blocks of zeros to a batch.
 pub(super) fn add_hole(batch: &mut Batch, entry: &ObjectEntry, hole: &Hole) {
-    let cut = Cut { bytes: entry.bytes, block_bytes: entry.block_bytes };
+    let layout = BlockLayout { bytes: entry.bytes, block_bytes: entry.block_bytes };
     let Range { start, end } = hole.range;
-    let offset = entry.extent.filter(|_| hole.in_data).map(|extent| extent.offset + cut.start(start));
+    let offset = entry.extent.filter(|_| hole.in_data).map(|extent| extent.offset + layout.start(start));
     batch.record(Record::EmptyRun {
         object: entry.id,
         block: start,

@@ -166,7 +166,7 @@ impl Recipe {
                 _ => continue,
             };
             for object in sources.iter().flat_map(|source| &source.objects) {
-                object.count_use(0..object.cut().blocks(), created, ticks.now());
+                object.count_use(0..object.layout().blocks(), created, ticks.now());
             }
         }
         self.collection.note_use();

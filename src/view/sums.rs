@@ -101,8 +101,8 @@ pub(super) fn text(collection: &Arc<Collection>, files: &[Summed], verify: Verif
 
 /// Whether all blocks are exact, in the store. A file that was written to has no kept digest.
 fn is_as_it_came(object: &Object) -> bool {
-    let cut = object.cut();
+    let layout = object.layout();
     let is_exact =
         |(_, block): (_, Option<Block>)| block.is_some_and(|block| block.stored.tier == Tier::Exact);
-    object.origin.is_none() && !object.is_dirty() && object.pieces(0..cut.blocks(), cut).all(is_exact)
+    object.origin.is_none() && !object.is_dirty() && object.pieces(0..layout.blocks(), layout).all(is_exact)
 }

@@ -249,7 +249,7 @@ impl History {
     pub fn check_owners(collection: &Collection, len: impl Fn(&str) -> u64) {
         let mut owned: BTreeMap<String, Vec<(u64, u64)>> = BTreeMap::new();
         for object in collection.state().objects() {
-            for (_, block) in object.blocks.read().described(object.cut()) {
+            for (_, block) in object.blocks.read().described(object.layout()) {
                 let path = match (block.stored.in_data, object.extent()) {
                     (true, Some(extent)) => collection.data_path(extent.file),
                     _ => collection.tier_path(block.stored.tier.byte()),

@@ -105,7 +105,7 @@ fn long_reads_are_what_short_ones_are_whoever_else_reads() {
         let mut wanted = vec![("exact", raw.clone())];
         for (text, name, tier) in [("q8:all", "eight", Tier::Q8), ("q3:all", "three", Tier::Q3)] {
             import(&collection, &format!("{name}.npy"), &file, &options(text, Encoder::Absmax)).unwrap();
-            let block_bytes = objects(&collection, name)[0].cut().block_bytes as usize;
+            let block_bytes = objects(&collection, name)[0].layout().block_bytes as usize;
             let right = expected(tier, Encoder::Absmax, model::Dtype::F32, &raw, block_bytes);
             wanted.push((name, right));
         }
@@ -135,7 +135,7 @@ fn long_reads_are_what_short_ones_are_whoever_else_reads() {
 
 fn tiers(collection: &tierfs::store::Collection, path: &str) -> Vec<Tier> {
     let object = objects(collection, path).remove(0);
-    let (blocks, cut) = (object.blocks.read(), object.cut());
+    let (blocks, cut) = (object.blocks.read(), object.layout());
     (0..cut.blocks()).map(|index| blocks.get(index, cut).unwrap().stored.tier).collect()
 }
 

@@ -257,7 +257,7 @@ fn a_short_log_that_claims_much_is_opened_read_and_counted_in_little_memory_and_
             let object = collection.objects_of(EntryId(node)).unwrap().remove(0);
             let used = object.accesses.used(u32::MAX).len();
             assert_eq!(used, if node < 4 { 2 } else { 1 });
-            let pieces = object.pieces(0..object.cut().blocks(), object.cut()).count();
+            let pieces = object.pieces(0..object.layout().blocks(), object.layout()).count();
             assert_eq!(pieces, if node < 4 { 3 } else { 2 });
             let all: u64 = if node < 4 { 1 << 45 } else { 1 << 14 };
             assert_eq!(object.stored(), all);
@@ -286,16 +286,16 @@ fn a_repair_of_a_short_log_that_claims_much_says_what_was_lost_in_one_record_eac
         let collection = open(&disk, Access::Write).unwrap();
         assert_eq!(collection.damage(), None);
         let before = collection.objects_of(EntryId(4)).unwrap().remove(0);
-        assert!(before.block(1 << 30, before.cut()).unwrap().stored.is_lost());
+        assert!(before.block(1 << 30, before.layout()).unwrap().stored.is_lost());
         let zeros = collection.objects_of(EntryId(2)).unwrap().remove(0);
-        assert!(zeros.block(1 << 30, zeros.cut()).unwrap().stored.is_zeros());
+        assert!(zeros.block(1 << 30, zeros.layout()).unwrap().stored.is_zeros());
         // Written anew, it says the same.
         collection.compact_now().unwrap();
         assert!(crate::world::files(&disk)[LOG].len() < 9000);
         drop(collection);
         let again = open(&disk, Access::Read).unwrap();
         let object = again.objects_of(EntryId(4)).unwrap().remove(0);
-        assert_eq!(object.block(1 << 30, object.cut()), before.block(1 << 30, before.cut()));
+        assert_eq!(object.block(1 << 30, object.layout()), before.block(1 << 30, before.layout()));
         assert_eq!(repair(&disk, STORE, ("t", "c"), 1).unwrap(), None);
     });
     assert!(needed < 8 << 20, "{needed} bytes");

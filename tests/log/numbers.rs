@@ -183,7 +183,7 @@ fn histories_of_blocks_that_no_record_describes_get_no_memory() {
         let collection = store.collection("t", "c").unwrap();
         assert!(collection.damage().is_none());
         let object = collection.objects_of(EntryId(2)).unwrap().remove(0);
-        object.accesses.count(0..1, object.cut().blocks(), 5, 6);
+        object.accesses.count(0..1, object.layout().blocks(), 5, 6);
         let used = object.accesses.used(blocks);
         assert_eq!(used.len(), 1, "{used:?}");
         assert_eq!((used[0].0, used[0].1.count), (0, 2));

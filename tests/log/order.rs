@@ -112,7 +112,7 @@ fn check(next: impl Fn(&mut Dice, u64) -> u128, is_good: impl Fn(u64) -> bool) {
             let mut bytes = 0;
             let mut has_absent = false;
             for block in 0..BLOCKS {
-                let found = object.block(block, object.cut()).map(|found| (found.epoch, found.stored));
+                let found = object.block(block, object.layout()).map(|found| (found.epoch, found.stored));
                 let right = picture.get(&(id, block)).copied();
                 assert_eq!(found, right, "seed {seed}: block {block} of object {id}");
                 bytes += right.map_or(0, |(_, stored)| u64::from(stored.len));

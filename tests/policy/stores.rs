@@ -52,7 +52,7 @@ fn tier(collection: &Arc<Collection>, path: &str) -> Tier {
             object
                 .blocks
                 .read()
-                .described(object.cut())
+                .described(object.layout())
                 .map(|(_, block)| block.stored.tier)
                 .collect::<Vec<_>>()
         })

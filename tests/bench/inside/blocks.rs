@@ -199,7 +199,7 @@ fn migrate(place: &Rc<Place>) -> Result<Contest> {
     let go = |tensor: &Tensor, index: usize| -> Result<()> {
         let index = index as u32;
         let source = |open: &tierfs::store::read::OpenObject, index: u32, _: &_, out: &mut [u8]| {
-            open.read(open.object().cut().start(index), out)?;
+            open.read(open.object().layout().start(index), out)?;
             Ok(Elements::Other)
         };
         let opened = &tensor.opened;
@@ -232,7 +232,7 @@ fn migrate(place: &Rc<Place>) -> Result<Contest> {
 fn look_up(place: &Rc<Place>, among: u32) -> Result<Contest> {
     let kept: Rc<Kept> = large(place)?;
     let opened = Opened::of(&kept, "values.npy")?;
-    let cut = opened.object.cut();
+    let cut = opened.object.layout();
     let blocks = cut.blocks().min(among);
     // What the index says is where the bytes are.
     let first = opened.object.block(0, cut).ok_or("no block")?;

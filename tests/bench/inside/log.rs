@@ -79,7 +79,7 @@ fn replayed(place: &Rc<Place>) -> Result<Contest> {
         .state
         .objects()
         .map(|object| {
-            let cut = object.cut();
+            let cut = object.layout();
             (0..cut.blocks()).filter(|index| object.block(*index, cut).is_some()).count()
         })
         .sum();
@@ -108,7 +108,7 @@ fn memory(kept: &Rc<Kept>, name: &'static str) -> Result<Contest> {
     let kept = kept.clone();
     let blocks = {
         let opened = Opened::of(&kept, name)?;
-        opened.object.cut().blocks()
+        opened.object.layout().blocks()
     };
     let checked = Checked::holds("there are blocks", blocks > 1000)?;
     Contest::alone(checked, move || {

@@ -55,7 +55,7 @@ impl Opened {
 
     /// Writes one block and records it, without a sync.
     pub fn put(&self, index: u32, block: &[u8]) -> Result<()> {
-        self.open.write(self.object.cut().start(index), block)?;
+        self.open.write(self.object.layout().start(index), block)?;
         let mut written = self.open.written(Writes::Exact)?;
         let touched = written.touched();
         self.collection.record(touched, |batch, _| {
@@ -68,7 +68,7 @@ impl Opened {
 
     /// The bytes of one block.
     pub fn block(&self, index: u32) -> Result<Vec<u8>> {
-        let cut = self.object.cut();
+        let cut = self.object.layout();
         let mut out = vec![0; cut.len(index)];
         self.open.read(cut.start(index), &mut out)?;
         Ok(out)
