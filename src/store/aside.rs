@@ -18,8 +18,8 @@ use crate::store::chain::place_of_stored;
 use crate::store::describe::described;
 use crate::store::disk::Disk;
 use crate::store::events::{EventKind, Note};
-use crate::store::held::Batch;
 use crate::store::object::Object;
+use crate::store::pending_batch::PendingBatch;
 use crate::store::recover::payloads;
 use crate::store::repair::{Repaired, lost_blocks};
 use crate::store::replay::Replayed;
@@ -58,7 +58,7 @@ pub(super) fn set_aside(
 
 /// Adds the objects that the records tell of, and the stretches of objects that were written over:
 /// objects of their own. What the files of `state` have stays theirs.
-pub(super) fn take_in(state: &mut State, dropped: &Batch) -> Whys {
+pub(super) fn take_in(state: &mut State, dropped: &PendingBatch) -> Whys {
     let mut found = State::default();
     dropped.apply_objects(&mut found, state);
     let mut objects: Vec<Arc<Object>> = found.objects().cloned().collect();

@@ -16,9 +16,9 @@ use crate::store::check::check;
 use crate::store::collection::{Touched, Writer};
 use crate::store::events::EventKind;
 use crate::store::factors::FACTOR_FILE;
-use crate::store::held::checksums_of;
 use crate::store::log::Batch;
 use crate::store::object::Freed;
+use crate::store::pending_batch::checksums_of;
 use crate::store::state::State;
 
 impl Collection {

@@ -19,9 +19,9 @@ use crate::format::record::Record;
 use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::store::disk::File;
 use crate::store::events::{EventKind, Note};
-use crate::store::held::Batch;
 use crate::store::log::LogEnd;
 use crate::store::object::{Freed, Object};
+use crate::store::pending_batch::PendingBatch;
 use crate::store::scan::{Found, Read, SLOT, durable_before};
 use crate::store::state::{ROOT, State};
 
@@ -42,7 +42,7 @@ pub struct Replayed {
     pub(super) freed: VecDeque<(u64, Freed)>,
     /// What can be read of batches that were dropped although all of them may have been written
     /// once; `None` where the log just ends before a Commit.
-    pub(super) dropped: Option<Batch>,
+    pub(super) dropped: Option<PendingBatch>,
 }
 
 impl Replayed {
@@ -118,14 +118,14 @@ fn first_generation(log: &mut Read<'_>) -> Result<u64> {
 fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<Entry>>) -> Result<Replayed> {
     let generation = out.end.generation;
     let mut at = SLOT;
-    let mut held = Batch::default();
+    let mut pending = PendingBatch::default();
     let mut checksums: Vec<u8> = Vec::new();
     let mut corrected = Vec::new();
     let mut unsure: VecDeque<(u64, u64)> = VecDeque::new();
     loop {
         at = log.blocks(at, generation, out.end.next_sequence, |placed, checksum| {
             checksums.extend(checksum.to_le_bytes());
-            held.push_block(placed);
+            pending.push_block(placed);
         })?;
         let bad = match log.next(at, generation, out.end.next_sequence)? {
             Found::Record {
@@ -142,8 +142,8 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                     && checksum == checksum::of(&checksums);
                 if whole {
                     corrected.drain(..).for_each(|at| out.note(EventKind::Repair, put_right(at)));
-                    apply(&mut out, &held, refused.as_deref_mut())?;
-                    held.clear();
+                    apply(&mut out, &pending, refused.as_deref_mut())?;
+                    pending.clear();
                     checksums.clear();
                     out.freed.extend(out.state.freed.drain(..).map(|freed| (batch, freed)));
                     let durable = durable_before(batch, unsynced);
@@ -170,10 +170,10 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                 }
                 at += SLOT * (1 + record.payload_slots());
                 checksums.extend(checksum.to_le_bytes());
-                held.push(record, sequence, log.payload());
+                pending.push(record, sequence, log.payload());
                 continue;
             }
-            Found::End if held.is_empty() && log.is_zero_from(at)? => return Ok(out),
+            Found::End if pending.is_empty() && log.is_zero_from(at)? => return Ok(out),
             Found::End => "the log ends before the Commit".to_owned(),
             Found::Bad(reason) => reason,
         };
@@ -186,8 +186,8 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
             out.note(EventKind::Dropped, text);
             if !log.is_cut_short(at, &out.end)? {
                 let until = log.len;
-                add_whole_records(&mut held, log, at, until, &out.end)?;
-                out.dropped = Some(held);
+                add_whole_records(&mut pending, log, at, until, &out.end)?;
+                out.dropped = Some(pending);
             }
             return Ok(out);
         };
@@ -201,15 +201,15 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
         }
         // What can be read of the batch tells what there was; its blocks are not believed.
         if refused.is_some() {
-            add_whole_records(&mut held, log, at, later.at, &out.end)?;
+            add_whole_records(&mut pending, log, at, later.at, &out.end)?;
         }
         let (state, events) = (&mut out.state, &mut out.events);
-        held.apply(state, refused.as_deref_mut(), |_, error| {
+        pending.apply(state, refused.as_deref_mut(), |_, error| {
             let text = format!("meta.log before byte {}: {error}", later.at);
             events.push(Note { kind: EventKind::Corruption, text });
             Ok(())
         })?;
-        held.clear();
+        pending.clear();
         checksums.clear();
         corrected.clear();
         at = later.at;
@@ -246,7 +246,7 @@ impl Replayed {
 
 /// Adds the records of a damaged stretch that are whole: what they say was written once.
 fn add_whole_records(
-    held: &mut Batch,
+    pending: &mut PendingBatch,
     log: &mut Read<'_>,
     from: u64,
     until: u64,
@@ -263,15 +263,15 @@ fn add_whole_records(
         at += SLOT * record.payload_slots();
         sequence_min = sequence;
         if !matches!(record, Record::Commit { .. } | Record::Header { .. }) {
-            held.push(record, sequence, log.payload());
+            pending.push(record, sequence, log.payload());
         }
     }
     Ok(())
 }
 
-fn apply(out: &mut Replayed, held: &Batch, refused: Option<&mut Vec<Entry>>) -> Result<()> {
+fn apply(out: &mut Replayed, pending: &PendingBatch, refused: Option<&mut Vec<Entry>>) -> Result<()> {
     let Replayed { state, events, damage, .. } = out;
-    held.apply(state, refused, |sequence, error| {
+    pending.apply(state, refused, |sequence, error| {
         if error.kind() != ErrorKind::Corrupt {
             return Err(error.at(format!("meta.log, record {sequence}")));
         }

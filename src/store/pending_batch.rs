@@ -10,7 +10,7 @@ use crate::store::state::State;
 /// Records that count once the Commit of their batch has verified. It is used again for the
 /// next batch, so that a record costs no memory of its own.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct PendingBatch {
     records: Vec<Held>,
     /// What records of blocks say, in their order.
     blocks: Vec<Placed>,
@@ -32,7 +32,7 @@ enum Held {
 // Batches of imports have many.
 const _: () = assert!(size_of::<Held>() <= 16);
 
-impl Batch {
+impl PendingBatch {
     /// Adds a record and what follows it.
     pub fn push(&mut self, record: Record, sequence: u64, payload: &[u8]) {
         if let Some(placed) = Placed::of(&record, sequence) {
@@ -102,7 +102,7 @@ impl Batch {
     }
 }
 
-impl Batch {
+impl PendingBatch {
     /// The highest number of a record.
     pub fn last_sequence(&self) -> u64 {
         let entries = self.records.iter().map(|held| match held {
