@@ -4,7 +4,7 @@ use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{Encoder, EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;
-use crate::store::kept::{self, allow_until_written};
+use crate::store::node_settings::{self, allow_until_written};
 use crate::store::state::State;
 
 /// A setting that is kept as a text and inherited: of a tensor from its container, of a file
@@ -17,7 +17,7 @@ pub struct Setting {
 }
 
 /// May precision be given up where no exact source remains.
-pub const LOSSY: Setting = Setting { name: kept::LOSSY, values: &["deny", "allow"] };
+pub const LOSSY: Setting = Setting { name: node_settings::LOSSY, values: &["deny", "allow"] };
 /// May the engine move it by itself.
 pub const POLICY: Setting = Setting { name: "policy", values: &["manual", "auto", "cache"] };
 /// How scales are chosen.

@@ -7,8 +7,8 @@ use crate::format::record::Record;
 use crate::ingest::Origin;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::collection::{now_nanoseconds, now_seconds};
-use crate::store::kept::allow_until_written;
 use crate::store::log::Batch;
+use crate::store::node_settings::allow_until_written;
 use crate::store::state::{Link, Node, ROOT, State};
 
 /// Who may read, write and execute.

@@ -14,7 +14,7 @@ use crate::store::by_id::{ByEntry, Known, Set};
 use crate::store::chain::link_of;
 use crate::store::directory::Directory;
 use crate::store::factors::factor_link_of;
-use crate::store::kept::Settings;
+use crate::store::node_settings::Settings;
 use crate::store::object::{Freed, Object};
 use crate::store::origin::OriginRun;
 use crate::store::pin::Pins;
