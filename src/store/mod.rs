@@ -3,7 +3,6 @@
 pub mod access;
 mod aside;
 pub mod backing;
-pub mod beside;
 pub mod blocks;
 pub mod buffer;
 mod by_id;
@@ -18,6 +17,7 @@ pub mod computed;
 pub mod describe;
 pub mod directory;
 pub mod disk;
+pub mod embedding_index;
 mod emptied;
 mod encode;
 pub mod events;

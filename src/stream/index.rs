@@ -7,7 +7,7 @@ use crate::format::cgeb::{Runs, leading_hash};
 use crate::format::cgei;
 use crate::model::{EntryId, Error, Result};
 use crate::store::Collection;
-use crate::store::beside::BatchParts;
+use crate::store::embedding_index::BatchParts;
 use crate::store::read::{OpenObject, Verify};
 use crate::stream::{Made, Segment, Stream};
 
