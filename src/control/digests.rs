@@ -4,7 +4,7 @@ use crate::control::measure::Measure;
 use crate::format::catalog::Digests;
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Namespace};
-use crate::store::computed::Sums;
+use crate::store::digest_cache::Sums;
 use crate::stream::sums;
 
 /// The BLAKE3 of the bytes that came in whole: that which was taken then, otherwise of all bytes

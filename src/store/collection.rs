@@ -13,7 +13,7 @@ use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::aside::set_aside;
 use crate::store::clock::Ticks;
 use crate::store::compact::{Compaction, due};
-use crate::store::computed::Computed;
+use crate::store::digest_cache::DigestCache;
 use crate::store::disk::{Disk, File, Open};
 use crate::store::events::{Events, Note};
 use crate::store::lineage::Lineage;
@@ -89,7 +89,7 @@ pub struct Collection {
     pub(super) last_compaction: Mutex<Option<Compaction>>,
     log_bytes: u64,
     /// What was computed of its files.
-    pub(super) computed: Computed,
+    pub(super) digest_cache: DigestCache,
 }
 
 pub(super) struct Writer {
@@ -299,7 +299,7 @@ impl Collection {
             events: Vec::new(),
             event_log: Arc::default(),
             last_compaction: Mutex::default(),
-            computed: Computed::default(),
+            digest_cache: DigestCache::default(),
             log_bytes: 0,
         }
     }

@@ -57,7 +57,7 @@ impl Collection {
         parts: &[Arc<Object>],
         compute: impl FnOnce() -> Result<u64>,
     ) -> Result<u64> {
-        self.computed_once(&self.computed.batch_hashes, node, parts, compute)
+        self.cached(&self.digest_cache.batch_hashes, node, parts, compute)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::format::catalog::{Digests, Taken};
 use crate::format::cgeb::Runs;
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
-use crate::store::computed::{Sums, of_one_version};
+use crate::store::digest_cache::{Sums, of_one_version};
 use crate::store::object::Object;
 use crate::store::read::{OpenObject, Verify};
 use crate::stream::{Stream, put_hash, shown_hash};

@@ -8,7 +8,7 @@ use tierfs::ingest::{Blocking, Options, Origin, Silent, import_file, import_shar
 use tierfs::model::{Error, ErrorKind};
 use tierfs::store::Collection;
 use tierfs::store::collection::Touched;
-use tierfs::store::computed::Sums;
+use tierfs::store::digest_cache::Sums;
 use tierfs::store::read::{OpenObject, Verify};
 use tierfs::store::rounded::Writes;
 use tierfs::store::settings::Settings;

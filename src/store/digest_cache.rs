@@ -39,7 +39,7 @@ pub struct Sums {
 
 /// What was computed of the files of a collection.
 #[derive(Default)]
-pub(super) struct Computed {
+pub(super) struct DigestCache {
     /// The data hashes of embedding batches.
     pub batch_hashes: Memo<u64>,
     /// Digests.
@@ -68,9 +68,9 @@ pub fn of_one_version<V>(parts: &[Arc<Object>], mut compute: impl FnMut() -> Res
             break;
         }
         let before = version(parts);
-        let computed = compute();
+        let digest_cache = compute();
         if !is_dirty(parts) && version(parts) == before {
-            return computed;
+            return digest_cache;
         }
     }
     Err(Error::new(ErrorKind::Busy, "it is being written to; ask again when that is closed or synced"))
@@ -85,11 +85,11 @@ impl Collection {
         parts: &[Arc<Object>],
         compute: impl FnOnce() -> Result<Sums>,
     ) -> Result<Sums> {
-        self.computed_once(&self.computed.sums, node, parts, compute)
+        self.cached(&self.digest_cache.sums, node, parts, compute)
     }
 
     /// What `compute` says of a file of these parts: it is asked once a version.
-    pub(super) fn computed_once<V: Copy>(
+    pub(super) fn cached<V: Copy>(
         &self,
         memo: &Memo<V>,
         node: EntryId,
