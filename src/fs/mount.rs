@@ -17,8 +17,8 @@ use crate::fs::serve::{Adapter, guarded};
 use crate::ingest::Progress;
 use crate::model::{Error, Result};
 use crate::namespace::{Invalidation, Namespace, Shown};
-use crate::store::history::Keep;
 use crate::store::read::Verify;
+use crate::store::usage_file::Keep;
 use crate::store::{Access, Store};
 
 /// What the kernel reads ahead, in KiB. Measured best for streams through a daemon.

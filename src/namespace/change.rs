@@ -10,8 +10,8 @@ use crate::namespace::controls::ControlView;
 use crate::namespace::ino::{Ino, Place};
 use crate::namespace::tree::{FileView, Located, Namespace};
 use crate::namespace::{CONTROL_NAME, FORMS_NAME, Invalidation};
-use crate::store::history::Keep;
 use crate::store::state::ROOT;
+use crate::store::usage_file::Keep;
 use crate::store::{Access, Collection};
 
 /// A lookup that was answered before its file was forgotten has been followed by its open, or its

@@ -9,9 +9,9 @@ use tierfs::model::Tier;
 use tierfs::store::clock::SetClock;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::history::Keep;
 use tierfs::store::read::Verify;
 use tierfs::store::state::ROOT;
+use tierfs::store::usage_file::Keep;
 use tierfs::store::{Access, Collection, Store};
 
 use crate::world::{Numbers, STORE, f32s, find, import, objects, on_each_disk, read, safetensors_file};
