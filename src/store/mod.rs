@@ -1,6 +1,7 @@
 //! A store: collections of checksummed blocks on a disk.
 
 pub mod access;
+mod apply_blocks;
 mod aside;
 pub mod backing;
 pub mod blocks;
@@ -35,7 +36,6 @@ mod payloads;
 mod pending_batch;
 pub mod pin;
 pub mod pinned;
-mod placing;
 pub mod quota;
 pub mod read;
 pub mod rebuild;
