@@ -18,7 +18,7 @@ use crate::store::collection::{Parts, Touched, now_nanoseconds};
 use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::read::OpenObject;
-use crate::store::rounded::Writes;
+use crate::store::scaled_delta::Writes;
 use crate::store::state::{Node, State};
 use crate::store::write::Written;
 

@@ -22,7 +22,7 @@ use crate::store::blocks::Block;
 use crate::store::collection::Touched;
 use crate::store::object::{Object, lies_in_a_file};
 use crate::store::read::OpenObject;
-use crate::store::rounded::{Writes, scaled};
+use crate::store::scaled_delta::{Writes, scaled};
 
 /// A chain has at most so many links.
 pub const LINKS_MAX: usize = 8;

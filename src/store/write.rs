@@ -17,7 +17,7 @@ use crate::store::disk::File;
 use crate::store::log::Batch;
 use crate::store::object::{Object, exact_at};
 use crate::store::read::OpenObject;
-use crate::store::rounded::Writes;
+use crate::store::scaled_delta::Writes;
 use crate::store::slots::SLOT_ALIGN;
 use crate::store::write_state::Writing;
 use crate::store::zeros::{Hole, add_hole};

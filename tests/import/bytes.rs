@@ -10,7 +10,7 @@ use tierfs::store::Collection;
 use tierfs::store::collection::Touched;
 use tierfs::store::digest_cache::Sums;
 use tierfs::store::read::{OpenObject, Verify};
-use tierfs::store::rounded::Writes;
+use tierfs::store::scaled_delta::Writes;
 use tierfs::store::settings::Settings;
 
 use crate::world::{

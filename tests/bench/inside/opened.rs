@@ -8,7 +8,7 @@ use tierfs::model::{EntryId, Tier};
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::object::Object;
 use tierfs::store::read::{OpenObject, Verify};
-use tierfs::store::rounded::Writes;
+use tierfs::store::scaled_delta::Writes;
 use tierfs::store::state::ROOT;
 use tierfs::store::{Access, Collection, Store};
 
