@@ -152,7 +152,7 @@ pub fn remove_directory(collection: &Collection, parent: EntryId, name: &[u8]) -
         if !directory.is_empty() {
             return Err(Error::new(ErrorKind::NotEmpty, "the directory is not empty"));
         }
-        batch.ask_for(parent, name);
+        batch.mark_requested_by_kernel(parent, name);
         batch.entry(Entry::NameRemoved { parent, name: name.into() });
         batch.entry(Entry::NodeRemoved(node.entry.id));
         touch_directory(batch, state, parent);
@@ -207,7 +207,7 @@ pub fn rename(
                     return Err(Error::new(ErrorKind::NotEmpty, "the directory of that name is not empty"));
                 }
                 (true, Some(_)) => {
-                    batch.ask_for(to.0, to.1);
+                    batch.mark_requested_by_kernel(to.0, to.1);
                     batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.into() });
                     batch.entry(Entry::NodeRemoved(old.entry.id));
                 }
@@ -222,7 +222,7 @@ pub fn rename(
                 }
             }
         }
-        batch.ask_for(from.0, from.1);
+        batch.mark_requested_by_kernel(from.0, from.1);
         batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
         put_name(batch, to.0, to.1, kept.unwrap_or(EntryId(state.last_entry() + 1)), id);
         batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() })));
@@ -246,7 +246,7 @@ pub fn rename(
 fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], node: &Node) -> Changes {
     let mut changes = Changes::default();
     let id = node.entry.id;
-    batch.ask_for(parent, name);
+    batch.mark_requested_by_kernel(parent, name);
     batch.entry(Entry::NameRemoved { parent, name: name.into() });
     match &node.entry.what {
         // It is still there inside its container.

@@ -158,8 +158,8 @@ impl Engine {
     fn candidates(&self) -> Result<Vec<Candidate>> {
         let mut found = Vec::new();
         for collection in self.store.open_collections() {
-            let is_asked_for = collection.state().has_setting(POLICY.name, "auto");
-            if is_asked_for && collection.check_writable().is_ok() {
+            let is_requested_by_kernel = collection.state().has_setting(POLICY.name, "auto");
+            if is_requested_by_kernel && collection.check_writable().is_ok() {
                 for target in targets(&collection, ROOT)? {
                     found.extend(self.candidate(&collection, target)?);
                 }

@@ -141,12 +141,12 @@ impl Batch {
     }
 
     /// Says that a name changes because the one who keeps names, the kernel, asked for it.
-    pub fn ask_for(&mut self, parent: EntryId, name: &[u8]) {
+    pub fn mark_requested_by_kernel(&mut self, parent: EntryId, name: &[u8]) {
         self.asked.push((parent, name.to_vec()));
     }
 
     /// Whether that was said.
-    pub fn is_asked_for(&self, parent: EntryId, name: &[u8]) -> bool {
+    pub fn is_requested_by_kernel(&self, parent: EntryId, name: &[u8]) -> bool {
         self.asked.iter().any(|(directory, asked)| *directory == parent && asked == name)
     }
 

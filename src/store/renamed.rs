@@ -66,7 +66,7 @@ impl Batch {
                 _ => return false,
             };
             let node = before.directory(*parent).and_then(|directory| directory.get(name));
-            node.is_some() && node != after && !self.is_asked_for(*parent, name)
+            node.is_some() && node != after && !self.is_requested_by_kernel(*parent, name)
         })
     }
 }
