@@ -146,7 +146,7 @@ impl Engine {
 
 /// `Busy` where a tensor is pinned, or the container that it is in.
 pub(super) fn refuse_pinned(collection: &Collection, target: &Target) -> Result<()> {
-    if !collection.state().is_held(target.node) {
+    if !collection.state().has_any_pin(target.node) {
         return Ok(());
     }
     let text = format!(

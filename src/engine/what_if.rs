@@ -37,7 +37,7 @@ pub fn would_move(
     let is_needed = |id| collection.check_not_needed(id).is_err();
     let is_other = |object: &Arc<Object>| object.dtype() != target.dtype;
     // That a form is pinned says nothing of what the form shows.
-    let stays = collection.state().is_kept(node)
+    let stays = collection.state().is_pinned_with_container(node)
         || target.objects.iter().any(is_other)
         || target.objects.iter().any(|object| is_needed(object.entry.id));
     (takes && !stays).then(|| encoder(&collection.state(), node))

@@ -52,13 +52,13 @@ impl State {
     }
 
     /// Whether a file is pinned, or is a tensor of a container that is.
-    pub fn is_kept(&self, node: EntryId) -> bool {
+    pub fn is_pinned_with_container(&self, node: EntryId) -> bool {
         self.with_container(node).any(|node| self.is_pinned(node))
     }
 
     /// Whether a file must stay as it is: it is pinned, or it is a tensor of a container that is,
     /// or a form of one of these is.
-    pub fn is_held(&self, node: EntryId) -> bool {
+    pub fn has_any_pin(&self, node: EntryId) -> bool {
         self.with_container(node).any(|node| self.pins_of(node).next().is_some())
     }
 
