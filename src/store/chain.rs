@@ -150,7 +150,8 @@ impl Object {
 impl OpenObject {
     /// Applies the chain of a block, if it has one, to what it decodes to.
     pub(super) fn apply_chain(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
-        self.apply_links(index, block, elements).map_err(|error| self.wrong(index, &block.stored, error))
+        self.apply_links(index, block, elements)
+            .map_err(|error| self.report_corruption(index, &block.stored, error))
     }
 
     fn apply_links(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {

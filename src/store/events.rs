@@ -183,7 +183,7 @@ pub(super) struct Told(Mutex<HashMap<u32, Stored>>);
 
 impl OpenObject {
     /// Tells that a block is not what was written, once until it changes.
-    pub(super) fn wrong(&self, index: u32, stored: &Stored, error: Error) -> Error {
+    pub(super) fn report_corruption(&self, index: u32, stored: &Stored, error: Error) -> Error {
         if error.kind() == ErrorKind::Corrupt {
             let before = self.object.write_state().told.0.lock().insert(index, *stored);
             if before != Some(*stored) {

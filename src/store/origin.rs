@@ -142,14 +142,16 @@ impl OpenObject {
         let failed = |error: &dyn std::fmt::Display| {
             let (path, id) = (origin.path(), self.object.entry.id);
             let text = format!("{path} at byte {}, block {index} of object {id}: {error}", place.offset);
-            self.wrong(index, &place, Error::corrupt(text))
+            self.report_corruption(index, &place, Error::corrupt(text))
         };
         if out.len() != place.len as usize {
             return Ok(false);
         }
         let file = match &self.extent {
             Some(Ok(file)) => file,
-            Some(Err(gone)) => return Err(self.wrong(index, &place, Error::corrupt(gone.clone()))),
+            Some(Err(gone)) => {
+                return Err(self.report_corruption(index, &place, Error::corrupt(gone.clone())));
+            }
             None => return Ok(false),
         };
         file.read_exact_at(out, place.offset).map_err(|error| failed(&error))?;

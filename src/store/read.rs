@@ -351,11 +351,11 @@ impl OpenObject {
         let dtype = self.object.dtype();
         let elements = out.len() / dtype.bytes() as usize;
         codec::decode(stored.tier, dtype, payload, elements, out)
-            .map_err(|error| self.wrong(index, stored, error.at(self.place(index, stored))))
+            .map_err(|error| self.report_corruption(index, stored, error.at(self.place(index, stored))))
     }
 
     pub(super) fn fetch(&self, index: u32, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
-        self.fetched(stored, skip, out).map_err(|error| self.wrong(index, stored, error))
+        self.fetched(stored, skip, out).map_err(|error| self.report_corruption(index, stored, error))
     }
 
     fn fetched(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {

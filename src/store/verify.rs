@@ -51,7 +51,11 @@ impl OpenObject {
             self.object.checked.clear(index);
             let (place, wanted) = (self.place(index, stored), stored.checksum);
             let text = format!("{place}: payload crc {found:#010x} but the log says {wanted:#010x}");
-            return Err(self.wrong(index, stored, Error::corrupt(format!("{text}; run tierfs fsck"))));
+            return Err(self.report_corruption(
+                index,
+                stored,
+                Error::corrupt(format!("{text}; run tierfs fsck")),
+            ));
         }
         self.note_checked(index, stored);
         Ok(())
