@@ -291,7 +291,7 @@ impl Args {
         };
         let mount = mount(store, &self.mountpoint, &options)?;
         for signal in SIGNALS {
-            signal_hook::low_level::pipe::register(signal, mount.bell().rope()?).map_err(deaf)?;
+            signal_hook::low_level::pipe::register(signal, mount.waker().wake_handle()?).map_err(deaf)?;
         }
         if self.announce {
             self.detach()?;

@@ -33,7 +33,7 @@ impl Filesystem for Adapter {
     }
 
     fn destroy(&mut self) {
-        self.bell.end();
+        self.waker.end();
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {

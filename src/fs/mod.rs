@@ -3,7 +3,6 @@
 mod adapter;
 mod ahead;
 mod attributes;
-mod bell;
 mod closed;
 mod controls;
 mod errno;
@@ -18,6 +17,7 @@ mod passthrough;
 mod read;
 mod reply;
 mod serve;
+mod waker;
 
-pub use bell::Bell;
 pub use mount::{Mount, Options, mount};
+pub use waker::Waker;

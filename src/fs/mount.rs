@@ -10,10 +10,10 @@ use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::control::{self, Counters, Job, Jobs, Mounted};
-use crate::fs::bell::Bell;
 use crate::fs::forget::Invalidator;
 use crate::fs::names::Names;
 use crate::fs::serve::{Adapter, guarded};
+use crate::fs::waker::Waker;
 use crate::ingest::Progress;
 use crate::model::{Error, Result};
 use crate::namespace::{Invalidation, Namespace, Shown};
@@ -85,7 +85,7 @@ pub struct Mount {
     invalidator: Invalidator,
     names: Arc<Names>,
     mounted: Arc<Mounted>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
     /// The thread that does jobs.
     jobs: std::thread::JoinHandle<()>,
 }
@@ -130,9 +130,9 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     config.mount_options.extend(options.kernel.iter().cloned().map(MountOption::CUSTOM));
     let (invalidator, forgetting) = Invalidator::new();
     let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
-    let bell = Arc::new(Bell::new()?);
+    let waker = Arc::new(Waker::new()?);
     let (known, told) = (namespace.clone(), mounted.clone());
-    let adapter = Adapter::new(known, told, invalidator.clone(), bell.clone(), stack_depth);
+    let adapter = Adapter::new(known, told, invalidator.clone(), waker.clone(), stack_depth);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
         Error::io(text, error)
@@ -148,13 +148,13 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     raise_descriptor_limit();
     let jobs = start_jobs(mounted.clone(), invalidator.clone())?;
     let mountpoint = mountpoint.to_owned();
-    Ok(Mount { session, mountpoint, namespace, invalidator, names, mounted, bell, jobs })
+    Ok(Mount { session, mountpoint, namespace, invalidator, names, mounted, waker, jobs })
 }
 
 impl Mount {
     /// What makes [`Mount::wait`] ask at once whether to stop.
-    pub fn bell(&self) -> &Arc<Bell> {
-        &self.bell
+    pub fn waker(&self) -> &Arc<Waker> {
+        &self.waker
     }
 
     /// Waits until somebody unmounts it, or `stop`, which is asked twice a second and when the
@@ -184,7 +184,7 @@ impl Mount {
                 self.follow_policy(&follows);
                 looked = Instant::now();
             }
-            self.bell.listen(LOOK_EVERY)?;
+            self.waker.listen(LOOK_EVERY)?;
         };
         self.names.end();
         self.mounted.jobs.end();
@@ -253,7 +253,7 @@ impl Mount {
 
     /// Whether no request will come any more.
     fn is_over(&self) -> bool {
-        self.bell.has_ended() || self.session.guard.is_finished()
+        self.waker.has_ended() || self.session.guard.is_finished()
     }
 
     fn unmount(&self, patience: Duration) -> Result<bool> {
@@ -267,7 +267,7 @@ impl Mount {
             if left.is_zero() {
                 return Ok(false);
             }
-            self.bell.listen(left.min(LOOK_EVERY))?;
+            self.waker.listen(left.min(LOOK_EVERY))?;
         }
         Ok(true)
     }

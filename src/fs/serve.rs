@@ -16,13 +16,13 @@ use fuser::{
 use crate::control::{Mounted, Operation};
 use crate::edit::{OpenFile, SetAttr, lends};
 use crate::fs::ahead::Ahead;
-use crate::fs::bell::Bell;
 use crate::fs::errno::errno;
 use crate::fs::forget::Invalidator;
 use crate::fs::handles::{Handle, Handles};
 use crate::fs::names::Names;
 use crate::fs::passthrough::Passthrough;
 use crate::fs::reply::{GENERATION, Times, file_attr, own};
+use crate::fs::waker::Waker;
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Ino, Invalidation, Kind, Located, Namespace};
 use crate::store::Access;
@@ -49,7 +49,7 @@ pub(super) struct Adapter {
     pub passthrough: Arc<Passthrough>,
     pub ahead: Arc<Ahead>,
     /// Rings when the session is over.
-    pub bell: Arc<Bell>,
+    pub waker: Arc<Waker>,
     /// How many file systems may lie one on the other where the kernel reads files of the
     /// store itself; 0 where it is not to.
     pub stack_depth: u32,
@@ -60,7 +60,7 @@ impl Adapter {
         namespace: Arc<Namespace>,
         mounted: Arc<Mounted>,
         invalidator: Invalidator,
-        bell: Arc<Bell>,
+        waker: Arc<Waker>,
         stack_depth: u32,
     ) -> Adapter {
         let times = Times::of(namespace.store().access());
@@ -79,7 +79,7 @@ impl Adapter {
             times,
             passthrough,
             ahead,
-            bell,
+            waker,
             stack_depth,
         }
     }

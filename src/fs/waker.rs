@@ -8,31 +8,31 @@ use std::time::Duration;
 use crate::model::{Error, Result};
 
 /// A bell, heard by one thread.
-pub struct Bell {
+pub struct Waker {
     heard: UnixStream,
-    rope: UnixStream,
+    wake_handle: UnixStream,
     ended: AtomicBool,
 }
 
-impl Bell {
+impl Waker {
     /// One that has not rung.
-    pub fn new() -> Result<Bell> {
+    pub fn new() -> Result<Waker> {
         let failed = |error| Error::io("making a pair of sockets", error);
-        let (heard, rope) = UnixStream::pair().map_err(failed)?;
+        let (heard, wake_handle) = UnixStream::pair().map_err(failed)?;
         // Who rings never waits: a stream that is full will be heard.
-        rope.set_nonblocking(true).map_err(failed)?;
-        Ok(Bell { heard, rope, ended: AtomicBool::new(false) })
+        wake_handle.set_nonblocking(true).map_err(failed)?;
+        Ok(Waker { heard, wake_handle, ended: AtomicBool::new(false) })
     }
 
     /// Where a byte rings it, for handlers of signals.
-    pub fn rope(&self) -> Result<UnixStream> {
-        self.rope.try_clone().map_err(|error| Error::io("taking hold of a socket", error))
+    pub fn wake_handle(&self) -> Result<UnixStream> {
+        self.wake_handle.try_clone().map_err(|error| Error::io("taking hold of a socket", error))
     }
 
     /// The session with the kernel is over.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
-        if let Err(error) = (&self.rope).write(&[0]) {
+        if let Err(error) = (&self.wake_handle).write(&[0]) {
             log::debug!("the end of the session is seen at the next look: {error}");
         }
     }
@@ -60,19 +60,19 @@ mod tests {
     use std::io::Write;
     use std::time::{Duration, Instant};
 
-    use super::Bell;
+    use super::Waker;
 
     #[test]
     fn it_is_heard_at_once_however_often_it_rang() {
-        let bell = Bell::new().unwrap();
+        let waker = Waker::new().unwrap();
         let began = Instant::now();
         for _ in 0..100_000 {
-            bell.end();
+            waker.end();
         }
-        bell.listen(Duration::from_secs(60)).unwrap();
-        assert!(bell.has_ended() && began.elapsed() < Duration::from_secs(50));
-        let signalled = Bell::new().unwrap();
-        signalled.rope().unwrap().write_all(&[0]).unwrap();
+        waker.listen(Duration::from_secs(60)).unwrap();
+        assert!(waker.has_ended() && began.elapsed() < Duration::from_secs(50));
+        let signalled = Waker::new().unwrap();
+        signalled.wake_handle().unwrap().write_all(&[0]).unwrap();
         signalled.listen(Duration::from_secs(60)).unwrap();
         assert!(!signalled.has_ended() && began.elapsed() < Duration::from_secs(50));
         signalled.listen(Duration::from_millis(1)).unwrap();
