@@ -1,7 +1,6 @@
 //! The edge to the kernel: requests in, replies out. The only place that names `fuser`.
 
 mod adapter;
-mod ahead;
 mod attributes;
 mod closed;
 mod controls;
@@ -17,6 +16,7 @@ mod passthrough;
 mod read;
 mod reply;
 mod serve;
+mod verify_on_open;
 mod waker;
 
 pub use mount::{Mount, Options, mount};

@@ -15,13 +15,13 @@ use fuser::{
 
 use crate::control::{Mounted, Operation};
 use crate::edit::{OpenFile, SetAttr, lends};
-use crate::fs::ahead::Ahead;
 use crate::fs::errno::errno;
 use crate::fs::forget::Invalidator;
 use crate::fs::handles::{Handle, Handles};
 use crate::fs::names::Names;
 use crate::fs::passthrough::Passthrough;
 use crate::fs::reply::{GENERATION, Times, file_attr, own};
+use crate::fs::verify_on_open::VerifyOnOpen;
 use crate::fs::waker::Waker;
 use crate::model::{Error, ErrorKind, Result};
 use crate::namespace::{FileView, Ino, Invalidation, Kind, Located, Namespace};
@@ -47,7 +47,7 @@ pub(super) struct Adapter {
     pub names: Arc<Names>,
     pub times: Times,
     pub passthrough: Arc<Passthrough>,
-    pub ahead: Arc<Ahead>,
+    pub verify_on_open: Arc<VerifyOnOpen>,
     /// Rings when the session is over.
     pub waker: Arc<Waker>,
     /// How many file systems may lie one on the other where the kernel reads files of the
@@ -69,7 +69,7 @@ impl Adapter {
         let renamed = names.clone();
         namespace.store().tell_of_names(move || renamed.are_old());
         let passthrough = Passthrough::new(namespace.store().settings().passthrough_files_max as usize);
-        let (passthrough, ahead) = (Arc::new(passthrough), Arc::new(Ahead::new()));
+        let (passthrough, verify_on_open) = (Arc::new(passthrough), Arc::new(VerifyOnOpen::new()));
         Adapter {
             namespace,
             mounted,
@@ -78,7 +78,7 @@ impl Adapter {
             names,
             times,
             passthrough,
-            ahead,
+            verify_on_open,
             waker,
             stack_depth,
         }

@@ -17,16 +17,16 @@ const TIME_MAX: Duration = Duration::from_millis(250);
 const BYTES_MIN: u64 = 1 << 20;
 
 /// Who checks blocks: one file at a time, on all cores.
-pub(super) struct Ahead {
+pub(super) struct VerifyOnOpen {
     threads: usize,
     /// Taken with no other lock held; held while the blocks of a file are checked.
     turn: Mutex<()>,
 }
 
-impl Ahead {
-    pub fn new() -> Ahead {
+impl VerifyOnOpen {
+    pub fn new() -> VerifyOnOpen {
         let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Ahead { threads, turn: Mutex::default() }
+        VerifyOnOpen { threads, turn: Mutex::default() }
     }
 
     /// Checks the blocks of a file as far as the time is enough.
@@ -58,7 +58,7 @@ impl Adapter {
         let adapter = self.clone();
         std::thread::spawn(move || {
             guarded(&adapter.mounted, "open", || {
-                adapter.ahead.check(&unchecked);
+                adapter.verify_on_open.check(&unchecked);
                 drop(unchecked);
                 match adapter.send_to_kernel(thread, ino, reply) {
                     Ok(()) => {}
