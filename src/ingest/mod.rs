@@ -11,11 +11,11 @@ mod batch;
 mod blocking;
 mod drafts;
 #[cfg(feature = "mount")]
+mod import_job;
+#[cfg(feature = "mount")]
 mod inside;
 #[cfg(feature = "mount")]
 mod manifest;
-#[cfg(feature = "mount")]
-mod many;
 mod moved;
 mod names;
 mod parents;
@@ -34,7 +34,7 @@ pub use arrive::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized};
 pub use batch::check_batch;
 pub use blocking::Blocking;
 #[cfg(feature = "mount")]
-pub use many::{Evict, Plan, Sum, Watch};
+pub use import_job::{Evict, Plan, Sum, Watch};
 pub use moved::name_parts_again;
 pub use names::PERMISSIONS;
 pub use parents::Parents;
