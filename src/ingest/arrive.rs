@@ -6,7 +6,7 @@ use crate::format::catalog::{Content, Digests, Extent};
 use crate::format::checksum;
 use crate::ingest::blocking::Blocking;
 use crate::ingest::recognize::{Part, Recognized, recognize};
-use crate::ingest::take::{How, Taken, TakenBlocks, TakenObject, TakenPart, take};
+use crate::ingest::store_parts::{How, StoredBlocks, StoredObject, StoredParts, TakenPart, store_parts};
 use crate::ingest::unnamed::Unnamed;
 use crate::ingest::{Options, Silent, publish, room};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result};
@@ -75,25 +75,29 @@ pub fn arrive_as(
         Err(error) => return Err(error),
     };
     let mut unnamed = Unnamed::new(collection);
-    let taken = match &bytes {
+    let stored_parts = match &bytes {
         Bytes::DataFile { number, file, draft }
             if recognized.bytes > PACKED_BYTES_MAX && recognized.records.is_none() =>
         {
-            Taken { digests, ..cut_in_place(collection, (*number, file), draft.as_deref(), &recognized)? }
+            StoredParts {
+                digests,
+                ..cut_in_place(collection, (*number, file), draft.as_deref(), &recognized)?
+            }
         }
         _ => {
             let options = Options::default();
             let how = How::plain(&options);
-            let mut taken = take(&mut unnamed, collection, source, &recognized, &|_| None, how, &Silent)?;
+            let mut stored_parts =
+                store_parts(&mut unnamed, collection, source, &recognized, &|_| None, how, &Silent)?;
             // Small files are many: their digests are taken when somebody asks. Those of a batch
             // tell whether it still reads as it came in.
             if recognized.records.is_none() {
-                taken.digests = digests;
+                stored_parts.digests = digests;
             }
-            taken
+            stored_parts
         }
     };
-    publish::publish_over(unnamed, collection, node, mtime, recognized, taken, why)
+    publish::publish_over(unnamed, collection, node, mtime, recognized, stored_parts, why)
 }
 
 /// Whether a file of this name could be something else than plain.
@@ -128,7 +132,7 @@ fn cut_in_place(
     (number, file): (u64, &Arc<dyn File>),
     draft: Option<&Object>,
     recognized: &Recognized,
-) -> Result<Taken> {
+) -> Result<StoredParts> {
     let mut touched = Touched::default();
     let data = collection.data_file(number)?;
     touched.file(&data);
@@ -175,17 +179,17 @@ fn cut_in_place(
                 at = end;
             }
         }
-        objects.push(TakenObject {
+        objects.push(StoredObject {
             dtype,
             bytes,
             block_bytes,
             extent: Some(Extent { file: number, offset: part.begin }),
-            blocks: TakenBlocks::Parts(parts),
+            blocks: StoredBlocks::Parts(parts),
             error: None,
         });
     }
     let digests = Digests::NotTaken;
-    Ok(Taken { bytes: recognized.bytes, objects, digests, touched, outside: None })
+    Ok(StoredParts { bytes: recognized.bytes, objects, digests, touched, outside: None })
 }
 
 fn next_data(file: &Arc<dyn File>, at: u64) -> Result<Option<u64>> {

@@ -8,7 +8,7 @@ use crate::format::cgeb::{
     CgebError, ContentHash, HEADER_BYTES, Header, Layout, Part, RUNS_MAX, Runs, Sizes, leading_hash,
 };
 use crate::ingest::recognize::Recognized;
-use crate::ingest::take::{Taken, TakenBlocks, TakenObject, checksums, store, write};
+use crate::ingest::store_parts::{StoredBlocks, StoredObject, StoredParts, checksums, store, write};
 use crate::ingest::unnamed::Unnamed;
 use crate::ingest::{Options, Progress};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
@@ -199,7 +199,7 @@ struct Sink {
     /// Bytes that are stored at a time: whole blocks.
     step: usize,
     stored: u64,
-    taken: TakenObject,
+    stored_parts: StoredObject,
 }
 
 impl Sink {
@@ -222,13 +222,13 @@ impl Sink {
         match (self.tier, &self.file) {
             (None, Some(file)) => {
                 write(file, self.stored, &self.gathered)?;
-                if let TakenBlocks::Run(all) = &mut self.taken.blocks {
-                    all.extend(checksums(&self.gathered, self.taken.block_bytes));
+                if let StoredBlocks::Run(all) = &mut self.stored_parts.blocks {
+                    all.extend(checksums(&self.gathered, self.stored_parts.block_bytes));
                 }
             }
             _ => {
                 let to = (self.tier.unwrap_or(Tier::Exact), into.encoder);
-                store(into.collection, to, &self.gathered, &mut self.taken, &mut into.touched)?;
+                store(into.collection, to, &self.gathered, &mut self.stored_parts, &mut into.touched)?;
             }
         }
         self.stored += self.gathered.len() as u64;
@@ -253,7 +253,7 @@ pub(super) fn take(
     tiers: &[Option<Tier>],
     (options, mut digester): (&Options, Digester),
     progress: &dyn Progress,
-) -> Result<Taken> {
+) -> Result<StoredParts> {
     let mut into = Into { collection, encoder: options.encoder, touched: Touched::default() };
     let mut sinks = Vec::with_capacity(recognized.parts.len());
     for ((part, of_file), tier) in runs.parts().zip(&recognized.parts).zip(tiers) {
@@ -269,12 +269,20 @@ pub(super) fn take(
             own = Some(file);
         }
         let blocks = match extent {
-            Some(_) => TakenBlocks::Run(Vec::new()),
-            None => TakenBlocks::Each(Vec::new()),
+            Some(_) => StoredBlocks::Run(Vec::new()),
+            None => StoredBlocks::Each(Vec::new()),
         };
         let step = (GATHERED_BYTES / block_bytes as usize).max(1) * block_bytes as usize;
-        let taken = TakenObject { dtype, bytes, block_bytes, extent, blocks, error: None };
-        sinks.push(Sink { part, tier: *tier, file: own, gathered: Vec::new(), step, stored: 0, taken });
+        let stored_parts = StoredObject { dtype, bytes, block_bytes, extent, blocks, error: None };
+        sinks.push(Sink {
+            part,
+            tier: *tier,
+            file: own,
+            gathered: Vec::new(),
+            step,
+            stored: 0,
+            stored_parts,
+        });
     }
     let again = read(source, recognized.bytes, &mut |found| match found {
         Found::Source(bytes) => {
@@ -294,9 +302,9 @@ pub(super) fn take(
     if again != *runs {
         return Err(Error::new(ErrorKind::Busy, "it changed while it was read"));
     }
-    Ok(Taken {
+    Ok(StoredParts {
         bytes: recognized.bytes,
-        objects: sinks.into_iter().map(|sink| sink.taken).collect(),
+        objects: sinks.into_iter().map(|sink| sink.stored_parts).collect(),
         digests: digester.finish(),
         touched: into.touched,
         outside: None,

@@ -2,7 +2,7 @@
 
 use crate::format::catalog::{Entry, ObjectEntry, Parent};
 use crate::format::record::{Described, Record, Stored};
-use crate::ingest::take::{TakenBlocks, TakenObject, TakenPart};
+use crate::ingest::store_parts::{StoredBlocks, StoredObject, TakenPart};
 use crate::ingest::unnamed::Unnamed;
 use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier};
 use crate::store::Collection;
@@ -15,7 +15,7 @@ const BATCH_SLOTS_MAX: u64 = 32 << 10;
 
 /// An object that no log knows yet.
 pub(super) struct Draft<'a> {
-    pub object: &'a TakenObject,
+    pub object: &'a StoredObject,
     pub tensor: TensorId,
     pub seed: SeedId,
     pub shape: Shape,
@@ -93,12 +93,12 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
         });
     };
     match &draft.object.blocks {
-        TakenBlocks::Run(checksums) if checksums.is_empty() => None,
-        TakenBlocks::Run(checksums) => {
+        StoredBlocks::Run(checksums) if checksums.is_empty() => None,
+        StoredBlocks::Run(checksums) => {
             add_run(batch, 0, checksums);
             None
         }
-        TakenBlocks::Parts(parts) => {
+        StoredBlocks::Parts(parts) => {
             let mut block = 0;
             for part in parts {
                 match part {
@@ -116,7 +116,7 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
             }
             None
         }
-        TakenBlocks::Each(blocks) => {
+        StoredBlocks::Each(blocks) => {
             for (index, stored) in blocks.iter().enumerate().skip(first) {
                 if batch.slots() >= BATCH_SLOTS_MAX {
                     return Some(index);

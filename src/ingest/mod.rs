@@ -25,7 +25,7 @@ mod recognize;
 mod request;
 mod room;
 mod shards;
-mod take;
+mod store_parts;
 mod unnamed;
 #[cfg(feature = "mount")]
 mod walk;
@@ -190,13 +190,13 @@ pub fn import_file(
         Some(_) => Digester::with_sha256(),
         None => Digester::blake3(),
     };
-    let mut taken = take::take(
+    let mut stored_parts = store_parts::store_parts(
         &mut unnamed,
         collection,
         source,
         &recognized,
         &tier_of,
-        take::How { options, outside: outside.as_ref().map(|(outside, _)| outside.file), digester },
+        store_parts::How { options, outside: outside.as_ref().map(|(outside, _)| outside.file), digester },
         progress,
     )?;
     if let Some((_, file)) = &outside
@@ -204,13 +204,13 @@ pub fn import_file(
     {
         return Err(Error::invalid("it was changed while it was imported; import it again"));
     }
-    taken.outside =
-        outside.filter(|_| !taken.objects.is_empty()).map(|(outside, _)| outside.as_ref().clone());
-    origin.check(taken.digests.sha256())?;
-    let (bytes, stored) = (taken.bytes, taken.stored());
+    stored_parts.outside =
+        outside.filter(|_| !stored_parts.objects.is_empty()).map(|(outside, _)| outside.as_ref().clone());
+    origin.check(stored_parts.digests.sha256())?;
+    let (bytes, stored) = (stored_parts.bytes, stored_parts.stored());
     let parents = options.parents.as_ref();
     let (tensors, children) =
-        publish::publish(unnamed, collection, target, origin, recognized, taken, parents)?;
+        publish::publish(unnamed, collection, target, origin, recognized, stored_parts, parents)?;
     Ok(Report { tensors, children, bytes, stored })
 }
 

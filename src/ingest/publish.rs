@@ -10,7 +10,7 @@ use crate::ingest::drafts::{Draft, objects};
 use crate::ingest::names::Names;
 use crate::ingest::parents::Parents;
 use crate::ingest::recognize::{PartTensor, Recognized};
-use crate::ingest::take::Taken;
+use crate::ingest::store_parts::StoredParts;
 use crate::ingest::unnamed::Unnamed;
 use crate::model::{
     Dtype, EntryId, Error, ErrorKind, EscapedPath, ObjectId, Result, SeedId, Shape, TensorId, TensorNames,
@@ -55,15 +55,20 @@ pub(super) fn publish(
     target: &Target,
     origin: &Origin,
     recognized: Recognized,
-    mut taken: Taken,
+    mut stored_parts: StoredParts,
     parents: Option<&Parents>,
 ) -> Result<(u64, u64)> {
     let directory = target.directory_path();
     let path = target.path();
-    let file =
-        Arrived::new(&mut unnamed, (collection, parents), (&directory, &path), recognized, &mut taken)?;
+    let file = Arrived::new(
+        &mut unnamed,
+        (collection, parents),
+        (&directory, &path),
+        recognized,
+        &mut stored_parts,
+    )?;
     let children = file.parents.iter().filter(|parent| **parent != TensorId(0)).count() as u64;
-    let named = collection.commit(std::mem::take(&mut taken.touched), |batch, state| {
+    let named = collection.commit(std::mem::take(&mut stored_parts.touched), |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
         let file_name =
@@ -88,12 +93,13 @@ pub(super) fn publish_over(
     node: EntryId,
     mtime: i64,
     recognized: Recognized,
-    mut taken: Taken,
+    mut stored_parts: StoredParts,
     why: String,
 ) -> Result<Parts> {
     let path = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
-    let file = Arrived::new(&mut unnamed, (collection, None), (&directory, &path), recognized, &mut taken)?;
+    let file =
+        Arrived::new(&mut unnamed, (collection, None), (&directory, &path), recognized, &mut stored_parts)?;
     let fill = |batch: &mut Batch, state: &State| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
         let before = state.node(node).ok_or_else(gone)?;
@@ -107,7 +113,7 @@ pub(super) fn publish_over(
         names.finish();
         Ok(())
     };
-    let touched = std::mem::take(&mut taken.touched);
+    let touched = std::mem::take(&mut stored_parts.touched);
     let parts = collection.record_then(touched, fill, |state, ()| collection.parts_in(state, node))?;
     unnamed.named();
     parts
@@ -135,15 +141,15 @@ impl Arrived {
         (collection, parents): (&Arc<Collection>, Option<&Parents>),
         (directory, path): (&str, &str),
         recognized: Recognized,
-        taken: &mut Taken,
+        stored_parts: &mut StoredParts,
     ) -> Result<Arrived> {
         let mut arrived = Arrived {
             directory: directory.to_owned(),
             content: recognized.content,
             tensors: recognized.parts.into_iter().map(|part| part.tensor).collect(),
             objects: Vec::new(),
-            errors: taken.objects.iter().map(|object| object.error).collect(),
-            digests: std::mem::take(&mut taken.digests),
+            errors: stored_parts.objects.iter().map(|object| object.error).collect(),
+            digests: std::mem::take(&mut stored_parts.digests),
             parents: Vec::new(),
             paths: Vec::new(),
             records: recognized.records,
@@ -154,9 +160,9 @@ impl Arrived {
         let id = TensorId::below(tenant, extent, directory);
         let of_rest = TensorId::of(tenant, extent, path, TensorId(0));
         let mut paths = Vec::with_capacity(arrived.tensors.len());
-        let mut drafts: Vec<Draft<'_>> = Vec::with_capacity(taken.objects.len());
-        let mut found = Vec::with_capacity(taken.objects.len());
-        for (object, tensor) in taken.objects.iter().zip(&arrived.tensors) {
+        let mut drafts: Vec<Draft<'_>> = Vec::with_capacity(stored_parts.objects.len());
+        let mut found = Vec::with_capacity(stored_parts.objects.len());
+        for (object, tensor) in stored_parts.objects.iter().zip(&arrived.tensors) {
             let shape =
                 tensor.as_ref().map_or_else(|| plain_shape(object.bytes), |tensor| tensor.shape.clone());
             let mut lineage = (TensorId(0), None);
@@ -173,7 +179,7 @@ impl Arrived {
             paths.push(tensor.as_ref().map_or(Vec::new(), |tensor| names.path(&tensor.name, identity)));
         }
         drop(names);
-        if let Some(outside) = taken.outside.clone() {
+        if let Some(outside) = stored_parts.outside.clone() {
             collection.record(Touched::default(), |batch, _| {
                 batch.entry(Entry::Outside(outside));
                 Ok(())
@@ -273,7 +279,7 @@ pub(super) fn publish_shards(
     collection: &Arc<Collection>,
     target: &Target,
     origin: &Origin,
-    shards: Vec<Taken>,
+    shards: Vec<StoredParts>,
     parents: Option<&Parents>,
 ) -> Result<bool> {
     let path = target.path();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::format::catalog::Content;
 use crate::ingest::recognize::{Part, Recognized};
 use crate::ingest::unnamed::Unnamed;
-use crate::ingest::{Options, Origin, Progress, Report, Target, publish, room, take};
+use crate::ingest::{Options, Origin, Progress, Report, Target, publish, room, store_parts};
 use crate::model::{Error, Result};
 use crate::store::Collection;
 use crate::store::disk::File;
@@ -37,11 +37,19 @@ pub fn import_shards(
         }
         let whole = Part { begin: 0, end: bytes, tensor: None };
         let recognized = Recognized { content: Content::Plain, bytes, parts: vec![whole], records: None };
-        let how = take::How::plain(options);
-        let taken = take::take(&mut unnamed, collection, source, &recognized, &|_| None, how, progress)?;
+        let how = store_parts::How::plain(options);
+        let stored_parts = store_parts::store_parts(
+            &mut unnamed,
+            collection,
+            source,
+            &recognized,
+            &|_| None,
+            how,
+            progress,
+        )?;
         report.bytes += bytes;
-        report.stored += taken.stored();
-        shards.push(taken);
+        report.stored += stored_parts.stored();
+        shards.push(stored_parts);
     }
     let parents = options.parents.as_ref();
     let has_parent = publish::publish_shards(unnamed, collection, target, origin, shards, parents)?;

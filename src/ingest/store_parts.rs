@@ -29,11 +29,11 @@ const SHARE_BYTES: usize = 1 << 20;
 const OWN_THREADS_FROM: u64 = 64 << 20;
 
 /// A file's bytes, stored, and not named by anything yet.
-pub(super) struct Taken {
+pub(super) struct StoredParts {
     /// Bytes of the source.
     pub bytes: u64,
     /// One for each part, in order.
-    pub objects: Vec<TakenObject>,
+    pub objects: Vec<StoredObject>,
     /// Digests of the source.
     pub digests: Digests,
     /// Files that must be durable before something names the objects.
@@ -43,18 +43,18 @@ pub(super) struct Taken {
 }
 
 /// An object's blocks.
-pub(super) struct TakenObject {
+pub(super) struct StoredObject {
     pub dtype: Dtype,
     pub bytes: u64,
     pub block_bytes: u32,
     pub extent: Option<Extent>,
-    pub blocks: TakenBlocks,
+    pub blocks: StoredBlocks,
     /// How far the encoded blocks are from the source, if there are any.
     pub error: Option<Measured>,
 }
 
 /// Where the blocks lie.
-pub(super) enum TakenBlocks {
+pub(super) enum StoredBlocks {
     /// In the data file: a checksum each.
     Run(Vec<u32>),
     /// In the data file, with holes between them: where they lie, one after the other.
@@ -71,18 +71,18 @@ pub(super) enum TakenPart {
     Hole(u32),
 }
 
-impl Taken {
+impl StoredParts {
     /// Bytes of the payloads.
     pub fn stored(&self) -> u64 {
-        self.objects.iter().map(TakenObject::stored).sum()
+        self.objects.iter().map(StoredObject::stored).sum()
     }
 }
 
-impl TakenObject {
+impl StoredObject {
     fn stored(&self) -> u64 {
         match &self.blocks {
-            TakenBlocks::Run(_) | TakenBlocks::Parts(_) => self.bytes,
-            TakenBlocks::Each(blocks) => blocks.iter().map(|stored| u64::from(stored.len)).sum(),
+            StoredBlocks::Run(_) | StoredBlocks::Parts(_) => self.bytes,
+            StoredBlocks::Each(blocks) => blocks.iter().map(|stored| u64::from(stored.len)).sum(),
         }
     }
 }
@@ -104,7 +104,7 @@ impl How<'_> {
 }
 
 /// Reads a source once and stores its parts.
-pub(super) fn take(
+pub(super) fn store_parts(
     unnamed: &mut Unnamed<'_>,
     collection: &Arc<Collection>,
     source: &Arc<dyn File>,
@@ -112,7 +112,7 @@ pub(super) fn take(
     tier_of: &dyn Fn(&PartTensor) -> Option<Tier>,
     How { options, outside, digester }: How<'_>,
     progress: &dyn Progress,
-) -> Result<Taken> {
+) -> Result<StoredParts> {
     let tiers: Vec<Option<Tier>> =
         recognized.parts.iter().map(|part| part.tensor.as_ref().and_then(tier_of)).collect();
     if let Some(runs) = &recognized.records {
@@ -153,7 +153,7 @@ pub(super) fn take(
         Some(threads) => threads.install(|| intake.take_all(&recognized.parts, &tiers, options)),
         None => intake.take_all(&recognized.parts, &tiers, options),
     }?;
-    Ok(Taken {
+    Ok(StoredParts {
         bytes: recognized.bytes,
         objects,
         digests: intake.digester.finish(),
@@ -237,7 +237,7 @@ impl Intake<'_> {
         parts: &[Part],
         tiers: &[Option<Tier>],
         options: &Options,
-    ) -> Result<Vec<TakenObject>> {
+    ) -> Result<Vec<StoredObject>> {
         let parts_to = parts.iter().zip(tiers);
         let mut objects: Vec<_> = parts_to.map(|(part, tier)| self.begin(part, *tier, options)).collect();
         let mut chunks = chunks(parts, options).peekable();
@@ -252,32 +252,32 @@ impl Intake<'_> {
     }
 
     /// An object without blocks for a part.
-    fn begin(&self, part: &Part, tier: Option<Tier>, options: &Options) -> TakenObject {
+    fn begin(&self, part: &Part, tier: Option<Tier>, options: &Options) -> StoredObject {
         let (dtype, bytes) = (dtype(part), part.end - part.begin);
         let extent = self.data.number().map(|file| Extent { file, offset: part.begin });
         let blocks = match (tier, extent) {
-            (None, Some(_)) => TakenBlocks::Run(Vec::new()),
-            _ => TakenBlocks::Each(Vec::new()),
+            (None, Some(_)) => StoredBlocks::Run(Vec::new()),
+            _ => StoredBlocks::Each(Vec::new()),
         };
         let block_bytes = block_bytes(part, options);
-        TakenObject { dtype, bytes, block_bytes, extent, blocks, error: None }
+        StoredObject { dtype, bytes, block_bytes, extent, blocks, error: None }
     }
 
     /// Stores the chunk that was read, and reads the next one meanwhile. Four jobs, the longest
     /// first, which two cores share.
     fn take(
         &mut self,
-        taken: &Chunk,
+        stored_parts: &Chunk,
         next: Option<&Chunk>,
         tier: Option<Tier>,
-        object: &mut TakenObject,
+        object: &mut StoredObject,
     ) -> Result<()> {
         let Intake { digester, chunk, next: ahead, collection, data, touched, encoder, source, .. } = self;
         let chunk = &*chunk;
         let stays = tier.is_none() && data.number().is_some();
         let block_bytes = object.block_bytes;
         let store = || match (stays, &data) {
-            (true, Data::Own(_, file)) => write(file, taken.at, chunk),
+            (true, Data::Own(_, file)) => write(file, stored_parts.at, chunk),
             (true, _) => Ok(()),
             (false, _) => store(collection, (tier.unwrap_or(Tier::Exact), *encoder), chunk, object, touched),
         };
@@ -287,11 +287,11 @@ impl Intake<'_> {
             rayon::join(store, || rayon::join(|| digester.update(chunk), || rayon::join(check, read_ahead)));
         stored?;
         was_read?;
-        if let TakenBlocks::Run(all) = &mut object.blocks {
+        if let StoredBlocks::Run(all) = &mut object.blocks {
             all.extend(checked);
         }
         std::mem::swap(&mut self.chunk, &mut self.next);
-        self.progress.advance(taken.len as u64);
+        self.progress.advance(stored_parts.len as u64);
         if self.progress.is_cancelled() {
             return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
         }
@@ -318,15 +318,15 @@ pub(super) fn store(
     collection: &Collection,
     to: (Tier, Encoder),
     chunk: &[u8],
-    taken: &mut TakenObject,
+    stored_parts: &mut StoredObject,
     touched: &mut Touched,
 ) -> Result<()> {
-    let TakenBlocks::Each(blocks) = &mut taken.blocks else { return Ok(()) };
-    let block_bytes = taken.block_bytes as usize;
-    let (stored, measured) = collection.store_blocks(to, taken.dtype, chunk, block_bytes, touched)?;
+    let StoredBlocks::Each(blocks) = &mut stored_parts.blocks else { return Ok(()) };
+    let block_bytes = stored_parts.block_bytes as usize;
+    let (stored, measured) = collection.store_blocks(to, stored_parts.dtype, chunk, block_bytes, touched)?;
     blocks.extend(stored);
     if measured.elements > 0 {
-        taken.error.get_or_insert_default().add(measured);
+        stored_parts.error.get_or_insert_default().add(measured);
     }
     Ok(())
 }
