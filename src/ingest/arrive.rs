@@ -7,7 +7,7 @@ use crate::format::checksum;
 use crate::ingest::blocking::Blocking;
 use crate::ingest::recognize::{Part, Recognized, recognize};
 use crate::ingest::store_parts::{How, StoredBlocks, StoredObject, StoredParts, TakenPart, store_parts};
-use crate::ingest::unnamed::Unnamed;
+use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, Silent, publish, room};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
@@ -74,7 +74,7 @@ pub fn arrive_as(
         }
         Err(error) => return Err(error),
     };
-    let mut unnamed = Unnamed::new(collection);
+    let mut uncommitted = Uncommitted::new(collection);
     let stored_parts = match &bytes {
         Bytes::DataFile { number, file, draft }
             if recognized.bytes > PACKED_BYTES_MAX && recognized.records.is_none() =>
@@ -88,7 +88,7 @@ pub fn arrive_as(
             let options = Options::default();
             let how = How::plain(&options);
             let mut stored_parts =
-                store_parts(&mut unnamed, collection, source, &recognized, &|_| None, how, &Silent)?;
+                store_parts(&mut uncommitted, collection, source, &recognized, &|_| None, how, &Silent)?;
             // Small files are many: their digests are taken when somebody asks. Those of a batch
             // tell whether it still reads as it came in.
             if recognized.records.is_none() {
@@ -97,7 +97,7 @@ pub fn arrive_as(
             stored_parts
         }
     };
-    publish::publish_over(unnamed, collection, node, mtime, recognized, stored_parts, why)
+    publish::publish_over(uncommitted, collection, node, mtime, recognized, stored_parts, why)
 }
 
 /// Whether a file of this name could be something else than plain.

@@ -9,7 +9,7 @@ use crate::format::cgeb::{
 };
 use crate::ingest::recognize::Recognized;
 use crate::ingest::store_parts::{StoredBlocks, StoredObject, StoredParts, checksums, store, write};
-use crate::ingest::unnamed::Unnamed;
+use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, Progress};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
@@ -246,7 +246,7 @@ struct Into<'a> {
 
 /// Reads a recognized batch once more and stores its parts. `tiers` are theirs, in order.
 pub(super) fn take(
-    unnamed: &mut Unnamed<'_>,
+    uncommitted: &mut Uncommitted<'_>,
     collection: &Arc<Collection>,
     source: &Arc<dyn File>,
     (recognized, runs): (&Recognized, &Runs),
@@ -263,7 +263,7 @@ pub(super) fn take(
         let mut extent = None;
         let mut own = None;
         if tier.is_none() && bytes > PACKED_BYTES_MAX {
-            let (number, file) = unnamed.create_data_file()?;
+            let (number, file) = uncommitted.create_data_file()?;
             into.touched.file(&file);
             extent = Some(Extent { file: number, offset: 0 });
             own = Some(file);

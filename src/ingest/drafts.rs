@@ -3,7 +3,7 @@
 use crate::format::catalog::{Entry, ObjectEntry, Parent};
 use crate::format::record::{Described, Record, Stored};
 use crate::ingest::store_parts::{StoredBlocks, StoredObject, TakenPart};
-use crate::ingest::unnamed::Unnamed;
+use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier};
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_seconds};
@@ -24,7 +24,7 @@ pub(super) struct Draft<'a> {
 
 /// Objects and their blocks, in batches of bounded size, without names.
 pub(super) fn objects(
-    unnamed: &mut Unnamed<'_>,
+    uncommitted: &mut Uncommitted<'_>,
     collection: &Collection,
     drafts: &[Draft<'_>],
 ) -> Result<Vec<ObjectId>> {
@@ -39,7 +39,7 @@ pub(super) fn objects(
                     None => {
                         let id = add_object(batch, draft);
                         kept.push(id);
-                        unnamed.object(id);
+                        uncommitted.object(id);
                         id
                     }
                 };

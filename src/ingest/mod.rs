@@ -26,7 +26,7 @@ mod request;
 mod room;
 mod shards;
 mod store_parts;
-mod unnamed;
+mod uncommitted;
 #[cfg(feature = "mount")]
 mod walk;
 
@@ -47,7 +47,7 @@ pub use shards::import_shards;
 use std::sync::Arc;
 
 use crate::format::catalog::OutsideFile;
-use crate::ingest::unnamed::Unnamed;
+use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{Dtype, Encoder, Error, Result, Shape, Tier};
 use crate::store::Collection;
 use crate::store::disk::File;
@@ -185,13 +185,13 @@ pub fn import_file(
     let recognized = recognize(source, &target.name)?;
     let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| to.of(tensor, settings));
     let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
-    let mut unnamed = Unnamed::new(collection);
+    let mut uncommitted = Uncommitted::new(collection);
     let digester = match origin.sha256 {
         Some(_) => Digester::with_sha256(),
         None => Digester::blake3(),
     };
     let mut stored_parts = store_parts::store_parts(
-        &mut unnamed,
+        &mut uncommitted,
         collection,
         source,
         &recognized,
@@ -210,7 +210,7 @@ pub fn import_file(
     let (bytes, stored) = (stored_parts.bytes, stored_parts.stored());
     let parents = options.parents.as_ref();
     let (tensors, children) =
-        publish::publish(unnamed, collection, target, origin, recognized, stored_parts, parents)?;
+        publish::publish(uncommitted, collection, target, origin, recognized, stored_parts, parents)?;
     Ok(Report { tensors, children, bytes, stored })
 }
 

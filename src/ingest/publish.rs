@@ -11,7 +11,7 @@ use crate::ingest::names::Names;
 use crate::ingest::parents::Parents;
 use crate::ingest::recognize::{PartTensor, Recognized};
 use crate::ingest::store_parts::StoredParts;
-use crate::ingest::unnamed::Unnamed;
+use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{
     Dtype, EntryId, Error, ErrorKind, EscapedPath, ObjectId, Result, SeedId, Shape, TensorId, TensorNames,
     escape_component, quoted_name,
@@ -50,7 +50,7 @@ impl Target {
 /// Names a new file, whose place may be another's so far; the number of tensors that have
 /// names now, and of those that have a lineage parent.
 pub(super) fn publish(
-    mut unnamed: Unnamed<'_>,
+    mut uncommitted: Uncommitted<'_>,
     collection: &Arc<Collection>,
     target: &Target,
     origin: &Origin,
@@ -61,7 +61,7 @@ pub(super) fn publish(
     let directory = target.directory_path();
     let path = target.path();
     let file = Arrived::new(
-        &mut unnamed,
+        &mut uncommitted,
         (collection, parents),
         (&directory, &path),
         recognized,
@@ -80,7 +80,7 @@ pub(super) fn publish(
         names.finish();
         Ok(named)
     })?;
-    unnamed.named();
+    uncommitted.named();
     Ok((named, children))
 }
 
@@ -88,7 +88,7 @@ pub(super) fn publish(
 /// file has no name any more. `why` is what the file says of it. The parts that the file is made
 /// of then.
 pub(super) fn publish_over(
-    mut unnamed: Unnamed<'_>,
+    mut uncommitted: Uncommitted<'_>,
     collection: &Arc<Collection>,
     node: EntryId,
     mtime: i64,
@@ -98,8 +98,13 @@ pub(super) fn publish_over(
 ) -> Result<Parts> {
     let path = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory).to_owned();
-    let file =
-        Arrived::new(&mut unnamed, (collection, None), (&directory, &path), recognized, &mut stored_parts)?;
+    let file = Arrived::new(
+        &mut uncommitted,
+        (collection, None),
+        (&directory, &path),
+        recognized,
+        &mut stored_parts,
+    )?;
     let fill = |batch: &mut Batch, state: &State| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
         let before = state.node(node).ok_or_else(gone)?;
@@ -115,7 +120,7 @@ pub(super) fn publish_over(
     };
     let touched = std::mem::take(&mut stored_parts.touched);
     let parts = collection.record_then(touched, fill, |state, ()| collection.parts_in(state, node))?;
-    unnamed.named();
+    uncommitted.named();
     parts
 }
 
@@ -137,7 +142,7 @@ struct Arrived {
 
 impl Arrived {
     fn new(
-        unnamed: &mut Unnamed<'_>,
+        uncommitted: &mut Uncommitted<'_>,
         (collection, parents): (&Arc<Collection>, Option<&Parents>),
         (directory, path): (&str, &str),
         recognized: Recognized,
@@ -185,7 +190,7 @@ impl Arrived {
                 Ok(())
             })?;
         }
-        arrived.objects = objects(unnamed, collection, &drafts)?;
+        arrived.objects = objects(uncommitted, collection, &drafts)?;
         arrived.parents = found;
         arrived.paths = paths;
         Ok(arrived)
@@ -275,7 +280,7 @@ fn part_entry(
 /// Commits a tensor made of several files: its shards stand in the order given. Whether it
 /// has a lineage parent.
 pub(super) fn publish_shards(
-    mut unnamed: Unnamed<'_>,
+    mut uncommitted: Uncommitted<'_>,
     collection: &Arc<Collection>,
     target: &Target,
     origin: &Origin,
@@ -303,7 +308,7 @@ pub(super) fn publish_shards(
         let of_shard = found.and_then(|(parents, parent)| parents.of_shard(parent, place));
         drafts.push(Draft { object, tensor, seed: SeedId(place as u128 + 1), shape, parent: of_shard });
     }
-    let kept = objects(&mut unnamed, collection, &drafts)?;
+    let kept = objects(&mut uncommitted, collection, &drafts)?;
     collection.commit(touched, |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
@@ -332,7 +337,7 @@ pub(super) fn publish_shards(
         names.finish();
         Ok(())
     })?;
-    unnamed.named();
+    uncommitted.named();
     Ok(found.is_some())
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::catalog::Content;
 use crate::ingest::recognize::{Part, Recognized};
-use crate::ingest::unnamed::Unnamed;
+use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, Origin, Progress, Report, Target, publish, room, store_parts};
 use crate::model::{Error, Result};
 use crate::store::Collection;
@@ -27,7 +27,7 @@ pub fn import_shards(
     let whole = Use::exact(bytes).and(Use::FILE);
     let more = room::more_than_there(&collection.state(), target, whole);
     let _held = collection.meter().reserve(more)?;
-    let mut unnamed = Unnamed::new(collection);
+    let mut uncommitted = Uncommitted::new(collection);
     let mut shards = Vec::with_capacity(sources.len());
     let mut report = Report { tensors: 1, ..Report::default() };
     for (place, source) in sources.iter().enumerate() {
@@ -39,7 +39,7 @@ pub fn import_shards(
         let recognized = Recognized { content: Content::Plain, bytes, parts: vec![whole], records: None };
         let how = store_parts::How::plain(options);
         let stored_parts = store_parts::store_parts(
-            &mut unnamed,
+            &mut uncommitted,
             collection,
             source,
             &recognized,
@@ -52,7 +52,7 @@ pub fn import_shards(
         shards.push(stored_parts);
     }
     let parents = options.parents.as_ref();
-    let has_parent = publish::publish_shards(unnamed, collection, target, origin, shards, parents)?;
+    let has_parent = publish::publish_shards(uncommitted, collection, target, origin, shards, parents)?;
     report.children = u64::from(has_parent);
     Ok(report)
 }

@@ -11,7 +11,7 @@ use crate::format::checksum;
 use crate::format::record::Stored;
 use crate::ingest::batch;
 use crate::ingest::recognize::{Part, PartTensor, Recognized};
-use crate::ingest::unnamed::Unnamed;
+use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, Progress};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
@@ -105,7 +105,7 @@ impl How<'_> {
 
 /// Reads a source once and stores its parts.
 pub(super) fn store_parts(
-    unnamed: &mut Unnamed<'_>,
+    uncommitted: &mut Uncommitted<'_>,
     collection: &Arc<Collection>,
     source: &Arc<dyn File>,
     recognized: &Recognized,
@@ -122,14 +122,14 @@ pub(super) fn store_parts(
             ));
         }
         let how = (options, digester);
-        return batch::take(unnamed, collection, source, (recognized, runs), &tiers, how, progress);
+        return batch::take(uncommitted, collection, source, (recognized, runs), &tiers, how, progress);
     }
     let mut touched = Touched::default();
     let exact = tiers.iter().any(Option::is_none);
     let data = if let Some(number) = outside {
         Data::Outside(number)
     } else if exact && recognized.bytes > PACKED_BYTES_MAX {
-        let (id, file) = unnamed.create_data_file()?;
+        let (id, file) = uncommitted.create_data_file()?;
         touched.file(&file);
         // What goes to another tier stays a hole in it.
         file.set_len(recognized.bytes).map_err(|error| Error::io("making room for it", error))?;

@@ -10,16 +10,16 @@ use crate::store::disk::File;
 
 /// Data files and objects of an import: given back when it is dropped before they were
 /// named, so that an import for which there was no space does not fill the disk.
-pub(super) struct Unnamed<'a> {
+pub(super) struct Uncommitted<'a> {
     collection: &'a Collection,
     data_files: Vec<u64>,
     objects: Vec<ObjectId>,
 }
 
-impl<'a> Unnamed<'a> {
+impl<'a> Uncommitted<'a> {
     /// Nothing yet.
-    pub fn new(collection: &'a Collection) -> Unnamed<'a> {
-        Unnamed { collection, data_files: Vec::new(), objects: Vec::new() }
+    pub fn new(collection: &'a Collection) -> Uncommitted<'a> {
+        Uncommitted { collection, data_files: Vec::new(), objects: Vec::new() }
     }
 
     /// Makes a data file; the number names it.
@@ -41,7 +41,7 @@ impl<'a> Unnamed<'a> {
     }
 }
 
-impl Drop for Unnamed<'_> {
+impl Drop for Uncommitted<'_> {
     fn drop(&mut self) {
         if self.data_files.is_empty() && self.objects.is_empty() {
             // All of it was named.
