@@ -21,7 +21,7 @@ use crate::store::log::Log;
 use crate::store::object::{Freed, Object};
 use crate::store::quota::{Limits, Meter};
 use crate::store::rebuild::Rebuilder;
-use crate::store::renamed::Told;
+use crate::store::renamed::NameWatcher;
 use crate::store::replay::{Damage, Replayed, replay};
 use crate::store::reservations::{Reservations, ReservedSlots};
 use crate::store::slots::Slots;
@@ -82,7 +82,7 @@ pub struct Collection {
     /// Who depends on objects of it.
     pub(super) lineage: Arc<Lineage>,
     /// Who is told of names that go.
-    pub(super) names: Told,
+    pub(super) names: NameWatcher,
     events: Vec<Note>,
     pub(super) event_log: Arc<Events>,
     /// Held for a look or a change; no other lock is taken with it.
@@ -295,7 +295,7 @@ impl Collection {
             orphans: Mutex::default(),
             meter: Meter::new("", None, Limits::default()),
             lineage: Arc::default(),
-            names: Told::default(),
+            names: NameWatcher::default(),
             events: Vec::new(),
             event_log: Arc::default(),
             last_compaction: Mutex::default(),

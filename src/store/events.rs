@@ -179,13 +179,13 @@ impl Collection {
 /// The blocks of an object that were told to be wrong, and where they lay then: they are
 /// told again only when they lie elsewhere.
 #[derive(Debug, Default)]
-pub(super) struct Told(Mutex<HashMap<u32, Stored>>);
+pub(super) struct ReportedBlocks(Mutex<HashMap<u32, Stored>>);
 
 impl OpenObject {
     /// Tells that a block is not what was written, once until it changes.
     pub(super) fn report_corruption(&self, index: u32, stored: &Stored, error: Error) -> Error {
         if error.kind() == ErrorKind::Corrupt {
-            let before = self.object.write_state().told.0.lock().insert(index, *stored);
+            let before = self.object.write_state().reported.0.lock().insert(index, *stored);
             if before != Some(*stored) {
                 let path = self.collection.path_of(&self.object);
                 self.collection.event_log.tell(EventKind::Corruption, &path, "read", &error.to_string());

@@ -13,7 +13,7 @@ use crate::store::{Collection, Store};
 const LOOK_AGAIN: &str = "look_again";
 
 /// Who is told, once somebody is there. It is called with the locks of a writer held.
-pub(super) type Told = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
+pub(super) type NameWatcher = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
 impl Store {
     /// Says who is to be told, before the batch counts as recorded, that names lead elsewhere or

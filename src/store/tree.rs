@@ -14,7 +14,7 @@ use crate::store::disk::{Disk, Lock, Open, Space};
 use crate::store::events::Events;
 use crate::store::lineage::{Lineage, relatives};
 use crate::store::rebuild::{Rebuild, Rebuilder};
-use crate::store::renamed::Told;
+use crate::store::renamed::NameWatcher;
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::Settings;
 use crate::store::tenant::Tenant;
@@ -46,7 +46,7 @@ pub struct Store {
     rebuilder: Rebuilder,
     lineage: Arc<Lineage>,
     /// Who is told of names that go.
-    pub(super) names: Told,
+    pub(super) names: NameWatcher,
     /// What happened since it was opened.
     events: Arc<Events>,
     _lock: Box<dyn Any + Send + Sync>,
@@ -126,7 +126,7 @@ impl Store {
             ticks,
             rebuilder,
             lineage,
-            names: Told::default(),
+            names: NameWatcher::default(),
             _lock: lock,
         })
     }

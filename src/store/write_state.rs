@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::format::record::Stored;
 use crate::store::chain::Link;
-use crate::store::events::Told;
+use crate::store::events::ReportedBlocks;
 use crate::store::factors::{FactorLink, IsEnded};
 use crate::store::object::Object;
 
@@ -25,7 +25,7 @@ pub(super) struct WriteState {
     /// the last lock that is taken.
     pub in_place: RwLock<()>,
     /// Which wrong blocks were told of.
-    pub told: Told,
+    pub reported: ReportedBlocks,
     /// The deltas on encoded blocks, by block and epoch. Taken after `Object::blocks`.
     pub chains: RwLock<Chains>,
     /// Bytes of its deltas and of its factorization.
@@ -64,7 +64,7 @@ impl WriteState {
         WriteState {
             dirty: RwLock::default(),
             in_place: RwLock::default(),
-            told: Told::default(),
+            reported: ReportedBlocks::default(),
             chains: RwLock::default(),
             linked: AtomicU64::new(0),
             factor: RwLock::default(),
