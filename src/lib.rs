@@ -5,7 +5,7 @@
 //! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
 //!
 //! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `engine`
-//! < `edit`, `view` < `namespace` < `control` < `fs`, `gpu` < `cli`.
+//! < `edit`, `view` < `vfs` < `control` < `fs`, `gpu` < `cli`.
 
 #[deny(clippy::indexing_slicing)]
 pub mod model;
@@ -32,7 +32,7 @@ pub mod edit;
 pub mod view;
 
 #[deny(clippy::indexing_slicing)]
-pub mod namespace;
+pub mod vfs;
 
 #[deny(clippy::indexing_slicing)]
 pub mod control;

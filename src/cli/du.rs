@@ -6,7 +6,7 @@ use crate::cli::Done;
 use crate::cli::output::{human, print, print_json};
 use crate::cli::tree::Tree;
 use crate::model::Result;
-use crate::namespace::Shown;
+use crate::vfs::Shown;
 
 /// Add up what files are and what is stored for them, directory by directory.
 ///

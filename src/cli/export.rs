@@ -15,7 +15,7 @@ use crate::cli::folder::{Draft, Folder};
 use crate::cli::output::{human, print};
 use crate::cli::tree::Tree;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{Attr, FORMS_NAME, Ino, Kind, Located, Namespace, Shown};
+use crate::vfs::{Attr, FORMS_NAME, Ino, Kind, Located, Shown, Vfs};
 use crate::view::{Form, Shows};
 
 /// Reads from an offset on until a buffer is full or the file ends; how many bytes.
@@ -68,15 +68,15 @@ fn path_in_form(path: &str, form: Form) -> Result<String> {
 }
 
 /// A path, or one in a form, where a file may have another name than in its collection.
-fn found(namespace: &Namespace, path: &[u8], form: Option<Form>) -> Result<(Vec<u8>, Ino, Located)> {
+fn found(vfs: &Vfs, path: &[u8], form: Option<Form>) -> Result<(Vec<u8>, Ino, Located)> {
     let here = |path: Vec<u8>| {
-        let (ino, located) = namespace.walk(&path)?;
+        let (ino, located) = vfs.walk(&path)?;
         Ok((path, ino, located))
     };
     let Some(form) = form else { return here(path.to_vec()) };
     if let Shows::Wrapped(suffix) = form.shows() {
         match here([path, suffix.as_bytes()].concat()) {
-            Ok(found) if namespace.attr(found.1, &found.2).kind != Kind::Directory => return Ok(found),
+            Ok(found) if vfs.attr(found.1, &found.2).kind != Kind::Directory => return Ok(found),
             Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => {
                 return Err(error);
             }
@@ -99,17 +99,17 @@ impl Args {
             None => self.path.clone(),
         };
         let tree = Tree::open(&self.store, Some(&path), Shown::Containers)?;
-        let Tree::Store { namespace, below } = &tree else {
+        let Tree::Store { vfs, below } = &tree else {
             let text = format!("{} is mounted: copy {} with cp", self.store.display(), tree.place());
             return Err(Error::new(ErrorKind::Busy, text));
         };
-        let (path, ino, located) = found(namespace, below, self.form)?;
+        let (path, ino, located) = found(vfs, below, self.form)?;
         let mut sum = (0, 0);
-        let attr = namespace.attr(ino, &located);
+        let attr = vfs.attr(ino, &located);
         if attr.kind == Kind::Directory {
             let failed = |error| Error::io(self.destination.display(), error);
             fs::create_dir_all(&self.destination).map_err(failed)?;
-            all_below(namespace, ino, Folder::open(&self.destination)?, &mut sum)?;
+            all_below(vfs, ino, Folder::open(&self.destination)?, &mut sum)?;
         } else {
             let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             let mut folder = self.destination.as_path();
@@ -120,7 +120,7 @@ impl Args {
                 folder = folder.parent().unwrap_or(folder);
             }
             let folder = if folder.as_os_str().is_empty() { ".".as_ref() } else { folder };
-            entry(namespace, &located, &attr, (&Folder::open(folder)?, name), &mut sum)?;
+            entry(vfs, &located, &attr, (&Folder::open(folder)?, name), &mut sum)?;
         }
         print(&format!("{} files, {}\n", sum.0, human(sum.1)))?;
         Ok(Done::Well)
@@ -136,9 +136,9 @@ struct Copying {
 }
 
 impl Copying {
-    fn new(namespace: &Namespace, ino: Ino, to: Folder) -> Result<Copying> {
+    fn new(vfs: &Vfs, ino: Ino, to: Folder) -> Result<Copying> {
         let mut names = Vec::new();
-        namespace.list(ino, 0, &mut |listed| {
+        vfs.list(ino, 0, &mut |listed| {
             if !matches!(listed.name.as_slice(), b"." | b"..") {
                 names.push(listed.name);
             }
@@ -149,45 +149,45 @@ impl Copying {
 }
 
 /// Copies all that is below a directory. Whoever made it may have made it deep: nothing here calls itself.
-fn all_below(namespace: &Namespace, ino: Ino, to: Folder, sum: &mut (u64, u64)) -> Result<()> {
-    let mut open = vec![Copying::new(namespace, ino, to)?];
+fn all_below(vfs: &Vfs, ino: Ino, to: Folder, sum: &mut (u64, u64)) -> Result<()> {
+    let mut open = vec![Copying::new(vfs, ino, to)?];
     while let Some(at) = open.last_mut() {
         let Some(name) = at.names.next() else {
             open.pop();
             continue;
         };
-        let (ino, located) = namespace.lookup(at.ino, &name)?;
-        let attr = namespace.attr(ino, &located);
+        let (ino, located) = vfs.lookup(at.ino, &name)?;
+        let attr = vfs.attr(ino, &located);
         let name = OsString::from_vec(name);
         match attr.kind {
             Kind::Directory => {
                 let to = at.to.enter(&name)?;
-                open.push(Copying::new(namespace, ino, to)?);
+                open.push(Copying::new(vfs, ino, to)?);
             }
-            _ => entry(namespace, &located, &attr, (&at.to, &name), sum)?,
+            _ => entry(vfs, &located, &attr, (&at.to, &name), sum)?,
         }
     }
     Ok(())
 }
 
 fn entry(
-    namespace: &Namespace,
+    vfs: &Vfs,
     located: &Located,
     attr: &Attr,
     (folder, name): (&Folder, &OsStr),
     sum: &mut (u64, u64),
 ) -> Result<()> {
     if attr.kind == Kind::Symlink {
-        let target = namespace.read_link(attr.ino)?;
+        let target = vfs.read_link(attr.ino)?;
         return folder.draft_link(OsStr::from_bytes(&target))?.name(name);
     }
     let read: Box<Read> = match located {
         Located::Node(view) => {
-            let open_file = namespace.open(view)?;
+            let open_file = vfs.open(view)?;
             Box::new(move |at, out| open_file.read(at, out))
         }
         Located::Form(view) => {
-            let stream = namespace.open_form(view, &namespace.recipe(view)?)?;
+            let stream = vfs.open_form(view, &vfs.recipe(view)?)?;
             Box::new(move |at, out| stream.read(at, out))
         }
         _ => return Err(Error::invalid("only what is in a collection can be copied")),

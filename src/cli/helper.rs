@@ -37,7 +37,7 @@ pub(super) struct Helper {
     no_mtab: bool,
     /// A namespace, which mount(8) has entered by then
     #[arg(short = 'N', value_name = "NAMESPACE")]
-    namespace: Option<OsString>,
+    vfs: Option<OsString>,
     /// Options, as `tierfs mount -o` takes them
     #[arg(short = 'o', value_name = "OPTION[,...]")]
     options: Option<String>,

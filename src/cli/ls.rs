@@ -7,7 +7,7 @@ use crate::cli::output::{human, print, print_json};
 use crate::cli::tree::{Row, Tree};
 use crate::control::Cost;
 use crate::model::Result;
-use crate::namespace::Shown;
+use crate::vfs::Shown;
 
 /// List a directory of a store or of a mount, with element types, shapes and tiers.
 ///

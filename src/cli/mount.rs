@@ -14,10 +14,10 @@ use signal_hook::consts;
 use crate::cli::{Done, init, mounts};
 use crate::fs::{Options, mount};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::Shown;
 use crate::store::disk::files::FileDisk;
 use crate::store::read::Verify;
 use crate::store::{Access, Store};
+use crate::vfs::Shown;
 
 /// Mount a store: its tensors and files appear below the mount point.
 ///

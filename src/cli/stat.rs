@@ -7,7 +7,7 @@ use crate::cli::output::{print, print_json};
 use crate::cli::tree::Tree;
 use crate::control::Cost;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::Shown;
+use crate::vfs::Shown;
 
 /// Print every attribute of a file or directory.
 ///

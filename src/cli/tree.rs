@@ -10,17 +10,17 @@ use std::sync::Arc;
 use crate::cli::mounts::mount_of;
 use crate::control::{self, ATTRIBUTES, Cost, PREFIX};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{Ino, Kind, Located, Namespace, Shown};
 use crate::store::disk::files::FileDisk;
 use crate::store::read::Verify;
 use crate::store::{Access, Store};
+use crate::vfs::{Ino, Kind, Located, Shown, Vfs};
 
 /// What a command was told to look at.
 pub(super) enum Tree {
     /// A store, and a path below it.
     Store {
         /// The store's tree.
-        namespace: Box<Namespace>,
+        vfs: Box<Vfs>,
         /// The path below it.
         below: Vec<u8>,
     },
@@ -57,16 +57,16 @@ impl Tree {
             }
             opened => opened?,
         };
-        let namespace = Namespace::new(Arc::new(store), shown, Verify::First, (0, 0), control::controls());
-        Ok(Tree::Store { namespace: Box::new(namespace), below: below.as_bytes().to_vec() })
+        let vfs = Vfs::new(Arc::new(store), shown, Verify::First, (0, 0), control::controls());
+        Ok(Tree::Store { vfs: Box::new(vfs), below: below.as_bytes().to_vec() })
     }
 
     /// The names in a directory, sorted; of a file itself.
     pub fn rows(&self) -> Result<Vec<Row>> {
         let mut rows = match self {
-            Tree::Store { namespace, below } => {
-                let (ino, located) = namespace.walk(below)?;
-                store_rows(namespace, ino, &located, below)?
+            Tree::Store { vfs, below } => {
+                let (ino, located) = vfs.walk(below)?;
+                store_rows(vfs, ino, &located, below)?
             }
             Tree::Mount(path) => mount_rows(path)?,
         };
@@ -77,9 +77,9 @@ impl Tree {
     /// Whether it has names in it.
     pub fn is_directory(&self) -> Result<bool> {
         match self {
-            Tree::Store { namespace, below } => {
-                let (ino, located) = namespace.walk(below)?;
-                Ok(namespace.attr(ino, &located).kind == Kind::Directory)
+            Tree::Store { vfs, below } => {
+                let (ino, located) = vfs.walk(below)?;
+                Ok(vfs.attr(ino, &located).kind == Kind::Directory)
             }
             Tree::Mount(path) => {
                 let metadata =
@@ -118,8 +118,8 @@ impl Tree {
     /// The attributes that have values, by name.
     pub fn attributes(&self, most: Cost) -> Result<Vec<(&'static str, String)>> {
         match self {
-            Tree::Store { namespace, below } => match namespace.walk(below)?.1 {
-                Located::Node(view) => control::values(namespace, &view, most),
+            Tree::Store { vfs, below } => match vfs.walk(below)?.1 {
+                Located::Node(view) => control::values(vfs, &view, most),
                 _ => Ok(Vec::new()),
             },
             Tree::Mount(path) => mount_attributes(path, most),
@@ -129,8 +129,8 @@ impl Tree {
     /// For messages.
     pub fn place(&self) -> String {
         match self {
-            Tree::Store { namespace, below } => {
-                format!("{}/{}", namespace.store().place(), String::from_utf8_lossy(below))
+            Tree::Store { vfs, below } => {
+                format!("{}/{}", vfs.store().place(), String::from_utf8_lossy(below))
             }
             Tree::Mount(path) => path.display().to_string(),
         }
@@ -143,9 +143,9 @@ pub(super) fn mounted_at(busy: &Error) -> Option<PathBuf> {
     text.split_once("which has it mounted on ").map(|(_, mountpoint)| PathBuf::from(mountpoint))
 }
 
-fn store_rows(namespace: &Namespace, ino: Ino, located: &Located, below: &[u8]) -> Result<Vec<Row>> {
-    let attr = namespace.attr(ino, located);
-    let row = |name: &[u8], attr: &crate::namespace::Attr| Row {
+fn store_rows(vfs: &Vfs, ino: Ino, located: &Located, below: &[u8]) -> Result<Vec<Row>> {
+    let attr = vfs.attr(ino, located);
+    let row = |name: &[u8], attr: &crate::vfs::Attr| Row {
         name: OsStr::from_bytes(name).to_owned(),
         is_directory: attr.kind == Kind::Directory,
         bytes: attr.bytes,
@@ -156,7 +156,7 @@ fn store_rows(namespace: &Namespace, ino: Ino, located: &Located, below: &[u8]) 
         return Ok(vec![row(name, &attr)]);
     }
     let mut rows = Vec::new();
-    namespace.list(ino, 0, &mut |listed| {
+    vfs.list(ino, 0, &mut |listed| {
         if !matches!(listed.name.as_slice(), b"." | b"..") {
             rows.push(row(&listed.name, &listed.attr));
         }

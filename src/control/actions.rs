@@ -2,14 +2,14 @@
 
 use crate::control::files::Context;
 use crate::model::{Error, Result};
-use crate::namespace::Invalidation;
 use crate::store::Access;
+use crate::vfs::Invalidation;
 
 /// Makes everything durable that was written. What the kernel must forget is owed: who closes a
 /// file meanwhile does not wait for all of it.
 pub(super) fn sync(context: &Context, _: &str) -> Result<Invalidation> {
-    let namespace = &context.mounted.namespace;
-    namespace.sync(&mut |forget| namespace.queue_invalidation(forget))?;
+    let vfs = &context.mounted.vfs;
+    vfs.sync(&mut |forget| vfs.queue_invalidation(forget))?;
     Ok(Invalidation::default())
 }
 

@@ -6,7 +6,7 @@ use crate::control::sets::{self, Set};
 use crate::engine::{self, Heat};
 use crate::format::catalog::FileEntry;
 use crate::model::{Dtype, Error, ErrorKind, Result, TensorId};
-use crate::namespace::{FileView, Namespace};
+use crate::vfs::{FileView, Vfs};
 
 /// What every name begins with.
 pub const PREFIX: &str = "user.tierfs.";
@@ -32,13 +32,13 @@ pub struct Attribute {
     pub set: Option<Set>,
     /// Whether listings name it: copying tools restore what they list.
     pub is_listed: bool,
-    get: fn(&Namespace, &FileView) -> Result<Option<String>>,
+    get: fn(&Vfs, &FileView) -> Result<Option<String>>,
 }
 
 const fn shown(
     name: &'static str,
     help: &'static str,
-    get: fn(&Namespace, &FileView) -> Result<Option<String>>,
+    get: fn(&Vfs, &FileView) -> Result<Option<String>>,
 ) -> Attribute {
     Attribute { name, help, cost: Cost::Small, set: None, is_listed: false, get }
 }
@@ -47,7 +47,7 @@ const fn setting(
     name: &'static str,
     help: &'static str,
     set: Set,
-    get: fn(&Namespace, &FileView) -> Result<Option<String>>,
+    get: fn(&Vfs, &FileView) -> Result<Option<String>>,
 ) -> Attribute {
     Attribute { set: Some(set), ..shown(name, help, get) }
 }
@@ -70,9 +70,9 @@ pub const ATTRIBUTES: &[Attribute] = &[
         "tier",
         "exact, q8, q7, q5, q3, q3x, absent, or mixed; moves it (hot, warm, warm5, cold are q8, q7, q5, q3)",
         sets::TIER,
-        |namespace, view| {
+        |vfs, view| {
             let number = view.collection.state().number();
-            if let Some(moving) = namespace.engine().moving(number, view.node.entry.id) {
+            if let Some(moving) = vfs.engine().moving(number, view.node.entry.id) {
                 return Ok(Some(format!("{} -> {} {}%", moving.from, moving.to, moving.percent())));
             }
             on_file(view, |measure| measure.tier().to_owned())
@@ -158,14 +158,14 @@ pub const ATTRIBUTES: &[Attribute] = &[
     }),
     Attribute {
         cost: Cost::WholeFile,
-        ..shown("blake3", "of the bytes that came in, while all of them are exact", |namespace, view| {
-            view.node.file().map(|_| blake3(namespace, view).map(hex)).transpose()
+        ..shown("blake3", "of the bytes that came in, while all of them are exact", |vfs, view| {
+            view.node.file().map(|_| blake3(vfs, view).map(hex)).transpose()
         })
     },
     Attribute {
         cost: Cost::WholeFile,
-        ..shown("sha256", "of the bytes that came in, while all of them are exact", |namespace, view| {
-            view.node.file().map(|_| sha256(namespace, view).map(hex)).transpose()
+        ..shown("sha256", "of the bytes that came in, while all of them are exact", |vfs, view| {
+            view.node.file().map(|_| sha256(vfs, view).map(hex)).transpose()
         })
     },
     shown("error", "max=... rms=...: measured against what was encoded", |_, view| {
@@ -203,17 +203,17 @@ pub fn attribute(name: &[u8]) -> Result<&'static Attribute> {
 
 impl Attribute {
     /// Its value for a file or a directory. `Absent` where it has none.
-    pub fn get(&self, namespace: &Namespace, view: &FileView) -> Result<String> {
-        let value = (self.get)(namespace, view)?;
+    pub fn get(&self, vfs: &Vfs, view: &FileView) -> Result<String> {
+        let value = (self.get)(vfs, view)?;
         value.ok_or_else(|| Error::new(ErrorKind::Absent, format!("{} has no {}", view.path(), self.name)))
     }
 }
 
 /// The full names that listings show for a file.
-pub fn listed(namespace: &Namespace, view: &FileView) -> Result<Vec<String>> {
+pub fn listed(vfs: &Vfs, view: &FileView) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for attribute in ATTRIBUTES.iter().filter(|attribute| attribute.is_listed) {
-        if (attribute.get)(namespace, view)?.is_some() {
+        if (attribute.get)(vfs, view)?.is_some() {
             names.push(format!("{PREFIX}{}", attribute.name));
         }
     }
@@ -221,13 +221,13 @@ pub fn listed(namespace: &Namespace, view: &FileView) -> Result<Vec<String>> {
 }
 
 /// Every attribute that has a value, by name: what `tierfs stat` prints.
-pub fn values(namespace: &Namespace, view: &FileView, most: Cost) -> Result<Vec<(&'static str, String)>> {
+pub fn values(vfs: &Vfs, view: &FileView, most: Cost) -> Result<Vec<(&'static str, String)>> {
     let mut values = Vec::new();
     for attribute in ATTRIBUTES {
         if attribute.cost == Cost::WholeFile && most == Cost::Small {
             continue;
         }
-        match (attribute.get)(namespace, view) {
+        match (attribute.get)(vfs, view) {
             Ok(Some(value)) => values.push((attribute.name, value)),
             Ok(None) => {}
             Err(error) if error.kind() == ErrorKind::Absent => {}

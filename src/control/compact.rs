@@ -6,8 +6,8 @@ use crate::control::files::Context;
 use crate::control::jobs::Job;
 use crate::engine::Compacted;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::Invalidation;
 use crate::store::Collection;
+use crate::vfs::Invalidation;
 
 /// What a job is called that compacts.
 const COMPACT: &str = "compact";
@@ -46,12 +46,12 @@ fn start_or_stop(
     let jobs = &context.mounted.jobs;
     match text {
         "start" => {
-            let namespace = context.mounted.namespace.clone();
-            let bytes = collections.iter().map(|collection| namespace.engine().compact_bytes(collection));
+            let vfs = context.mounted.vfs.clone();
+            let bytes = collections.iter().map(|collection| vfs.engine().compact_bytes(collection));
             jobs.push(Job::new(COMPACT.to_owned(), path, bytes.sum()), move |progress| {
                 let (mut sum, mut first) = (Compacted::default(), Ok(()));
                 for collection in &collections {
-                    match namespace.engine().compact(collection, progress) {
+                    match vfs.engine().compact(collection, progress) {
                         Ok(done) => sum.add(done),
                         Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
                         Err(error) => first = first.and(Err(error)),
@@ -75,7 +75,7 @@ fn line(context: &Context, collection: &Arc<Collection>) -> String {
         return format!("{path}: not since it was opened\n");
     };
     let (at, before, after) = (log.at, log.before, log.after);
-    let payloads = context.mounted.namespace.engine().last_compact(collection);
+    let payloads = context.mounted.vfs.engine().last_compact(collection);
     let payloads = payloads.map_or(String::new(), |done| format!("; {done}"));
     format!("{path}: log at {at} from {before} to {after} bytes{payloads}\n")
 }

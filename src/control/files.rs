@@ -9,9 +9,9 @@ use crate::control::mounted::Mounted;
 use crate::control::text::{Make, Text};
 use crate::control::{actions, blocks, compact, metrics, policy, prefetch, quota, scrub, status, tiers};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{Control, ControlView, Controls, FileView, Invalidation, Scope, Shape};
 use crate::store::Collection;
 use crate::store::events::{EventKind, Events};
+use crate::vfs::{Control, ControlView, Controls, FileView, Invalidation, Scope, Shape};
 
 /// Bytes of a text that is written at once. The kernel cuts what is much longer, and a part
 /// of a text must not act.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::control::attributes::attribute;
 use crate::engine::Counted;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{FormView, Namespace};
 use crate::store::pin::Pin;
+use crate::vfs::{FormView, Vfs};
 use crate::view;
 
 /// The value of an attribute of a file of a form. `Absent` for all but `pin`.
@@ -19,18 +19,13 @@ pub fn form_attribute(view: &FormView, name: &[u8]) -> Result<String> {
 
 /// Pins a file of a form, or lets it go; done, and durable, when it returns. What the kernel must
 /// forget is owed by the namespace.
-pub fn set_form_attribute(
-    namespace: &Arc<Namespace>,
-    view: &FormView,
-    name: &[u8],
-    value: &[u8],
-) -> Result<()> {
+pub fn set_form_attribute(vfs: &Arc<Vfs>, view: &FormView, name: &[u8], value: &[u8]) -> Result<()> {
     check_name(name)?;
     let pin = pin_of(view)?;
-    let engine = namespace.engine();
+    let engine = vfs.engine();
     match value.strip_suffix(b"\n").unwrap_or(value) {
         b"1" => {
-            namespace.flush_for_form(view)?;
+            vfs.flush_for_form(view)?;
             engine.pin_form(&view.collection, pin, &Counted::default()).map(|_| ())
         }
         b"0" => engine.unpin_form(&view.collection, pin).map(|_| ()),

@@ -56,7 +56,7 @@ impl Problem {
             let bits = if owner == user { OWNER_LISTS } else { OTHERS_LIST };
             mode & bits == bits
         };
-        let owner = context.mounted.namespace.tenant_owner(&self.tenant).0;
+        let owner = context.mounted.vfs.tenant_owner(&self.tenant).0;
         let mode = context.mounted.store().tenant(&self.tenant).entry().mode;
         let is_open = || match self.collection {
             Some((has, of)) => has == user || lists(owner, mode) && lists(has, of),

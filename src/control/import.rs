@@ -8,7 +8,7 @@ use crate::control::quota::runs_mount;
 use crate::engine::{Reconstruct, evict_imported};
 use crate::ingest::{Plan, Progress, Request, Sum, Watch};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::Invalidation;
+use crate::vfs::Invalidation;
 
 /// What a job is called that imports; a tag follows after a colon.
 pub const IMPORT: &str = "import";
@@ -23,30 +23,29 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
         let text = "only root and who runs the mount import: the daemon reads the files";
         return Err(Error::new(ErrorKind::Denied, text));
     }
-    let namespace = context.mounted.namespace.clone();
+    let vfs = context.mounted.vfs.clone();
     let request = Request::parse(text)?;
     let reconstruct = request.reconstruct.as_deref().map(Reconstruct::parse).transpose()?;
-    let plan = Plan::of(request, &PathBuf::from(namespace.store().place()))?;
-    plan.check_quota(namespace.store())?;
+    let plan = Plan::of(request, &PathBuf::from(vfs.store().place()))?;
+    plan.check_quota(vfs.store())?;
     let what = match &plan.request().tag {
         Some(tag) => format!("{IMPORT}:{tag}"),
         None => IMPORT.to_owned(),
     };
     let job = Job::new(what, plan.path(), plan.bytes());
     context.mounted.jobs.push(job, move |progress| {
-        let store = namespace.store();
+        let store = vfs.store();
         let evict = |collection: &_, target: &_| match reconstruct {
-            Some(how) => evict_imported(namespace.engine(), collection, target, how),
+            Some(how) => evict_imported(vfs.engine(), collection, target, how),
             None => Ok(None),
         };
         let mut sum = Sum::default();
-        let done = plan.run(store, namespace.owner(), &Watched(progress), Some(&evict), &mut sum);
+        let done = plan.run(store, vfs.owner(), &Watched(progress), Some(&evict), &mut sum);
         // Of one that was stopped too: the files that were whole by then are there.
         let (tenant, name) = &plan.request().collection;
         if let Ok(collection) = store.collection(tenant, name) {
-            namespace.finish_renames(&collection);
-            namespace
-                .queue_invalidation(namespace.invalidate_nodes(&collection, sum.changed.iter().copied()));
+            vfs.finish_renames(&collection);
+            vfs.queue_invalidation(vfs.invalidate_nodes(&collection, sum.changed.iter().copied()));
         }
         done?;
         Ok(sum.to_json(&plan.path()).to_string())

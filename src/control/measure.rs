@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use crate::format::checksum;
 use crate::model::{Result, Tier};
-use crate::namespace::FileView;
 use crate::store::blocks::Block;
 use crate::store::object::Object;
 use crate::store::parts::Part;
+use crate::vfs::FileView;
 
 /// Blocks of one tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -17,7 +17,7 @@ pub(super) fn text(context: &Context) -> Result<String> {
     let mut families = counted(&mounted.counters);
     let uptime = mounted.since.elapsed().as_secs_f64();
     families.push(gauge("tierfs_uptime_seconds", "seconds since the mount began", uptime));
-    let healed = mounted.namespace.engine().healed();
+    let healed = mounted.vfs.engine().healed();
     families.push(counter("tierfs_healed_total", "damaged blocks that were stored anew", healed));
     families.extend(held(&Held::of(mounted.store())?));
     let text = TextEncoder::new().encode_to_string(&families);

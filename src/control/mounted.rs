@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use crate::control::counters::Counters;
 use crate::control::jobs::Jobs;
-use crate::namespace::Namespace;
 use crate::store::Store;
+use crate::vfs::Vfs;
 
 /// What is mounted.
 pub struct Mounted {
     /// Its tree.
-    pub namespace: Arc<Namespace>,
+    pub vfs: Arc<Vfs>,
     /// Where.
     pub mountpoint: String,
     /// How.
@@ -27,6 +27,6 @@ pub struct Mounted {
 impl Mounted {
     /// The store.
     pub fn store(&self) -> &Arc<Store> {
-        self.namespace.store()
+        self.vfs.store()
     }
 }

@@ -3,8 +3,8 @@
 use crate::control::files::Context;
 use crate::engine;
 use crate::model::Result;
-use crate::namespace::Invalidation;
 use crate::store::state::ROOT;
+use crate::vfs::Invalidation;
 
 /// The policy in effect.
 pub(super) fn shown(context: &Context) -> Result<String> {

@@ -3,8 +3,8 @@
 use crate::control::files::Context;
 use crate::control::jobs::Job;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::{FileView, Invalidation, Located};
 use crate::store::state::ROOT;
+use crate::vfs::{FileView, Invalidation, Located};
 
 /// What a job is called that reads ahead.
 const PREFETCH: &str = "prefetch";
@@ -15,7 +15,7 @@ const ALL: &str = ".";
 pub(super) fn shown(context: &Context) -> Result<String> {
     let collection = context.collection()?;
     let path = collection.path();
-    Ok(match context.mounted.namespace.engine().last_prefetch(collection) {
+    Ok(match context.mounted.vfs.engine().last_prefetch(collection) {
         Some(found) => format!("{path}: {found}\n"),
         None => format!("{path}: not since it was opened\n"),
     })
@@ -41,12 +41,13 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     if nodes.is_empty() {
         return Err(Error::invalid("write names of files or directories; . is all of the collection"));
     }
-    let namespace = context.mounted.namespace.clone();
-    let bytes = namespace.engine().prefetch_bytes(&collection, &nodes)?;
+    let vfs = context.mounted.vfs.clone();
+    let bytes = vfs.engine().prefetch_bytes(&collection, &nodes)?;
     let job = Job::new(PREFETCH.to_owned(), collection.path(), bytes);
-    context.mounted.jobs.push(job, move |progress| {
-        Ok(namespace.engine().prefetch(&collection, &nodes, progress)?.to_string())
-    });
+    context
+        .mounted
+        .jobs
+        .push(job, move |progress| Ok(vfs.engine().prefetch(&collection, &nodes, progress)?.to_string()));
     Ok(Invalidation::default())
 }
 
@@ -57,7 +58,7 @@ fn node(context: &Context, name: &str) -> Result<Option<EntryId>> {
     }
     let collection = context.collection()?;
     let path = format!("{}/{name}", collection.path());
-    match context.mounted.namespace.walk(path.as_bytes()) {
+    match context.mounted.vfs.walk(path.as_bytes()) {
         Ok((_, Located::Node(FileView { node, .. }))) => Ok(Some(node.entry.id)),
         Ok(_) => Ok(None),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => Ok(None),

@@ -2,8 +2,8 @@
 
 use crate::control::files::Context;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{Invalidation, Scope};
 use crate::store::quota::{Limits, Use};
+use crate::vfs::{Invalidation, Scope};
 
 /// The user who may do everything.
 pub(super) const ROOT_USER: u32 = 0;
@@ -38,7 +38,7 @@ pub(super) fn set_of_collection(context: &Context, asked: &str) -> Result<Invali
     let before = collection.meter().limits();
     let limits = before.changed(asked)?;
     let may_raise =
-        runs_mount(context) || context.mounted.namespace.tenant_owner(collection.tenant()).0 == context.user;
+        runs_mount(context) || context.mounted.vfs.tenant_owner(collection.tenant()).0 == context.user;
     refuse_raise(limits.raise(before) && !may_raise, &collection.path())?;
     collection.set_limits(limits)?;
     Ok(Invalidation::default())
@@ -53,7 +53,7 @@ fn tenant<'a>(context: &'a Context) -> Result<&'a str> {
 
 /// Whether root or who runs the mount asks.
 pub(super) fn runs_mount(context: &Context) -> bool {
-    context.user == ROOT_USER || context.user == context.mounted.namespace.owner().0
+    context.user == ROOT_USER || context.user == context.mounted.vfs.owner().0
 }
 
 fn refuse_raise(is_refused: bool, path: &str) -> Result<()> {

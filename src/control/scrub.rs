@@ -7,8 +7,8 @@ use crate::control::files::Context;
 use crate::control::jobs::Job;
 use crate::engine::Scrubbed;
 use crate::model::{Error, Result};
-use crate::namespace::Invalidation;
 use crate::store::Collection;
+use crate::vfs::Invalidation;
 
 /// What a job is called that scrubs.
 const SCRUB: &str = "scrub";
@@ -50,11 +50,11 @@ fn start_or_stop(
                 collection.state().objects().map(|object| object.bytes()).sum::<u64>()
             };
             let bytes = collections.iter().map(bytes).sum();
-            let namespace = context.mounted.namespace.clone();
+            let vfs = context.mounted.vfs.clone();
             jobs.push(Job::new(SCRUB.to_owned(), path, bytes), move |progress| {
                 let mut sum = Scrubbed::default();
                 for collection in &collections {
-                    sum.add(namespace.engine().scrub(collection, progress)?);
+                    sum.add(vfs.engine().scrub(collection, progress)?);
                 }
                 Ok(sum.to_string())
             });
@@ -70,7 +70,7 @@ fn start_or_stop(
 
 fn line(context: &Context, collection: &Arc<Collection>) -> String {
     let path = collection.path();
-    match context.mounted.namespace.engine().last_scrub(collection) {
+    match context.mounted.vfs.engine().last_scrub(collection) {
         Some(found) => format!("{path}: {found}\n"),
         None => format!("{path}: not since it was opened\n"),
     }

@@ -11,8 +11,8 @@ use crate::engine::{self, Counted, Evict, Moved, REFUSED, Reconstruct, Setting};
 use crate::format::catalog::What;
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
-use crate::namespace::{FileView, Namespace};
 use crate::store::events::EventKind;
+use crate::vfs::{FileView, Vfs};
 
 /// How long setting an attribute takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,20 +28,20 @@ pub enum Acts {
 pub struct Set {
     /// How long it takes.
     pub acts: Acts,
-    set: fn(&Arc<Namespace>, &Jobs, &FileView, &str) -> Result<()>,
+    set: fn(&Arc<Vfs>, &Jobs, &FileView, &str) -> Result<()>,
 }
 
-const fn at_once(set: fn(&Arc<Namespace>, &Jobs, &FileView, &str) -> Result<()>) -> Set {
+const fn at_once(set: fn(&Arc<Vfs>, &Jobs, &FileView, &str) -> Result<()>) -> Set {
     Set { acts: Acts::AtOnce, set }
 }
 
-pub(super) const DTYPE: Set = at_once(|namespace, _, view, text| {
+pub(super) const DTYPE: Set = at_once(|vfs, _, view, text| {
     let dtype = Dtype::from_name(text).ok_or_else(|| wrong("dtype", text))?;
-    set_tensor(namespace, view, Some(dtype), None)
+    set_tensor(vfs, view, Some(dtype), None)
 });
-pub(super) const SHAPE: Set = at_once(|namespace, _, view, text| {
+pub(super) const SHAPE: Set = at_once(|vfs, _, view, text| {
     let shape = Shape::parse(text).ok_or_else(|| wrong("shape", text))?;
-    set_tensor(namespace, view, None, Some(shape))
+    set_tensor(vfs, view, None, Some(shape))
 });
 pub(super) const LOSSY: Set = at_once(|_, _, view, text| set_kept(view, &engine::LOSSY, text));
 pub(super) const POLICY: Set = at_once(|_, _, view, text| set_kept(view, &engine::POLICY, text));
@@ -63,15 +63,14 @@ pub(super) const PIN: Set = Set { acts: Acts::Slowly, set: set_pin };
 /// A refusal leaves its reason in `why` of a file. `user` is who asks. What the kernel must
 /// forget is owed by the namespace, where it fails too.
 pub fn set(
-    namespace: &Arc<Namespace>,
+    vfs: &Arc<Vfs>,
     jobs: &Jobs,
     view: &FileView,
     user: u32,
     (name, value): (&[u8], &[u8]),
 ) -> Result<()> {
     let attribute = attribute(name)?;
-    let done =
-        check_owner(namespace, view, user).and_then(|()| done(namespace, jobs, view, attribute, value));
+    let done = check_owner(vfs, view, user).and_then(|()| done(vfs, jobs, view, attribute, value));
     let (cause, asked) = (format!("{}, user {user}", attribute.name), String::from_utf8_lossy(value));
     tell(view.collection.event_log(), &view.path(), &cause, &asked, &done);
     done
@@ -79,28 +78,22 @@ pub fn set(
 
 /// What is set on a directory is of all that is below it, whoever may write that: only the owner
 /// sets it, root, and who runs the mount. That others may not write a file the kernel has seen to.
-fn check_owner(namespace: &Namespace, view: &FileView, user: u32) -> Result<()> {
+fn check_owner(vfs: &Vfs, view: &FileView, user: u32) -> Result<()> {
     let entry = &view.node.entry;
-    if entry.what != What::Directory || [ROOT_USER, namespace.owner().0, entry.uid].contains(&user) {
+    if entry.what != What::Directory || [ROOT_USER, vfs.owner().0, entry.uid].contains(&user) {
         return Ok(());
     }
     let text = "what is set on a directory is of all that is below it: its owner sets it";
     Err(Error::new(ErrorKind::Denied, text))
 }
 
-fn done(
-    namespace: &Arc<Namespace>,
-    jobs: &Jobs,
-    view: &FileView,
-    attribute: &Attribute,
-    value: &[u8],
-) -> Result<()> {
+fn done(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, attribute: &Attribute, value: &[u8]) -> Result<()> {
     let Some(set) = &attribute.set else {
         return Err(Error::new(ErrorKind::Denied, format!("{} can only be read", attribute.name)));
     };
     view.collection.check_writable()?;
     let text = std::str::from_utf8(value).map_err(|_| Error::invalid("a value that is not text"))?;
-    (set.set)(namespace, jobs, view, text.trim_end_matches('\n')).inspect_err(|error| {
+    (set.set)(vfs, jobs, view, text.trim_end_matches('\n')).inspect_err(|error| {
         let why = format!("{}={text}{REFUSED}{error}", attribute.name);
         if let Err(error) = engine::note_why(&view.collection, view.node.entry.id, &why) {
             log::warn!("{}: the reason of a refusal is not kept: {error}", view.path());
@@ -109,15 +102,10 @@ fn done(
 }
 
 /// Says what a file is as a tensor: its forms have other headers then.
-fn set_tensor(
-    namespace: &Namespace,
-    view: &FileView,
-    dtype: Option<Dtype>,
-    shape: Option<Shape>,
-) -> Result<()> {
+fn set_tensor(vfs: &Vfs, view: &FileView, dtype: Option<Dtype>, shape: Option<Shape>) -> Result<()> {
     let node = view.node.entry.id;
     edit::set_tensor(&view.collection, node, dtype, shape)?;
-    namespace.queue_invalidation(namespace.invalidate_nodes(&view.collection, [node]));
+    vfs.queue_invalidation(vfs.invalidate_nodes(&view.collection, [node]));
     Ok(())
 }
 
@@ -125,40 +113,38 @@ fn set_kept(view: &FileView, setting: &Setting, text: &str) -> Result<()> {
     engine::set_setting(&view.collection, view.node.entry.id, setting, text)
 }
 
-fn set_tier(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
+fn set_tier(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
     let to = MoveTo::parse(text)?;
-    namespace.flush_all(&view.collection)?;
-    let bytes = namespace.engine().check_tier(&view.collection, view.node.entry.id, to)?;
-    let (view, namespace) = (view.clone(), namespace.clone());
-    let act =
-        move |progress: &dyn Progress, (namespace, view): &(Arc<Namespace>, FileView), moved: &mut Moved| {
-            namespace.engine().set_tier(&view.collection, view.node.entry.id, to, progress, moved)
-        };
-    do_or_queue(jobs, (namespace, view), format!("tier={text}"), bytes, Box::new(act))
+    vfs.flush_all(&view.collection)?;
+    let bytes = vfs.engine().check_tier(&view.collection, view.node.entry.id, to)?;
+    let (view, vfs) = (view.clone(), vfs.clone());
+    let act = move |progress: &dyn Progress, (vfs, view): &(Arc<Vfs>, FileView), moved: &mut Moved| {
+        vfs.engine().set_tier(&view.collection, view.node.entry.id, to, progress, moved)
+    };
+    do_or_queue(jobs, (vfs, view), format!("tier={text}"), bytes, Box::new(act))
 }
 
-fn evict(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
+fn evict(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
     let what = Evict::from_name(text).ok_or_else(|| wrong("evict", text))?;
     // Lineage parents may be in other collections.
-    namespace.flush_everything()?;
-    let (view, namespace) = (view.clone(), namespace.clone());
-    let act =
-        move |progress: &dyn Progress, (namespace, view): &(Arc<Namespace>, FileView), moved: &mut Moved| {
-            namespace.engine().evict(&view.collection, view.node.entry.id, what, progress, moved)
-        };
-    do_or_queue(jobs, (namespace, view), format!("evict={text}"), 0, Box::new(act))
+    vfs.flush_everything()?;
+    let (view, vfs) = (view.clone(), vfs.clone());
+    let act = move |progress: &dyn Progress, (vfs, view): &(Arc<Vfs>, FileView), moved: &mut Moved| {
+        vfs.engine().evict(&view.collection, view.node.entry.id, what, progress, moved)
+    };
+    do_or_queue(jobs, (vfs, view), format!("evict={text}"), 0, Box::new(act))
 }
 
-fn set_pin(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
+fn set_pin(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
     let is_pin = match text {
         "0" => false,
         "1" => true,
         _ => return Err(wrong("pin", text)),
     };
-    namespace.flush_all(&view.collection)?;
-    let (namespace, of) = (namespace.clone(), view.clone());
+    vfs.flush_all(&view.collection)?;
+    let (vfs, of) = (vfs.clone(), view.clone());
     let act = move |progress: &dyn Progress| {
-        let (engine, node) = (namespace.engine(), of.node.entry.id);
+        let (engine, node) = (vfs.engine(), of.node.entry.id);
         let done = match is_pin {
             true => engine.pin(&of.collection, node, progress)?,
             false => engine.unpin(&of.collection, node)?,
@@ -173,12 +159,12 @@ fn set_pin(namespace: &Arc<Namespace>, jobs: &Jobs, view: &FileView, text: &str)
 }
 
 /// What changes the bytes of tensors.
-type Act = dyn Fn(&dyn Progress, &(Arc<Namespace>, FileView), &mut Moved) -> Result<()> + Send;
+type Act = dyn Fn(&dyn Progress, &(Arc<Vfs>, FileView), &mut Moved) -> Result<()> + Send;
 
 /// On a file it is done on return; on a directory it is queued.
 fn do_or_queue(
     jobs: &Jobs,
-    place: (Arc<Namespace>, FileView),
+    place: (Arc<Vfs>, FileView),
     what: String,
     bytes: u64,
     act: Box<Act>,
@@ -190,8 +176,8 @@ fn do_or_queue(
         let mut moved = Moved::default();
         let done = act(progress, &place, &mut moved);
         // What fails or is told to stop may have moved some.
-        let (namespace, view) = &place;
-        namespace.queue_invalidation(namespace.invalidate_nodes(&view.collection, moved.nodes));
+        let (vfs, view) = &place;
+        vfs.queue_invalidation(vfs.invalidate_nodes(&view.collection, moved.nodes));
         done?;
         let left = moved.left.first().map(|(_, why)| format!("; {} left: {why}", moved.left.len()));
         let note = format!("{} blocks{}", moved.blocks, left.unwrap_or_default());

@@ -7,8 +7,8 @@ use crate::control::files::Context;
 use crate::control::held::Held;
 use crate::control::measure::Tally;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::Scope;
 use crate::store::Access;
+use crate::vfs::Scope;
 
 /// What the store holds.
 pub(super) fn of_mount(context: &Context) -> Result<String> {
@@ -106,7 +106,7 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "written_bytes": count(&counters.written_bytes),
         "errors": count(&counters.errors),
         "corrupt": count(&counters.corrupt),
-        "healed": mounted.namespace.engine().healed(),
+        "healed": mounted.vfs.engine().healed(),
         "problems": held.told(context),
     });
     Ok(format!("{value:#}\n"))

@@ -19,7 +19,7 @@ use crate::fs::handles::Handle;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable};
-use crate::namespace::{Ino, Kind, Located, Place};
+use crate::vfs::{Ino, Kind, Located, Place};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
 const NAME_BYTES_MAX: u32 = 255;
@@ -39,12 +39,12 @@ impl Filesystem for Adapter {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.measured(Operation::Lookup, || {
             let asked = (request.pid(), self.names.changes());
-            self.named(reply, asked, self.namespace.lookup(Ino(parent.0), name.as_bytes()));
+            self.named(reply, asked, self.vfs.lookup(Ino(parent.0), name.as_bytes()));
         });
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
-        self.measured(Operation::Forget, || self.namespace.forget_inode(own(ino)));
+        self.measured(Operation::Forget, || self.vfs.forget_inode(own(ino)));
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -52,7 +52,7 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.measured(Operation::Readlink, || match self.namespace.read_link(Ino(ino.0)) {
+        self.measured(Operation::Readlink, || match self.vfs.read_link(Ino(ino.0)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(self.failed("readlink", &error)),
         });
@@ -161,7 +161,7 @@ impl Filesystem for Adapter {
                 // Mapped stores arrive after the last flush.
                 Some(open_file) if open_file.is_unclosed() => {
                     self.flush(&open_file, Durable::No, "release", reply);
-                    self.namespace.keep_unflushed(&open_file);
+                    self.vfs.keep_unflushed(&open_file);
                 }
                 _ => reply.ok(),
             }
@@ -172,7 +172,7 @@ impl Filesystem for Adapter {
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.measured(Operation::Opendir, || match self.located(ino) {
             Ok((ino, located @ (Located::Control(_) | Located::Form(_))))
-                if self.namespace.attr(ino, &located).kind != Kind::Directory =>
+                if self.vfs.attr(ino, &located).kind != Kind::Directory =>
             {
                 reply.error(errno::NOT_DIRECTORY);
             }
@@ -194,7 +194,7 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectory,
     ) {
         self.measured(Operation::Readdir, || {
-            let listed = self.namespace.list(Ino(ino.0), offset, &mut |listed| {
+            let listed = self.vfs.list(Ino(ino.0), offset, &mut |listed| {
                 let (ino, kind) = (INodeNo(listed.attr.ino.0), file_type(listed.attr.kind));
                 !reply.add(ino, listed.offset, kind, OsStr::from_bytes(&listed.name))
             });
@@ -215,7 +215,7 @@ impl Filesystem for Adapter {
     ) {
         self.measured(Operation::Readdirplus, || {
             let changes = self.names.changes();
-            let listed = self.namespace.list(Ino(ino.0), offset, &mut |listed| {
+            let listed = self.vfs.list(Ino(ino.0), offset, &mut |listed| {
                 let times = self.times.of_listed(&listed.attr, || self.names.may_be_kept(changes));
                 let (attr, name) = (file_attr(&listed.attr), OsStr::from_bytes(&listed.name));
                 !reply.add(attr.ino, listed.offset, name, &times, &attr, GENERATION)
@@ -228,7 +228,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.measured(Operation::Statfs, || match self.namespace.store().space() {
+        self.measured(Operation::Statfs, || match self.vfs.store().space() {
             Ok(space) => {
                 let blocks = |bytes: u64| bytes / u64::from(STAT_BLOCK_BYTES);
                 reply.statfs(
@@ -294,7 +294,7 @@ impl Filesystem for Adapter {
                 return reply.error(errno::NO_DEVICES);
             }
             let owner = (request.uid(), request.gid());
-            let made = self.namespace.create(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
+            let made = self.vfs.create(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
             self.made("mknod", reply, made);
         });
     }
@@ -310,7 +310,7 @@ impl Filesystem for Adapter {
     ) {
         self.measured(Operation::Mkdir, || {
             let owner = (request.uid(), request.gid());
-            let made = self.namespace.make_directory(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
+            let made = self.vfs.make_directory(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
             self.made("mkdir", reply, made);
         });
     }
@@ -318,27 +318,21 @@ impl Filesystem for Adapter {
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.measured(Operation::Unlink, || {
             let from = (Ino(parent.0), name.as_bytes());
-            self.name_gone("unlink", reply, from, || self.namespace.unlink(from.0, from.1));
+            self.name_gone("unlink", reply, from, || self.vfs.unlink(from.0, from.1));
         });
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.measured(Operation::Rmdir, || {
-            match self.namespace.remove_directory(Ino(parent.0), name.as_bytes()) {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(self.failed("rmdir", &error)),
-            }
+        self.measured(Operation::Rmdir, || match self.vfs.remove_directory(Ino(parent.0), name.as_bytes()) {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(self.failed("rmdir", &error)),
         });
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         self.measured(Operation::Symlink, || {
             let (owner, target) = ((request.uid(), request.gid()), target.as_os_str().as_bytes());
-            self.made(
-                "symlink",
-                reply,
-                self.namespace.symlink(Ino(parent.0), name.as_bytes(), target, owner),
-            );
+            self.made("symlink", reply, self.vfs.symlink(Ino(parent.0), name.as_bytes(), target, owner));
         });
     }
 
@@ -358,13 +352,13 @@ impl Filesystem for Adapter {
             }
             let keep = flags.contains(RenameFlags::RENAME_NOREPLACE);
             let (from, to) = ((Ino(parent.0), name.as_bytes()), (Ino(new_parent.0), new_name.as_bytes()));
-            self.name_gone("rename", reply, to, || self.namespace.rename(from, to, keep));
+            self.name_gone("rename", reply, to, || self.vfs.rename(from, to, keep));
         });
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.measured(Operation::Link, || {
-            self.made("link", reply, self.namespace.link(own(ino), Ino(parent.0), name.as_bytes()));
+            self.made("link", reply, self.vfs.link(own(ino), Ino(parent.0), name.as_bytes()));
         });
     }
 
@@ -380,7 +374,7 @@ impl Filesystem for Adapter {
     ) {
         self.measured(Operation::Create, || {
             let owner = (request.uid(), request.gid());
-            let made = self.namespace.create(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
+            let made = self.vfs.create(Ino(parent.0), name.as_bytes(), mode & !umask, owner);
             self.created(made, OpenFlags(flags), reply);
         });
     }

@@ -8,7 +8,7 @@ use crate::fs::numbers::other_number;
 use crate::fs::reply::{own, send_attribute};
 use crate::fs::serve::{Adapter, guarded};
 use crate::model::{Error, ErrorKind};
-use crate::namespace::{Invalidation, Located};
+use crate::vfs::{Invalidation, Located};
 
 impl Adapter {
     /// Answers with the value of an extended attribute.
@@ -21,8 +21,8 @@ impl Adapter {
             Ok(found) => found,
             Err(error) => return reply.error(self.failed("getxattr", &error)),
         };
-        let (mounted, namespace) = (self.mounted.clone(), self.namespace.clone());
-        let answer = move || match attribute.get(&namespace, &view) {
+        let (mounted, vfs) = (self.mounted.clone(), self.vfs.clone());
+        let answer = move || match attribute.get(&vfs, &view) {
             Ok(value) => send_attribute(reply, size, value.as_bytes()),
             Err(error) => {
                 log::debug!("getxattr: {error}");
@@ -48,22 +48,19 @@ impl Adapter {
             Ok(found) => found,
             Err(error) => return reply.error(self.failed("setxattr", &error)),
         };
-        let (namespace, mounted) = (self.namespace.clone(), self.mounted.clone());
+        let (vfs, mounted) = (self.vfs.clone(), self.mounted.clone());
         let asker = self.mounted.clone();
         let (invalidator, name, value) = (self.invalidator.clone(), name.to_vec(), value.to_vec());
         let act = move || {
             // What was written counts.
-            let written = namespace
-                .open_file(own(ino))
-                .map(|open_file| namespace.flush_and_queue(&open_file))
-                .transpose();
-            let set =
-                written.and_then(|_| control::set(&namespace, &mounted.jobs, &view, user, (&name, &value)));
+            let written =
+                vfs.open_file(own(ino)).map(|open_file| vfs.flush_and_queue(&open_file)).transpose();
+            let set = written.and_then(|_| control::set(&vfs, &mounted.jobs, &view, user, (&name, &value)));
             if let Err(error) = &set {
                 log::debug!("setxattr: {error}");
             }
             let also = Invalidation::default().and(other_number(ino));
-            invalidator.invalidate_pending(&namespace, also, move || match set {
+            invalidator.invalidate_pending(&vfs, also, move || match set {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(errno(&error)),
             });
@@ -89,7 +86,7 @@ impl Adapter {
     /// Answers with the names of the extended attributes that listings show.
     pub fn attribute_names(&self, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let names = match self.located(ino) {
-            Ok((_, Located::Node(view))) => control::listed(&self.namespace, &view),
+            Ok((_, Located::Node(view))) => control::listed(&self.vfs, &view),
             Ok(_) => Ok(Vec::new()),
             Err(error) => Err(error),
         };

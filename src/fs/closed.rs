@@ -1,7 +1,7 @@
 //! What is done when a descriptor is closed.
 
 use crate::fs::serve::Adapter;
-use crate::namespace::Ino;
+use crate::vfs::Ino;
 
 impl Adapter {
     /// Lets an open file go; the file that nobody writes to any more with it.
@@ -15,9 +15,9 @@ impl Adapter {
     /// Copies of what nobody writes to any more are made anew.
     pub fn note_pins(&self, written: Option<Ino>) {
         let Some(ino) = written else { return };
-        let sharing = || self.namespace.sharing(ino);
+        let sharing = || self.vfs.sharing(ino);
         if !self.passthrough.are_for_writers(ino, sharing) {
-            self.namespace.note_pins(sharing().into_iter().chain([ino]));
+            self.vfs.note_pins(sharing().into_iter().chain([ino]));
         }
     }
 }

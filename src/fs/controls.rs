@@ -11,8 +11,8 @@ use crate::fs::errno;
 use crate::fs::handles::Handle;
 use crate::fs::serve::{Adapter, failed, guarded};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{ControlView, Located, Shape};
 use crate::store::Access;
+use crate::vfs::{ControlView, Located, Shape};
 
 impl Adapter {
     /// Opens a control file: its text is that of now.
@@ -24,7 +24,7 @@ impl Adapter {
         // Its size is not known before it is opened, so the kernel's cache is no use.
         let open_flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
         let (mounted, handles) = (self.mounted.clone(), self.handles.clone());
-        if self.namespace.row(&view).is_some_and(|row| row.shape == Shape::Growing) {
+        if self.vfs.row(&view).is_some_and(|row| row.shape == Shape::Growing) {
             let (start, _) = mounted.store().events().range();
             let handle = handles.insert(Handle::Growing(AtomicU64::new(start)));
             return reply.opened(FileHandle(handle), open_flags);
@@ -52,7 +52,7 @@ impl Adapter {
         };
         let file = control::file_of(&view)?;
         let mode = flags.acc_mode();
-        if mode != OpenAccMode::O_RDONLY && self.namespace.store().access() == Access::Read {
+        if mode != OpenAccMode::O_RDONLY && self.vfs.store().access() == Access::Read {
             return Err(Error::new(ErrorKind::ReadOnly, "the store is mounted to be read only"));
         }
         if mode != OpenAccMode::O_RDONLY && !file.acts() {
@@ -105,7 +105,7 @@ impl Adapter {
                 match control::act(&mounted, view, user, &text) {
                     Ok(forget) => {
                         let done = move || reply.written(text.len() as u32);
-                        invalidator.invalidate_pending(&mounted.namespace, forget, done);
+                        invalidator.invalidate_pending(&mounted.vfs, forget, done);
                     }
                     Err(error) => reply.error(failed(&mounted, "write", &error)),
                 }

@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
 
-use crate::namespace::{Ino, Invalidation, Namespace};
+use crate::vfs::{Ino, Invalidation, Vfs};
 
 /// Inodes to forget, and what is done then.
 struct Task {
@@ -49,14 +49,9 @@ impl Invalidator {
 
     /// As [`forget`](Self::forget), with all that is owed, and after all that was to be
     /// forgotten before: what another request has put into the log is forgotten too.
-    pub fn invalidate_pending(
-        &self,
-        namespace: &Namespace,
-        also: Invalidation,
-        then: impl FnOnce() + Send + 'static,
-    ) {
+    pub fn invalidate_pending(&self, vfs: &Vfs, also: Invalidation, then: impl FnOnce() + Send + 'static) {
         let turn = self.turn.lock();
-        let mut forget = namespace.take_pending_invalidations();
+        let mut forget = vfs.take_pending_invalidations();
         forget.nodes.extend(also.nodes);
         if !forget.is_empty() || self.waiting.load(Ordering::Acquire) > 0 {
             return self.send(forget, then);

@@ -11,15 +11,15 @@ use crate::fs::handles::Handle;
 use crate::fs::reply::send_attribute;
 use crate::fs::serve::{Adapter, failed, guarded};
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{FormView, Ino, Invalidation, Located, Namespace};
 use crate::store::state::Node;
 use crate::stream::Stream;
+use crate::vfs::{FormView, Ino, Invalidation, Located, Vfs};
 use crate::view::Shows;
 
 /// An open file of a form.
 pub(super) struct FormFile {
     view: FormView,
-    namespace: Arc<Namespace>,
+    vfs: Arc<Vfs>,
     current: RwLock<Current>,
 }
 
@@ -31,13 +31,13 @@ struct Current {
 }
 
 impl FormFile {
-    fn open(namespace: &Arc<Namespace>, view: FormView) -> Result<FormFile> {
-        namespace.flush_for_form(&view)?;
+    fn open(vfs: &Arc<Vfs>, view: FormView) -> Result<FormFile> {
+        vfs.flush_for_form(&view)?;
         let node = node_now(&view);
-        let recipe = namespace.recipe(&view)?;
-        let stream = Arc::new(namespace.open_form(&view, &recipe)?);
+        let recipe = vfs.recipe(&view)?;
+        let stream = Arc::new(vfs.open_form(&view, &recipe)?);
         recipe.count_use();
-        Ok(FormFile { view, namespace: namespace.clone(), current: RwLock::new(Current { node, stream }) })
+        Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { node, stream }) })
     }
 
     /// Reads from `offset` on until `out` is full or the file ends. The bytes read are those of
@@ -56,8 +56,8 @@ impl FormFile {
         let stream = match stream {
             Some(stream) => stream,
             None => {
-                let recipe = self.namespace.recipe(&self.view)?;
-                let stream = Arc::new(self.namespace.open_form(&self.view, &recipe)?);
+                let recipe = self.vfs.recipe(&self.view)?;
+                let stream = Arc::new(self.vfs.open_form(&self.view, &recipe)?);
                 *self.current.write() = Current { node, stream: stream.clone() };
                 stream
             }
@@ -87,12 +87,12 @@ impl Adapter {
         let kept = if is_kept { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
         let (mounted, handles, invalidator) =
             (self.mounted.clone(), self.handles.clone(), self.invalidator.clone());
-        let namespace = self.namespace.clone();
+        let vfs = self.vfs.clone();
         std::thread::spawn(move || {
             guarded(&mounted, "open", || {
-                let opened = FormFile::open(&namespace, view);
+                let opened = FormFile::open(&vfs, view);
                 let opened = opened.map_err(|error| failed(&mounted, "open", &error));
-                invalidator.invalidate_pending(&namespace, Invalidation::default(), move || match opened {
+                invalidator.invalidate_pending(&vfs, Invalidation::default(), move || match opened {
                     Ok(file) => {
                         let handle = handles.insert(Handle::Form(file));
                         reply.opened(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH | kept);
@@ -114,12 +114,12 @@ impl Adapter {
     /// Sets an attribute of a file of a form: others must be answered meanwhile.
     pub fn set_form_attribute(&self, view: FormView, name: &[u8], value: &[u8], reply: ReplyEmpty) {
         let (mounted, invalidator) = (self.mounted.clone(), self.invalidator.clone());
-        let (namespace, name, value) = (self.namespace.clone(), name.to_vec(), value.to_vec());
+        let (vfs, name, value) = (self.vfs.clone(), name.to_vec(), value.to_vec());
         std::thread::spawn(move || {
             guarded(&mounted, "setxattr", || {
-                let set = control::set_form_attribute(&namespace, &view, &name, &value);
+                let set = control::set_form_attribute(&vfs, &view, &name, &value);
                 let set = set.map_err(|error| failed(&mounted, "setxattr", &error));
-                invalidator.invalidate_pending(&namespace, Invalidation::default(), move || match set {
+                invalidator.invalidate_pending(&vfs, Invalidation::default(), move || match set {
                     Ok(()) => reply.ok(),
                     Err(error) => reply.error(error),
                 });
@@ -128,7 +128,7 @@ impl Adapter {
     }
 
     fn form_opened(&self, ino: Ino, flags: OpenFlags) -> Result<FormView> {
-        let Located::Form(view) = self.namespace.locate(ino)? else {
+        let Located::Form(view) = self.vfs.locate(ino)? else {
             return Err(Error::new(ErrorKind::NotFound, "there is no such file of a form"));
         };
         match flags.acc_mode() {

@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 use crate::control::Text;
 use crate::edit::OpenFile;
 use crate::fs::forms::FormFile;
-use crate::namespace::ControlView;
+use crate::vfs::ControlView;
 
 /// What an open file reads from.
 pub(super) enum Handle {
@@ -73,7 +73,7 @@ impl Handles {
 mod tests {
     use super::{Handle, Handles};
     use crate::control::Text;
-    use crate::namespace::{ControlView, Scope};
+    use crate::vfs::{ControlView, Scope};
 
     #[test]
     fn numbers_are_used_again_only_after_they_were_let_go() {

@@ -16,10 +16,10 @@ use crate::fs::serve::{Adapter, guarded};
 use crate::fs::waker::Waker;
 use crate::ingest::Progress;
 use crate::model::{Error, Result};
-use crate::namespace::{Invalidation, Namespace, Shown};
 use crate::store::read::Verify;
 use crate::store::usage_file::Keep;
 use crate::store::{Access, Store};
+use crate::vfs::{Invalidation, Shown, Vfs};
 
 /// What the kernel reads ahead, in KiB. Measured best for streams through a daemon.
 const READ_AHEAD_KIB: u32 = 4096;
@@ -81,7 +81,7 @@ impl Options {
 pub struct Mount {
     session: BackgroundSession,
     mountpoint: PathBuf,
-    namespace: Arc<Namespace>,
+    vfs: Arc<Vfs>,
     invalidator: Invalidator,
     names: Arc<Names>,
     mounted: Arc<Mounted>,
@@ -96,13 +96,13 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let source = store.place();
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let threads = options.threads.unwrap_or(cores).max(2);
-    let namespace = Namespace::new(store, options.shown, options.verify, owner, control::controls());
-    let namespace = Arc::new(namespace);
+    let vfs = Vfs::new(store, options.shown, options.verify, owner, control::controls());
+    let vfs = Arc::new(vfs);
     if options.zero_fill {
-        namespace.engine().fill_with_zeros();
+        vfs.engine().fill_with_zeros();
     }
     let mounted = Mounted {
-        namespace: namespace.clone(),
+        vfs: vfs.clone(),
         mountpoint: mountpoint.display().to_string(),
         options: options.table(threads),
         since: Instant::now(),
@@ -120,7 +120,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
         MountOption::DefaultPermissions,
         MountOption::NoAtime,
     ];
-    if namespace.store().access() == Access::Read {
+    if vfs.store().access() == Access::Read {
         config.mount_options.push(MountOption::RO);
     }
     if options.allow_other {
@@ -131,7 +131,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let (invalidator, forgetting) = Invalidator::new();
     let stack_depth = if options.reads_all { 0 } else { STACK_DEPTH };
     let waker = Arc::new(Waker::new()?);
-    let (known, told) = (namespace.clone(), mounted.clone());
+    let (known, told) = (vfs.clone(), mounted.clone());
     let adapter = Adapter::new(known, told, invalidator.clone(), waker.clone(), stack_depth);
     let failed = |error| {
         let text = format!("mounting on {} (tierfs doctor says what is missing)", mountpoint.display());
@@ -148,7 +148,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     raise_descriptor_limit();
     let jobs = start_jobs(mounted.clone(), invalidator.clone())?;
     let mountpoint = mountpoint.to_owned();
-    Ok(Mount { session, mountpoint, namespace, invalidator, names, mounted, waker, jobs })
+    Ok(Mount { session, mountpoint, vfs, invalidator, names, mounted, waker, jobs })
 }
 
 impl Mount {
@@ -163,7 +163,7 @@ impl Mount {
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
         let mut synced = Instant::now();
         let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
-        let tick = Duration::from_secs(u64::from(self.namespace.store().ticks().length()));
+        let tick = Duration::from_secs(u64::from(self.vfs.store().ticks().length()));
         let mut looked = Instant::now();
         let ended = loop {
             if self.is_over() {
@@ -177,7 +177,7 @@ impl Mount {
                 synced = Instant::now();
             }
             self.names.say_again(Instant::now());
-            self.namespace.let_go_forgotten();
+            self.vfs.let_go_forgotten();
             self.heal(&heals);
             self.tend_pins(&tends);
             if looked.elapsed() >= tick {
@@ -191,8 +191,8 @@ impl Mount {
         if self.jobs.join().is_err() {
             log::error!("jobs: a bug in tierfs: the last one was not finished");
         }
-        self.namespace.sync(&mut |_| ())?;
-        self.namespace.store().open_collections().iter().for_each(|open| open.keep_accesses(Keep::Now));
+        self.vfs.sync(&mut |_| ())?;
+        self.vfs.store().open_collections().iter().for_each(|open| open.keep_accesses(Keep::Now));
         if ended {
             self.session.join().map_err(|error| Error::io("answering requests", error))?;
         }
@@ -201,25 +201,25 @@ impl Mount {
 
     /// Has damaged blocks that reads have found stored anew, by a job.
     fn heal(&self, heals: &Arc<AtomicBool>) {
-        let namespace = self.namespace.clone();
-        self.start_one("heal", heals, namespace.engine().has_damaged(), move |_| {
-            Ok(format!("{} blocks stored anew", namespace.engine().heal_waiting()?))
+        let vfs = self.vfs.clone();
+        self.start_one("heal", heals, vfs.engine().has_damaged(), move |_| {
+            Ok(format!("{} blocks stored anew", vfs.engine().heal_waiting()?))
         });
     }
 
     /// Has copies of pinned files compared and made anew that wait for it, as damaged blocks.
     fn tend_pins(&self, tends: &Arc<AtomicBool>) {
-        let namespace = self.namespace.clone();
-        self.start_one("pins", tends, namespace.engine().has_pins_waiting(), move |progress| {
-            Ok(format!("{} copies made anew", namespace.engine().tend_pins(progress)))
+        let vfs = self.vfs.clone();
+        self.start_one("pins", tends, vfs.engine().has_pins_waiting(), move |progress| {
+            Ok(format!("{} copies made anew", vfs.engine().tend_pins(progress)))
         });
     }
 
     /// Has tiers changed by themselves, where a policy says so.
     fn follow_policy(&self, follows: &Arc<AtomicBool>) {
-        let (namespace, invalidator) = (self.namespace.clone(), self.invalidator.clone());
-        self.start_one("policy", follows, namespace.has_automatic(), move |progress| {
-            namespace.follow_policy(progress, &mut |forget| invalidator.forget(forget, || ()))
+        let (vfs, invalidator) = (self.vfs.clone(), self.invalidator.clone());
+        self.start_one("policy", follows, vfs.has_automatic(), move |progress| {
+            vfs.follow_policy(progress, &mut |forget| invalidator.forget(forget, || ()))
         });
     }
 
@@ -244,9 +244,7 @@ impl Mount {
 
     /// A failure is told to whoever asks for a sync himself, and in the log.
     fn sync(&self) {
-        if let Err(error) =
-            self.namespace.sync_now_and_then(&mut |forget| self.invalidator.forget(forget, || ()))
-        {
+        if let Err(error) = self.vfs.sync_now_and_then(&mut |forget| self.invalidator.forget(forget, || ())) {
             log::error!("syncing: {error}");
         }
     }
@@ -293,7 +291,7 @@ fn start_jobs(mounted: Arc<Mounted>, invalidator: Invalidator) -> Result<std::th
             // A job that is done is seen to be done by who reads after it.
             let (forgotten, waiting) = std::sync::mpsc::channel();
             let then = move || forgotten.send(()).unwrap_or_default();
-            invalidator.invalidate_pending(&mounted.namespace, Invalidation::default(), then);
+            invalidator.invalidate_pending(&mounted.vfs, Invalidation::default(), then);
             waiting.recv().unwrap_or_default();
         });
     });

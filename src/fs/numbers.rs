@@ -7,7 +7,7 @@ use fuser::{INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry};
 use crate::fs::reply::{GENERATION, file_attr, own};
 use crate::fs::serve::Adapter;
 use crate::model::Result;
-use crate::namespace::{Attr, Ino, Invalidation, Located};
+use crate::vfs::{Attr, Ino, Invalidation, Located};
 
 /// A file's own number, where the kernel asks by the second.
 pub(super) fn other_number(ino: INodeNo) -> Option<Ino> {
@@ -28,7 +28,7 @@ impl Adapter {
         };
         match (backed, found) {
             (Some(backed), Ok((_, located))) => {
-                let attr = self.namespace.attr(backed, &located);
+                let attr = self.vfs.attr(backed, &located);
                 let time = self.times.of_name(&attr, || self.names.may_be_kept(changes));
                 reply.entry_with_ttls(&Duration::ZERO, &time, &file_attr(&attr), GENERATION);
             }
@@ -40,7 +40,7 @@ impl Adapter {
     /// write under it; what it has under the other it forgets first.
     pub fn attr_set_backed(&self, ino: INodeNo, forget: Invalidation, attr: Attr, reply: ReplyAttr) {
         let answer = move || reply.attr(&Duration::ZERO, &file_attr(&attr));
-        self.invalidator.invalidate_pending(&self.namespace, forget.and(other_number(ino)), answer);
+        self.invalidator.invalidate_pending(&self.vfs, forget.and(other_number(ino)), answer);
     }
 
     /// Answers a request that takes a name away. A file may be open under one number while
@@ -60,8 +60,8 @@ impl Adapter {
         if !self.passthrough.is_on() {
             return None;
         }
-        let (ino, _) = self.namespace.lookup(parent, name).ok()?;
-        self.namespace.open_file(ino)?;
+        let (ino, _) = self.vfs.lookup(parent, name).ok()?;
+        self.vfs.open_file(ino)?;
         (self.passthrough.backed(ino).is_some() || self.backing(ino).is_some()).then_some(ino)
     }
 }

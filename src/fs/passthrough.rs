@@ -1,6 +1,6 @@
 //! Files that the kernel reads where they lie, without the daemon.
 //!
-//! The kernel knows such a file by two numbers (`namespace/ino.rs`). Its inode of a number
+//! The kernel knows such a file by two numbers (`vfs/ino.rs`). Its inode of a number
 //! is either cached or backed by one physical file, as long as any descriptor or mapping of
 //! it lives; an open of the other kind fails with EIO. And writes to a backed inode would
 //! reach the physical file. So:
@@ -27,8 +27,8 @@ use crate::fs::errno;
 use crate::fs::handles::Handle;
 use crate::fs::serve::Adapter;
 use crate::model::Result;
-use crate::namespace::{Ino, Place};
 use crate::store::backing::Backing;
+use crate::vfs::{Ino, Place};
 
 /// Who was sent to look a name up again has come back or ended by then.
 const AWAITED_FOR: Duration = Duration::from_secs(60);
@@ -295,7 +295,7 @@ impl Adapter {
     /// Answers an open. `thread` is who asks, as the kernel numbers threads; 0 is unknown.
     pub fn open_file(&self, thread: u32, number: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let (ino, reads) = (number.own(), flags.acc_mode() == OpenAccMode::O_RDONLY);
-        if let Err(error) = self.namespace.check_named(ino) {
+        if let Err(error) = self.vfs.check_named(ino) {
             self.passthrough.sent_to_look(thread);
             return reply.error(self.failed("open", &error));
         }
@@ -371,7 +371,7 @@ impl Adapter {
     /// The physical file of a file, given to the kernel.
     fn give_backing(&self, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
         let backing = self.backing(ino)?;
-        let open_file = self.namespace.open_numbered(ino).ok()?;
+        let open_file = self.vfs.open_numbered(ino).ok()?;
         Some((self.passthrough.give(ino, &backing, open_file, reply)?, backing))
     }
 
@@ -380,13 +380,13 @@ impl Adapter {
         if !self.is_for_readers(ino) {
             return None;
         }
-        let backing = self.namespace.backing(ino)?;
+        let backing = self.vfs.backing(ino)?;
         self.passthrough.has_room(ino, &backing).then_some(backing)
     }
 
     fn is_for_readers(&self, ino: Ino) -> bool {
         let passthrough = &self.passthrough;
-        passthrough.is_on() && !passthrough.are_for_writers(ino, || self.namespace.sharing(ino))
+        passthrough.is_on() && !passthrough.are_for_writers(ino, || self.vfs.sharing(ino))
     }
 
     /// Whether the kernel does not have a file, and may be given one that it can read itself.

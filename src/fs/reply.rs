@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyXattr, TimeOrNow};
 
 use crate::fs::errno;
-use crate::namespace::{Attr, Ino, Kind, Place};
 use crate::store::Access;
+use crate::vfs::{Attr, Ino, Kind, Place};
 
 /// How long the kernel may keep what it was told.
 #[derive(Clone, Copy, Debug)]

@@ -24,9 +24,9 @@ use crate::fs::reply::{GENERATION, Times, file_attr, own};
 use crate::fs::verify_on_open::VerifyOnOpen;
 use crate::fs::waker::Waker;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::{FileView, Ino, Invalidation, Kind, Located, Namespace};
 use crate::store::Access;
 use crate::store::events::EventKind;
+use crate::vfs::{FileView, Ino, Invalidation, Kind, Located, Vfs};
 
 /// Whether what was written must survive a power cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ pub(super) enum Durable {
 /// The file system as the kernel sees it.
 #[derive(Clone)]
 pub(super) struct Adapter {
-    pub namespace: Arc<Namespace>,
+    pub vfs: Arc<Vfs>,
     pub mounted: Arc<Mounted>,
     pub handles: Arc<Handles>,
     pub invalidator: Invalidator,
@@ -57,21 +57,21 @@ pub(super) struct Adapter {
 
 impl Adapter {
     pub fn new(
-        namespace: Arc<Namespace>,
+        vfs: Arc<Vfs>,
         mounted: Arc<Mounted>,
         invalidator: Invalidator,
         waker: Arc<Waker>,
         stack_depth: u32,
     ) -> Adapter {
-        let times = Times::of(namespace.store().access());
+        let times = Times::of(vfs.store().access());
         let handles = Arc::default();
         let names = Arc::new(Names::new(times.entries));
         let renamed = names.clone();
-        namespace.store().tell_of_names(move || renamed.are_old());
-        let passthrough = Passthrough::new(namespace.store().settings().passthrough_files_max as usize);
+        vfs.store().tell_of_names(move || renamed.are_old());
+        let passthrough = Passthrough::new(vfs.store().settings().passthrough_files_max as usize);
         let (passthrough, verify_on_open) = (Arc::new(passthrough), Arc::new(VerifyOnOpen::new()));
         Adapter {
-            namespace,
+            vfs,
             mounted,
             handles,
             invalidator,
@@ -98,7 +98,7 @@ impl Adapter {
 
     pub fn located(&self, ino: INodeNo) -> Result<(Ino, Located)> {
         let ino = own(ino);
-        Ok((ino, self.namespace.locate(ino)?))
+        Ok((ino, self.vfs.locate(ino)?))
     }
 
     /// Answers with what was made.
@@ -116,7 +116,7 @@ impl Adapter {
     ) {
         match found {
             Ok((ino, located)) => {
-                let attr = self.namespace.attr(ino, &located);
+                let attr = self.vfs.attr(ino, &located);
                 let attributes = self.times.of_attr(&attr);
                 let name = self.times.of_name(&attr, may_be_kept);
                 reply.entry_with_ttls(&attributes, &name, &file_attr(&attr), GENERATION);
@@ -127,7 +127,7 @@ impl Adapter {
 
     /// Answers with what stat shows.
     pub fn stat(&self, doing: &str, reply: ReplyAttr, ino: INodeNo) {
-        match self.namespace.stat(own(ino)) {
+        match self.vfs.stat(own(ino)) {
             Ok(attr) => reply.attr(&self.times.of_number(ino, &attr), &file_attr(&attr)),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
@@ -144,7 +144,7 @@ impl Adapter {
         });
         let opened = made.and_then(|(ino, located)| {
             let (handle, open_flags) = self.open_handle(ino, flags)?;
-            Ok((self.namespace.attr(ino, &located), handle, open_flags))
+            Ok((self.vfs.attr(ino, &located), handle, open_flags))
         });
         match opened {
             Ok((attr, handle, open_flags)) => {
@@ -168,21 +168,21 @@ impl Adapter {
     }
 
     pub fn set_attr(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>, reply: ReplyAttr) {
-        let changed = self.namespace.set_attr(own(ino), self.without_privilege(ino, set, bytes), bytes);
-        match changed.and_then(|forget| Ok((forget, self.namespace.stat(own(ino))?))) {
+        let changed = self.vfs.set_attr(own(ino), self.without_privilege(ino, set, bytes), bytes);
+        match changed.and_then(|forget| Ok((forget, self.vfs.stat(own(ino))?))) {
             Ok((forget, attr)) if Ino(ino.0).is_backed() => self.attr_set_backed(ino, forget, attr, reply),
             Ok((forget, attr)) => {
                 let times = self.times.of_attr(&attr);
                 let answer = move || reply.attr(&times, &file_attr(&attr));
                 if bytes.is_none() {
-                    return self.invalidator.invalidate_pending(&self.namespace, forget, answer);
+                    return self.invalidator.invalidate_pending(&self.vfs, forget, answer);
                 }
                 // The kernel writes no pages of the file before this is answered.
                 answer();
-                self.invalidator.invalidate_pending(&self.namespace, forget, || ());
+                self.invalidator.invalidate_pending(&self.vfs, forget, || ());
             }
             Err(error) => {
-                self.invalidator.invalidate_pending(&self.namespace, Invalidation::default(), || ());
+                self.invalidator.invalidate_pending(&self.vfs, Invalidation::default(), || ());
                 reply.error(self.failed("setattr", &error));
             }
         }
@@ -198,14 +198,14 @@ impl Adapter {
     pub fn drop_privilege(&self, ino: INodeNo) -> Result<()> {
         if self.lends(Ino(ino.0)) {
             let set = SetAttr { lends_nothing: true, ..SetAttr::default() };
-            let forget = self.namespace.set_attr(Ino(ino.0), set, None)?;
-            self.invalidator.invalidate_pending(&self.namespace, forget, || ());
+            let forget = self.vfs.set_attr(Ino(ino.0), set, None)?;
+            self.invalidator.invalidate_pending(&self.vfs, forget, || ());
         }
         Ok(())
     }
 
     fn lends(&self, ino: Ino) -> bool {
-        self.namespace.stat(ino).is_ok_and(|attr| attr.kind == Kind::File && lends(attr.mode))
+        self.vfs.stat(ino).is_ok_and(|attr| attr.kind == Kind::File && lends(attr.mode))
     }
 
     /// Makes a directory's names durable: those of its collection.
@@ -236,13 +236,13 @@ impl Adapter {
             let keeps = if open_file.is_index() { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
             Ok((Handle::File(open_file), keeps | flags))
         };
-        let located = match self.namespace.locate(ino) {
+        let located = match self.vfs.locate(ino) {
             Ok(located) => located,
             // Its name went since the kernel looked it up.
-            Err(error) => return file(self.namespace.unnamed(ino).ok_or(error)?),
+            Err(error) => return file(self.vfs.unnamed(ino).ok_or(error)?),
         };
         match located {
-            Located::Node(view) => file(self.namespace.open(&view)?),
+            Located::Node(view) => file(self.vfs.open(&view)?),
             _ => Err(Error::new(ErrorKind::IsDirectory, "not a file")),
         }
     }
@@ -260,17 +260,17 @@ impl Adapter {
     pub fn flush(&self, open_file: &OpenFile, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
         let _telling = open_file.telling();
         let flushed = match durable {
-            Durable::Yes => self.namespace.flush(open_file),
-            Durable::No => self.namespace.flush_closed(open_file),
+            Durable::Yes => self.vfs.flush(open_file),
+            Durable::No => self.vfs.flush_closed(open_file),
         };
         let flushed = flushed.and_then(|forget| {
-            if durable == Durable::Yes && self.namespace.store().access() == Access::Write {
+            if durable == Durable::Yes && self.vfs.store().access() == Access::Write {
                 open_file.collection().sync_unmarked()?;
             }
             Ok(forget)
         });
         match flushed {
-            Ok(forget) => self.invalidator.invalidate_pending(&self.namespace, forget, move || reply.ok()),
+            Ok(forget) => self.invalidator.invalidate_pending(&self.vfs, forget, move || reply.ok()),
             Err(error) => reply.error(self.failed(doing, &error)),
         }
     }
@@ -284,7 +284,7 @@ impl Adapter {
         data: &[u8],
         kills: bool,
     ) -> Result<()> {
-        self.namespace.write(open_file, offset, data)?;
+        self.vfs.write(open_file, offset, data)?;
         self.mounted.counters.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         if kills { self.drop_privilege(ino) } else { Ok(()) }
     }
@@ -335,20 +335,20 @@ mod tests {
     use super::guarded;
     use crate::control::{Counters, Jobs, Mounted, controls};
     use crate::model::StoreId;
-    use crate::namespace::{Namespace, Shown};
     use crate::store::disk::Disk;
     use crate::store::disk::memory::MemoryDisk;
     use crate::store::read::Verify;
     use crate::store::{Access, Store};
+    use crate::vfs::{Shown, Vfs};
 
     #[test]
     fn a_panic_in_a_request_is_told_and_goes_no_further() {
         let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
         Store::create(&*disk, StoreId(1)).unwrap();
         let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());
-        let namespace = Namespace::new(store.clone(), Shown::Both, Verify::First, (0, 0), controls());
+        let vfs = Vfs::new(store.clone(), Shown::Both, Verify::First, (0, 0), controls());
         let mounted = Mounted {
-            namespace: Arc::new(namespace),
+            vfs: Arc::new(vfs),
             mountpoint: String::new(),
             options: toml::Table::new(),
             since: Instant::now(),

@@ -7,8 +7,8 @@ use fuser::{OpenFlags, ReplyOpen};
 use parking_lot::Mutex;
 
 use crate::fs::serve::{Adapter, guarded};
-use crate::namespace::Ino;
 use crate::store::backing::Unchecked;
+use crate::vfs::Ino;
 
 /// An open takes so much longer at most, for its turn and for the blocks. Two cores took 28 ms for
 /// 1 GiB, which takes six times as long by way of the daemon; no block is checked ahead twice.
@@ -43,7 +43,7 @@ impl VerifyOnOpen {
 impl Adapter {
     /// What is to be checked of a file before the kernel may read it, where that can be done now.
     pub fn unchecked(&self, ino: Ino) -> Option<Unchecked> {
-        if self.may_be_given(ino) { self.namespace.unchecked(ino, BYTES_MIN) } else { None }
+        if self.may_be_given(ino) { self.vfs.unchecked(ino, BYTES_MIN) } else { None }
     }
 
     /// Answers an open when the blocks were checked, on a thread of its own: others must be

@@ -11,11 +11,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tierfs::fs::{Options, mount};
-use tierfs::namespace::Shown;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
 use tierfs::store::read::Verify;
 use tierfs::store::{Access, Store};
+use tierfs::vfs::Shown;
 
 use crate::support::{Aligned, Place, Random, assert_same, open_direct, run, shell, wait_until};
 

@@ -14,7 +14,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("engine", 5),
     ("edit", 6),
     ("view", 6),
-    ("namespace", 7),
+    ("vfs", 7),
     ("control", 8),
     ("fs", 9),
     ("gpu", 9),

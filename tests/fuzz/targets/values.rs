@@ -6,12 +6,12 @@ use std::sync::Arc;
 use tierfs::control::{Jobs, attribute, controls, set};
 use tierfs::ingest::{MoveTo, Options, Origin, Silent, Target, import_file};
 use tierfs::model::{DIMENSIONS_MAX, Dtype, Encoder, Result, Shape, StoreId, Tier};
-use tierfs::namespace::{FileView, Located, Namespace, Shown};
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::read::{OpenObject, Verify};
 use tierfs::store::settings::Settings;
 use tierfs::store::{Access, Store};
+use tierfs::vfs::{FileView, Located, Shown, Vfs};
 
 const FILE_BYTES: u64 = 24;
 
@@ -46,13 +46,13 @@ pub fn check(bytes: &[u8]) {
 /// Whatever is set, the file reads as before; what was taken agrees with its size, and is what is read afterwards.
 fn set_on_a_file(name: &[u8], value: &[u8]) {
     let Ok(set_one) = attribute(name) else { return };
-    let (namespace, before) = namespace();
+    let (vfs, before) = vfs();
     let jobs = Jobs::default();
-    let outcome = set(&namespace, &jobs, &before, 0, (name, value));
-    let view = view(&namespace);
+    let outcome = set(&vfs, &jobs, &before, 0, (name, value));
+    let view = view(&vfs);
     let get = |key: &str| -> Option<String> {
         let found = attribute(format!("user.tierfs.{key}").as_bytes());
-        found.and_then(|found| found.get(&namespace, &view)).ok()
+        found.and_then(|found| found.get(&vfs, &view)).ok()
     };
     assert_eq!(bytes_of(&view), [5; FILE_BYTES as usize]);
     if outcome.is_err() {
@@ -88,7 +88,7 @@ fn bytes_of(view: &FileView) -> Vec<u8> {
     parts.concat()
 }
 
-fn namespace() -> (Arc<Namespace>, FileView) {
+fn vfs() -> (Arc<Vfs>, FileView) {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     let id = StoreId(7);
     let made = Store::create(disk.as_ref(), id).and_then(|()| Store::open(disk, Access::Write, "fuzz"));
@@ -101,14 +101,14 @@ fn namespace() -> (Arc<Namespace>, FileView) {
     let origin = Origin { mode: 0o644, owner: (0, 0), atime: 0, mtime: 0, sha256: None };
     import_file(&collection, &Settings::new(id), &target, &source, &origin, &Options::default(), &Silent)
         .unwrap_or_else(|error| panic!("{error}"));
-    let namespace = Namespace::new(Arc::new(store), Shown::Both, Verify::First, (0, 0), controls());
-    let namespace = Arc::new(namespace);
-    let view = view(&namespace);
-    (namespace, view)
+    let vfs = Vfs::new(Arc::new(store), Shown::Both, Verify::First, (0, 0), controls());
+    let vfs = Arc::new(vfs);
+    let view = view(&vfs);
+    (vfs, view)
 }
 
-fn view(namespace: &Namespace) -> FileView {
-    match namespace.walk(b"t/c/file") {
+fn view(vfs: &Vfs) -> FileView {
+    match vfs.walk(b"t/c/file") {
         Ok((_, Located::Node(view))) => view,
         _ => panic!("the file is gone"),
     }

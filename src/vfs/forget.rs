@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::edit::Changes;
 use crate::model::EntryId;
-use crate::namespace::ino::{Ino, Place};
-use crate::namespace::tree::Namespace;
 use crate::store::Collection;
+use crate::vfs::ino::{Ino, Place};
+use crate::vfs::tree::Vfs;
 
 /// What the kernel must forget.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,7 +28,7 @@ impl Invalidation {
     }
 }
 
-impl Namespace {
+impl Vfs {
     /// Notes what the kernel must forget whether or not the request comes to its end.
     pub fn queue_invalidation(&self, forget: Invalidation) {
         self.pending_invalidations.lock().nodes.extend(forget.nodes);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::engine::{Heat, POLICY, cache_bytes};
 use crate::format::catalog::What;
 use crate::model::EntryId;
-use crate::namespace::ino::{Ino, Place};
-use crate::namespace::{Invalidation, Namespace};
 use crate::store::Collection;
 use crate::store::events::EventKind;
 use crate::store::state::State;
+use crate::vfs::ino::{Ino, Place};
+use crate::vfs::{Invalidation, Vfs};
 
 /// A file in a cache.
 struct Cached {
@@ -23,7 +23,7 @@ struct Cached {
     used: u64,
 }
 
-impl Namespace {
+impl Vfs {
     /// Whether there are caches among the collections that are open.
     pub(super) fn has_caches(&self) -> bool {
         let is_cache = |collection: &Arc<Collection>| {

@@ -25,7 +25,7 @@ pub use forms::FormView;
 pub use ino::{Ino, Owner, Place};
 pub use list::Listed;
 pub use shown::Shown;
-pub use tree::{FileView, Located, Namespace};
+pub use tree::{FileView, Located, Vfs};
 
 /// A directory that every directory has beside its entries, and that listings leave out.
 pub const CONTROL_NAME: &str = ".ctl";

@@ -10,17 +10,17 @@ use crate::edit::{OpenFile, OpenFiles};
 use crate::engine::Engine;
 use crate::format::catalog::What;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::attr::{Attr, Unlogged};
-use crate::namespace::change::Nameless;
-use crate::namespace::controls::{ControlView, Controls, Scope};
-use crate::namespace::forms::{FormView, OpenedForms};
-use crate::namespace::ino::{Ino, Place};
-use crate::namespace::shown::Shown;
-use crate::namespace::{CONTROL_NAME, FORMS_NAME, Invalidation};
 use crate::store::collection::now_nanoseconds;
 use crate::store::read::Verify;
 use crate::store::state::{Node, ROOT, State};
 use crate::store::{Collection, Store};
+use crate::vfs::attr::{Attr, Unlogged};
+use crate::vfs::change::Nameless;
+use crate::vfs::controls::{ControlView, Controls, Scope};
+use crate::vfs::forms::{FormView, OpenedForms};
+use crate::vfs::ino::{Ino, Place};
+use crate::vfs::shown::Shown;
+use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation};
 use crate::view::PinnedForms;
 
 /// A name has at most this many bytes.
@@ -62,7 +62,7 @@ impl FileView {
 }
 
 /// The tree that is mounted.
-pub struct Namespace {
+pub struct Vfs {
     store: Arc<Store>,
     engine: Engine,
     shown: Shown,
@@ -85,7 +85,7 @@ pub struct Namespace {
     tenants: RwLock<HashMap<u64, String>>,
 }
 
-impl Namespace {
+impl Vfs {
     /// When stored bytes are checked.
     pub fn verify(&self) -> Verify {
         self.verify
@@ -98,12 +98,12 @@ impl Namespace {
         verify: Verify,
         owner: (u32, u32),
         controls: Controls,
-    ) -> Namespace {
+    ) -> Vfs {
         let (mounted_at, engine) =
             (now_nanoseconds(), Engine::with_forms(store.clone(), Box::new(PinnedForms(store.clone()))));
         let (collections, tenants) = (RwLock::default(), RwLock::default());
         let (open_files, nameless) = (OpenFiles::default(), Mutex::default());
-        Namespace {
+        Vfs {
             store,
             engine,
             shown,

@@ -7,14 +7,14 @@ use parking_lot::Mutex;
 
 use crate::format::catalog::What;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::attr::{Attr, Kind, STAT_BLOCK_BYTES};
-use crate::namespace::ino::{Ino, Place};
-use crate::namespace::shown::Shown;
-use crate::namespace::tree::{FileView, Located, Namespace, no_name};
-use crate::namespace::whole;
 use crate::store::Collection;
 use crate::store::state::{Node, ROOT, State};
 use crate::stream::Stream;
+use crate::vfs::attr::{Attr, Kind, STAT_BLOCK_BYTES};
+use crate::vfs::ino::{Ino, Place};
+use crate::vfs::shown::Shown;
+use crate::vfs::tree::{FileView, Located, Vfs, no_name};
+use crate::vfs::whole;
 use crate::view::{self, Form, Item, Recipe, Shows};
 
 const READ_BITS: u32 = 0o444;
@@ -87,7 +87,7 @@ impl FormView {
     }
 }
 
-impl Namespace {
+impl Vfs {
     /// The directory of forms, or what stands in it, of an inode number.
     pub(super) fn form(&self, collection: u32, form: u8, node: EntryId) -> Option<FormView> {
         let collection = self.numbered(collection)?;
@@ -268,7 +268,7 @@ impl Namespace {
                     found.push((place, name, of(form, item)));
                 }
             }
-            if found.len() >= crate::namespace::list::LISTED {
+            if found.len() >= crate::vfs::list::LISTED {
                 break;
             }
         }

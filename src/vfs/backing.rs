@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::edit::OpenFile;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::ino::{Ino, Place};
-use crate::namespace::tree::{FileView, Located, Namespace};
 use crate::store::Collection;
 use crate::store::backing::{Backing, Unchecked};
 use crate::store::object::Object;
 use crate::store::pin::Pin;
 use crate::store::read::Verify;
+use crate::vfs::ino::{Ino, Place};
+use crate::vfs::tree::{FileView, Located, Vfs};
 use crate::view;
 
 /// Whether a file is the index of a batch beside it that may not read as it came in.
@@ -20,7 +20,7 @@ fn shows_other_hash(collection: &Collection, node: EntryId) -> bool {
     batch.is_some_and(|batch| !parts(batch).is_some_and(|parts| collection.is_where_it_came(batch, &parts)))
 }
 
-impl Namespace {
+impl Vfs {
     /// The physical file that may be shown for a file as it is now, if there is one.
     pub fn backing(&self, ino: Ino) -> Option<Backing> {
         if self.verify != Verify::First {

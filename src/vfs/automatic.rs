@@ -3,9 +3,9 @@
 
 use crate::ingest::Progress;
 use crate::model::Result;
-use crate::namespace::{Invalidation, Namespace};
+use crate::vfs::{Invalidation, Vfs};
 
-impl Namespace {
+impl Vfs {
     /// Whether there may be something to do.
     pub fn has_automatic(&self) -> bool {
         self.engine().has_automatic() || self.has_caches()

@@ -2,9 +2,9 @@
 
 use crate::edit::OpenFile;
 use crate::format::catalog::{NodeEntry, What};
-use crate::namespace::ino::Ino;
 use crate::store::directory::Directory;
 use crate::store::state::{Node, State};
+use crate::vfs::ino::Ino;
 
 /// Units of `blocks`, in bytes, as in `struct stat`.
 pub(super) const STAT_BLOCK_BYTES: u64 = 512;

@@ -2,15 +2,15 @@
 
 use crate::edit::SetAttr;
 use crate::model::{Error, ErrorKind, Result};
-use crate::namespace::Invalidation;
-use crate::namespace::attr::Attr;
-use crate::namespace::ino::Ino;
-use crate::namespace::tree::Namespace;
+use crate::vfs::Invalidation;
+use crate::vfs::attr::Attr;
+use crate::vfs::ino::Ino;
+use crate::vfs::tree::Vfs;
 
 /// The bit of a directory's mode that says whose group new files have.
 const SET_GROUP_ID: u32 = 0o2000;
 
-impl Namespace {
+impl Vfs {
     /// User and group of who runs the mount.
     pub fn owner(&self) -> (u32, u32) {
         self.owner

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use crate::edit::{self, Changes, OpenFile, SetAttr};
 use crate::format::catalog::NodeEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::controls::ControlView;
-use crate::namespace::ino::{Ino, Place};
-use crate::namespace::tree::{FileView, Located, Namespace};
-use crate::namespace::{CONTROL_NAME, FORMS_NAME, Invalidation};
 use crate::store::state::ROOT;
 use crate::store::usage_file::Keep;
 use crate::store::{Access, Collection};
+use crate::vfs::controls::ControlView;
+use crate::vfs::ino::{Ino, Place};
+use crate::vfs::tree::{FileView, Located, Vfs};
+use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation};
 
 /// A lookup that was answered before its file was forgotten has been followed by its open, or its
 /// stat, by then.
@@ -35,7 +35,7 @@ pub(super) struct Nameless {
 /// A file whose name a request is about to take. It is among the files without a name until the
 /// request has ended, so that an open finds it at every moment.
 struct Going<'a> {
-    namespace: &'a Namespace,
+    vfs: &'a Vfs,
     ino: Ino,
     open_file: Arc<OpenFile>,
     node: EntryId,
@@ -43,7 +43,7 @@ struct Going<'a> {
 
 impl Drop for Going<'_> {
     fn drop(&mut self) {
-        let mut nameless = self.namespace.nameless.lock();
+        let mut nameless = self.vfs.nameless.lock();
         let is_there = self.open_file.collection().state().node(self.node).is_some();
         let Some(file) = nameless.get_mut(&self.ino) else { return };
         file.going -= 1;
@@ -60,7 +60,7 @@ struct Directory {
     node: EntryId,
 }
 
-impl Namespace {
+impl Vfs {
     /// Opens a file. What it is made of stays there while it is open.
     pub fn open(&self, view: &FileView) -> Result<Arc<OpenFile>> {
         if view.node.file().is_none() {
@@ -129,7 +129,7 @@ impl Namespace {
         let unused = || Nameless { open_file: open_file.clone(), entry, going: 0, forgotten: None };
         nameless.entry(ino).or_insert_with(unused).going += 1;
         drop(nameless);
-        Some(Going { namespace: self, ino, open_file, node })
+        Some(Going { vfs: self, ino, open_file, node })
     }
 
     /// After a name of a file went: where it has others, its tensors go beside the first. One

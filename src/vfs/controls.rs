@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::attr::{Attr, Kind, STAT_BLOCK_BYTES};
-use crate::namespace::ino::{Ino, Owner, Place};
-use crate::namespace::tree::{FileView, Located, Namespace, no_name};
 use crate::store::Collection;
 use crate::store::state::{Node, ROOT};
+use crate::vfs::attr::{Attr, Kind, STAT_BLOCK_BYTES};
+use crate::vfs::ino::{Ino, Owner, Place};
+use crate::vfs::tree::{FileView, Located, Vfs, no_name};
 
 const READ_BITS: u32 = 0o444;
 const ENTER_BITS: u32 = 0o555;
@@ -119,7 +119,7 @@ impl ControlView {
     }
 }
 
-impl Namespace {
+impl Vfs {
     /// The control of an inode number, if what it is about is there.
     pub(super) fn control(&self, owner: Owner, place: u32, node: EntryId) -> Option<ControlView> {
         let scope = match owner {

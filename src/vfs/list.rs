@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::namespace::attr::Attr;
-use crate::namespace::controls::{ControlView, Scope};
-use crate::namespace::ino::{Ino, Owner, Place};
-use crate::namespace::tree::{FileView, Located, Namespace};
 use crate::store::state::Node;
+use crate::vfs::attr::Attr;
+use crate::vfs::controls::{ControlView, Scope};
+use crate::vfs::ino::{Ino, Owner, Place};
+use crate::vfs::tree::{FileView, Located, Vfs};
 
 /// Offsets 1 and 2 are those of `.` and `..`; names follow by their own numbers.
 const FIRST_OFFSET: u64 = 2;
@@ -31,7 +31,7 @@ pub struct Listed {
     pub attr: Attr,
 }
 
-impl Namespace {
+impl Vfs {
     /// Lists a directory after `offset`, 0 for all of it, until `take` returns `false`.
     /// `.` and `..` come first; control directories are left out.
     pub fn list(&self, ino: Ino, offset: u64, take: &mut dyn FnMut(Listed) -> bool) -> Result<()> {

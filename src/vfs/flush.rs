@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::edit::{self, Changes, OpenFile};
 use crate::model::Result;
-use crate::namespace::Invalidation;
-use crate::namespace::tree::{FileView, Namespace};
 use crate::store::Collection;
+use crate::vfs::Invalidation;
+use crate::vfs::tree::{FileView, Vfs};
 
-impl Namespace {
+impl Vfs {
     /// What was written to an open file goes to the log.
     pub fn flush(&self, open_file: &OpenFile) -> Result<Invalidation> {
         self.flushed(open_file, OpenFile::flush)

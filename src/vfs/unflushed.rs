@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::edit::{Changes, OpenFile};
 use crate::model::{ErrorKind, Result};
-use crate::namespace::Invalidation;
-use crate::namespace::tree::Namespace;
 use crate::store::Access;
+use crate::vfs::Invalidation;
+use crate::vfs::tree::Vfs;
 
-impl Namespace {
+impl Vfs {
     /// Keeps a file until the log says what it is, if it does not. What the disk had no room for
     /// at a close is what readers saw, and would be bytes of two versions without it.
     pub fn keep_unflushed(&self, open_file: &Arc<OpenFile>) {
