@@ -26,7 +26,7 @@ pub mod ingest;
 pub mod engine;
 
 #[deny(clippy::indexing_slicing)]
-pub mod edit;
+pub mod open;
 
 #[deny(clippy::indexing_slicing)]
 pub mod view;

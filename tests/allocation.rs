@@ -143,9 +143,9 @@ fn container(tensors: usize) -> Vec<u8> {
 #[test]
 fn a_tensor_of_an_open_collection_takes_few_bytes_before_and_after_it_is_read() {
     use std::sync::Arc;
-    use tierfs::edit::OpenFiles;
     use tierfs::ingest::{MoveTo, Options, Origin, Silent, Target, import_file};
     use tierfs::model::{EntryId, StoreId};
+    use tierfs::open::OpenFiles;
     use tierfs::store::disk::memory::MemoryDisk;
     use tierfs::store::disk::{Disk, Open};
     use tierfs::store::read::Verify;

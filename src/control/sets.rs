@@ -6,11 +6,11 @@ use crate::control::attributes::{Attribute, attribute};
 use crate::control::files::tell;
 use crate::control::jobs::{Job, Jobs};
 use crate::control::quota::ROOT_USER;
-use crate::edit;
 use crate::engine::{self, Counted, Evict, Moved, REFUSED, Reconstruct, Setting};
 use crate::format::catalog::What;
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
+use crate::open;
 use crate::store::events::EventKind;
 use crate::vfs::{FileView, Vfs};
 
@@ -104,7 +104,7 @@ fn done(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, attribute: &Attribute, val
 /// Says what a file is as a tensor: its forms have other headers then.
 fn set_tensor(vfs: &Vfs, view: &FileView, dtype: Option<Dtype>, shape: Option<Shape>) -> Result<()> {
     let node = view.node.entry.id;
-    edit::set_tensor(&view.collection, node, dtype, shape)?;
+    open::set_tensor(&view.collection, node, dtype, shape)?;
     vfs.queue_invalidation(vfs.invalidate_nodes(&view.collection, [node]));
     Ok(())
 }

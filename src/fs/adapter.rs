@@ -13,12 +13,12 @@ use fuser::{
 };
 
 use crate::control::Operation;
-use crate::edit::SetAttr;
 use crate::fs::errno;
 use crate::fs::handles::Handle;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable};
+use crate::open::SetAttr;
 use crate::vfs::{Ino, Kind, Located, Place};
 
 const STAT_BLOCK_BYTES: u32 = 4096;

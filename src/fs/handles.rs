@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::RwLock;
 
 use crate::control::Text;
-use crate::edit::OpenFile;
 use crate::fs::forms::FormFile;
+use crate::open::OpenFile;
 use crate::vfs::ControlView;
 
 /// What an open file reads from.

@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 use fuser::{BackingId, FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyOpen};
 use parking_lot::Mutex;
 
-use crate::edit::OpenFile;
 use crate::fs::errno;
 use crate::fs::handles::Handle;
 use crate::fs::serve::Adapter;
 use crate::model::Result;
+use crate::open::OpenFile;
 use crate::store::backing::Backing;
 use crate::vfs::{Ino, Place};
 

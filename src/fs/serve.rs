@@ -14,7 +14,6 @@ use fuser::{
 };
 
 use crate::control::{Mounted, Operation};
-use crate::edit::{OpenFile, SetAttr, lends};
 use crate::fs::errno::errno;
 use crate::fs::forget::Invalidator;
 use crate::fs::handles::{Handle, Handles};
@@ -24,6 +23,7 @@ use crate::fs::reply::{GENERATION, Times, file_attr, own};
 use crate::fs::verify_on_open::VerifyOnOpen;
 use crate::fs::waker::Waker;
 use crate::model::{Error, ErrorKind, Result};
+use crate::open::{OpenFile, SetAttr, lends};
 use crate::store::Access;
 use crate::store::events::EventKind;
 use crate::vfs::{FileView, Ino, Invalidation, Kind, Located, Vfs};

@@ -1,7 +1,7 @@
 //! What stat shows of a node.
 
-use crate::edit::OpenFile;
 use crate::format::catalog::{NodeEntry, What};
+use crate::open::OpenFile;
 use crate::store::directory::Directory;
 use crate::store::state::{Node, State};
 use crate::vfs::ino::Ino;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::edit::OpenFile;
 use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::open::OpenFile;
 use crate::store::Collection;
 use crate::store::backing::{Backing, Unchecked};
 use crate::store::object::Object;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::edit::{self, Changes, OpenFile, SetAttr};
 use crate::format::catalog::NodeEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::open::{self, Changes, OpenFile, SetAttr};
 use crate::store::state::ROOT;
 use crate::store::usage_file::Keep;
 use crate::store::{Access, Collection};
@@ -200,7 +200,7 @@ impl Vfs {
     /// Makes an empty file.
     pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<(Ino, Located)> {
         let directory = self.directory_for(parent, name)?;
-        self.with_room(|| edit::create(&directory.collection, directory.node, name, mode, owner))?;
+        self.with_room(|| open::create(&directory.collection, directory.node, name, mode, owner))?;
         self.lookup(parent, name)
     }
 
@@ -227,7 +227,7 @@ impl Vfs {
             _ => {
                 let directory = self.directory_for(parent, name)?;
                 let Directory { collection, node } = &directory;
-                self.with_room(|| edit::make_directory(collection, *node, name, mode, owner))?;
+                self.with_room(|| open::make_directory(collection, *node, name, mode, owner))?;
             }
         }
         self.lookup(parent, name)
@@ -242,7 +242,7 @@ impl Vfs {
         owner: (u32, u32),
     ) -> Result<(Ino, Located)> {
         let directory = self.directory_for(parent, name)?;
-        self.with_room(|| edit::symlink(&directory.collection, directory.node, name, target, owner))?;
+        self.with_room(|| open::symlink(&directory.collection, directory.node, name, target, owner))?;
         self.lookup(parent, name)
     }
 
@@ -253,7 +253,7 @@ impl Vfs {
         if !Arc::ptr_eq(&view.collection, &directory.collection) {
             return Err(other_collection());
         }
-        self.with_room(|| edit::link(&directory.collection, view.node.entry.id, directory.node, name))?;
+        self.with_room(|| open::link(&directory.collection, view.node.entry.id, directory.node, name))?;
         self.lookup(parent, name)
     }
 
@@ -261,10 +261,10 @@ impl Vfs {
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Invalidation> {
         let directory = self.directory_for(parent, name)?;
         let last = self.unnamed_file(&directory.collection, directory.node, name);
-        let mut changes = match edit::unlink(&directory.collection, directory.node, name) {
+        let mut changes = match open::unlink(&directory.collection, directory.node, name) {
             // Tensors that depended on it may have gone, and nobody has looked since.
             Err(error) if error.kind() == ErrorKind::Busy && self.sync_all().is_ok() => {
-                edit::unlink(&directory.collection, directory.node, name)?
+                open::unlink(&directory.collection, directory.node, name)?
             }
             unlinked => unlinked?,
         };
@@ -287,7 +287,7 @@ impl Vfs {
             }
             _ => {
                 let directory = self.directory_for(parent, name)?;
-                edit::remove_directory(&directory.collection, directory.node, name)
+                open::remove_directory(&directory.collection, directory.node, name)
             }
         }
     }
@@ -301,14 +301,14 @@ impl Vfs {
         }
         let (from, to) = ((source.node, from.1), (target.node, to.1));
         let last = self.unnamed_file(collection, to.0, to.1);
-        let (node, mut changes) = self.with_room(|| edit::rename(collection, from, to, keep))?;
+        let (node, mut changes) = self.with_room(|| open::rename(collection, from, to, keep))?;
         changes.merge(self.keep(last));
         let (is_file, is_marked) = {
             let state = collection.state();
             let is_file = state.node(node).is_some_and(|node| node.file().is_some());
             (is_file, state.must_be_looked_at(node))
         };
-        if is_marked || is_file && edit::is_another_place(from, to) {
+        if is_marked || is_file && open::is_another_place(from, to) {
             let open_file = self.open_files.open(collection, node, self.verify);
             // The kernel is told that it was not renamed.
             let open_file = open_file.inspect_err(|_| collection.names_are_old())?;
@@ -344,7 +344,7 @@ impl Vfs {
                 // A time that is set is not that of the write before it.
                 self.flush_and_queue(&open_file)?;
             }
-            let changes = edit::set_attr(collection, node, set)?;
+            let changes = open::set_attr(collection, node, set)?;
             return Ok(self.forget(collection, changes, None));
         }
         Ok(Invalidation::default())

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::edit::{self, Changes, OpenFile};
 use crate::model::Result;
+use crate::open::{self, Changes, OpenFile};
 use crate::store::Collection;
 use crate::vfs::Invalidation;
 use crate::vfs::tree::{FileView, Vfs};
@@ -43,7 +43,7 @@ impl Vfs {
     /// What files are whose first name is another now, and nobody has looked at them since.
     /// What the kernel must forget is owed.
     pub fn finish_renames(&self, collection: &Arc<Collection>) {
-        let changes = edit::finish_renames(collection, &self.open_files, self.verify);
+        let changes = open::finish_renames(collection, &self.open_files, self.verify);
         self.queue_invalidation(self.forget(collection, changes, None));
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::edit::Changes;
 use crate::model::EntryId;
+use crate::open::Changes;
 use crate::store::Collection;
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::tree::Vfs;

@@ -1,7 +1,7 @@
 //! Tenants' directories: whose they are, and who may do what in them.
 
-use crate::edit::SetAttr;
 use crate::model::{Error, ErrorKind, Result};
+use crate::open::SetAttr;
 use crate::vfs::Invalidation;
 use crate::vfs::attr::Attr;
 use crate::vfs::ino::Ino;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
-use crate::edit::{OpenFile, OpenFiles};
 use crate::engine::Engine;
 use crate::format::catalog::What;
 use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::open::{OpenFile, OpenFiles};
 use crate::store::collection::now_nanoseconds;
 use crate::store::read::Verify;
 use crate::store::state::{Node, ROOT, State};

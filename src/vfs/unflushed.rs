@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::edit::{Changes, OpenFile};
 use crate::model::{ErrorKind, Result};
+use crate::open::{Changes, OpenFile};
 use crate::store::Access;
 use crate::vfs::Invalidation;
 use crate::vfs::tree::Vfs;

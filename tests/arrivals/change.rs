@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use tierfs::edit;
+use tierfs::open;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::state::ROOT;
 use tierfs::store::{Access, Store};
@@ -225,7 +225,7 @@ fn a_daemon_killed_between_a_rename_and_looking_at_the_file_leaves_the_looking_t
         let disk = Arc::new(FileDisk::new(&world.place.store()));
         let store = Store::open(disk, Access::Write, "a test").unwrap();
         let collection = store.collection("demo", "m").unwrap();
-        edit::rename(&collection, (ROOT, b".m.part"), (ROOT, b"m.safetensors"), false).unwrap();
+        open::rename(&collection, (ROOT, b".m.part"), (ROOT, b"m.safetensors"), false).unwrap();
     }
     world.mount();
     check(&world, "m.safetensors", &second);

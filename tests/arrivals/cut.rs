@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tierfs::edit::{self, OpenFiles};
+use tierfs::open::{self, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::disk::Disk;
 use tierfs::store::read::Verify;
@@ -47,7 +47,7 @@ fn a_file_that_grew_before_a_kill_survives_a_power_cut_once_it_was_found_and_syn
     let mut chance = Random(77);
     disk.create_directory("t").unwrap();
     let collection = Arc::new(Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap());
-    edit::create(&collection, ROOT, b"f", 0o644, (0, 0)).unwrap();
+    open::create(&collection, ROOT, b"f", 0o644, (0, 0)).unwrap();
     let find = |collection: &Collection| collection.state().directory(ROOT).unwrap().get(b"f").unwrap();
     let table = OpenFiles::default();
     let open_file = table.open(&collection, find(&collection), Verify::First).unwrap();

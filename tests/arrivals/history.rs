@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tierfs::edit::{self, OpenFile, OpenFiles};
 use tierfs::model::{EntryId, ErrorKind, StoreId};
+use tierfs::open::{self, OpenFile, OpenFiles};
 use tierfs::store::disk::Disk;
 use tierfs::store::read::Verify;
 use tierfs::store::state::ROOT;
@@ -95,7 +95,7 @@ impl History {
 
     /// Writes inside a new file, and puts each write into the log.
     pub fn write_often(&mut self, name: &str, times: usize) {
-        edit::create(&self.collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        open::create(&self.collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
         let open_file = self.open_file(name);
         let mut bytes = self.random.bytes(100_000);
         open_file.write(0, &bytes).unwrap();
@@ -119,7 +119,7 @@ impl History {
         let Some(bytes) = self.last(&name) else { return self.create(&name) };
         match self.random.below(12) {
             0 => {
-                edit::unlink(&self.collection, ROOT, name.as_bytes()).unwrap();
+                open::unlink(&self.collection, ROOT, name.as_bytes()).unwrap();
                 self.log(&name, None);
             }
             1 | 2 => self.replace(&name),
@@ -151,7 +151,7 @@ impl History {
 
     fn create(&mut self, name: &str) {
         let bytes = self.fresh(name);
-        edit::create(&self.collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        open::create(&self.collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
         self.log(name, Some(Vec::new()));
         let open_file = self.open_file(name);
         open_file.write(0, &bytes).unwrap();
@@ -161,12 +161,12 @@ impl History {
     /// A new file under another name, which then replaces this one.
     fn replace(&mut self, name: &str) {
         let bytes = self.fresh(name);
-        edit::create(&self.collection, ROOT, b".new", 0o644, (0, 0)).unwrap();
+        open::create(&self.collection, ROOT, b".new", 0o644, (0, 0)).unwrap();
         self.log(".new", Some(Vec::new()));
         let open_file = self.open_file(".new");
         open_file.write(0, &bytes).unwrap();
         self.flush(".new", &open_file, bytes.clone());
-        edit::rename(&self.collection, (ROOT, b".new"), (ROOT, name.as_bytes()), false).unwrap();
+        open::rename(&self.collection, (ROOT, b".new"), (ROOT, name.as_bytes()), false).unwrap();
         open_file.look_again().unwrap();
         self.log(".new", None);
         self.log(name, Some(bytes));

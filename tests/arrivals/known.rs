@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tierfs::edit::{self, OpenFile, OpenFiles};
 use tierfs::model::ErrorKind;
+use tierfs::open::{self, OpenFile, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::disk::Disk;
 use tierfs::store::read::Verify;
@@ -37,7 +37,7 @@ impl Written {
         disk.create_directory("t").unwrap();
         let collection = Collection::create(&disk, STORE, ("t", "c"), 1, (0, 0), 0o755).unwrap();
         let collection = Arc::new(collection);
-        let node = edit::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        let node = open::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
         let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
         Written { recorder, disk, open_file }
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tierfs::edit::{self, OpenFiles};
 use tierfs::engine::{self, WhatIf};
 use tierfs::ingest::Progress;
 use tierfs::model::{Dtype, Encoder, Tier};
+use tierfs::open::{self, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::read::{OpenObject, Verify};
@@ -25,7 +25,7 @@ fn collection(disk: &Arc<dyn Disk>) -> Arc<Collection> {
 
 /// A new file with these bytes.
 fn write(collection: &Arc<Collection>, table: &OpenFiles, name: &str, bytes: &[u8]) {
-    let node = edit::create(collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+    let node = open::create(collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
     let open_file = table.open(collection, node, Verify::First).unwrap();
     open_file.write(0, bytes).unwrap();
     open_file.flush().unwrap();
@@ -38,7 +38,7 @@ impl Progress for Removes {
     fn advance(&self, bytes: u64) {
         let bytes = bytes as usize;
         if self.1.fetch_sub(bytes, Ordering::Relaxed) == bytes {
-            edit::unlink(&self.0, ROOT, b"last").unwrap();
+            open::unlink(&self.0, ROOT, b"last").unwrap();
         }
     }
 }
@@ -51,7 +51,7 @@ fn a_compaction_goes_on_when_a_file_is_removed() {
     let table = OpenFiles::default();
     let small = random.bytes(10_000);
     ["first", "kept", "last"].iter().for_each(|name| write(&collection, &table, name, &small));
-    edit::unlink(&collection, ROOT, b"first").unwrap();
+    open::unlink(&collection, ROOT, b"first").unwrap();
     // When it has looked for what comes home, and before it packs.
     let removes = Removes(collection.clone(), AtomicUsize::new(20_000));
     let done = engine::compact(&collection, &removes).unwrap();
@@ -114,7 +114,7 @@ fn what_a_move_would_give_of_a_file_that_is_cut_is_refused() {
     let bytes = random.floats(60_000);
     write(&collection, &table, "x", &bytes);
     let node = collection.state().directory(ROOT).unwrap().get(b"x").unwrap();
-    edit::set_tensor(&collection, node, Some(Dtype::F32), None).unwrap();
+    open::set_tensor(&collection, node, Some(Dtype::F32), None).unwrap();
     let object = collection.objects_of(node).unwrap().remove(0);
     let open = OpenObject::open(&collection, &object, Verify::First).unwrap();
     let shown = WhatIf::new(open, Tier::Q8, Encoder::Best);
@@ -138,14 +138,14 @@ fn saying_what_a_file_is_keeps_what_was_written_to_it_meanwhile() {
     let collection = collection(&disk);
     let table = OpenFiles::default();
     for (name, size) in [("grown", 64 << 10), ("small", 4000)] {
-        edit::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        open::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
         let node = collection.state().directory(ROOT).unwrap().get(name.as_bytes()).unwrap();
         let open_file = table.open(&collection, node, Verify::First).unwrap();
         let bytes = random.bytes(size + 60_000);
         open_file.write(0, &bytes[..size]).unwrap();
         open_file.flush().unwrap();
         open_file.write(size as u64, &bytes[size..]).unwrap();
-        edit::set_tensor(&collection, node, Some(Dtype::F32), None).unwrap();
+        open::set_tensor(&collection, node, Some(Dtype::F32), None).unwrap();
         let check = |collection: &Arc<Collection>, table: &OpenFiles| {
             let open_file = table.open(collection, node, Verify::First).unwrap();
             let mut found = vec![0; bytes.len()];
@@ -202,7 +202,7 @@ fn a_file_that_loses_its_name_while_it_goes_to_the_log_reads_on_whole() {
     for round in 0..200 {
         let table = OpenFiles::default();
         let bytes = random.bytes([3000, 90_000][round % 2]);
-        edit::create(&collection, ROOT, b"x", 0o644, (0, 0)).unwrap();
+        open::create(&collection, ROOT, b"x", 0o644, (0, 0)).unwrap();
         let node = collection.state().directory(ROOT).unwrap().get(b"x").unwrap();
         let open_file = table.open(&collection, node, Verify::First).unwrap();
         open_file.write(0, &bytes).unwrap();
@@ -213,7 +213,7 @@ fn a_file_that_loses_its_name_while_it_goes_to_the_log_reads_on_whole() {
             while std::time::Instant::now() < until {
                 std::hint::spin_loop();
             }
-            edit::unlink(&collection, ROOT, b"x").unwrap();
+            open::unlink(&collection, ROOT, b"x").unwrap();
             flushing.join().unwrap();
         });
         collection.sync().unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-use tierfs::edit::{self, OpenFiles};
+use tierfs::open::{self, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::disk::Disk;
 use tierfs::store::read::Verify;
@@ -69,7 +69,7 @@ fn a_close_of_a_new_file_syncs_nothing() {
         ("broken.safetensors", random.bytes(30_000)),
         ("empty", Vec::new()),
     ] {
-        let node = edit::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
+        let node = open::create(&collection, ROOT, name.as_bytes(), 0o644, (0, 0)).unwrap();
         let open_file = table.open(&collection, node, Verify::First).unwrap();
         open_file.write(0, &bytes).unwrap();
         open_file.flush_closed().unwrap();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tierfs::edit::{self, OpenFile, OpenFiles};
 use tierfs::model::StoreId;
+use tierfs::open::{self, OpenFile, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::disk::{Disk, files::FileDisk};
 use tierfs::store::read::{OpenObject, Verify};
@@ -64,7 +64,7 @@ fn live_file() -> (tempfile::TempDir, Arc<OpenFile>) {
     let disk: Arc<dyn Disk> = Arc::new(FileDisk::create(folder.path()).unwrap());
     disk.create_directory("t").unwrap();
     let collection = Arc::new(Collection::create(&disk, StoreId(1), ("t", "c"), 1, (0, 0), 0o755).unwrap());
-    let node = edit::create(&collection, ROOT, b"f", 0o644, (0, 0)).unwrap();
+    let node = open::create(&collection, ROOT, b"f", 0o644, (0, 0)).unwrap();
     let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
     (folder, open_file)
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tierfs::edit::OpenFiles;
+use tierfs::open::OpenFiles;
 use tierfs::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
 use tierfs::format::record::Stored;
 use tierfs::model::{Dtype, EntryId, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};

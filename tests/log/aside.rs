@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tierfs::edit::{self, OpenFiles};
 use tierfs::format::catalog::What;
 use tierfs::format::record::Record;
 use tierfs::format::slot::RawSlot;
 use tierfs::ingest::{Blocking, MoveTo, Options};
+use tierfs::open::{self, OpenFiles};
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::read::Verify;
@@ -147,10 +147,10 @@ struct Written {
 
 impl Written {
     fn create(&self, name: &str) {
-        edit::create(&self.collection, ROOT, name.as_bytes(), 0o644, (7, 8)).unwrap();
+        open::create(&self.collection, ROOT, name.as_bytes(), 0o644, (7, 8)).unwrap();
     }
 
-    fn write(&self, name: &str, at: u64, bytes: &[u8]) -> Arc<tierfs::edit::OpenFile> {
+    fn write(&self, name: &str, at: u64, bytes: &[u8]) -> Arc<tierfs::open::OpenFile> {
         let node = self.collection.state().directory(ROOT).unwrap().get(name.as_bytes()).unwrap();
         let open_file = self.table.open(&self.collection, node, Verify::First).unwrap();
         open_file.write(at, bytes).unwrap();

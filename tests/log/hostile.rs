@@ -234,7 +234,7 @@ fn claims() -> World {
 
 #[test]
 fn a_short_log_that_claims_much_is_opened_read_and_counted_in_little_memory_and_time() {
-    use tierfs::edit::OpenFiles;
+    use tierfs::open::OpenFiles;
     use tierfs::store::read::Verify;
     let world = claims();
     let log = world.log().len();

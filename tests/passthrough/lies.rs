@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tierfs::edit::{self, OpenFiles};
 use tierfs::model::{EntryId, StoreId};
+use tierfs::open::{self, OpenFiles};
 use tierfs::store::backing::Backing;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
@@ -27,7 +27,7 @@ fn a_file_has_a_physical_file_only_while_that_reads_as_it_does() {
     Store::create(&disk, StoreId(1)).unwrap();
     let store = Store::open(Arc::new(disk.clone()), Access::Write, "a test").unwrap();
     let collection = store.collection_made("acme", "m", (0, 0)).unwrap();
-    let node = edit::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
+    let node = open::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
     let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
     let now = || shown(&disk, &collection, node);
     let read = || {
@@ -71,7 +71,7 @@ fn a_file_that_was_cut_lies_in_no_physical_file_of_its_size() {
     Store::create(&disk, StoreId(1)).unwrap();
     let store = Store::open(Arc::new(disk.clone()), Access::Write, "a test").unwrap();
     let collection = store.collection_made("acme", "m", (0, 0)).unwrap();
-    let node = edit::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
+    let node = open::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
     let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
     open_file.write(0, &[5; 16_384 * 5]).unwrap();
     open_file.flush().unwrap();

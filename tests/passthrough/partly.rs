@@ -6,8 +6,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tierfs::edit::{self, OpenFile, OpenFiles};
 use tierfs::model::{EntryId, ErrorKind, StoreId};
+use tierfs::open::{self, OpenFile, OpenFiles};
 use tierfs::store::backing::Unchecked;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
@@ -125,7 +125,7 @@ impl World {
         Store::create(&disk, StoreId(1)).unwrap();
         let store = Store::open(Arc::new(disk.clone()), Access::Write, "a test").unwrap();
         let collection = store.collection_made("acme", "m", (0, 0)).unwrap();
-        let node = edit::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
+        let node = open::create(&collection, ROOT, b"file", 0o644, (0, 0)).unwrap();
         let open_file = OpenFiles::default().open(&collection, node, Verify::First).unwrap();
         let bytes = Random(41).bytes(BYTES);
         open_file.write(0, &bytes).unwrap();

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tierfs::edit::OpenFiles;
 use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting};
 use tierfs::ingest::{Options, Silent};
 use tierfs::model::Tier;
+use tierfs::open::OpenFiles;
 use tierfs::store::clock::SetClock;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};

@@ -12,7 +12,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("stream", 3),
     ("ingest", 4),
     ("engine", 5),
-    ("edit", 6),
+    ("open", 6),
     ("view", 6),
     ("vfs", 7),
     ("control", 8),

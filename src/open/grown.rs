@@ -1,8 +1,8 @@
 //! What a quota counts of files that are open.
 
-use crate::edit::file::OpenFile;
-use crate::edit::layout::Layout;
 use crate::model::Result;
+use crate::open::file::OpenFile;
+use crate::open::layout::Layout;
 use crate::store::quota::{Reserved, Use};
 
 /// What the quota counts of a file that the log does not say yet.

@@ -1,7 +1,7 @@
 //! The names of a container's tensors.
 
-use crate::edit::Name;
 use crate::format::catalog::{Entry, FileEntry};
+use crate::open::Name;
 use crate::store::log::Batch;
 use crate::store::state::State;
 

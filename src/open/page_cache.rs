@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
-use crate::edit::file::OpenFile;
+use crate::open::file::OpenFile;
 
 /// Pages are let go of when so many bytes from a multiple of it on were given.
 const STRETCH_BYTES: u64 = 4 << 20;

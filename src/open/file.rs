@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::edit::Changes;
-use crate::edit::grown::Grown;
-use crate::edit::layout::Layout;
-use crate::edit::page_cache::PageCache;
 use crate::engine;
 use crate::format::catalog::{Content, NodeEntry, ObjectEntry, What};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
+use crate::open::Changes;
+use crate::open::grown::Grown;
+use crate::open::layout::Layout;
+use crate::open::page_cache::PageCache;
 use crate::store::Collection;
 use crate::store::backing::Backing;
 use crate::store::collection::now_nanoseconds;

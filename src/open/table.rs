@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use foldhash::quality::RandomState;
 use parking_lot::Mutex;
 
-use crate::edit::file::OpenFile;
 use crate::model::{EntryId, Result};
+use crate::open::file::OpenFile;
 use crate::store::Collection;
 use crate::store::read::Verify;
 

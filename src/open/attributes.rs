@@ -1,10 +1,10 @@
 //! Modes, owners and times.
 
-use crate::edit::Changes;
-use crate::edit::tree::known;
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::ingest::PERMISSIONS;
 use crate::model::{EntryId, Result};
+use crate::open::Changes;
+use crate::open::tree::known;
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds};
 

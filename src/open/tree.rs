@@ -1,12 +1,12 @@
 //! Names and attributes: each change is one batch.
 
-use crate::edit::Changes;
-use crate::edit::parts::remove_parts;
-use crate::edit::renamed::is_another_place;
 use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectIds, What};
 use crate::format::record::Record;
 use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::open::Changes;
+use crate::open::parts::remove_parts;
+use crate::open::renamed::is_another_place;
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds, now_seconds};
 use crate::store::log::Batch;

@@ -1,8 +1,8 @@
 //! What a file is as a tensor, as somebody says: `dtype` and `shape`.
 
-use crate::edit::tree::known;
 use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, TensorId};
+use crate::open::tree::known;
 use crate::store::Collection;
 use crate::store::collection::{Touched, now_nanoseconds};
 

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::edit::{Changes, OpenFile, OpenFiles};
 use crate::model::{EntryId, Result};
+use crate::open::{Changes, OpenFile, OpenFiles};
 use crate::store::Collection;
 use crate::store::collection::Touched;
 use crate::store::read::Verify;

@@ -4,9 +4,9 @@
 //! The index is a plain file and is stored as it came. Where the batch does not read as it
 //! came in, readers see the hash of what is served in place of the one that is stored.
 
-use crate::edit::file::OpenFile;
-use crate::edit::layout::Layout;
 use crate::model::Result;
+use crate::open::file::OpenFile;
+use crate::open::layout::Layout;
 use crate::stream::{HASH, put_hash, shown_hash};
 
 impl OpenFile {
