@@ -146,11 +146,11 @@ fn a_tensor_of_an_open_collection_takes_few_bytes_before_and_after_it_is_read() 
     use tierfs::ingest::{MoveTo, Options, Origin, Silent, Target, import_file};
     use tierfs::model::{EntryId, StoreId};
     use tierfs::open::OpenFiles;
+    use tierfs::store::ROOT;
+    use tierfs::store::Settings;
+    use tierfs::store::Verify;
     use tierfs::store::disk::memory::MemoryDisk;
     use tierfs::store::disk::{Disk, Open};
-    use tierfs::store::read::Verify;
-    use tierfs::store::settings::Settings;
-    use tierfs::store::state::ROOT;
     use tierfs::store::{Access, Collection};
     const TENSORS: usize = 10_000;
     let id = StoreId(7);

@@ -10,9 +10,9 @@ use crate::cli::Done;
 use crate::cli::output::{print, print_json};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::disk::files::FileDisk;
-use crate::store::read::{OpenObject, Verify};
-use crate::store::repair::{Lost, Repaired};
 use crate::store::{Access, Collection, Store};
+use crate::store::{Lost, Repaired};
+use crate::store::{OpenObject, Verify};
 
 /// Check a store that is not mounted: every log, every stored checksum.
 ///

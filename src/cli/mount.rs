@@ -14,8 +14,8 @@ use signal_hook::consts;
 use crate::cli::{Done, init, mounts};
 use crate::fs::{Options, mount};
 use crate::model::{Error, ErrorKind, Result};
+use crate::store::Verify;
 use crate::store::disk::files::FileDisk;
-use crate::store::read::Verify;
 use crate::store::{Access, Store};
 use crate::vfs::Shown;
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use crate::cli::mounts::mount_of;
 use crate::control::{self, ATTRIBUTES, Cost, PREFIX};
 use crate::model::{Error, ErrorKind, Result};
+use crate::store::Verify;
 use crate::store::disk::files::FileDisk;
-use crate::store::read::Verify;
 use crate::store::{Access, Store};
 use crate::vfs::{Ino, Kind, Located, Shown, Vfs};
 

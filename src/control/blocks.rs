@@ -9,10 +9,10 @@ use crate::control::files::Context;
 use crate::control::text::Make;
 use crate::format::record::Stored;
 use crate::model::{Encoding, Error, ErrorKind, Result, Tier};
+use crate::store::Block;
 use crate::store::Collection;
-use crate::store::blocks::Block;
-use crate::store::object::Object;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::Object;
+use crate::store::{OpenObject, Verify};
 use crate::vfs::FileView;
 
 /// Pieces that are looked at before the locks are let go of.

@@ -3,7 +3,7 @@
 use crate::control::measure::Measure;
 use crate::format::catalog::Digests;
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::digest_cache::Sums;
+use crate::store::Sums;
 use crate::stream::sums;
 use crate::vfs::{FileView, Vfs};
 

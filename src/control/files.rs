@@ -10,7 +10,7 @@ use crate::control::text::{Make, Text};
 use crate::control::{actions, blocks, compact, metrics, policy, prefetch, quota, scrub, status, tiers};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
-use crate::store::events::{EventKind, Events};
+use crate::store::{EventKind, Events};
 use crate::vfs::{Control, ControlView, Controls, FileView, Invalidation, Scope, Shape};
 
 /// Bytes of a text that is written at once. The kernel cuts what is much longer, and a part

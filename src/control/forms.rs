@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::control::attributes::attribute;
 use crate::engine::Counted;
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::pin::Pin;
+use crate::store::Pin;
 use crate::vfs::{FormView, Vfs};
 use crate::view;
 

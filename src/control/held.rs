@@ -6,7 +6,7 @@ use crate::control::files::Context;
 use crate::control::measure::{Tally, tally};
 use crate::control::quota::runs_mount;
 use crate::model::{ErrorKind, Result, Tier};
-use crate::store::state::ROOT;
+use crate::store::ROOT;
 use crate::store::{Collection, Store};
 
 /// The bits of a mode that let a directory's owner list and enter it.

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use crate::format::checksum;
 use crate::model::{Result, Tier};
-use crate::store::blocks::Block;
-use crate::store::object::Object;
-use crate::store::parts::Part;
+use crate::store::Block;
+use crate::store::Object;
+use crate::store::Part;
 use crate::vfs::FileView;
 
 /// Blocks of one tier.

@@ -3,7 +3,7 @@
 use crate::control::files::Context;
 use crate::engine;
 use crate::model::Result;
-use crate::store::state::ROOT;
+use crate::store::ROOT;
 use crate::vfs::Invalidation;
 
 /// The policy in effect.

@@ -3,7 +3,7 @@
 use crate::control::files::Context;
 use crate::control::jobs::Job;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::store::state::ROOT;
+use crate::store::ROOT;
 use crate::vfs::{FileView, Invalidation, Located};
 
 /// What a job is called that reads ahead.

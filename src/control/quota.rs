@@ -2,7 +2,7 @@
 
 use crate::control::files::Context;
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::quota::{Limits, Use};
+use crate::store::{Limits, Use};
 use crate::vfs::{Invalidation, Scope};
 
 /// The user who may do everything.

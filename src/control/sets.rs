@@ -11,7 +11,7 @@ use crate::format::catalog::What;
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
 use crate::open;
-use crate::store::events::EventKind;
+use crate::store::EventKind;
 use crate::vfs::{FileView, Vfs};
 
 /// How long setting an attribute takes.

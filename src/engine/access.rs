@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::format::access::History;
-use crate::store::clock::Ticks;
-use crate::store::object::Object;
+use crate::store::Object;
+use crate::store::Ticks;
 
 /// How much a file is used: as much as its most used block, because its blocks are moved
 /// together, and a block that is used must not lose precision with others.

@@ -17,9 +17,9 @@ use crate::engine::work::Engine;
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{ErrorKind, ObjectId, Result, Tier};
 use crate::store::Collection;
-use crate::store::events::EventKind;
-use crate::store::read::{OpenObject, Verify};
-use crate::store::state::ROOT;
+use crate::store::EventKind;
+use crate::store::ROOT;
+use crate::store::{OpenObject, Verify};
 
 /// Seconds between two passes that cut q7 down to its cap.
 const COOL_EVERY: u64 = 60;
@@ -188,7 +188,7 @@ impl Engine {
             )
         };
         let is_taken = to.takes(target.dtype, &target.shape, &target.name, self.store.settings());
-        let is_busy = |object: &Arc<crate::store::object::Object>| {
+        let is_busy = |object: &Arc<crate::store::Object>| {
             object.is_dirty() || collection.check_not_needed(object.entry.id).is_err()
         };
         let Some(first) = target.objects.first().map(|object| object.entry.id) else { return Ok(None) };

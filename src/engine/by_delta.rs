@@ -3,7 +3,7 @@
 //! A block of a fine-tuned tensor is the parent's block, as that reads now, and a record of
 //! `delta.dat`. Where precision may be given up the record has differences as 16-bit numbers
 //! times a scale; elsewhere it has the elements that differ, and the block reads as it did bit
-//! for bit. The parent stays as it is while blocks need it (`store/lineage.rs`).
+//! for bit. The parent stays as it is while blocks need it (`store/collection/lineage.rs`).
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -21,12 +21,12 @@ use crate::format::checksum;
 use crate::format::delta::{CHANGES_MAX, Changes, Delta, DeltaKind};
 use crate::format::record::Record;
 use crate::model::{Dtype, Error, ErrorKind, Result, Tier};
+use crate::store::Block;
 use crate::store::Collection;
-use crate::store::blocks::Block;
-use crate::store::collection::Touched;
-use crate::store::lineage::{Held, broken};
-use crate::store::object::Object;
-use crate::store::read::OpenObject;
+use crate::store::Object;
+use crate::store::OpenObject;
+use crate::store::Touched;
+use crate::store::{Held, broken};
 
 /// A tensor has at most so many lineage parents above it.
 const DEPTH_MAX: usize = 3;

@@ -20,11 +20,11 @@ use crate::format::catalog::Measured;
 use crate::format::checksum;
 use crate::format::factor::{Factor, FactorShape, WHOLE_TENSOR};
 use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result, Tier};
+use crate::store::Block;
 use crate::store::Collection;
-use crate::store::blocks::Block;
-use crate::store::collection::Touched;
-use crate::store::object::Object;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::Object;
+use crate::store::Touched;
+use crate::store::{OpenObject, Verify};
 
 /// The shorter side of a matrix is at most this: time grows with its third power.
 const SIDE_MAX: u64 = 8192;

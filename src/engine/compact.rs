@@ -9,10 +9,10 @@ use crate::engine::work::Engine;
 use crate::ingest::Progress;
 use crate::model::{Error, ErrorKind, ObjectId, Result, Tier};
 use crate::store::Collection;
-use crate::store::collection::now_seconds;
-use crate::store::events::EventKind;
-use crate::store::object::Object;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::EventKind;
+use crate::store::Object;
+use crate::store::now_seconds;
+use crate::store::{OpenObject, Verify};
 
 /// Logical bytes whose blocks are moved with one batch.
 const STEP_BYTES: u64 = 32 << 20;

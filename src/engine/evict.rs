@@ -13,7 +13,7 @@ use crate::format::catalog::Measured;
 use crate::ingest::Progress;
 use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
-use crate::store::read::OpenObject;
+use crate::store::OpenObject;
 
 /// What is given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use crate::engine::rebuild::{payload, read_seen};
 use crate::engine::work::Engine;
 use crate::model::{ObjectId, Result};
-use crate::store::blocks::Block;
-use crate::store::events::EventKind;
-use crate::store::read::OpenObject;
+use crate::store::Block;
+use crate::store::EventKind;
+use crate::store::OpenObject;
 
 /// So many blocks wait at most: others are found again by a scrub, or by the next read.
 const WAITING_MAX: usize = 1 << 16;

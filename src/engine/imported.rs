@@ -7,7 +7,7 @@ use crate::engine::{Engine, Evict, Moved, Reconstruct, set_reconstruct};
 use crate::ingest::{Silent, Target};
 use crate::model::{ErrorKind, Result};
 use crate::store::Collection;
-use crate::store::state::ROOT;
+use crate::store::ROOT;
 
 /// Says how the tensors of a file that was imported are made again, and gives up their bytes.
 /// What is lossy is allowed for them: the source stays with the user. Why some of them keep

@@ -10,13 +10,13 @@ use crate::engine::work::Engine;
 use crate::format::catalog::{Entry, Measured, NodeEntry, What};
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Encoder, EntryId, Error, ErrorKind, Result, Tier};
+use crate::store::Block;
 use crate::store::Collection;
-use crate::store::blocks::Block;
-use crate::store::collection::now_nanoseconds;
-use crate::store::migrate::Elements;
-use crate::store::quota::Use;
-use crate::store::read::OpenObject;
-use crate::store::state::State;
+use crate::store::Elements;
+use crate::store::OpenObject;
+use crate::store::State;
+use crate::store::Use;
+use crate::store::now_nanoseconds;
 
 /// Logical bytes that are moved with one batch.
 const STEP_BYTES: u64 = 8 << 20;
@@ -295,7 +295,7 @@ fn move_target(
 /// The tensor and its container have other bytes now: their times, and how far the tensor is
 /// from what was encoded.
 pub(super) fn touch(
-    batch: &mut crate::store::log::Batch,
+    batch: &mut crate::store::Batch,
     state: &State,
     node: EntryId,
     measured: Measured,

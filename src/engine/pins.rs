@@ -12,13 +12,13 @@ use crate::format::catalog::{TensorEntry, What};
 use crate::ingest::Progress;
 use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
-use crate::store::collection::Touched;
-use crate::store::object::Object;
-use crate::store::pin::{Pin, pin_entry};
-use crate::store::pinned::{Compare, PinnedCopy};
-use crate::store::quota::{Reserved, Use};
-use crate::store::read::{OpenObject, Verify};
-use crate::store::state::State;
+use crate::store::Object;
+use crate::store::State;
+use crate::store::Touched;
+use crate::store::{Compare, PinnedCopy};
+use crate::store::{OpenObject, Verify};
+use crate::store::{Pin, pin_entry};
+use crate::store::{Reserved, Use};
 use crate::stream::Stream;
 
 /// Bytes of a file that are copied at a time.
@@ -314,7 +314,7 @@ pub(super) fn files_of(state: &State, node: EntryId) -> Result<Vec<EntryId>> {
     let mut seen = HashSet::from([node]);
     let mut waiting = vec![found.clone()];
     while let Some(node) = waiting.pop() {
-        let mut add = |found: &Arc<crate::store::state::Node>| {
+        let mut add = |found: &Arc<crate::store::Node>| {
             if seen.insert(found.entry.id) {
                 waiting.push(found.clone());
             }

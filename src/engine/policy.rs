@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::codec;
 use crate::model::{GROUP_LEN, ObjectId, Tier};
-use crate::store::rules::Rules;
+use crate::store::Rules;
 
 /// A tensor with a lower score goes down.
 pub const DOWN_BELOW: f64 = 32.0;

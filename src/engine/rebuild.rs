@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::engine::heal::Damaged;
 use crate::engine::{by_delta, by_factor};
 use crate::model::{Error, ErrorKind, Result, Tier};
-use crate::store::blocks::Block;
-use crate::store::migrate::Elements;
-use crate::store::pinned::Compare;
-use crate::store::read::OpenObject;
-use crate::store::rebuild::Rebuild;
+use crate::store::Block;
+use crate::store::Compare;
+use crate::store::Elements;
+use crate::store::OpenObject;
+use crate::store::Rebuild;
 
 /// A way to the elements of a block.
 pub(super) struct Way {

@@ -7,10 +7,10 @@ use crate::engine::select::targets;
 use crate::format::catalog::{Entry, NodeEntry};
 use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
-use crate::store::collection::{Touched, now_nanoseconds};
-use crate::store::object::Object;
-use crate::store::read::{OpenObject, Verify};
-use crate::store::state::State;
+use crate::store::Object;
+use crate::store::State;
+use crate::store::{OpenObject, Verify};
+use crate::store::{Touched, now_nanoseconds};
 
 /// The setting's name.
 const RECONSTRUCT: &str = "reconstruct";

@@ -10,11 +10,11 @@ use crate::engine::work::Engine;
 use crate::ingest::Progress;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
-use crate::store::collection::now_seconds;
-use crate::store::object::Object;
-use crate::store::pin::Pin;
-use crate::store::read::{OpenObject, Verify};
-use crate::store::state::State;
+use crate::store::Object;
+use crate::store::Pin;
+use crate::store::State;
+use crate::store::now_seconds;
+use crate::store::{OpenObject, Verify};
 
 /// What a scrub has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -7,9 +7,9 @@ use crate::format::catalog::{Content, What};
 use crate::ingest::MoveTo;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
 use crate::store::Collection;
-use crate::store::object::Object;
-use crate::store::settings::Settings;
-use crate::store::state::{Node, State};
+use crate::store::Object;
+use crate::store::Settings;
+use crate::store::{Node, State};
 
 /// A tensor that something is done to.
 #[derive(Clone)]

@@ -3,9 +3,9 @@
 use crate::format::catalog::{Entry, NodeEntry, What};
 use crate::model::{Encoder, EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
-use crate::store::collection::Touched;
-use crate::store::node_settings::{self, allow_until_written};
-use crate::store::state::State;
+use crate::store::State;
+use crate::store::Touched;
+use crate::store::allow_until_written;
 
 /// A setting that is kept as a text and inherited: of a tensor from its container, of a file
 /// from the directories above it.
@@ -17,7 +17,7 @@ pub struct Setting {
 }
 
 /// May precision be given up where no exact source remains.
-pub const LOSSY: Setting = Setting { name: node_settings::LOSSY, values: &["deny", "allow"] };
+pub const LOSSY: Setting = Setting { name: crate::store::LOSSY, values: &["deny", "allow"] };
 /// May the engine move it by itself.
 pub const POLICY: Setting = Setting { name: "policy", values: &["manual", "auto", "cache"] };
 /// How scales are chosen.
@@ -105,7 +105,7 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
             set(LOSSY.name, "allow");
         }
         set(setting.name, value);
-        let ctime = crate::store::collection::now_nanoseconds();
+        let ctime = crate::store::now_nanoseconds();
         batch.entry(Entry::Node(Box::new(NodeEntry { ctime, ..found.entry.clone() })));
         Ok(())
     })

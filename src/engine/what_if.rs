@@ -12,9 +12,9 @@ use crate::engine::settings::encoder;
 use crate::ingest::MoveTo;
 use crate::model::{Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
-use crate::store::object::Object;
-use crate::store::read::OpenObject;
-use crate::store::settings::Settings;
+use crate::store::Object;
+use crate::store::OpenObject;
+use crate::store::Settings;
 use crate::stream::Made;
 
 /// An object as it would read after a move.

@@ -11,7 +11,7 @@ use crate::fs::handles::Handle;
 use crate::fs::reply::send_attribute;
 use crate::fs::serve::{Adapter, failed, guarded};
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::state::Node;
+use crate::store::Node;
 use crate::stream::Stream;
 use crate::vfs::{FormView, Ino, Invalidation, Located, Vfs};
 use crate::view::Shows;

@@ -16,8 +16,8 @@ use crate::fs::serve::{Adapter, guarded};
 use crate::fs::waker::Waker;
 use crate::ingest::Progress;
 use crate::model::{Error, Result};
-use crate::store::read::Verify;
-use crate::store::usage_file::Keep;
+use crate::store::Keep;
+use crate::store::Verify;
 use crate::store::{Access, Store};
 use crate::vfs::{Invalidation, Shown, Vfs};
 

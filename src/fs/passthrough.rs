@@ -27,7 +27,7 @@ use crate::fs::handles::Handle;
 use crate::fs::serve::Adapter;
 use crate::model::Result;
 use crate::open::OpenFile;
-use crate::store::backing::Backing;
+use crate::store::Backing;
 use crate::vfs::{Ino, Place};
 
 /// Who was sent to look a name up again has come back or ended by then.

@@ -8,7 +8,7 @@ use fuser::{OpenFlags, ReplyData};
 use crate::fs::handles::Handle;
 use crate::fs::serve::Adapter;
 use crate::model::Result;
-use crate::store::buffer::PageBuffer;
+use crate::store::PageBuffer;
 
 thread_local! {
     /// What a read is assembled in.

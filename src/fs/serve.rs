@@ -25,7 +25,7 @@ use crate::fs::waker::Waker;
 use crate::model::{Error, ErrorKind, Result};
 use crate::open::{OpenFile, SetAttr, lends};
 use crate::store::Access;
-use crate::store::events::EventKind;
+use crate::store::EventKind;
 use crate::vfs::{FileView, Ino, Invalidation, Kind, Located, Vfs};
 
 /// Whether what was written must survive a power cut.
@@ -335,9 +335,9 @@ mod tests {
     use super::guarded;
     use crate::control::{Counters, Jobs, Mounted, controls};
     use crate::model::StoreId;
+    use crate::store::Verify;
     use crate::store::disk::Disk;
     use crate::store::disk::memory::MemoryDisk;
-    use crate::store::read::Verify;
     use crate::store::{Access, Store};
     use crate::vfs::{Shown, Vfs};
 

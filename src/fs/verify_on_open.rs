@@ -7,7 +7,7 @@ use fuser::{OpenFlags, ReplyOpen};
 use parking_lot::Mutex;
 
 use crate::fs::serve::{Adapter, guarded};
-use crate::store::backing::Unchecked;
+use crate::store::Unchecked;
 use crate::vfs::Ino;
 
 /// An open takes so much longer at most, for its turn and for the blocks. Two cores took 28 ms for

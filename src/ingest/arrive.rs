@@ -11,10 +11,10 @@ use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, Silent, publish, room};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
-use crate::store::collection::{Parts, Touched};
+use crate::store::Object;
+use crate::store::PACKED_BYTES_MAX;
 use crate::store::disk::File;
-use crate::store::object::Object;
-use crate::store::zeros::PACKED_BYTES_MAX;
+use crate::store::{Parts, Touched};
 
 /// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 4 << 20;

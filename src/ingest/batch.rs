@@ -13,9 +13,9 @@ use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, Progress};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
-use crate::store::collection::Touched;
+use crate::store::PACKED_BYTES_MAX;
+use crate::store::Touched;
 use crate::store::disk::File;
-use crate::store::zeros::PACKED_BYTES_MAX;
 use crate::stream::Digester;
 
 /// Bytes of the file that are held at a time: whole pages.

@@ -5,9 +5,9 @@ use crate::format::record::{Described, Record, Stored};
 use crate::ingest::store_parts::{StoredBlocks, StoredObject, TakenPart};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier};
+use crate::store::Batch;
 use crate::store::Collection;
-use crate::store::collection::{Touched, now_seconds};
-use crate::store::log::Batch;
+use crate::store::{Touched, now_seconds};
 
 /// A batch takes at most about this many slots, so that replaying it takes little
 /// memory. Names always stand in one batch.

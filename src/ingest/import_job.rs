@@ -15,8 +15,8 @@ use crate::ingest::{
     Options, Origin, Parents, Progress, Report, Request, Target, import_file, import_shards, room,
 };
 use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::store::Use;
 use crate::store::disk::files::open_source;
-use crate::store::quota::Use;
 use crate::store::{Collection, Store};
 
 /// Who is told how an import goes.
@@ -265,7 +265,7 @@ impl Sum {
     fn note_changed(&mut self, collection: &Collection, target: &Target) {
         let state = collection.state();
         let (directories, replaced) = room::found(&state, target);
-        self.changed.push(crate::store::state::ROOT);
+        self.changed.push(crate::store::ROOT);
         self.changed.extend(directories);
         self.changed.extend(replaced);
         let file = replaced.and_then(|node| state.node(node)).and_then(|node| node.file());

@@ -50,8 +50,8 @@ use crate::format::catalog::OutsideFile;
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{Dtype, Encoder, Error, Result, Shape, Tier};
 use crate::store::Collection;
+use crate::store::Settings;
 use crate::store::disk::File;
-use crate::store::settings::Settings;
 use crate::stream::Digester;
 
 /// How files are taken in.

@@ -11,8 +11,8 @@ use crate::ingest::recognize::Recognized;
 use crate::ingest::room;
 use crate::model::{EntryId, Error, ErrorKind, EscapedPath, Result};
 use crate::store::Collection;
-use crate::store::collection::{Touched, now_nanoseconds};
-use crate::store::state::{Node, State};
+use crate::store::{Node, State};
+use crate::store::{Touched, now_nanoseconds};
 
 /// Names the tensors of the container `node` as it is recognized under the name that it has now.
 /// `false`, and nothing done, where its objects are not the parts that were recognized; `Gone`

@@ -6,10 +6,10 @@ use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
 use crate::format::record::Record;
 use crate::ingest::Origin;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
-use crate::store::collection::{now_nanoseconds, now_seconds};
-use crate::store::log::Batch;
-use crate::store::node_settings::allow_until_written;
-use crate::store::state::{Link, Node, ROOT, State};
+use crate::store::Batch;
+use crate::store::allow_until_written;
+use crate::store::{Link, Node, ROOT, State};
+use crate::store::{now_nanoseconds, now_seconds};
 
 /// Who may read, write and execute.
 pub const PERMISSIONS: u32 = 0o777;

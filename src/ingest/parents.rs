@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::format::catalog::Parent;
 use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result, Shape, TensorId};
 use crate::store::Collection;
-use crate::store::state::{Node, State};
+use crate::store::{Node, State};
 
 /// Where the parents are of the tensors that come in.
 #[derive(Clone, Debug)]

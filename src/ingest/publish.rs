@@ -16,10 +16,10 @@ use crate::model::{
     Dtype, EntryId, Error, ErrorKind, EscapedPath, ObjectId, Result, SeedId, Shape, TensorId, TensorNames,
     escape_component, quoted_name,
 };
+use crate::store::Batch;
 use crate::store::Collection;
-use crate::store::collection::{Parts, Touched};
-use crate::store::log::Batch;
-use crate::store::state::State;
+use crate::store::State;
+use crate::store::{Parts, Touched};
 
 /// A container names this many of the tensors whose names others have.
 const HIDDEN_SHOWN_MAX: usize = 20;

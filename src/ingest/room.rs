@@ -8,8 +8,8 @@ use crate::ingest::recognize::{Part, PartTensor, Recognized};
 use crate::ingest::{Options, Target};
 use crate::model::{Dtype, EntryId, EscapedPath, Result, TensorId, TensorNames, Tier};
 use crate::store::Collection;
-use crate::store::quota::{Reserved, Use};
-use crate::store::state::{ROOT, State};
+use crate::store::{ROOT, State};
+use crate::store::{Reserved, Use};
 
 /// Sets aside what a file will take more than what has its name takes. `Quota` where that is too
 /// much. Blocks that turn out not to be encodable are stored exactly, and are more than is set

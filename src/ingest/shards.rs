@@ -8,8 +8,8 @@ use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, Origin, Progress, Report, Target, publish, room, store_parts};
 use crate::model::{Error, Result};
 use crate::store::Collection;
+use crate::store::Use;
 use crate::store::disk::File;
-use crate::store::quota::Use;
 
 /// Takes in files as the shards of one tensor of bytes, in the order given. On an error
 /// nothing appears.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::format::record::Record;
 use crate::model::{ObjectId, Result};
 use crate::store::Collection;
-use crate::store::collection::Touched;
+use crate::store::Touched;
 use crate::store::disk::File;
 
 /// Data files and objects of an import: given back when it is dropped before they were

@@ -6,7 +6,7 @@ use crate::model::{EntryId, Result};
 use crate::open::Changes;
 use crate::open::tree::known;
 use crate::store::Collection;
-use crate::store::collection::{Touched, now_nanoseconds};
+use crate::store::{Touched, now_nanoseconds};
 
 /// The bits that let others act as the owner, and as the group where it may execute.
 const SET_USER_ID: u32 = 0o4000;

@@ -14,13 +14,13 @@ use crate::open::Changes;
 use crate::open::grown::Grown;
 use crate::open::layout::Layout;
 use crate::open::page_cache::PageCache;
+use crate::store::Backing;
 use crate::store::Collection;
-use crate::store::backing::Backing;
-use crate::store::collection::now_nanoseconds;
-use crate::store::object::Object;
-use crate::store::quota::Use;
-use crate::store::read::{OpenObject, Verify};
-use crate::store::zeros::PACKED_BYTES_MAX;
+use crate::store::Object;
+use crate::store::PACKED_BYTES_MAX;
+use crate::store::Use;
+use crate::store::now_nanoseconds;
+use crate::store::{OpenObject, Verify};
 
 /// A file that is open.
 pub struct OpenFile {

@@ -14,13 +14,13 @@ use crate::open::layout::Layout;
 use crate::open::parts::remove_parts;
 use crate::open::source::StreamFile;
 use crate::open::{Changes, Name};
-use crate::store::collection::{Parts, Touched, now_nanoseconds};
+use crate::store::Batch;
+use crate::store::OpenObject;
+use crate::store::Writes;
+use crate::store::Written;
 use crate::store::disk::File;
-use crate::store::log::Batch;
-use crate::store::read::OpenObject;
-use crate::store::scaled_delta::Writes;
-use crate::store::state::{Node, State};
-use crate::store::write::Written;
+use crate::store::{Node, State};
+use crate::store::{Parts, Touched, now_nanoseconds};
 
 impl OpenFile {
     /// Puts what was written into the log: it survives the end of this process, and

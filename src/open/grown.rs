@@ -3,7 +3,7 @@
 use crate::model::Result;
 use crate::open::file::OpenFile;
 use crate::open::layout::Layout;
-use crate::store::quota::{Reserved, Use};
+use crate::store::{Reserved, Use};
 
 /// What the quota counts of a file that the log does not say yet.
 pub(super) struct Grown {

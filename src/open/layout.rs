@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::format::cgeb::Runs;
 use crate::model::{EntryId, Error, Result};
 use crate::store::Collection;
-use crate::store::collection::Parts;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::Parts;
+use crate::store::{OpenObject, Verify};
 use crate::stream::{Piece, Plan, Stream};
 
 /// What a file's bytes are made of.

@@ -2,8 +2,8 @@
 
 use crate::format::catalog::{Entry, FileEntry};
 use crate::open::Name;
-use crate::store::log::Batch;
-use crate::store::state::State;
+use crate::store::Batch;
+use crate::store::State;
 
 /// Takes the names of a container's tensors away, and directories that were made for them;
 /// the names.

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use crate::model::{EntryId, Result};
 use crate::open::{Changes, OpenFile, OpenFiles};
 use crate::store::Collection;
-use crate::store::collection::Touched;
-use crate::store::read::Verify;
-use crate::store::state::State;
+use crate::store::State;
+use crate::store::Touched;
+use crate::store::Verify;
 
 impl OpenFile {
     /// Looks at what the file is under the name that it has now, and takes away the mark

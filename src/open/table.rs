@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::model::{EntryId, Result};
 use crate::open::file::OpenFile;
 use crate::store::Collection;
-use crate::store::read::Verify;
+use crate::store::Verify;
 
 /// The files that are open, by collection and node.
 #[derive(Default)]

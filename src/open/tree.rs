@@ -7,11 +7,11 @@ use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::open::Changes;
 use crate::open::parts::remove_parts;
 use crate::open::renamed::is_another_place;
+use crate::store::Batch;
 use crate::store::Collection;
-use crate::store::collection::{Touched, now_nanoseconds, now_seconds};
-use crate::store::log::Batch;
-use crate::store::quota::Use;
-use crate::store::state::{Node, ROOT, State};
+use crate::store::Use;
+use crate::store::{Node, ROOT, State};
+use crate::store::{Touched, now_nanoseconds, now_seconds};
 
 /// A name has at most this many bytes.
 const NAME_BYTES_MAX: usize = 255;

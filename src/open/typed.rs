@@ -4,7 +4,7 @@ use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, 
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, TensorId};
 use crate::open::tree::known;
 use crate::store::Collection;
-use crate::store::collection::{Touched, now_nanoseconds};
+use crate::store::{Touched, now_nanoseconds};
 
 /// Says what a file is as a tensor. Without a shape the elements stand in one row.
 /// `Invalid` where the size does not agree; a tensor of a container, and a container, are

@@ -11,8 +11,8 @@ use crate::format::record::Stored;
 use crate::model::{Error, ErrorKind, Result, beginning};
 use crate::store::Collection;
 use crate::store::collection::now_nanoseconds;
+use crate::store::io::read::OpenObject;
 use crate::store::object::Object;
-use crate::store::read::OpenObject;
 use crate::store::state::Node;
 
 /// Lines that are kept.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::format::cgeb::Runs;
 use crate::model::{Error, Result};
-use crate::store::read::OpenObject;
+use crate::store::OpenObject;
 use crate::stream::batch::Stitched;
 use crate::stream::made::Made;
 use crate::stream::plan::Plan;

@@ -8,9 +8,9 @@ use crate::format::catalog::{Digests, Taken};
 use crate::format::cgeb::Runs;
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
-use crate::store::digest_cache::{Sums, of_one_version};
-use crate::store::object::Object;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::Object;
+use crate::store::{OpenObject, Verify};
+use crate::store::{Sums, of_one_version};
 use crate::stream::{Stream, put_hash, shown_hash};
 
 /// Bytes that are read at a time.

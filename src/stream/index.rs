@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::format::cgeb::{Runs, leading_hash};
 use crate::format::cgei;
 use crate::model::{EntryId, Error, Result};
+use crate::store::BatchParts;
 use crate::store::Collection;
-use crate::store::embedding_index::BatchParts;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::{OpenObject, Verify};
 use crate::stream::{Made, Segment, Stream};
 
 /// Where an index has the hash.

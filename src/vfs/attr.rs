@@ -2,8 +2,8 @@
 
 use crate::format::catalog::{NodeEntry, What};
 use crate::open::OpenFile;
-use crate::store::directory::Directory;
-use crate::store::state::{Node, State};
+use crate::store::Directory;
+use crate::store::{Node, State};
 use crate::vfs::ino::Ino;
 
 /// Units of `blocks`, in bytes, as in `struct stat`.

@@ -7,8 +7,8 @@ use crate::engine::{Heat, POLICY, cache_bytes};
 use crate::format::catalog::What;
 use crate::model::EntryId;
 use crate::store::Collection;
-use crate::store::events::EventKind;
-use crate::store::state::State;
+use crate::store::EventKind;
+use crate::store::State;
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::{Invalidation, Vfs};
 

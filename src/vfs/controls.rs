@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
-use crate::store::state::{Node, ROOT};
+use crate::store::{Node, ROOT};
 use crate::vfs::attr::{Attr, Kind, STAT_BLOCK_BYTES};
 use crate::vfs::ino::{Ino, Owner, Place};
 use crate::vfs::tree::{FileView, Located, Vfs, no_name};

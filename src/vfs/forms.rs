@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::format::catalog::What;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
-use crate::store::state::{Node, ROOT, State};
+use crate::store::{Node, ROOT, State};
 use crate::stream::Stream;
 use crate::vfs::attr::{Attr, Kind, STAT_BLOCK_BYTES};
 use crate::vfs::ino::{Ino, Place};
@@ -245,7 +245,7 @@ impl Vfs {
         &self,
         state: &State,
         form: Form,
-        (node, directory): (&Arc<Node>, &crate::store::directory::Directory),
+        (node, directory): (&Arc<Node>, &crate::store::Directory),
         after: u64,
         of: &dyn Fn(Form, Item) -> FormView,
     ) -> Vec<(u64, Vec<u8>, FormView)> {

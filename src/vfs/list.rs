@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::store::state::Node;
+use crate::store::Node;
 use crate::vfs::attr::Attr;
 use crate::vfs::controls::{ControlView, Scope};
 use crate::vfs::ino::{Ino, Owner, Place};
@@ -54,7 +54,7 @@ impl Vfs {
                 let names = self.store().collections(tenant)?;
                 self.list_names(names, after, take, |name| {
                     let collection = self.collection_named(tenant, name)?;
-                    let node = collection.state().node(crate::store::state::ROOT).cloned();
+                    let node = collection.state().node(crate::store::ROOT).cloned();
                     let node =
                         node.ok_or_else(|| crate::model::Error::corrupt("a collection without a node"))?;
                     Ok(Located::Node(FileView { collection, node }))

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::format::catalog::{Content, What};
 use crate::model::EntryId;
-use crate::store::state::{Node, State};
+use crate::store::{Node, State};
 
 /// Which files of a collection listings show. All open by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::format::catalog::{NodeEntry, What};
 use crate::model::EntryId;
-use crate::store::state::{ROOT, State};
+use crate::store::{ROOT, State};
 
 /// The bits of a mode by which the owner, the group and all others read.
 const READ: [u32; 3] = [0o400, 0o040, 0o004];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::format::gguf;
 use crate::model::{Dtype, Error, Result};
 use crate::store::Collection;
-use crate::store::read::{OpenObject, Verify};
+use crate::store::{OpenObject, Verify};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::view::plan::Piece;
 use crate::view::recipe::{Part, Shown, Source};

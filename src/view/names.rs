@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::catalog::What;
 use crate::model::{Dtype, EntryId};
-use crate::store::state::{Node, ROOT, State};
+use crate::store::{Node, ROOT, State};
 use crate::stream::is_castable;
 use crate::view::batch::{DIMENSION_MAX, ROWS_MAX};
 use crate::view::form::{Form, Shows};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::format::catalog::FileEntry;
 use crate::format::cgeb::Runs;
 use crate::model::{EntryId, Error, Result, Tier};
+use crate::store::Block;
 use crate::store::Collection;
-use crate::store::blocks::Block;
-use crate::store::object::Object;
-use crate::store::read::Verify;
-use crate::store::state::{ROOT, State};
+use crate::store::Object;
+use crate::store::Verify;
+use crate::store::{ROOT, State};
 use crate::stream::sums;
 
 /// Hexadecimal digits of a digest.

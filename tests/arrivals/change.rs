@@ -5,8 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use tierfs::open;
+use tierfs::store::ROOT;
 use tierfs::store::disk::files::FileDisk;
-use tierfs::store::state::ROOT;
 use tierfs::store::{Access, Store};
 
 use crate::support::{

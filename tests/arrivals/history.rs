@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tierfs::model::{EntryId, ErrorKind, StoreId};
 use tierfs::open::{self, OpenFile, OpenFiles};
+use tierfs::store::ROOT;
+use tierfs::store::Verify;
 use tierfs::store::disk::Disk;
-use tierfs::store::read::Verify;
-use tierfs::store::state::ROOT;
 use tierfs::store::{Access, Collection};
 
 use crate::support::{Random, npy_file};

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use tierfs::model::ErrorKind;
 use tierfs::open::{self, OpenFile, OpenFiles};
 use tierfs::store::Collection;
+use tierfs::store::ROOT;
+use tierfs::store::Verify;
 use tierfs::store::disk::Disk;
-use tierfs::store::read::Verify;
-use tierfs::store::state::ROOT;
 
 use crate::disk::CutDisk;
 use crate::history::{History, STORE};

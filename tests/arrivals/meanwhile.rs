@@ -8,9 +8,9 @@ use tierfs::ingest::Progress;
 use tierfs::model::{Dtype, Encoder, Tier};
 use tierfs::open::{self, OpenFiles};
 use tierfs::store::Collection;
+use tierfs::store::ROOT;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::read::{OpenObject, Verify};
-use tierfs::store::state::ROOT;
+use tierfs::store::{OpenObject, Verify};
 use tierfs::stream::Made;
 
 use crate::disk::CutDisk;

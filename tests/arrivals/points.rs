@@ -8,10 +8,10 @@ use tierfs::engine::compact;
 use tierfs::format::catalog::Entry;
 use tierfs::ingest::Silent;
 use tierfs::model::EntryId;
-use tierfs::store::collection::Touched;
+use tierfs::store::ROOT;
+use tierfs::store::Touched;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::repair::repair;
-use tierfs::store::state::ROOT;
+use tierfs::store::repair;
 
 use crate::disk::CutDisk;
 use crate::history::{History, Known, STORE};

@@ -235,7 +235,7 @@ fn a_collection_with_the_remains_of_an_import_opens_on_a_full_disk_and_is_tidied
     use std::sync::Arc;
     use tierfs::format::catalog::{Entry, Extent, ObjectEntry};
     use tierfs::model::{Dtype, ObjectId, SeedId, TensorId};
-    use tierfs::store::collection::Touched;
+    use tierfs::store::Touched;
     use tierfs::store::disk::files::FileDisk;
     use tierfs::store::{Access, Store};
 
@@ -260,7 +260,7 @@ fn a_collection_with_the_remains_of_an_import_opens_on_a_full_disk_and_is_tidied
                 extent: Some(Extent { file: extent, offset: 0 }),
                 parent: None,
             };
-            let add = |batch: &mut tierfs::store::log::Batch, _: &_| {
+            let add = |batch: &mut tierfs::store::Batch, _: &_| {
                 batch.entry(Entry::Object(entry));
                 Ok(())
             };

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use tierfs::open::{self, OpenFiles};
 use tierfs::store::Collection;
+use tierfs::store::ROOT;
+use tierfs::store::Verify;
 use tierfs::store::disk::Disk;
-use tierfs::store::read::Verify;
-use tierfs::store::state::ROOT;
 
 use crate::disk::CutDisk;
 use crate::history::{History, STORE};

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use tierfs::model::StoreId;
 use tierfs::open::{self, OpenFile, OpenFiles};
 use tierfs::store::Collection;
+use tierfs::store::ROOT;
 use tierfs::store::disk::{Disk, files::FileDisk};
-use tierfs::store::read::{OpenObject, Verify};
-use tierfs::store::state::ROOT;
+use tierfs::store::{OpenObject, Verify};
 
 use crate::support::{goes_on, scale};
 use crate::world::World;

@@ -12,11 +12,11 @@ use tierfs::open::OpenFiles;
 use tierfs::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
 use tierfs::format::record::Stored;
 use tierfs::model::{Dtype, EntryId, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
-use tierfs::store::collection::Touched;
-use tierfs::store::describe::add_blocks;
+use tierfs::store::Touched;
+use tierfs::store::add_blocks;
 use tierfs::store::disk::files::FileDisk;
-use tierfs::store::read::Verify;
-use tierfs::store::state::ROOT;
+use tierfs::store::Verify;
+use tierfs::store::ROOT;
 use tierfs::store::{Access, Store};
 
 use crate::Result;

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tierfs::format::catalog::Entry;
-use tierfs::store::collection::Touched;
+use tierfs::store::ROOT;
+use tierfs::store::Touched;
 use tierfs::store::disk::files::FileDisk;
-use tierfs::store::state::ROOT;
 use tierfs::store::{Access, Store};
 
 use crate::journal::{After, Journal};

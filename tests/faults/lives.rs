@@ -11,9 +11,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tierfs::fs::{Options, mount};
+use tierfs::store::Verify;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
-use tierfs::store::read::Verify;
 use tierfs::store::{Access, Store};
 use tierfs::vfs::Shown;
 

@@ -361,7 +361,7 @@ fn a_store_in_use_is_not_repaired_and_one_that_is_well_is_left_alone() {
 fn files_whose_objects_are_missing_are_named_and_a_repair_lists_them_as_lost() {
     use std::sync::Arc;
     use tierfs::format::record::Record;
-    use tierfs::store::collection::Touched;
+    use tierfs::store::Touched;
     use tierfs::store::disk::files::FileDisk;
     use tierfs::store::{Access, Store};
 
@@ -372,11 +372,11 @@ fn files_whose_objects_are_missing_are_named_and_a_repair_lists_them_as_lost() {
         let collection = store.collection("demo", "c").unwrap();
         let node = {
             let state = collection.state();
-            state.directory(tierfs::store::state::ROOT).unwrap().get(b"plain").unwrap()
+            state.directory(tierfs::store::ROOT).unwrap().get(b"plain").unwrap()
         };
         let object = collection.objects_of(node).unwrap()[0].entry.id;
         // A log that takes the object away and leaves the file, as no program should write it.
-        let delete = |batch: &mut tierfs::store::log::Batch, _: &_| {
+        let delete = |batch: &mut tierfs::store::Batch, _: &_| {
             batch.record(Record::Delete { object });
             Ok(())
         };

@@ -7,11 +7,11 @@ use tierfs::format::catalog::{Digests, Taken};
 use tierfs::ingest::{Blocking, Options, Origin, Silent, import_file, import_shards};
 use tierfs::model::{Error, ErrorKind};
 use tierfs::store::Collection;
-use tierfs::store::collection::Touched;
-use tierfs::store::digest_cache::Sums;
-use tierfs::store::read::{OpenObject, Verify};
-use tierfs::store::scaled_delta::Writes;
-use tierfs::store::settings::Settings;
+use tierfs::store::Settings;
+use tierfs::store::Sums;
+use tierfs::store::Touched;
+use tierfs::store::Writes;
+use tierfs::store::{OpenObject, Verify};
 
 use crate::world::{
     Numbers, STORE, create, f32s, file, find, import, npy_file, objects, on_each_disk, open, origin, paths,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tierfs::ingest::{MoveTo, Options};
 use tierfs::model::ErrorKind;
 use tierfs::store::Collection;
+use tierfs::store::Verify;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::read::Verify;
 
 use crate::world::{Numbers, create, files, import, npy_file, on_each_disk, open, read, stream};
 

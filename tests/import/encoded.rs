@@ -5,7 +5,7 @@ use safetensors::Dtype;
 use tierfs::codec;
 use tierfs::ingest::{Blocking, MoveTo, Options};
 use tierfs::model::{self, Encoder, Tier};
-use tierfs::store::read::Verify;
+use tierfs::store::Verify;
 
 use crate::world::{
     Numbers, Tensor, create, f32s, find, import, npy_file, objects, on_each_disk, open, read,

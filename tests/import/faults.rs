@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tierfs::ingest::{MoveTo, Options};
 use tierfs::model::{ErrorKind, Result};
 use tierfs::store::Collection;
+use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, File};
-use tierfs::store::read::Verify;
 
 use crate::failing::{FailingDisk, Failure};
 use crate::world::{

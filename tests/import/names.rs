@@ -8,11 +8,11 @@ use tierfs::format::catalog::{Entry, NodeEntry, What};
 use tierfs::ingest::{Options, Target, import_file};
 use tierfs::model::{EntryId, ErrorKind};
 use tierfs::store::Collection;
-use tierfs::store::collection::Touched;
+use tierfs::store::ROOT;
+use tierfs::store::Settings;
+use tierfs::store::Touched;
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::memory::MemoryDisk;
-use tierfs::store::settings::Settings;
-use tierfs::store::state::ROOT;
 
 use crate::world::{
     STORE, Tensor, create, file, files, find, import, npy_file, on_each_disk, open, origin, paths, read,

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tierfs::ingest::{Options, Origin, Report, Silent, Target, import_file};
 use tierfs::model::{Error, Result, StoreId};
+use tierfs::store::Object;
+use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, File, Open};
-use tierfs::store::object::Object;
-use tierfs::store::read::{OpenObject, Verify};
-use tierfs::store::settings::Settings;
-use tierfs::store::state::{Node, ROOT};
 use tierfs::store::{Access, Collection};
+use tierfs::store::{Node, ROOT};
+use tierfs::store::{OpenObject, Verify};
 use tierfs::stream::{Segment, Stream};
 
 pub const STORE: StoreId = StoreId(0xfeed);

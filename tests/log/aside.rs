@@ -7,10 +7,10 @@ use tierfs::format::record::Record;
 use tierfs::format::slot::RawSlot;
 use tierfs::ingest::{Blocking, MoveTo, Options};
 use tierfs::open::{self, OpenFiles};
+use tierfs::store::ROOT;
+use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::read::Verify;
-use tierfs::store::state::ROOT;
 use tierfs::store::{Access, Collection};
 
 use crate::world::{LOG, SLOT, STORE, batches, files, import, noise, open, picture};

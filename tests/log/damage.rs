@@ -5,7 +5,7 @@ use std::thread;
 
 use tierfs::model::ErrorKind;
 use tierfs::store::Access;
-use tierfs::store::repair::repair;
+use tierfs::store::repair;
 
 use crate::world::{Picture, SLOT, STORE, World, batches, import, noise, open, picture, world};
 

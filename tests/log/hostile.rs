@@ -235,7 +235,7 @@ fn claims() -> World {
 #[test]
 fn a_short_log_that_claims_much_is_opened_read_and_counted_in_little_memory_and_time() {
     use tierfs::open::OpenFiles;
-    use tierfs::store::read::Verify;
+    use tierfs::store::Verify;
     let world = claims();
     let log = world.log().len();
     assert!(log < 8192, "{log} bytes");
@@ -271,7 +271,7 @@ fn a_short_log_that_claims_much_is_opened_read_and_counted_in_little_memory_and_
 
 #[test]
 fn a_repair_of_a_short_log_that_claims_much_says_what_was_lost_in_one_record_each() {
-    use tierfs::store::repair::repair;
+    use tierfs::store::repair;
     let world = claims();
     let needed = peak(|| {
         let disk = world.disk(world.log());
@@ -498,7 +498,7 @@ proptest! {
 
 /// Reads at both ends of a file, which may say that it has any number of bytes.
 fn read_a_little(collection: &std::sync::Arc<tierfs::store::Collection>, node: EntryId, bytes: usize) {
-    use tierfs::store::read::{OpenObject, Verify};
+    use tierfs::store::{OpenObject, Verify};
     for object in collection.objects_of(node).unwrap_or_default() {
         let Ok(object) = OpenObject::open(collection, &object, Verify::First) else { continue };
         let bytes = object.bytes().min(bytes as u64);

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use tierfs::format::catalog::NodeEntry;
 use tierfs::ingest::{Blocking, MoveTo, Options, Origin, Silent, Target, import_file};
 use tierfs::model::{EntryId, Error, ErrorKind, Result, StoreId};
+use tierfs::store::ROOT;
+use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::read::{OpenObject, Verify};
-use tierfs::store::settings::Settings;
-use tierfs::store::state::ROOT;
 use tierfs::store::{Access, Collection};
+use tierfs::store::{OpenObject, Verify};
 use tierfs::stream::{Segment, Stream};
 
 pub const STORE: StoreId = StoreId(0x5707e);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tierfs::model::{EntryId, StoreId};
 use tierfs::open::{self, OpenFiles};
-use tierfs::store::backing::Backing;
+use tierfs::store::Backing;
+use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::read::Verify;
 use tierfs::store::{Access, Collection, Store};
 
-const ROOT: EntryId = tierfs::store::state::ROOT;
+const ROOT: EntryId = tierfs::store::ROOT;
 
 /// Reads the physical file, if there is one, and says what it shows.
 fn shown(disk: &MemoryDisk, collection: &Collection, node: EntryId) -> Option<Vec<u8>> {

@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex};
 
 use tierfs::model::{EntryId, ErrorKind, StoreId};
 use tierfs::open::{self, OpenFile, OpenFiles};
-use tierfs::store::backing::Unchecked;
+use tierfs::store::Unchecked;
+use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
-use tierfs::store::read::Verify;
 use tierfs::store::{Access, Collection, Store};
 
 use crate::support::Random;
 
-const ROOT: EntryId = tierfs::store::state::ROOT;
+const ROOT: EntryId = tierfs::store::ROOT;
 const BYTES: usize = 2 << 20;
 const BLOCKS: u32 = (BYTES >> 14) as u32;
 

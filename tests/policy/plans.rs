@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use tierfs::engine::policy::{Move, Tensor, plan};
 use tierfs::format::access::History;
 use tierfs::model::{ObjectId, Tier};
-use tierfs::store::rules::{Limit, Rules};
+use tierfs::store::{Limit, Rules};
 
 const TICK: u64 = 60;
 const HOUR: u64 = 3600;

@@ -6,12 +6,12 @@ use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting};
 use tierfs::ingest::{Options, Silent};
 use tierfs::model::Tier;
 use tierfs::open::OpenFiles;
-use tierfs::store::clock::SetClock;
+use tierfs::store::Keep;
+use tierfs::store::ROOT;
+use tierfs::store::SetClock;
+use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::read::Verify;
-use tierfs::store::state::ROOT;
-use tierfs::store::usage_file::Keep;
 use tierfs::store::{Access, Collection, Store};
 
 use crate::world::{Numbers, STORE, f32s, find, import, objects, on_each_disk, read, safetensors_file};
@@ -35,7 +35,7 @@ fn hold(disk: &Arc<dyn Disk>, now: u64) -> Held {
 /// A store with a container of `a`, `b` and `norm`, and the time: it is made by the system's clock.
 fn made(disk: &Arc<dyn Disk>) -> (Held, u64, Vec<u8>) {
     Store::create(&**disk, STORE).unwrap();
-    let now = tierfs::store::collection::now_seconds() / 60 * 60;
+    let now = tierfs::store::now_seconds() / 60 * 60;
     let held = hold(disk, now);
     let mut numbers = Numbers(7);
     let tensors = ["a", "b", "norm"].map(|name| f32s(name, &[256, 300], &mut numbers));

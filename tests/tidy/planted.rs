@@ -80,7 +80,7 @@ fn wrapped_crates_are_named_in_their_place_only() {
     assert_one("src/fs/mod.rs", "#[derive(clap::Args)]\nstruct A;", 2, "only in src/cli/");
     assert_one("src/codec/mod.rs", "use cudarc::driver;", 2, "call src/gpu");
     assert_none("src/format/checksum.rs", "fn of(bytes: &[u8]) -> u32 { crc_fast::crc32_iscsi(bytes) }");
-    assert_one("src/store/log.rs", "use crc32c as sums;", 2, "call `checksum::of`");
+    assert_one("src/store/log/append.rs", "use crc32c as sums;", 2, "call `checksum::of`");
 }
 
 #[test]

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 use tierfs::format::catalog::{Digests, Entry, Taken, What};
-use tierfs::store::collection::Touched;
+use tierfs::store::ROOT;
+use tierfs::store::Touched;
 use tierfs::store::disk::files::FileDisk;
-use tierfs::store::state::ROOT;
 use tierfs::store::{Access, Store};
 
 use crate::attributes::{get, set, try_get};

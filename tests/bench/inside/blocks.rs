@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use tierfs::model::{Dtype, Encoder, Tier};
-use tierfs::store::collection::Touched;
-use tierfs::store::describe::add_blocks;
-use tierfs::store::migrate::Elements;
+use tierfs::store::Touched;
+use tierfs::store::add_blocks;
+use tierfs::store::Elements;
 
 use super::opened::Opened;
 use super::{median, seconds};
@@ -198,7 +198,7 @@ fn migrate(place: &Rc<Place>) -> Result<Contest> {
     let tensor = Tensor::new(place, Tier::Q8)?;
     let go = |tensor: &Tensor, index: usize| -> Result<()> {
         let index = index as u32;
-        let source = |open: &tierfs::store::read::OpenObject, index: u32, _: &_, out: &mut [u8]| {
+        let source = |open: &tierfs::store::OpenObject, index: u32, _: &_, out: &mut [u8]| {
             open.read(open.object().layout().start(index), out)?;
             Ok(Elements::Other)
         };

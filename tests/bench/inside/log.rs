@@ -8,8 +8,8 @@ use tierfs::format::delta::{Changes, Delta, DeltaKind};
 use tierfs::model::{Dtype, ObjectId, Tier};
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::replay::replay;
-use tierfs::store::settings::Settings;
+use tierfs::store::replay;
+use tierfs::store::Settings;
 
 use super::opened::Opened;
 use super::seconds;

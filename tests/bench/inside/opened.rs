@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use tierfs::model::{EntryId, Tier};
 use tierfs::store::disk::files::FileDisk;
-use tierfs::store::object::Object;
-use tierfs::store::read::{OpenObject, Verify};
-use tierfs::store::scaled_delta::Writes;
-use tierfs::store::state::ROOT;
+use tierfs::store::Object;
+use tierfs::store::{OpenObject, Verify};
+use tierfs::store::Writes;
+use tierfs::store::ROOT;
 use tierfs::store::{Access, Collection, Store};
 
 use crate::Result;

@@ -7,13 +7,13 @@ use tierfs::format::record::{LOG_VERSION, Record};
 use tierfs::format::slot::{RawSlot, SLOT_BYTES};
 use tierfs::ingest::{Options, Origin, Silent, Target, import_file};
 use tierfs::model::{EntryId, ErrorKind, StoreId};
+use tierfs::store::ROOT;
+use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::read::{OpenObject, Verify};
-use tierfs::store::replay::replay;
-use tierfs::store::settings::Settings;
-use tierfs::store::state::ROOT;
+use tierfs::store::replay;
 use tierfs::store::{Access, Collection};
+use tierfs::store::{OpenObject, Verify};
 
 use super::bounded::Bounded;
 

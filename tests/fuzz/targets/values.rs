@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tierfs::control::{Jobs, attribute, controls, set};
 use tierfs::ingest::{MoveTo, Options, Origin, Silent, Target, import_file};
 use tierfs::model::{DIMENSIONS_MAX, Dtype, Encoder, Result, Shape, StoreId, Tier};
+use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
-use tierfs::store::read::{OpenObject, Verify};
-use tierfs::store::settings::Settings;
 use tierfs::store::{Access, Store};
+use tierfs::store::{OpenObject, Verify};
 use tierfs::vfs::{FileView, Located, Shown, Vfs};
 
 const FILE_BYTES: u64 = 24;

@@ -1,0 +1,272 @@
+//! Pinned files, and pinned forms of files: their bytes as they read, kept once more in a file
+//! of their own that is contiguous, `pinned/<number>`.
+//!
+//! Invariants:
+//! 1. A copy is whole and durable before the log names it, and is never written again.
+//! 2. The batch that changes what a reader sees of a file takes its copy out of the log.
+//! 3. A copy is shown, and blocks are made good of it, only once its BLAKE3 was compared
+//!    since the store was opened.
+//! 4. The file of a copy goes when the batch that no longer names it is durable and nobody
+//!    has it open.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::Collection;
+use crate::store::disk::{File, Open};
+use crate::store::events::EventKind;
+use crate::store::io::read::OpenObject;
+use crate::store::object::Freed;
+use crate::store::state::pins::Pin;
+
+/// The setting that says that a file is pinned, and where its copy is.
+pub const PIN: &str = "pin";
+/// Its value for a file that has no copy.
+pub(in crate::store) const WITHOUT_COPY: &str = "1";
+/// Bytes of a copy that are read at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// A file's bytes as they read, in a file of their own.
+#[derive(Debug)]
+pub struct PinnedCopy {
+    /// Its number, which no other file of the collection has.
+    pub number: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// BLAKE3 of them.
+    pub blake3: [u8; 32],
+    /// Whether they are what they were, once somebody has looked. Held while that is done.
+    sound: Mutex<Option<bool>>,
+}
+
+impl PinnedCopy {
+    /// A copy that was just written, and is what it should be.
+    pub fn written(number: u64, bytes: u64, blake3: [u8; 32]) -> PinnedCopy {
+        PinnedCopy { number, bytes, blake3, sound: Mutex::new(Some(true)) }
+    }
+
+    /// Says that it was just written, and is what it should be.
+    pub fn was_written(&self) {
+        *self.sound.lock() = Some(true);
+    }
+
+    /// The value of the setting: `1 NUMBER BYTES BLAKE3`.
+    pub fn value(&self) -> String {
+        let hash = blake3::Hash::from_bytes(self.blake3).to_hex();
+        format!("{WITHOUT_COPY} {} {} {hash}", self.number, self.bytes)
+    }
+
+    /// The copy that a value of the setting names, if it names one.
+    pub(in crate::store) fn parse(value: &str) -> Option<PinnedCopy> {
+        let mut words = value.split(' ').skip(1);
+        let (number, bytes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let blake3 = *blake3::Hash::from_hex(words.next()?).ok()?.as_bytes();
+        words.next().is_none().then_some(PinnedCopy { number, bytes, blake3, sound: Mutex::new(None) })
+    }
+
+    /// Whether its bytes are what they were; `None` where nobody has looked since the store was
+    /// opened, or somebody does now.
+    pub fn is_sound(&self) -> Option<bool> {
+        self.sound.try_lock().and_then(|sound| *sound)
+    }
+}
+
+impl Collection {
+    fn pinned_directory(&self) -> String {
+        format!("{}/pinned", self.path())
+    }
+
+    /// The path in the store of a copy.
+    pub fn pinned_path(&self, number: u64) -> String {
+        format!("{}/{number:016x}", self.pinned_directory())
+    }
+
+    /// Makes the file of a copy; the number names it. It is no copy before
+    /// [`finish_pinned`](Self::finish_pinned) and a batch that names it.
+    pub fn create_pinned(&self) -> Result<(u64, Arc<dyn File>)> {
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        self.reclaim(writer);
+        let number = self.next_data(writer)?;
+        writer.next_data = number + 1;
+        let (directory, path) = (self.pinned_directory(), draft_of(&self.pinned_path(number)));
+        let made = self.disk.create_directory(&directory);
+        let made = made.and_then(|()| self.disk.sync_directory(&self.path()));
+        let file = made.and_then(|()| self.disk.open(&path, Open::Create));
+        Ok((number, file.map_err(|error| Error::io(format!("making {path}"), error))?))
+    }
+
+    /// Makes a copy that was written durable, under its own name.
+    pub fn finish_pinned(&self, number: u64, file: &Arc<dyn File>) -> Result<()> {
+        let path = self.pinned_path(number);
+        let finished = file.sync_data().and_then(|()| self.disk.rename(&draft_of(&path), &path));
+        let finished = finished.and_then(|()| self.disk.sync_directory(&self.pinned_directory()));
+        finished.map_err(|error| Error::io(format!("writing {path}"), error))
+    }
+
+    /// Removes the file of a copy that no batch names. One that cannot be removed now is found
+    /// when the collection is opened again.
+    pub fn remove_pinned(&self, number: u64) {
+        let path = self.pinned_path(number);
+        for path in [draft_of(&path), path] {
+            match self.disk.remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    log::warn!("removing {path}: {error}");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Removes files of copies that the log does not name.
+    pub(in crate::store) fn remove_stray_copies(&self) -> Result<()> {
+        let directory = self.pinned_directory();
+        let listed = match self.disk.list(&directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            listed => listed.map_err(|error| Error::io(format!("listing {directory}"), error))?,
+        };
+        let mut kept: HashSet<u64> = HashSet::new();
+        if let Some(writer) = self.writer.lock().as_ref() {
+            kept.extend(writer.freed.iter().filter_map(|(_, freed)| match freed {
+                Freed::Copy(copy) => Some(copy.number),
+                _ => None,
+            }));
+        }
+        kept.extend(self.state.read().pins().filter_map(|(_, copy)| copy).map(|copy| copy.number));
+        let known: HashSet<String> = kept.iter().map(|number| format!("{number:016x}")).collect();
+        for file in listed.into_iter().filter(|file| !file.is_directory && !known.contains(&file.name)) {
+            let path = format!("{directory}/{}", file.name);
+            self.disk.remove_file(&path).map_err(|error| Error::io(format!("removing {path}"), error))?;
+        }
+        Ok(())
+    }
+
+    /// Reads a copy and compares its BLAKE3: an error says what is wrong with it. `Interrupted`
+    /// where `stop` said so.
+    pub fn check_copy(&self, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> Result<()> {
+        let path = self.pinned_path(copy.number);
+        let failed = |error| Error::io(format!("reading {path}"), error);
+        let file = self.disk.open(&path, Open::Read).map_err(failed)?;
+        let found = file.len().map_err(failed)?;
+        if found != copy.bytes {
+            return Err(Error::corrupt(format!("{path} has {found} bytes where {} should be", copy.bytes)));
+        }
+        let mut hasher = blake3::Hasher::new();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut at = 0;
+        while at < copy.bytes {
+            let len = (copy.bytes - at).min(CHUNK_BYTES as u64) as usize;
+            let here = chunk.get_mut(..len).unwrap_or_default();
+            file.read_exact_at(here, at).map_err(failed)?;
+            hasher.update(here);
+            at += len as u64;
+            if stop() {
+                return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
+            }
+        }
+        match hasher.finalize().as_bytes() == &copy.blake3 {
+            true => Ok(()),
+            false => Err(Error::corrupt(format!("{path}: its BLAKE3 is not that which the log says"))),
+        }
+    }
+
+    /// Whether a copy of a file is what it was: compared once, and told where it is not. `false`
+    /// too where `stop` said so before that was known.
+    pub fn is_sound(&self, pin: Pin, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> bool {
+        let mut sound = copy.sound.lock();
+        match *sound {
+            Some(sound) => sound,
+            None => self.look_at_copy(pin, copy, &mut sound, stop),
+        }
+    }
+
+    fn look_at_copy(
+        &self,
+        pin: Pin,
+        copy: &PinnedCopy,
+        sound: &mut Option<bool>,
+        stop: &dyn Fn() -> bool,
+    ) -> bool {
+        let checked = self.check_copy(copy, stop);
+        if checked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted) {
+            return false;
+        }
+        if let Err(error) = &checked {
+            let below = String::from_utf8_lossy(&self.state().path(pin.node)).into_owned();
+            let path = format!("{}/{below}", self.path());
+            self.event_log.tell(EventKind::Corruption, &path, PIN, &error.to_string());
+        }
+        *sound.insert(checked.is_ok())
+    }
+}
+
+/// When a copy is compared before a block is read out of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compare {
+    /// Once since the store was opened: the caller has a checksum of the block.
+    Once,
+    /// Now.
+    Again,
+}
+
+impl OpenObject {
+    /// Whether a pinned copy may have the bytes of the object.
+    pub fn has_pinned(&self) -> bool {
+        !self.collection.state().copies_with(self.object.entry.id).is_empty()
+    }
+
+    /// Reads a block as a reader sees it, out of a pinned copy, into `out`, which has its bytes.
+    /// `false` where there is none that is sound.
+    pub fn read_pinned(&self, index: u32, compare: Compare, out: &mut [u8]) -> Result<bool> {
+        let object = &self.object;
+        let mut copies = self.collection.state().copies_with(object.entry.id);
+        copies.sort_by_key(|(_, copy, _)| copy.bytes);
+        let layout = object.logged_layout();
+        if self.collection.damage().is_some() || layout.len(index) != out.len() {
+            return Ok(false);
+        }
+        for (pin, copy, offset) in copies {
+            let collection = &self.collection;
+            let is_sound = collection.is_sound(pin, &copy, &|| false)
+                && (compare == Compare::Once
+                    || collection.look_at_copy(pin, &copy, &mut copy.sound.lock(), &|| false));
+            if !is_sound {
+                continue;
+            }
+            let path = self.collection.pinned_path(copy.number);
+            let file = self.collection.disk.open(&path, Open::Read);
+            let read = file.and_then(|file| file.read_exact_at(out, offset + layout.start(index)));
+            match read {
+                Ok(()) => return Ok(true),
+                Err(error) => log::warn!("{path}: {error}"),
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn draft_of(path: &str) -> String {
+    format!("{path}.new")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PinnedCopy;
+
+    #[test]
+    fn values_of_the_setting_read_as_they_were_written_and_others_name_no_copy() {
+        let copy = PinnedCopy::written(7, 12, [0xab; 32]);
+        let value = copy.value();
+        let read = PinnedCopy::parse(&value).unwrap();
+        assert_eq!((read.number, read.bytes, read.blake3), (7, 12, [0xab; 32]));
+        assert_eq!((copy.is_sound(), read.is_sound()), (Some(true), None));
+        for wrong in
+            ["1", "", "1 7", "1 7 12", "1 7 12 ab", "1 -7 12 ab", &format!("{value} 1"), &value[..70]]
+        {
+            assert!(PinnedCopy::parse(wrong).is_none(), "{wrong}");
+        }
+    }
+}

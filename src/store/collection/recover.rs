@@ -1,0 +1,175 @@
+//! What is free, and what an interrupted import has left.
+
+use std::collections::HashSet;
+
+use crate::format::record::{Record, Stored};
+use crate::model::{Error, ErrorKind, ObjectId, Result};
+use crate::store::Collection;
+use crate::store::collection::Touched;
+use crate::store::object::blocks::Blocks;
+use crate::store::object::deltas::{place_of, place_of_stored};
+use crate::store::object::factors::place_of_factor;
+use crate::store::object::parts::Part;
+use crate::store::object::{Freed, Object};
+use crate::store::space::slots::Slots;
+use crate::store::state::ROOT;
+
+impl Collection {
+    /// The free space of a tier file, from what the blocks say. What was freed and may
+    /// still be read counts as used.
+    pub(in crate::store) fn space_of(&self, number: u8, freed: &[(u64, Freed)]) -> Slots {
+        let state = self.state.read();
+        let kept = freed.iter().filter_map(|(_, freed)| match freed {
+            Freed::Object(object) => Some(object),
+            _ => None,
+        });
+        let payloads = state.objects().chain(kept).flat_map(|object| payloads(object));
+        let single = freed.iter().flat_map(|(_, freed)| match freed {
+            Freed::Payload(stored) if stored.has_slot() => vec![place_of_stored(stored)],
+            Freed::Links(links) => links.iter().map(place_of).collect(),
+            Freed::Chain { links, .. } => links.iter().map(place_of).collect(),
+            Freed::Factor(link) | Freed::EndedFactor { link, .. } => vec![place_of_factor(link)],
+            _ => Vec::new(),
+        });
+        let used = payloads.chain(single).filter(|(tier, _, _)| *tier == number);
+        Slots::around(used.map(|(_, offset, len)| (offset, len)))
+    }
+
+    /// Removes a data file that no object has. One that cannot be removed now is found
+    /// when the collection is opened again.
+    pub fn remove_data_file(&self, id: u64) {
+        let path = self.data_path(id);
+        match self.disk.remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                log::warn!("removing {path}: {error}");
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes the collection from the disk. `NotEmpty` where something has a name in it.
+    /// Its log goes last: without it the rest would not be found.
+    pub(in crate::store) fn remove(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        self.writable(&mut writer)?;
+        let state = self.state.read();
+        if state.directory(ROOT).is_none_or(|directory| !directory.is_empty()) {
+            return Err(Error::new(ErrorKind::NotEmpty, format!("{} is not empty", self.path())));
+        }
+        let path = self.path();
+        let failed = |error| Error::io(format!("removing {path}"), error);
+        for directory in [format!("{path}/pinned"), format!("{path}/data"), path.clone()] {
+            let mut listed = match self.disk.list(&directory) {
+                // Nothing was ever pinned.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                listed => listed.map_err(failed)?,
+            };
+            listed.sort_by_key(|entry| entry.name == "meta.log");
+            for entry in listed.into_iter().filter(|entry| !entry.is_directory) {
+                self.disk.remove_file(&format!("{directory}/{}", entry.name)).map_err(failed)?;
+            }
+            self.disk.remove_directory(&directory).map_err(failed)?;
+        }
+        self.disk.sync_directory(self.tenant()).map_err(failed)?;
+        // Whoever still has it must not write to what is gone.
+        *writer = None;
+        Ok(())
+    }
+
+    /// Gives back what an interrupted import has left: objects that no file has, and
+    /// data files that no object has. Objects for whose removal the log has no room stay until it
+    /// has.
+    pub(in crate::store) fn recover(&self) -> Result<()> {
+        if self.writer.lock().is_none() {
+            return Ok(());
+        }
+        *self.orphans.lock() = self.objects_without_file();
+        self.remove_orphans()?;
+        if self.has_orphans() {
+            log::warn!("{}: an interrupted import takes space until the log has room", self.path());
+        }
+        let mut extents: HashSet<u64> = self
+            .state
+            .read()
+            .objects()
+            .filter_map(|object| object.extent())
+            .map(|extent| extent.file)
+            .collect();
+        if let Some(writer) = self.writer.lock().as_ref() {
+            // A damaged end of the log may lead back to these.
+            extents.extend(writer.freed.iter().filter_map(|(_, freed)| match freed {
+                Freed::Object(object) => object.extent().map(|extent| extent.file),
+                _ => None,
+            }));
+        }
+        let directory = format!("{}/data", self.path());
+        let listed = match self.disk.list(&directory) {
+            // What a removal that was cut off has left.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            listed => listed.map_err(|error| Error::io(format!("listing {directory}"), error))?,
+        };
+        for file in listed {
+            let id = u64::from_str_radix(&file.name, 16).ok().filter(|_| file.name.len() == 16);
+            if id.is_some_and(|id| !extents.contains(&id)) {
+                let path = format!("{directory}/{}", file.name);
+                self.disk.remove_file(&path).map_err(|error| Error::io(format!("removing {path}"), error))?;
+            }
+        }
+        self.remove_stray_copies()
+    }
+
+    /// Removes the objects that were found without a file when the collection was opened: later
+    /// ones may be of an import that goes on.
+    pub(in crate::store) fn remove_orphans(&self) -> Result<()> {
+        let orphans = self.orphans.lock().clone();
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        let removed = self.record(Touched::default(), |batch, state| {
+            for &object in orphans.iter().filter(|id| state.object(**id).is_some()) {
+                batch.record(Record::Delete { object });
+            }
+            Ok(())
+        });
+        match removed {
+            Ok(()) => self.orphans.lock().clear(),
+            Err(error) if error.kind() == ErrorKind::Full => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        self.sync()
+    }
+
+    /// Whether there are such objects still.
+    pub(in crate::store) fn has_orphans(&self) -> bool {
+        !self.orphans.lock().is_empty()
+    }
+
+    /// The objects that no file has, in the order of their identities.
+    pub(in crate::store) fn objects_without_file(&self) -> Vec<ObjectId> {
+        let state = self.state.read();
+        let mut owned: HashSet<ObjectId> = HashSet::new();
+        for node in state.nodes() {
+            if let Some(file) = node.file() {
+                owned.extend(file.objects.iter().copied());
+            }
+        }
+        let mut orphans: Vec<ObjectId> =
+            state.objects().map(|object| object.entry.id).filter(|id| !owned.contains(id)).collect();
+        orphans.sort_unstable();
+        orphans
+    }
+}
+
+/// The payloads of an object in tier files: the file's number, offset and bytes.
+pub(in crate::store) fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
+    let factor = object.factor();
+    let factor = factor.iter().map(place_of_factor);
+    let blocks = object.blocks.read();
+    if matches!(*blocks, Blocks::One(Part::Run(_))) {
+        return factor.collect();
+    }
+    let stored = blocks.pieces(object.layout()).map(|(_, block)| block.stored);
+    let kept = stored.filter(Stored::has_slot);
+    let links = object.links();
+    kept.map(|stored| place_of_stored(&stored)).chain(links.iter().map(place_of)).chain(factor).collect()
+}

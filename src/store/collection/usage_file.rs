@@ -1,0 +1,135 @@
+//! The side file `access` of a collection: read when it is opened, written now and then.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::format::access::{History, Kept, file_bytes, parse};
+use crate::model::Result;
+use crate::store::clock::Ticks;
+use crate::store::collection::{Access, Collection};
+use crate::store::disk::Open;
+use crate::store::object::Object;
+
+const NAME: &str = "access";
+/// So many records more than there are blocks twice are read of a file.
+const LEFT: u64 = 1024;
+/// While somebody asks for it again and again, it is written once in this time.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// When the side file is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// Now, if something was used since.
+    Now,
+    /// A minute after the last time, if something was used since.
+    NowAndThen,
+}
+
+impl Collection {
+    /// The clock, and the ticks that accesses are counted in.
+    pub fn ticks(&self) -> &Ticks {
+        &self.ticks
+    }
+
+    /// Takes in when blocks were used before it was opened. A file that is not there, or not
+    /// what was written, or has other ticks, is an empty history.
+    pub(in crate::store) fn restore_accesses(&self) {
+        let path = format!("{}/{NAME}", self.path());
+        let state = self.state();
+        // Whatever objects claim to have, no others were used.
+        let stored = |object: &Object| -> u64 {
+            let blocks = object.blocks.read();
+            blocks.with_payloads(0..object.layout().blocks()).map(|range| range.len() as u64).sum()
+        };
+        let blocks: u64 = state.objects().map(|object| stored(object)).sum();
+        let read = || -> io::Result<Option<Vec<u8>>> {
+            let file = match self.disk.open(&path, Open::Read) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                opened => opened?,
+            };
+            let len = file.len()?;
+            // Some may have been cut off since.
+            if len > file_bytes(2 * blocks + LEFT) {
+                let text = format!("{len} bytes for {blocks} blocks");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            let mut bytes = vec![0; len as usize];
+            file.read_exact_at(&mut bytes, 0)?;
+            Ok(Some(bytes))
+        };
+        let bytes = match read() {
+            Ok(None) => return,
+            Ok(Some(bytes)) => bytes,
+            Err(error) => return log::warn!("{path} is not used: {error}"),
+        };
+        let histories = match parse(&bytes) {
+            Ok(histories) if histories.tick_seconds == self.ticks.length() => histories,
+            Ok(_) => return log::info!("{path}: it counts in other ticks; it is not used"),
+            Err(error) => return log::warn!("{path} is not used: {error}"),
+        };
+        // A clock that was ahead must not make a block look used for ever.
+        let now = self.ticks.now();
+        for (object, kept) in histories.by_object() {
+            let Some(object) = state.object(object) else { continue };
+            let blocks = object.blocks.read();
+            let kept = kept.flat_map(|(range, history)| {
+                let (last, created) = (history.last.min(now), history.created.min(now));
+                let history = History { last, created, ..history };
+                blocks.with_payloads(range).flatten().map(move |block| (block, history))
+            });
+            object.accesses.restore(object.layout().blocks(), kept);
+        }
+    }
+
+    /// Writes down when blocks were used, if something was used since. What fails is told in
+    /// the log of the program: nothing needs the file.
+    pub fn keep_accesses(&self, keep: Keep) {
+        if self.access != Access::Write || self.check_writable().is_err() {
+            return;
+        }
+        let mut kept = self.accesses_kept.lock();
+        if keep == Keep::NowAndThen && kept.is_some_and(|kept| kept.elapsed() < EVERY) {
+            return;
+        }
+        if !self.is_used.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        *kept = Some(Instant::now());
+        if let Err(error) = self.write_accesses() {
+            log::warn!("{}: when blocks were used is not kept: {error}", self.path());
+        }
+    }
+
+    fn write_accesses(&self) -> Result<()> {
+        let path = format!("{}/{NAME}", self.path());
+        let draft = format!("{path}.new");
+        let mut objects: Vec<_> = self.state().objects().cloned().collect();
+        objects.sort_unstable_by_key(|object| object.entry.id);
+        let mut histories = Kept::default();
+        for object in &objects {
+            let id = object.entry.id;
+            object
+                .accesses
+                .each_used(object.layout().blocks(), |block, history| histories.add(id, block, history));
+        }
+        let bytes = histories.to_bytes(self.ticks.length());
+        let write = || -> io::Result<()> {
+            match self.disk.remove_file(&draft) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            self.disk.open(&draft, Open::Create)?.write_at(&bytes, 0)?;
+            self.disk.rename(&draft, &path)
+        };
+        write().map_err(|error| crate::model::Error::io(format!("writing {path}"), error))
+    }
+
+    /// Notes that something was used.
+    pub fn note_use(&self) {
+        // Others look at the same word: it is written to once.
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+}

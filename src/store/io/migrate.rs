@@ -1,0 +1,213 @@
+//! Blocks to another tier. What a reader sees of a block changes with the batch that says
+//! so, and with nothing before.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+
+use crate::format::catalog::{Measured, ObjectEntry};
+use crate::format::record::{Record, Stored};
+use crate::model::{Encoder, Result, Tier};
+use crate::store::collection::Touched;
+use crate::store::io::read::OpenObject;
+use crate::store::log::append::Batch;
+use crate::store::log::describe::described;
+use crate::store::object::blocks::Block;
+use crate::store::object::write_state::Writing;
+use crate::store::object::{DIRTY, Object};
+
+/// Blocks that are stored in another tier, and that no batch says so of yet. Nobody writes
+/// to the object while this lives.
+pub struct Migration<'a> {
+    open: &'a OpenObject,
+    _writing: MutexGuard<'a, Writing>,
+    blocks: Vec<(u32, Block, Stored)>,
+    /// Whether they lose their origin.
+    is_for_good: bool,
+    /// The files that were written.
+    pub touched: Touched,
+    /// How far what is decoded is from what was encoded.
+    pub measured: Measured,
+}
+
+/// What the elements that a block is made of anew are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Elements {
+    /// Those of the outside file, as it is now.
+    Origin,
+    /// Others.
+    Other,
+}
+
+/// Puts into the last argument the elements that a block is to be made of.
+pub type Source<'a> = dyn Fn(&OpenObject, u32, &Block, &mut [u8]) -> Result<Elements> + 'a;
+
+impl OpenObject {
+    /// Stores the blocks of `range` that are not in the tier `to`, or that have deltas, in
+    /// that tier, made of what `source` gives. Blocks that were written since the last batch,
+    /// and those that cannot be encoded, stay where they are. An exact block whose bytes are
+    /// in its outside file lies there again.
+    pub fn migrate(
+        &self,
+        range: Range<u32>,
+        to: (Tier, Encoder),
+        source: &Source<'_>,
+    ) -> Result<Migration<'_>> {
+        let mut migration = self.migration();
+        let layout = self.object().layout();
+        let due: Vec<(u32, Block)> = self
+            .object()
+            .stored_blocks(range, layout)
+            .filter(|(index, block)| self.is_due(*index, block, to.0))
+            .collect();
+        let mut elements = Vec::new();
+        for group in due.chunk_by(|before, next| before.0 + 1 == next.0) {
+            let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else { continue };
+            let (begin, end) = (layout.start(*first), layout.start(*last) + layout.len(*last) as u64);
+            elements.resize((end - begin) as usize, 0);
+            let block_bytes = layout.block_bytes as usize;
+            // Where a block's own elements lie that need not be stored.
+            let mut places = Vec::with_capacity(group.len());
+            for ((index, block), part) in group.iter().zip(elements.chunks_mut(block_bytes.max(1))) {
+                let from = source(self, *index, block, part)?;
+                let place = self.object().origin_place(*index);
+                places.push(place.filter(|_| from == Elements::Origin));
+            }
+            if to.0 == Tier::Exact && places.iter().all(Option::is_some) {
+                let there = group.iter().zip(places.into_iter().flatten());
+                migration.blocks.extend(there.map(|((index, block), place)| (*index, *block, place)));
+                continue;
+            }
+            let dtype = self.object().dtype();
+            let touched = &mut migration.touched;
+            let (stored, measured) =
+                self.collection.store_blocks(to, dtype, &elements, block_bytes, touched)?;
+            migration.measured.add(measured);
+            for (((index, block), place), mut stored) in group.iter().zip(places).zip(stored) {
+                if let Some(place) = place.filter(|_| stored.tier == Tier::Exact) {
+                    migration.touched.slots.give(stored.tier.byte(), stored.offset);
+                    stored = place;
+                }
+                let is_there =
+                    block.stored.tier == stored.tier && self.object().chain(*index, block.epoch).is_none();
+                match is_there {
+                    true if stored.in_data => {}
+                    // It could not be encoded, and was exact before.
+                    true => migration.touched.slots.give(stored.tier.byte(), stored.offset),
+                    false => migration.blocks.push((*index, *block, stored)),
+                }
+            }
+        }
+        Ok(migration)
+    }
+
+    /// Makes those blocks of `range` absent that `may` be.
+    pub fn drop_blocks(
+        &self,
+        range: Range<u32>,
+        may: &dyn Fn(u32, &Block) -> Result<bool>,
+    ) -> Result<Migration<'_>> {
+        let mut migration = self.migration();
+        let layout = self.object().layout();
+        for (index, block) in self.object().stored_blocks(range, layout) {
+            if self.is_due(index, &block, Tier::Absent) && may(index, &block)? {
+                migration.blocks.push((index, block, Stored::ABSENT));
+            }
+        }
+        Ok(migration)
+    }
+
+    /// Makes the blocks of `range` absent for good: they lose their origin too.
+    pub fn discard_blocks(&self, range: Range<u32>) -> Migration<'_> {
+        let mut migration = self.migration();
+        let layout = self.object().layout();
+        let blocks = self.object().stored_blocks(range, layout);
+        let has_origin = |index| self.object().origin_place(index).is_some();
+        let has_way = |index, block: &Block| {
+            self.object().chain(index, block.epoch).is_some() || self.object().factor_of(block).is_some()
+        };
+        let due = blocks.filter(|(index, block)| {
+            block.epoch != DIRTY
+                && (block.stored.tier != Tier::Absent || has_origin(*index) || has_way(*index, block))
+        });
+        migration.blocks = due.map(|(index, block)| (index, block, Stored::ABSENT)).collect();
+        migration.is_for_good = true;
+        migration
+    }
+
+    fn migration(&self) -> Migration<'_> {
+        let (touched, measured) = (Touched::default(), Measured::default());
+        let writing = self.object().write_state().writing.lock();
+        Migration { open: self, _writing: writing, blocks: Vec::new(), is_for_good: false, touched, measured }
+    }
+
+    /// Whether a block is one to move to a tier: those that no batch describes are not, nor zeros
+    /// that nobody wrote.
+    pub fn is_due(&self, index: u32, block: &Block, to: Tier) -> bool {
+        let has_chain = || self.object().chain(index, block.epoch).is_some();
+        let is_stored = block.epoch != DIRTY && !block.stored.is_zeros();
+        is_stored && (block.stored.tier != to || (to != Tier::Absent && has_chain()))
+    }
+}
+
+impl Migration<'_> {
+    /// Whether nothing moves.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// How many blocks move.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The object.
+    pub fn object(&self) -> &Arc<Object> {
+        self.open.object()
+    }
+
+    /// Adds the blocks to a batch: with it they are in their new tier.
+    pub fn add(&self, batch: &mut Batch) {
+        let object = self.object();
+        let now = self.open.collection.ticks.seconds();
+        for (index, before, stored) in &self.blocks {
+            // With the same payload it would be a relocation, and keep its deltas.
+            let is_new = is_relocation(&before.stored, stored)
+                || (self.is_for_good && object.origin_place(*index).is_some());
+            batch.record(match is_new {
+                true => Record::Create {
+                    object: object.entry.id,
+                    block: *index,
+                    described: described(&object.entry_now()),
+                    stored: *stored,
+                    created_at: now,
+                },
+                false => migrate(&object.entry_now(), *index, before.stored.tier, *stored, now),
+            });
+        }
+    }
+}
+
+/// The record of a block that has another place or another tier.
+pub(in crate::store) fn migrate(
+    entry: &ObjectEntry,
+    block: u32,
+    old_tier: Tier,
+    stored: Stored,
+    migrated_at: u64,
+) -> Record {
+    let bits = match stored.tier {
+        Tier::Absent => 0,
+        Tier::Exact => (entry.dtype.bytes() * 8) as u8,
+        tier => tier.code_bits().unwrap_or(0),
+    };
+    Record::Migrate { object: entry.id, block, old_tier: old_tier.byte(), bits, stored, migrated_at }
+}
+
+/// Whether a block has only another place: its payload is the same, and so are its deltas.
+pub(in crate::store) fn is_relocation(before: &Stored, after: &Stored) -> bool {
+    let payload = |stored: &Stored| (stored.tier, stored.checksum, stored.len);
+    let place = |stored: &Stored| (stored.in_data, stored.offset);
+    before.len > 0 && payload(before) == payload(after) && place(before) != place(after)
+}

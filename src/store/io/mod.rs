@@ -1,0 +1,15 @@
+//! Payloads: read, verified, written, moved to another tier or place, healed.
+
+pub(in crate::store) mod buffer;
+pub(in crate::store) mod encode;
+pub(in crate::store) mod heal;
+pub(in crate::store) mod migrate;
+pub(in crate::store) mod origin;
+pub(in crate::store) mod read;
+pub(in crate::store) mod rebuild;
+pub(in crate::store) mod relocate;
+pub(in crate::store) mod retype;
+pub(in crate::store) mod scaled_delta;
+pub(in crate::store) mod verify;
+pub(in crate::store) mod write;
+pub(in crate::store) mod write_checksums;

@@ -1,0 +1,276 @@
+//! Objects whose exact bytes lie in a file outside the store.
+//!
+//! Invariants:
+//! 1. An outside file is read, and nothing else: it is not written, cut, punched or removed.
+//! 2. A block that was written to has no origin from the batch on that says so, and never
+//!    gets one again.
+//! 3. What is read of an outside file is believed only while its size is that which it had when
+//!    it came in, and the checksum of the whole block agrees. While its time is the same too, a
+//!    checksum that was compared before is not compared again.
+//! 4. No copy of a block is given up for an outside file that was not read for it by its present
+//!    name: `open_by_name`.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::format::catalog::{ObjectEntry, OutsideFile};
+use crate::format::checksum;
+use crate::format::record::Stored;
+use crate::model::{Error, Result};
+use crate::store::Collection;
+use crate::store::disk::{File, Identity};
+use crate::store::io::read::OpenObject;
+use crate::store::object::blocks::{Block, Checksums};
+use crate::store::object::checked::Checked;
+use crate::store::object::{Object, exact_at};
+use crate::store::state::State;
+
+/// What an object's blocks were when they came in, in a file outside the store.
+#[derive(Debug)]
+pub struct Origin {
+    /// The file.
+    pub file: Arc<OutsideFile>,
+    /// The record that says so.
+    run: RwLock<OriginRun>,
+    /// Blocks that were written to since.
+    severed: Checked,
+}
+
+/// The record that describes the blocks of an outside file, from the first on.
+#[derive(Clone, Debug, Default)]
+pub(in crate::store) struct OriginRun {
+    /// The record's sequence number.
+    pub epoch: u64,
+    /// When they came in, in seconds since 1970.
+    pub since: u32,
+    /// CRC32C of each block.
+    pub checksums: Checksums,
+}
+
+impl Origin {
+    /// An origin of which no record says yet what it holds.
+    pub(in crate::store) fn new(file: Arc<OutsideFile>) -> Origin {
+        Origin { file, run: RwLock::default(), severed: Checked::none() }
+    }
+
+    /// The checksum that a block has there; `None` for one that was written to since.
+    pub fn checksum(&self, index: u32) -> Option<u32> {
+        if self.severed.get(index) {
+            return None;
+        }
+        self.run.read().checksums.get(index as usize).copied()
+    }
+
+    /// Its path, for messages.
+    pub fn path(&self) -> String {
+        String::from_utf8_lossy(&self.file.path).into_owned()
+    }
+
+    pub(in crate::store) fn run(&self) -> OriginRun {
+        self.run.read().clone()
+    }
+
+    pub(in crate::store) fn set_run(&self, run: OriginRun) {
+        *self.run.write() = run;
+    }
+
+    pub(in crate::store) fn sever(&self, index: u32) {
+        self.severed.set(index);
+    }
+
+    /// Of those of `range` that came in with it.
+    pub(in crate::store) fn sever_all(&self, range: Range<u32>) {
+        let end = (self.run.read().checksums.len() as u32).min(range.end);
+        (range.start..end).for_each(|index| self.sever(index));
+    }
+
+    /// Whether a block was written to.
+    pub(in crate::store) fn is_severed(&self, index: u32) -> bool {
+        self.severed.get(index)
+    }
+
+    pub(in crate::store) fn truncate(&self, count: u32) {
+        self.run.write().checksums.truncate(count as usize);
+    }
+}
+
+impl Object {
+    /// Where a block lies in the outside file; `None` for one that was written to, and where
+    /// there is no such file.
+    pub fn origin_place(&self, index: u32) -> Option<Stored> {
+        let checksum = self.origin.as_ref()?.checksum(index)?;
+        let (extent, layout) = (self.extent()?, self.logged_layout());
+        let place = exact_at(extent.offset + layout.start(index), true);
+        Some(Stored { checksum, len: layout.len(index) as u32, ..place })
+    }
+
+    /// Whether a block that the log moves into the data file may lie there.
+    pub(in crate::store) fn check_extent(&self, index: u32, block: &Block) -> Result<()> {
+        if self.origin.is_some() && block.stored.in_data && self.origin_place(index) != Some(block.stored) {
+            let id = self.entry.id;
+            return Err(Error::corrupt(format!(
+                "block {index} of object {id} in an outside file that has not it"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// A new object, of a file outside the store where its data file is one.
+    pub(in crate::store) fn object_of(&self, entry: ObjectEntry) -> Result<Object> {
+        let outside = entry.extent.and_then(|extent| Some((extent, self.outside(extent.file)?)));
+        // It may have grown since: its blocks past the file's end lie elsewhere.
+        let Some((extent, outside)) = outside else { return Ok(Object::new(entry)) };
+        if extent.offset > outside.bytes {
+            return Err(Error::corrupt(format!("object {} past the end of an outside file", entry.id)));
+        }
+        Ok(Object::of_outside(entry, Origin::new(outside.clone())))
+    }
+}
+
+impl OpenObject {
+    /// Reads a block as it came in into `out`, which has its bytes. `false` where it has no
+    /// origin or was written to since; `Corrupt` where the outside file is not what it was.
+    pub fn read_origin(&self, index: u32, out: &mut [u8]) -> Result<bool> {
+        let (Some(place), Some(origin)) = (self.object.origin_place(index), &self.object.origin) else {
+            return Ok(false);
+        };
+        let failed = |error: &dyn std::fmt::Display| {
+            let (path, id) = (origin.path(), self.object.entry.id);
+            let text = format!("{path} at byte {}, block {index} of object {id}: {error}", place.offset);
+            self.report_corruption(index, &place, Error::corrupt(text))
+        };
+        if out.len() != place.len as usize {
+            return Ok(false);
+        }
+        let file = match &self.extent {
+            Some(Ok(file)) => file,
+            Some(Err(gone)) => {
+                return Err(self.report_corruption(index, &place, Error::corrupt(gone.clone())));
+            }
+            None => return Ok(false),
+        };
+        file.read_exact_at(out, place.offset).map_err(|error| failed(&error))?;
+        let found = checksum::of(out);
+        if found != place.checksum {
+            return Err(failed(&format!("crc {found:#010x} but the log says {:#010x}", place.checksum)));
+        }
+        Ok(true)
+    }
+
+    /// Whether a block is as it came in still to be had: it is read. Errors as those of
+    /// [`read_origin`](Self::read_origin).
+    pub fn has_origin(&self, index: u32) -> Result<bool> {
+        let Some(place) = self.object.origin_place(index) else { return Ok(false) };
+        self.read_origin(index, &mut vec![0; place.len as usize])
+    }
+
+    /// Whether checksums hold that were compared before of what is stored in the data file.
+    pub fn is_extent_untouched(&self) -> bool {
+        match (&self.object.origin, &self.extent) {
+            (Some(_), Some(Ok(file))) => file.is_untouched().unwrap_or(false),
+            _ => true,
+        }
+    }
+}
+
+impl Collection {
+    /// Opens a file outside the store by its name, to read it as long as it has the size that it
+    /// had.
+    pub fn open_outside(&self, outside: &Arc<OutsideFile>) -> Result<Arc<dyn File>> {
+        let path = String::from_utf8_lossy(&outside.path).into_owned();
+        let failed = |error| Error::io(format!("opening {path}, which an import left in place"), error);
+        let inner = self.disk.open_outside(&outside.path).map_err(failed)?;
+        let file = Outside { inner, said: outside.clone() };
+        file.check().map_err(failed)?;
+        Ok(Arc::new(file))
+    }
+
+    /// A number for a data file that is an outside file.
+    pub fn outside_number(&self) -> Result<u64> {
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        let number = self.next_data(writer)?;
+        writer.next_data = number + 1;
+        Ok(number)
+    }
+}
+
+/// An outside file that has the size that it had when it came in.
+struct Outside {
+    inner: Arc<dyn File>,
+    said: Arc<OutsideFile>,
+}
+
+impl Outside {
+    fn check(&self) -> io::Result<()> {
+        let (found, said) = (self.inner.len()?, self.said.bytes);
+        if found == said {
+            return Ok(());
+        }
+        let text = format!(
+            "it has {found} bytes, and had {said} when it was imported: restore it, or import it again"
+        );
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
+    }
+}
+
+fn refused() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "an outside file is never written")
+}
+
+impl File for Outside {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let got = self.inner.read_at(buffer, offset)?;
+        // After it: a change while it was read is seen too.
+        self.check()?;
+        Ok(got)
+    }
+
+    fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let got = self.inner.read_in_memory(buffer, offset)?;
+        self.check()?;
+        Ok(got)
+    }
+
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn is_untouched(&self) -> io::Result<bool> {
+        Ok((self.inner.len()?, self.inner.modified()?) == (self.said.bytes, self.said.mtime))
+    }
+
+    fn modified(&self) -> io::Result<i64> {
+        self.inner.modified()
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Err(refused())
+    }
+
+    #[cfg(feature = "mount")]
+    fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
+        self.inner.descriptor()
+    }
+
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        self.inner.identity()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+}

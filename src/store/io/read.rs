@@ -1,0 +1,438 @@
+//! Reading blocks: fetch, check, decode into the caller's buffer.
+//!
+//! Neighbouring payloads are fetched with one call. An exact block that is wanted whole
+//! is read where it is wanted; an encoded one is decoded there. A block is checked
+//! whenever all of its payload is read, and always before its first use.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::codec;
+use crate::format::record::Stored;
+use crate::model::{Error, ErrorKind, GROUP_LEN, Result, Tier};
+use crate::store::collection::Collection;
+use crate::store::disk::File;
+use crate::store::io::buffer::PageBuffer;
+use crate::store::object::blocks::Block;
+use crate::store::object::{DIRTY, Object};
+
+/// Blocks looked up at a time.
+const LOOKED_UP: usize = 64;
+/// The most bytes of payloads that are fetched with one call into scratch space.
+const FETCH_BYTES_MAX: u64 = 1 << 20;
+
+/// When stored bytes are checked against their checksums.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Verify {
+    /// At the first use, and whenever a payload is read whole.
+    #[default]
+    First,
+    /// At every use.
+    Always,
+}
+
+/// How a file outside the store is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// As others have it open, whether or not it has its name still.
+    Shared,
+    /// By the name that it has now.
+    ByName,
+}
+
+/// An object that is open for reading: its data file stays there while this lives.
+#[derive(Clone)]
+pub struct OpenObject {
+    pub(in crate::store) collection: Arc<Collection>,
+    pub(in crate::store) object: Arc<Object>,
+    /// The data file, or why it cannot be opened: blocks elsewhere can be read without.
+    pub(in crate::store) extent: Option<Result<Arc<dyn File>, String>>,
+    verify: Verify,
+    reach: Reach,
+}
+
+thread_local! {
+    /// Payloads on their way to being decoded, and blocks of which only a part is
+    /// wanted: kept, so that reading allocates nothing.
+    static SCRATCH: RefCell<(PageBuffer, PageBuffer)> =
+        const { RefCell::new((PageBuffer::new(), PageBuffer::new())) };
+}
+
+impl OpenObject {
+    /// Opens an object, its data file included. A data file that is gone fails the reads
+    /// of its blocks only.
+    pub fn open(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> Result<OpenObject> {
+        OpenObject::reached(collection, object, verify, Reach::Shared)
+    }
+
+    /// Opens an object to give a copy of its blocks up, or one of blocks that depend on them: a
+    /// file outside the store is the one that has its name now, whatever others have open.
+    pub fn open_by_name(collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
+        OpenObject::reached(collection, object, Verify::First, Reach::ByName)
+    }
+
+    /// Opens another object in the same way as this one.
+    pub fn open_alike(&self, collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
+        OpenObject::reached(collection, object, self.verify, self.reach)
+    }
+
+    fn reached(
+        collection: &Arc<Collection>,
+        object: &Arc<Object>,
+        verify: Verify,
+        reach: Reach,
+    ) -> Result<OpenObject> {
+        let extent = match (&object.origin, reach) {
+            (Some(origin), Reach::ByName) => Some(collection.open_outside(&origin.file)),
+            _ => object.extent().map(|extent| collection.data_file(extent.file)),
+        };
+        let extent = match extent {
+            Some(Err(error)) if object.origin.is_some() || error.kind() == ErrorKind::NotFound => {
+                Some(Err(error.to_string()))
+            }
+            opened => opened.transpose()?.map(Ok),
+        };
+        Ok(OpenObject { collection: collection.clone(), object: object.clone(), extent, verify, reach })
+    }
+
+    /// Opens an object of a file that is open already. Where its data file cannot be opened, the
+    /// reads of its blocks fail; the file stays open.
+    pub fn reopen(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> OpenObject {
+        OpenObject::open(collection, object, verify).unwrap_or_else(|error| OpenObject {
+            collection: collection.clone(),
+            object: object.clone(),
+            extent: Some(Err(error.to_string())),
+            verify,
+            reach: Reach::Shared,
+        })
+    }
+
+    /// Logical bytes.
+    pub fn bytes(&self) -> u64 {
+        self.object.bytes()
+    }
+
+    /// The collection.
+    pub fn collection(&self) -> &Arc<Collection> {
+        &self.collection
+    }
+
+    /// The object itself.
+    pub fn object(&self) -> &Arc<Object> {
+        &self.object
+    }
+
+    /// Reads the bytes from `from` on into `out`; they must lie inside.
+    pub fn read(&self, from: u64, out: &mut [u8]) -> Result<()> {
+        if from.checked_add(out.len() as u64).is_none_or(|end| end > self.bytes()) {
+            return Err(Error::invalid("a range past the end of an object"));
+        }
+        let _reading = self.collection.begin_read();
+        let layout = self.object.layout();
+        let mut found = [None::<Block>; LOOKED_UP];
+        let mut done = 0;
+        while done < out.len() {
+            let at = from + done as u64;
+            let first = layout.index(at);
+            let last = layout.index(from + out.len() as u64 - 1);
+            let count = ((last - first) as usize + 1).min(LOOKED_UP);
+            self.object.look_up(first, layout, found.get_mut(..count).unwrap_or_default());
+            let end = (layout.start(first + count as u32 - 1) + u64::from(layout.block_bytes))
+                .min(from + out.len() as u64);
+            let here = out.get_mut(done..(end - from) as usize).unwrap_or_default();
+            let found = found.get(..count).unwrap_or_default();
+            let is_dirty = found.iter().flatten().any(|block| block.epoch == DIRTY);
+            let _whole = is_dirty.then(|| self.object.write_state().in_place.read());
+            match self.read_blocks(first, found, at, here) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => self.read_each(first, found, at, here)?,
+                read => read?,
+            }
+            done = (end - from) as usize;
+        }
+        Ok(())
+    }
+
+    /// What an encoded block decodes to, without what was written to it.
+    pub(in crate::store) fn read_base(&self, index: u32, block: &Block, out: &mut [u8]) -> Result<()> {
+        let _reading = self.collection.begin_read();
+        SCRATCH.with_borrow_mut(|(payload, _)| {
+            let payload = payload.sized(block.stored.len as usize);
+            self.fetch(index, &block.stored, 0, payload)?;
+            self.verify(index, &block.stored, payload)?;
+            self.decode(index, &block.stored, payload, out)
+        })
+    }
+
+    /// `found` are the blocks from `first` on; `out` is wanted from `at` on.
+    pub(in crate::store) fn read_blocks(
+        &self,
+        first: u32,
+        found: &[Option<Block>],
+        at: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let layout = self.object.layout();
+        let mut rest = out;
+        let mut at = at;
+        let mut place = 0;
+        while !rest.is_empty() {
+            let index = first + place as u32;
+            let block = self.known(index, found.get(place).copied().flatten())?;
+            let mut joined = 1;
+            while let Some(Some(next)) = found.get(place + joined) {
+                let Some(Some(before)) = found.get(place + joined - 1) else { break };
+                let fetched =
+                    next.stored.offset.saturating_sub(block.stored.offset) + u64::from(next.stored.len);
+                if !follows(&before.stored, &next.stored)
+                    || (block.stored.tier != Tier::Exact && fetched > FETCH_BYTES_MAX)
+                {
+                    break;
+                }
+                self.known(index + joined as u32, Some(*next))?;
+                joined += 1;
+            }
+            let end = layout.start(index + joined as u32 - 1) + layout.len(index + joined as u32 - 1) as u64;
+            let len = ((end - at) as usize).min(rest.len());
+            let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
+            let blocks = found.get(place..place + joined).unwrap_or_default();
+            match block.stored.tier {
+                _ if block.is_unwritten() => here.fill(0),
+                Tier::Absent if block.stored.is_lost() => return Err(self.lost(index)),
+                Tier::Absent if self.rebuild(index, &block, at, here)? => {}
+                Tier::Absent => return Err(self.absent(index)),
+                Tier::Exact => self.read_exact(index, blocks, at, here)?,
+                _ => self.read_encoded(index, blocks, at, here)?,
+            }
+            rest = after;
+            at += len as u64;
+            place += joined;
+        }
+        Ok(())
+    }
+
+    /// Exact blocks whose payloads stand one after the other.
+    fn read_exact(&self, first: u32, blocks: &[Option<Block>], at: u64, out: &mut [u8]) -> Result<()> {
+        let is_extent = blocks.first().is_some_and(|block| block.is_some_and(|block| block.stored.in_data));
+        if self.object.origin.is_none() || !is_extent {
+            return self.read_exact_as(self.verify, first, blocks, at, out);
+        }
+        if self.is_extent_untouched() {
+            self.read_exact_as(self.verify, first, blocks, at, out)?;
+            // After it: a change while it was read is seen too.
+            if self.is_extent_untouched() {
+                return Ok(());
+            }
+        }
+        self.read_exact_as(Verify::Always, first, blocks, at, out)
+    }
+
+    fn read_exact_as(
+        &self,
+        verify: Verify,
+        first: u32,
+        blocks: &[Option<Block>],
+        at: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let layout = self.object.layout();
+        let end = at + out.len() as u64;
+        let last = first + blocks.len() as u32 - 1;
+        let is_whole =
+            |index: u32| at <= layout.start(index) && layout.start(index) + layout.len(index) as u64 <= end;
+        // A part of a block can be read alone only once the block has been checked.
+        let mut from = 0;
+        let mut until = out.len();
+        for index in [first, last] {
+            let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
+            let is_checked = verify == Verify::First && self.object.checked.get(index);
+            if is_whole(index) || block.epoch == DIRTY || is_checked || from >= until {
+                continue;
+            }
+            let inside = overlap(layout.start(index), layout.len(index), at, end);
+            let place = (layout.start(index) + inside.start as u64 - at) as usize;
+            let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
+            SCRATCH.with_borrow_mut(|(_, whole)| {
+                let whole = whole.sized(layout.len(index));
+                self.fetch(index, &block.stored, 0, whole)?;
+                self.verify(index, &block.stored, whole)?;
+                target.copy_from_slice(whole.get(inside.clone()).unwrap_or_default());
+                Ok::<(), Error>(())
+            })?;
+            if index == first {
+                from = place + inside.len();
+            } else {
+                until = place;
+            }
+        }
+        if from >= until {
+            return Ok(());
+        }
+        let begin = layout.index(at + from as u64);
+        let Some(Some(block)) = blocks.get((begin - first) as usize) else { return Ok(()) };
+        let target = out.get_mut(from..until).unwrap_or_default();
+        self.fetch(begin, &block.stored, at + from as u64 - layout.start(begin), target)?;
+        for index in begin..=layout.index(at + until as u64 - 1) {
+            let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
+            if is_whole(index) && block.epoch != DIRTY {
+                let place = (layout.start(index) - at) as usize;
+                let payload = out.get(place..place + layout.len(index)).unwrap_or_default();
+                self.verify(index, &block.stored, payload)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Encoded blocks of one tier whose payloads stand one after the other.
+    fn read_encoded(&self, first: u32, blocks: &[Option<Block>], at: u64, out: &mut [u8]) -> Result<()> {
+        let layout = self.object.layout();
+        let end = at + out.len() as u64;
+        let (Some(Some(head)), Some(Some(tail))) = (blocks.first(), blocks.last()) else { return Ok(()) };
+        SCRATCH.with_borrow_mut(|(payloads, part)| {
+            let inside = overlap(layout.start(first), layout.len(first), at, end);
+            let is_bare = self.object.chain(first, head.epoch).is_none();
+            if blocks.len() == 1 && inside.len() < layout.len(first) && self.is_checked(first) && is_bare {
+                return self.read_groups(first, &head.stored, inside, payloads, part, out);
+            }
+            let fetched = tail.stored.offset + u64::from(tail.stored.len) - head.stored.offset;
+            let payloads = payloads.sized(fetched as usize);
+            self.fetch(first, &head.stored, 0, payloads)?;
+            for (place, block) in blocks.iter().flatten().enumerate() {
+                let index = first + place as u32;
+                let begin = (block.stored.offset - head.stored.offset) as usize;
+                let payload = payloads.get(begin..begin + block.stored.len as usize).unwrap_or_default();
+                self.verify(index, &block.stored, payload)?;
+                let inside = overlap(layout.start(index), layout.len(index), at, end);
+                let place = (layout.start(index) + inside.start as u64 - at) as usize;
+                let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
+                if inside.len() == layout.len(index) {
+                    self.decode(index, &block.stored, payload, target)?;
+                    self.apply_chain(index, block, target)?;
+                } else {
+                    let whole = part.sized(layout.len(index));
+                    self.decode(index, &block.stored, payload, whole)?;
+                    self.apply_chain(index, block, whole)?;
+                    target.copy_from_slice(whole.get(inside).unwrap_or_default());
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// A part of one encoded block that has been checked: only its groups are fetched.
+    fn read_groups(
+        &self,
+        index: u32,
+        stored: &Stored,
+        inside: Range<usize>,
+        payload: &mut PageBuffer,
+        part: &mut PageBuffer,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let width = self.object.dtype().bytes() as usize;
+        let group_bytes = GROUP_LEN * width;
+        let first_group = inside.start / group_bytes;
+        let begin = first_group * group_bytes;
+        let end = inside.end.next_multiple_of(group_bytes).min(self.object.layout().len(index));
+        let elements = (end - begin) / width;
+        let lens =
+            codec::group_offset(stored.tier, first_group).zip(codec::payload_len(stored.tier, elements));
+        let (skip, len) = lens.ok_or_else(|| Error::invalid("groups of a block without codes"))?;
+        let payload = payload.sized(len);
+        self.fetch(index, stored, skip as u64, payload)?;
+        let part = part.sized(end - begin);
+        codec::decode_groups(stored.tier, self.object.dtype(), payload, part)
+            .map_err(|error| error.at(self.place(index, stored)))?;
+        out.copy_from_slice(part.get(inside.start - begin..inside.end - begin).unwrap_or_default());
+        Ok(())
+    }
+
+    pub(in crate::store) fn decode(
+        &self,
+        index: u32,
+        stored: &Stored,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> Result<()> {
+        let dtype = self.object.dtype();
+        let elements = out.len() / dtype.bytes() as usize;
+        codec::decode(stored.tier, dtype, payload, elements, out)
+            .map_err(|error| self.report_corruption(index, stored, error.at(self.place(index, stored))))
+    }
+
+    pub(in crate::store) fn fetch(
+        &self,
+        index: u32,
+        stored: &Stored,
+        skip: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        self.fetched(stored, skip, out).map_err(|error| self.report_corruption(index, stored, error))
+    }
+
+    fn fetched(&self, stored: &Stored, skip: u64, out: &mut [u8]) -> Result<()> {
+        let tier_file;
+        let file = if stored.in_data {
+            match &self.extent {
+                Some(Ok(extent)) => extent,
+                Some(Err(gone)) => {
+                    return Err(Error::corrupt(format!("{gone}; restore it, or run tierfs fsck")));
+                }
+                None => return Err(Error::corrupt("a block of a data file in an object without one")),
+            }
+        } else {
+            tier_file = self.collection.tier_file(stored.tier).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => Error::corrupt(format!("{error}; restore it, or run tierfs fsck")),
+                _ => error,
+            })?;
+            &tier_file
+        };
+        file.read_exact_at(out, stored.offset + skip).map_err(|error| {
+            let text = format!("{}: {error}; run tierfs fsck", self.file_place(stored));
+            match error.kind() {
+                std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::InvalidData => Error::corrupt(text),
+                _ => Error::new(ErrorKind::Io, text),
+            }
+        })
+    }
+
+    fn is_checked(&self, index: u32) -> bool {
+        self.verify == Verify::First && self.object.checked.get(index)
+    }
+
+    pub(in crate::store) fn known(&self, index: u32, found: Option<Block>) -> Result<Block> {
+        let block = found.ok_or_else(|| {
+            let object = self.object.entry.id;
+            let path = self.collection.path();
+            Error::corrupt(format!(
+                "{path}: no record describes block {index} of object {object}; run tierfs fsck"
+            ))
+        })?;
+        match self.collection.damage() {
+            Some(damage) if block.epoch <= damage.sequence => {
+                Err(Error::corrupt(format!("{}: {}; run tierfs fsck", self.collection.path(), damage.reason)))
+            }
+            _ => Ok(block),
+        }
+    }
+}
+
+/// Whether `next` can be fetched with the same call as `before`: in the same file, right
+/// behind it, but for the rounding of slots.
+fn follows(before: &Stored, next: &Stored) -> bool {
+    let end = before.offset + u64::from(before.len);
+    let gap = if before.tier == Tier::Exact { 0 } else { crate::store::space::slots::SLOT_ALIGN };
+    before.tier == next.tier
+        && before.tier != Tier::Absent
+        && !before.is_zeros()
+        && !next.is_zeros()
+        && before.in_data == next.in_data
+        && (end..=end + gap).contains(&next.offset)
+}
+
+/// The part of a block that a request wants, from the block's start.
+pub(in crate::store) fn overlap(start: u64, len: usize, at: u64, end: u64) -> Range<usize> {
+    let from = at.saturating_sub(start).min(len as u64) as usize;
+    let until = end.saturating_sub(start).min(len as u64) as usize;
+    from..until.max(from)
+}

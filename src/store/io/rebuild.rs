@@ -1,0 +1,143 @@
+//! Other ways to the elements of a block: of one that is absent, and of one whose payload is
+//! not what the log says.
+
+use std::cell::Cell;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLockReadGuard;
+
+use crate::model::{Error, ErrorKind, Result, Tier};
+use crate::store::Collection;
+use crate::store::io::read::{OpenObject, overlap};
+use crate::store::object::DIRTY;
+use crate::store::object::blocks::Block;
+
+/// Knows other ways. It is asked by reads, from many threads, and may read itself.
+pub trait Rebuild: Send + Sync {
+    /// Puts into `elements`, which has the bytes of the whole block, what a reader is to see of
+    /// it. `false` where there is no way; an error where there is one and it fails.
+    fn rebuild(&self, open: &OpenObject, index: u32, block: &Block, elements: &mut [u8]) -> Result<bool>;
+
+    /// Whether there seems to be a way to a block that is absent, as far as can be told without
+    /// reading.
+    fn can_rebuild(&self, open: &OpenObject, index: u32, block: &Block) -> bool;
+
+    /// A payload was not what the log says, and was made good for a reader: it is to be stored
+    /// anew, by somebody who may write.
+    fn made_good(&self, open: &OpenObject, index: u32, block: &Block);
+}
+
+/// Who is asked, once somebody is there.
+pub(in crate::store) type Rebuilder = Arc<OnceLock<Arc<dyn Rebuild>>>;
+
+thread_local! {
+    /// Whether this thread is in a read already: one that rebuilds a block reads others.
+    static IS_READING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A read that is under way: space is not used again meanwhile.
+pub(in crate::store) struct Reading<'a> {
+    _gate: RwLockReadGuard<'a, ()>,
+    was_reading: bool,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        IS_READING.set(self.was_reading);
+    }
+}
+
+impl Collection {
+    /// Begins a read. A read inside another does not wait for those who wait for that one.
+    pub(in crate::store) fn begin_read(&self) -> Reading<'_> {
+        let was_reading = IS_READING.replace(true);
+        let gate = if was_reading { self.reading.read_recursive() } else { self.reading.read() };
+        Reading { _gate: gate, was_reading }
+    }
+}
+
+impl OpenObject {
+    /// As [`read_blocks`](Self::read_blocks), a block at a time: one whose payload is not what
+    /// the log says is made good where there is another way to it.
+    pub(in crate::store) fn read_each(
+        &self,
+        first: u32,
+        found: &[Option<Block>],
+        at: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let layout = self.object.layout();
+        let end = at + out.len() as u64;
+        for (index, found) in (first..).zip(found) {
+            let inside = overlap(layout.start(index), layout.len(index), at, end);
+            let begin = layout.start(index) + inside.start as u64;
+            let place = (begin - at) as usize;
+            let part = out.get_mut(place..place + inside.len()).unwrap_or_default();
+            let block = self.known(index, *found)?;
+            match self.read_blocks(index, &[Some(block)], begin, part) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    if !matches!(self.rebuild(index, &block, begin, part), Ok(true)) {
+                        return Err(error);
+                    }
+                    if let Some(rebuilder) = self.collection.rebuilder.get() {
+                        rebuilder.made_good(self, index, &block);
+                    }
+                }
+                read => read?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a part of a block another way: `out` is wanted from `at` on, and ends in the block.
+    /// `false` where there is none.
+    pub(in crate::store) fn rebuild(
+        &self,
+        index: u32,
+        block: &Block,
+        at: u64,
+        out: &mut [u8],
+    ) -> Result<bool> {
+        let Some(rebuilder) = self.collection.rebuilder.get() else { return Ok(false) };
+        let layout = self.object.layout();
+        if out.len() == layout.len(index) {
+            return rebuilder.rebuild(self, index, block, out);
+        }
+        let mut whole = vec![0; layout.len(index)];
+        let found = rebuilder.rebuild(self, index, block, &mut whole)?;
+        let inside = (at - layout.start(index)) as usize;
+        out.copy_from_slice(whole.get(inside..inside + out.len()).unwrap_or_default());
+        Ok(found)
+    }
+
+    /// Whether a block is absent and there is no way to make it again.
+    pub fn has_lost(&self) -> bool {
+        if !self.object.has_absent() {
+            return false;
+        }
+        let layout = self.object.layout();
+        let is_lost = |index: u32, block: Block| {
+            let rebuilder = self.collection.rebuilder.get();
+            let can = rebuilder.is_some_and(|rebuilder| rebuilder.can_rebuild(self, index, &block));
+            block.stored.tier == Tier::Absent && block.epoch != DIRTY && !can
+        };
+        let pieces = self.object.pieces(0..layout.blocks(), layout);
+        pieces.into_iter().any(|(piece, block)| block.is_some_and(|block| is_lost(piece.start, block)))
+    }
+
+    pub(in crate::store) fn absent(&self, index: u32) -> Error {
+        let text = format!(
+            "{}: block {index} of object {} is absent and there is no way to make it again",
+            self.collection.path(),
+            self.object.entry.id
+        );
+        Error::new(ErrorKind::Absent, text)
+    }
+
+    pub(in crate::store) fn lost(&self, index: u32) -> Error {
+        let (path, id) = (self.collection.path(), self.object.entry.id);
+        Error::corrupt(format!(
+            "{path}: block {index} of object {id} was lost when the store was repaired; copy the file in again"
+        ))
+    }
+}

@@ -1,0 +1,46 @@
+//! Objects whose elements become those of another type: somebody says what a file is as a tensor.
+
+use std::sync::atomic::Ordering;
+
+use crate::format::catalog::ObjectEntry;
+use crate::model::{Dtype, Error, Result, Tier};
+use crate::store::object::Object;
+use crate::store::object::blocks::Block;
+
+impl Object {
+    /// The type of its elements.
+    pub fn dtype(&self) -> Dtype {
+        Dtype::from_code(self.dtype.load(Ordering::Acquire)).unwrap_or(self.entry.dtype)
+    }
+
+    /// What the catalog says of it now.
+    pub fn entry_now(&self) -> ObjectEntry {
+        let bytes = self.logged.load(Ordering::Acquire);
+        ObjectEntry { bytes, dtype: self.dtype(), ..self.entry.clone() }
+    }
+
+    /// Holds off those who write to it or move its blocks.
+    pub fn hold(&self) -> impl Drop + '_ {
+        self.write_state().writing.lock()
+    }
+
+    /// Whether its elements can be taken for those of another type: no block is kept in codes of
+    /// the one that it has, or made again from elsewhere.
+    pub fn can_be_of(&self, dtype: Dtype) -> bool {
+        let is_plain = |(_, block): (std::ops::Range<u32>, Block)| block.stored.tier == Tier::Exact;
+        self.dtype() == dtype
+            || (self.logged_layout().bytes.is_multiple_of(dtype.bytes())
+                && u64::from(self.entry.block_bytes).is_multiple_of(dtype.bytes())
+                && self.blocks.read().pieces(self.logged_layout()).all(is_plain))
+    }
+
+    /// Takes in a type that the log says. `Corrupt` where it cannot be of it.
+    pub(in crate::store) fn retyped(&self, dtype: Dtype) -> Result<()> {
+        if !self.can_be_of(dtype) {
+            let (id, before) = (self.entry.id, self.dtype());
+            return Err(Error::corrupt(format!("object {id} of {before} becomes one of {dtype}")));
+        }
+        self.dtype.store(dtype.code(), Ordering::Release);
+        Ok(())
+    }
+}

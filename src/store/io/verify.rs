@@ -1,0 +1,169 @@
+//! Stored bytes against what the log says of them.
+
+use std::ops::Range;
+
+use crate::format::checksum;
+use crate::format::record::Stored;
+use crate::model::{Error, Result, Tier};
+use crate::store::io::read::OpenObject;
+use crate::store::object::DIRTY;
+use crate::store::object::blocks::Block;
+
+/// Bytes that are compared with zeros at a time.
+const HOLE_BYTES: u64 = 1 << 20;
+
+impl OpenObject {
+    /// Checks block `index`, as the log says it, and tells what it stores: for `verify` and `fsck`.
+    pub fn check(&self, index: u32) -> Result<Block> {
+        let _reading = self.collection.begin_read();
+        let (layout, found, described) = self.object.as_logged(&self.collection.state(), index);
+        if found.is_none() && index >= described {
+            // It was cut off, and the log does not say so yet.
+            return Ok(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 });
+        }
+        let block = self.known(index, found)?;
+        if block.stored.is_zeros() {
+            // There is nothing that could be wrong.
+            return Ok(block);
+        }
+        if block.stored.len == 0 {
+            self.read_origin(index, &mut vec![0; layout.len(index)])?;
+        } else {
+            let mut payload = vec![0; block.stored.len as usize];
+            self.fetch(index, &block.stored, 0, &mut payload)?;
+            self.verify(index, &block.stored, &payload)?;
+        }
+        if let Some(link) = self.object.factor_of(&block) {
+            self.check_factor(&link)?;
+        }
+        if self.object.chain(index, block.epoch).is_some() {
+            // What lies on a parent's block can be checked without that.
+            let mut elements = vec![0; layout.len(index)];
+            self.apply_chain(index, &block, &mut elements)?;
+        }
+        Ok(block)
+    }
+
+    pub(in crate::store) fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {
+        let found = checksum::of(payload);
+        if found != stored.checksum {
+            // Parts of it are not believed any more either.
+            self.object.checked.clear(index);
+            let (place, wanted) = (self.place(index, stored), stored.checksum);
+            let text = format!("{place}: payload crc {found:#010x} but the log says {wanted:#010x}");
+            return Err(self.report_corruption(
+                index,
+                stored,
+                Error::corrupt(format!("{text}; run tierfs fsck")),
+            ));
+        }
+        self.note_checked(index, stored);
+        Ok(())
+    }
+
+    /// Notes that what is stored for a block was checked, unless it is stored elsewhere by now.
+    fn note_checked(&self, index: u32, stored: &Stored) {
+        if self.object.checked.get(index) || (stored.in_data && !self.is_extent_untouched()) {
+            return;
+        }
+        // With it held no batch gives the block another place.
+        let blocks = self.object.blocks.read();
+        if blocks.get(index, self.object.logged_layout()).is_some_and(|now| now.stored == *stored) {
+            self.object.checked.set(index);
+        }
+    }
+
+    /// Checks that the data file has a hole, or zeros, where blocks of zeros are a hole of it, so that
+    /// it can be shown there. `piece` are all of those that are alike, see [`Object::pieces`].
+    pub fn check_hole(&self, piece: &Range<u32>) -> Result<()> {
+        let layout = self.object.logged_layout();
+        let stored = || Some(self.object.blocks.read().get(piece.start, layout)?.stored);
+        let Some(hole) = stored().filter(|stored| stored.is_zeros() && stored.in_data) else { return Ok(()) };
+        let Some(Ok(extent)) = &self.extent else { return Ok(()) };
+        if self.object.checked.get(piece.start) {
+            return Ok(());
+        }
+        let failed = |error| Error::io(self.file_place(&hole), error);
+        let end = hole.offset.saturating_add(layout.bytes_of(piece));
+        let mut found = extent.next_data(hole.offset).map_err(failed)?;
+        let mut chunk = Vec::new();
+        while let Some(at) = found.filter(|at| *at < end) {
+            chunk.resize((end - at).min(HOLE_BYTES) as usize, 0);
+            extent.read_exact_at(&mut chunk, at).map_err(failed)?;
+            if chunk.iter().any(|byte| *byte != 0) {
+                log::warn!("{}: bytes where nobody wrote; it is read as zeros", self.file_place(&hole));
+                return Ok(());
+            }
+            found = extent.next_data(at + chunk.len() as u64).map_err(failed)?;
+        }
+        // With it held no batch gives the blocks other bytes.
+        let blocks = self.object.blocks.read();
+        let is_same = blocks.get(piece.start, layout).is_some_and(|block| block.stored == hole);
+        if is_same && blocks.alike(piece.start, layout).1 == piece.end {
+            self.object.checked.set(piece.start);
+        }
+        Ok(())
+    }
+
+    /// Checks those of `blocks` that were not, where they lie exact in the data file and the
+    /// system has them in memory. `buffer` is for their bytes and has room for all of them.
+    /// Whether all of `blocks` are checked then.
+    pub(in crate::store) fn check_in_memory(&self, blocks: Range<u32>, buffer: &mut [u8]) -> bool {
+        let Some(Ok(extent)) = &self.extent else { return false };
+        let _reading = self.collection.begin_read();
+        let mut found = vec![None; blocks.len()];
+        self.object.look_up(blocks.start, self.object.layout(), &mut found);
+        let unchecked = blocks.zip(found).filter(|(index, _)| !self.object.checked.get(*index));
+        let unchecked: Option<Vec<_>> =
+            unchecked.map(|(index, found)| Some((index, self.stored_at_extent(index, found)?))).collect();
+        let Some(mut unchecked) = unchecked else { return false };
+        let mut is_hole = true;
+        unchecked.retain(|(index, stored)| {
+            if stored.is_zeros() {
+                is_hole &= self.check_hole(&(*index..*index + 1)).is_ok() && self.object.checked.get(*index);
+            }
+            !stored.is_zeros()
+        });
+        if !is_hole {
+            return false;
+        }
+        let ends_before = |one: &Stored, next: &Stored| one.offset + u64::from(one.len) == next.offset;
+        unchecked.chunk_by(|(_, one), (_, next)| ends_before(one, next)).all(|run| {
+            let len = run.iter().map(|(_, stored)| stored.len as usize).sum();
+            let (Some((_, first)), Some(mut payloads)) = (run.first(), buffer.get_mut(..len)) else {
+                return false;
+            };
+            extent.read_in_memory(payloads, first.offset).is_ok_and(|got| got == len)
+                && run.iter().all(|(index, stored)| {
+                    payloads
+                        .split_off_mut(..stored.len as usize)
+                        .is_some_and(|payload| self.verify(*index, stored, payload).is_ok())
+                })
+        })
+    }
+
+    /// Where a block lies in the data file, exact and as the log says.
+    fn stored_at_extent(&self, index: u32, found: Option<Block>) -> Option<Stored> {
+        let Block { epoch, stored, .. } = self.known(index, found).ok()?;
+        (epoch != DIRTY && stored.in_data && stored.tier == Tier::Exact).then_some(stored)
+    }
+
+    /// Whether the system has in memory where a block begins.
+    pub(in crate::store) fn begins_in_memory(&self, index: u32) -> bool {
+        let _reading = self.collection.begin_read();
+        let found = self.object.block(index, self.object.layout());
+        let (Some(Ok(extent)), Some(stored)) = (&self.extent, self.stored_at_extent(index, found)) else {
+            return false;
+        };
+        extent.read_in_memory(&mut [0], stored.offset).is_ok_and(|got| got == 1)
+    }
+
+    pub(in crate::store) fn file_place(&self, stored: &Stored) -> String {
+        let path = self.collection.path_of_payload(&self.object, stored);
+        format!("{path} at byte {}", stored.offset)
+    }
+
+    pub(in crate::store) fn place(&self, index: u32, stored: &Stored) -> String {
+        format!("{}, block {index} of object {}", self.file_place(stored), self.object.entry.id)
+    }
+}

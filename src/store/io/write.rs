@@ -1,0 +1,469 @@
+//! Writing to an object: what is written is read at once, and described by the next
+//! batch. The invariants stand in `object`.
+
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+
+use crate::format::catalog::{Entry, ObjectEntry};
+use crate::format::checksum;
+use crate::format::record::{Record, Stored};
+use crate::model::{Encoder, Error, ErrorKind, Result, Tier};
+use crate::store::collection::Touched;
+use crate::store::disk::File;
+use crate::store::io::read::OpenObject;
+use crate::store::io::scaled_delta::Writes;
+use crate::store::log::append::Batch;
+use crate::store::log::describe::add_blocks;
+use crate::store::object::blocks::BlockLayout;
+use crate::store::object::deltas::Patch;
+use crate::store::object::write_state::Writing;
+use crate::store::object::{Object, exact_at};
+use crate::store::space::slots::SLOT_ALIGN;
+use crate::store::space::zeros::{Hole, add_hole};
+
+/// What was written to an object, with its checksums, before a batch says so. Nobody
+/// writes to the object while this lives.
+pub struct Written<'a> {
+    open: &'a OpenObject,
+    writing: MutexGuard<'a, Writing>,
+    blocks: Vec<(u32, Stored)>,
+    /// Zeros that nobody wrote.
+    holes: Vec<Hole>,
+    /// What lies on encoded blocks instead of replacing them, and the slots that are not
+    /// needed then.
+    patches: Vec<Record>,
+    /// Blocks that were encoded anew, or cut, in slots of their own length.
+    encoded: Vec<(u32, Stored)>,
+    unneeded: Vec<Stored>,
+    /// The files of all that, and the slots.
+    touched: Touched,
+    is_rounded: bool,
+    bytes: u64,
+}
+
+impl OpenObject {
+    /// Writes inside the object. Nothing of it is in the log before
+    /// [`Written`] is recorded.
+    pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
+        let mut writing = self.object.write_state().writing.lock();
+        self.check_writable()?;
+        let layout = self.object.layout();
+        if from.checked_add(bytes.len() as u64).is_none_or(|end| end > layout.bytes) {
+            return Err(Error::invalid("a write past the end of an object"));
+        }
+        let mut rest = bytes;
+        let mut at = from;
+        while !rest.is_empty() {
+            let index = layout.index(at);
+            let inside = (at - layout.start(index)) as usize;
+            let (here, after) = rest.split_at(rest.len().min(layout.len(index) - inside));
+            self.write_block(&mut writing, layout, index, inside, here)?;
+            at += here.len() as u64;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Cuts the object, or lets it grow by zeros.
+    pub fn resize(&self, bytes: u64) -> Result<()> {
+        let mut writing = self.object.write_state().writing.lock();
+        self.check_writable()?;
+        let before = self.object.layout();
+        let after = BlockLayout { bytes, ..before };
+        if bytes > i64::MAX as u64 || after.blocks() == u32::MAX {
+            return Err(Error::new(ErrorKind::Full, "a file of that size cannot be kept"));
+        }
+        if bytes < before.bytes {
+            // Whatever can fail comes before the first change.
+            self.collection.find_space()?;
+            // What is dropped lies there still.
+            writing.stale = writing.stale.max(writing.used);
+        }
+        // The last block changes its length: it gets a place of its own, where its end is
+        // zeros.
+        let edge = before.bytes.min(bytes);
+        let index = before.index(edge);
+        let kept = (edge - before.start(index)) as usize;
+        if kept > 0 && before.len(index) != after.len(index) {
+            if bytes > before.bytes {
+                self.grow_block(&mut writing, before, after, index)?;
+            } else {
+                self.cut_block(&mut writing, before, after, index)?;
+            }
+        }
+        if bytes < before.bytes {
+            // What is dropped here is named by the log still, and by no block any more.
+            let count = after.blocks();
+            let written = self.object.write_state().dirty.write().split_off(&count);
+            let slots = written.into_values().map(|stored| Stored { len: before.block_bytes, ..stored });
+            writing.dropped.extend(slots);
+            // The payload of the block that was cut stays known: it is replaced by the batch.
+            let gone = self.object.truncate(count);
+            writing.dropped.extend(gone);
+        }
+        self.object.set_bytes(bytes);
+        Ok(())
+    }
+
+    /// Cuts what becomes the last block.
+    fn cut_block(
+        &self,
+        writing: &mut Writing,
+        before: BlockLayout,
+        after: BlockLayout,
+        index: u32,
+    ) -> Result<()> {
+        let kept = after.len(index);
+        let mut block = vec![0; kept];
+        self.read(before.start(index), &mut block)?;
+        let written = self.object.write_state().dirty.read().get(&index).copied();
+        let Err(error) = self.place_block(writing, after, index, &block) else {
+            // Only now: what was written must not be lost when there is no room.
+            writing.dropped.extend(written.map(|stored| Stored { len: before.block_bytes, ..stored }));
+            return Ok(());
+        };
+        // What no record names can stay where it is: what it grows by is written there then.
+        let is_described = writing.edge.is_some_and(|(edge, described)| edge == index && kept < described);
+        let written = written.filter(|_| error.kind() == ErrorKind::Full && !is_described);
+        let Some(stored) = written else { return Err(error) };
+        let is_known = stored.len as usize <= kept;
+        let stored = if is_known { stored } else { Stored { checksum: 0, len: 0, ..stored } };
+        self.object.write_state().dirty.write().insert(index, stored);
+        Ok(())
+    }
+
+    /// Lets the last block grow by zeros.
+    fn grow_block(
+        &self,
+        writing: &mut Writing,
+        before: BlockLayout,
+        after: BlockLayout,
+        index: u32,
+    ) -> Result<()> {
+        let kept = before.len(index);
+        let dirty = self.object.write_state().dirty.read().get(&index).copied();
+        let zeros = vec![0; after.len(index) - kept];
+        match dirty {
+            Some(stored) => {
+                if stored.in_data {
+                    writing.used = writing.used.max(after.start(index) + after.len(index) as u64);
+                }
+                self.put(&stored, kept as u64, &zeros)
+            }
+            None if index >= self.object.described() => Ok(()),
+            None if self.ends_used(writing, before, index) => {
+                self.check(index)?;
+                let stored = self.in_data(before, index)?;
+                self.put(&stored, kept as u64, &zeros)?;
+                writing.used = after.start(index) + after.len(index) as u64;
+                self.object.write_state().dirty.write().insert(index, stored);
+                writing.edge = Some((index, kept));
+                Ok(())
+            }
+            None => {
+                let mut block = vec![0; after.len(index)];
+                let part = block.get_mut(..kept).unwrap_or_default();
+                self.read(before.start(index), part)?;
+                self.place_block(writing, after, index, &block)
+            }
+        }
+    }
+
+    fn write_block(
+        &self,
+        writing: &mut Writing,
+        layout: BlockLayout,
+        index: u32,
+        inside: usize,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let dirty = self.object.write_state().dirty.read().get(&index).copied();
+        let is_described = writing.edge.is_some_and(|(edge, kept)| edge == index && inside < kept);
+        if let Some(stored) = dirty.filter(|_| !is_described) {
+            return self.put_over(index, stored, inside, bytes);
+        }
+        if bytes.len() == layout.len(index) {
+            return self.place_block(writing, layout, index, bytes);
+        }
+        if index >= self.object.described() && self.fits_data(writing, layout, index) {
+            // Zeros, which the data file has there already.
+            let stored = self.in_data(layout, index)?;
+            self.room(writing, layout, index)?;
+            self.put_fresh(writing, layout, index, (&stored, inside as u64), bytes)?;
+            self.object.write_state().dirty.write().insert(index, stored.after_write(inside, bytes));
+            return Ok(());
+        }
+        let mut block = vec![0; layout.len(index)];
+        self.read(layout.start(index), &mut block)?;
+        if let Some(part) = block.get_mut(inside..inside + bytes.len()) {
+            part.copy_from_slice(bytes);
+        }
+        self.place_block(writing, layout, index, &block)
+    }
+
+    /// Puts a whole block where no record points to.
+    pub(in crate::store) fn place_block(
+        &self,
+        writing: &mut Writing,
+        layout: BlockLayout,
+        index: u32,
+        block: &[u8],
+    ) -> Result<()> {
+        let stored = if self.fits_data(writing, layout, index) {
+            self.room(writing, layout, index)?;
+            self.in_data(layout, index)?
+        } else {
+            exact_at(self.collection.take_slot(Tier::Exact, u64::from(layout.block_bytes))?, false)
+        };
+        if let Err(error) = self.put_fresh(writing, layout, index, (&stored, 0), block) {
+            self.collection.drop_payloads(vec![Stored { len: layout.block_bytes, ..stored }]);
+            return Err(error);
+        }
+        self.object.write_state().dirty.write().insert(index, stored.after_write(0, block));
+        writing.edge = writing.edge.filter(|(edge, _)| *edge != index);
+        Ok(())
+    }
+
+    fn data(&self) -> Option<&Arc<dyn File>> {
+        self.extent.as_ref().and_then(|extent| extent.as_ref().ok())
+    }
+
+    /// Whether the stretch of the data file of a block that is not dirty was never used.
+    pub(in crate::store) fn fits_data(&self, writing: &Writing, layout: BlockLayout, index: u32) -> bool {
+        layout.start(index) >= writing.stale && self.is_last(writing)
+    }
+
+    /// Whether a described block is the last thing in the data file, so that it can go on
+    /// there.
+    fn ends_used(&self, writing: &Writing, layout: BlockLayout, index: u32) -> bool {
+        let block = self.object.blocks.read().get(index, layout);
+        block.is_some_and(|block| block.stored.in_data)
+            && writing.used == layout.bytes
+            && self.is_last(writing)
+    }
+
+    /// Whether nothing lies behind the object in its data file: what was deleted there may
+    /// be open still, or come back with a power cut.
+    fn is_last(&self, writing: &Writing) -> bool {
+        if self.object.origin.is_some() {
+            // Nothing is ever added to a file outside the store.
+            return false;
+        }
+        let (Some(file), Some(extent)) = (self.data(), self.object.extent()) else { return false };
+        file.len().is_ok_and(|len| len <= extent.offset + writing.used)
+    }
+
+    /// Lets the data file reach to the end of a block.
+    pub(in crate::store) fn room(
+        &self,
+        writing: &mut Writing,
+        layout: BlockLayout,
+        index: u32,
+    ) -> Result<()> {
+        let end = layout.start(index) + layout.len(index) as u64;
+        writing.used = writing.used.max(end);
+        let (Some(file), Some(extent)) = (self.data(), self.object.extent()) else { return Ok(()) };
+        let len = file.len().map_err(|error| Error::io("asking for a data file's size", error))?;
+        if len < extent.offset + end {
+            let grown = file.set_len(extent.offset + end);
+            grown.map_err(|error| Error::io("making room in a data file", error))?;
+        }
+        Ok(())
+    }
+
+    fn in_data(&self, layout: BlockLayout, index: u32) -> Result<Stored> {
+        let extent = self.object.extent().ok_or_else(|| Error::invalid("an object without a data file"))?;
+        Ok(exact_at(extent.offset + layout.start(index), true))
+    }
+
+    /// Writes to a place that was never used. What a failure leaves in the data file is not taken
+    /// for zeros.
+    fn put_fresh(
+        &self,
+        writing: &mut Writing,
+        layout: BlockLayout,
+        index: u32,
+        (stored, skip): (&Stored, u64),
+        bytes: &[u8],
+    ) -> Result<()> {
+        self.put(stored, skip, bytes).inspect_err(|_| {
+            if stored.in_data {
+                writing.stale = writing.stale.max(layout.start(index) + layout.len(index) as u64);
+            }
+        })
+    }
+
+    pub(in crate::store) fn put(&self, stored: &Stored, skip: u64, bytes: &[u8]) -> Result<()> {
+        let file: Arc<dyn File> = match (self.data(), stored.in_data) {
+            (Some(extent), true) => extent.clone(),
+            _ => self.collection.tier_file(stored.tier)?,
+        };
+        file.write_at(bytes, stored.offset + skip)
+            .map_err(|error| Error::io(format!("writing to {}", self.collection.path()), error))
+    }
+
+    /// What was written since the last batch, with its checksums. Blocks are read back where
+    /// theirs is not known, and where they may become patches.
+    pub fn written(&self, writes: Writes) -> Result<Written<'_>> {
+        self.written_until(writes, u64::MAX)
+    }
+
+    /// The same of an object that the batch cuts to `bytes`, if it has more. Readers see the
+    /// object as it was until the batch is taken in.
+    pub fn written_until(&self, writes: Writes, bytes: u64) -> Result<Written<'_>> {
+        let mut writing = self.object.write_state().writing.lock();
+        let before = self.object.layout();
+        let layout = BlockLayout { bytes: bytes.min(before.bytes), ..before };
+        let mut holes = self.place_zeros(&mut writing, before)?;
+        holes.retain_mut(|hole| {
+            hole.range.end = hole.range.end.min(layout.blocks());
+            !hole.range.is_empty()
+        });
+        let mut dirty: Vec<(u32, Stored)> =
+            self.object.write_state().dirty.read().iter().map(|(index, stored)| (*index, *stored)).collect();
+        let behind = dirty.split_off(dirty.partition_point(|(index, _)| *index < layout.blocks()));
+        let mut blocks = Vec::with_capacity(dirty.len());
+        let (mut patches, mut encoded) = (Vec::new(), Vec::new());
+        let mut unneeded: Vec<Stored> =
+            behind.into_iter().map(|(_, stored)| Stored { len: layout.block_bytes, ..stored }).collect();
+        let (mut block, mut touched) = (Vec::new(), Touched::default());
+        // The block that the cut goes through has another length, and so another checksum.
+        let edge = layout.index(layout.bytes);
+        let is_cut = layout.len(edge) < before.len(edge) && layout.len(edge) > 0;
+        if is_cut && !holes.iter().any(|hole| hole.range.contains(&edge)) {
+            block.resize(layout.len(edge), 0);
+            self.read(layout.start(edge), &mut block)?;
+            let written = dirty.pop_if(|(index, _)| *index == edge).map(|(_, stored)| stored);
+            match written.or_else(|| self.stays_in_data(edge, before)) {
+                Some(stored) => {
+                    let checksum = checksum::of(&block);
+                    blocks.push((edge, Stored { checksum, len: block.len() as u32, ..stored }));
+                    match (self.data(), stored.in_data) {
+                        (Some(extent), true) => touched.file(extent),
+                        _ => touched.file(&self.collection.tier_file(stored.tier)?),
+                    }
+                }
+                None => {
+                    let exact = (Tier::Exact, Encoder::Best);
+                    let (dtype, len) = (self.object.dtype(), block.len());
+                    let (placed, _) =
+                        self.collection.store_blocks(exact, dtype, &block, len, &mut touched)?;
+                    encoded.extend(placed.first().map(|placed| (edge, *placed)));
+                }
+            }
+        }
+        if let Some(extent) = self.data().filter(|_| !holes.is_empty()) {
+            touched.file(extent);
+        }
+        for (index, stored) in dirty {
+            let len = layout.len(index);
+            let is_known = stored.len as usize == len && self.patch_base(index, len).is_none();
+            let patch = if is_known {
+                Patch::None
+            } else {
+                block.resize(len, 0);
+                self.read(layout.start(index), &mut block)?;
+                self.patch(index, &block, writes, &mut touched)?
+            };
+            match patch {
+                Patch::Link(record) => {
+                    patches.push(record);
+                    unneeded.push(Stored { len: layout.block_bytes, ..stored });
+                }
+                Patch::Same => unneeded.push(Stored { len: layout.block_bytes, ..stored }),
+                Patch::Encoded(tier, encoder) => {
+                    let (to, dtype) = ((tier, encoder), self.object.dtype());
+                    let (placed, _) = self.collection.store_blocks(to, dtype, &block, len, &mut touched)?;
+                    encoded.extend(placed.first().map(|placed| (index, *placed)));
+                    unneeded.push(Stored { len: layout.block_bytes, ..stored });
+                }
+                Patch::None => {
+                    match (self.data(), stored.in_data) {
+                        (Some(extent), true) => touched.file(extent),
+                        _ => touched.file(&self.collection.tier_file(stored.tier)?),
+                    }
+                    let checksum = if is_known { stored.checksum } else { checksum::of(&block) };
+                    blocks.push((index, Stored { checksum, len: len as u32, ..stored }));
+                }
+            }
+        }
+        blocks.sort_unstable_by_key(|(index, _)| *index);
+        let is_rounded = writes != Writes::Exact && !unneeded.is_empty();
+        let (open, bytes) = (self, layout.bytes);
+        Ok(Written { open, writing, blocks, holes, patches, encoded, unneeded, touched, is_rounded, bytes })
+    }
+}
+
+impl OpenObject {
+    /// Where a block lies of which the log keeps the beginning only: where it is, if that is
+    /// a place that nothing else is ever written to.
+    fn stays_in_data(&self, index: u32, layout: BlockLayout) -> Option<Stored> {
+        let block = self.object.blocks.read().get(index, layout)?;
+        let stays = block.stored.in_data && block.stored.tier == Tier::Exact && self.object.origin.is_none();
+        stays.then_some(block.stored)
+    }
+}
+
+impl Written<'_> {
+    /// The files that were written, and the slots that were taken: once.
+    pub fn touched(&mut self) -> Touched {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// Adds the object's size and blocks to a batch, under the object's own identity.
+    pub fn add(&self, batch: &mut Batch) {
+        let object: &Object = &self.open.object;
+        let entry = ObjectEntry { bytes: self.bytes, ..object.entry_now() };
+        batch.entry(Entry::Object(entry.clone()));
+        self.add_bytes(batch, &entry);
+        add_blocks(batch, &entry, &self.encoded);
+        for patch in &self.patches {
+            batch.record(patch.clone());
+        }
+    }
+
+    /// Adds the blocks that were written, and the zeros between them, to a batch, in order.
+    pub fn add_bytes(&self, batch: &mut Batch, entry: &ObjectEntry) {
+        let mut rest = self.blocks.as_slice();
+        for hole in &self.holes {
+            let (before, after) = rest.split_at(rest.partition_point(|(index, _)| *index < hole.range.start));
+            add_blocks(batch, entry, before);
+            add_hole(batch, entry, hole);
+            rest = after;
+        }
+        add_blocks(batch, entry, rest);
+    }
+
+    /// A batch says it now.
+    pub fn recorded(mut self) {
+        self.writing.stale = self.writing.stale.max(self.writing.used);
+        self.open.object.write_state().dirty.write().clear();
+        self.writing.edge = None;
+        let mut dropped = std::mem::take(&mut self.writing.dropped);
+        dropped.append(&mut self.unneeded);
+        // A slot had room for a whole block; what a short one left of it is free.
+        let block_bytes = self.open.object.entry.block_bytes;
+        for (_, stored) in self.blocks.iter().filter(|(_, stored)| !stored.in_data) {
+            let kept = stored.len.next_multiple_of(SLOT_ALIGN as u32);
+            let len = block_bytes.next_multiple_of(SLOT_ALIGN as u32).saturating_sub(kept);
+            dropped.push(Stored { offset: stored.offset + u64::from(kept), len, ..*stored });
+        }
+        self.open.collection.drop_payloads(dropped);
+    }
+
+    /// Whether readers see something else than what was written: it was rounded.
+    pub fn is_rounded(&self) -> bool {
+        self.is_rounded
+    }
+
+    /// The object.
+    pub fn object(&self) -> &Arc<Object> {
+        &self.open.object
+    }
+
+    /// The size that the object has now.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}

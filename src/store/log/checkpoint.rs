@@ -1,0 +1,385 @@
+//! The log, written anew: what the collection holds now, without how it came to it.
+//!
+//! The new log is a file of its own until it is whole and durable; then it takes the old
+//! one's name, in one step. Blocks keep their epochs, which deltas name: records stand in
+//! the order of their sequence numbers, an object's entry under the number that created
+//! it, names last.
+
+use std::sync::Arc;
+
+use crate::format::catalog::{Entry, ObjectEntry};
+use crate::format::factor::WHOLE_TENSOR;
+use crate::format::record::{Record, Stored};
+use crate::format::slot::SLOT_BYTES;
+use crate::model::{Error, ErrorKind, Result, Tier};
+use crate::store::Collection;
+use crate::store::collection::{LOG_NAME, Writer, now_seconds};
+use crate::store::disk::Open;
+use crate::store::events::EventKind;
+use crate::store::io::migrate::migrate;
+use crate::store::io::origin::OriginRun;
+use crate::store::log::append::{Batch, Log};
+use crate::store::log::describe::described;
+use crate::store::object::Object;
+use crate::store::object::blocks::{Block, Blocks};
+use crate::store::object::factors::FactorLink;
+use crate::store::object::parts::Part;
+use crate::store::state::{ROOT, State};
+
+/// The log that is being written anew.
+const DRAFT_NAME: &str = "meta.log.new";
+/// A log of fewer bytes is not written anew.
+const LOG_BYTES_MIN: u64 = 4 << 20;
+/// A log is written anew when it has so many times the bytes that it had after the last
+/// time.
+const GROWTH: u64 = 4;
+/// About the most slots of a batch.
+const BATCH_SLOTS_MAX: u64 = 32 << 10;
+
+/// How a log was written anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Compaction {
+    /// When, in seconds since 1970.
+    pub at: u64,
+    /// The bytes that it had.
+    pub before: u64,
+    /// The bytes that it has.
+    pub after: u64,
+}
+
+/// When the log is written anew next.
+pub(in crate::store) fn due(state: &State) -> u64 {
+    let blocks: u64 = state.objects().map(|object| slots_of(object)).sum();
+    let entries = state.nodes().count() as u64 * 8;
+    (GROWTH * (blocks + entries) * SLOT_BYTES as u64).max(LOG_BYTES_MIN)
+}
+
+/// About how many slots describe an object.
+fn slots_of(object: &Object) -> u64 {
+    let slots = |(_, part): (u32, &Part)| match part {
+        Part::Run(run) => 1 + run.checksums.len() as u64 * 4 / SLOT_BYTES as u64,
+        // Where there is an origin, its checksums stand there too.
+        Part::Dense(blocks) => 1 + blocks.len() as u64 + blocks.len() as u64 * 4 / SLOT_BYTES as u64,
+        Part::Alike(_) => 1,
+    };
+    3 + object.blocks.read().parts().map(slots).sum::<u64>()
+}
+
+impl Writer {
+    /// Whether the log has twice the bytes with which it is written anew at a sync: none came.
+    pub(in crate::store) fn is_log_too_long(&self) -> bool {
+        self.log.bytes() >= self.compact_at.saturating_mul(2)
+    }
+}
+
+impl Collection {
+    /// Writes the log anew if it has grown enough. All that was recorded is durable. A
+    /// failure leaves the log as it is, and is tried again when it has grown more.
+    pub(in crate::store) fn compact_if_due(&self, writer: &mut Writer) {
+        if writer.log.bytes() < writer.compact_at {
+            return;
+        }
+        if let Err(error) = self.compact(writer) {
+            log::warn!("{}: the log is not written anew: {error}", self.path());
+            writer.compact_at = writer.log.bytes() * 2;
+        }
+    }
+
+    /// Makes all that was recorded durable and writes the log anew. `Busy` while an object is
+    /// being cut.
+    pub fn compact_now(&self) -> Result<Compaction> {
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        self.sync_all(writer)?;
+        self.compact(writer)
+    }
+
+    /// How the log was last written anew since the collection was opened.
+    pub fn last_compaction(&self) -> Option<Compaction> {
+        *self.last_compaction.lock()
+    }
+
+    fn compact(&self, writer: &mut Writer) -> Result<Compaction> {
+        let before = writer.log.bytes();
+        let state = self.state.read();
+        let log =
+            self.write_draft(&state, writer.log.generation().wrapping_add(1), writer.log.next_sequence())?;
+        // Whether the old or the new one is found after a power cut is not known then.
+        self.switch_log().map_err(|error| self.poison(error))?;
+        writer.log = log;
+        writer.compact_at = due(&state).max(writer.log.bytes() * GROWTH);
+        // What was freed is not named by any log now, and all of this is durable.
+        for (batch, _) in &mut writer.freed {
+            *batch = 0;
+        }
+        let compaction = Compaction { at: now_seconds(), before, after: writer.log.bytes() };
+        *self.last_compaction.lock() = Some(compaction);
+        let text = format!("meta.log of {before} bytes has {} now", compaction.after);
+        self.event_log.tell(EventKind::Compaction, &self.path(), "compact", &text);
+        Ok(compaction)
+    }
+}
+
+impl Collection {
+    /// Writes what the state is into a log of this generation, durable, beside the log that
+    /// is there.
+    pub(in crate::store) fn write_draft(
+        &self,
+        state: &State,
+        generation: u64,
+        next_sequence: u64,
+    ) -> Result<Log> {
+        let draft = format!("{}/{DRAFT_NAME}", self.path());
+        let failed = |error| Error::io(format!("writing {draft}"), error);
+        match self.disk.remove_file(&draft) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let file = self.disk.open(&draft, Open::Create).map_err(failed)?;
+        let mut log = Log::create(file, self.store, generation)?;
+        for batch in checkpoint(state, next_sequence, &log)? {
+            log.append(&batch)?;
+        }
+        log.continue_from(next_sequence);
+        log.sync()?;
+        log.mark()?;
+        Ok(log)
+    }
+
+    /// Gives the log that was written anew the name of the old one, in one step.
+    pub(in crate::store) fn switch_log(&self) -> Result<()> {
+        let (path, draft) = (format!("{}/{LOG_NAME}", self.path()), format!("{}/{DRAFT_NAME}", self.path()));
+        let switched = self.disk.rename(&draft, &path).and_then(|()| self.disk.sync_directory(&self.path()));
+        switched.map_err(|error| Error::io(format!("renaming {draft}"), error))
+    }
+}
+
+/// What the state is, as batches.
+fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>> {
+    let mut objects: Vec<(u64, Said)> = Vec::new();
+    for outside in state.outside_files() {
+        let of_it = |object: &&Arc<Object>| object.extent().is_some_and(|extent| extent.file == outside.file);
+        // Before the first object that lies in it; one that has none is forgotten.
+        if let Some(first) = state.objects().filter(of_it).map(|object| object.entry.creation).min() {
+            objects.push((first, Said::Entry(Entry::Outside(outside.as_ref().clone()))));
+        }
+    }
+    for object in state.objects() {
+        let entry = object.entry_now();
+        objects.push((entry.creation, Said::Entry(Entry::Object(entry.clone()))));
+        if !blocks(object, &entry, &mut objects) {
+            // Cut, and the batch that says so is to come: the log still names all of it.
+            let text = format!("object {} is being cut", entry.id);
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+    }
+    // An object's entry was pushed before its blocks, and sorting keeps that.
+    objects.sort_by_key(|(sequence, _)| *sequence);
+    let last = next_sequence.saturating_sub(1);
+    let named = names(state).into_iter().map(|entry| (last, Said::Entry(entry)));
+    let mut batches = Vec::new();
+    let mut batch = log.begin();
+    let mut before = 0;
+    for (sequence, said) in objects.into_iter().chain(named) {
+        if batch.slots() >= BATCH_SLOTS_MAX && sequence > before {
+            batches.push(std::mem::replace(&mut batch, log.begin()));
+        }
+        batch.number_next(sequence);
+        match said {
+            Said::Entry(entry) => batch.entry(entry),
+            Said::Record(record) => batch.record(record),
+            Said::Run(checksums, record) => {
+                batch.run(&checksums, |len, checksum| with_run(record, len, checksum))
+            }
+        }
+        batch.number_next(sequence);
+        before = sequence;
+    }
+    batches.push(batch);
+    Ok(batches)
+}
+
+/// Something for the log.
+enum Said {
+    Entry(Entry),
+    Record(Record),
+    Run(Vec<u32>, Record),
+}
+
+fn with_run(record: Record, len: u32, checksum: u32) -> Record {
+    match record {
+        Record::CreateRun { object, block, described, stored, created_at } => {
+            let stored = Stored { len, checksum, ..stored };
+            Record::CreateRun { object, block, described, stored, created_at }
+        }
+        other => other,
+    }
+}
+
+/// Adds an object's blocks; whether all that the log names are there.
+fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> bool {
+    let described = described(entry);
+    let layout = object.logged_layout();
+    let blocks = object.blocks.read();
+    // What came in with the object: all of its blocks, or where they can be had again.
+    let said = match (&object.origin, &*blocks) {
+        (Some(origin), _) => origin.run(),
+        (None, Blocks::One(Part::Run(run))) => {
+            OriginRun { epoch: run.epoch, since: run.since, checksums: run.checksums.clone() }
+        }
+        _ => OriginRun::default(),
+    };
+    let first = match &*blocks {
+        Blocks::One(Part::Run(run)) => Some(run.offset),
+        _ => object.extent().map(|extent| extent.offset),
+    };
+    let is_said = |block: &Block| block.epoch == said.epoch && block.stored.in_data;
+    if let Some(offset) = first.filter(|_| !said.checksums.is_empty()) {
+        let stored = Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len: 0, in_data: true };
+        let (created_at, described) = (u64::from(said.since), described.clone());
+        let record = Record::CreateRun { object: entry.id, block: 0, described, stored, created_at };
+        out.push((said.epoch, Said::Run(said.checksums.to_vec(), record)));
+    }
+    // One that no block is a part of any more is forgotten.
+    let is_used = |(_, block): (_, Block)| object.factor_of(&block).is_some();
+    let factor = object.factor().filter(|_| blocks.pieces(layout).any(is_used));
+    if let Some(FactorLink { epoch, offset, len, rank, checksum }) = factor {
+        let record = Record::Factor { object: entry.id, block: WHOLE_TENSOR, offset, len, rank, checksum };
+        out.push((epoch, Said::Record(record)));
+    }
+    let mut count = 0;
+    let mut run: Option<DataRun> = None;
+    for (piece, block) in blocks.pieces(layout) {
+        let index = piece.start;
+        count += piece.end - piece.start;
+        if block.stored.is_zeros() || piece.len() > 1 {
+            let record = Record::EmptyRun {
+                object: entry.id,
+                block: index,
+                count: piece.end - piece.start,
+                stored: block.stored,
+                created_at: u64::from(block.since),
+            };
+            out.push((block.epoch, Said::Record(record)));
+            continue;
+        }
+        if is_said(&block) {
+            continue;
+        }
+        if object.origin.is_none() && block.stored.in_data {
+            // Those that came with one record go with one.
+            if run.as_mut().is_some_and(|run| run.joins(index, &block)) {
+                continue;
+            }
+            out.extend(run.replace(DataRun::of(index, &block)).map(|run| run.said(entry)));
+            continue;
+        }
+        let since = u64::from(block.since);
+        let is_severed = object.origin.as_ref().is_none_or(|origin| origin.is_severed(index));
+        // A Create says that the block was written: its origin is none any more.
+        let record = match is_severed {
+            true => Record::Create {
+                object: entry.id,
+                block: index,
+                described: described.clone(),
+                stored: block.stored,
+                created_at: since,
+            },
+            false => migrate(entry, index, Tier::Exact, block.stored, since),
+        };
+        out.push((block.epoch, Said::Record(record)));
+        let links = object.chain(index, block.epoch);
+        for (place, link) in links.iter().flat_map(|links| links.iter()).enumerate() {
+            // After its block, before anything that is newer: the order among links is kept.
+            out.push((
+                block.epoch,
+                Said::Record(Record::Delta {
+                    object: entry.id,
+                    block: index,
+                    base_epoch: link.base_epoch,
+                    offset: link.offset,
+                    len: link.len,
+                    chain_len: place as u16 + 1,
+                    nnz: link.changes(entry.dtype),
+                    checksum: link.checksum,
+                    kind: link.kind.byte(),
+                }),
+            ));
+        }
+    }
+    out.extend(run.map(|run| run.said(entry)));
+    count == layout.blocks()
+}
+
+/// Blocks of a data file that one record described, and that stand there still.
+struct DataRun {
+    first: u32,
+    block: Block,
+    end: u64,
+    checksums: Vec<u32>,
+}
+
+impl DataRun {
+    fn of(index: u32, block: &Block) -> DataRun {
+        let end = block.stored.offset + u64::from(block.stored.len);
+        DataRun { first: index, block: *block, end, checksums: vec![block.stored.checksum] }
+    }
+
+    /// Takes over the next one if it is one of them.
+    fn joins(&mut self, index: u32, block: &Block) -> bool {
+        let is_next = u64::from(index) == u64::from(self.first) + self.checksums.len() as u64
+            && (block.epoch, block.since) == (self.block.epoch, self.block.since)
+            && block.stored.offset == self.end;
+        if is_next {
+            self.end += u64::from(block.stored.len);
+            self.checksums.push(block.stored.checksum);
+        }
+        is_next
+    }
+
+    fn said(self, entry: &ObjectEntry) -> (u64, Said) {
+        let (block, described) = (self.first, described(entry));
+        let stored = Stored { checksum: 0, len: 0, ..self.block.stored };
+        let created_at = u64::from(self.block.since);
+        let record = Record::CreateRun { object: entry.id, block, described, stored, created_at };
+        (self.block.epoch, Said::Run(self.checksums, record))
+    }
+}
+
+/// The nodes, then the names that lead to them, directories before what is in them.
+fn names(state: &State) -> Vec<Entry> {
+    let mut entries = vec![Entry::Collection {
+        number: state.number(),
+        created_at: state.created_at(),
+        last_entry: state.last_entry(),
+    }];
+    let mut nodes: Vec<_> = state.nodes().collect();
+    nodes.sort_by_key(|node| node.entry.id);
+    entries.extend(nodes.iter().map(|node| Entry::Node(Box::new(node.entry.clone()))));
+    let mut links: Vec<Entry> = Vec::new();
+    for node in &nodes {
+        let parent = node.entry.id;
+        let Some(directory) = state.directory(parent) else { continue };
+        links.extend(directory.after(crate::model::EntryId(0)).map(|(entry, name, node)| Entry::Name {
+            parent,
+            entry,
+            name: name.clone(),
+            node,
+        }));
+    }
+    // A file's names in the order in which they were given: the first is where its tensors are.
+    links.sort_by_key(|link| match link {
+        Entry::Name { entry, .. } => entry.0,
+        _ => ROOT.0,
+    });
+    entries.extend(links);
+    for node in &nodes {
+        let id = node.entry.id;
+        entries.extend(state.settings_of(id).map(|(key, value)| Entry::Setting {
+            node: id,
+            key: key.to_owned(),
+            value: Some(value.to_owned()),
+        }));
+    }
+    entries
+}

@@ -1,0 +1,9 @@
+//! `meta.log`: batches appended, read back, checked, and written anew.
+
+pub(in crate::store) mod append;
+pub(in crate::store) mod checkpoint;
+pub(in crate::store) mod describe;
+pub(in crate::store) mod pending_batch;
+pub(in crate::store) mod replay;
+pub(in crate::store) mod scan;
+pub(in crate::store) mod validate;

@@ -1,0 +1,218 @@
+//! Records that were read and wait for the Commit of their batch.
+
+use crate::format::catalog::{Entry, NODE, OBJECT, ObjectEntry};
+use crate::format::placed::Placed;
+use crate::format::record::Record;
+use crate::model::{Error, ObjectId, Result};
+use crate::store::object::blocks::Checksums;
+use crate::store::state::State;
+
+/// Records that count once the Commit of their batch has verified. It is used again for the
+/// next batch, so that a record costs no memory of its own.
+#[derive(Default)]
+pub(in crate::store) struct PendingBatch {
+    records: Vec<Held>,
+    /// What records of blocks say, in their order.
+    blocks: Vec<Placed>,
+    /// Records of other kinds, and their numbers, in their order.
+    others: Vec<(Record, u64)>,
+    /// What follows records, in their order.
+    payloads: Vec<u8>,
+}
+
+enum Held {
+    /// So many of `blocks`, all of one object.
+    Blocks(usize),
+    /// An entry of the catalog, and how many of `payloads` it is.
+    Entry { kind: u8, version: u8, bytes: u32, sequence: u64 },
+    /// One of `others`, and how many of `payloads` follow it: four for each block of a run.
+    Other { bytes: usize },
+}
+
+// Batches of imports have many.
+const _: () = assert!(size_of::<Held>() <= 16);
+
+impl PendingBatch {
+    /// Adds a record and what follows it.
+    pub fn push(&mut self, record: Record, sequence: u64, payload: &[u8]) {
+        if let Some(placed) = Placed::of(&record, sequence) {
+            return self.push_block(placed);
+        }
+        self.payloads.extend_from_slice(payload);
+        self.records.push(match record {
+            Record::Catalog { kind, version, len, .. } => Held::Entry { kind, version, bytes: len, sequence },
+            _ => {
+                self.others.push((record, sequence));
+                Held::Other { bytes: payload.len() }
+            }
+        });
+    }
+
+    /// Adds what a record says of a block.
+    #[inline]
+    pub fn push_block(&mut self, placed: Placed) {
+        let before = self.blocks.last().map(|before| before.object);
+        match self.records.last_mut() {
+            Some(Held::Blocks(count)) if before == Some(placed.object) => *count += 1,
+            _ => self.records.push(Held::Blocks(1)),
+        }
+        self.blocks.push(placed);
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Lets go of all.
+    pub fn clear(&mut self) {
+        self.records.clear();
+        self.blocks.clear();
+        self.others.clear();
+        self.payloads.clear();
+    }
+
+    /// Takes in the records in their order. `failed` is told the number of each that cannot be,
+    /// and why; what it fails with ends this. With `refused` entries that cannot be are kept there.
+    pub fn apply(
+        &self,
+        state: &mut State,
+        mut refused: Option<&mut Vec<Entry>>,
+        mut failed: impl FnMut(u64, Error) -> Result<()>,
+    ) -> Result<()> {
+        let (mut blocks, mut payloads) = (self.blocks.as_slice(), self.payloads.as_slice());
+        let mut others = self.others.iter();
+        state.make_room(self.count_of(OBJECT), self.count_of(NODE));
+        let applied = self.records.iter().try_for_each(|held| match *held {
+            Held::Entry { kind, version, bytes, sequence } => {
+                let entry = Entry::parse(kind, version, next(&mut payloads, bytes as usize));
+                let applied = apply_entry(entry, sequence, state, refused.as_deref_mut());
+                applied.or_else(|error| failed(sequence, error))
+            }
+            Held::Other { bytes } => {
+                let Some((record, sequence)) = others.next() else { return Ok(()) };
+                let checksums = checksums_of(next(&mut payloads, bytes));
+                let applied = state.apply_record(record, *sequence, checksums);
+                applied.or_else(|error| failed(*sequence, error))
+            }
+            Held::Blocks(count) => state.apply_blocks(next(&mut blocks, count), &mut failed),
+        });
+        state.batch_ended();
+        applied
+    }
+}
+
+impl PendingBatch {
+    /// The highest number of a record.
+    pub fn last_sequence(&self) -> u64 {
+        let entries = self.records.iter().map(|held| match held {
+            Held::Entry { sequence, .. } => *sequence,
+            _ => 0,
+        });
+        let blocks = self.blocks.iter().map(|placed| placed.sequence);
+        let others = self.others.iter().map(|(_, sequence)| *sequence);
+        entries.chain(blocks).chain(others).max().unwrap_or(0)
+    }
+
+    /// Takes in what the records say of objects and of where their blocks lie, whatever became of
+    /// these later. Objects that only `known` has are there without blocks. What cannot be is left
+    /// out.
+    pub fn apply_objects(&self, state: &mut State, known: &State) {
+        let (mut blocks, mut payloads) = (self.blocks.as_slice(), self.payloads.as_slice());
+        let mut others = self.others.iter();
+        let make = |state: &mut State, id: ObjectId| {
+            let entry = known.object(id).filter(|_| state.object(id).is_none());
+            entry.is_none_or(|object| state.apply_entry(Entry::Object(object.entry_now())).is_ok())
+        };
+        for held in &self.records {
+            match *held {
+                Held::Entry { kind, version, bytes, .. } => {
+                    let entry = Entry::parse(kind, version, next(&mut payloads, bytes as usize));
+                    if let Ok(Entry::Object(entry)) = entry
+                        && make(state, entry.id)
+                        && let Err(error) = state.apply_entry(Entry::Object(entry))
+                    {
+                        log::debug!("an object of a dropped batch: {error}");
+                    }
+                }
+                Held::Other { bytes } => {
+                    let payload = next(&mut payloads, bytes);
+                    if let Some((record, sequence)) = others.next()
+                        && let Record::CreateRun { object, .. } | Record::EmptyRun { object, .. } = record
+                        && make(state, *object)
+                        && let Err(error) = state.apply_record(record, *sequence, checksums_of(payload))
+                    {
+                        log::debug!("a run of a dropped batch: {error}");
+                    }
+                }
+                Held::Blocks(count) => {
+                    let blocks = next(&mut blocks, count);
+                    let is_made = blocks.first().is_some_and(|first| make(state, first.object));
+                    let skip = |_, error| {
+                        log::debug!("a block of a dropped batch: {error}");
+                        Ok(())
+                    };
+                    if is_made && let Err(error) = state.apply_blocks(blocks, skip) {
+                        log::debug!("blocks of a dropped batch: {error}");
+                    }
+                }
+            }
+        }
+        state.batch_ended();
+        state.forget_freed();
+    }
+
+    /// How many entries of the catalog of a kind there are.
+    fn count_of(&self, wanted: u8) -> usize {
+        let is_wanted = |held: &&Held| matches!(held, Held::Entry { kind, .. } if *kind == wanted);
+        self.records.iter().filter(is_wanted).count()
+    }
+}
+
+/// The next `count` of a list, which goes on behind them.
+fn next<'a, T>(list: &mut &'a [T], count: usize) -> &'a [T] {
+    let (found, rest) = list.split_at(list.len().min(count));
+    *list = rest;
+    found
+}
+
+/// The checksums of a run.
+pub(in crate::store) fn checksums_of(payload: &[u8]) -> Checksums {
+    let numbers = payload.as_chunks().0;
+    let mut checksums = Checksums::with_capacity(numbers.len());
+    checksums.extend(numbers.iter().map(|number| u32::from_le_bytes(*number)));
+    checksums
+}
+
+/// Takes in an entry of the catalog. With `refused` those that cannot be are kept there.
+fn apply_entry(
+    entry: Result<Entry>,
+    sequence: u64,
+    state: &mut State,
+    refused: Option<&mut Vec<Entry>>,
+) -> Result<()> {
+    let entry = entry?;
+    if let Entry::Object(ObjectEntry { id, creation, .. }) = &entry
+        && !(1..=sequence).contains(creation)
+    {
+        // A log that is written anew has the entry under this number.
+        return Err(Error::corrupt(format!("object {id} was made by record {creation}, which is not there")));
+    }
+    let Some(refused) = refused else { return state.apply_entry(entry) };
+    refused.retain(|before| !replaces(&entry, before));
+    state.apply_entry(entry.clone()).inspect_err(|_| refused.push(entry))
+}
+
+/// Whether an entry says that one before it does not count any more.
+fn replaces(entry: &Entry, before: &Entry) -> bool {
+    match (entry, before) {
+        (Entry::Node(node), Entry::Node(before)) => node.id == before.id,
+        (Entry::NodeRemoved(id), Entry::Node(before)) => *id == before.id,
+        (Entry::NodeRemoved(id), Entry::Name { parent, node, .. }) => id == node || id == parent,
+        (
+            Entry::Name { parent, name, .. } | Entry::NameRemoved { parent, name },
+            Entry::Name { parent: of, name: before, .. },
+        ) => parent == of && name == before,
+        _ => false,
+    }
+}

@@ -1,0 +1,290 @@
+//! Reading the slots of `meta.log`, and looking for what can be read behind a bad one.
+
+use std::sync::Arc;
+
+use crate::format::checksum;
+use crate::format::placed::Placed;
+use crate::format::record::Record;
+use crate::format::slot::{RawSlot, SLOT_BYTES};
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::disk::File;
+use crate::store::log::append::LogEnd;
+
+pub(in crate::store) const SLOT: u64 = SLOT_BYTES as u64;
+/// The log is read in pieces of this size.
+const WINDOW_BYTES: usize = 1 << 20;
+/// The polynomial of CRC32C, its bits reversed.
+const CRC32C_POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// A log that is read.
+pub(in crate::store) struct Read<'a> {
+    file: &'a Arc<dyn File>,
+    /// Bytes of it.
+    pub len: u64,
+    window: Vec<u8>,
+    window_at: u64,
+    /// What follows the record that was found last.
+    payload: Vec<u8>,
+}
+
+/// What stands at a place of the log.
+pub(in crate::store) enum Found {
+    /// A record; [`Read::payload`] is what follows it.
+    Record { record: Record, sequence: u64, checksum: u32, corrected: bool },
+    /// Nothing.
+    End,
+    /// Something that is no record, and why.
+    Bad(String),
+}
+
+/// The last batch that was known to be durable when batch `batch` was written.
+pub(in crate::store) fn durable_before(batch: u64, unsynced: u32) -> u64 {
+    batch.saturating_sub(1).saturating_sub(u64::from(unsynced))
+}
+
+/// Where replay goes on behind a batch that is damaged.
+pub(in crate::store) struct Later {
+    /// Its place.
+    pub at: u64,
+    /// Records of the damaged batch have at most this number, later ones a higher one.
+    pub sequence: u64,
+    /// The number of the batch before `at`.
+    pub batch: u64,
+}
+
+impl<'a> Read<'a> {
+    /// A log from its beginning.
+    pub fn new(file: &'a Arc<dyn File>) -> Result<Read<'a>> {
+        let len = file.len().map_err(|error| Error::io("reading the size of meta.log", error))?;
+        Ok(Read { file, len, window: Vec::new(), window_at: 0, payload: Vec::new() })
+    }
+
+    fn bytes(&mut self, at: u64, count: usize) -> Result<Option<&[u8]>> {
+        let end = at.saturating_add(count as u64);
+        if end > self.len {
+            return Ok(None);
+        }
+        let loaded = self.window_at..self.window_at + self.window.len() as u64;
+        if !(loaded.contains(&at) && end <= loaded.end) {
+            let wanted = (self.len - at).min(count.max(WINDOW_BYTES) as u64) as usize;
+            self.window.resize(wanted, 0);
+            self.window_at = at;
+            let read = self.file.read_exact_at(&mut self.window, at);
+            read.map_err(|error| Error::io("reading meta.log", error))?;
+        }
+        let from = (at - self.window_at) as usize;
+        Ok(self.window.get(from..from + count))
+    }
+
+    /// A slot; `None` where the log ends before it does.
+    pub fn slot(&mut self, at: u64) -> Result<Option<RawSlot>> {
+        let bytes = self.bytes(at, SLOT_BYTES)?;
+        Ok(bytes.and_then(|bytes| bytes.try_into().ok()).map(RawSlot))
+    }
+
+    /// Takes the records of blocks that stand one after the other from `at` on, with their
+    /// checksums, while nothing is wrong with them; where they end. `next` would find the same.
+    pub fn blocks(
+        &mut self,
+        at: u64,
+        generation: u64,
+        sequence_min: u64,
+        mut take: impl FnMut(Placed, u32),
+    ) -> Result<u64> {
+        if self.bytes(at, SLOT_BYTES)?.is_none() {
+            return Ok(at);
+        }
+        let loaded = self.window.get((at - self.window_at) as usize..).unwrap_or_default();
+        let mut end = at;
+        for bytes in loaded.as_chunks().0 {
+            let slot = RawSlot(*bytes);
+            let is_ours = Placed::is_in(&slot) && slot.is_intact() && slot.is_of(generation, sequence_min);
+            let Some(placed) = is_ours.then(|| Placed::parse(&slot)).flatten() else { break };
+            take(placed, slot.checksum());
+            end += SLOT;
+        }
+        Ok(end)
+    }
+
+    /// What stands at `at`; numbers below `sequence_min` are of another generation.
+    pub fn next(&mut self, at: u64, generation: u64, sequence_min: u64) -> Result<Found> {
+        let Some(raw) = self.slot(at)? else {
+            return Ok(if at == self.len { Found::End } else { Found::Bad("a slot that is cut off".into()) });
+        };
+        if raw.0 == [0; SLOT_BYTES] {
+            return Ok(Found::End);
+        }
+        let corrected = !raw.is_intact();
+        let slot = if corrected { raw.corrected() } else { Some(raw) };
+        let Some(slot) = slot else {
+            return Ok(Found::Bad("a slot whose checksum does not agree".into()));
+        };
+        if !slot.is_of(generation, sequence_min) {
+            return Ok(Found::Bad("a slot of another generation".into()));
+        }
+        let record = match Record::parse(&slot) {
+            Ok(record) => record,
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Found::Bad(error.to_string())),
+            Err(error) => return Err(error.at(format!("meta.log at byte {at}"))),
+        };
+        let Some(mended) = self.fetch(at + SLOT, &record)? else {
+            return Ok(Found::Bad("a payload that is cut off or whose checksum does not agree".into()));
+        };
+        let (sequence, checksum) = (slot.sequence(), slot.checksum());
+        Ok(Found::Record { record, sequence, checksum, corrected: corrected || mended })
+    }
+
+    /// What follows the record that was found last.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// Fetches what follows a record; whether a flipped bit had to be put right.
+    fn fetch(&mut self, at: u64, record: &Record) -> Result<Option<bool>> {
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
+        let len = record.payload_len();
+        if len == 0 {
+            self.payload = payload;
+            return Ok(Some(false));
+        }
+        if len > self.len {
+            return Ok(None);
+        }
+        let slots = record.payload_slots() * SLOT;
+        let Some((stored, fill)) =
+            self.bytes(at, slots as usize)?.and_then(|bytes| bytes.split_at_checked(len as usize))
+        else {
+            return Ok(None);
+        };
+        let mended = [0; SLOT_BYTES].get(..fill.len()) != Some(fill);
+        payload.extend_from_slice(stored);
+        let is_whole = checksum::of(&payload) == record.payload_checksum();
+        let is_right = is_whole || correct(&mut payload, record.payload_checksum());
+        self.payload = payload;
+        Ok(is_right.then_some(mended || !is_whole))
+    }
+
+    /// Whether nothing but zeros follows.
+    pub fn is_zero_from(&mut self, at: u64) -> Result<bool> {
+        let mut at = at;
+        while at < self.len {
+            let count = (self.len - at).min(WINDOW_BYTES as u64);
+            if self.bytes(at, count as usize)?.is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0)) {
+                return Ok(false);
+            }
+            at += count;
+        }
+        Ok(true)
+    }
+
+    /// Whether the log just ends at `bad`, as when who wrote it was stopped: its record is not all
+    /// there, and no Commit and nothing else follows.
+    pub fn is_cut_short(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
+        let Some(first) = self.slot(bad)? else { return Ok(true) };
+        let record = if first.is_intact() { Record::parse(&first).ok() } else { None };
+        // What a slot ends with is its checksum.
+        let until = match record {
+            Some(record) => (bad + SLOT).saturating_add(record.payload_len()),
+            None => bad + SLOT - 8,
+        };
+        let mut at = bad;
+        while let Some(slot) = self.slot(at)? {
+            let is_ours = slot.is_intact() && slot.is_of(end.generation, end.next_sequence);
+            if is_ours && matches!(Record::parse(&slot), Ok(Record::Commit { .. })) {
+                return Ok(false);
+            }
+            at += SLOT;
+        }
+        self.is_zero_from(until)
+    }
+
+    /// Whether a Commit behind `bad` says that the batch after the end was durable.
+    pub fn was_durable(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
+        let mut at = bad;
+        while let Some(slot) = self.slot(at)? {
+            if slot.is_intact()
+                && slot.is_of(end.generation, end.next_sequence)
+                && let Ok(Record::Commit { batch, unsynced, .. }) = Record::parse(&slot)
+                && durable_before(batch, unsynced) > end.batch
+            {
+                return Ok(true);
+            }
+            at += SLOT;
+        }
+        Ok(false)
+    }
+
+    /// Where a later batch begins after a bad slot at `bad`, if one does. Behind the bad
+    /// batch's own Commit, or, where that is lost, as far before the next Commit as that
+    /// one counts slots.
+    pub fn later_batch(&mut self, bad: u64, end: &LogEnd) -> Result<Option<Later>> {
+        let mut own: Option<Later> = None;
+        // The slot at `bad` may itself be intact and only not agree.
+        let mut at = bad;
+        while let Some(slot) = self.slot(at)? {
+            let is_ours = slot.is_intact() && slot.is_of(end.generation, end.next_sequence);
+            if is_ours && own.is_some() {
+                return Ok(own);
+            }
+            if is_ours && let Ok(Record::Commit { batch, slots, .. }) = Record::parse(&slot) {
+                let behind = Later { at: at + SLOT, sequence: slot.sequence(), batch };
+                if batch <= end.batch + 1 {
+                    own = Some(behind);
+                } else {
+                    let begin = at.checked_sub(u64::from(slots) * SLOT).filter(|begin| *begin > bad);
+                    let first = begin.map(|begin| self.slot(begin)).transpose()?.flatten();
+                    let number = first.filter(RawSlot::is_intact).map(|first| first.sequence());
+                    let before = begin.zip(number.and_then(|number| number.checked_sub(1)));
+                    return Ok(Some(before.map_or(behind, |(at, sequence)| Later {
+                        at,
+                        sequence,
+                        batch: batch - 1,
+                    })));
+                }
+            }
+            at += SLOT;
+        }
+        Ok(None)
+    }
+}
+
+/// Puts right the one flipped bit that makes the checksum agree, if there is one. The
+/// difference of the checksums is that of the bit alone, which shifts by a step of the
+/// polynomial from bit to bit: no checksum is computed again.
+fn correct(payload: &mut [u8], checksum: u32) -> bool {
+    let wanted = checksum::of(payload) ^ checksum;
+    let mut difference = CRC32C_POLYNOMIAL;
+    for byte in payload.iter_mut().rev() {
+        for bit in (0..8).rev() {
+            if difference == wanted {
+                *byte ^= 1 << bit;
+                return true;
+            }
+            difference = (difference >> 1) ^ if difference & 1 == 1 { CRC32C_POLYNOMIAL } else { 0 };
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::correct;
+    use crate::format::checksum;
+
+    #[test]
+    fn the_flipped_bit_of_a_payload_of_any_length_is_found() {
+        for len in [1, 2, 127, 5000] {
+            let right: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
+            let checksum = checksum::of(&right);
+            for bit in (0..len * 8).step_by(1 + len / 50) {
+                let mut flipped = right.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert!(correct(&mut flipped, checksum) && flipped == right, "bit {bit} of {len} bytes");
+            }
+            let mut two = right.clone();
+            two[0] ^= 0b11;
+            assert!(!correct(&mut two, checksum));
+        }
+    }
+}

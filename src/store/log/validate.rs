@@ -1,0 +1,177 @@
+//! Whether a batch makes sense before it is in the log: afterwards it would be damage.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::format::catalog::{Entry, FileEntry, What};
+use crate::format::record::Record;
+use crate::model::{EntryId, Error, ObjectId, Result};
+use crate::store::collection::lineage::Lineage;
+use crate::store::io::migrate::is_relocation;
+use crate::store::log::append::Batch;
+use crate::store::object::blocks::BlockLayout;
+use crate::store::state::State;
+use crate::store::state::by_id::ByObject;
+
+/// What a batch has changed so far.
+struct Planned<'a> {
+    state: &'a State,
+    /// Objects that it makes, resizes, or deletes (`None`).
+    objects: ByObject<Option<BlockLayout>>,
+    /// Nodes that it makes or removes: whether they are directories.
+    nodes: HashMap<EntryId, Option<bool>>,
+}
+
+/// `Invalid` where a record of the batch is about something that is not there, or does
+/// not fit it; `Busy` where it changes an object that others depend on.
+pub(in crate::store) fn check(batch: &Batch, state: &State, lineage: &Lineage) -> Result<()> {
+    let mut planned = Planned { state, objects: ByObject::default(), nodes: HashMap::new() };
+    for added in batch.records() {
+        match &added.entry {
+            Some(entry) => planned.entry(entry)?,
+            None => planned.record(&added.record)?,
+        }
+        let object = match added.record {
+            Record::Delete { object }
+            | Record::Create { object, .. }
+            | Record::CreateRun { object, .. }
+            | Record::EmptyRun { object, .. }
+            | Record::Migrate { object, .. }
+            | Record::Delta { object, .. }
+            | Record::Factor { object, .. } => object,
+            _ => continue,
+        };
+        let is_relocation = match &added.record {
+            Record::Migrate { block, stored, .. } => state.object(object).is_some_and(|object| {
+                let before = object.blocks.read().get(*block, object.logged_layout());
+                before.is_some_and(|before| is_relocation(&before.stored, stored))
+            }),
+            _ => false,
+        };
+        if !is_relocation {
+            lineage.check_not_needed(object)?;
+        }
+    }
+    Ok(())
+}
+
+impl Planned<'_> {
+    fn entry(&mut self, entry: &Entry) -> Result<()> {
+        match entry {
+            Entry::Object(object) => {
+                let layout = BlockLayout { bytes: object.bytes, block_bytes: object.block_bytes };
+                self.objects.insert(object.id, Some(layout));
+            }
+            Entry::Node(node) => {
+                if let What::File(file) = &node.what {
+                    let mut bytes = 0;
+                    for object in &file.objects {
+                        bytes += self.object(*object)?.bytes;
+                    }
+                    let tensor = file.tensor.as_ref();
+                    if tensor
+                        .is_some_and(|tensor| tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes))
+                    {
+                        return Err(Error::invalid(format!("a tensor of another size than {bytes} bytes")));
+                    }
+                }
+                self.nodes.insert(node.id, Some(node.what == What::Directory));
+            }
+            Entry::NodeRemoved(id) => {
+                self.nodes.insert(*id, None);
+            }
+            Entry::Name { parent, node, .. } => {
+                self.directory(*parent)?;
+                if self.is_directory(*node).is_none() {
+                    return Err(Error::invalid(format!("a name for node {}, which is not there", node.0)));
+                }
+            }
+            Entry::NameRemoved { parent, .. } => self.directory(*parent)?,
+            Entry::Collection { .. } | Entry::Setting { .. } | Entry::Outside(_) => {}
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, record: &Record) -> Result<()> {
+        let (object, end) = match record {
+            Record::Delete { object } => {
+                self.objects.insert(*object, None);
+                return Ok(());
+            }
+            Record::Create { object, block, .. }
+            | Record::Migrate { object, block, .. }
+            | Record::Delta { object, block, .. } => (*object, u64::from(*block) + 1),
+            Record::Factor { object, .. } => (*object, 0),
+            Record::EmptyRun { object, block, count, .. } => (*object, u64::from(*block) + u64::from(*count)),
+            Record::CreateRun { object, block, stored, .. } => {
+                (*object, u64::from(*block) + u64::from(stored.len))
+            }
+            _ => return Ok(()),
+        };
+        let blocks = self.object(object)?.blocks();
+        if end > u64::from(blocks) {
+            return Err(Error::invalid(format!("block {} of object {object}, which has {blocks}", end - 1)));
+        }
+        Ok(())
+    }
+
+    fn object(&self, id: ObjectId) -> Result<BlockLayout> {
+        let planned = self.objects.get(&id).copied();
+        // What is written since is not what the log says.
+        let logged = || self.state.object(id).map(|object| object.logged_layout());
+        let found = planned.unwrap_or_else(logged);
+        found.ok_or_else(|| Error::invalid(format!("object {id}, which is not there")))
+    }
+
+    fn is_directory(&self, id: EntryId) -> Option<bool> {
+        let known = || self.state.node(id).map(|node| node.entry.what == What::Directory);
+        self.nodes.get(&id).copied().unwrap_or_else(known)
+    }
+
+    fn directory(&self, id: EntryId) -> Result<()> {
+        match self.is_directory(id) {
+            Some(true) => Ok(()),
+            _ => Err(Error::invalid(format!("a name in node {}, which is no directory", id.0))),
+        }
+    }
+}
+
+impl State {
+    /// Logical bytes of a file. Its objects stand in the log before it.
+    pub(in crate::store) fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
+        if let Some(records) = &file.records {
+            let logged = file.objects.iter().map(|id| Ok(self.known(*id)?.logged_layout().bytes));
+            return match logged
+                .collect::<Result<Vec<_>>>()?
+                .into_iter()
+                .eq(records.parts().map(|part| records.part_bytes(part)))
+            {
+                true => Ok(records.bytes()),
+                false => Err(Error::corrupt("an embedding batch whose parts have other sizes")),
+            };
+        }
+        let mut bytes: u64 = 0;
+        // Of one there is nothing to compare.
+        let mut seen = (file.objects.len() > 1).then(|| HashSet::with_capacity(file.objects.len()));
+        for id in &file.objects {
+            if seen.as_mut().is_some_and(|seen| !seen.insert(id)) {
+                // Who holds a file's objects would wait for itself.
+                return Err(Error::corrupt(format!("a file that has object {id} twice")));
+            }
+            let object = self.known(*id)?;
+            // As the log says it: an open file may have grown since.
+            let logged = object.logged_layout().bytes;
+            let sum = bytes.checked_add(logged).filter(|sum| *sum <= i64::MAX as u64);
+            bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
+        }
+        if let Some(tensor) = &file.tensor
+            && tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes)
+        {
+            return Err(Error::corrupt(format!(
+                "{} elements of {} in {bytes} bytes",
+                tensor.shape.elements(),
+                tensor.dtype
+            )));
+        }
+        Ok(bytes)
+    }
+}

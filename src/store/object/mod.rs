@@ -1,0 +1,502 @@
+//! Objects: what blocks are keyed by, where the blocks are, and what was written to them
+//! since the last batch.
+//!
+//! Invariants:
+//! 1. A block that the log describes is never written in place: what is written goes to
+//!    a slot or to a stretch of the data file that no record names.
+//! 2. A dirty block hides the described one. It is described, with its checksum, before
+//!    it stops being dirty.
+//! 3. Blocks past those that the log describes, and not dirty, are zeros.
+//! 4. The checksum of a dirty block is that of the first `len` bytes that lie at its place: a
+//!    write to these forgets it before it begins. What is known of all of the block is what the
+//!    log says of it, and is not read back.
+
+pub(in crate::store) mod blocks;
+pub(in crate::store) mod checked;
+pub(in crate::store) mod deltas;
+pub(in crate::store) mod factors;
+pub(in crate::store) mod parts;
+pub(in crate::store) mod usage;
+pub(in crate::store) mod write_state;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+
+use crate::codec;
+use crate::format::catalog::{Extent, ObjectEntry};
+use crate::format::record::Stored;
+use crate::model::{EntryId, Error, Result, Tier};
+use crate::store::collection::pinned_copies::PinnedCopy;
+use crate::store::io::origin::Origin;
+use crate::store::object::blocks::{Block, BlockLayout, Blocks, Run};
+use crate::store::object::checked::Checked;
+use crate::store::object::deltas::Link;
+use crate::store::object::factors::FactorLink;
+use crate::store::object::parts::Part;
+use crate::store::object::usage::Accesses;
+use crate::store::object::write_state::WriteState;
+use crate::store::quota::Use;
+use crate::store::state::State;
+
+/// The epoch that stands for a block that was written since the last batch.
+pub(in crate::store) const DIRTY: u64 = u64::MAX;
+
+/// Something that blocks are keyed by, and where they are.
+#[derive(Debug)]
+pub struct Object {
+    /// What the catalog said of it when it was made; its size and its type may be others by now.
+    pub entry: ObjectEntry,
+    /// The number of the type of its elements.
+    pub(in crate::store) dtype: AtomicU8,
+    /// The file outside the store that is its data file, if one is.
+    pub origin: Option<Box<Origin>>,
+    /// Logical bytes as they are read now.
+    bytes: AtomicU64,
+    /// Logical bytes as the log says them.
+    pub(in crate::store) logged: AtomicU64,
+    /// Blocks that the log describes.
+    described: AtomicU32,
+    /// Its blocks. Held for a look-up or a change only, never across input or output.
+    pub blocks: RwLock<Blocks>,
+    /// Which of them have been checked.
+    pub checked: Checked,
+    /// The sequence number of the last run: blocks of one that grew keep the epoch of its
+    /// beginning.
+    pub(in crate::store) grown: AtomicU64,
+    /// Bytes of the payloads of its blocks.
+    stored: AtomicU64,
+    /// How many of its blocks are absent.
+    pub(in crate::store) absent: AtomicU32,
+    /// What the collection's use says of it: logical and stored bytes.
+    counted: [AtomicU64; 2],
+    /// How often batches have changed what readers see of it since it was opened.
+    pub changes: AtomicU32,
+    /// The node of the tensor of a container that it belongs to; 0 for none.
+    pub(in crate::store) part_of: AtomicU64,
+    /// When its blocks were used.
+    pub accesses: Accesses,
+    /// What few objects have. Made before `logged` changes.
+    pub(in crate::store) write_state: OnceLock<Box<WriteState>>,
+}
+
+// A collection has as many as it has tensors, and more.
+const _: () = assert!(size_of::<Object>() <= 336);
+
+/// A block, its epoch, and the deltas that were on it then.
+pub(in crate::store) type OldChain = (u32, u64, Arc<[Link]>);
+
+/// Space that the last batch gave up.
+#[derive(Debug)]
+pub(in crate::store) enum Freed {
+    /// A payload in a tier file.
+    Payload(Stored),
+    /// A block's stretch of the object's data file.
+    Stretch { object: Arc<Object>, stored: Stored },
+    /// Deltas in `delta.dat`.
+    Links(Vec<Link>),
+    /// The deltas of a block that was written anew, which its old epoch still has.
+    Chain { object: Arc<Object>, index: u32, epoch: u64, links: Arc<[Link]> },
+    /// A factorization that another one has replaced.
+    Factor(FactorLink),
+    /// The factorization of an object of which no block is absent any more.
+    EndedFactor { object: Arc<Object>, link: FactorLink },
+    /// All of an object's.
+    Object(Arc<Object>),
+    /// A pinned file's copy.
+    Copy(Arc<PinnedCopy>),
+}
+
+impl Freed {
+    /// Forgets it, where nobody can be reading it.
+    pub fn forget(self) {
+        match self {
+            Freed::Chain { object, index, epoch, .. } => object.forget_chain(index, epoch),
+            Freed::EndedFactor { object, link } => object.forget_factor(&link),
+            _ => {}
+        }
+    }
+}
+
+impl Object {
+    /// An object without blocks.
+    pub fn new(entry: ObjectEntry) -> Object {
+        let layout = BlockLayout { bytes: entry.bytes, block_bytes: entry.block_bytes };
+        Object {
+            bytes: AtomicU64::new(entry.bytes),
+            logged: AtomicU64::new(entry.bytes),
+            described: AtomicU32::new(layout.blocks()),
+            blocks: RwLock::default(),
+            checked: Checked::none(),
+            grown: AtomicU64::new(0),
+            stored: AtomicU64::new(0),
+            absent: AtomicU32::new(0),
+            counted: Default::default(),
+            changes: AtomicU32::new(0),
+            part_of: AtomicU64::new(0),
+            accesses: Accesses::default(),
+            write_state: OnceLock::new(),
+            origin: None,
+            dtype: AtomicU8::new(entry.dtype.code()),
+            entry,
+        }
+    }
+
+    /// An object without blocks whose data file is a file outside the store.
+    pub(in crate::store) fn of_outside(entry: ObjectEntry, origin: Origin) -> Object {
+        Object { origin: Some(Box::new(origin)), ..Object::new(entry) }
+    }
+
+    /// An object that no log knows yet: it grows from nothing.
+    pub fn draft(entry: ObjectEntry) -> Object {
+        Object::new(ObjectEntry { bytes: 0, ..entry })
+    }
+
+    /// Logical bytes as they are read now.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Where its blocks begin and end.
+    pub fn layout(&self) -> BlockLayout {
+        BlockLayout { bytes: self.bytes(), block_bytes: self.entry.block_bytes }
+    }
+
+    /// Where its blocks begin and end as the log says it.
+    pub fn logged_layout(&self) -> BlockLayout {
+        BlockLayout { bytes: self.logged.load(Ordering::Acquire), block_bytes: self.entry.block_bytes }
+    }
+
+    /// Bytes of all its payloads, deltas and factorization among them; zeros that nobody wrote count as
+    /// if they were stored.
+    pub fn stored(&self) -> u64 {
+        let linked =
+            self.existing_write_state().map_or(0, |write_state| write_state.linked.load(Ordering::Relaxed));
+        self.stored.load(Ordering::Relaxed).wrapping_add(linked)
+    }
+
+    /// Whether blocks of it are absent.
+    pub fn has_absent(&self) -> bool {
+        self.absent.load(Ordering::Relaxed) > 0
+    }
+
+    /// The node of the tensor of a container that it belongs to.
+    pub(in crate::store) fn part_of(&self) -> Option<EntryId> {
+        Some(EntryId(self.part_of.load(Ordering::Acquire))).filter(|node| node.0 != 0)
+    }
+
+    pub(in crate::store) fn set_part_of(&self, node: EntryId) {
+        self.part_of.store(node.0, Ordering::Release);
+    }
+
+    /// What it counts as from now on; what it counted as before.
+    pub(in crate::store) fn counted_as(&self, now: Use) -> Use {
+        let [logical, stored] = &self.counted;
+        let logical = logical.swap(now.logical, Ordering::Relaxed);
+        Use { logical, stored: stored.swap(now.stored, Ordering::Relaxed), files: 0 }
+    }
+
+    /// Its deltas, or its factorization, have so many bytes more, modulo 2^64.
+    pub(in crate::store) fn add_linked(&self, change: u64) {
+        self.write_state().linked.fetch_add(change, Ordering::Relaxed);
+    }
+
+    pub(in crate::store) fn add_stored(&self, change: u64) {
+        self.stored.fetch_add(change, Ordering::Relaxed);
+    }
+
+    /// Its data file, if it has one.
+    pub fn extent(&self) -> Option<Extent> {
+        self.entry.extent
+    }
+
+    /// Whether something was written since the last batch.
+    pub fn is_dirty(&self) -> bool {
+        self.existing_write_state().is_some_and(|write_state| !write_state.dirty.read().is_empty())
+            || self.bytes() != self.logged.load(Ordering::Acquire)
+            || self.described() != self.layout().blocks()
+    }
+
+    /// Blocks that the log describes: those behind are dirty or zeros.
+    pub fn described(&self) -> u32 {
+        self.described.load(Ordering::Acquire)
+    }
+
+    /// What is known of block `index`, what was written last included.
+    pub fn block(&self, index: u32, layout: BlockLayout) -> Option<Block> {
+        let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
+        let blocks = self.blocks.read();
+        self.look_at(index, layout, dirty.as_deref(), &blocks)
+    }
+
+    /// What is known of the blocks from `first` on.
+    pub(in crate::store) fn look_up(&self, first: u32, layout: BlockLayout, found: &mut [Option<Block>]) {
+        let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
+        let blocks = self.blocks.read();
+        for (index, found) in (first..).zip(found) {
+            *found = self.look_at(index, layout, dirty.as_deref(), &blocks);
+        }
+    }
+
+    /// What is known of block `index`, what was written last included, and where something else may
+    /// begin: see [`Blocks::alike`].
+    fn alike(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
+        let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
+        let blocks = self.blocks.read();
+        let block = self.look_at(index, layout, dirty.as_deref(), &blocks);
+        let next = dirty.as_ref().and_then(|dirty| dirty.range(index..).next());
+        let limit = next.map_or(u32::MAX, |(next, _)| *next);
+        let described = self.described();
+        let end = match index < described {
+            true => blocks.alike(index, layout).1.min(described),
+            // Zeros that no batch says yet.
+            false => u32::MAX,
+        };
+        (block, end.min(limit).max(index.saturating_add(1)))
+    }
+
+    /// What is known of the blocks of `range`, what was written last included. Those without a
+    /// payload that are alike come together, with what is known of the first. No lock is held
+    /// between the pieces.
+    pub fn pieces(
+        &self,
+        range: Range<u32>,
+        layout: BlockLayout,
+    ) -> impl Iterator<Item = (Range<u32>, Option<Block>)> + '_ {
+        let mut next = range.start;
+        std::iter::from_fn(move || {
+            let (block, end) = (next < range.end).then(|| self.alike(next, layout))?;
+            let piece = next..end.min(range.end);
+            next = piece.end;
+            Some((piece, block))
+        })
+    }
+
+    /// The blocks of `range` one by one, without those that are zeros nobody wrote: nothing is
+    /// stored of these, nothing can be wrong with them, and they are exact in every tier.
+    pub fn stored_blocks(
+        &self,
+        range: Range<u32>,
+        layout: BlockLayout,
+    ) -> impl Iterator<Item = (u32, Block)> + '_ {
+        let pieces = self.pieces(range, layout).filter_map(|(piece, block)| Some((piece, block?)));
+        let stored = pieces.filter(|(_, block)| !block.is_unwritten());
+        stored.flat_map(|(piece, block)| piece.map(move |index| (index, block)))
+    }
+
+    /// The block where zeros end that begin with block `index`; `index` where no zeros do.
+    pub fn zeros_from(&self, index: u32, layout: BlockLayout) -> u32 {
+        match self.alike(index, layout) {
+            (Some(block), end) if block.is_unwritten() => end.min(layout.blocks()),
+            _ => index,
+        }
+    }
+
+    /// Counts an access of those blocks of `range` that have payloads.
+    pub fn count_use(&self, range: Range<u32>, created: u32, now: u32) {
+        let blocks = self.layout().blocks();
+        let used: SmallVec<[Range<u32>; 4]> = self.blocks.read().with_payloads(range).collect();
+        used.into_iter().for_each(|range| self.accesses.count(range, blocks, created, now));
+    }
+
+    #[inline]
+    fn look_at(
+        &self,
+        index: u32,
+        layout: BlockLayout,
+        dirty: Option<&BTreeMap<u32, Stored>>,
+        blocks: &Blocks,
+    ) -> Option<Block> {
+        if let Some(written) = dirty.and_then(|dirty| dirty.get(&index)) {
+            let stored = Stored { len: layout.len(index) as u32, checksum: 0, ..*written };
+            return Some(Block { epoch: DIRTY, stored, since: 0 });
+        }
+        if index >= self.described() {
+            return Some(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 });
+        }
+        blocks.get(index, layout)
+    }
+
+    /// What the log says of block `index`, its size and how many blocks it describes. With the
+    /// state none of a batch is taken in meanwhile.
+    pub fn as_logged(&self, _state: &State, index: u32) -> (BlockLayout, Option<Block>, u32) {
+        let (layout, blocks) = (self.logged_layout(), self.blocks.read());
+        (layout, blocks.get(index, layout), self.described())
+    }
+
+    /// Sets the size that is read; what that means for blocks is the caller's business.
+    pub(in crate::store) fn set_bytes(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Release);
+    }
+
+    /// Forgets what the log describes from block `count` on; the payloads in tier files.
+    pub(in crate::store) fn truncate(&self, count: u32) -> Vec<Stored> {
+        let layout = self.layout();
+        let mut blocks = self.blocks.write();
+        let (mut gone, mut absent) = (Vec::new(), 0);
+        for (_, stored) in replaced(&blocks, count..blocks.count(), layout) {
+            absent += u32::from(stored.is_absent());
+            gone.extend(Some(stored).filter(Stored::has_slot));
+        }
+        blocks.truncate(count, layout);
+        self.described.fetch_min(count, Ordering::AcqRel);
+        self.absent.fetch_sub(absent, Ordering::Relaxed);
+        self.set_stored(&blocks, layout);
+        gone
+    }
+
+    /// Takes in a size that the log says. Blocks that come with it are what they were, dirty or
+    /// zeros, until [`batch_ended`](Self::batch_ended): what they hold is said later in the batch.
+    pub(in crate::store) fn resized(&self, bytes: u64) -> Vec<Stored> {
+        let layout = BlockLayout { bytes, block_bytes: self.entry.block_bytes };
+        let before = self.logged_layout().blocks().max(self.described());
+        let gone = if layout.blocks() < before { self.truncate(layout.blocks()) } else { Vec::new() };
+        if let Some(origin) = &self.origin {
+            origin.truncate(layout.blocks());
+        }
+        self.set_bytes(bytes);
+        if bytes != self.logged.load(Ordering::Acquire) {
+            // It knows the size that is the last no more.
+            let write_state = self.write_state();
+            self.logged.store(bytes, Ordering::Release);
+            // Who commits holds it, and has raised it.
+            if let Some(mut writing) = write_state.writing.try_lock() {
+                writing.used = writing.used.max(bytes);
+                writing.stale = writing.stale.max(writing.used);
+            }
+        }
+        self.recount(&self.blocks.read(), layout);
+        gone
+    }
+
+    /// All of a batch that says its size was taken in.
+    pub(in crate::store) fn batch_ended(&self) {
+        self.described.store(self.logged_layout().blocks(), Ordering::Release);
+    }
+
+    /// Takes in a run of exact blocks; the payloads in tier files that it replaces.
+    pub(in crate::store) fn set_run(&self, first: u32, run: Run) -> Result<Vec<Stored>> {
+        let layout = self.layout();
+        let end = u64::from(first) + run.checksums.len() as u64;
+        let is_inside = u64::from(first) < end && end <= u64::from(layout.blocks());
+        if !is_inside || !lies_in_a_file(run.offset, layout.bytes) {
+            return Err(Error::corrupt(format!("a run of object {} ends at block {end}", self.entry.id)));
+        }
+        if self.entry.extent.is_none() {
+            return Err(Error::corrupt(format!("a run of object {} lies in no data file", self.entry.id)));
+        }
+        let range = first..end as u32;
+        let mut blocks = self.blocks.write();
+        self.checked.clear_range(&range);
+        let before = self.replace(&blocks, range, layout);
+        let sequence = run.epoch;
+        blocks.set_run(first, run, layout);
+        self.grown.fetch_max(sequence, Ordering::Relaxed);
+        self.set_stored(&blocks, layout);
+        Ok(before)
+    }
+
+    /// Takes in blocks without a payload; the payloads in tier files that they replace, and the
+    /// deltas that are on none any more.
+    pub(in crate::store) fn set_empty(
+        &self,
+        range: Range<u32>,
+        block: Block,
+    ) -> Result<(Vec<Stored>, Vec<OldChain>)> {
+        let (layout, id) = (self.layout(), self.entry.id);
+        if range.is_empty() || range.end > layout.blocks() {
+            let blocks = layout.blocks();
+            return Err(Error::corrupt(format!("blocks {range:?} of object {id}, which has {blocks}")));
+        }
+        let place = self.extent().filter(|_| self.origin.is_none()).map(|extent| {
+            let bytes = layout.bytes_of(&range);
+            (extent.offset.saturating_add(layout.start(range.start)), bytes)
+        });
+        let is_there = |(offset, bytes)| offset == block.stored.offset && lies_in_a_file(offset, bytes);
+        if block.stored.in_data && !place.is_some_and(is_there) {
+            return Err(Error::corrupt(format!("a hole of object {id} that is not in its data file")));
+        }
+        let mut blocks = self.blocks.write();
+        self.checked.clear_range(&range);
+        let mut chains = Vec::new();
+        if self.existing_write_state().is_some() {
+            let known = blocks
+                .pieces_in(range.clone(), layout)
+                .filter_map(|(piece, block)| Some((piece.start, block?)));
+            let ended = known.filter_map(|(index, before)| {
+                Some((index, before.epoch, self.end_chain(index, before.epoch)?))
+            });
+            chains.extend(ended);
+        }
+        let before = self.replace(&blocks, range.clone(), layout);
+        blocks.set_alike(range, block, layout);
+        if block.stored.in_data {
+            self.grown.fetch_max(block.epoch, Ordering::Relaxed);
+        }
+        self.set_stored(&blocks, layout);
+        Ok((before, chains))
+    }
+
+    /// The payloads in tier files of blocks that get others; they are not absent any more.
+    fn replace(&self, blocks: &Blocks, range: Range<u32>, layout: BlockLayout) -> Vec<Stored> {
+        let (mut slots, mut absent) = (Vec::new(), 0);
+        for (_, stored) in replaced(blocks, range, layout) {
+            absent += u32::from(stored.is_absent());
+            slots.extend(Some(stored).filter(Stored::has_slot));
+        }
+        self.absent.fetch_sub(absent, Ordering::Relaxed);
+        slots
+    }
+
+    /// Bytes of the payload of a block in a tier.
+    pub fn payload_len(&self, index: u32, tier: Tier) -> Result<usize> {
+        let (logical, dtype) = (self.layout().len(index), self.dtype());
+        let width = dtype.bytes() as usize;
+        match tier {
+            Tier::Absent => Ok(0),
+            Tier::Exact => Ok(logical),
+            _ if !dtype.is_quantizable() || !logical.is_multiple_of(width) => {
+                let id = self.entry.id;
+                Err(Error::corrupt(format!(
+                    "block {index} of object {id}, {logical} bytes of {dtype}, in tier {tier}"
+                )))
+            }
+            _ => Ok(codec::payload_len(tier, logical / width).unwrap_or(usize::MAX)),
+        }
+    }
+
+    /// Counts the bytes of the payloads anew.
+    pub(in crate::store) fn set_stored(&self, blocks: &Blocks, layout: BlockLayout) {
+        self.stored.store(blocks.counted(layout), Ordering::Relaxed);
+    }
+
+    /// The lengths of blocks that have no places of their own follow from the size.
+    fn recount(&self, blocks: &Blocks, layout: BlockLayout) {
+        if !matches!(blocks, Blocks::Unknown | Blocks::One(Part::Dense(_))) {
+            self.set_stored(blocks, layout);
+        }
+    }
+}
+
+/// What the blocks of a range are that have places of their own: those of runs lie in the data file.
+fn replaced(blocks: &Blocks, range: Range<u32>, layout: BlockLayout) -> impl Iterator<Item = (u32, Stored)> {
+    let dense = blocks.parts_in(range.clone()).filter(|(_, part)| matches!(part, Part::Dense(_)));
+    dense.flat_map(move |(first, part)| {
+        let range = first.max(range.start)..(first + part.count()).min(range.end);
+        range.filter_map(move |index| Some((index, part.block(index, first, layout)?.stored)))
+    })
+}
+
+/// A place for a block that is exact.
+pub(in crate::store) fn exact_at(offset: u64, in_data: bool) -> Stored {
+    Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len: 0, in_data }
+}
+
+/// Whether a file can have so many bytes from `offset` on.
+pub(in crate::store) fn lies_in_a_file(offset: u64, bytes: u64) -> bool {
+    offset.checked_add(bytes).is_some_and(|end| end <= i64::MAX as u64)
+}

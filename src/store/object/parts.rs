@@ -1,0 +1,299 @@
+//! Where the blocks of an object lie that are of several kinds: parts, by the first block of each.
+//! Zeros that nobody wrote, and blocks that were lost, are one part however many they are.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::model::Tier;
+use crate::store::object::blocks::{Block, BlockLayout, Blocks, Run};
+
+/// Of at most so many alike blocks among others that have places, each has one too.
+const ALIKE_MIN: usize = 64;
+
+/// Blocks of one kind, one after the other.
+#[derive(Debug)]
+pub enum Part {
+    /// Exact, in the object's data file.
+    Run(Run),
+    /// A place each.
+    Dense(Vec<Block>),
+    /// Without payloads: as one record said.
+    Alike(Alike),
+}
+
+/// Blocks without a payload.
+#[derive(Debug)]
+pub struct Alike {
+    /// What is known of the first.
+    block: Block,
+    /// How many they are.
+    count: u32,
+}
+
+/// The parts of an object, by their first blocks. No two have the same block.
+#[derive(Debug, Default)]
+pub struct Parts(BTreeMap<u32, Part>);
+
+impl Alike {
+    fn block(&self, skip: u32, layout: BlockLayout) -> Block {
+        let mut block = self.block;
+        if block.stored.in_data {
+            block.stored.offset += layout.start(skip);
+        }
+        block
+    }
+}
+
+impl Part {
+    /// Blocks without a payload.
+    pub(in crate::store) fn alike(range: &Range<u32>, block: Block) -> Part {
+        Part::Alike(Alike { block, count: range.end - range.start })
+    }
+
+    /// How many blocks it has.
+    pub fn count(&self) -> u32 {
+        match self {
+            Part::Run(run) => run.checksums.len() as u32,
+            Part::Dense(blocks) => blocks.len() as u32,
+            Part::Alike(alike) => alike.count,
+        }
+    }
+
+    /// What is known of block `index`. `first` is the part's first.
+    #[inline]
+    pub(in crate::store) fn block(&self, index: u32, first: u32, layout: BlockLayout) -> Option<Block> {
+        let skip = index - first;
+        match self {
+            Part::Run(run) => run.block(skip, index, layout),
+            Part::Dense(blocks) => blocks.get(skip as usize).copied(),
+            Part::Alike(alike) => (skip < alike.count).then(|| alike.block(skip, layout)),
+        }
+    }
+
+    /// The block behind those that are like block `index`, which is one of the part.
+    pub(in crate::store) fn alike_end(&self, index: u32, first: u32) -> u32 {
+        match self {
+            Part::Alike(alike) => first + alike.count,
+            _ => index + 1,
+        }
+    }
+
+    /// Its blocks, as [`Blocks::pieces`] has them.
+    pub fn pieces(&self, first: u32, layout: BlockLayout) -> impl Iterator<Item = (Range<u32>, Block)> {
+        let end = first + self.count();
+        let mut next = first;
+        std::iter::from_fn(move || {
+            let block = if next < end { self.block(next, first, layout)? } else { return None };
+            let piece = next..self.alike_end(next, first);
+            next = piece.end;
+            Some((piece, block))
+        })
+    }
+
+    pub(in crate::store) fn counted(&self, first: u32, layout: BlockLayout) -> u64 {
+        let range = first..first + self.count();
+        match self {
+            Part::Run(_) => layout.bytes_of(&range),
+            Part::Dense(blocks) => {
+                let counted = |(index, block): (u32, &Block)| block.stored.counted(layout.len(index) as u64);
+                (first..).zip(blocks).map(counted).sum()
+            }
+            Part::Alike(alike) => alike.block.stored.counted(layout.bytes_of(&range)),
+        }
+    }
+
+    /// Whether all blocks are exact and stand one after the other in the data file from `offset` on.
+    pub(in crate::store) fn lies_at(&self, offset: u64, layout: BlockLayout) -> bool {
+        let lies = |block: &Block, offset: u64| {
+            block.stored.in_data && block.stored.tier == Tier::Exact && block.stored.offset == offset
+        };
+        match self {
+            Part::Run(run) => run.offset == offset,
+            Part::Dense(blocks) => {
+                (0..).zip(blocks).all(|(skip, block)| lies(block, offset + layout.start(skip)))
+            }
+            Part::Alike(alike) => lies(&alike.block, offset),
+        }
+    }
+
+    /// Sets one of its blocks; whether it can. A run has a place for each block then.
+    pub(in crate::store) fn set(
+        &mut self,
+        index: u32,
+        block: Block,
+        first: u32,
+        layout: BlockLayout,
+    ) -> bool {
+        if let Part::Run(_) = self {
+            let blocks = self.pieces(first, layout).map(|(_, block)| block).collect();
+            *self = Part::Dense(blocks);
+        }
+        let Part::Dense(blocks) = self else { return false };
+        let place = blocks.get_mut((index - first) as usize);
+        place.map(|place| *place = block).is_some()
+    }
+
+    /// Takes the blocks from `index` on away.
+    pub(in crate::store) fn split_off(&mut self, index: u32, first: u32, layout: BlockLayout) -> Part {
+        let skip = index - first;
+        match self {
+            Part::Run(run) => {
+                let checksums = run.checksums.drain(skip as usize..).collect();
+                let offset = run.offset + layout.start(skip);
+                Part::Run(Run { epoch: run.epoch, offset, since: run.since, checksums })
+            }
+            Part::Dense(blocks) => Part::Dense(blocks.split_off(skip as usize)),
+            Part::Alike(alike) => {
+                let tail = Alike { block: alike.block(skip, layout), count: alike.count - skip };
+                alike.count = skip;
+                Part::Alike(tail)
+            }
+        }
+    }
+
+    /// Takes over the part behind it, of which `skip` blocks are before; that part where they are of
+    /// different kinds.
+    fn join(&mut self, next: Part, layout: BlockLayout) -> Option<Part> {
+        let skip = self.count();
+        match (self, next) {
+            (Part::Run(run), Part::Run(next)) => run.join(skip, next, layout).map(Part::Run),
+            (Part::Dense(blocks), Part::Dense(next)) => {
+                blocks.extend(next);
+                None
+            }
+            (Part::Alike(alike), Part::Alike(next)) if alike.block(skip, layout) == next.block => {
+                alike.count += next.count;
+                None
+            }
+            (_, next) => Some(next),
+        }
+    }
+}
+
+impl Parts {
+    pub(in crate::store) fn of(part: Part) -> Parts {
+        Parts((part.count() > 0).then_some((0, part)).into_iter().collect())
+    }
+
+    pub(in crate::store) fn iter(&self) -> impl Iterator<Item = (u32, &Part)> {
+        self.0.iter().map(|(first, part)| (*first, part))
+    }
+
+    /// Those that may have blocks of `range`.
+    pub(in crate::store) fn among(&self, range: Range<u32>) -> impl Iterator<Item = (u32, &Part)> {
+        let before = self.0.range(..range.start).next_back();
+        let inside = self.0.range(range.start..range.end.max(range.start));
+        before.into_iter().chain(inside).map(|(first, part)| (*first, part))
+    }
+
+    pub(in crate::store) fn end(&self) -> u32 {
+        self.0.last_key_value().map_or(0, |(first, part)| first + part.count())
+    }
+
+    /// The part that a block is of, and the first block of that.
+    fn find(&self, index: u32) -> Option<(u32, &Part)> {
+        let (first, part) = self.0.range(..=index).next_back()?;
+        (index - first < part.count()).then_some((*first, part))
+    }
+
+    fn find_mut(&mut self, index: u32) -> Option<(u32, &mut Part)> {
+        let (first, part) = self.0.range_mut(..=index).next_back()?;
+        (index - first < part.count()).then_some((*first, part))
+    }
+
+    pub(in crate::store) fn get(&self, index: u32, layout: BlockLayout) -> Option<Block> {
+        let (first, part) = self.find(index)?;
+        part.block(index, first, layout)
+    }
+
+    /// As [`Blocks::alike`].
+    pub(in crate::store) fn alike(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
+        match self.find(index) {
+            Some((first, part)) => (part.block(index, first, layout), part.alike_end(index, first)),
+            None => (None, self.0.range(index..).next().map_or(u32::MAX, |(first, _)| *first)),
+        }
+    }
+
+    pub(in crate::store) fn set(&mut self, index: u32, block: Block, layout: BlockLayout) {
+        if let Some((first, part)) = self.find_mut(index)
+            && part.set(index, block, first, layout)
+        {
+            return;
+        }
+        self.carve(index..index + 1, layout);
+        self.put(index, Part::Dense(vec![block]), layout);
+    }
+
+    pub(in crate::store) fn set_run(&mut self, first: u32, run: Run, layout: BlockLayout) {
+        let end = first + run.checksums.len() as u32;
+        if let Some(blocks) = self.dense_around(&(first..end)) {
+            for (skip, place) in (0..).zip(blocks) {
+                if let Some(block) = run.block(skip, first + skip, layout) {
+                    *place = block;
+                }
+            }
+            return;
+        }
+        self.carve(first..end, layout);
+        self.put(first, Part::Run(run), layout);
+    }
+
+    pub(in crate::store) fn set_alike(&mut self, range: Range<u32>, block: Block, layout: BlockLayout) {
+        if range.len() <= ALIKE_MIN
+            && let Some(blocks) = self.dense_around(&range)
+        {
+            let Part::Alike(alike) = Part::alike(&range, block) else { return };
+            (0..).zip(blocks).for_each(|(skip, place)| *place = alike.block(skip, layout));
+            return;
+        }
+        self.carve(range.clone(), layout);
+        self.put(range.start, Part::alike(&range, block), layout);
+    }
+
+    /// The places of these blocks, where they are among others that have places.
+    fn dense_around(&mut self, range: &Range<u32>) -> Option<&mut [Block]> {
+        match self.find_mut(range.start)? {
+            (first, Part::Dense(blocks)) => {
+                blocks.get_mut((range.start - first) as usize..(range.end - first) as usize)
+            }
+            _ => None,
+        }
+    }
+
+    /// Forgets blocks.
+    pub(in crate::store) fn carve(&mut self, range: Range<u32>, layout: BlockLayout) {
+        if let Some((&first, part)) = self.0.range_mut(..range.start).next_back()
+            && part.count() > range.start - first
+        {
+            let tail = part.split_off(range.start, first, layout);
+            self.0.insert(range.start, tail);
+        }
+        while let Some((&first, part)) = self.0.range_mut(range.clone()).next() {
+            let kept = (part.count() > range.end - first).then(|| part.split_off(range.end, first, layout));
+            self.0.remove(&first);
+            if let Some(kept) = kept {
+                self.0.insert(range.end, kept);
+            }
+        }
+    }
+
+    /// Puts a part where no blocks are known.
+    fn put(&mut self, first: u32, part: Part, layout: BlockLayout) {
+        let part = match self.0.range_mut(..first).next_back() {
+            Some((before, joined)) if before + joined.count() == first => joined.join(part, layout),
+            _ => Some(part),
+        };
+        if let Some(part) = part {
+            self.0.insert(first, part);
+        }
+    }
+
+    /// The only part, if there is no other and it has the first block. It is taken.
+    pub(in crate::store) fn only(&mut self) -> Option<Part> {
+        let is_only = self.0.len() == 1 && self.0.contains_key(&0);
+        if is_only { self.0.remove(&0) } else { None }
+    }
+}
+
+// Its index must not cost more than a look at one place for objects of one kind.
+const _: () = assert!(size_of::<Blocks>() <= 56);

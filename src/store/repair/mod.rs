@@ -1,0 +1,359 @@
+//! Repairing a collection offline: what can be read is kept, what cannot is named.
+//!
+//! The state that the log still says is mended (`salvage`), blocks whose payloads do not
+//! verify are recorded as lost, and a log of what there is now takes the old one's name in
+//! one step. The old log stays beside it. Until that step nothing is changed.
+
+pub(in crate::store) mod salvage;
+pub(in crate::store) mod set_aside;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::format::catalog::{Entry, NodeEntry, What};
+use crate::format::record::{Record, Stored};
+use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
+use crate::store::Collection;
+use crate::store::collection::{LOG_NAME, now_seconds, refuse_remains};
+use crate::store::disk::{Disk, Open};
+use crate::store::io::read::{OpenObject, Verify};
+use crate::store::log::append::LogEnd;
+use crate::store::log::replay::{Damage, Replayed, salvage};
+use crate::store::object::Object;
+use crate::store::object::blocks::Checksums;
+use crate::store::object::deltas::{place_of, place_of_stored};
+use crate::store::repair::salvage::{Mended, mend, name_unowned};
+use crate::store::repair::set_aside::{Whys, take_in};
+
+/// Bytes of the old log that are copied at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Ranges that a sentence names.
+const RANGES_NAMED: usize = 3;
+
+/// What a repair did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Repaired {
+    /// What was wrong with the log, if anything was.
+    pub reason: Option<String>,
+    /// Where the log lies that there was before.
+    pub kept_log: String,
+    /// What was lost, by path.
+    pub lost: Vec<Lost>,
+    /// Files with blocks that the log describes before its damage only. Their checksums
+    /// agree; they may be as they were before what was lost.
+    pub unsure: Vec<String>,
+    /// What has another name now, or none that could be found: where it lies.
+    pub moved: Vec<String>,
+}
+
+/// What was lost of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lost {
+    /// Its path below the collection.
+    pub path: String,
+    /// Bytes that it has, if that is known.
+    pub bytes: Option<u64>,
+    /// The bytes that were lost, in ascending order; none where the size is not known: all.
+    pub ranges: Vec<Range<u64>>,
+}
+
+impl Lost {
+    /// Whether all of it was lost.
+    pub fn is_whole(&self) -> bool {
+        let is_all = |bytes| self.ranges.first().is_some_and(|first| *first == (0..bytes));
+        self.bytes.is_none_or(is_all)
+    }
+}
+
+/// Blocks that were lost, by object.
+pub(in crate::store) type LostBlocks = HashMap<ObjectId, Vec<Range<u32>>>;
+
+/// Repairs a collection that nobody has open. `number` is what it gets where its log does
+/// not say its number any more. `None` where nothing was wrong, and nothing was changed.
+pub fn repair(
+    disk: &Arc<dyn Disk>,
+    store: StoreId,
+    (tenant, name): (&str, &str),
+    number: u32,
+) -> Result<Option<Repaired>> {
+    let path = format!("{tenant}/{name}");
+    let opened = disk.open(&format!("{path}/{LOG_NAME}"), Open::Read);
+    let opened = opened.map_err(|error| Error::io(format!("opening {path}/{LOG_NAME}"), error));
+    let salvaged = opened.and_then(|file| salvage(&file, store).map_err(|error| error.at(&path)));
+    if salvaged.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        // Never finished, or nothing is left of the log.
+        refuse_remains(disk, &path)?;
+    }
+    let (replayed, refused) = salvaged?;
+    let Replayed { mut state, mut end, damage, freed, dropped, .. } = replayed;
+    freed.into_iter().for_each(|(_, freed)| freed.forget());
+    state.forget_freed();
+    if state.node(crate::store::state::ROOT).is_none() && damage.is_none() {
+        return Err(Error::new(ErrorKind::NotFound, format!("{path}: the collection was never finished")));
+    }
+    let mut whys = Whys::new();
+    if let Some(dropped) = &dropped {
+        whys = take_in(&mut state, dropped);
+        end.next_sequence = end.next_sequence.max(dropped.last_sequence() + 1);
+    }
+    let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
+    let mut lost = lost_blocks(&collection, |_| true)?;
+    let is_broken = {
+        let state = collection.state.read();
+        state.nodes().any(|node| !state.missing_objects(node).is_empty())
+    };
+    if damage.is_none() && lost.is_empty() && !is_broken {
+        return Ok(None);
+    }
+    let mut mended = Mended::default();
+    if damage.is_some() || is_broken {
+        let state = &mut collection.state.write();
+        mended = mend(state, refused, (&mut lost, &whys), number, (tenant, name))?;
+        state.forget_all_copies()?;
+    } else if dropped.is_some() {
+        mended = name_unowned(&mut collection.state.write(), &lost, &whys, (tenant, name))?;
+    }
+    let mut repaired = collection.describe(&lost, damage.as_ref(), mended)?;
+    if dropped.is_some() {
+        repaired.reason.get_or_insert_with(|| "the end of meta.log was dropped".to_owned());
+    }
+    collection.replace_log(&lost, end, repaired).map(Some)
+}
+
+/// The blocks of some objects that cannot be read, in ascending order. An error of the disk ends
+/// the repair: what cannot be read now may be read elsewhere.
+pub(in crate::store) fn lost_blocks(
+    collection: &Arc<Collection>,
+    which: impl Fn(&Object) -> bool,
+) -> Result<LostBlocks> {
+    let mut objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
+    objects.retain(|object| which(object));
+    let mut lost = LostBlocks::new();
+    let mut places: Vec<(u8, Range<u64>, u64, ObjectId, u32)> = Vec::new();
+    for object in objects {
+        let open = OpenObject::open(collection, &object, Verify::Always)?;
+        let layout = object.layout();
+        for (piece, block) in object.pieces(0..layout.blocks(), layout) {
+            let index = piece.start;
+            match open.check(index) {
+                // What is said of one without a payload is said of all that are alike.
+                Ok(_) if piece.len() > 1 => {}
+                Err(_) if piece.len() > 1 || block.is_none() => {
+                    lost.entry(object.entry.id).or_default().push(piece);
+                }
+                Ok(block) => {
+                    let links = object.chain(index, block.epoch);
+                    let links = links.iter().flat_map(|links| links.iter().map(place_of));
+                    let own = Some(place_of_stored(&block.stored));
+                    let own = own.filter(|_| !block.stored.in_data && block.stored.len > 0);
+                    places.extend(own.into_iter().chain(links).map(|(number, offset, len)| {
+                        (number, offset..offset + len, block.epoch, object.entry.id, index)
+                    }));
+                }
+                Err(error) if error.kind() == ErrorKind::Io => {
+                    return Err(Error::io(
+                        format!("{error}; copy the store to another disk first"),
+                        std::io::ErrorKind::Other.into(),
+                    ));
+                }
+                // It can be had again, if not now then when the disk that its source is on is
+                // there: nothing says that it is lost.
+                Err(_) if object.origin_place(index).is_some() => {}
+                Err(_) => lost.entry(object.entry.id).or_default().push(piece),
+            }
+        }
+    }
+    // What is described twice belongs to who came last.
+    places.sort_by_key(|place| (place.0, place.1.start, place.2));
+    let mut before: Option<&(u8, Range<u64>, u64, ObjectId, u32)> = None;
+    for place in &places {
+        if let Some(last) = before.filter(|last| last.0 == place.0 && place.1.start < last.1.end) {
+            let older = if last.2 <= place.2 { last } else { place };
+            lost.entry(older.3).or_default().push(older.4..older.4 + 1);
+            before = Some(if last.2 <= place.2 { place } else { last });
+        } else {
+            before = Some(place);
+        }
+    }
+    lost.values_mut().for_each(joined);
+    Ok(lost)
+}
+
+/// Ranges in ascending order, none of which touches another.
+fn joined(ranges: &mut Vec<Range<u32>>) {
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    ranges.dedup_by(|next, before| {
+        let touches = next.start <= before.end;
+        if touches {
+            before.end = before.end.max(next.end);
+        }
+        touches
+    });
+}
+
+impl Collection {
+    /// What is lost and unsure, by path; files that lost something say so themselves.
+    fn describe(&self, lost: &LostBlocks, damage: Option<&Damage>, mended: Mended) -> Result<Repaired> {
+        let mut state = self.state.write();
+        let mut out = Repaired {
+            reason: damage.map(|damage| damage.reason.clone()),
+            moved: mended.moved,
+            lost: mended.lost,
+            ..Repaired::default()
+        };
+        let mut noted: Vec<NodeEntry> = Vec::new();
+        for node in state.nodes() {
+            let Some(file) = node.file() else { continue };
+            let (mut at, mut ranges, mut is_unsure) = (0_u64, Vec::<Range<u64>>::new(), false);
+            for object in file.objects.iter().filter_map(|id| state.object(*id)) {
+                let layout = object.layout();
+                for blocks in lost.get(&object.entry.id).into_iter().flatten() {
+                    let from = at + layout.start(blocks.start);
+                    let until = from + layout.bytes_of(blocks);
+                    match ranges.last_mut().filter(|last| last.end == from) {
+                        Some(last) => last.end = until,
+                        None => ranges.push(from..until),
+                    }
+                }
+                let sequence = damage.map_or(0, |damage| damage.sequence);
+                let blocks = object.blocks.read();
+                let gone = lost.get(&object.entry.id);
+                is_unsure |= damage.is_some()
+                    && blocks.pieces(layout).any(|(piece, block)| {
+                        block.epoch <= sequence && !gone.is_some_and(|gone| has(gone, piece.start))
+                    });
+                at += layout.bytes;
+            }
+            let path = String::from_utf8_lossy(&state.path(node.entry.id)).into_owned();
+            if !ranges.is_empty() {
+                let mut entry = node.entry.clone();
+                if let What::File(file) = &mut entry.what {
+                    file.why = format!("{} were lost; copy the file in again", sentence(&ranges)).into();
+                }
+                noted.push(entry);
+                out.lost.push(Lost { path: path.clone(), bytes: Some(at), ranges });
+            }
+            if is_unsure {
+                out.unsure.push(path);
+            }
+        }
+        for entry in noted {
+            state.apply_entry(Entry::Node(Box::new(entry)))?;
+        }
+        out.lost.sort_by(|one, other| one.path.cmp(&other.path));
+        out.unsure.sort_unstable();
+        Ok(out)
+    }
+
+    /// Records what is lost, and lets a log of what there is now replace the old one.
+    pub(in crate::store) fn replace_log(
+        &self,
+        lost: &LostBlocks,
+        end: LogEnd,
+        mut out: Repaired,
+    ) -> Result<Repaired> {
+        let mut sequence = end.next_sequence;
+        let mut state = self.state.write();
+        for (object, blocks) in
+            lost.iter().flat_map(|(object, ranges)| ranges.iter().map(move |range| (object, range)))
+        {
+            if state.object(*object).is_none() {
+                continue;
+            }
+            let record = Record::EmptyRun {
+                object: *object,
+                block: blocks.start,
+                count: blocks.end - blocks.start,
+                stored: Stored::LOST,
+                created_at: now_seconds(),
+            };
+            state.apply_record(&record, sequence, Checksums::new())?;
+            sequence += 1;
+        }
+        state.forget_freed();
+        out.kept_log = self.keep_log()?;
+        if out.reason.is_some() {
+            out.moved.extend(self.keep_unnamed_data(&state)?);
+        }
+        self.write_draft(&state, end.generation.wrapping_add(1), sequence)?;
+        self.switch_log()?;
+        Ok(out)
+    }
+
+    /// A durable copy of the log; its path.
+    fn keep_log(&self) -> Result<String> {
+        let listed = self.disk.list(&self.path());
+        let listed = listed.map_err(|error| Error::io(format!("listing {}", self.path()), error))?;
+        let number = (1_u32..).find(|number| {
+            let name = format!("{LOG_NAME}.damaged-{number}");
+            !listed.iter().any(|entry| entry.name == name)
+        });
+        let to = format!("{}/{LOG_NAME}.damaged-{}", self.path(), number.unwrap_or_default());
+        let failed = |error| Error::io(format!("copying the log to {to}"), error);
+        let from = self.disk.open(&format!("{}/{LOG_NAME}", self.path()), Open::Read).map_err(failed)?;
+        let copy = self.disk.open(&to, Open::Create).map_err(failed)?;
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut at = 0;
+        loop {
+            let count = from.read_at(&mut chunk, at).map_err(failed)?;
+            let Some(bytes) = chunk.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
+            copy.write_at(bytes, at).map_err(failed)?;
+            at += count as u64;
+        }
+        copy.sync_data().map_err(failed)?;
+        self.disk.sync_directory(&self.path()).map_err(failed)?;
+        Ok(to)
+    }
+
+    /// Data files that no object lies in any more would be removed when the collection is
+    /// opened: they get other names.
+    fn keep_unnamed_data(&self, state: &crate::store::state::State) -> Result<Vec<String>> {
+        let directory = format!("{}/data", self.path());
+        let failed = |error| Error::io(format!("keeping files of {directory}"), error);
+        let listed = match self.disk.list(&directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            listed => listed.map_err(failed)?,
+        };
+        let mut kept = Vec::new();
+        for entry in listed.into_iter().filter(|entry| entry.name.len() == 16) {
+            if u64::from_str_radix(&entry.name, 16).is_ok_and(|id| !state.has_extent(id)) {
+                let (from, to) =
+                    (format!("{directory}/{}", entry.name), format!("{directory}/{}.lost", entry.name));
+                self.disk.rename(&from, &to).map_err(failed)?;
+                kept.push(format!("{from}, which no file that is known lies in, is now {to}"));
+            }
+        }
+        if !kept.is_empty() {
+            self.disk.sync_directory(&directory).map_err(failed)?;
+        }
+        Ok(kept)
+    }
+}
+
+/// Whether ascending ranges have a block.
+fn has(ranges: &[Range<u32>], block: u32) -> bool {
+    let place = ranges.partition_point(|range| range.end <= block);
+    ranges.get(place).is_some_and(|range| range.contains(&block))
+}
+
+/// `bytes 0 to 16383 and 32768 to 40000`.
+fn sentence(ranges: &[Range<u64>]) -> String {
+    let named = ranges.iter().take(RANGES_NAMED).map(|range| format!("{} to {}", range.start, range.end - 1));
+    let named: Vec<String> = named.collect();
+    let more = match ranges.len().saturating_sub(RANGES_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more ranges"),
+    };
+    format!("bytes {}{more}", named.join(", "))
+}
+
+/// A file that all of is lost, its size too.
+pub(in crate::store) fn lost_whole(path: String) -> Lost {
+    Lost { path, bytes: None, ranges: Vec::new() }
+}
+
+/// Where something stands that has no name any more.
+pub(in crate::store) fn unnamed(what: &str, id: EntryId) -> String {
+    format!("{what}-{}", id.0)
+}

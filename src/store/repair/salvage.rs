@@ -1,0 +1,377 @@
+//! Mending the tree that a damaged log says: names that lead nowhere go, what lost its name
+//! gets one in `lost+found`, and files whose objects are gone are named.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, ObjectIds, What};
+use crate::format::cgeb::Runs;
+use crate::format::record::Record;
+use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId};
+use crate::store::collection::{now_nanoseconds, now_seconds};
+use crate::store::object::blocks::Checksums;
+use crate::store::repair::set_aside::Whys;
+use crate::store::repair::{Lost, LostBlocks, lost_whole, unnamed};
+use crate::store::state::{ROOT, State};
+
+/// Where what has no name any more is put.
+const FOUND_NAME: &str = "lost+found";
+/// What others may do with it: nothing.
+const FOUND_MODE: u32 = 0o700;
+/// The blocks of an object of which nothing but its size is known.
+const BLOCK_BYTES: u32 = 16 << 10;
+
+/// What was mended.
+#[derive(Default)]
+pub(in crate::store) struct Mended {
+    /// Files that were lost whole.
+    pub lost: Vec<Lost>,
+    /// What has another name now.
+    pub moved: Vec<String>,
+}
+
+struct Mending<'a> {
+    state: &'a mut State,
+    next: u64,
+    place: (&'a str, &'a str),
+    found: Option<EntryId>,
+    out: Mended,
+}
+
+/// Makes the state one that a log can say. `refused` are the entries that it did not take;
+/// `lost` gets the blocks of objects that are made for files of which only the size is known.
+pub(in crate::store) fn mend(
+    state: &mut State,
+    refused: Vec<Entry>,
+    (lost, whys): (&mut LostBlocks, &Whys),
+    number: u32,
+    place: (&str, &str),
+) -> Result<Mended> {
+    let highest = refused.iter().map(|entry| match entry {
+        Entry::Node(node) => node.id.0,
+        Entry::Name { parent, entry, node, .. } => parent.0.max(entry.0).max(node.0),
+        _ => 0,
+    });
+    let next = highest.max().unwrap_or(0).max(state.last_entry()).max(ROOT.0) + 1;
+    let mut mending = Mending { state, next, place, found: None, out: Mended::default() };
+    mending.root(number)?;
+    let mut names: Vec<(EntryId, EntryId, Arc<[u8]>, EntryId)> = Vec::new();
+    let mut nodes: BTreeMap<EntryId, NodeEntry> = BTreeMap::new();
+    for entry in refused {
+        match entry {
+            Entry::Node(node) => {
+                nodes.insert(node.id, *node);
+            }
+            Entry::Name { parent, entry, name, node } => names.push((parent, entry, name, node)),
+            // What it is about is gone, or it is said by what there is.
+            _ => {}
+        }
+    }
+    mending.nodes(nodes, lost)?;
+    mending.names(names)?;
+    mending.unnamed()?;
+    mending.orphans(lost, whys)?;
+    Ok(mending.out)
+}
+
+/// Gives objects that no file has names in `lost+found`; those of which nothing can be read go.
+pub(in crate::store) fn name_unowned(
+    state: &mut State,
+    lost: &LostBlocks,
+    whys: &Whys,
+    place: (&str, &str),
+) -> Result<Mended> {
+    let next = state.last_entry().max(ROOT.0) + 1;
+    let mut mending = Mending { state, next, place, found: None, out: Mended::default() };
+    mending.orphans(lost, whys)?;
+    Ok(mending.out)
+}
+
+impl Mending<'_> {
+    fn fresh(&mut self) -> EntryId {
+        self.next += 1;
+        EntryId(self.next - 1)
+    }
+
+    fn path(&self, node: EntryId) -> String {
+        String::from_utf8_lossy(&self.state.path(node)).into_owned()
+    }
+
+    /// Who gets what was found: who owns all of the collection, else root.
+    fn owner(&self) -> (u32, u32) {
+        let Some(root) = self.state.node(ROOT).map(|root| &root.entry) else { return (0, 0) };
+        let is_all = self.state.nodes().all(|node| node.entry.uid == root.uid);
+        if is_all { (root.uid, root.gid) } else { (0, 0) }
+    }
+
+    fn directory(&mut self, id: EntryId, mode: u32) -> Result<()> {
+        let now = now_nanoseconds();
+        let (uid, gid) = self.owner();
+        self.state.apply_entry(Entry::Node(Box::new(NodeEntry {
+            id,
+            mode,
+            uid,
+            gid,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            created_at: now_seconds(),
+            what: What::Directory,
+        })))
+    }
+
+    fn name(&mut self, parent: EntryId, name: &str, node: EntryId) -> Result<()> {
+        let entry = self.fresh();
+        self.state.apply_entry(Entry::Name { parent, entry, name: name.as_bytes().into(), node })
+    }
+
+    /// The collection's own directory and number.
+    fn root(&mut self, number: u32) -> Result<()> {
+        if self.state.node(ROOT).is_none() {
+            self.directory(ROOT, 0o755)?;
+        }
+        if self.state.number() == 0 {
+            self.state.apply_entry(Entry::Collection { number, created_at: now_seconds(), last_entry: 0 })?;
+        }
+        Ok(())
+    }
+
+    /// The directory for what has no name, made when it is first needed.
+    fn found(&mut self) -> Result<EntryId> {
+        if let Some(found) = self.found {
+            return Ok(found);
+        }
+        let known = self.state.directory(ROOT).and_then(|root| root.get(FOUND_NAME.as_bytes()));
+        let is_ours = |id: &EntryId| {
+            let entry = self.state.node(*id).map(|node| &node.entry);
+            let is_closed =
+                entry.is_some_and(|entry| entry.mode == FOUND_MODE && entry.uid == self.owner().0);
+            is_closed && self.state.directory(*id).is_some()
+        };
+        if let Some(id) = known.filter(is_ours) {
+            self.found = Some(id);
+            return Ok(id);
+        }
+        let id = self.fresh();
+        self.directory(id, FOUND_MODE)?;
+        let taken = |name: &str, state: &State| {
+            state.directory(ROOT).is_some_and(|root| root.get(name.as_bytes()).is_some())
+        };
+        let mut name = FOUND_NAME.to_owned();
+        if taken(&name, self.state) {
+            name = format!("{FOUND_NAME}-{}", id.0);
+        }
+        self.name(ROOT, &name, id)?;
+        self.found = Some(id);
+        Ok(id)
+    }
+
+    /// Puts a node where it can be found.
+    fn rescue(&mut self, what: &str, id: EntryId) -> Result<()> {
+        let found = self.found()?;
+        let name = unnamed(what, id);
+        self.name(found, &name, id)?;
+        self.out.moved.push(self.path(id));
+        Ok(())
+    }
+
+    /// Every file has all its objects, or is not there.
+    fn nodes(&mut self, refused: BTreeMap<EntryId, NodeEntry>, lost: &mut LostBlocks) -> Result<()> {
+        let known: Vec<NodeEntry> = self.state.nodes().map(|node| node.entry.clone()).collect();
+        let is_whole = |state: &State, entry: &NodeEntry| match &entry.what {
+            What::File(file) => file.objects.iter().all(|id| state.object(*id).is_some()),
+            _ => true,
+        };
+        let mut all: BTreeMap<EntryId, NodeEntry> = refused;
+        // One that is whole stays what it was, whatever became of it later.
+        for entry in known {
+            if is_whole(self.state, &entry) || !all.contains_key(&entry.id) {
+                all.insert(entry.id, entry);
+            }
+        }
+        for file in all.values().filter_map(file_of) {
+            self.lost_object(file, lost)?;
+        }
+        let (whole, broken): (Vec<_>, Vec<_>) =
+            all.into_values().partition(|entry| is_whole(self.state, entry));
+        for entry in broken {
+            self.remove(entry.id)?;
+        }
+        let objects = whole.iter().filter_map(|entry| Some((entry.id, file_of(entry)?.objects.clone())));
+        let objects: HashMap<EntryId, ObjectIds> = objects.collect();
+        for entry in whole {
+            let entry = self.fitting(entry, &objects);
+            self.state.apply_entry(Entry::Node(Box::new(entry)))?;
+        }
+        Ok(())
+    }
+
+    /// A tensor of which only the size is known gets an object without a block.
+    fn lost_object(&mut self, file: &FileEntry, lost: &mut LostBlocks) -> Result<()> {
+        let ([id], Some(tensor)) = (file.objects.as_slice(), &file.tensor) else { return Ok(()) };
+        let Some(bytes) = tensor.dtype.bytes_of(tensor.shape.elements()) else { return Ok(()) };
+        if self.state.object(*id).is_some() || bytes.div_ceil(u64::from(BLOCK_BYTES)) >= u64::from(u32::MAX) {
+            return Ok(());
+        }
+        let blocks = bytes.div_ceil(u64::from(BLOCK_BYTES)) as u32;
+        lost.insert(*id, std::iter::once(0..blocks).collect());
+        self.state.apply_entry(Entry::Object(ObjectEntry {
+            id: *id,
+            tensor: TensorId(0),
+            seed: SeedId(0),
+            creation: 1,
+            dtype: tensor.dtype,
+            bytes,
+            block_bytes: BLOCK_BYTES,
+            extent: None,
+            parent: None,
+        }))
+    }
+
+    /// The entry as its objects allow: a tensor whose container is gone is a file of its own,
+    /// one of another size is none.
+    fn fitting(&self, mut entry: NodeEntry, objects: &HashMap<EntryId, ObjectIds>) -> NodeEntry {
+        let What::File(file) = &mut entry.what else { return entry };
+        let is_alone = |container: &EntryId| {
+            objects.get(container).is_none_or(|all| file.objects.iter().any(|id| !all.contains(id)))
+        };
+        if file.container.as_ref().is_some_and(is_alone) {
+            file.container = None;
+            file.content = Content::Tensor;
+        }
+        if file.records.as_ref().is_some_and(|records| !self.has_parts(records, &file.objects)) {
+            file.records = None;
+            file.content = Content::Plain;
+        }
+        let bytes: u64 =
+            file.objects.iter().filter_map(|id| self.state.object(*id)).map(|it| it.bytes()).sum();
+        let agrees = |tensor: &crate::format::catalog::TensorEntry| {
+            tensor.dtype.bytes_of(tensor.shape.elements()) == Some(bytes)
+        };
+        if !file.tensor.as_ref().is_none_or(agrees) {
+            file.tensor = None;
+            if file.content == Content::Tensor {
+                file.content = Content::Plain;
+            }
+        }
+        entry
+    }
+
+    fn has_parts(&self, records: &Runs, objects: &[ObjectId]) -> bool {
+        let found = objects.iter().map(|id| self.state.object(*id).map(|object| object.bytes()));
+        found.eq(records.parts().map(|part| Some(records.part_bytes(part))))
+    }
+
+    /// Takes away a file of which an object is gone, and its names.
+    fn remove(&mut self, id: EntryId) -> Result<()> {
+        for (parent, name) in self.state.links(id).to_vec() {
+            let above = self.path(parent);
+            let name_shown = String::from_utf8_lossy(&name).into_owned();
+            let path = if above.is_empty() { name_shown } else { format!("{above}/{name_shown}") };
+            self.out.lost.push(lost_whole(path));
+            self.state.apply_entry(Entry::NameRemoved { parent, name })?;
+        }
+        self.state.apply_entry(Entry::NodeRemoved(id))
+    }
+
+    /// Names that were refused: for their directories, or for what they lead to.
+    fn names(&mut self, refused: Vec<(EntryId, EntryId, Arc<[u8]>, EntryId)>) -> Result<()> {
+        for (parent, ..) in &refused {
+            if self.state.directory(*parent).is_none() {
+                // Its own name may be among those that were refused.
+                self.directory(*parent, 0o700)?;
+            }
+        }
+        for (parent, entry, name, node) in refused {
+            let is_taken = self.state.directory(parent).is_some_and(|found| found.get(&name).is_some());
+            if self.state.node(node).is_none() {
+                let above = self.path(parent);
+                let shown = String::from_utf8_lossy(&name).into_owned();
+                let path = if above.is_empty() { shown } else { format!("{above}/{shown}") };
+                self.out.lost.push(lost_whole(path));
+            } else if !is_taken {
+                self.state.apply_entry(Entry::Name { parent, entry, name, node })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names that lead nowhere go; what has no name gets one.
+    fn unnamed(&mut self) -> Result<()> {
+        let ids: Vec<EntryId> = self.state.nodes().map(|node| node.entry.id).collect();
+        let mut dangling = Vec::new();
+        for parent in &ids {
+            let Some(directory) = self.state.directory(*parent) else { continue };
+            let leads = directory.after(EntryId(0));
+            let gone = leads.filter(|(_, _, node)| self.state.node(*node).is_none());
+            dangling.extend(gone.map(|(_, name, _)| (*parent, name.clone())));
+        }
+        for (parent, name) in dangling {
+            self.state.apply_entry(Entry::NameRemoved { parent, name })?;
+        }
+        let mut nameless: Vec<(EntryId, &str)> = Vec::new();
+        for node in self.state.nodes() {
+            let id = node.entry.id;
+            let is_part = node.file().is_some_and(|file| file.container.is_some());
+            if id != ROOT && !is_part && self.state.links(id).is_empty() {
+                nameless.push((id, if node.entry.what == What::Directory { "directory" } else { "file" }));
+            }
+        }
+        nameless.sort_unstable();
+        nameless.into_iter().try_for_each(|(id, what)| self.rescue(what, id))
+    }
+
+    /// Objects that no file has: those of which something can be read become files.
+    fn orphans(&mut self, lost: &LostBlocks, whys: &Whys) -> Result<()> {
+        let owned: HashSet<ObjectId> =
+            self.state.nodes().filter_map(|node| node.file()).flat_map(|file| file.objects.clone()).collect();
+        let mut orphans: Vec<(ObjectId, u32, Dtype)> = Vec::new();
+        for object in self.state.objects().filter(|object| !owned.contains(&object.entry.id)) {
+            orphans.push((object.entry.id, object.layout().blocks(), object.dtype()));
+        }
+        orphans.sort_unstable_by_key(|(id, ..)| *id);
+        for (id, blocks, _) in orphans {
+            let gone: usize = lost.get(&id).into_iter().flatten().map(|range| range.len()).sum();
+            if gone >= blocks as usize {
+                let record = Record::Delete { object: id };
+                self.state.apply_record(&record, 0, Checksums::new())?;
+                continue;
+            }
+            let node = self.fresh();
+            let now = now_nanoseconds();
+            let found = || format!("found by a repair in {}/{} without a file", self.place.0, self.place.1);
+            let why = whys.get(&id).cloned().unwrap_or_else(found);
+            let (uid, gid) = self.owner();
+            let file = FileEntry {
+                content: Content::Plain,
+                objects: ObjectIds::from([id]),
+                tensor: None,
+                container: None,
+                digests: Digests::NotTaken,
+                error: None,
+                why: why.into(),
+                records: None,
+            };
+            self.state.apply_entry(Entry::Node(Box::new(NodeEntry {
+                id: node,
+                mode: 0o600,
+                uid,
+                gid,
+                atime: now,
+                mtime: now,
+                ctime: now,
+                created_at: now_seconds(),
+                what: What::File(Box::new(file)),
+            })))?;
+            self.rescue("object", node)?;
+        }
+        Ok(())
+    }
+}
+
+fn file_of(entry: &NodeEntry) -> Option<&FileEntry> {
+    match &entry.what {
+        What::File(file) => Some(file),
+        _ => None,
+    }
+}

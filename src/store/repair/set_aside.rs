@@ -1,0 +1,177 @@
+//! What a dropped end of a log named, set aside.
+//!
+//! An end of which all may have been written once is dropped where no Commit says that it was
+//! durable: a power cut has torn it, or it was damaged after it was synced. Nobody can tell, so
+//! nothing that it named is removed. Objects that it described, and those that lost their names
+//! with it, are files in `lost+found`; data files of which no object is known are kept under
+//! another name, the log of before too. All of it appears with a log that is written anew.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::format::catalog::{Entry, ObjectEntry};
+use crate::format::record::Record;
+use crate::model::{ObjectId, Result, StoreId};
+use crate::store::Collection;
+use crate::store::collection::recover::payloads;
+use crate::store::disk::Disk;
+use crate::store::events::{EventKind, Note};
+use crate::store::log::describe::described;
+use crate::store::log::pending_batch::PendingBatch;
+use crate::store::log::replay::Replayed;
+use crate::store::object::Object;
+use crate::store::object::blocks::{Block, Checksums};
+use crate::store::object::deltas::place_of_stored;
+use crate::store::repair::salvage::name_unowned;
+use crate::store::repair::{Repaired, lost_blocks};
+use crate::store::state::State;
+
+/// What is said of objects that stand in no file.
+pub(in crate::store) type Whys = HashMap<ObjectId, String>;
+
+/// Sets aside what the end of a log named that was dropped. Nothing is changed on an error. What
+/// was done, for the event log.
+pub(in crate::store) fn set_aside(
+    disk: &Arc<dyn Disk>,
+    store: StoreId,
+    (tenant, name): (&str, &str),
+    replayed: Replayed,
+) -> Result<Vec<Note>> {
+    let Replayed { mut state, mut end, freed, dropped, .. } = replayed;
+    freed.into_iter().for_each(|(_, freed)| freed.forget());
+    let mut whys = Whys::new();
+    if let Some(dropped) = &dropped {
+        whys = take_in(&mut state, dropped);
+        end.next_sequence = end.next_sequence.max(dropped.last_sequence() + 1);
+    }
+    let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
+    let unowned: HashSet<ObjectId> = collection.objects_without_file().into_iter().collect();
+    let lost = lost_blocks(&collection, |object| unowned.contains(&object.entry.id))?;
+    let mended = name_unowned(&mut collection.state.write(), &lost, &whys, (tenant, name))?;
+    let reason = Some("the end of meta.log was dropped".to_owned());
+    let out = Repaired { reason, moved: mended.moved, ..Repaired::default() };
+    let out = collection.replace_log(&lost, end, out)?;
+    let kept = [format!("the log as it was is {}", out.kept_log)];
+    let found = out.moved.into_iter().map(|moved| format!("set aside: {moved}"));
+    Ok(kept.into_iter().chain(found).map(|text| Note { kind: EventKind::Repair, text }).collect())
+}
+
+/// Adds the objects that the records tell of, and the stretches of objects that were written over:
+/// objects of their own. What the files of `state` have stays theirs.
+pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Whys {
+    let mut found = State::default();
+    dropped.apply_objects(&mut found, state);
+    let mut objects: Vec<Arc<Object>> = found.objects().cloned().collect();
+    // Of two that say the same bytes are theirs the later one has them.
+    objects.sort_by_key(|object| std::cmp::Reverse(object.entry.creation));
+    let mut taken = Places::of(state);
+    let mut made: Vec<(ObjectEntry, Vec<(u32, Block)>, String)> = Vec::new();
+    for object in objects {
+        let entry = object.entry_now();
+        let before = state.object(entry.id);
+        let extent = entry.extent.filter(|extent| before.is_none() && !state.has_extent(extent.file));
+        let layout = object.logged_layout();
+        let (mut blocks, mut bytes) = (Vec::new(), 0);
+        let mut next = 0;
+        for (piece, block) in object.blocks.read().pieces(layout) {
+            let is_next = piece.start == next;
+            if block.stored.is_zeros() {
+                // Zeros have no place of their own: they go with the blocks before them.
+                if is_next && (extent.is_some() || !block.stored.in_data) {
+                    next = piece.end;
+                    bytes += layout.bytes_of(&piece);
+                    blocks.push((piece.end - piece.start, block));
+                }
+                continue;
+            }
+            let place = match (block.stored.in_data, extent) {
+                (true, Some(extent)) if is_next => Some((true, extent.file, block.stored.offset)),
+                (true, _) => None,
+                (false, _) => {
+                    let (file, offset, _) = place_of_stored(&block.stored);
+                    Some((false, u64::from(file), offset))
+                }
+            };
+            let place = place.filter(|_| block.stored.len > 0);
+            if place.is_some_and(|place| taken.take(place, u64::from(block.stored.len))) {
+                next += 1;
+                bytes += layout.bytes_of(&piece);
+                blocks.push((1, block));
+            }
+        }
+        let payloads = blocks.iter().filter(|(_, block)| !block.stored.is_zeros());
+        let Some(first) = payloads.map(|(_, block)| block.epoch).min() else { continue };
+        let is_whole = before.is_none() && bytes == entry.bytes;
+        let why = match path_of(state, entry.id) {
+            Some(path) => format!("{bytes} bytes that were written over in {path}"),
+            None if is_whole => "a file".to_owned(),
+            None => format!("{bytes} bytes of a file"),
+        };
+        let why = format!("{why}; the part of meta.log that said so was damaged");
+        // One that is only a part of another is an object of its own.
+        let creation = if is_whole { entry.creation } else { first };
+        let id = if is_whole { entry.id } else { ObjectId::of(entry.tensor, entry.seed, creation) };
+        made.push((ObjectEntry { id, creation, bytes, extent, parent: None, ..entry }, blocks, why));
+    }
+    let mut whys = Whys::new();
+    for (entry, blocks, why) in made {
+        let id = entry.id;
+        if let Err(error) = add(state, entry, &blocks) {
+            log::warn!("object {id} of a dropped batch is not set aside: {error}");
+        }
+        whys.insert(id, why);
+    }
+    whys
+}
+
+/// Adds an object with these blocks, one after the other: each is one, or zeros of some length.
+fn add(state: &mut State, entry: ObjectEntry, blocks: &[(u32, Block)]) -> Result<()> {
+    let (object, described) = (entry.id, described(&entry));
+    state.apply_entry(Entry::Object(entry))?;
+    let mut block = 0;
+    for &(count, found) in blocks {
+        let (stored, created_at) = (found.stored, u64::from(found.since));
+        let record = if stored.is_zeros() {
+            Record::EmptyRun { object, block, count, stored, created_at }
+        } else {
+            Record::Create { object, block, described: described.clone(), stored, created_at }
+        };
+        state.apply_record(&record, found.epoch, Checksums::new())?;
+        block += count;
+    }
+    state.batch_ended();
+    Ok(())
+}
+
+/// The first path of a file that an object is of, if it is of one.
+fn path_of(state: &State, object: ObjectId) -> Option<String> {
+    state.object(object)?;
+    let mut files =
+        state.nodes().filter(|node| node.file().is_some_and(|file| file.objects.contains(&object)));
+    let path = state.path(files.next()?.entry.id);
+    Some(String::from_utf8_lossy(&path).into_owned())
+}
+
+/// What is somebody's already: by data file or tier file, where each begins and ends.
+struct Places(HashMap<(bool, u64), BTreeMap<u64, u64>>);
+
+impl Places {
+    fn of(state: &State) -> Places {
+        let mut places = Places(HashMap::new());
+        for (file, offset, len) in state.objects().flat_map(|object| payloads(object)) {
+            places.0.entry((false, u64::from(file))).or_default().insert(offset, offset.saturating_add(len));
+        }
+        places
+    }
+
+    /// Takes a place that is nobody's; whether it was.
+    fn take(&mut self, (in_data, file, offset): (bool, u64, u64), len: u64) -> bool {
+        let places = self.0.entry((in_data, file)).or_default();
+        let end = offset.saturating_add(len);
+        let is_free = places.range(..end).next_back().is_none_or(|(_, before)| *before <= offset);
+        if is_free {
+            places.insert(offset, end);
+        }
+        is_free
+    }
+}

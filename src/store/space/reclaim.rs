@@ -1,0 +1,323 @@
+//! Space that is taken and given back.
+//!
+//! Invariants:
+//! 1. What a batch gave up is used again only once a durable Commit says that the batch is
+//!    durable and every read that began before has ended; an object's, once nobody has it open.
+//! 2. What nothing names and nobody reads goes back to the disk, page by page.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use crate::format::record::Stored;
+use crate::model::{Error, Result, Tier};
+use crate::store::Collection;
+use crate::store::collection::Writer;
+use crate::store::io::read::OpenObject;
+use crate::store::object::deltas::{place_of, place_of_stored};
+use crate::store::object::factors::place_of_factor;
+use crate::store::object::{Freed, Object};
+use crate::store::space::slots::SLOT_ALIGN;
+
+/// Space is given back to the disk in pages of this size.
+const PAGE_BYTES: u64 = 4096;
+
+impl Collection {
+    /// A free slot of a tier file.
+    pub(in crate::store) fn take_slot(&self, tier: Tier, len: u64) -> Result<u64> {
+        self.take_slot_of(tier.byte(), len)
+    }
+
+    /// A free slot of a file that payloads are put in.
+    pub(in crate::store) fn take_slot_of(&self, number: u8, len: u64) -> Result<u64> {
+        let mut writer = self.writer.lock();
+        let writer = self.writable(&mut writer)?;
+        self.reclaim(writer);
+        let cell = writer.slots.get_mut(usize::from(number));
+        let slots = cell
+            .ok_or_else(|| Error::invalid("tier"))?
+            .get_or_insert_with(|| self.space_of(number, &writer.freed));
+        self.tier_file_made(number, slots.end() == 0)?;
+        Ok(slots.take(len.next_multiple_of(SLOT_ALIGN)))
+    }
+
+    /// Gives back what was written to an object that no log ever named. The bytes of one that
+    /// the log knows by another identity now stay.
+    pub fn discard(&self, draft: &Object) {
+        let len = draft.entry.block_bytes;
+        let write_state = draft.write_state();
+        let mut dropped: Vec<Stored> =
+            write_state.dirty.read().values().map(|stored| Stored { len, ..*stored }).collect();
+        dropped.append(&mut write_state.writing.lock().dropped);
+        self.drop_payloads(dropped);
+        if let Some(extent) = draft.extent() {
+            self.reservations.release_file(extent.file);
+            self.remove_extent(draft);
+        }
+    }
+
+    /// Makes a data file for what no log knows yet; the number names it. It stays until
+    /// [`discard`](Self::discard): a batch that names objects in it may fail, and these go.
+    pub fn create_draft_file(&self) -> Result<u64> {
+        let (number, _) = self.create_data_file()?;
+        self.reservations.hold_file(number);
+        Ok(number)
+    }
+
+    /// Finds the free space of all tier files, if that was not done yet.
+    pub(in crate::store) fn find_space(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        let Writer { slots, freed, .. } = self.writable(&mut writer)?;
+        for (number, slots) in (0..).zip(slots) {
+            slots.get_or_insert_with(|| self.space_of(number, freed));
+        }
+        Ok(())
+    }
+
+    /// Payloads that the last batch no longer names.
+    pub(in crate::store) fn drop_payloads(&self, dropped: Vec<Stored>) {
+        if dropped.is_empty() {
+            return;
+        }
+        if let Some(writer) = self.writer.lock().as_mut() {
+            let number = writer.log.last();
+            let freed = dropped.into_iter().map(|stored| (number, Freed::Payload(stored)));
+            writer.freed.extend(freed);
+        }
+    }
+
+    /// Gives back what no reader and no record needs any more.
+    pub(in crate::store) fn reclaim(&self, writer: &mut Writer) {
+        let witnessed = writer.log.witnessed();
+        self.reclaim_until(writer, witnessed);
+    }
+
+    /// Gives back what batches up to the number `durable` have given up, which is durable.
+    pub(in crate::store) fn reclaim_until(&self, writer: &mut Writer, durable: u64) {
+        // No record ever named these, so nobody has looked them up.
+        for slot in self.reservations.returned() {
+            self.give_slot_back(writer, slot);
+        }
+        if writer.freed.is_empty() {
+            return;
+        }
+        let is_synced = durable >= writer.log.last();
+        let kept = kept_extents(&writer.freed);
+        let is_free = |(batch, freed): &mut (u64, Freed)| {
+            *batch <= durable
+                && match freed {
+                    Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
+                    Freed::Factor(_) | Freed::EndedFactor { .. } => true,
+                    // A page that is shared with a neighbour goes only when all moves are durable.
+                    Freed::Stretch { object, stored } => {
+                        is_synced && !self.is_shown(object) && !is_read_by_others(&kept, object, stored)
+                    }
+                    // An open file keeps what it opened.
+                    Freed::Object(object) => Arc::strong_count(object) == 1,
+                    Freed::Copy(copy) => Arc::strong_count(copy) == 1,
+                }
+        };
+        let free: Vec<(u64, Freed)> = writer.freed.extract_if(.., is_free).collect();
+        // Reads that looked up a place before it was freed have ended after this.
+        drop(self.reading.write());
+        for (_, freed) in free {
+            match freed {
+                Freed::Payload(stored) => self.give_back(writer, &stored),
+                Freed::Stretch { object, stored } => self.punch_stretch(&object, &stored),
+                Freed::Copy(copy) => self.remove_pinned(copy.number),
+                Freed::Links(links) => {
+                    links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)))
+                }
+                Freed::Chain { object, index, epoch, links } => {
+                    object.forget_chain(index, epoch);
+                    links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)));
+                }
+                Freed::Factor(link) => self.give_slot_back(writer, place_of_factor(&link)),
+                Freed::EndedFactor { object, link } => {
+                    object.forget_factor(&link);
+                    self.give_slot_back(writer, place_of_factor(&link));
+                }
+                Freed::Object(object) => {
+                    let layout = object.layout();
+                    for (_, block) in object.blocks.read().pieces(layout) {
+                        self.give_back(writer, &block.stored);
+                    }
+                    for link in object.links() {
+                        self.give_slot_back(writer, place_of(&link));
+                    }
+                    if let Some(link) = object.factor() {
+                        self.give_slot_back(writer, place_of_factor(&link));
+                    }
+                    if let Some(write_state) = object.existing_write_state() {
+                        for written in write_state.dirty.read().values() {
+                            let len = object.entry.block_bytes;
+                            self.give_back(writer, &Stored { len, ..*written });
+                        }
+                        for stored in &write_state.writing.lock().dropped {
+                            self.give_back(writer, stored);
+                        }
+                    }
+                    self.remove_extent(&object);
+                }
+            }
+        }
+    }
+
+    /// Keeps the bytes of a data file where they are while what is returned lives: somebody
+    /// reads the file itself.
+    pub fn show_data_file(&self, file: u64) -> Arc<()> {
+        let mut shown = self.shown.lock();
+        shown.retain(|_, shown| shown.strong_count() > 0);
+        if let Some(shown) = shown.get(&file).and_then(Weak::upgrade) {
+            return shown;
+        }
+        let new = Arc::new(());
+        shown.insert(file, Arc::downgrade(&new));
+        new
+    }
+
+    /// Lets go of what is in memory of the data files that parts of objects lie in. Not of files
+    /// outside the store, which others use, nor of one that the kernel reads itself, whose pages
+    /// are the only ones. Nor of tier files: what the kernel has is what payloads were decoded to,
+    /// and the next form of a tensor needs them again.
+    pub fn drop_cached_data<'a>(&self, parts: impl Iterator<Item = (&'a OpenObject, Range<u64>)>) {
+        let mut stretch: Option<(&OpenObject, Range<u64>)> = None;
+        for (open, range) in parts {
+            let (Some(extent), None) = (open.object.extent(), &open.object.origin) else { continue };
+            let place = extent.offset.saturating_add(range.start)..extent.offset.saturating_add(range.end);
+            match &mut stretch {
+                Some((before, joined))
+                    if joined.end == place.start
+                        && before.object.extent().is_some_and(|before| before.file == extent.file) =>
+                {
+                    joined.end = place.end;
+                }
+                _ => {
+                    let ended = stretch.replace((open, place));
+                    self.drop_cached_extent(ended);
+                }
+            }
+        }
+        self.drop_cached_extent(stretch);
+    }
+
+    fn drop_cached_extent(&self, stretch: Option<(&OpenObject, Range<u64>)>) {
+        let Some((open, place)) = stretch else { return };
+        let Some(Ok(file)) = &open.extent else { return };
+        if self.is_shown(&open.object) {
+            return;
+        }
+        if let Err(error) = file.drop_cached(place.start, place.end - place.start) {
+            log::debug!("letting go of pages of a data file: {error}");
+        }
+    }
+
+    pub(in crate::store) fn is_shown(&self, object: &Object) -> bool {
+        let shown = self.shown.lock();
+        object
+            .extent()
+            .and_then(|extent| shown.get(&extent.file))
+            .is_some_and(|shown| shown.strong_count() > 0)
+    }
+
+    /// Gives the disk the pages of a data file that a block has left: those that it shares
+    /// with a neighbour too, where that has left them before.
+    fn punch_stretch(&self, object: &Object, stored: &Stored) {
+        let (Some(extent), layout) = (object.extent(), object.logged_layout()) else { return };
+        let index = layout.index(stored.offset.saturating_sub(extent.offset));
+        let has_left = |index: Option<u32>| {
+            let block = index.and_then(|index| object.blocks.read().get(index, layout));
+            block.is_some_and(|block| !block.stored.in_data)
+        };
+        if !has_left(Some(index)) {
+            return;
+        }
+        let (begin, end) = (stored.offset, stored.offset + u64::from(stored.len));
+        let from = match has_left(index.checked_sub(1)) {
+            true => begin / PAGE_BYTES * PAGE_BYTES,
+            false => begin.next_multiple_of(PAGE_BYTES),
+        };
+        let next = index.saturating_add(1);
+        let next_end = end + layout.len(next) as u64;
+        let until = match has_left(Some(next)) && end.next_multiple_of(PAGE_BYTES) <= next_end {
+            true => end.next_multiple_of(PAGE_BYTES),
+            false => end / PAGE_BYTES * PAGE_BYTES,
+        };
+        if from >= until {
+            return;
+        }
+        let punched = self.data_file(extent.file).map(|file| file.punch(from, until - from));
+        if let Ok(Err(error)) = punched {
+            log::warn!("giving back space of {}: {error}", self.data_path(extent.file));
+        }
+    }
+
+    /// Removes an object's data file if no other object lies in it. What is open stays
+    /// readable; a file that cannot be removed is found when the store is opened again.
+    fn remove_extent(&self, object: &Object) {
+        let Some(extent) = object.extent() else { return };
+        if self.reservations.holds_file(extent.file) || self.state.read().has_extent(extent.file) {
+            return;
+        }
+        self.remove_data_file(extent.file);
+    }
+
+    /// Makes a payload's slot free, and gives the disk the pages that are free with it.
+    fn give_back(&self, writer: &mut Writer, stored: &Stored) {
+        if !stored.has_slot() {
+            return;
+        }
+        self.give_slot_back(writer, place_of_stored(stored));
+    }
+
+    /// Makes a slot free: the file's number, offset and bytes.
+    fn give_slot_back(&self, writer: &mut Writer, (number, offset, len): (u8, u64, u64)) {
+        // Where the free space was never asked for, it will be found around what is used.
+        let Some(Some(slots)) = writer.slots.get_mut(usize::from(number)) else { return };
+        let free = slots.give(offset, len);
+        let from = free.start.next_multiple_of(PAGE_BYTES).max(offset / PAGE_BYTES * PAGE_BYTES);
+        let end = offset + len;
+        let until = (free.end / PAGE_BYTES * PAGE_BYTES).min(end.next_multiple_of(PAGE_BYTES));
+        if let Some(Some(file)) = self.tiers.get(usize::from(number)).map(|cell| cell.get())
+            && from < until
+            && let Err(error) = file.punch(from, until - from)
+        {
+            log::warn!("giving back space of {}: {error}", self.payload_path(number));
+        }
+    }
+}
+
+/// Objects that are deleted and still open, by the data file that they lie in.
+fn kept_extents(freed: &[(u64, Freed)]) -> HashMap<u64, Vec<Arc<Object>>> {
+    let mut kept: HashMap<u64, Vec<Arc<Object>>> = HashMap::new();
+    if !freed.iter().any(|(_, freed)| matches!(freed, Freed::Stretch { .. })) {
+        return kept;
+    }
+    for (_, freed) in freed {
+        if let Freed::Object(object) = freed
+            && Arc::strong_count(object) > 1
+            && let Some(extent) = object.extent()
+        {
+            kept.entry(extent.file).or_default().push(object.clone());
+        }
+    }
+    kept
+}
+
+/// Whether one of those has a block in the pages of a stretch that `object` has left: a file that
+/// was cut anew has other objects of the same bytes.
+fn is_read_by_others(kept: &HashMap<u64, Vec<Arc<Object>>>, object: &Arc<Object>, stored: &Stored) -> bool {
+    let others = object.extent().and_then(|extent| kept.get(&extent.file));
+    let from = stored.offset / PAGE_BYTES * PAGE_BYTES;
+    let until = (stored.offset + u64::from(stored.len)).next_multiple_of(PAGE_BYTES);
+    others.into_iter().flatten().any(|other| {
+        let (Some(extent), layout) = (other.extent(), other.layout()) else { return false };
+        if Arc::ptr_eq(other, object) || until <= extent.offset || extent.offset + layout.bytes <= from {
+            return false;
+        }
+        let first = layout.index(from.saturating_sub(extent.offset));
+        let last = layout.index((until - 1 - extent.offset).min(layout.bytes.saturating_sub(1)));
+        let blocks = other.blocks.read();
+        (first..=last).any(|index| blocks.get(index, layout).is_some_and(|block| block.stored.in_data))
+    })
+}

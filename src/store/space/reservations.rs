@@ -1,0 +1,196 @@
+//! Slots that were taken and that no batch names yet.
+//!
+//! Invariants:
+//! 1. A slot that was taken goes back when who took it lets go of it, unless a batch names it by
+//!    then: whatever fails between the two leaves no space that is lost until the next mount.
+//! 2. A slot that went back and was taken by another is not given back by the first.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::format::record::Record;
+use crate::store::object::deltas::{DELTA_FILE, place_of_stored};
+use crate::store::object::factors::FACTOR_FILE;
+
+/// A file's number, offset and bytes of a slot.
+pub(in crate::store) type Slot = (u8, u64, u64);
+
+/// The slots of a collection that no batch names.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Reservations {
+    /// The last lock that is taken.
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    last: u64,
+    /// By file and offset: the number under which it was taken, and its bytes.
+    taken: HashMap<(u8, u64), (u64, u64)>,
+    returned: Vec<Slot>,
+    /// Data files that are written to and that no batch names for good yet.
+    files: HashSet<u64>,
+}
+
+impl Reservations {
+    fn take(&self, (file, offset, len): Slot) -> u64 {
+        let mut inner = self.inner.lock();
+        inner.last += 1;
+        let number = inner.last;
+        inner.taken.insert((file, offset), (number, len));
+        number
+    }
+
+    fn give(&self, (file, offset): (u8, u64), number: u64) {
+        let mut inner = self.inner.lock();
+        let is_it = inner.taken.get(&(file, offset)).is_some_and(|(taken, _)| *taken == number);
+        if is_it && let Some((_, len)) = inner.taken.remove(&(file, offset)) {
+            inner.returned.push((file, offset, len));
+        }
+    }
+
+    /// Notes a data file that is written to: it stays whatever objects in it come and go.
+    pub fn hold_file(&self, number: u64) {
+        self.inner.lock().files.insert(number);
+    }
+
+    /// Who wrote to a data file keeps it no more.
+    pub fn release_file(&self, number: u64) {
+        self.inner.lock().files.remove(&number);
+    }
+
+    /// Whether somebody writes to a data file.
+    pub fn holds_file(&self, number: u64) -> bool {
+        self.inner.lock().files.contains(&number)
+    }
+
+    /// A record that a batch has: what it names is taken for good.
+    pub fn name(&self, record: &Record) {
+        let place = match record {
+            Record::Create { stored, .. } | Record::Migrate { stored, .. } if stored.has_slot() => {
+                let (file, offset, _) = place_of_stored(stored);
+                (file, offset)
+            }
+            Record::Delta { offset, .. } => (DELTA_FILE, *offset),
+            Record::Factor { offset, .. } => (FACTOR_FILE, *offset),
+            _ => return,
+        };
+        self.inner.lock().taken.remove(&place);
+    }
+
+    /// What went back since this was asked last.
+    pub fn returned(&self) -> Vec<Slot> {
+        std::mem::take(&mut self.inner.lock().returned)
+    }
+
+    /// Whether something went back.
+    pub fn has_returned(&self) -> bool {
+        !self.inner.lock().returned.is_empty()
+    }
+}
+
+/// Slots that somebody has taken: those that no batch names when this is dropped go back.
+#[derive(Default)]
+pub(in crate::store) struct ReservedSlots {
+    pending: Option<Arc<Reservations>>,
+    slots: Vec<((u8, u64), u64)>,
+}
+
+impl ReservedSlots {
+    /// Notes a slot.
+    pub fn take(&mut self, pending: &Arc<Reservations>, slot: Slot) {
+        let pending = self.pending.get_or_insert_with(|| pending.clone());
+        self.slots.push(((slot.0, slot.1), pending.take(slot)));
+    }
+
+    /// Gives a slot back that is not needed.
+    pub fn give(&mut self, file: u8, offset: u64) {
+        let Some(pending) = &self.pending else { return };
+        self.slots.retain(|(place, number)| {
+            let is_it = *place == (file, offset);
+            if is_it {
+                pending.give(*place, *number);
+            }
+            !is_it
+        });
+    }
+
+    /// Takes over what another has taken in the same collection.
+    pub fn merge(&mut self, mut other: ReservedSlots) {
+        self.pending = self.pending.take().or_else(|| other.pending.clone());
+        self.slots.append(&mut other.slots);
+    }
+}
+
+impl Drop for ReservedSlots {
+    fn drop(&mut self) {
+        let Some(pending) = &self.pending else { return };
+        for (place, number) in self.slots.drain(..) {
+            pending.give(place, number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{Reservations, ReservedSlots};
+    use crate::format::record::{Record, Stored};
+    use crate::model::{ObjectId, Tier};
+
+    fn migrate(offset: u64) -> Record {
+        let stored = Stored { tier: Tier::Q8, scale: 1.0, checksum: 0, offset, len: 100, in_data: false };
+        Record::Migrate { object: ObjectId(1), block: 0, old_tier: 0, bits: 8, stored, migrated_at: 0 }
+    }
+
+    #[test]
+    fn what_no_batch_names_goes_back_once() {
+        let pending = Arc::new(Reservations::default());
+        let mut taken = ReservedSlots::default();
+        let file = Tier::Q8.byte();
+        for offset in [0, 128, 256] {
+            taken.take(&pending, (file, offset, 128));
+        }
+        pending.name(&migrate(128));
+        taken.give(file, 256);
+        assert_eq!(pending.returned(), [(file, 256, 128)]);
+        drop(taken);
+        assert_eq!(pending.returned(), [(file, 0, 128)]);
+        assert!(!pending.has_returned());
+    }
+
+    #[test]
+    fn a_slot_that_is_another_s_by_now_is_not_given_back() {
+        let pending = Arc::new(Reservations::default());
+        let (mut first, mut second) = (ReservedSlots::default(), ReservedSlots::default());
+        first.take(&pending, (1, 0, 64));
+        // Named, freed again, and taken by another.
+        pending.name(&Record::Delta {
+            object: ObjectId(1),
+            block: 0,
+            base_epoch: 0,
+            offset: 0,
+            len: 10,
+            chain_len: 1,
+            nnz: 0,
+            checksum: 0,
+            kind: 0,
+        });
+        pending.name(&Record::Migrate {
+            object: ObjectId(1),
+            block: 0,
+            old_tier: 0,
+            bits: 8,
+            stored: Stored { tier: Tier::Q7, scale: 1.0, checksum: 0, offset: 0, len: 1, in_data: false },
+            migrated_at: 0,
+        });
+        second.take(&pending, (1, 0, 64));
+        drop(first);
+        assert!(!pending.has_returned());
+        drop(second);
+        assert_eq!(pending.returned(), [(1, 0, 64)]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Zeros that nobody wrote: one record says how many blocks they are, and nothing of them is stored
+//! or read. Where the object's stretch of its data file was never used, they are a hole of that file
+//! too, which the kernel may read.
+
+use std::ops::Range;
+
+use crate::format::catalog::{Extent, ObjectEntry};
+use crate::format::record::{Record, Stored};
+use crate::model::{Result, Tier};
+use crate::store::collection::now_seconds;
+use crate::store::io::read::OpenObject;
+use crate::store::log::append::Batch;
+use crate::store::object::Object;
+use crate::store::object::blocks::{Block, BlockLayout};
+use crate::store::object::write_state::Writing;
+
+/// Files of at most this many bytes lie packed in `tier0.dat`.
+pub const PACKED_BYTES_MAX: u64 = 16 << 10;
+
+/// Blocks that nobody wrote.
+pub(in crate::store) struct Hole {
+    /// Which they are.
+    pub range: Range<u32>,
+    /// Whether their stretch of the data file was never used: it has a hole there, and reaches to
+    /// its end. Else they are nowhere.
+    in_data: bool,
+}
+
+impl OpenObject {
+    /// The data file and the place in it where all of the object lies, if it lies in one.
+    pub fn place_in_data(&self) -> Result<Option<Extent>> {
+        let mut writing = self.object.write_state().writing.lock();
+        let layout = self.object.layout();
+        let holes = self.place_zeros(&mut writing, layout)?;
+        let is_there = holes.iter().all(|hole| hole.in_data) && lies_in_data(&self.object, layout);
+        Ok(self.object.extent().filter(|_| is_there))
+    }
+
+    /// Whether it is exact and small, among others in `tier0.dat`: as a file that had few bytes
+    /// when it was first described.
+    pub fn is_packed(&self) -> bool {
+        let (layout, blocks) = (self.object.layout(), self.object.blocks.read());
+        self.object.extent().is_none()
+            && layout.bytes <= PACKED_BYTES_MAX
+            && blocks.pieces(layout).all(|(_, block)| block.stored.tier == Tier::Exact)
+    }
+
+    /// The blocks that nobody wrote and no batch describes. The data file reaches to the end of those
+    /// that are holes of it then.
+    pub(in crate::store) fn place_zeros(
+        &self,
+        writing: &mut Writing,
+        layout: BlockLayout,
+    ) -> Result<Vec<Hole>> {
+        let mut holes = Vec::new();
+        for gap in gaps(&self.object, layout) {
+            // Before it there may be bytes of others.
+            let first = u32::try_from(writing.stale.div_ceil(u64::from(layout.block_bytes.max(1))));
+            let first = first.unwrap_or(u32::MAX).clamp(gap.start, gap.end);
+            let first = if self.fits_data(writing, layout, first) { first } else { gap.end };
+            if gap.start < first {
+                holes.push(Hole { range: gap.start..first, in_data: false });
+            }
+            if first < gap.end {
+                self.room(writing, layout, gap.end - 1)?;
+                holes.push(Hole { range: first..gap.end, in_data: true });
+            }
+        }
+        Ok(holes)
+    }
+}
+
+/// Runs of blocks that are neither described nor dirty.
+fn gaps(object: &Object, layout: BlockLayout) -> Vec<Range<u32>> {
+    let (mut next, end) = (object.described(), layout.blocks());
+    let mut gaps = Vec::new();
+    for &index in object.write_state().dirty.read().range(next.min(end)..end).map(|(index, _)| index) {
+        if index > next {
+            gaps.push(next..index);
+        }
+        next = index + 1;
+    }
+    if next < end {
+        gaps.push(next..end);
+    }
+    gaps
+}
+
+fn lies_in_data(object: &Object, layout: BlockLayout) -> bool {
+    let dirty = object.existing_write_state().map(|write_state| write_state.dirty.read());
+    let is_dirty = |index: &u32| dirty.as_ref().is_some_and(|dirty| dirty.contains_key(index));
+    let blocks = object.blocks.read();
+    let is_there = |stored: &Stored| stored.in_data && stored.tier == Tier::Exact;
+    let lies = |(mut piece, block): (Range<u32>, Option<Block>)| {
+        block.is_some_and(|block| is_there(&block.stored)) || piece.all(|index| is_dirty(&index))
+    };
+    dirty.iter().flat_map(|dirty| dirty.values()).all(is_there)
+        && blocks.pieces_in(0..object.described().min(layout.blocks()), layout).all(lies)
+}
+
+/// Adds blocks of zeros to a batch.
+pub(in crate::store) fn add_hole(batch: &mut Batch, entry: &ObjectEntry, hole: &Hole) {
+    let layout = BlockLayout { bytes: entry.bytes, block_bytes: entry.block_bytes };
+    let Range { start, end } = hole.range;
+    let offset = entry.extent.filter(|_| hole.in_data).map(|extent| extent.offset + layout.start(start));
+    batch.record(Record::EmptyRun {
+        object: entry.id,
+        block: start,
+        count: end - start,
+        stored: offset.map_or(Stored::ZEROS, Stored::hole),
+        created_at: now_seconds(),
+    });
+}

@@ -1,0 +1,178 @@
+//! Putting blocks into the index of an object as the log describes them: one after the other
+//! under one lock, since the records of a log are mostly of one object for long.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+
+use crate::format::placed::Placed;
+use crate::format::record::Stored;
+use crate::model::{Error, ObjectId, Result, Tier};
+use crate::store::io::migrate::is_relocation;
+use crate::store::object::blocks::{Block, BlockLayout, Blocks};
+use crate::store::object::checked::{Checked, Words};
+use crate::store::object::parts::Part;
+use crate::store::object::{Freed, Object, lies_in_a_file};
+use crate::store::state::State;
+
+/// The index of an object while blocks are put into it. Holds `blocks`, and which blocks have
+/// been checked after it.
+struct Placing<'a> {
+    object: &'a Object,
+    layout: BlockLayout,
+    /// How many blocks it has.
+    count: u32,
+    blocks: RwLockWriteGuard<'a, Blocks>,
+    checked: RwLockReadGuard<'a, Words>,
+    /// What the payload of a block of so many bytes takes in a tier: that of the last block.
+    payload: (Tier, usize, usize),
+    /// By how much all payloads are more than the object says, modulo 2^64.
+    stored: u64,
+    /// Whether they are counted anew instead: blocks without places of their own are among them.
+    must_count: bool,
+}
+
+impl<'a> Placing<'a> {
+    fn new(object: &'a Object) -> Placing<'a> {
+        let layout = object.layout();
+        Placing {
+            object,
+            layout,
+            count: layout.blocks(),
+            blocks: object.blocks.write(),
+            checked: object.checked.words(),
+            payload: (Tier::Absent, 0, 0),
+            stored: 0,
+            must_count: false,
+        }
+    }
+
+    /// Bytes of the payload of a block in a tier.
+    fn payload_len(&mut self, index: u32, tier: Tier) -> Result<usize> {
+        let logical = self.layout.len(index);
+        let (known_tier, known_logical, known) = self.payload;
+        if (known_tier, known_logical) == (tier, logical) {
+            return Ok(known);
+        }
+        let found = self.object.payload_len(index, tier)?;
+        self.payload = (tier, logical, found);
+        Ok(found)
+    }
+
+    /// Takes in a block, `Corrupt` where it cannot be one of this object's; what was there
+    /// before.
+    fn set(&mut self, index: u32, block: Block) -> Result<Option<Block>> {
+        let stored = block.stored;
+        let expected = self.payload_len(index, stored.tier)?;
+        let id = self.object.entry.id;
+        if stored.len as usize != expected || !lies_in_a_file(stored.offset, u64::from(stored.len)) {
+            return Err(Error::corrupt(format!(
+                "block {index} of object {id} is {} bytes in tier {} where {expected} should be",
+                stored.len, stored.tier
+            )));
+        }
+        if stored.in_data && self.object.entry.extent.is_none() {
+            return Err(Error::corrupt(format!("block {index} of object {id} lies in no data file")));
+        }
+        Checked::clear_in(&self.checked, index);
+        if index < self.count && self.blocks.push(index, block) {
+            self.count_absent(None, &stored);
+            self.stored = self.stored.wrapping_add(u64::from(stored.len));
+            return Ok(None);
+        }
+        let before = self.blocks.get(index, self.layout);
+        self.must_count |= !matches!(*self.blocks, Blocks::One(Part::Dense(_)));
+        self.blocks.set(index, block, self.layout)?;
+        self.count_absent(before.as_ref(), &stored);
+        let before_len = before.map_or(0, |block| block.stored.len);
+        let change = u64::from(stored.len).wrapping_sub(u64::from(before_len));
+        self.stored = self.stored.wrapping_add(change);
+        Ok(before)
+    }
+
+    fn count_absent(&self, before: Option<&Block>, stored: &Stored) {
+        if before.is_some_and(|before| before.stored.is_absent()) {
+            self.object.absent.fetch_sub(1, Ordering::Relaxed);
+        }
+        if stored.is_absent() {
+            self.object.absent.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Placing<'_> {
+    fn drop(&mut self) {
+        match self.must_count {
+            true => self.object.set_stored(&self.blocks, self.layout),
+            false => self.object.add_stored(self.stored),
+        }
+    }
+}
+
+impl State {
+    /// Takes in what records say of blocks of one object, in their order. `failed` is told the
+    /// number of each that cannot be, and why; what it fails with ends this.
+    pub(in crate::store) fn apply_blocks(
+        &mut self,
+        records: &[Placed],
+        mut failed: impl FnMut(u64, Error) -> Result<()>,
+    ) -> Result<()> {
+        let Some(id) = records.first().map(|first| first.object) else { return Ok(()) };
+        let Ok(object) = self.known(id).cloned() else { return self.miss(id, records, failed) };
+        let mut placing = Placing::new(&object);
+        placing.blocks.reserve(records.len(), placing.layout);
+        let done = records.iter().try_for_each(|record| {
+            self.place(&object, &mut placing, record).or_else(|error| failed(record.sequence, error))
+        });
+        drop(placing);
+        State::count(&mut self.used, &object);
+        done
+    }
+
+    /// Records of an object that is not there.
+    fn miss(
+        &self,
+        id: ObjectId,
+        records: &[Placed],
+        mut failed: impl FnMut(u64, Error) -> Result<()>,
+    ) -> Result<()> {
+        for record in records {
+            self.known(id).map(drop).or_else(|error| failed(record.sequence, error))?;
+        }
+        Ok(())
+    }
+
+    /// Takes in a block, and what it frees.
+    fn place(&mut self, object: &Arc<Object>, placing: &mut Placing<'_>, record: &Placed) -> Result<()> {
+        let index = record.block;
+        let mut found = Block { epoch: record.sequence, stored: record.stored, since: record.at as u32 };
+        if record.is_move {
+            let before = placing.blocks.get(index, object.logged_layout());
+            if let Some(before) = before.filter(|before| is_relocation(&before.stored, &found.stored)) {
+                (found.epoch, found.since) = (before.epoch, before.since);
+                self.relocated = record.sequence;
+            }
+        } else if let Some(origin) = &object.origin {
+            origin.sever(index);
+        }
+        object.check_extent(index, &found)?;
+        let Some(before) = placing.set(index, found)? else { return Ok(()) };
+        match before.stored.in_data {
+            // Nothing is given back of what is not the store's.
+            true if object.origin.is_some() || before.stored.is_zeros() => {}
+            true => self.freed.push(Freed::Stretch { object: object.clone(), stored: before.stored }),
+            false => self.freed.push(Freed::Payload(before.stored)),
+        }
+        let epoch = before.epoch;
+        if epoch != found.epoch
+            && let Some(links) = object.end_chain(index, epoch)
+        {
+            self.freed.push(Freed::Chain { object: object.clone(), index, epoch, links });
+        }
+        if let Some(link) = object.end_factor() {
+            self.freed.push(Freed::EndedFactor { object: object.clone(), link });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,431 @@
+//! What a collection holds, as its log says: names, nodes, settings, objects.
+
+pub(in crate::store) mod apply_blocks;
+pub(in crate::store) mod by_id;
+pub(in crate::store) mod directory;
+pub(in crate::store) mod embedding_index;
+pub(in crate::store) mod implied_directories;
+pub(in crate::store) mod names;
+pub(in crate::store) mod node_settings;
+pub(in crate::store) mod pins;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
+use crate::format::placed::Placed;
+use crate::format::record::Record;
+use crate::model::{EntryId, Error, ObjectId, Result, Tier};
+use crate::store::io::origin::OriginRun;
+use crate::store::object::blocks::{Block, Checksums, Run};
+use crate::store::object::deltas::link_of;
+use crate::store::object::factors::factor_link_of;
+use crate::store::object::{Freed, Object};
+use crate::store::quota::Use;
+use crate::store::state::by_id::{ByEntry, Known, Set};
+use crate::store::state::directory::Directory;
+use crate::store::state::node_settings::Settings;
+use crate::store::state::pins::Pins;
+
+/// The node of a collection's own directory.
+pub const ROOT: EntryId = EntryId(1);
+
+/// A file, a directory or a symbolic link, without its name.
+#[derive(Debug)]
+pub struct Node {
+    /// What the catalog says of it.
+    pub entry: NodeEntry,
+    /// Logical bytes of a file.
+    pub bytes: u64,
+}
+
+impl Node {
+    /// What it is as a file.
+    pub fn file(&self) -> Option<&FileEntry> {
+        match &self.entry.what {
+            What::File(file) => Some(file),
+            _ => None,
+        }
+    }
+}
+
+/// A name of a node: the directory and the name.
+pub type Link = (EntryId, Arc<[u8]>);
+
+/// What a collection holds.
+#[derive(Debug, Default)]
+pub struct State {
+    number: u32,
+    created_at: u64,
+    pub(in crate::store) nodes: Set<Node>,
+    directories: ByEntry<Directory>,
+    links: ByEntry<SmallVec<[Link; 1]>>,
+    pub(in crate::store) settings: Settings<'static>,
+    objects: Set<Object>,
+    /// What is pinned, with the copies.
+    pub(in crate::store) pins: Pins,
+    last_entry: u64,
+    /// Space that the last batch gave up.
+    pub(in crate::store) freed: Vec<Freed>,
+    /// Objects whose size the batch says that is being taken in.
+    resized: Vec<Arc<Object>>,
+    /// What is used; `quota` counts it.
+    pub(in crate::store) used: Use,
+    /// How many objects lie in each data file.
+    extents: HashMap<u64, u32>,
+    /// Data files that are files outside the store.
+    outside: HashMap<u64, Arc<OutsideFile>>,
+    /// The number of the last record that gave a block another place and nothing else.
+    pub(in crate::store) relocated: u64,
+}
+
+impl State {
+    /// The collection's number in the store.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// When the collection was made, in seconds since 1970.
+    pub fn created_at(&self) -> u64 {
+        self.created_at
+    }
+
+    /// A node.
+    pub fn node(&self, id: EntryId) -> Option<&Arc<Node>> {
+        self.nodes.get(&id).map(|known| &known.0)
+    }
+
+    /// All nodes, in no order.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes.iter().map(|known| &known.0)
+    }
+
+    /// The names in a directory.
+    pub fn directory(&self, id: EntryId) -> Option<&Directory> {
+        self.directories.get(&id)
+    }
+
+    /// The names of a node.
+    pub fn links(&self, id: EntryId) -> &[Link] {
+        self.links.get(&id).map_or(&[], SmallVec::as_slice)
+    }
+
+    /// The path of a node below the collection, by its first name; empty for the
+    /// collection itself.
+    pub fn path(&self, id: EntryId) -> Vec<u8> {
+        let mut parts: Vec<&[u8]> = Vec::new();
+        let mut at = id;
+        // A damaged catalog could have a circle of directories.
+        while at != ROOT && parts.len() <= self.nodes.len() {
+            let Some((parent, name)) = self.links(at).first() else { break };
+            parts.push(name);
+            at = *parent;
+        }
+        parts.reverse();
+        parts.join(&b'/')
+    }
+
+    /// An object.
+    pub fn object(&self, id: ObjectId) -> Option<&Arc<Object>> {
+        self.objects.get(&id).map(|known| &known.0)
+    }
+
+    /// Whether an object lies in a data file.
+    pub fn has_extent(&self, file: u64) -> bool {
+        self.extents.get(&file).is_some_and(|count| *count > 0)
+    }
+
+    /// The file outside the store that a data file is.
+    pub fn outside(&self, file: u64) -> Option<&Arc<OutsideFile>> {
+        self.outside.get(&file)
+    }
+
+    /// The files outside the store that are data files, in no order.
+    pub fn outside_files(&self) -> impl Iterator<Item = &Arc<OutsideFile>> {
+        self.outside.values()
+    }
+
+    /// All objects, in no order.
+    pub fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
+        self.objects.iter().map(|known| &known.0)
+    }
+
+    /// The node of the tensor that an object of a container belongs to.
+    pub fn part_of(&self, object: ObjectId) -> Option<EntryId> {
+        self.object(object).and_then(|object| object.part_of())
+    }
+
+    /// The objects of a file that are not there: a log that says so is damaged.
+    pub fn missing_objects(&self, node: &Node) -> Vec<ObjectId> {
+        let objects = node.file().into_iter().flat_map(|file| file.objects.iter().copied());
+        objects.filter(|id| self.object(*id).is_none()).collect()
+    }
+
+    /// The tensors of a container, in the order of its bytes.
+    pub fn parts(&self, container: &FileEntry) -> impl Iterator<Item = &Arc<Node>> {
+        container.objects.iter().filter_map(|object| self.node(self.part_of(*object)?))
+    }
+
+    /// Bytes of the payloads that are a file's own: those of its tensors, which are
+    /// files too, are not a container's.
+    pub fn stored(&self, file: &FileEntry) -> u64 {
+        let own = |object: &&Arc<Object>| !file.content.is_container() || object.part_of().is_none();
+        let objects = file.objects.iter().filter_map(|object| self.object(*object));
+        objects.filter(own).map(|object| object.stored()).sum()
+    }
+
+    /// The highest number that an entry, a name or a node has had.
+    pub fn last_entry(&self) -> u64 {
+        self.last_entry
+    }
+
+    /// Has room for so many more objects and nodes: tables that grow step by step are copied.
+    pub(in crate::store) fn make_room(&mut self, objects: usize, nodes: usize) {
+        self.objects.reserve(objects);
+        self.nodes.reserve(nodes);
+        self.links.reserve(nodes);
+    }
+
+    /// Forgets what was freed: nobody reads while a log is replayed.
+    pub(in crate::store) fn forget_freed(&mut self) {
+        self.freed.drain(..).for_each(Freed::forget);
+    }
+
+    /// Takes in an entry of the catalog.
+    pub fn apply_entry(&mut self, entry: Entry) -> Result<()> {
+        match entry {
+            Entry::Collection { number, created_at, last_entry } => {
+                self.last_entry = self.last_entry.max(last_entry);
+                self.number = number;
+                self.created_at = created_at;
+            }
+            Entry::Object(entry) => match self.objects.get(&entry.id).map(|known| &known.0) {
+                Some(object)
+                    if object.dtype() != entry.dtype && object.logged_layout().bytes == entry.bytes =>
+                {
+                    // Who says so does not know the size that was written since.
+                    object.retyped(entry.dtype)?;
+                }
+                Some(object) => {
+                    object.retyped(entry.dtype)?;
+                    let gone = object.resized(entry.bytes);
+                    self.resized.push(object.clone());
+                    self.freed.extend(gone.into_iter().map(Freed::Payload));
+                    State::count(&mut self.used, object);
+                }
+                None => {
+                    let object = self.object_of(entry)?;
+                    if let Some(extent) = object.extent() {
+                        *self.extents.entry(extent.file).or_default() += 1;
+                    }
+                    State::count(&mut self.used, &object);
+                    self.objects.insert(Known(Arc::new(object)));
+                }
+            },
+            Entry::Outside(outside) => {
+                let number = outside.file;
+                if self.has_extent(number) || self.outside.contains_key(&number) {
+                    return Err(Error::corrupt(format!("data file {number} is there already")));
+                }
+                self.outside.insert(number, Arc::new(outside));
+            }
+            Entry::Node(node) => {
+                self.last_entry = self.last_entry.max(node.id.0);
+                let mut bytes = 0;
+                match &node.what {
+                    What::Directory => {
+                        let known = self.directories.len();
+                        self.directories.entry(node.id).or_default();
+                        if self.directories.len() > known {
+                            self.count_directory(node.id, 1);
+                        }
+                    }
+                    What::Symlink(target) => bytes = target.len() as u64,
+                    What::File(file) => {
+                        bytes = self.bytes_of(file)?;
+                        if file.container.is_some() {
+                            let parts = file.objects.iter().filter_map(|object| self.object(*object));
+                            parts.for_each(|part| part.set_part_of(node.id));
+                        }
+                    }
+                }
+                let node = Arc::new(Node { entry: *node, bytes });
+                let before = self.nodes.replace(Known(node.clone()));
+                State::count_node(&mut self.used, before.as_ref().map(|known| &known.0), Some(&node));
+            }
+            Entry::NodeRemoved(id) => {
+                let before = self.nodes.take(&id);
+                State::count_node(&mut self.used, before.as_ref().map(|known| &known.0), None);
+                self.count_directory(id, -1);
+                self.directories.remove(&id);
+                let names = self.links.remove(&id).map_or(0, |links| links.len());
+                State::count_names(&mut self.used, names, 0);
+                self.forget_settings(id);
+                self.unpin_all(id);
+            }
+            Entry::Name { parent, entry, name, node } => {
+                self.last_entry = self.last_entry.max(entry.0);
+                if !self.nodes.contains(&node) {
+                    return Err(Error::corrupt(format!(
+                        "a name leads to node {}, which is not there",
+                        node.0
+                    )));
+                }
+                let directory = self.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
+                if let Some(replaced) = directory.insert(name.clone(), entry, node) {
+                    self.unlink(replaced, parent, &name);
+                }
+                let links = self.links.entry(node).or_default();
+                links.push((parent, name));
+                State::count_names(&mut self.used, links.len() - 1, links.len());
+                self.count_name(parent, node, 1);
+            }
+            Entry::NameRemoved { parent, name } => {
+                let directory = self.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
+                if let Some(node) = directory.remove(&name) {
+                    self.unlink(node, parent, &name);
+                }
+            }
+            Entry::Setting { node, key, value } => {
+                self.note_setting(node, &key, value.as_deref());
+                self.set(node, key, value);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in a record about blocks. `checksums` are those of a run.
+    pub fn apply_record(&mut self, record: &Record, sequence: u64, checksums: Checksums) -> Result<()> {
+        if let Some(placed) = Placed::of(record, sequence) {
+            return self.apply_blocks(&[placed], |_, error| Err(error));
+        }
+        match *record {
+            Record::CreateRun { object, block, stored, created_at, .. } => {
+                let found = self.known(object)?.clone();
+                let since = created_at as u32;
+                if let (Some(origin), Some(extent)) = (&found.origin, found.extent()) {
+                    if block != 0 || stored.offset != extent.offset {
+                        return Err(Error::corrupt(format!("a run of object {object} beside its place")));
+                    }
+                    origin.set_run(OriginRun { epoch: sequence, since, checksums: checksums.clone() });
+                }
+                let run = Run { epoch: sequence, offset: stored.offset, since, checksums };
+                let replaced = found.set_run(block, run)?;
+                self.freed.extend(replaced.into_iter().map(Freed::Payload));
+                State::count(&mut self.used, &found);
+                Ok(())
+            }
+            Record::EmptyRun { object, block, count, stored, created_at } => {
+                let found = self.known(object)?.clone();
+                let range = block..block.saturating_add(count);
+                let empty = Block { epoch: sequence, stored, since: created_at as u32 };
+                let (replaced, chains) = found.set_empty(range.clone(), empty)?;
+                if let Some(origin) = &found.origin {
+                    origin.sever_all(range);
+                }
+                self.freed.extend(replaced.into_iter().map(Freed::Payload));
+                self.freed.extend(chains.into_iter().map(|(index, epoch, links)| Freed::Chain {
+                    object: found.clone(),
+                    index,
+                    epoch,
+                    links,
+                }));
+                let ended = found.end_factor();
+                State::count(&mut self.used, &found);
+                self.freed.extend(ended.map(|link| Freed::EndedFactor { object: found, link }));
+                Ok(())
+            }
+            Record::Delete { object } => {
+                if let Some(Known(removed)) = self.objects.take(&object) {
+                    State::uncount(&mut self.used, &removed);
+                    if let Some(count) =
+                        removed.extent().and_then(|extent| self.extents.get_mut(&extent.file))
+                    {
+                        *count -= 1;
+                    }
+                    if let Some(extent) = removed.extent().filter(|extent| !self.has_extent(extent.file)) {
+                        self.outside.remove(&extent.file);
+                    }
+                    self.freed.push(Freed::Object(removed));
+                }
+                Ok(())
+            }
+            Record::Delta { .. } => {
+                let unknown = || Error::unsupported("a delta of a kind that this program does not know");
+                let (object, index, base_epoch, chain_len, link) = link_of(record).ok_or_else(unknown)?;
+                let found = self.known(object)?.clone();
+                let replaced = found.link(index, base_epoch, link, chain_len)?;
+                let before = found.blocks.read().get(index, found.logged_layout());
+                if let Some(origin) = &found.origin
+                    && before.is_some_and(|block| block.stored.tier != Tier::Absent)
+                {
+                    origin.sever(index);
+                }
+                State::count(&mut self.used, &found);
+                self.freed.push(Freed::Links(replaced));
+                Ok(())
+            }
+            Record::Factor { object, .. } => {
+                let unknown =
+                    || Error::unsupported("a factor of one block, which this program does not know");
+                let link = factor_link_of(record, sequence).ok_or_else(unknown)?;
+                let found = self.known(object)?.clone();
+                let replaced = found.factored(link)?;
+                State::count(&mut self.used, &found);
+                self.freed.extend(replaced.map(Freed::Factor));
+                Ok(())
+            }
+            // The first two are of one block each.
+            Record::Create { .. }
+            | Record::Migrate { .. }
+            | Record::Catalog { .. }
+            | Record::Commit { .. }
+            | Record::Header { .. } => Ok(()),
+        }
+    }
+
+    /// All of a batch was taken in.
+    pub(in crate::store) fn batch_ended(&mut self) {
+        self.resized.drain(..).for_each(|object| object.batch_ended());
+    }
+
+    pub(in crate::store) fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {
+        self.object(id).ok_or_else(|| Error::corrupt(format!("a record of object {id}, which is not there")))
+    }
+
+    fn unlink(&mut self, node: EntryId, parent: EntryId, name: &[u8]) {
+        if let Some(links) = self.links.get_mut(&node) {
+            let before = links.len();
+            links.retain(|(of, called)| *of != parent || called.as_ref() != name);
+            State::count_names(&mut self.used, before, links.len());
+        }
+        self.count_name(parent, node, -1);
+    }
+
+    /// Counts a name of a node that came or went, if the node is a directory.
+    fn count_name(&mut self, parent: EntryId, node: EntryId, change: i32) {
+        if self.directories.contains_key(&node)
+            && let Some(above) = self.directories.get_mut(&parent)
+        {
+            above.count_directory(change);
+        }
+    }
+
+    /// Counts the names of a node that becomes a directory, or was one.
+    fn count_directory(&mut self, node: EntryId, change: i32) {
+        if !self.directories.contains_key(&node) {
+            return;
+        }
+        for (parent, _) in self.links.get(&node).into_iter().flatten() {
+            if let Some(above) = self.directories.get_mut(parent) {
+                above.count_directory(change);
+            }
+        }
+    }
+}
+
+fn no_directory(id: EntryId) -> Error {
+    Error::corrupt(format!("a name in node {}, which is no directory", id.0))
+}

@@ -1,0 +1,144 @@
+//! Settings of nodes, as the log says them.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+
+use crate::format::catalog::{Digests, Entry, FileEntry, What};
+use crate::model::EntryId;
+use crate::store::log::append::Batch;
+use crate::store::state::State;
+
+/// The setting that says whether precision may be given up.
+pub const LOSSY: &str = "lossy";
+/// Its value that allows it.
+const ALLOW: &str = "allow";
+/// Its value where an import has allowed it: the source of the bytes is with the user, and bytes
+/// that are written over them have none. It reads as `allow`.
+const UNTIL_WRITTEN: &str = "until_written";
+
+/// The settings of all nodes, by node and key. One map: many nodes have one each, and a map of one
+/// takes half a kilobyte.
+pub(in crate::store) type Settings<'a> = BTreeMap<(EntryId, Cow<'a, str>), Box<str>>;
+
+impl State {
+    /// A node's own setting.
+    pub fn setting<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
+        let value = self.logged_setting(node, key);
+        if key == LOSSY && value == Some(UNTIL_WRITTEN) { Some(ALLOW) } else { value }
+    }
+
+    /// A node's own setting as the log says it.
+    fn logged_setting<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
+        let settings: &Settings<'a> = &self.settings;
+        settings.get(&(node, Cow::Borrowed(key))).map(AsRef::as_ref)
+    }
+
+    /// Takes in a setting of a node; without a value it has none any more.
+    pub(in crate::store) fn set(&mut self, node: EntryId, key: String, value: Option<String>) {
+        let key = (node, Cow::Owned(key));
+        match value {
+            Some(value) => self.settings.insert(key, value.into()),
+            None => self.settings.remove(&key),
+        };
+    }
+
+    /// A node is gone, and its settings with it.
+    pub(in crate::store) fn forget_settings(&mut self, node: EntryId) {
+        let keys: Vec<String> = self.settings_of(node).map(|(key, _)| key.to_owned()).collect();
+        for key in keys {
+            self.set(node, key, None);
+        }
+    }
+
+    /// Whether some node has a setting of its own with this value.
+    pub fn has_setting(&self, key: &str, value: &str) -> bool {
+        self.set_nodes(key).any(|(_, own)| own == value)
+    }
+
+    /// The nodes that have a setting of their own, with its value, in no order.
+    pub fn set_nodes(&self, key: &str) -> impl Iterator<Item = (EntryId, &str)> {
+        let of_key = self.settings.iter().filter(move |((_, own), _)| own == key);
+        of_key.map(|((node, _), value)| (*node, value.as_ref()))
+    }
+
+    /// All settings of a node's own.
+    pub fn settings_of(&self, node: EntryId) -> impl Iterator<Item = (&str, &str)> {
+        let after = self.settings.range((node, Cow::Borrowed(""))..);
+        let own = after.take_while(move |((of, _), _)| *of == node);
+        own.map(|((_, key), value)| (key.as_ref(), value.as_ref()))
+    }
+
+    /// A node's setting, or that of the container that it is a part of, or that of the nearest
+    /// directory above it that has one.
+    pub fn inherited<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
+        self.inherited_from(node, key).map(|(_, value)| value)
+    }
+
+    /// As [`inherited`](Self::inherited), with the node that has it.
+    fn inherited_from<'a>(&'a self, node: EntryId, key: &'a str) -> Option<(EntryId, &'a str)> {
+        let mut at = node;
+        for _ in 0..=self.nodes.len() {
+            if let Some(value) = self.setting(at, key) {
+                return Some((at, value));
+            }
+            let container = self.node(at).and_then(|node| node.file()).and_then(|file| file.container);
+            at = match container {
+                Some(container) => container,
+                None => self.links(at).first()?.0,
+            };
+        }
+        None
+    }
+}
+
+/// The entry by which an import allows that precision of a file is given up.
+pub fn allow_until_written(node: EntryId) -> Entry {
+    Entry::Setting { node, key: LOSSY.to_owned(), value: Some(UNTIL_WRITTEN.to_owned()) }
+}
+
+impl State {
+    /// Whether precision may be given up of a file because a person allowed it, and not an import.
+    pub fn is_loss_asked_for(&self, node: EntryId) -> bool {
+        let found = self.inherited_from(node, LOSSY).filter(|(_, value)| *value == ALLOW);
+        found.is_some_and(|(from, _)| !self.is_allowed_until_written(from))
+    }
+
+    /// Whether it was an import that allowed it of this node.
+    pub fn is_allowed_until_written(&self, node: EntryId) -> bool {
+        self.logged_setting(node, LOSSY) == Some(UNTIL_WRITTEN)
+    }
+
+    /// What imports have allowed ends with a batch after which files have other content.
+    pub(in crate::store) fn end_consent(&self, batch: &mut Batch) {
+        let (mut ended, mut removed) = (HashSet::new(), HashSet::new());
+        for entry in batch.entries() {
+            match entry {
+                Entry::Node(node) => {
+                    let before = self.node(node.id).and_then(|node| node.file());
+                    if let (Some(before), What::File(file)) = (before, &node.what)
+                        && self.is_allowed_until_written(node.id)
+                        && is_other_content(before, file)
+                    {
+                        ended.insert(node.id);
+                    }
+                }
+                Entry::NodeRemoved(node) => {
+                    removed.insert(*node);
+                }
+                _ => {}
+            }
+        }
+        for &node in ended.difference(&removed) {
+            batch.entry(Entry::Setting { node, key: LOSSY.to_owned(), value: None });
+        }
+    }
+}
+
+/// Whether a file's content was replaced or written to, as its digests tell: those of what came in
+/// stay where the same bytes are stored anew.
+fn is_other_content(before: &FileEntry, after: &FileEntry) -> bool {
+    match (&before.digests, &after.digests) {
+        (Digests::Taken(before), Digests::Taken(after)) => before != after,
+        (one, other) => one != other || before.objects != after.objects,
+    }
+}

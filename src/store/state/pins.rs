@@ -1,0 +1,208 @@
+//! What is pinned of a collection, as the log says it: settings of files. The copies are in
+//! `pinned`.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use crate::format::catalog::{Entry, What};
+use crate::format::record::Record;
+use crate::model::{EntryId, ObjectId, Result};
+use crate::store::collection::pinned_copies::{PIN, PinnedCopy, WITHOUT_COPY};
+use crate::store::io::migrate::is_relocation;
+use crate::store::log::append::Batch;
+use crate::store::object::{Freed, Object};
+use crate::store::state::State;
+
+/// What is pinned: a file, or what a form shows of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Pin {
+    /// The file.
+    pub node: EntryId,
+    /// The number of the form; 0 for the file itself.
+    pub form: u8,
+}
+
+/// What is pinned, with the copies.
+pub(in crate::store) type Pins = BTreeMap<Pin, Option<Arc<PinnedCopy>>>;
+
+impl Pin {
+    /// A file itself.
+    pub fn file(node: EntryId) -> Pin {
+        Pin { node, form: 0 }
+    }
+
+    /// The pin that a setting of a file is about, if it is about one.
+    fn of_setting(node: EntryId, key: &str) -> Option<Pin> {
+        let form = match key.strip_prefix(PIN)? {
+            "" => 0,
+            number => number.strip_prefix('.')?.parse().ok().filter(|form| *form > 0)?,
+        };
+        Some(Pin { node, form })
+    }
+
+    fn key(self) -> String {
+        if self.form == 0 { PIN.to_owned() } else { format!("{PIN}.{}", self.form) }
+    }
+}
+
+impl State {
+    /// Whether a file is pinned by itself.
+    pub fn is_pinned(&self, node: EntryId) -> bool {
+        self.pins.contains_key(&Pin::file(node))
+    }
+
+    /// Whether a file is pinned, or is a tensor of a container that is.
+    pub fn is_pinned_with_container(&self, node: EntryId) -> bool {
+        self.with_container(node).any(|node| self.is_pinned(node))
+    }
+
+    /// Whether a file must stay as it is: it is pinned, or it is a tensor of a container that is,
+    /// or a form of one of these is.
+    pub fn has_any_pin(&self, node: EntryId) -> bool {
+        self.with_container(node).any(|node| self.pins_of(node).next().is_some())
+    }
+
+    fn with_container(&self, node: EntryId) -> impl Iterator<Item = EntryId> {
+        let file = self.node(node).and_then(|node| node.file());
+        [Some(node), file.and_then(|file| file.container)].into_iter().flatten()
+    }
+
+    /// What is pinned of a file: itself, forms of it.
+    pub fn pins_of(&self, node: EntryId) -> impl Iterator<Item = Pin> {
+        let all = Pin { node, form: 0 }..=Pin { node, form: u8::MAX };
+        self.pins.range(all).map(|(pin, _)| *pin)
+    }
+
+    /// The copy of what is pinned, if it has one.
+    pub fn copy_of(&self, pin: Pin) -> Option<&Arc<PinnedCopy>> {
+        self.pins.get(&pin)?.as_ref()
+    }
+
+    /// Whether something pinned has bytes and no copy of them.
+    pub fn lacks_copy(&self, pin: Pin) -> bool {
+        let has_bytes = self.node(pin.node).is_some_and(|node| node.bytes > 0);
+        has_bytes && self.pins.get(&pin).is_some_and(Option::is_none)
+    }
+
+    /// All that is pinned, with the copies.
+    pub fn pins(&self) -> impl Iterator<Item = (Pin, Option<&Arc<PinnedCopy>>)> {
+        self.pins.iter().map(|(pin, copy)| (*pin, copy.as_ref()))
+    }
+
+    /// Takes in a setting of a file, if it is that which pins it.
+    pub(in crate::store) fn note_setting(&mut self, node: EntryId, key: &str, value: Option<&str>) {
+        if let Some(pin) = Pin::of_setting(node, key) {
+            self.set_pin(pin, value);
+        }
+    }
+
+    /// Pins something, or lets it go.
+    fn set_pin(&mut self, pin: Pin, value: Option<&str>) {
+        let copy = value.map(|value| PinnedCopy::parse(value).map(Arc::new));
+        let before = match copy {
+            Some(copy) => self.pins.insert(pin, copy),
+            None => self.pins.remove(&pin),
+        };
+        let bytes = |copy: Option<&Arc<PinnedCopy>>| copy.map_or(0, |copy| copy.bytes);
+        let stored = self.used.stored.saturating_add(bytes(self.copy_of(pin)));
+        self.used.stored = stored.saturating_sub(bytes(before.as_ref().and_then(Option::as_ref)));
+        self.freed.extend(before.flatten().map(Freed::Copy));
+    }
+
+    /// Lets go of all that is pinned of a file that is gone.
+    pub(in crate::store) fn unpin_all(&mut self, node: EntryId) {
+        let pins: Vec<Pin> = self.pins_of(node).collect();
+        pins.into_iter().for_each(|pin| self.set_pin(pin, None));
+    }
+
+    /// Forgets all copies, where the log does not say any more whether they are what files are.
+    pub(in crate::store) fn forget_all_copies(&mut self) -> Result<()> {
+        let pins: Vec<Pin> = self.pins.keys().copied().collect();
+        pins.into_iter().try_for_each(|pin| self.apply_entry(pin_entry(pin, Some(None))))
+    }
+
+    /// The copies that have an object's bytes, each with where they begin in it.
+    pub(in crate::store) fn copies_with(&self, object: ObjectId) -> Vec<(Pin, Arc<PinnedCopy>, u64)> {
+        let mut found = Vec::new();
+        for (pin, copy) in self.pins().filter(|(pin, _)| pin.form == 0) {
+            let (Some(copy), Some(file)) = (copy, self.node(pin.node).and_then(|node| node.file())) else {
+                continue;
+            };
+            if file.records.is_some() {
+                // Its parts do not lie in it one after the other; their own copies have them.
+                continue;
+            }
+            let Some(place) = file.objects.iter().position(|id| *id == object) else { continue };
+            let before = file.objects.iter().take(place).filter_map(|id| self.object(*id));
+            let offset = before.map(|object| object.logged_layout().bytes).sum();
+            found.push((pin, copy.clone(), offset));
+        }
+        found
+    }
+
+    /// The objects of which readers see other bytes with a batch. Copies of files that have
+    /// them leave the log with it.
+    pub(in crate::store) fn forget_copies(&self, batch: &mut Batch) -> Vec<Arc<Object>> {
+        if batch.keeps_bytes() {
+            return Vec::new();
+        }
+        let mut changed: HashSet<ObjectId> = HashSet::new();
+        let (mut gone, mut removed) = (HashSet::<Pin>::new(), HashSet::new());
+        for added in batch.records() {
+            match (&added.record, &added.entry) {
+                (_, Some(Entry::Object(object))) => {
+                    changed.insert(object.id);
+                }
+                (_, Some(Entry::Node(node))) => {
+                    let before = self.node(node.id).and_then(|node| node.file());
+                    if let (Some(before), What::File(file)) = (before, &node.what) {
+                        let is_other = before.objects != file.objects;
+                        // Another type has other headers.
+                        let is_retyped = before.tensor != file.tensor;
+                        let pins = self.pins_of(node.id);
+                        gone.extend(pins.filter(|pin| is_other || (is_retyped && pin.form > 0)));
+                    }
+                }
+                (_, Some(Entry::NodeRemoved(node))) => {
+                    removed.insert(*node);
+                }
+                (Record::Migrate { object, block, stored, .. }, _) => {
+                    let known = self.object(*object);
+                    let before =
+                        known.and_then(|object| object.blocks.read().get(*block, object.logged_layout()));
+                    if !before.is_some_and(|before| is_relocation(&before.stored, stored)) {
+                        changed.insert(*object);
+                    }
+                }
+                (
+                    Record::Create { object, .. }
+                    | Record::CreateRun { object, .. }
+                    | Record::EmptyRun { object, .. }
+                    | Record::Delta { object, .. }
+                    | Record::Factor { object, .. }
+                    | Record::Delete { object },
+                    _,
+                ) => {
+                    changed.insert(*object);
+                }
+                _ => {}
+            }
+        }
+        if !changed.is_empty() {
+            let has_changed = |pin: &&Pin| {
+                let file = self.node(pin.node).and_then(|node| node.file());
+                file.is_some_and(|file| file.objects.iter().any(|object| changed.contains(object)))
+            };
+            gone.extend(self.pins.keys().filter(has_changed));
+        }
+        let has_copy = |pin: &Pin| !removed.contains(&pin.node) && self.copy_of(*pin).is_some();
+        gone.into_iter().filter(has_copy).for_each(|pin| batch.entry(pin_entry(pin, Some(None))));
+        changed.iter().filter_map(|object| self.object(*object).cloned()).collect()
+    }
+}
+
+/// The entry that pins something, with its copy or without, or lets it go.
+pub fn pin_entry(pin: Pin, copy: Option<Option<&PinnedCopy>>) -> Entry {
+    let value = copy.map(|copy| copy.map_or_else(|| WITHOUT_COPY.to_owned(), PinnedCopy::value));
+    Entry::Setting { node: pin.node, key: pin.key(), value }
+}

@@ -1,0 +1,396 @@
+//! The store as a whole: its lock, its settings, its tenants and collections.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
+use crate::store::clock::{Clock, SystemClock, Ticks};
+use crate::store::collection::lineage::{Lineage, relatives};
+use crate::store::collection::{Access, Collection, refuse_remains};
+use crate::store::disk::descriptors::Descriptors;
+use crate::store::disk::{Disk, Lock, Open, Space};
+use crate::store::events::Events;
+use crate::store::io::rebuild::{Rebuild, Rebuilder};
+use crate::store::repair::{Repaired, repair};
+use crate::store::settings::Settings;
+use crate::store::state::names::NameWatcher;
+use crate::store::tenant::Tenant;
+
+const SETTINGS_NAME: &str = "tierfs.toml";
+/// Files of the store that a tenant's directory would collide with.
+const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
+/// Permission bits of a tenant or a collection that nobody said any for.
+const DIRECTORY_MODE: u32 = 0o755;
+/// Collections by their tenants and names.
+type OpenCollections = HashMap<(String, String), Arc<Collection>>;
+/// Settings of more bytes than this are not settings.
+const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+
+/// An open store.
+pub struct Store {
+    pub(super) disk: Arc<dyn Disk>,
+    access: Access,
+    settings: Settings,
+    /// Collections that were asked for. Held while one is opened, so that no
+    /// collection is opened twice.
+    open: Mutex<OpenCollections>,
+    /// Tenants that were asked for. Held while one's file is read; the last lock that is taken.
+    pub(super) known_tenants: Mutex<HashMap<String, Arc<Tenant>>>,
+    /// The highest number that a collection was given since the store was opened.
+    numbered: Mutex<u32>,
+    /// What time it is.
+    ticks: Ticks,
+    rebuilder: Rebuilder,
+    lineage: Arc<Lineage>,
+    /// Who is told of names that go.
+    pub(super) names: NameWatcher,
+    /// What happened since it was opened.
+    events: Arc<Events>,
+    _lock: Box<dyn Any + Send + Sync>,
+}
+
+impl Store {
+    /// Makes an empty store on a disk that has none. `id` must be random.
+    pub fn create(disk: &dyn Disk, id: StoreId) -> Result<()> {
+        let failed = |error| Error::io(format!("making a store in {}", disk.place()), error);
+        let listed = disk.list("").map_err(failed)?;
+        if listed.iter().any(|entry| entry.name == SETTINGS_NAME) {
+            return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", disk.place())));
+        }
+        if listed.iter().any(|entry| !entry.name.starts_with(".tierfs")) {
+            let place = disk.place();
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("{place} is not empty and no store; choose another"),
+            ));
+        }
+        // The settings make it a store: they appear whole, and last.
+        let draft = ".tierfs.toml.new";
+        if listed.iter().any(|entry| entry.name == draft) {
+            disk.remove_file(draft).map_err(failed)?;
+        }
+        let file = disk.open(draft, Open::Create).map_err(failed)?;
+        file.write_at(Settings::new(id).to_text().as_bytes(), 0).map_err(failed)?;
+        file.sync_data().map_err(failed)?;
+        disk.rename(draft, SETTINGS_NAME).map_err(failed)?;
+        disk.sync_directory("").map_err(failed)
+    }
+
+    /// Whether there is a store on the disk.
+    pub fn exists(disk: &dyn Disk) -> bool {
+        disk.open(SETTINGS_NAME, Open::Read).is_ok()
+    }
+
+    /// Opens a store. `Busy` where another has it and both cannot; `note` is what
+    /// others are told of this one.
+    pub fn open(disk: Arc<dyn Disk>, access: Access, note: &str) -> Result<Store> {
+        let disk: Arc<dyn Disk> = Arc::new(Descriptors::new(disk));
+        let place = disk.place();
+        let opened = disk.open(SETTINGS_NAME, Open::Read);
+        let file = opened.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                let text = format!("{place} is no tierfs store; tierfs init makes one");
+                Error::new(ErrorKind::NotFound, text)
+            }
+            _ => Error::io(format!("opening {place}/{SETTINGS_NAME}"), error),
+        })?;
+        let lock = if access == Access::Write { Lock::Exclusive } else { Lock::Shared };
+        let lock = disk.lock(lock, note).map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => {
+                Error::new(ErrorKind::Busy, format!("{place} is in use by {}", error.to_string().trim_end()))
+            }
+            _ => Error::io(format!("locking {place}"), error),
+        })?;
+        let failed = |error| Error::io(format!("reading {place}/{SETTINGS_NAME}"), error);
+        let len = file.len().map_err(failed)?;
+        if len > SETTINGS_BYTES_MAX {
+            return Err(Error::invalid(format!("{place}/{SETTINGS_NAME} has {len} bytes")));
+        }
+        let mut text = vec![0; len as usize];
+        file.read_exact_at(&mut text, 0).map_err(failed)?;
+        let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
+        let (open, numbered, events) = (Mutex::default(), Mutex::default(), Arc::default());
+        let (rebuilder, lineage, known_tenants) = (Rebuilder::default(), Arc::default(), Mutex::default());
+        let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
+        Ok(Store {
+            disk,
+            access,
+            settings,
+            open,
+            known_tenants,
+            numbered,
+            events,
+            ticks,
+            rebuilder,
+            lineage,
+            names: NameWatcher::default(),
+            _lock: lock,
+        })
+    }
+
+    /// Where it is, for messages.
+    pub fn place(&self) -> String {
+        self.disk.place()
+    }
+
+    /// Its uuid.
+    pub fn id(&self) -> StoreId {
+        self.settings.store
+    }
+
+    /// With another clock, for collections that are not open yet.
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Store {
+        self.ticks = Ticks::new(clock, self.settings.rules.tick_seconds);
+        self
+    }
+
+    /// The clock, and the ticks that accesses are counted in.
+    pub fn ticks(&self) -> &Ticks {
+        &self.ticks
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What it was opened for.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// What happened since it was opened.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// Space left on its disk.
+    pub fn space(&self) -> Result<Space> {
+        self.disk.space().map_err(|error| Error::io(format!("asking {} for its space", self.place()), error))
+    }
+
+    /// The tenants' names, sorted.
+    pub fn tenants(&self) -> Result<Vec<String>> {
+        self.directories("")
+    }
+
+    /// The names of a tenant's collections, sorted. One that was never finished is
+    /// among them; opening it says `NotFound`.
+    pub fn collections(&self, tenant: &str) -> Result<Vec<String>> {
+        check_tenant(tenant)?;
+        self.directories(tenant)
+    }
+
+    /// A collection, opened if it is not open yet; with the others of a tenant that has limits.
+    pub fn collection(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+        let collection = self.opened(tenant, name)?;
+        self.count_if_limited(tenant)?;
+        Ok(collection)
+    }
+
+    /// A collection, opened if it is not open yet.
+    pub(super) fn opened(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+        check_tenant(tenant)?;
+        check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
+        let key = (tenant.to_owned(), name.to_owned());
+        let mut open = self.open.lock();
+        if let Some(collection) = open.get(&key) {
+            return Ok(collection.clone());
+        }
+        let collection = self.open_one(&mut open, key)?;
+        // Before anybody can write to what others depend on.
+        let mut opened = Vec::new();
+        let mut waiting = vec![collection.clone()];
+        while let Some(found) = waiting.pop() {
+            opened.push(found.clone());
+            let related = relatives(&found.state());
+            for relative in related {
+                let extent = match open.get(&relative) {
+                    Some(extent) => extent.clone(),
+                    None => match self.open_one(&mut open, relative.clone()) {
+                        Ok(extent) => {
+                            waiting.push(extent.clone());
+                            extent
+                        }
+                        // Whoever reads what needs it is told.
+                        Err(error) => {
+                            log::warn!("{}: what it has to do with is not there: {error}", found.path());
+                            if !self.was_removed(&relative, &error) {
+                                found.keep_parents_of(&relative);
+                            }
+                            continue;
+                        }
+                    },
+                };
+                found.relate(&extent);
+            }
+        }
+        opened.iter().for_each(|found| found.children_are_known());
+        Ok(collection)
+    }
+
+    /// Whether a collection that did not open is not there at all: then nothing of it needs others.
+    fn was_removed(&self, (tenant, name): &(String, String), error: &Error) -> bool {
+        error.kind() == ErrorKind::NotFound && refuse_remains(&self.disk, &format!("{tenant}/{name}")).is_ok()
+    }
+
+    fn open_one(&self, open: &mut OpenCollections, key: (String, String)) -> Result<Arc<Collection>> {
+        let collection = Collection::open(&self.disk, self.id(), &key.0, &key.1, self.access)?;
+        Ok(self.keep(open, key, collection))
+    }
+
+    fn keep(
+        &self,
+        open: &mut OpenCollections,
+        key: (String, String),
+        mut collection: Collection,
+    ) -> Arc<Collection> {
+        collection.rebuilder = self.rebuilder.clone();
+        collection.lineage = self.lineage.clone();
+        collection.names = self.names.clone();
+        collection.ticks = self.ticks.clone();
+        collection.restore_accesses();
+        let collection = collection.metered(self.tenant(&key.0).meter().clone());
+        let collection = Arc::new(collection.reporting_to(&self.events));
+        open.insert(key, collection.clone());
+        collection
+    }
+
+    /// A collection as it lies there, to be read only and whatever this store was opened for:
+    /// nothing is mended. `Corrupt` where its log is gone.
+    pub fn look_at(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+        let opened = Collection::open(&self.disk, self.id(), tenant, name, Access::Read);
+        if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            refuse_remains(&self.disk, &format!("{tenant}/{name}"))?;
+        }
+        opened.map(Arc::new)
+    }
+
+    /// Repairs a collection that was not asked for yet. `number` is what it gets where its
+    /// log does not say its number any more.
+    pub fn repair(&self, tenant: &str, name: &str, number: u32) -> Result<Option<Repaired>> {
+        if self.access != Access::Write {
+            let text = format!("{} was opened to be read only", self.place());
+            return Err(Error::new(ErrorKind::ReadOnly, text));
+        }
+        repair(&self.disk, self.id(), (tenant, name), number)
+    }
+
+    /// A collection, made if it is not there, and its tenant. `owner` is its user and group.
+    pub fn collection_made(&self, tenant: &str, name: &str, owner: (u32, u32)) -> Result<Arc<Collection>> {
+        self.collection_made_with(tenant, name, owner, DIRECTORY_MODE)
+    }
+
+    /// A collection with these permission bits, made if it is not there, and its tenant.
+    pub fn collection_made_with(
+        &self,
+        tenant: &str,
+        name: &str,
+        owner: (u32, u32),
+        mode: u32,
+    ) -> Result<Arc<Collection>> {
+        match self.collection(tenant, name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            found => return found,
+        }
+        match self.create_tenant(tenant, owner, DIRECTORY_MODE) {
+            Err(error) if error.kind() != ErrorKind::Exists => return Err(error),
+            _ => {}
+        }
+        self.count_if_limited(tenant)?;
+        let number = self.free_number()?;
+        let mut open = self.open.lock();
+        let collection = Collection::create(&self.disk, self.id(), (tenant, name), number, owner, mode)?;
+        Ok(self.keep(&mut open, (tenant.to_owned(), name.to_owned()), collection))
+    }
+
+    /// Says who knows other ways to blocks; only the first who says so is asked.
+    pub fn set_rebuilder(&self, rebuilder: Arc<dyn Rebuild>) {
+        self.rebuilder.get_or_init(|| rebuilder);
+    }
+
+    /// The collections that were asked for.
+    pub fn open_collections(&self) -> Vec<Arc<Collection>> {
+        self.open.lock().values().cloned().collect()
+    }
+
+    /// Makes a tenant. `owner` is its user and group, `mode` its permission bits. `Exists` where
+    /// there is one.
+    pub fn create_tenant(&self, name: &str, owner: (u32, u32), mode: u32) -> Result<()> {
+        check_tenant(name)?;
+        if self.tenants()?.iter().any(|tenant| tenant == name) {
+            return Err(Error::new(ErrorKind::Exists, format!("the tenant {name} is there")));
+        }
+        let failed = |error| Error::io(format!("making the tenant {name}"), error);
+        self.disk.create_directory(name).map_err(failed)?;
+        self.write_new_tenant(name, owner, mode)?;
+        self.disk.sync_directory("").map_err(failed)
+    }
+
+    /// Removes a tenant without collections.
+    pub fn remove_tenant(&self, name: &str) -> Result<()> {
+        if !self.tenants()?.iter().any(|tenant| tenant == name) {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no tenant {name}")));
+        }
+        if !self.collections(name)?.is_empty() {
+            return Err(Error::new(ErrorKind::NotEmpty, format!("the tenant {name} has collections")));
+        }
+        let failed = |error| Error::io(format!("removing the tenant {name}"), error);
+        self.remove_tenant_file(name)?;
+        self.disk.remove_directory(name).map_err(failed)?;
+        self.disk.sync_directory("").map_err(failed)
+    }
+
+    /// Removes a collection that has nothing in it; its number.
+    pub fn remove_collection(&self, tenant: &str, name: &str) -> Result<u32> {
+        let collection = self.collection(tenant, name)?;
+        let mut open = self.open.lock();
+        collection.remove()?;
+        open.remove(&(tenant.to_owned(), name.to_owned()));
+        let number = collection.state().number();
+        Ok(number)
+    }
+
+    /// A collection's number that no other has: inode numbers are made of it.
+    fn free_number(&self) -> Result<u32> {
+        // Held until a number is given: two collections that are made at once have two.
+        let mut numbered = self.numbered.lock();
+        let mut highest = *numbered;
+        for tenant in self.tenants()? {
+            for name in self.collections(&tenant)? {
+                match self.collection(&tenant, &name) {
+                    Ok(collection) => highest = highest.max(collection.state().number()),
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        *numbered = highest + 1;
+        Ok(*numbered)
+    }
+
+    fn directories(&self, path: &str) -> Result<Vec<String>> {
+        let listed = self.disk.list(path);
+        let listed = listed.map_err(|error| Error::io(format!("listing {}/{path}", self.place()), error))?;
+        let mut names: Vec<String> = listed
+            .into_iter()
+            .filter(|entry| entry.is_directory && check_label(&entry.name).is_ok())
+            .map(|entry| entry.name)
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+fn check_tenant(name: &str) -> Result<()> {
+    check_label(name).map_err(|wrong| Error::invalid(format!("the tenant {name:?} {wrong}")))?;
+    if TAKEN_NAMES.contains(&name) {
+        return Err(Error::invalid(format!(
+            "the tenant {name:?} would stand where the store keeps a file of its own"
+        )));
+    }
+    Ok(())
+}
