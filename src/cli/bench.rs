@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::cli::Done;
-use crate::cli::output::{human, print, print_json};
+use crate::cli::shared::output::{human, print, print_json};
 use crate::codec;
 use crate::model::{Dtype, Encoder, Error, Result, Tier};
 

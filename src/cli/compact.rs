@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use indicatif::ProgressBar;
 
 use crate::cli::Done;
-use crate::cli::act::wait_for_new_job;
-use crate::cli::mounts::{self, Mounted};
-use crate::cli::output::{print, print_json};
+use crate::cli::shared::act::wait_for_new_job;
+use crate::cli::shared::mounts::{self, Mounted};
+use crate::cli::shared::output::{print, print_json};
 use crate::engine::{Counted, Engine};
 use crate::ingest::Progress;
 use crate::model::{Error, ErrorKind, Result};

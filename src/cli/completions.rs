@@ -7,7 +7,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::cli::output::print;
+use crate::cli::shared::output::print;
 use crate::cli::{Cli, Done};
 use crate::model::{Error, Result};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::{Resource, getrlimit};
 
 use crate::cli::Done;
-use crate::cli::output::{print, print_json};
+use crate::cli::shared::output::{print, print_json};
 use crate::codec;
 use crate::gpu;
 use crate::model::Result;

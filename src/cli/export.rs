@@ -11,9 +11,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::cli::Done;
-use crate::cli::folder::{Draft, Folder};
-use crate::cli::output::{human, print};
-use crate::cli::tree::Tree;
+use crate::cli::shared::folder::{Draft, Folder};
+use crate::cli::shared::output::{human, print};
+use crate::cli::shared::tree::Tree;
 use crate::model::{Error, ErrorKind, Result};
 use crate::vfs::{Attr, FORMS_NAME, Ino, Kind, Located, Shown, Vfs};
 use crate::view::{Form, Shows};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::cli::Done;
-use crate::cli::output::{print, print_json};
+use crate::cli::shared::output::{print, print_json};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Collection, Store};

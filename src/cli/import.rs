@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::cli::act::wait_for_tagged_job;
-use crate::cli::mounts::Mounted;
-use crate::cli::output::{human, print, print_json};
-use crate::cli::{Done, init, mounts};
+use crate::cli::shared::act::wait_for_tagged_job;
+use crate::cli::shared::mounts;
+use crate::cli::shared::mounts::Mounted;
+use crate::cli::shared::output::{human, print, print_json};
+use crate::cli::{Done, init};
 use crate::control::IMPORT;
 use crate::engine::{Engine, Reconstruct, evict_imported};
 use crate::ingest::{Blocking, MoveTo, Plan, Progress, Request, Sum, Watch, parse_collection, parse_encoder};

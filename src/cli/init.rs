@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::Done;
-use crate::cli::mounts::refuse_own_mount;
-use crate::cli::output::print;
+use crate::cli::shared::mounts::refuse_own_mount;
+use crate::cli::shared::output::print;
 use crate::model::{Error, Result, StoreId};
 use crate::store::Store;
 use crate::store::disk::files::FileDisk;

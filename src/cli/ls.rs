@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::cli::Done;
-use crate::cli::output::{human, print, print_json};
-use crate::cli::tree::{Row, Tree};
+use crate::cli::shared::output::{human, print, print_json};
+use crate::cli::shared::tree::{Row, Tree};
 use crate::control::Cost;
 use crate::model::Result;
 use crate::vfs::Shown;

@@ -1,6 +1,5 @@
 //! The command line: one file a subcommand.
 
-mod act;
 mod bench;
 mod cgeb;
 mod compact;
@@ -8,7 +7,6 @@ mod completions;
 mod doctor;
 mod du;
 mod export;
-mod folder;
 mod fsck;
 mod gpu_read;
 mod helper;
@@ -16,12 +14,9 @@ mod import;
 mod init;
 mod ls;
 mod mount;
-mod mounts;
-mod output;
-mod process;
 mod scrub;
+mod shared;
 mod stat;
-mod tree;
 mod umount;
 mod verify;
 
@@ -49,10 +44,10 @@ enum Command {
     Ls(ls::Args),
     Stat(stat::Args),
     Du(du::Args),
-    Tier(act::Tier),
-    Pin(act::Pin),
-    Unpin(act::Unpin),
-    Evict(act::Evict),
+    Tier(shared::act::Tier),
+    Pin(shared::act::Pin),
+    Unpin(shared::act::Unpin),
+    Evict(shared::act::Evict),
     Verify(verify::Args),
     Scrub(scrub::Args),
     Compact(compact::Args),

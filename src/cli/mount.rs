@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use signal_hook::consts;
 
-use crate::cli::{Done, init, mounts};
+use crate::cli::shared::mounts;
+use crate::cli::{Done, init};
 use crate::fs::{Options, mount};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
@@ -310,7 +311,7 @@ impl Args {
     /// Says that the mount is ready and lets go of the terminal.
     fn detach(&self) -> Result<()> {
         let failed = |error: rustix::io::Errno| Error::io("leaving the terminal", error.into());
-        crate::cli::output::print(&format!("{READY}\n"))?;
+        crate::cli::shared::output::print(&format!("{READY}\n"))?;
         rustix::process::setsid().map_err(failed)?;
         let nowhere = fs::OpenOptions::new().write(true).open("/dev/null");
         let nowhere = nowhere.map_err(|error| Error::io("opening /dev/null", error))?;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::Done;
-use crate::cli::act::wait_for_new_job;
-use crate::cli::mounts::{self, Mounted};
-use crate::cli::output::{print, print_json};
+use crate::cli::shared::act::wait_for_new_job;
+use crate::cli::shared::mounts::{self, Mounted};
+use crate::cli::shared::output::{print, print_json};
 use crate::engine::{Counted, Engine, Scrubbed};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::files::FileDisk;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::cli::Done;
-use crate::cli::output::{print, print_json};
-use crate::cli::tree::Tree;
+use crate::cli::shared::output::{print, print_json};
+use crate::cli::shared::tree::Tree;
 use crate::control::Cost;
 use crate::model::{Error, ErrorKind, Result};
 use crate::vfs::Shown;

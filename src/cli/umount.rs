@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::cli::Done;
-use crate::cli::mounts::mount_of;
-use crate::cli::process::Process;
+use crate::cli::shared::mounts::mount_of;
+use crate::cli::shared::process::Process;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::disk::{Disk, Lock};

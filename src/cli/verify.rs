@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Done;
-use crate::cli::mounts::mount_of;
-use crate::cli::output::{print, print_json};
+use crate::cli::shared::mounts::mount_of;
+use crate::cli::shared::output::{print, print_json};
 use crate::model::{Error, Result};
 
 /// Check the stored checksums of files of a mount.

@@ -8,7 +8,7 @@ use crate::store::disk::mounted::{MountedThere, mounted, topmost};
 
 /// A mounted tierfs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Mounted {
+pub(in crate::cli) struct Mounted {
     /// Where.
     pub mountpoint: PathBuf,
     /// The store.
@@ -17,7 +17,7 @@ pub(super) struct Mounted {
 
 /// Names, in the error of a store that is in use, where it is mounted: those who only
 /// read it leave no note of that.
-pub(super) fn with_mounts(busy: Error, store: &Path) -> Error {
+pub(in crate::cli) fn with_mounts(busy: Error, store: &Path) -> Error {
     let found = || -> Option<String> {
         let store = fs::canonicalize(store).ok()?;
         let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -36,7 +36,7 @@ pub(super) fn with_mounts(busy: Error, store: &Path) -> Error {
 }
 
 /// The tierfs that a path lies on, if it lies on one.
-pub(super) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
+pub(in crate::cli) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
     let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), error))?;
     // The mount itself is not asked: its daemon may be gone.
     let real = match (absolute.parent(), absolute.file_name()) {
@@ -53,7 +53,7 @@ pub(super) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
 
 /// The mount that a path is the root of, or where the store that it is is mounted to be
 /// written.
-pub(super) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
+pub(in crate::cli) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
     if let Some(mounted) = mount_of(path)? {
         if std::path::absolute(path).is_ok_and(|path| path == mounted.mountpoint) {
             return Ok(Some(mounted));
@@ -72,7 +72,7 @@ pub(super) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
 
 /// Refuses a path that lies on a tierfs: a daemon that reads itself would wait for
 /// itself.
-pub(super) fn refuse_own_mount(what: &str, path: &Path) -> Result<()> {
+pub(in crate::cli) fn refuse_own_mount(what: &str, path: &Path) -> Result<()> {
     match mount_of(path)? {
         Some(mounted) => Err(Error::new(
             ErrorKind::Invalid,

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::cli::mounts::mount_of;
+use crate::cli::shared::mounts::mount_of;
 use crate::control::{self, ATTRIBUTES, Cost, PREFIX};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
@@ -16,7 +16,7 @@ use crate::store::{Access, Store};
 use crate::vfs::{Ino, Kind, Located, Shown, Vfs};
 
 /// What a command was told to look at.
-pub(super) enum Tree {
+pub(in crate::cli) enum Tree {
     /// A store, and a path below it.
     Store {
         /// The store's tree.
@@ -30,7 +30,7 @@ pub(super) enum Tree {
 
 /// A line of a listing.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(in crate::cli) struct Row {
     /// Its name.
     pub name: OsString,
     /// Whether it is a directory.
@@ -138,7 +138,7 @@ impl Tree {
 }
 
 /// Where the process that has a store says it is mounted.
-pub(super) fn mounted_at(busy: &Error) -> Option<PathBuf> {
+pub(in crate::cli) fn mounted_at(busy: &Error) -> Option<PathBuf> {
     let text = busy.to_string();
     text.split_once("which has it mounted on ").map(|(_, mountpoint)| PathBuf::from(mountpoint))
 }

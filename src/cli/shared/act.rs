@@ -10,8 +10,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::XattrFlags;
 
 use crate::cli::Done;
-use crate::cli::mounts::{Mounted, mount_of};
-use crate::cli::output::{print, print_json};
+use crate::cli::shared::mounts::{Mounted, mount_of};
+use crate::cli::shared::output::{print, print_json};
 use crate::control::PREFIX;
 use crate::model::{Error, ErrorKind, Result};
 
@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 ///
 /// Example: tierfs tier q5 /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
-pub(super) struct Tier {
+pub(in crate::cli) struct Tier {
     /// exact, q8, q7, q5, q3 or q3x; with :all after it every float tensor
     tier: String,
     /// Files or directories of a mount
@@ -44,7 +44,7 @@ pub(super) struct Tier {
 ///
 /// Example: tierfs pin /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
-pub(super) struct Pin {
+pub(in crate::cli) struct Pin {
     /// Files or directories of a mount
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -57,7 +57,7 @@ pub(super) struct Pin {
 ///
 /// Example: tierfs unpin /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
-pub(super) struct Unpin {
+pub(in crate::cli) struct Unpin {
     /// Files or directories of a mount
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -74,7 +74,7 @@ pub(super) struct Unpin {
 ///
 /// Example: tierfs evict --cache /mnt/acme/llama
 #[derive(clap::Args)]
-pub(super) struct Evict {
+pub(in crate::cli) struct Evict {
     /// Files or directories of a mount
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -120,7 +120,7 @@ impl Evict {
 
 /// Sets an attribute of each path, and waits until that has done what it does. Goes on when
 /// one fails.
-pub(super) fn set_all(paths: &[PathBuf], name: &str, value: &str, json: bool) -> Result<Done> {
+pub(in crate::cli) fn set_all(paths: &[PathBuf], name: &str, value: &str, json: bool) -> Result<Done> {
     let mut done = Done::Well;
     let mut rows = Vec::new();
     for path in paths {
@@ -235,7 +235,10 @@ fn job_of(line: &str) -> Option<JobLine> {
 }
 
 /// Starts something that queues a job, and waits for its end with a bar; what it said.
-pub(super) fn wait_for_new_job(mounted: &Mounted, start: impl FnOnce() -> Result<()>) -> Result<String> {
+pub(in crate::cli) fn wait_for_new_job(
+    mounted: &Mounted,
+    start: impl FnOnce() -> Result<()>,
+) -> Result<String> {
     let before = last_job(mounted)?.map_or(0, |job| job.number);
     start()?;
     wait_for_job(mounted, before)
@@ -261,7 +264,11 @@ fn wait_for_job(mounted: &Mounted, before: u64) -> Result<String> {
 
 /// Waits for the job of this name, and shows on a bar of bytes how far it is; what it said.
 /// Jobs that ended are shown for a while only, so it must have been queued just now.
-pub(super) fn wait_for_tagged_job(mounted: &Mounted, what: &str, bar: &ProgressBar) -> Result<String> {
+pub(in crate::cli) fn wait_for_tagged_job(
+    mounted: &Mounted,
+    what: &str,
+    bar: &ProgressBar,
+) -> Result<String> {
     let path = mounted.mountpoint.join(".ctl/jobs");
     loop {
         let text = fs::read_to_string(&path).map_err(|error| Error::io(path.display(), error))?;

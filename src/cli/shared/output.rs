@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use crate::model::{Error, Result};
 
 /// Prints to standard output. A reader that went away, such as `head`, is no error.
-pub(super) fn print(text: &str) -> Result<()> {
+pub(in crate::cli) fn print(text: &str) -> Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(|error| Error::io("writing to standard output", error)),
@@ -13,12 +13,12 @@ pub(super) fn print(text: &str) -> Result<()> {
 }
 
 /// Prints a value as JSON.
-pub(super) fn print_json(value: &serde_json::Value) -> Result<()> {
+pub(in crate::cli) fn print_json(value: &serde_json::Value) -> Result<()> {
     print(&format!("{value:#}\n"))
 }
 
 /// A number of bytes for people: `1.4 GiB`.
-pub(super) fn human(bytes: u64) -> String {
+pub(in crate::cli) fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
     let mut unit = 0;

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::cli::mounts::Mounted;
+use crate::cli::shared::mounts::Mounted;
 
 /// After this a daemon that does not say who it is is not asked any more.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A process, told from others that get its number later.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Process {
+pub(in crate::cli) struct Process {
     number: u32,
     /// When it began, in ticks of the system since that did.
     began: String,

@@ -15,14 +15,14 @@ use crate::model::{Error, Result};
 const TRIES: u32 = 100;
 
 /// A directory, held open: no name above it is looked up again.
-pub(super) struct Folder {
+pub(in crate::cli) struct Folder {
     directory: OwnedFd,
     /// For messages.
     path: PathBuf,
 }
 
 /// Something in a folder that has not got its name yet; it is removed when this is dropped before.
-pub(super) struct Draft<'a> {
+pub(in crate::cli) struct Draft<'a> {
     folder: &'a Folder,
     /// Empty once it has its name.
     draft: OsString,
