@@ -66,8 +66,8 @@ fn the_counter_counts() {
 
 #[test]
 fn records_of_batches_are_borrowed_and_written_without_allocation_at_any_alignment() {
-    use tierfs::format::cgeb::{AuxEncoding, Header, Layout as Order, NewRecord, Record};
-    use tierfs::format::cgei::{BorrowedIndex, Index};
+    use tierfs::format::files::cgeb::{AuxEncoding, Header, Layout as Order, NewRecord, Record};
+    use tierfs::format::files::cgei::{BorrowedIndex, Index};
     let (vector, weights) = (vec![0.5; 1536], [0.25; 8]);
     for layout in [Order::One, Order::TwoBig, Order::TwoLittle] {
         let record = NewRecord {

@@ -7,13 +7,13 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use tierfs::format::catalog::{
+use tierfs::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE_VERSION,
     NUMBER_MAX, NodeEntry, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry, What,
 };
-use tierfs::format::placed::Placed;
-use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
-use tierfs::format::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
+use tierfs::format::log::placed::Placed;
+use tierfs::format::log::record::{Described, LOG_VERSION, Record, Stored};
+use tierfs::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
 
 fn golden(name: &str) -> Vec<u8> {

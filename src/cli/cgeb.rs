@@ -9,11 +9,11 @@ use clap::{Args as ClapArgs, Subcommand};
 use serde_json::{Value, json};
 
 use crate::cli::Done;
-use crate::format::cgeb::{
+use crate::format::files::cgeb::{
     AuxEncoding, BatchWriter, CgebError, ContentHash, HEADER_BYTES, Header, Layout, NewRecord, Record,
 };
-use crate::format::cgei::Index;
-use crate::format::npy;
+use crate::format::files::cgei::Index;
+use crate::format::files::npy;
 use crate::ingest::check_batch;
 use crate::model::{Dtype, Error, Result};
 use crate::store::disk::File as Source;

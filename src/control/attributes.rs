@@ -4,7 +4,7 @@ use crate::control::digests::{blake3, sha256};
 use crate::control::measure::{Measure, checksum};
 use crate::control::sets::{self, Set};
 use crate::engine::{self, Heat};
-use crate::format::catalog::FileEntry;
+use crate::format::log::catalog::FileEntry;
 use crate::model::{Dtype, Error, ErrorKind, Result, TensorId};
 use crate::vfs::{FileView, Vfs};
 
@@ -237,7 +237,7 @@ pub fn values(vfs: &Vfs, view: &FileView, most: Cost) -> Result<Vec<(&'static st
     Ok(values)
 }
 
-fn tensor(view: &FileView) -> Option<&crate::format::catalog::TensorEntry> {
+fn tensor(view: &FileView) -> Option<&crate::format::log::catalog::TensorEntry> {
     view.node.file().and_then(|file: &FileEntry| file.tensor.as_ref())
 }
 

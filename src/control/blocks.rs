@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::control::files::Context;
 use crate::control::text::Make;
-use crate::format::record::Stored;
+use crate::format::log::record::Stored;
 use crate::model::{Encoding, Error, ErrorKind, Result, Tier};
 use crate::store::Block;
 use crate::store::Collection;

@@ -1,7 +1,7 @@
 //! The digests of the bytes that a file came in with.
 
 use crate::control::measure::Measure;
-use crate::format::catalog::Digests;
+use crate::format::log::catalog::Digests;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Sums;
 use crate::stream::sums;

@@ -7,7 +7,7 @@ use crate::control::files::tell;
 use crate::control::jobs::{Job, Jobs};
 use crate::control::quota::ROOT_USER;
 use crate::engine::{self, Counted, Evict, Moved, REFUSED, Reconstruct, Setting};
-use crate::format::catalog::What;
+use crate::format::log::catalog::What;
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
 use crate::open;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::format::access::History;
+use crate::format::log::access::History;
 use crate::store::Object;
 use crate::store::Ticks;
 

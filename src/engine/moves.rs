@@ -7,7 +7,7 @@ use crate::engine::rebuild::{has_exact_source, precision, read_exact};
 use crate::engine::select::{Target, taken, targets};
 use crate::engine::settings::{encoder, is_lossy_allowed};
 use crate::engine::work::Engine;
-use crate::format::catalog::{Entry, Measured, NodeEntry, What};
+use crate::format::log::catalog::{Entry, Measured, NodeEntry, What};
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Encoder, EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Block;

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::engine::rebuild::check_without_copy;
 use crate::engine::work::Engine;
-use crate::format::catalog::{TensorEntry, What};
+use crate::format::log::catalog::{TensorEntry, What};
 use crate::ingest::Progress;
 use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::engine::rebuild::{WAYS, Way};
 use crate::engine::select::targets;
-use crate::format::catalog::{Entry, NodeEntry};
+use crate::format::log::catalog::{Entry, NodeEntry};
 use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;

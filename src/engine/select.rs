@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::format::catalog::{Content, What};
+use crate::format::log::catalog::{Content, What};
 use crate::ingest::MoveTo;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
 use crate::store::Collection;

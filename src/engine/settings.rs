@@ -1,6 +1,6 @@
 //! Settings of files and directories: what the log keeps of them, and what they mean.
 
-use crate::format::catalog::{Entry, NodeEntry, What};
+use crate::format::log::catalog::{Entry, NodeEntry, What};
 use crate::model::{Encoder, EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::State;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::{Content, Digests, Extent};
 use crate::format::checksum;
+use crate::format::log::catalog::{Content, Digests, Extent};
 use crate::ingest::blocking::Blocking;
 use crate::ingest::recognize::{Part, Recognized, recognize};
 use crate::ingest::store_parts::{How, StoredBlocks, StoredObject, StoredParts, TakenPart, store_parts};

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::Extent;
-use crate::format::cgeb::{
+use crate::format::files::cgeb::{
     CgebError, ContentHash, HEADER_BYTES, Header, Layout, Part, RUNS_MAX, Runs, Sizes, leading_hash,
 };
+use crate::format::log::catalog::Extent;
 use crate::ingest::recognize::Recognized;
 use crate::ingest::store_parts::{StoredBlocks, StoredObject, StoredParts, checksums, store, write};
 use crate::ingest::uncommitted::Uncommitted;

@@ -1,7 +1,7 @@
 //! Objects of what was taken in, and their blocks, into the log.
 
-use crate::format::catalog::{Entry, ObjectEntry, Parent};
-use crate::format::record::{Described, Record, Stored};
+use crate::format::log::catalog::{Entry, ObjectEntry, Parent};
+use crate::format::log::record::{Described, Record, Stored};
 use crate::ingest::store_parts::{StoredBlocks, StoredObject, TakenPart};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier};

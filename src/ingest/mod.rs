@@ -46,7 +46,7 @@ pub use shards::import_shards;
 
 use std::sync::Arc;
 
-use crate::format::catalog::OutsideFile;
+use crate::format::log::catalog::OutsideFile;
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{Dtype, Encoder, Error, Result, Shape, Tier};
 use crate::store::Collection;

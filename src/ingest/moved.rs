@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
+use crate::format::log::catalog::{Entry, FileEntry, NodeEntry, What};
 use crate::ingest::Origin;
 use crate::ingest::names::Names;
 use crate::ingest::publish::hidden_names;

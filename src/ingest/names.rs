@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::format::catalog::{Entry, FileEntry, NodeEntry, What};
-use crate::format::record::Record;
+use crate::format::log::catalog::{Entry, FileEntry, NodeEntry, What};
+use crate::format::log::record::Record;
 use crate::ingest::Origin;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::Batch;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::format::catalog::Parent;
+use crate::format::log::catalog::Parent;
 use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result, Shape, TensorId};
 use crate::store::Collection;
 use crate::store::{Node, State};

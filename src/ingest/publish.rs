@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::{Content, Digests, Entry, FileEntry, Measured, ObjectIds, TensorEntry};
-use crate::format::cgeb::Runs;
+use crate::format::files::cgeb::Runs;
+use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, Measured, ObjectIds, TensorEntry};
 use crate::ingest::Origin;
 use crate::ingest::drafts::{Draft, objects};
 use crate::ingest::names::Names;

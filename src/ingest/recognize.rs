@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::Content;
-use crate::format::cgeb::{self, Runs};
-use crate::format::{gguf, npy, safetensors};
+use crate::format::files::cgeb::{self, Runs};
+use crate::format::files::{gguf, npy, safetensors};
+use crate::format::log::catalog::Content;
 use crate::ingest::batch::scan;
 use crate::model::{Dtype, Error, Result, Shape, TensorNames};
 use crate::store::disk::File;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::codec;
-use crate::format::catalog::What;
+use crate::format::log::catalog::What;
 use crate::ingest::recognize::{Part, PartTensor, Recognized};
 use crate::ingest::{Options, Target};
 use crate::model::{Dtype, EntryId, EscapedPath, Result, TensorId, TensorNames, Tier};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::Content;
+use crate::format::log::catalog::Content;
 use crate::ingest::recognize::{Part, Recognized};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, Origin, Progress, Report, Target, publish, room, store_parts};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 
-use crate::format::catalog::{Digests, Extent, Measured, OutsideFile};
 use crate::format::checksum;
-use crate::format::record::Stored;
+use crate::format::log::catalog::{Digests, Extent, Measured, OutsideFile};
+use crate::format::log::record::Stored;
 use crate::ingest::batch;
 use crate::ingest::recognize::{Part, PartTensor, Recognized};
 use crate::ingest::uncommitted::Uncommitted;

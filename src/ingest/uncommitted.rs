@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::format::record::Record;
+use crate::format::log::record::Record;
 use crate::model::{ObjectId, Result};
 use crate::store::Collection;
 use crate::store::Touched;

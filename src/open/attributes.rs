@@ -1,6 +1,6 @@
 //! Modes, owners and times.
 
-use crate::format::catalog::{Entry, NodeEntry, What};
+use crate::format::log::catalog::{Entry, NodeEntry, What};
 use crate::ingest::PERMISSIONS;
 use crate::model::{EntryId, Result};
 use crate::open::Changes;

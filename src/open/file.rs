@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::engine;
-use crate::format::catalog::{Content, NodeEntry, ObjectEntry, What};
+use crate::format::log::catalog::{Content, NodeEntry, ObjectEntry, What};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
 use crate::open::Changes;
@@ -339,7 +339,7 @@ impl OpenFile {
             dtype: Dtype::U8,
             bytes: 0,
             block_bytes: Blocking::default().block_bytes(Dtype::U8, u64::MAX),
-            extent: Some(crate::format::catalog::Extent { file: number, offset: 0 }),
+            extent: Some(crate::format::log::catalog::Extent { file: number, offset: 0 }),
             parent: None,
         };
         let object = Arc::new(Object::draft(entry));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::engine;
-use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, What};
-use crate::format::record::Record;
+use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, What};
+use crate::format::log::record::Record;
 use crate::ingest::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized, name_parts_again, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::open::file::OpenFile;
@@ -444,9 +444,9 @@ impl OpenFile {
 /// The shape of a tensor whose file has another size now: its first dimension follows
 /// where whole rows remain.
 fn resized(
-    tensor: crate::format::catalog::TensorEntry,
+    tensor: crate::format::log::catalog::TensorEntry,
     bytes: u64,
-) -> Option<crate::format::catalog::TensorEntry> {
+) -> Option<crate::format::log::catalog::TensorEntry> {
     if tensor.dtype.bytes_of(tensor.shape.elements()) == Some(bytes) {
         return Some(tensor);
     }
@@ -457,5 +457,5 @@ fn resized(
     }
     let mut sizes = vec![bytes / row];
     sizes.extend_from_slice(rest);
-    Some(crate::format::catalog::TensorEntry { shape: Shape::new(&sizes)?, ..tensor })
+    Some(crate::format::log::catalog::TensorEntry { shape: Shape::new(&sizes)?, ..tensor })
 }

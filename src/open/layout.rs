@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::cgeb::Runs;
+use crate::format::files::cgeb::Runs;
 use crate::model::{EntryId, Error, Result};
 use crate::store::Collection;
 use crate::store::Parts;

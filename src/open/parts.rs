@@ -1,6 +1,6 @@
 //! The names of a container's tensors.
 
-use crate::format::catalog::{Entry, FileEntry};
+use crate::format::log::catalog::{Entry, FileEntry};
 use crate::open::Name;
 use crate::store::Batch;
 use crate::store::State;

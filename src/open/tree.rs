@@ -1,7 +1,7 @@
 //! Names and attributes: each change is one batch.
 
-use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectIds, What};
-use crate::format::record::Record;
+use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectIds, What};
+use crate::format::log::record::Record;
 use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::open::Changes;

@@ -1,6 +1,6 @@
 //! What a file is as a tensor, as somebody says: `dtype` and `shape`.
 
-use crate::format::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
+use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, TensorId};
 use crate::open::tree::known;
 use crate::store::Collection;

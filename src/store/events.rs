@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::format::record::Stored;
+use crate::format::log::record::Stored;
 use crate::model::{Error, ErrorKind, Result, beginning};
 use crate::store::Collection;
 use crate::store::collection::now_nanoseconds;

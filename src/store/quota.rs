@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::format::catalog::Entry;
+use crate::format::log::catalog::Entry;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;

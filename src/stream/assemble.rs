@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::cgeb::Runs;
+use crate::format::files::cgeb::Runs;
 use crate::model::{Error, Result};
 use crate::store::OpenObject;
 use crate::stream::batch::Stitched;

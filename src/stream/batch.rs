@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::cgeb::{HEADER_BYTES, Layout, Part, PlacedRun, Runs, leading_hash};
+use crate::format::files::cgeb::{HEADER_BYTES, Layout, Part, PlacedRun, Runs, leading_hash};
 use crate::model::{Error, Result};
 use crate::stream::{Made, Stream};
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::format::catalog::{Digests, Taken};
-use crate::format::cgeb::Runs;
+use crate::format::files::cgeb::Runs;
+use crate::format::log::catalog::{Digests, Taken};
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
 use crate::store::Object;

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::cgeb::{Runs, leading_hash};
-use crate::format::cgei;
+use crate::format::files::cgeb::{Runs, leading_hash};
+use crate::format::files::cgei;
 use crate::model::{EntryId, Error, Result};
 use crate::store::BatchParts;
 use crate::store::Collection;

@@ -1,6 +1,6 @@
 //! What stat shows of a node.
 
-use crate::format::catalog::{NodeEntry, What};
+use crate::format::log::catalog::{NodeEntry, What};
 use crate::open::OpenFile;
 use crate::store::Directory;
 use crate::store::{Node, State};

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::engine::{Heat, POLICY, cache_bytes};
-use crate::format::catalog::What;
+use crate::format::log::catalog::What;
 use crate::model::EntryId;
 use crate::store::Collection;
 use crate::store::EventKind;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::format::catalog::NodeEntry;
+use crate::format::log::catalog::NodeEntry;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::open::{self, Changes, OpenFile, SetAttr};
 use crate::store::Keep;

@@ -181,7 +181,7 @@ impl Vfs {
 
     /// Whether a node has a place in a tree: symbolic links have none.
     pub(super) fn is_in_tree(&self, node: &Node) -> bool {
-        node.file().is_some() || matches!(node.entry.what, crate::format::catalog::What::Directory)
+        node.file().is_some() || matches!(node.entry.what, crate::format::log::catalog::What::Directory)
     }
 
     /// What stat shows of a control.

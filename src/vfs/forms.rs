@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::format::catalog::What;
+use crate::format::log::catalog::What;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::{Node, ROOT, State};

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::format::catalog::{Content, What};
+use crate::format::log::catalog::{Content, What};
 use crate::model::EntryId;
 use crate::store::{Node, State};
 

@@ -7,7 +7,7 @@ use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Engine;
-use crate::format::catalog::What;
+use crate::format::log::catalog::What;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::open::{OpenFile, OpenFiles};
 use crate::store::Verify;

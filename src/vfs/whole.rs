@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::format::catalog::{NodeEntry, What};
+use crate::format::log::catalog::{NodeEntry, What};
 use crate::model::EntryId;
 use crate::store::{ROOT, State};
 

@@ -1,14 +1,14 @@
 //! A matrix of floats as an embedding batch, and its index.
 //!
 //! Every row is a record without experts: version 2, little-endian, with the hash of its
-//! vector. The layout is in [`cgeb`](crate::format::cgeb).
+//! vector. The layout is in [`cgeb`](crate::format::files::cgeb).
 
 use std::ops::Range;
 
-use crate::format::cgeb::{
+use crate::format::files::cgeb::{
     AuxEncoding, ContentHash, HEADER_BYTES, Header, Layout, RECORD_ALIGNMENT, leading_hash,
 };
-use crate::format::cgei::Index;
+use crate::format::files::cgei::Index;
 use crate::model::{Error, Result};
 use crate::stream::{Made, Stream};
 

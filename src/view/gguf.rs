@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::format::gguf;
+use crate::format::files::gguf;
 use crate::model::{Dtype, Error, Result};
 use crate::store::Collection;
 use crate::store::{OpenObject, Verify};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::What;
+use crate::format::log::catalog::What;
 use crate::model::{Dtype, EntryId};
 use crate::store::{Node, ROOT, State};
 use crate::stream::is_castable;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::Forms;
-use crate::format::catalog::Content;
+use crate::format::log::catalog::Content;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Pin;
 use crate::store::Verify;

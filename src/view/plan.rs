@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::engine::would_move;
-use crate::format::catalog::{Content, FileEntry, TensorEntry};
-use crate::format::cgeb::Runs;
-use crate::format::{npy, safetensors};
+use crate::format::files::cgeb::Runs;
+use crate::format::files::{npy, safetensors};
+use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
 use crate::ingest::MoveTo;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
 use crate::store::Collection;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::WhatIf;
-use crate::format::cgeb::Runs;
+use crate::format::files::cgeb::Runs;
 use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::format::catalog::FileEntry;
-use crate::format::cgeb::Runs;
+use crate::format::files::cgeb::Runs;
+use crate::format::log::catalog::FileEntry;
 use crate::model::{EntryId, Error, Result, Tier};
 use crate::store::Block;
 use crate::store::Collection;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use tierfs::format::gguf::{GgmlType, TYPES};
+use tierfs::format::files::gguf::{GgmlType, TYPES};
 
 use crate::support::{Place, assert_same, python};
 use crate::world::World;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tierfs::engine::compact;
-use tierfs::format::catalog::Entry;
+use tierfs::format::log::catalog::Entry;
 use tierfs::ingest::Silent;
 use tierfs::model::EntryId;
 use tierfs::store::ROOT;

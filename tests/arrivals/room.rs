@@ -233,7 +233,7 @@ fn a_container_that_cannot_be_cut_inside_a_damaged_tensor_keeps_every_tensor() {
 #[test]
 fn a_collection_with_the_remains_of_an_import_opens_on_a_full_disk_and_is_tidied_later() {
     use std::sync::Arc;
-    use tierfs::format::catalog::{Entry, Extent, ObjectEntry};
+    use tierfs::format::log::catalog::{Entry, Extent, ObjectEntry};
     use tierfs::model::{Dtype, ObjectId, SeedId, TensorId};
     use tierfs::store::Touched;
     use tierfs::store::disk::files::FileDisk;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tierfs::open::OpenFiles;
-use tierfs::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
-use tierfs::format::record::Stored;
+use tierfs::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
+use tierfs::format::log::record::Stored;
 use tierfs::model::{Dtype, EntryId, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
 use tierfs::store::Touched;
 use tierfs::store::add_blocks;

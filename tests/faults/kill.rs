@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use tierfs::format::catalog::Entry;
+use tierfs::format::log::catalog::Entry;
 use tierfs::store::ROOT;
 use tierfs::store::Touched;
 use tierfs::store::disk::files::FileDisk;

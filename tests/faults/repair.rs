@@ -360,7 +360,7 @@ fn a_store_in_use_is_not_repaired_and_one_that_is_well_is_left_alone() {
 #[test]
 fn files_whose_objects_are_missing_are_named_and_a_repair_lists_them_as_lost() {
     use std::sync::Arc;
-    use tierfs::format::record::Record;
+    use tierfs::format::log::record::Record;
     use tierfs::store::Touched;
     use tierfs::store::disk::files::FileDisk;
     use tierfs::store::{Access, Store};

@@ -1,9 +1,9 @@
 //! Embedding batches and their indexes.
 
-use tierfs::format::cgeb::{
+use tierfs::format::files::cgeb::{
     AuxEncoding, BatchWriter, CgebError, ContentHash, Header, Layout, NewRecord, Record, leading_hash,
 };
-use tierfs::format::cgei::Index;
+use tierfs::format::files::cgei::Index;
 use tierfs::model::{Error, ErrorKind};
 
 use crate::{cases, damaged, file, floats, golden};

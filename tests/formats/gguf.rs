@@ -5,7 +5,7 @@ use std::io::Cursor;
 
 use gguf_rs_lib::prelude::GGUFFileReader;
 use proptest::prelude::*;
-use tierfs::format::gguf::{
+use tierfs::format::files::gguf::{
     GgmlType, HEADER_BYTES_MAX, Header, TENSORS_MAX, TYPES, parse, type_of_elements, with_types,
 };
 use tierfs::model::{Dtype, ErrorKind};

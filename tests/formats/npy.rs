@@ -1,7 +1,7 @@
 //! Headers of NumPy files, against what NumPy 2.4 (and `ml_dtypes`) wrote.
 
 use proptest::prelude::*;
-use tierfs::format::npy::{Header, PREFIX_BYTES_MAX, parse, write_header};
+use tierfs::format::files::npy::{Header, PREFIX_BYTES_MAX, parse, write_header};
 use tierfs::model::{Dtype, ErrorKind, Shape};
 
 use crate::damaged;

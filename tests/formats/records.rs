@@ -1,8 +1,8 @@
 //! Delta and factor records.
 
 use proptest::prelude::*;
-use tierfs::format::delta::{Changes, Delta, DeltaKind};
-use tierfs::format::factor::{Factor, FactorShape, WHOLE_TENSOR};
+use tierfs::format::payload::delta::{Changes, Delta, DeltaKind};
+use tierfs::format::payload::factor::{Factor, FactorShape, WHOLE_TENSOR};
 use tierfs::model::{Dtype, ErrorKind, ObjectId};
 
 use crate::{cases, damaged, file, floats};

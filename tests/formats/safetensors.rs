@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
 use safetensors::tensor::{TensorView, serialize};
-use tierfs::format::safetensors::{Entry, HEADER_BYTES_MAX, Header, header_len, parse, write_header};
+use tierfs::format::files::safetensors::{Entry, HEADER_BYTES_MAX, Header, header_len, parse, write_header};
 use tierfs::model::{Dtype, Error, ErrorKind, Result, Shape};
 
 /// What the header of a whole file says.

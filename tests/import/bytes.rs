@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use safetensors::Dtype;
-use tierfs::format::catalog::{Digests, Taken};
+use tierfs::format::log::catalog::{Digests, Taken};
 use tierfs::ingest::{Blocking, Options, Origin, Silent, import_file, import_shards};
 use tierfs::model::{Error, ErrorKind};
 use tierfs::store::Collection;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use safetensors::Dtype;
-use tierfs::format::catalog::{Entry, NodeEntry, What};
+use tierfs::format::log::catalog::{Entry, NodeEntry, What};
 use tierfs::ingest::{Options, Target, import_file};
 use tierfs::model::{EntryId, ErrorKind};
 use tierfs::store::Collection;

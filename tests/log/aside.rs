@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tierfs::format::catalog::What;
-use tierfs::format::record::Record;
-use tierfs::format::slot::RawSlot;
+use tierfs::format::log::catalog::What;
+use tierfs::format::log::record::Record;
+use tierfs::format::log::slot::RawSlot;
 use tierfs::ingest::{Blocking, MoveTo, Options};
 use tierfs::open::{self, OpenFiles};
 use tierfs::store::ROOT;

@@ -4,11 +4,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use proptest::prelude::*;
-use tierfs::format::catalog::{
+use tierfs::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, Entry, Extent, FileEntry, NodeEntry, ObjectEntry, Parent, TensorEntry,
     What,
 };
-use tierfs::format::record::{Described, LOG_VERSION, Record, Stored};
+use tierfs::format::log::record::{Described, LOG_VERSION, Record, Stored};
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, TensorId, Tier};
 use tierfs::store::Access;
 

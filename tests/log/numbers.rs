@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tierfs::format::access::{History, to_bytes};
-use tierfs::format::catalog::{Entry, Extent, ObjectEntry};
-use tierfs::format::record::{LOG_VERSION, Record};
+use tierfs::format::log::access::{History, to_bytes};
+use tierfs::format::log::catalog::{Entry, Extent, ObjectEntry};
+use tierfs::format::log::record::{LOG_VERSION, Record};
 use tierfs::model::{Dtype, EntryId, ObjectId, Result};
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};

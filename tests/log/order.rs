@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tierfs::format::record::{Record, Stored};
+use tierfs::format::log::record::{Record, Stored};
 use tierfs::model::{Dtype, ObjectId, Tier};
 use tierfs::store::Access;
 

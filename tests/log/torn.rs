@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tierfs::format::record::Record;
+use tierfs::format::log::record::Record;
 use tierfs::model::{ErrorKind, ObjectId};
 use tierfs::store::Access;
 use tierfs::store::disk::Open;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tierfs::format::catalog::NodeEntry;
+use tierfs::format::log::catalog::NodeEntry;
 use tierfs::ingest::{Blocking, MoveTo, Options, Origin, Silent, Target, import_file};
 use tierfs::model::{EntryId, Error, ErrorKind, Result, StoreId};
 use tierfs::store::ROOT;

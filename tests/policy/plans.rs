@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use tierfs::engine::policy::{Move, Tensor, plan};
-use tierfs::format::access::History;
+use tierfs::format::log::access::History;
 use tierfs::model::{ObjectId, Tier};
 use tierfs::store::{Limit, Rules};
 

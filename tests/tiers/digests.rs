@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
-use tierfs::format::catalog::{Digests, Entry, Taken, What};
+use tierfs::format::log::catalog::{Digests, Entry, Taken, What};
 use tierfs::store::ROOT;
 use tierfs::store::Touched;
 use tierfs::store::disk::files::FileDisk;

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-use crate::format::catalog::Extent;
+use crate::format::log::catalog::Extent;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::collection::{Touched, Writer};

@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
 
-use crate::format::catalog::{Entry, Parent};
+use crate::format::log::catalog::{Entry, Parent};
 use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;

@@ -15,8 +15,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use crate::format::catalog::{Entry, NodeEntry, What};
-use crate::format::cgeb::Runs;
+use crate::format::files::cgeb::Runs;
+use crate::format::log::catalog::{Entry, NodeEntry, What};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::clock::Ticks;
 use crate::store::collection::digest_cache::DigestCache;

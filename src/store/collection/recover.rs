@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::format::record::{Record, Stored};
+use crate::format::log::record::{Record, Stored};
 use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;

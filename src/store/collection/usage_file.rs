@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::format::access::{History, Kept, file_bytes, parse};
+use crate::format::log::access::{History, Kept, file_bytes, parse};
 use crate::model::Result;
 use crate::store::clock::Ticks;
 use crate::store::collection::{Access, Collection};

@@ -3,9 +3,9 @@
 use rayon::prelude::*;
 
 use crate::codec::{self, NotEncodable};
-use crate::format::catalog::Measured;
 use crate::format::checksum;
-use crate::format::record::Stored;
+use crate::format::log::catalog::Measured;
+use crate::format::log::record::Stored;
 use crate::model::{Dtype, Encoder, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::Touched;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::codec;
 use crate::format::checksum;
-use crate::format::record::Stored;
+use crate::format::log::record::Stored;
 use crate::model::{Encoder, Result, Tier};
 use crate::store::collection::{Touched, now_seconds};
 use crate::store::io::migrate::migrate;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use crate::format::catalog::{Measured, ObjectEntry};
-use crate::format::record::{Record, Stored};
+use crate::format::log::catalog::{Measured, ObjectEntry};
+use crate::format::log::record::{Record, Stored};
 use crate::model::{Encoder, Result, Tier};
 use crate::store::collection::Touched;
 use crate::store::io::read::OpenObject;

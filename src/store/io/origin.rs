@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::format::catalog::{ObjectEntry, OutsideFile};
 use crate::format::checksum;
-use crate::format::record::Stored;
+use crate::format::log::catalog::{ObjectEntry, OutsideFile};
+use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
 use crate::store::Collection;
 use crate::store::disk::{File, Identity};

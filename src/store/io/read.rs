@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::codec;
-use crate::format::record::Stored;
+use crate::format::log::record::Stored;
 use crate::model::{Error, ErrorKind, GROUP_LEN, Result, Tier};
 use crate::store::collection::Collection;
 use crate::store::disk::File;

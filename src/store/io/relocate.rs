@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::format::record::Stored;
+use crate::format::log::record::Stored;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::Touched;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::format::catalog::ObjectEntry;
+use crate::format::log::catalog::ObjectEntry;
 use crate::model::{Dtype, Error, Result, Tier};
 use crate::store::object::Object;
 use crate::store::object::blocks::Block;

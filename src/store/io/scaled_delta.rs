@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use crate::format::delta::Changes;
+use crate::format::payload::delta::Changes;
 use crate::model::{Dtype, Encoder};
 
 /// How what is written to an encoded block is kept.
@@ -67,7 +67,7 @@ fn value_of(dtype: Dtype, bytes: &[u8]) -> Option<f32> {
 #[cfg(test)]
 mod tests {
     use super::scaled;
-    use crate::format::delta::{Changes, Delta};
+    use crate::format::payload::delta::{Changes, Delta};
     use crate::model::{Dtype, ObjectId};
 
     fn bytes(values: &[f32]) -> Vec<u8> {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::format::checksum;
-use crate::format::record::Stored;
+use crate::format::log::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::io::read::OpenObject;
 use crate::store::object::DIRTY;

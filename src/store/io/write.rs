@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use crate::format::catalog::{Entry, ObjectEntry};
 use crate::format::checksum;
-use crate::format::record::{Record, Stored};
+use crate::format::log::catalog::{Entry, ObjectEntry};
+use crate::format::log::record::{Record, Stored};
 use crate::model::{Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::collection::Touched;
 use crate::store::disk::File;

@@ -6,7 +6,7 @@
 //! happen while `WriteState::writing` is held.
 
 use crate::format::checksum;
-use crate::format::record::Stored;
+use crate::format::log::record::Stored;
 use crate::model::Result;
 use crate::store::io::read::OpenObject;
 use crate::store::object::Object;

@@ -6,10 +6,10 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use crate::format::catalog::Entry;
 use crate::format::checksum;
-use crate::format::record::{LOG_VERSION, Record};
-use crate::format::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
+use crate::format::log::catalog::Entry;
+use crate::format::log::record::{LOG_VERSION, Record};
+use crate::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use crate::model::{EntryId, Error, Result, StoreId};
 use crate::store::disk::File;
 

@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::{Entry, ObjectEntry};
-use crate::format::factor::WHOLE_TENSOR;
-use crate::format::record::{Record, Stored};
-use crate::format::slot::SLOT_BYTES;
+use crate::format::log::catalog::{Entry, ObjectEntry};
+use crate::format::log::record::{Record, Stored};
+use crate::format::log::slot::SLOT_BYTES;
+use crate::format::payload::factor::WHOLE_TENSOR;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::{LOG_NAME, Writer, now_seconds};

@@ -1,7 +1,7 @@
 //! Blocks as records.
 
-use crate::format::catalog::ObjectEntry;
-use crate::format::record::{Described, Record, Stored};
+use crate::format::log::catalog::ObjectEntry;
+use crate::format::log::record::{Described, Record, Stored};
 use crate::model::Shape;
 use crate::store::collection::now_seconds;
 use crate::store::log::append::Batch;

@@ -1,8 +1,8 @@
 //! Records that were read and wait for the Commit of their batch.
 
-use crate::format::catalog::{Entry, NODE, OBJECT, ObjectEntry};
-use crate::format::placed::Placed;
-use crate::format::record::Record;
+use crate::format::log::catalog::{Entry, NODE, OBJECT, ObjectEntry};
+use crate::format::log::placed::Placed;
+use crate::format::log::record::Record;
 use crate::model::{Error, ObjectId, Result};
 use crate::store::object::blocks::Checksums;
 use crate::store::state::State;

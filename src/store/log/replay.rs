@@ -13,9 +13,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::format::catalog::Entry;
 use crate::format::checksum;
-use crate::format::record::Record;
+use crate::format::log::catalog::Entry;
+use crate::format::log::record::Record;
 use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::store::disk::File;
 use crate::store::events::{EventKind, Note};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::format::checksum;
-use crate::format::placed::Placed;
-use crate::format::record::Record;
-use crate::format::slot::{RawSlot, SLOT_BYTES};
+use crate::format::log::placed::Placed;
+use crate::format::log::record::Record;
+use crate::format::log::slot::{RawSlot, SLOT_BYTES};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::File;
 use crate::store::log::append::LogEnd;

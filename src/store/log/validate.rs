@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::format::catalog::{Entry, FileEntry, What};
-use crate::format::record::Record;
+use crate::format::log::catalog::{Entry, FileEntry, What};
+use crate::format::log::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::collection::lineage::Lineage;
 use crate::store::io::migrate::is_relocation;

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::format::record::Stored;
+use crate::format::log::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::object::DIRTY;
 use crate::store::object::parts::{Part, Parts};
@@ -363,7 +363,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{Block, BlockLayout, Blocks, Run};
-    use crate::format::record::Stored;
+    use crate::format::log::record::Stored;
     use crate::model::Tier;
     use crate::store::object::parts::Part;
 

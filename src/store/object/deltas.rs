@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use crate::codec;
 use crate::format::checksum;
-use crate::format::delta::{Changes, Delta, DeltaKind, HEAD_BYTES};
-use crate::format::record::{Record, Stored};
+use crate::format::log::record::{Record, Stored};
+use crate::format::payload::delta::{Changes, Delta, DeltaKind, HEAD_BYTES};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, ObjectId, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::Touched;

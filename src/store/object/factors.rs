@@ -6,8 +6,8 @@
 //! 2. It is there while a block of the object is absent.
 
 use crate::format::checksum;
-use crate::format::factor::{Factor, WHOLE_TENSOR};
-use crate::format::record::Record;
+use crate::format::log::record::Record;
+use crate::format::payload::factor::{Factor, WHOLE_TENSOR};
 use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::Touched;

@@ -28,8 +28,8 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 
 use crate::codec;
-use crate::format::catalog::{Extent, ObjectEntry};
-use crate::format::record::Stored;
+use crate::format::log::catalog::{Extent, ObjectEntry};
+use crate::format::log::record::Stored;
 use crate::model::{EntryId, Error, Result, Tier};
 use crate::store::collection::pinned_copies::PinnedCopy;
 use crate::store::io::origin::Origin;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::format::access::History;
+use crate::format::log::access::History;
 
 /// How much of the average the last access is.
 const SHARE: f32 = 0.1;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::format::record::Stored;
+use crate::format::log::record::Stored;
 use crate::store::events::ReportedBlocks;
 use crate::store::object::Object;
 use crate::store::object::deltas::Link;
@@ -88,7 +88,7 @@ impl Object {
 
 #[cfg(test)]
 mod tests {
-    use crate::format::catalog::ObjectEntry;
+    use crate::format::log::catalog::ObjectEntry;
     use crate::model::{Dtype, ObjectId, SeedId, TensorId};
     use crate::store::object::{DIRTY, Object};
 

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::catalog::{Entry, NodeEntry, What};
-use crate::format::record::{Record, Stored};
+use crate::format::log::catalog::{Entry, NodeEntry, What};
+use crate::format::log::record::{Record, Stored};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::Collection;
 use crate::store::collection::{LOG_NAME, now_seconds, refuse_remains};

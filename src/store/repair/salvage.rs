@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::format::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, ObjectIds, What};
-use crate::format::cgeb::Runs;
-use crate::format::record::Record;
+use crate::format::files::cgeb::Runs;
+use crate::format::log::catalog::{
+    Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, ObjectIds, What,
+};
+use crate::format::log::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId};
 use crate::store::collection::{now_nanoseconds, now_seconds};
 use crate::store::object::blocks::Checksums;
@@ -245,7 +247,7 @@ impl Mending<'_> {
         }
         let bytes: u64 =
             file.objects.iter().filter_map(|id| self.state.object(*id)).map(|it| it.bytes()).sum();
-        let agrees = |tensor: &crate::format::catalog::TensorEntry| {
+        let agrees = |tensor: &crate::format::log::catalog::TensorEntry| {
             tensor.dtype.bytes_of(tensor.shape.elements()) == Some(bytes)
         };
         if !file.tensor.as_ref().is_none_or(agrees) {

@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::format::catalog::{Entry, ObjectEntry};
-use crate::format::record::Record;
+use crate::format::log::catalog::{Entry, ObjectEntry};
+use crate::format::log::record::Record;
 use crate::model::{ObjectId, Result, StoreId};
 use crate::store::Collection;
 use crate::store::collection::recover::payloads;

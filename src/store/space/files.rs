@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::format::record::Stored;
+use crate::format::log::record::Stored;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::{Access, Touched, Writer};

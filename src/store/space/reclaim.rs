@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use crate::format::record::Stored;
+use crate::format::log::record::Stored;
 use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::Writer;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::format::record::Record;
+use crate::format::log::record::Record;
 use crate::store::object::deltas::{DELTA_FILE, place_of_stored};
 use crate::store::object::factors::FACTOR_FILE;
 
@@ -138,7 +138,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::{Reservations, ReservedSlots};
-    use crate::format::record::{Record, Stored};
+    use crate::format::log::record::{Record, Stored};
     use crate::model::{ObjectId, Tier};
 
     fn migrate(offset: u64) -> Record {

@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
-use crate::format::catalog::{Extent, ObjectEntry};
-use crate::format::record::{Record, Stored};
+use crate::format::log::catalog::{Extent, ObjectEntry};
+use crate::format::log::record::{Record, Stored};
 use crate::model::{Result, Tier};
 use crate::store::collection::now_seconds;
 use crate::store::io::read::OpenObject;

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
-use crate::format::placed::Placed;
-use crate::format::record::Stored;
+use crate::format::log::placed::Placed;
+use crate::format::log::record::Stored;
 use crate::model::{Error, ObjectId, Result, Tier};
 use crate::store::io::migrate::is_relocation;
 use crate::store::object::blocks::{Block, BlockLayout, Blocks};

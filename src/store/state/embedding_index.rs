@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::format::cgeb::Runs;
+use crate::format::files::cgeb::Runs;
 use crate::model::{EntryId, Result};
 use crate::store::collection::Collection;
 use crate::store::object::Object;

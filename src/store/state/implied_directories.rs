@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::format::catalog::Entry;
+use crate::format::log::catalog::Entry;
 use crate::model::EntryId;
 use crate::store::log::append::Batch;
 use crate::store::state::directory::Directory;

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::format::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
-use crate::format::placed::Placed;
-use crate::format::record::Record;
+use crate::format::log::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
+use crate::format::log::placed::Placed;
+use crate::format::log::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
 use crate::store::io::origin::OriginRun;
 use crate::store::object::blocks::{Block, Checksums, Run};

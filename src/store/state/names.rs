@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::format::catalog::Entry;
+use crate::format::log::catalog::Entry;
 use crate::model::EntryId;
 use crate::store::log::append::Batch;
 use crate::store::state::State;

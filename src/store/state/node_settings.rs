@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
-use crate::format::catalog::{Digests, Entry, FileEntry, What};
+use crate::format::log::catalog::{Digests, Entry, FileEntry, What};
 use crate::model::EntryId;
 use crate::store::log::append::Batch;
 use crate::store::state::State;

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use crate::format::catalog::{Entry, What};
-use crate::format::record::Record;
+use crate::format::log::catalog::{Entry, What};
+use crate::format::log::record::Record;
 use crate::model::{EntryId, ObjectId, Result};
 use crate::store::collection::pinned_copies::{PIN, PinnedCopy, WITHOUT_COPY};
 use crate::store::io::migrate::is_relocation;

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use tierfs::format::cgeb::{AuxEncoding, Layout, NewRecord, Record};
+use tierfs::format::files::cgeb::{AuxEncoding, Layout, NewRecord, Record};
 
 use super::seconds;
 use crate::Result;

@@ -4,7 +4,7 @@ use std::fs;
 use std::rc::Rc;
 use std::time::Instant;
 
-use tierfs::format::delta::{Changes, Delta, DeltaKind};
+use tierfs::format::payload::delta::{Changes, Delta, DeltaKind};
 use tierfs::model::{Dtype, ObjectId, Tier};
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::disk::{Disk, Open};

@@ -1,6 +1,6 @@
 //! Entries of the catalog: the kind, the version, the payload.
 
-use tierfs::format::catalog::{BLOCK_BYTES_MAX, Content, Entry, NAME_BYTES_MAX, What};
+use tierfs::format::log::catalog::{BLOCK_BYTES_MAX, Content, Entry, NAME_BYTES_MAX, What};
 
 pub fn check(bytes: &[u8]) {
     let [kind, version, payload @ ..] = bytes else { return };

@@ -1,6 +1,6 @@
 //! Records of embedding batches: read, and written anew from their parts.
 
-use tierfs::format::cgeb::{ContentHash, HEADER_BYTES, Header, NewRecord, RECORD_ALIGNMENT, Record};
+use tierfs::format::files::cgeb::{ContentHash, HEADER_BYTES, Header, NewRecord, RECORD_ALIGNMENT, Record};
 
 pub fn check(bytes: &[u8]) {
     let Ok(header) = Header::parse(bytes) else {

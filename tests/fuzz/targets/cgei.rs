@@ -1,7 +1,7 @@
 //! Indexes of embedding batches.
 
-use tierfs::format::cgeb::RECORD_ALIGNMENT;
-use tierfs::format::cgei::Index;
+use tierfs::format::files::cgeb::RECORD_ALIGNMENT;
+use tierfs::format::files::cgei::Index;
 
 pub fn check(bytes: &[u8]) {
     let Ok(index) = Index::parse(bytes) else { return };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tierfs::format::delta::{Changes, Delta, DeltaKind};
+use tierfs::format::payload::delta::{Changes, Delta, DeltaKind};
 use tierfs::model::Dtype;
 
 pub fn check(bytes: &[u8]) {

@@ -1,6 +1,6 @@
 //! Factor records. A product that is small is computed by rows, by elements, and by a loop.
 
-use tierfs::format::factor::{Factor, FactorShape};
+use tierfs::format::payload::factor::{Factor, FactorShape};
 
 pub fn check(bytes: &[u8]) {
     let Ok(factor) = Factor::parse(bytes) else { return };

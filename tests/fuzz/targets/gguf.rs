@@ -4,7 +4,7 @@
 use std::io::Cursor;
 
 use gguf_rs_lib::prelude::GGUFFileReader;
-use tierfs::format::gguf::{Entry, Header, parse};
+use tierfs::format::files::gguf::{Entry, Header, parse};
 
 pub fn check(bytes: &[u8]) {
     for file_len in [bytes.len() as u64, 1 << 62] {

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use tierfs::format::record::{LOG_VERSION, Record};
-use tierfs::format::slot::{RawSlot, SLOT_BYTES};
+use tierfs::format::log::record::{LOG_VERSION, Record};
+use tierfs::format::log::slot::{RawSlot, SLOT_BYTES};
 use tierfs::ingest::{Options, Origin, Silent, Target, import_file};
 use tierfs::model::{EntryId, ErrorKind, StoreId};
 use tierfs::store::ROOT;

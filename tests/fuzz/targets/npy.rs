@@ -1,6 +1,6 @@
 //! Headers of NumPy files: the beginning of a file, as long as it says itself.
 
-use tierfs::format::npy::{Header, parse, write_header};
+use tierfs::format::files::npy::{Header, parse, write_header};
 use tierfs::model::DIMENSIONS_MAX;
 
 pub fn check(bytes: &[u8]) {

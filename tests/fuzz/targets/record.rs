@@ -1,7 +1,7 @@
 //! One slot of a log and its record; a slot is sealed first, since nobody guesses a checksum.
 
-use tierfs::format::record::Record;
-use tierfs::format::slot::{RawSlot, SLOT_BYTES};
+use tierfs::format::log::record::Record;
+use tierfs::format::log::slot::{RawSlot, SLOT_BYTES};
 
 pub fn check(bytes: &[u8]) {
     let mut slot = RawSlot([0; SLOT_BYTES]);

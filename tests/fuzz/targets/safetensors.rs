@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use safetensors::SafeTensors;
-use tierfs::format::safetensors::{Entry, Header, header_len, parse, write_header};
+use tierfs::format::files::safetensors::{Entry, Header, header_len, parse, write_header};
 use tierfs::model::{Dtype, Error, ErrorKind, Result, Shape};
 
 pub fn check(bytes: &[u8]) {

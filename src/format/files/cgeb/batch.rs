@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::{NewRecord, RECORD_ALIGNMENT, leading_hash};
-use crate::format::cgei::Index;
+use crate::format::files::cgei::Index;
 use crate::model::{Error, Result};
 
 /// Writes records to where they belong, front to back; holds one record and the offsets.

@@ -1,15 +1,15 @@
 //! Entries of the catalog as bytes; the layout stands above.
 
-use crate::format::catalog::pieces::{
+use crate::format::cursor::{Reader, Writer};
+use crate::format::log::catalog::pieces::{
     read_count, read_dtype, read_list, read_option, read_string, read_text, write_option, write_text,
 };
-use crate::format::catalog::records::{put_records, read_records, records_of, write_records};
-use crate::format::catalog::{
+use crate::format::log::catalog::records::{put_records, read_records, records_of, write_records};
+use crate::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NAME_BYTES_MAX,
     NODE, NODE_VERSION, NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, OBJECT, OBJECT_WITH_PARENT_VERSION,
     ObjectEntry, ObjectIds, OutsideFile, Parent, Taken, TensorEntry, What,
 };
-use crate::format::cursor::{Reader, Writer};
 use crate::model::{DIMENSIONS_MAX, EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId, check_label};
 
 /// A symbolic link's target has at most this many bytes.

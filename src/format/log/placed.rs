@@ -1,8 +1,8 @@
 //! What Create and Migrate say of a block, without what they say of its object: all that the
 //! index takes in of them. Where the fields stand is written in `record`.
 
-use crate::format::record::{Record, Stored};
-use crate::format::slot::RawSlot;
+use crate::format::log::record::{Record, Stored};
+use crate::format::log::slot::RawSlot;
 use crate::model::{DIMENSIONS_MAX, Dtype, Encoding, Error, GROUP_LEN, ObjectId, Result, Tier};
 
 const IN_DATA: u8 = 1;

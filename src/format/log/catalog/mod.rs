@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::format::cgeb::Runs;
+use crate::format::files::cgeb::Runs;
 use crate::model::{Dtype, EntryId, ObjectId, SeedId, Shape, TensorId};
 
 /// The kind of an Object entry.

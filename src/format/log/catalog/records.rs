@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::format::catalog::pieces::read_list;
-use crate::format::catalog::{Content, NodeEntry, What};
-use crate::format::cgeb::{Layout, RUNS_MAX, Run, Runs, Sizes};
 use crate::format::cursor::{Reader, Writer};
+use crate::format::files::cgeb::{Layout, RUNS_MAX, Run, Runs, Sizes};
+use crate::format::log::catalog::pieces::read_list;
+use crate::format::log::catalog::{Content, NodeEntry, What};
 use crate::model::{Error, Result};
 
 /// Bytes of a run.

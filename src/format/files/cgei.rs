@@ -11,8 +11,8 @@
 //!
 //! All numbers are big-endian.
 
-use crate::format::cgeb::{CgebError, RECORD_ALIGNMENT, zero};
 use crate::format::cursor::{Reader, Writer};
+use crate::format::files::cgeb::{CgebError, RECORD_ALIGNMENT, zero};
 
 const MAGIC: [u8; 4] = *b"CGEI";
 const VERSION: u16 = 1;
@@ -106,7 +106,7 @@ impl<'a> BorrowedIndex<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Index {
     /// The first 8 bytes, big-endian, of the blake3 of the file that it is of;
-    /// [`leading_hash`](crate::format::cgeb::leading_hash) computes it.
+    /// [`leading_hash`](crate::format::files::cgeb::leading_hash) computes it.
     pub data_hash: u64,
     /// The records' offsets in bytes: ascending multiples of [`RECORD_ALIGNMENT`].
     pub offsets: Vec<u64>,

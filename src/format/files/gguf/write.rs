@@ -1,7 +1,7 @@
 //! The header of a GGUF file whose tensors have other types.
 
 use crate::format::cursor::Writer;
-use crate::format::gguf::{GgmlType, Header};
+use crate::format::files::gguf::{GgmlType, Header};
 use crate::model::{Dtype, Error, Result};
 
 /// A header, and where it says that its tensors lie.

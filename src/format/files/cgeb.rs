@@ -21,7 +21,7 @@
 //!
 //! Numbers of the header are big-endian; floats are big-endian without bit 0. In a file
 //! every record begins at a multiple of [`RECORD_ALIGNMENT`]; what lies between is zero.
-//! The index of a file is in [`cgei`](crate::format::cgei); the errors of both are here.
+//! The index of a file is in [`cgei`](crate::format::files::cgei); the errors of both are here.
 
 use std::ops::Range;
 

@@ -258,7 +258,7 @@ impl Runs {
 #[cfg(test)]
 mod tests {
     use super::{Part, Run, Runs, Sizes};
-    use crate::format::cgeb::Layout;
+    use crate::format::files::cgeb::Layout;
 
     const SIZES: Sizes = Sizes { dimension: 1536, experts: 8, top_k: 2 };
     const RUN: Run =
