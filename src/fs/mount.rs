@@ -177,6 +177,7 @@ impl Mount {
                 synced = Instant::now();
             }
             self.names.say_again(Instant::now());
+            self.namespace.let_go_forgotten();
             self.heal(&heals);
             self.tend_pins(&tends);
             if looked.elapsed() >= tick {
@@ -190,6 +191,8 @@ impl Mount {
         if self.jobs.join().is_err() {
             log::error!("jobs: a bug in tierfs: the last one was not finished");
         }
+        // The kernel opens none of them any more.
+        self.namespace.let_go_unnamed();
         self.namespace.sync(&mut |_| ())?;
         self.namespace.store().open_collections().iter().for_each(|open| open.keep_accesses(Keep::Now));
         if ended {

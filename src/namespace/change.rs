@@ -1,6 +1,7 @@
 //! Changes of the tree: what a program may do where.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::edit::{self, Changes, Live, SetAttr};
 use crate::format::catalog::NodeEntry;
@@ -13,6 +14,10 @@ use crate::store::history::Keep;
 use crate::store::state::ROOT;
 use crate::store::{Access, Collection};
 
+/// A lookup that was answered before its file was forgotten has been followed by its open, or its
+/// stat, by then.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
+
 /// The bit of a mode that lets the owner write.
 const OWNER_WRITES: u32 = 0o200;
 
@@ -21,6 +26,32 @@ pub(super) struct Nameless {
     pub live: Arc<Live>,
     /// What the catalog said of it last, and what was set since.
     pub entry: NodeEntry,
+    /// The requests under way that may take its last name.
+    going: u32,
+    /// When the kernel forgot one of its numbers last.
+    forgotten: Option<Instant>,
+}
+
+/// A file whose name a request is about to take. It is among the files without a name until the
+/// request has ended, so that an open finds it at every moment.
+struct Going<'a> {
+    namespace: &'a Namespace,
+    ino: Ino,
+    live: Arc<Live>,
+    node: EntryId,
+}
+
+impl Drop for Going<'_> {
+    fn drop(&mut self) {
+        let mut nameless = self.namespace.nameless.lock();
+        let is_there = self.live.collection().state().node(self.node).is_some();
+        let Some(file) = nameless.get_mut(&self.ino) else { return };
+        file.going -= 1;
+        // `self.live` goes after the lock.
+        if is_there && file.going == 0 {
+            nameless.remove(&self.ino);
+        }
+    }
 }
 
 /// A directory of a collection.
@@ -60,44 +91,57 @@ impl Namespace {
         }
     }
 
-    /// The kernel knows an inode number no more.
+    /// The kernel forgets an inode number. It may know the same file by its other number, or have
+    /// just looked it up once more: a file without a name stays for a while.
     pub fn let_go(&self, ino: Ino) {
         self.forms.forget(ino);
-        let kept = self.nameless.lock().remove(&ino);
-        // Closing files may take a while: not under the lock.
-        drop(kept);
+        if let Some(file) = self.nameless.lock().get_mut(&ino) {
+            file.forgotten = Some(Instant::now());
+        }
+    }
+
+    /// Lets go of the files without a name that the kernel forgot so long ago that no lookup of
+    /// before is under way. An open file is not let go: the kernel knows it.
+    pub fn let_go_forgotten(&self) {
+        let is_over = |_: &Ino, file: &mut Nameless| {
+            let is_due = file.forgotten.is_some_and(|since| since.elapsed() >= FORGOTTEN_AFTER);
+            is_due && file.going == 0 && Arc::strong_count(&file.live) == 1
+        };
+        let gone: Vec<_> = self.nameless.lock().extract_if(is_over).collect();
+        // Closing files may take a while: the lock was let go of.
+        drop(gone);
     }
 
     /// The file that may have no name without this one. The kernel may still open it: it
     /// has looked it up. Whether others of its names go meanwhile is not known before.
-    fn unnamed_file(&self, collection: &Arc<Collection>, parent: EntryId, name: &[u8]) -> Option<Nameless> {
-        let entry = {
+    fn unnamed_file(&self, collection: &Arc<Collection>, parent: EntryId, name: &[u8]) -> Option<Going<'_>> {
+        let (number, entry) = {
             let state = collection.state();
             let node = state.node(state.directory(parent)?.get(name)?)?;
             node.file().filter(|file| file.container.is_none())?;
-            node.entry.clone()
+            (state.number(), node.entry.clone())
         };
         // What cannot be opened cannot be opened later.
         let live = self.live.open(collection, entry.id, self.verify).ok()?;
-        Some(Nameless { live, entry })
+        let node = entry.id;
+        let ino = Ino::of(Place::Node { collection: number, node })?;
+        let mut nameless = self.nameless.lock();
+        let unused = || Nameless { live: live.clone(), entry, going: 0, forgotten: None };
+        nameless.entry(ino).or_insert_with(unused).going += 1;
+        drop(nameless);
+        Some(Going { namespace: self, ino, live, node })
     }
 
-    /// Keeps a file that has no name now until the kernel knows it no more. Where it has others,
-    /// its tensors go beside the first.
-    fn keep(&self, file: Option<Nameless>) -> Changes {
+    /// After a name of a file went: where it has others, its tensors go beside the first. One
+    /// without a name stays until the kernel knows it no more.
+    fn keep(&self, file: Option<Going<'_>>) -> Changes {
         let Some(file) = file else { return Changes::default() };
-        let (number, is_there, has_moved) = {
-            let (state, node) = (file.live.collection().state(), file.entry.id);
-            (state.number(), state.node(node).is_some(), state.must_be_looked_at(node))
-        };
-        if has_moved {
+        let has_moved = file.live.collection().state().must_be_looked_at(file.node);
+        match has_moved {
             // The name is gone all the same.
-            return self.look_at_renamed(&file.live).unwrap_or_default();
+            true => self.look_at_renamed(&file.live).unwrap_or_default(),
+            false => Changes::default(),
         }
-        if !is_there && let Some(ino) = Ino::of(Place::Node { collection: number, node: file.entry.id }) {
-            self.nameless.lock().insert(ino, file);
-        }
-        Changes::default()
     }
 
     /// Puts into the log what was written to open files, and makes everything durable; the
@@ -217,10 +261,11 @@ impl Namespace {
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Forget> {
         let directory = self.directory_for(parent, name)?;
         let last = self.unnamed_file(&directory.collection, directory.node, name);
-        let mut changes = match edit::unlink(&directory.collection, directory.node, name) {
+        let unlink = || edit::unlink(&directory.collection, directory.node, name);
+        let mut changes = match self.with_room(unlink) {
             // Tensors that depended on it may have gone, and nobody has looked since.
             Err(error) if error.kind() == ErrorKind::Busy && self.sync_all().is_ok() => {
-                edit::unlink(&directory.collection, directory.node, name)?
+                self.with_room(unlink)?
             }
             unlinked => unlinked?,
         };
@@ -243,7 +288,7 @@ impl Namespace {
             }
             _ => {
                 let directory = self.directory_for(parent, name)?;
-                edit::remove_directory(&directory.collection, directory.node, name)
+                self.with_room(|| edit::remove_directory(&directory.collection, directory.node, name))
             }
         }
     }
@@ -300,7 +345,7 @@ impl Namespace {
                 // A time that is set is not that of the write before it.
                 self.settle_owing(&live)?;
             }
-            let changes = edit::set_attr(collection, node, set)?;
+            let changes = self.with_room(|| edit::set_attr(collection, node, set))?;
             return Ok(self.forget(collection, changes, None));
         }
         Ok(Forget::default())

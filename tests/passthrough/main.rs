@@ -13,6 +13,7 @@ mod partly;
 mod prefetch;
 mod reading;
 mod replaced;
+mod storm;
 #[path = "../mounts/support/mod.rs"]
 #[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
 mod support;
