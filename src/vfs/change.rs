@@ -261,10 +261,11 @@ impl Vfs {
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Invalidation> {
         let directory = self.directory_for(parent, name)?;
         let last = self.unnamed_file(&directory.collection, directory.node, name);
-        let mut changes = match open::unlink(&directory.collection, directory.node, name) {
+        let unlink = || open::unlink(&directory.collection, directory.node, name);
+        let mut changes = match self.with_room(unlink) {
             // Tensors that depended on it may have gone, and nobody has looked since.
             Err(error) if error.kind() == ErrorKind::Busy && self.sync_all().is_ok() => {
-                open::unlink(&directory.collection, directory.node, name)?
+                self.with_room(unlink)?
             }
             unlinked => unlinked?,
         };
@@ -287,7 +288,7 @@ impl Vfs {
             }
             _ => {
                 let directory = self.directory_for(parent, name)?;
-                open::remove_directory(&directory.collection, directory.node, name)
+                self.with_room(|| open::remove_directory(&directory.collection, directory.node, name))
             }
         }
     }
@@ -344,7 +345,7 @@ impl Vfs {
                 // A time that is set is not that of the write before it.
                 self.flush_and_queue(&open_file)?;
             }
-            let changes = open::set_attr(collection, node, set)?;
+            let changes = self.with_room(|| open::set_attr(collection, node, set))?;
             return Ok(self.forget(collection, changes, None));
         }
         Ok(Invalidation::default())
