@@ -49,7 +49,7 @@ fn uses_go_downwards_only() {
 #[test]
 fn siblings_and_the_root_are_not_below() {
     assert_one("src/codec/mod.rs", "use crate::format::Header;", 2, "siblings");
-    assert_none("src/control/mod.rs", "use crate::namespace::Node;");
+    assert_none("src/control/mod.rs", "use crate::vfs::Node;");
     assert_one("src/store/mod.rs", "use crate::Store;", 2, "the crate's root");
 }
 
