@@ -332,6 +332,11 @@ fn entry() -> impl Strategy<Value = Entry> {
             key,
             value
         }),
+        (entry_id(), any::<(i64, i64)>()).prop_map(|(node, (mtime, ctime))| Entry::Written {
+            node,
+            mtime,
+            ctime
+        }),
         ("(/[a-z. ]{1,9}x){1,5}", any::<u64>(), 0..=i64::MAX as u64, any::<i64>()).prop_map(
             |(path, file, bytes, mtime)| {
                 Entry::Outside(OutsideFile { file, path: path.into_bytes(), bytes, mtime })
@@ -472,7 +477,7 @@ fn a_number_with_nothing_after_it_is_corrupt() {
 #[test]
 fn what_newer_versions_write_is_unsupported_and_not_misread() {
     let bytes = Entry::NodeRemoved(EntryId(1)).to_bytes();
-    for (kind, version) in [(4, 2), (4, 0), (8, 2), (9, 1), (0, 1), (255, 1)] {
+    for (kind, version) in [(4, 2), (4, 0), (8, 2), (9, 2), (10, 1), (0, 1), (255, 1)] {
         let error = Entry::parse(kind, version, &bytes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "kind {kind}, version {version}");
     }

@@ -367,11 +367,25 @@ impl OpenFile {
                 entry.records = None;
                 gone = remove_parts(batch, state, file);
             }
-            let what = What::File(Box::new(entry));
-            batch.entry(Entry::Node(Box::new(NodeEntry { mtime, ctime: now, what, ..node.entry.clone() })));
+            let is_written_over = |before: &FileEntry, now: &FileEntry| {
+                let outdated = FileEntry { digests: Digests::Outdated, ..before.clone() };
+                *now == outdated
+            };
+            if is_written_over(file, &entry) {
+                // The objects of a container are many, and the same as before.
+                batch.entry(Entry::Written { node: self.node, mtime, ctime: now });
+            } else {
+                let what = What::File(Box::new(entry));
+                let entry = NodeEntry { mtime, ctime: now, what, ..node.entry.clone() };
+                batch.entry(Entry::Node(Box::new(entry)));
+            }
             for other in others.into_iter().filter_map(|id| state.node(id)) {
-                let mut entry = other.entry.clone();
-                (entry.mtime, entry.ctime) = (mtime, now);
+                let node = other.entry.id;
+                if self.digests() == Digests::Outdated {
+                    batch.entry(Entry::Written { node, mtime, ctime: now });
+                    continue;
+                }
+                let mut entry = NodeEntry { mtime, ctime: now, ..other.entry.clone() };
                 if let What::File(file) = &mut entry.what {
                     file.digests = self.digests();
                 }

@@ -167,3 +167,30 @@ fn a_tensor_of_its_own_that_is_overwritten_stays_one_while_its_rows_are_whole() 
     assert!(world.attribute("w", "why").contains("41 bytes"), "{}", world.attribute("w", "why"));
     world.unmount();
 }
+
+#[test]
+fn a_small_write_into_a_container_of_many_tensors_takes_a_short_record() {
+    let world = World::new();
+    let names: Vec<String> = (0..2000).map(|number| format!("t{number}")).collect();
+    let tensors: Vec<(&str, usize)> = names.iter().map(|name| (name.as_str(), 8)).collect();
+    let mut expected = crate::support::container_of(&mut Random(21), &tensors);
+    fs::write(world.path("m.safetensors"), &expected).unwrap();
+    let log = world.place.store().join("demo/m/meta.log");
+    let sync = || fs::write(world.mounted().path(".ctl/sync"), "now").unwrap();
+    sync();
+    let before = fs::metadata(&log).unwrap().len();
+    let at = expected.len() - 8 * 4 * 1000;
+    for (round, name) in ["m.safetensors", "t1000"].iter().enumerate() {
+        let file = fs::File::options().write(true).open(world.path(name)).unwrap();
+        let at = if round == 0 { at } else { 4 };
+        file.write_all_at(&[round as u8; 4], at as u64).unwrap();
+        drop(file);
+        sync();
+    }
+    expected[at..at + 4].fill(0);
+    expected[at + 4..at + 8].fill(1);
+    let grown = fs::metadata(&log).unwrap().len() - before;
+    assert!(grown < 16 << 10, "two writes of four bytes took {grown} bytes of the log");
+    assert_same(&world.read("m.safetensors"), &expected, "the container");
+    assert_same(&world.read("t1000"), &expected[at..at + 32], "the tensor");
+}

@@ -73,7 +73,7 @@ fn heat(held: &Held, path: &str) -> Heat {
 }
 
 /// The tiers of `a`, `b` and `norm` after each hour, while `a` is read in each minute.
-fn open_file(held: &Held, engine: &Engine, begin: u64, hours: u64) -> Vec<[Tier; 3]> {
+fn pass_hours(held: &Held, engine: &Engine, begin: u64, hours: u64) -> Vec<[Tier; 3]> {
     let mut seen = Vec::new();
     for minute in 0..hours * 60 {
         held.clock.set(begin + minute * 60);
@@ -98,7 +98,7 @@ fn what_is_not_used_goes_down_and_what_is_used_or_kept_stays() {
         set_setting(&held.collection, ROOT, &setting, value).unwrap();
     }
     assert!(engine.has_automatic());
-    let seen = open_file(&held, &engine, now, 6);
+    let seen = pass_hours(&held, &engine, now, 6);
     let of_b = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3];
     assert_eq!(seen, of_b.map(|tier| [Tier::Exact, tier, Tier::Exact]));
     let (start, end) = held.store.events().range();
@@ -176,4 +176,41 @@ fn a_history_that_is_gone_or_wrong_is_an_empty_one() {
     assert_eq!(count("too long"), 0);
     disk.remove_file("t/c/access").unwrap();
     assert_eq!(count("gone"), 0);
+}
+
+#[test]
+fn a_clock_that_goes_back_loses_nothing_and_the_policy_goes_on_later() {
+    on_each_disk(|disk| {
+        let (held, now, _) = made(&disk);
+        let engine = Engine::new(held.store.clone());
+        for (setting, value) in [(POLICY, "auto"), (LOSSY, "allow")] {
+            set_setting(&held.collection, ROOT, &setting, value).unwrap();
+        }
+        look_at(&held.collection, "a");
+        let mut expected = read(&held.collection, "m.safetensors").unwrap();
+        let begin = expected.len() - 2 * 256 * 300 * 4;
+        for (round, seconds) in [now - 30 * 24 * HOUR, 0, now - 1, 60].into_iter().enumerate() {
+            held.clock.set(seconds);
+            look_at(&held.collection, "a");
+            assert_eq!(engine.move_automatically(&Silent, &mut |_, _| ()).unwrap(), 0, "at {seconds}");
+            let node = find(&held.collection, "b").unwrap().entry.id;
+            let open = OpenFiles::default().open(&held.collection, node, Verify::First).unwrap();
+            open.write(round as u64 * 4, &[round as u8; 4]).unwrap();
+            open.flush().unwrap();
+            expected[begin + round * 4..begin + round * 4 + 4].fill(round as u8);
+            assert_eq!(read(&held.collection, "m.safetensors").unwrap(), expected, "at {seconds}");
+            let heat = heat(&held, "a");
+            assert!(heat.score.is_finite() && heat.count > 0, "at {seconds}");
+        }
+        held.collection.keep_accesses(Keep::Now);
+        held.collection.sync().unwrap();
+        drop((engine, held));
+        // Opened while the clock is behind, the log is read in its own order.
+        let held = hold(&disk, 0);
+        assert_eq!(read(&held.collection, "m.safetensors").unwrap(), expected);
+        let engine = Engine::new(held.store.clone());
+        held.clock.set(now + 6 * HOUR);
+        while engine.move_automatically(&Silent, &mut |_, _| ()).unwrap() > 0 {}
+        assert_ne!(tier(&held.collection, "norm"), Tier::Absent);
+    });
 }

@@ -86,6 +86,12 @@ impl Planned<'_> {
                 }
             }
             Entry::NameRemoved { parent, .. } => self.directory(*parent)?,
+            Entry::Written { node, .. } => {
+                let is_file = self.state.node(*node).is_some_and(|node| node.file().is_some());
+                if !is_file || self.nodes.get(node).is_some_and(Option::is_none) {
+                    return Err(Error::invalid(format!("a write to node {}, which is no file", node.0)));
+                }
+            }
             Entry::Collection { .. } | Entry::Setting { .. } | Entry::Outside(_) => {}
         }
         Ok(())

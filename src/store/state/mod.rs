@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::format::log::catalog::{Entry, FileEntry, NodeEntry, OutsideFile, What};
+use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeEntry, OutsideFile, What};
 use crate::format::log::placed::Placed;
 use crate::format::log::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
@@ -254,6 +254,17 @@ impl State {
                 let node = Arc::new(Node { entry: *node, bytes });
                 let before = self.nodes.replace(Known(node.clone()));
                 State::count_node(&mut self.used, before.as_ref().map(|known| &known.0), Some(&node));
+            }
+            Entry::Written { node: id, mtime, ctime } => {
+                let Some(node) = self.node(id).filter(|node| node.file().is_some()) else {
+                    return Err(Error::corrupt(format!("node {} was written to and is no file", id.0)));
+                };
+                let mut entry = node.entry.clone();
+                (entry.mtime, entry.ctime) = (mtime, ctime);
+                if let What::File(file) = &mut entry.what {
+                    file.digests = Digests::Outdated;
+                }
+                return self.apply_entry(Entry::Node(Box::new(entry)));
             }
             Entry::NodeRemoved(id) => {
                 let before = self.nodes.take(&id);

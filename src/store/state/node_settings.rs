@@ -122,6 +122,14 @@ impl State {
                         ended.insert(node.id);
                     }
                 }
+                Entry::Written { node, .. } => {
+                    let before = self.node(*node).and_then(|node| node.file());
+                    if before.is_some_and(|file| file.digests != Digests::Outdated)
+                        && self.is_allowed_until_written(*node)
+                    {
+                        ended.insert(*node);
+                    }
+                }
                 Entry::NodeRemoved(node) => {
                     removed.insert(*node);
                 }

@@ -14,6 +14,7 @@
 //! | 6 Name removed | parent node u64, name text |
 //! | 7 Setting | node u64, key text, value: optional text |
 //! | 8 Outside file | data file u64, path text, bytes u64, mtime i64 (ns) |
+//! | 9 Written | node u64, mtime i64 (ns), ctime i64 (ns) |
 //!
 //! A file: content u8 (0 plain, 1 tensor, 2 safetensors, 3 npy, 4 part of a
 //! container, 5 cgeb), objects: list of u128, tensor: optional (own name text, dtype u8, shape:
@@ -111,6 +112,16 @@ pub enum Entry {
     },
     /// A data file that is a file outside the store.
     Outside(OutsideFile),
+    /// Bytes of a file were written over: its digests are outdated from here on, and all else of
+    /// it is as before. A Node says the same and names every object of a container.
+    Written {
+        /// The file.
+        node: EntryId,
+        /// When it was written, in nanoseconds since 1970.
+        mtime: i64,
+        /// When bytes or attributes last changed, in nanoseconds since 1970.
+        ctime: i64,
+    },
 }
 
 /// A file outside the store that is only ever read: exact bytes of objects lie in it.

@@ -31,6 +31,7 @@ impl Entry {
             Entry::NameRemoved { .. } => 6,
             Entry::Setting { .. } => 7,
             Entry::Outside(_) => 8,
+            Entry::Written { .. } => 9,
         }
     }
 
@@ -80,6 +81,9 @@ impl Entry {
                 write_text(&mut out, &outside.path);
                 out.u64(outside.bytes).u64(outside.mtime as u64);
             }
+            Entry::Written { node, mtime, ctime } => {
+                out.u64(node.0).u64(*mtime as u64).u64(*ctime as u64);
+            }
         }
         out.into_bytes()
     }
@@ -126,6 +130,11 @@ impl Entry {
                 value: read_option(&mut bytes, read_string)?,
             },
             8 => Entry::Outside(read_outside(&mut bytes)?),
+            9 => Entry::Written {
+                node: read_number(&mut bytes)?,
+                mtime: bytes.u64()? as i64,
+                ctime: bytes.u64()? as i64,
+            },
             kind => {
                 return Err(Error::unsupported(format!(
                     "a catalog entry of kind {kind}, which this program does not know"
