@@ -1,5 +1,5 @@
 //! Checks the sources themselves: the layering, where foreign names may appear, and the habits that a compiler does
-//! not enforce. Every finding says what to do instead.
+//! not enforce; and the documents: that the names in them exist. Every finding says what to do instead.
 
 use std::fs;
 use std::io;
@@ -7,6 +7,8 @@ use std::path::Path;
 
 use source::{Finding, Source};
 
+#[path = "tidy/docs.rs"]
+mod docs;
 #[path = "tidy/planted.rs"]
 mod planted;
 #[path = "tidy/rules.rs"]
