@@ -1,7 +1,7 @@
-//! Appending to `meta.log`: batches, each ended by the Commit that makes it count.
+//! Appends batches to `meta.log`. A batch takes effect with the Commit at its end.
 //!
-//! Behind the end some space stays reserved, so that files can be removed when the disk is
-//! full: only batches that give space back may use it.
+//! Some space behind the end stays reserved, so that files can be removed when the disk is full: only
+//! batches that free space may use it.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -13,37 +13,37 @@ use crate::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use crate::model::{EntryId, Error, Result, StoreId};
 use crate::store::disk::File;
 
-/// What is kept allocated behind the end.
+/// Bytes kept allocated behind the end of the log.
 const RESERVE_BYTES: u64 = 64 << 10;
-/// What is reserved at a time beyond that.
+/// Bytes allocated at a time beyond the reserve.
 const RESERVE_STEP_BYTES: u64 = 64 << 10;
-/// A disk loses at most so many bytes with one sector. Marks end in another such page than
-/// the batch before them.
+/// One bad sector destroys at most this many bytes. The marks of [`Log::mark`] end in a later page of
+/// this size than the batch before them.
 const PAGE_BYTES: u64 = 4096;
 
-/// The open log of a collection, at its end.
+/// The open log of a collection, positioned at its end.
 pub struct Log {
     file: Arc<dyn File>,
     generation: u64,
     end: u64,
     batch: u64,
-    /// The last batch that has records: those behind it are marks.
+    /// The last batch that has records. Batches after it are marks.
     last: u64,
     synced: u64,
-    /// The last batch that a Commit behind it says was durable.
+    /// The last batch that a later Commit records as durable.
     said: u64,
-    /// What `said` was at the last sync: a Commit that is durable says so.
+    /// Value of `said` at the last sync, so the Commit that says it is durable.
     witnessed: u64,
     next_sequence: u64,
     failed: bool,
-    /// How far the file has space allocated, as far as this knows.
+    /// Offset up to which the file is known to have space allocated.
     reserved: u64,
 }
 
-/// Where a log ends.
+/// The end of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogEnd {
-    /// Which generation it is.
+    /// Generation of the log.
     pub generation: u64,
     /// Bytes up to the last Commit.
     pub bytes: u64,
@@ -51,39 +51,39 @@ pub struct LogEnd {
     pub batch: u64,
     /// The number of the last batch that has records.
     pub last: u64,
-    /// The number of the last batch that a Commit behind it says was durable.
+    /// The number of the last batch that a later Commit records as durable.
     pub said: u64,
     /// The next record's sequence number.
     pub next_sequence: u64,
 }
 
 impl LogEnd {
-    /// Where a log of this generation begins, behind its header.
+    /// The end of an empty log of this generation: just after its header.
     pub fn begin(generation: u64) -> LogEnd {
         LogEnd { generation, bytes: SLOT_BYTES as u64, batch: 0, last: 0, said: 0, next_sequence: 1 }
     }
 }
 
-/// A record of a batch.
+/// A record in a batch.
 pub struct Added {
-    /// What it says.
+    /// The record itself.
     pub record: Record,
     /// Its sequence number.
     pub sequence: u64,
-    /// What follows it.
+    /// The payload that follows the record.
     pub payload: Vec<u8>,
-    /// The entry that the payload is of, if it is of the catalog.
+    /// The parsed payload, if the record is a catalog entry.
     pub entry: Option<Entry>,
 }
 
-/// Records that count together or not at all.
+/// Records that take effect together or not at all.
 pub struct Batch {
     records: Vec<Added>,
     next_sequence: u64,
     slots: u64,
     keeps_bytes: bool,
     gives_back: bool,
-    /// Names whose change was asked for by who keeps them.
+    /// Names whose change the kernel requested.
     asked: Vec<(EntryId, Vec<u8>)>,
 }
 
@@ -93,23 +93,23 @@ impl Batch {
         self.next_sequence
     }
 
-    /// Gives the next record this number, as a log that is written anew does.
+    /// Sets the sequence number of the next record. A checkpoint keeps the numbers of the old log.
     pub fn number_next(&mut self, sequence: u64) {
         self.next_sequence = sequence;
     }
 
-    /// Slots that it will take, the Commit not counted.
+    /// Number of slots that the batch occupies, without the Commit.
     pub fn slots(&self) -> u64 {
         self.slots
     }
 
-    /// Says that space comes free with it: it may use the space that is reserved for that.
+    /// Marks the batch as one that frees space, so that it may use the reserve.
     pub fn give_back(&mut self) {
         self.gives_back = true;
     }
 
-    /// Whether it takes names or objects away and describes nothing new, or was said to give
-    /// space back.
+    /// Whether the batch frees space: it was marked so, or it removes names or objects and adds nothing
+    /// new.
     pub fn gives_back(&self) -> bool {
         if self.gives_back {
             return true;
@@ -130,37 +130,37 @@ impl Batch {
         self.records.iter().any(is_gone) && !self.records.iter().any(is_new)
     }
 
-    /// Says that readers see the same bytes with it, whatever its records are.
+    /// Marks the batch as one that does not change the bytes readers see, whatever its records are.
     pub fn keep_bytes(&mut self) {
         self.keeps_bytes = true;
     }
 
-    /// Whether that was said.
+    /// Whether [`Batch::keep_bytes`] was called.
     pub fn keeps_bytes(&self) -> bool {
         self.keeps_bytes
     }
 
-    /// Says that a name changes because the one who keeps names, the kernel, asked for it.
+    /// Records that the kernel requested this name change.
     pub fn mark_requested_by_kernel(&mut self, parent: EntryId, name: &[u8]) {
         self.asked.push((parent, name.to_vec()));
     }
 
-    /// Whether that was said.
+    /// Whether the kernel requested this name change.
     pub fn is_requested_by_kernel(&self, parent: EntryId, name: &[u8]) -> bool {
         self.asked.iter().any(|(directory, asked)| *directory == parent && asked == name)
     }
 
-    /// Its entries of the catalog.
+    /// The catalog entries of the batch.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.records.iter().filter_map(|added| added.entry.as_ref())
     }
 
-    /// Whether nothing was added.
+    /// Whether the batch has no records.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Adds an entry of the catalog.
+    /// Adds a catalog entry.
     pub fn entry(&mut self, entry: Entry) {
         let payload = entry.to_bytes();
         let record = Record::Catalog {
@@ -192,8 +192,8 @@ impl Batch {
         self.next_sequence += 1;
     }
 
-    /// Whether replay will take what was added: `Invalid` where a name or a value is one
-    /// that no entry can have. A log that says such a thing would be a damaged one.
+    /// Checks that replay will accept the catalog entries. `Invalid` if a name or value is outside its
+    /// limits: written to the log, it would count as damage.
     pub fn check(&self) -> Result<()> {
         for added in &self.records {
             let Record::Catalog { kind, version, .. } = added.record else { continue };
@@ -211,7 +211,7 @@ impl Batch {
         &self.records
     }
 
-    /// The records, in order.
+    /// The records, in order, without copying.
     pub fn into_records(self) -> Vec<Added> {
         self.records
     }
@@ -228,7 +228,7 @@ impl Log {
         Ok(Log::resume(file, LogEnd::begin(generation)))
     }
 
-    /// Goes on where a replay found the end.
+    /// Opens a log at the end that replay found.
     pub fn resume(file: Arc<dyn File>, end: LogEnd) -> Log {
         Log {
             file,
@@ -236,7 +236,7 @@ impl Log {
             end: end.bytes,
             batch: end.batch,
             last: end.last,
-            // What was read back may not have been synced by who wrote it.
+            // The previous writer may have crashed before it synced the last batch.
             synced: end.batch.saturating_sub(1),
             said: end.said,
             witnessed: 0,
@@ -246,7 +246,7 @@ impl Log {
         }
     }
 
-    /// Starts a batch. One is in flight at a time: the caller keeps others out.
+    /// Starts a batch. The caller makes sure that only one is in flight.
     pub fn begin(&self) -> Batch {
         Batch {
             records: Vec::new(),
@@ -258,19 +258,19 @@ impl Log {
         }
     }
 
-    /// Bytes up to the last Commit.
+    /// Length in bytes up to the last Commit.
     pub fn bytes(&self) -> u64 {
         self.end
     }
 
-    /// Whether it takes batches: nothing has failed that leaves its end unknown.
+    /// Whether the log accepts batches. It does until a failure leaves its end unknown.
     pub fn is_whole(&self) -> bool {
         !self.failed
     }
 
-    /// Appends the batch and its Commit. Where there is no space, what was written of it
-    /// is cut off, and nothing has happened; after any other failure nobody knows what is
-    /// in the log: it takes no more.
+    /// Appends the batch and its Commit. If the disk is full, the partial write is truncated and
+    /// nothing has changed. After any other failure the content of the log is unknown, and the log
+    /// accepts no more batches.
     pub fn append(&mut self, batch: &Batch) -> Result<()> {
         self.check()?;
         if batch.next_sequence > SEQUENCE_MAX {
@@ -295,8 +295,8 @@ impl Log {
         Ok(())
     }
 
-    /// The Commit of the batch with the `ahead`th number from now. A batch that is lost, with
-    /// later ones still there, was torn if none of these says that it was durable.
+    /// The Commit of the `ahead`th batch from now. It records which batches are durable: if a batch is
+    /// lost while later ones survive, and none of these says that it was durable, it was torn.
     fn commit(&self, ahead: u64, sequence: u64, slots: u64, checksum: u32) -> RawSlot {
         let batch = self.batch + ahead;
         let unsynced = u32::try_from((batch - 1).saturating_sub(self.synced)).unwrap_or(u32::MAX);
@@ -305,13 +305,13 @@ impl Log {
         commit
     }
 
-    /// Writes behind the end. Where there is no space, what was written is cut off again.
+    /// Writes at the end. If the disk is full, the partial write is truncated.
     fn write(&mut self, bytes: &[u8], may_use_reserve: bool) -> Result<()> {
         self.reserve(bytes.len() as u64, may_use_reserve)?;
         if let Err(error) = self.file.write_at(bytes, self.end) {
             let is_full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
             self.failed = !is_full || self.file.set_len(self.end).is_err();
-            // Cutting gives what was reserved back too.
+            // Truncating frees the reserve too.
             self.reserved = 0;
             return Err(Error::io("appending to meta.log", error));
         }
@@ -319,14 +319,14 @@ impl Log {
         Ok(())
     }
 
-    /// Whether a durable Commit says of every batch that it was durable: what is wrong with one
-    /// of them is damage then, and not a torn end.
+    /// Whether durable Commits record every batch as durable. A bad batch is then damage, not a torn
+    /// end.
     pub fn is_marked(&self) -> bool {
         self.witnessed >= self.last
     }
 
-    /// Says that all batches are durable, which the caller has seen to, and makes that durable:
-    /// appends batches without records, up to a page that no batch before them lies in, so that
+    /// Records that all batches are durable (the caller has synced them) and makes that record durable.
+    /// Appends batches without records until they reach a page that no earlier batch lies in, so that
     /// no single bad sector takes both.
     pub fn mark(&mut self) -> Result<()> {
         self.check()?;
@@ -344,8 +344,8 @@ impl Log {
         self.sync()
     }
 
-    /// Lets the file have room for `bytes` more and for the reserve behind them. `Full` where
-    /// there is none, unless the batch may use the reserve.
+    /// Allocates space for `bytes` more and for the reserve behind them. `Full` if the disk is full,
+    /// unless the batch may use the reserve.
     fn reserve(&mut self, bytes: u64, may_use: bool) -> Result<()> {
         let needed = self.end.saturating_add(bytes).saturating_add(RESERVE_BYTES);
         if self.reserved >= needed {
@@ -369,7 +369,7 @@ impl Log {
         Ok(())
     }
 
-    /// Makes all batches durable. After a failure the log takes no more.
+    /// Makes all batches durable. After a failure the log accepts no more batches.
     pub fn sync(&mut self) -> Result<()> {
         self.check()?;
         if self.synced < self.batch {
@@ -393,7 +393,7 @@ impl Log {
         self.next_sequence
     }
 
-    /// Goes on with the numbers of another log, of which it has what is there now.
+    /// Continues the sequence numbers of the log that this one replaces.
     pub fn continue_from(&mut self, next_sequence: u64) {
         self.next_sequence = self.next_sequence.max(next_sequence);
     }
@@ -408,13 +408,13 @@ impl Log {
         self.last
     }
 
-    /// Whether something was appended since the last sync.
+    /// Whether nothing was appended since the last sync.
     pub fn is_synced(&self) -> bool {
         self.synced == self.batch
     }
 
-    /// The number of the last batch of which a durable Commit behind it says that it was
-    /// durable: a damaged end of the log cannot take the collection back to before it.
+    /// The number of the last batch that a durable later Commit records as durable. A damaged end of
+    /// the log cannot roll the collection back past it.
     pub fn witnessed(&self) -> u64 {
         self.witnessed
     }

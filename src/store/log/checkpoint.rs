@@ -1,9 +1,8 @@
-//! The log, written anew: what the collection holds now, without how it came to it.
+//! Checkpoints: writes a new log that describes the present state without its history.
 //!
-//! The new log is a file of its own until it is whole and durable; then it takes the old
-//! one's name, in one step. Blocks keep their epochs, which deltas name: records stand in
-//! the order of their sequence numbers, an object's entry under the number that created
-//! it, names last.
+//! The new log is a separate file until it is complete and durable. A rename then replaces the old log
+//! in one step. Blocks keep their epochs, because deltas refer to them. Records are in the order of
+//! their sequence numbers, an object's entry under the number that created it, and names come last.
 
 use std::sync::Arc;
 
@@ -26,39 +25,38 @@ use crate::store::object::factors::FactorLink;
 use crate::store::object::parts::Part;
 use crate::store::state::{ROOT, State};
 
-/// The log that is being written anew.
+/// Name of the new log while it is being written.
 const DRAFT_NAME: &str = "meta.log.new";
-/// A log of fewer bytes is not written anew.
+/// A log shorter than this is not checkpointed.
 const LOG_BYTES_MIN: u64 = 4 << 20;
-/// A log is written anew when it has so many times the bytes that it had after the last
-/// time.
+/// A log is checkpointed when it has grown to this many times its length after the last checkpoint.
 const GROWTH: u64 = 4;
-/// About the most slots of a batch.
+/// Approximate maximum of slots in a batch.
 const BATCH_SLOTS_MAX: u64 = 32 << 10;
 
-/// How a log was written anew.
+/// Result of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Compaction {
-    /// When, in seconds since 1970.
+    /// Time, in seconds since 1970.
     pub at: u64,
-    /// The bytes that it had.
+    /// Length of the log before, in bytes.
     pub before: u64,
-    /// The bytes that it has.
+    /// Length of the log after, in bytes.
     pub after: u64,
 }
 
-/// When the log is written anew next.
+/// Length in bytes at which the log is due for a checkpoint.
 pub(in crate::store) fn due(state: &State) -> u64 {
     let blocks: u64 = state.objects().map(|object| slots_of(object)).sum();
     let entries = state.nodes().count() as u64 * 8;
     (GROWTH * (blocks + entries) * SLOT_BYTES as u64).max(LOG_BYTES_MIN)
 }
 
-/// About how many slots describe an object.
+/// Approximate number of slots that describe an object.
 fn slots_of(object: &Object) -> u64 {
     let slots = |(_, part): (u32, &Part)| match part {
         Part::Run(run) => 1 + run.checksums.len() as u64 * 4 / SLOT_BYTES as u64,
-        // Where there is an origin, its checksums stand there too.
+        // For an object with an origin, the log also holds the origin's checksums.
         Part::Dense(blocks) => 1 + blocks.len() as u64 + blocks.len() as u64 * 4 / SLOT_BYTES as u64,
         Part::Alike(_) => 1,
     };
@@ -66,15 +64,15 @@ fn slots_of(object: &Object) -> u64 {
 }
 
 impl Writer {
-    /// Whether the log has twice the bytes with which it is written anew at a sync: none came.
+    /// Whether the log has twice the length at which a sync checkpoints it: no sync has come.
     pub(in crate::store) fn is_log_too_long(&self) -> bool {
         self.log.bytes() >= self.compact_at.saturating_mul(2)
     }
 }
 
 impl Collection {
-    /// Writes the log anew if it has grown enough. All that was recorded is durable. A
-    /// failure leaves the log as it is, and is tried again when it has grown more.
+    /// Checkpoints the log if it has grown enough. Everything recorded must be durable. After a failure
+    /// the old log stays in use, and the next attempt is made when it has grown more.
     pub(in crate::store) fn compact_if_due(&self, writer: &mut Writer) {
         if writer.log.bytes() < writer.compact_at {
             return;
@@ -85,8 +83,8 @@ impl Collection {
         }
     }
 
-    /// Makes all that was recorded durable and writes the log anew. `Busy` while an object is
-    /// being cut.
+    /// Makes everything recorded durable and checkpoints the log. `Busy` while an object is being
+    /// truncated.
     pub fn compact_now(&self) -> Result<Compaction> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
@@ -94,7 +92,7 @@ impl Collection {
         self.compact(writer)
     }
 
-    /// How the log was last written anew since the collection was opened.
+    /// Result of the last checkpoint since the collection was opened.
     pub fn last_compaction(&self) -> Option<Compaction> {
         *self.last_compaction.lock()
     }
@@ -104,11 +102,11 @@ impl Collection {
         let state = self.state.read();
         let log =
             self.write_draft(&state, writer.log.generation().wrapping_add(1), writer.log.next_sequence())?;
-        // Whether the old or the new one is found after a power cut is not known then.
+        // After a failure it is unknown which of the two logs a power cut would leave.
         self.switch_log().map_err(|error| self.poison(error))?;
         writer.log = log;
         writer.compact_at = due(&state).max(writer.log.bytes() * GROWTH);
-        // What was freed is not named by any log now, and all of this is durable.
+        // The new log is durable and no longer names the freed space.
         for (batch, _) in &mut writer.freed {
             *batch = 0;
         }
@@ -121,8 +119,7 @@ impl Collection {
 }
 
 impl Collection {
-    /// Writes what the state is into a log of this generation, durable, beside the log that
-    /// is there.
+    /// Writes the state into a new, durable log of this generation, beside the present log.
     pub(in crate::store) fn write_draft(
         &self,
         state: &State,
@@ -146,7 +143,7 @@ impl Collection {
         Ok(log)
     }
 
-    /// Gives the log that was written anew the name of the old one, in one step.
+    /// Renames the new log over the old one.
     pub(in crate::store) fn switch_log(&self) -> Result<()> {
         let (path, draft) = (format!("{}/{LOG_NAME}", self.path()), format!("{}/{DRAFT_NAME}", self.path()));
         let switched = self.disk.rename(&draft, &path).and_then(|()| self.disk.sync_directory(&self.path()));
@@ -154,12 +151,13 @@ impl Collection {
     }
 }
 
-/// What the state is, as batches.
+/// The state as batches.
 fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>> {
     let mut objects: Vec<(u64, Said)> = Vec::new();
     for outside in state.outside_files() {
         let of_it = |object: &&Arc<Object>| object.extent().is_some_and(|extent| extent.file == outside.file);
-        // Before the first object that lies in it; one that has none is forgotten.
+        // The entry goes before the first object that lies in the file. A file without objects is
+        // dropped.
         if let Some(first) = state.objects().filter(of_it).map(|object| object.entry.creation).min() {
             objects.push((first, Said::Entry(Entry::Outside(outside.as_ref().clone()))));
         }
@@ -168,12 +166,13 @@ fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>
         let entry = object.entry_now();
         objects.push((entry.creation, Said::Entry(Entry::Object(entry.clone()))));
         if !blocks(object, &entry, &mut objects) {
-            // Cut, and the batch that says so is to come: the log still names all of it.
+            // The object was truncated and the batch that records it is still to come: the log names
+            // all its blocks.
             let text = format!("object {} is being cut", entry.id);
             return Err(Error::new(ErrorKind::Busy, text));
         }
     }
-    // An object's entry was pushed before its blocks, and sorting keeps that.
+    // The sort is stable, so an object's entry stays before its blocks.
     objects.sort_by_key(|(sequence, _)| *sequence);
     let last = next_sequence.saturating_sub(1);
     let named = names(state).into_iter().map(|entry| (last, Said::Entry(entry)));
@@ -199,7 +198,7 @@ fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>
     Ok(batches)
 }
 
-/// Something for the log.
+/// Something to write to the log.
 enum Said {
     Entry(Entry),
     Record(Record),
@@ -216,12 +215,12 @@ fn with_run(record: Record, len: u32, checksum: u32) -> Record {
     }
 }
 
-/// Adds an object's blocks; whether all that the log names are there.
+/// Adds an object's blocks. Returns whether all blocks that the log names are present.
 fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> bool {
     let described = described(entry);
     let layout = object.logged_layout();
     let blocks = object.blocks.read();
-    // What came in with the object: all of its blocks, or where they can be had again.
+    // The blocks that came with the object: all of them in one run, or the run of its origin.
     let said = match (&object.origin, &*blocks) {
         (Some(origin), _) => origin.run(),
         (None, Blocks::One(Part::Run(run))) => {
@@ -240,7 +239,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
         let record = Record::CreateRun { object: entry.id, block: 0, described, stored, created_at };
         out.push((said.epoch, Said::Run(said.checksums.to_vec(), record)));
     }
-    // One that no block is a part of any more is forgotten.
+    // A factor that no block uses any more is dropped.
     let is_used = |(_, block): (_, Block)| object.factor_of(&block).is_some();
     let factor = object.factor().filter(|_| blocks.pieces(layout).any(is_used));
     if let Some(FactorLink { epoch, offset, len, rank, checksum }) = factor {
@@ -267,7 +266,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
             continue;
         }
         if object.origin.is_none() && block.stored.in_data {
-            // Those that came with one record go with one.
+            // Blocks that came with one record go into one record again.
             if run.as_mut().is_some_and(|run| run.joins(index, &block)) {
                 continue;
             }
@@ -276,7 +275,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
         }
         let since = u64::from(block.since);
         let is_severed = object.origin.as_ref().is_none_or(|origin| origin.is_severed(index));
-        // A Create says that the block was written: its origin is none any more.
+        // A Create detaches the block from its origin.
         let record = match is_severed {
             true => Record::Create {
                 object: entry.id,
@@ -290,7 +289,8 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
         out.push((block.epoch, Said::Record(record)));
         let links = object.chain(index, block.epoch);
         for (place, link) in links.iter().flat_map(|links| links.iter()).enumerate() {
-            // After its block, before anything that is newer: the order among links is kept.
+            // After the block's own record and before anything newer, so that the order of the deltas
+            // is kept.
             out.push((
                 block.epoch,
                 Said::Record(Record::Delta {
@@ -311,7 +311,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
     count == layout.blocks()
 }
 
-/// Blocks of a data file that one record described, and that stand there still.
+/// Consecutive blocks of a data file that one record described and that have not moved since.
 struct DataRun {
     first: u32,
     block: Block,
@@ -325,7 +325,7 @@ impl DataRun {
         DataRun { first: index, block: *block, end, checksums: vec![block.stored.checksum] }
     }
 
-    /// Takes over the next one if it is one of them.
+    /// Adds the next block if it continues the run.
     fn joins(&mut self, index: u32, block: &Block) -> bool {
         let is_next = u64::from(index) == u64::from(self.first) + self.checksums.len() as u64
             && (block.epoch, block.since) == (self.block.epoch, self.block.since)
@@ -346,7 +346,7 @@ impl DataRun {
     }
 }
 
-/// The nodes, then the names that lead to them, directories before what is in them.
+/// The nodes, then the names that lead to them, each directory before its content.
 fn names(state: &State) -> Vec<Entry> {
     let mut entries = vec![Entry::Collection {
         number: state.number(),
@@ -367,7 +367,7 @@ fn names(state: &State) -> Vec<Entry> {
             node,
         }));
     }
-    // A file's names in the order in which they were given: the first is where its tensors are.
+    // A file's names are in the order of their creation: the first one is its place in the tree.
     links.sort_by_key(|link| match link {
         Entry::Name { entry, .. } => entry.0,
         _ => ROOT.0,

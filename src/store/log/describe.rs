@@ -1,4 +1,4 @@
-//! Blocks as records.
+//! Builds the records that describe blocks.
 
 use crate::format::log::catalog::ObjectEntry;
 use crate::format::log::record::{Described, Record, Stored};
@@ -6,15 +6,14 @@ use crate::model::Shape;
 use crate::store::collection::now_seconds;
 use crate::store::log::append::Batch;
 
-/// What a record that makes a block says of its object.
+/// The fields that a record of a block repeats about its object.
 pub(in crate::store) fn described(entry: &ObjectEntry) -> Described {
     let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
     let parent = entry.parent.as_ref().map(|parent| parent.object);
     Described { dtype: entry.dtype, shape, parent, reconstruct: 0 }
 }
 
-/// Adds blocks of an object to a batch: runs where they stand one after the other in its
-/// data file.
+/// Adds an object's blocks to a batch. Consecutive blocks of a data file become one run.
 pub fn add_blocks(batch: &mut Batch, entry: &ObjectEntry, blocks: &[(u32, Stored)]) {
     let created_at = now_seconds();
     let described = described(entry);

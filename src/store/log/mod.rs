@@ -1,4 +1,4 @@
-//! `meta.log`: batches appended, read back, checked, and written anew.
+//! `meta.log`: append, replay, validate and checkpoint.
 
 pub(in crate::store) mod append;
 pub(in crate::store) mod checkpoint;

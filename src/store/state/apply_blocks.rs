@@ -1,5 +1,5 @@
-//! Putting blocks into the index of an object as the log describes them: one after the other
-//! under one lock, since the records of a log are mostly of one object for long.
+//! Applies block records to the index of an object, many under one lock: consecutive records of a log
+//! are mostly about the same object.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,20 +16,20 @@ use crate::store::object::parts::Part;
 use crate::store::object::{Freed, Object, lies_in_a_file};
 use crate::store::state::State;
 
-/// The index of an object while blocks are put into it. Holds `blocks`, and which blocks have
-/// been checked after it.
+/// The index of an object while block records are applied to it. Locks `blocks`, then `checked`.
 struct Placing<'a> {
     object: &'a Object,
     layout: BlockLayout,
-    /// How many blocks it has.
+    /// Number of blocks of the object.
     count: u32,
     blocks: RwLockWriteGuard<'a, Blocks>,
     checked: RwLockReadGuard<'a, Words>,
-    /// What the payload of a block of so many bytes takes in a tier: that of the last block.
+    /// Tier and logical bytes of the last block, and the payload bytes that they result in.
     payload: (Tier, usize, usize),
-    /// By how much all payloads are more than the object says, modulo 2^64.
+    /// Growth of the object's payload bytes, modulo 2^64.
     stored: u64,
-    /// Whether they are counted anew instead: blocks without places of their own are among them.
+    /// Whether the payload bytes are counted again instead, because some blocks have no entry of their
+    /// own.
     must_count: bool,
 }
 
@@ -60,8 +60,7 @@ impl<'a> Placing<'a> {
         Ok(found)
     }
 
-    /// Takes in a block, `Corrupt` where it cannot be one of this object's; what was there
-    /// before.
+    /// Sets a block and returns the previous one. `Corrupt` if the block does not fit the object.
     fn set(&mut self, index: u32, block: Block) -> Result<Option<Block>> {
         let stored = block.stored;
         let expected = self.payload_len(index, stored.tier)?;
@@ -111,8 +110,8 @@ impl Drop for Placing<'_> {
 }
 
 impl State {
-    /// Takes in what records say of blocks of one object, in their order. `failed` is told the
-    /// number of each that cannot be, and why; what it fails with ends this.
+    /// Applies block records of one object in order. Calls `failed` with the number of each record that
+    /// cannot be applied and the reason; an error from `failed` ends the call.
     pub(in crate::store) fn apply_blocks(
         &mut self,
         records: &[Placed],
@@ -130,7 +129,7 @@ impl State {
         done
     }
 
-    /// Records of an object that is not there.
+    /// Fails records of an object that does not exist.
     fn miss(
         &self,
         id: ObjectId,
@@ -143,7 +142,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes in a block, and what it frees.
+    /// Applies a block record and notes the space it frees.
     fn place(&mut self, object: &Arc<Object>, placing: &mut Placing<'_>, record: &Placed) -> Result<()> {
         let index = record.block;
         let mut found = Block { epoch: record.sequence, stored: record.stored, since: record.at as u32 };
@@ -159,7 +158,7 @@ impl State {
         object.check_extent(index, &found)?;
         let Some(before) = placing.set(index, found)? else { return Ok(()) };
         match before.stored.in_data {
-            // Nothing is given back of what is not the store's.
+            // Space in an outside file is not the store's to free.
             true if object.origin.is_some() || before.stored.is_zeros() => {}
             true => self.freed.push(Freed::Stretch { object: object.clone(), stored: before.stored }),
             false => self.freed.push(Freed::Payload(before.stored)),

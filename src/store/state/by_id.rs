@@ -1,5 +1,5 @@
-//! Maps from identities, numbers and names, without SipHash, which takes eight times as long. The seed of
-//! each map is random, so that no log can be made in which they collide.
+//! Maps from identities, numbers and names. SipHash would take eight times as long as the hash used
+//! here. Each map has a random seed, so that no log can be crafted in which the keys collide.
 
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
@@ -12,13 +12,13 @@ use crate::model::{EntryId, ObjectId};
 use crate::store::object::Object;
 use crate::store::state::Node;
 
-/// A map from objects.
+/// A map keyed by object.
 pub type ByObject<V> = HashMap<ObjectId, V, RandomState>;
 
-/// Objects or nodes, found by their identity, which is not kept beside them.
+/// A set of objects or nodes, found by their identity without a separate copy of it.
 pub type Set<T> = HashSet<Known<T>, RandomState>;
 
-/// An object or a node that is found by its identity.
+/// An object or node that hashes and compares by its identity.
 #[derive(Debug)]
 pub struct Known<T>(pub Arc<T>);
 
@@ -55,10 +55,10 @@ macro_rules! equal_by_identity {
 equal_by_identity!(Object, ObjectId);
 equal_by_identity!(Node, EntryId);
 
-/// A map from names in a directory.
+/// A map keyed by a name in a directory.
 pub type ByName<V> = HashMap<Arc<[u8]>, V, RandomState>;
 
-/// A map from nodes.
+/// A map keyed by node.
 pub type ByEntry<V> = HashMap<EntryId, V, RandomState>;
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
         let ids: Vec<ObjectId> =
             (0..4096).map(ObjectId).chain((0..4096).map(|high| ObjectId(high << 64 | 7))).collect();
         for shift in [0, 57] {
-            // 128 values each: a map takes its place from the low bits, and seven high ones.
+            // 128 values each: a hash map uses the low bits for the place, and the seven high ones.
             let mut counts = [0; 128];
             for id in &ids {
                 counts[(keys.hash_one(id) >> shift & 127) as usize] += 1;

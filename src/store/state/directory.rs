@@ -11,49 +11,49 @@ use crate::store::state::by_id::ByName;
 pub struct Directory {
     by_name: ByName<EntryId>,
     by_entry: BTreeMap<EntryId, (Arc<[u8]>, EntryId)>,
-    /// How many of the names are of directories; the state counts them.
+    /// How many of the names lead to directories. The state maintains it.
     directories: u32,
 }
 
 impl Directory {
-    /// The node of `name`.
+    /// The node that `name` leads to.
     pub fn get(&self, name: &[u8]) -> Option<EntryId> {
         let entry = self.by_name.get(name)?;
         self.by_entry.get(entry).map(|(_, node)| *node)
     }
 
-    /// The number of `name`.
+    /// The entry number of `name`.
     pub fn entry(&self, name: &[u8]) -> Option<EntryId> {
         self.by_name.get(name).copied()
     }
 
-    /// How many names it has.
+    /// Number of names.
     pub fn len(&self) -> usize {
         self.by_entry.len()
     }
 
-    /// The names after `entry`, in the order of their numbers: entry, name, node.
+    /// The names after `entry`, in the order of their entry numbers: entry, name, node.
     pub fn after(&self, entry: EntryId) -> impl Iterator<Item = (EntryId, &Arc<[u8]>, EntryId)> {
         let later = (std::ops::Bound::Excluded(entry), std::ops::Bound::Unbounded);
         self.by_entry.range(later).map(|(entry, (name, node))| (*entry, name, *node))
     }
 
-    /// How many directories have a name in it.
+    /// How many of the names lead to directories.
     pub fn directories(&self) -> u32 {
         self.directories
     }
 
-    /// Counts a name of a directory that came, or went.
+    /// Counts a name of a directory that was added or removed.
     pub(in crate::store) fn count_directory(&mut self, change: i32) {
         self.directories = self.directories.saturating_add_signed(change);
     }
 
-    /// Whether it has no names.
+    /// Whether the directory has no names.
     pub fn is_empty(&self) -> bool {
         self.by_entry.is_empty()
     }
 
-    /// Puts in a name; the node that had it.
+    /// Inserts a name and returns the node that it led to before.
     pub(in crate::store) fn insert(
         &mut self,
         name: Arc<[u8]>,
@@ -66,7 +66,7 @@ impl Directory {
         replaced.map(|(_, node)| node)
     }
 
-    /// Takes out a name; its node.
+    /// Removes a name and returns its node.
     pub(in crate::store) fn remove(&mut self, name: &[u8]) -> Option<EntryId> {
         let entry = self.by_name.remove(name)?;
         self.by_entry.remove(&entry).map(|(_, node)| node)

@@ -1,5 +1,5 @@
-//! Embedding batches and their indexes: which stand beside each other, and what a batch
-//! hashes to as it reads now.
+//! Embedding batches and their indexes: finds the one that belongs to the other, and the hash of a
+//! batch's present content.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use crate::store::collection::Collection;
 use crate::store::object::Object;
 use crate::store::state::State;
 
-/// What the files of a batch are called.
+/// Suffix of a batch file.
 const BATCH_SUFFIX: &[u8] = b".cgeb";
-/// What the files of an index are called.
+/// Suffix of an index file.
 const INDEX_SUFFIX: &[u8] = b".cgei";
 
 impl State {
-    /// The batch beside an index of the same stem, by its names.
+    /// The batch with the same directory and stem as an index.
     pub fn batch_beside(&self, index: EntryId) -> Option<EntryId> {
         let batch = self.beside(index, INDEX_SUFFIX, BATCH_SUFFIX)?;
         self.node(batch)?.file()?.records.as_ref().map(|_| batch)
     }
 
-    /// The file beside a batch that has the name of its index. `None` of what is no batch.
+    /// The file that has the name of a batch's index. `None` if `batch` is not an embedding batch.
     pub fn index_beside(&self, batch: EntryId) -> Option<EntryId> {
         self.node(batch)?.file()?.records.as_ref()?;
         self.beside(batch, BATCH_SUFFIX, INDEX_SUFFIX)
@@ -36,21 +36,20 @@ impl State {
 }
 
 impl Collection {
-    /// Whether a batch of these parts reads as it came in, as far as that can be seen without
-    /// reading it: all of it lies where it was put then.
+    /// Whether a batch with these parts still reads as it was imported, as far as the metadata tells:
+    /// all of it is at its original place.
     pub fn is_where_it_came(&self, node: EntryId, parts: &[Arc<Object>]) -> bool {
         self.first_hash(node).is_some() && parts.iter().all(|part| part.is_where_it_came())
     }
 
-    /// The first 8 bytes of the BLAKE3 that a file had when it came in, where it was not written
-    /// to since.
+    /// The first 8 bytes of the BLAKE3 of a file as imported. `None` if the file was written to since.
     pub fn first_hash(&self, node: EntryId) -> Option<u64> {
         let state = self.state();
         let blake3 = state.node(node)?.file()?.digests.blake3()?;
         blake3.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
     }
 
-    /// The hash of a batch as it reads now; `compute` reads all of it, once a version.
+    /// The hash of a batch's present content. `compute` reads the whole batch and runs once a version.
     pub fn batch_hash(
         &self,
         node: EntryId,
@@ -69,11 +68,11 @@ impl Object {
     }
 }
 
-/// The parts of a batch, and where its records lie.
+/// The parts of a batch, and the layout of its records.
 pub type BatchParts = (Vec<Arc<Object>>, Arc<Runs>);
 
 impl Collection {
-    /// The parts of an embedding batch; `None` of another file.
+    /// The parts of an embedding batch; `None` for any other file.
     pub fn batch_parts(&self, node: EntryId) -> Result<Option<BatchParts>> {
         let (objects, records) = self.parts_of(node)?;
         Ok(records.map(|records| (objects, records)))

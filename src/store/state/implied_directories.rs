@@ -1,4 +1,4 @@
-//! Directories that were made for names of tensors, and go with the last name in them.
+//! Implied directories: created for the names of tensors, and removed with the last name in them.
 
 use std::collections::HashMap;
 
@@ -8,19 +8,18 @@ use crate::store::log::append::Batch;
 use crate::store::state::directory::Directory;
 use crate::store::state::{Link, State};
 
-/// The setting of a directory that was made because the name of a container's tensor has a
-/// slash.
+/// Setting of a directory that was created because the name of a container's tensor has a slash.
 const MADE_FOR_TENSORS: &str = "made_for_tensors";
 
 impl State {
-    /// Whether a directory goes with the last name in it.
+    /// Whether a directory is removed with the last name in it.
     pub fn is_made_for_tensors(&self, directory: EntryId) -> bool {
         self.setting(directory, MADE_FOR_TENSORS).is_some()
     }
 
-    /// The directories that go when names are taken away; `parents` has the directory of each
-    /// of these names. `is_used` says which get a name by the same batch. What is below comes
-    /// first: the name of each, and the directory.
+    /// The directories to remove when names are removed, with the name of each, inner ones first.
+    /// `parents` has the directory of each removed name. `is_used` tells which directories get a name
+    /// from the same batch.
     pub fn emptied(
         &self,
         parents: impl IntoIterator<Item = EntryId>,
@@ -46,13 +45,13 @@ impl State {
 }
 
 impl Batch {
-    /// Has a directory go with the last name in it.
+    /// Marks a directory as implied: it is removed with the last name in it.
     pub fn make_for_tensors(&mut self, directory: EntryId) {
         let (key, value) = (MADE_FOR_TENSORS.to_owned(), Some(String::new()));
         self.entry(Entry::Setting { node: directory, key, value });
     }
 
-    /// Has a directory stay when the last name in it goes.
+    /// Removes that mark: the directory stays when it becomes empty.
     pub fn keep_directory(&mut self, directory: EntryId) {
         let key = MADE_FOR_TENSORS.to_owned();
         self.entry(Entry::Setting { node: directory, key, value: None });

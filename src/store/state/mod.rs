@@ -1,4 +1,4 @@
-//! What a collection holds, as its log says: names, nodes, settings, objects.
+//! State of a collection as recorded in its log: names, nodes, settings, objects.
 
 pub(in crate::store) mod apply_blocks;
 pub(in crate::store) mod by_id;
@@ -35,14 +35,14 @@ pub const ROOT: EntryId = EntryId(1);
 /// A file, a directory or a symbolic link, without its name.
 #[derive(Debug)]
 pub struct Node {
-    /// What the catalog says of it.
+    /// Its catalog entry.
     pub entry: NodeEntry,
     /// Logical bytes of a file.
     pub bytes: u64,
 }
 
 impl Node {
-    /// What it is as a file.
+    /// The file entry, if the node is a file.
     pub fn file(&self) -> Option<&FileEntry> {
         match &self.entry.what {
             What::File(file) => Some(file),
@@ -54,7 +54,7 @@ impl Node {
 /// A name of a node: the directory and the name.
 pub type Link = (EntryId, Arc<[u8]>);
 
-/// What a collection holds.
+/// State of a collection.
 #[derive(Debug, Default)]
 pub struct State {
     number: u32,
@@ -64,20 +64,20 @@ pub struct State {
     links: ByEntry<SmallVec<[Link; 1]>>,
     pub(in crate::store) settings: Settings<'static>,
     objects: Set<Object>,
-    /// What is pinned, with the copies.
+    /// The pins, with their copies.
     pub(in crate::store) pins: Pins,
     last_entry: u64,
-    /// Space that the last batch gave up.
+    /// Space freed by the last batch.
     pub(in crate::store) freed: Vec<Freed>,
-    /// Objects whose size the batch says that is being taken in.
+    /// Objects that the batch being applied has resized.
     resized: Vec<Arc<Object>>,
-    /// What is used; `quota` counts it.
+    /// Space in use; `quota` counts it.
     pub(in crate::store) used: Use,
-    /// How many objects lie in each data file.
+    /// Number of objects in each data file.
     extents: HashMap<u64, u32>,
     /// Data files that are files outside the store.
     outside: HashMap<u64, Arc<OutsideFile>>,
-    /// The number of the last record that gave a block another place and nothing else.
+    /// Sequence number of the last record that only relocated a block.
     pub(in crate::store) relocated: u64,
 }
 
@@ -87,7 +87,7 @@ impl State {
         self.number
     }
 
-    /// When the collection was made, in seconds since 1970.
+    /// Time of the collection's creation, in seconds since 1970.
     pub fn created_at(&self) -> u64 {
         self.created_at
     }
@@ -97,7 +97,7 @@ impl State {
         self.nodes.get(&id).map(|known| &known.0)
     }
 
-    /// All nodes, in no order.
+    /// All nodes, in arbitrary order.
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.iter().map(|known| &known.0)
     }
@@ -117,7 +117,7 @@ impl State {
     pub fn path(&self, id: EntryId) -> Vec<u8> {
         let mut parts: Vec<&[u8]> = Vec::new();
         let mut at = id;
-        // A damaged catalog could have a circle of directories.
+        // A damaged catalog could have a cycle of directories.
         while at != ROOT && parts.len() <= self.nodes.len() {
             let Some((parent, name)) = self.links(at).first() else { break };
             parts.push(name);
@@ -132,22 +132,22 @@ impl State {
         self.objects.get(&id).map(|known| &known.0)
     }
 
-    /// Whether an object lies in a data file.
+    /// Whether any object lies in a data file.
     pub fn has_extent(&self, file: u64) -> bool {
         self.extents.get(&file).is_some_and(|count| *count > 0)
     }
 
-    /// The file outside the store that a data file is.
+    /// The outside file that serves as a data file.
     pub fn outside(&self, file: u64) -> Option<&Arc<OutsideFile>> {
         self.outside.get(&file)
     }
 
-    /// The files outside the store that are data files, in no order.
+    /// The outside files that serve as data files, in arbitrary order.
     pub fn outside_files(&self) -> impl Iterator<Item = &Arc<OutsideFile>> {
         self.outside.values()
     }
 
-    /// All objects, in no order.
+    /// All objects, in arbitrary order.
     pub fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
         self.objects.iter().map(|known| &known.0)
     }
@@ -157,43 +157,44 @@ impl State {
         self.object(object).and_then(|object| object.part_of())
     }
 
-    /// The objects of a file that are not there: a log that says so is damaged.
+    /// The objects of a file that do not exist: the log is damaged then.
     pub fn missing_objects(&self, node: &Node) -> Vec<ObjectId> {
         let objects = node.file().into_iter().flat_map(|file| file.objects.iter().copied());
         objects.filter(|id| self.object(*id).is_none()).collect()
     }
 
-    /// The tensors of a container, in the order of its bytes.
+    /// The tensors of a container, in the order of their bytes in it.
     pub fn parts(&self, container: &FileEntry) -> impl Iterator<Item = &Arc<Node>> {
         container.objects.iter().filter_map(|object| self.node(self.part_of(*object)?))
     }
 
-    /// Bytes of the payloads that are a file's own: those of its tensors, which are
-    /// files too, are not a container's.
+    /// Payload bytes of a file's own objects. Those of a container's tensors count for the tensors,
+    /// which are files themselves.
     pub fn stored(&self, file: &FileEntry) -> u64 {
         let own = |object: &&Arc<Object>| !file.content.is_container() || object.part_of().is_none();
         let objects = file.objects.iter().filter_map(|object| self.object(*object));
         objects.filter(own).map(|object| object.stored()).sum()
     }
 
-    /// The highest number that an entry, a name or a node has had.
+    /// The highest number ever given to an entry, a name or a node.
     pub fn last_entry(&self) -> u64 {
         self.last_entry
     }
 
-    /// Has room for so many more objects and nodes: tables that grow step by step are copied.
+    /// Reserves space for more objects and nodes, because a table that grows step by step is copied
+    /// each time.
     pub(in crate::store) fn make_room(&mut self, objects: usize, nodes: usize) {
         self.objects.reserve(objects);
         self.nodes.reserve(nodes);
         self.links.reserve(nodes);
     }
 
-    /// Forgets what was freed: nobody reads while a log is replayed.
+    /// Drops the list of freed space. Valid during replay, when there are no readers.
     pub(in crate::store) fn forget_freed(&mut self) {
         self.freed.drain(..).for_each(Freed::forget);
     }
 
-    /// Takes in an entry of the catalog.
+    /// Applies a catalog entry.
     pub fn apply_entry(&mut self, entry: Entry) -> Result<()> {
         match entry {
             Entry::Collection { number, created_at, last_entry } => {
@@ -205,7 +206,7 @@ impl State {
                 Some(object)
                     if object.dtype() != entry.dtype && object.logged_layout().bytes == entry.bytes =>
                 {
-                    // Who says so does not know the size that was written since.
+                    // The writer of the entry does not know sizes written since.
                     object.retyped(entry.dtype)?;
                 }
                 Some(object) => {
@@ -307,7 +308,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes in a record about blocks. `checksums` are those of a run.
+    /// Applies a record about blocks. `checksums` are those of a run.
     pub fn apply_record(&mut self, record: &Record, sequence: u64, checksums: Checksums) -> Result<()> {
         if let Some(placed) = Placed::of(record, sequence) {
             return self.apply_blocks(&[placed], |_, error| Err(error));
@@ -388,7 +389,7 @@ impl State {
                 self.freed.extend(replaced.map(Freed::Factor));
                 Ok(())
             }
-            // The first two are of one block each.
+            // Create and Migrate are about one block each and were applied above.
             Record::Create { .. }
             | Record::Migrate { .. }
             | Record::Catalog { .. }
@@ -397,7 +398,7 @@ impl State {
         }
     }
 
-    /// All of a batch was taken in.
+    /// Called when a whole batch has been applied.
     pub(in crate::store) fn batch_ended(&mut self) {
         self.resized.drain(..).for_each(|object| object.batch_ended());
     }
@@ -415,7 +416,7 @@ impl State {
         self.count_name(parent, node, -1);
     }
 
-    /// Counts a name of a node that came or went, if the node is a directory.
+    /// Counts a name that was added or removed, if the node is a directory.
     fn count_name(&mut self, parent: EntryId, node: EntryId, change: i32) {
         if self.directories.contains_key(&node)
             && let Some(above) = self.directories.get_mut(&parent)
@@ -424,7 +425,7 @@ impl State {
         }
     }
 
-    /// Counts the names of a node that becomes a directory, or was one.
+    /// Counts the names of a node that becomes a directory, or stops being one.
     fn count_directory(&mut self, node: EntryId, change: i32) {
         if !self.directories.contains_key(&node) {
             return;

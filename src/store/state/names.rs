@@ -1,5 +1,5 @@
-//! Names that go without a program having taken them away: a mount is told. Files that may be
-//! something else under the name that they have now: they are marked.
+//! Notifies the mount of name changes that the kernel did not request, and marks files whose type must
+//! be determined again because their name changed.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,22 +9,22 @@ use crate::store::log::append::Batch;
 use crate::store::state::State;
 use crate::store::{Collection, Store};
 
-/// The setting that says that a file was given another first name, and not looked at since.
+/// Setting of a file whose first name changed and that has not been examined since.
 const LOOK_AGAIN: &str = "look_again";
 
-/// Who is told, once somebody is there. It is called with the locks of a writer held.
+/// Called when names change, once it is set. The writer's locks are held during the call.
 pub(in crate::store) type NameWatcher = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
 impl Store {
-    /// Says who is to be told, before the batch counts as recorded, that names lead elsewhere or
-    /// nowhere; only the first who says so is told. `tell` takes no lock of a store.
+    /// Sets the function that is called, before a batch counts as recorded, when names lead elsewhere
+    /// or nowhere. Only the first call has an effect. `tell` takes no lock of a store.
     pub fn tell_of_names(&self, tell: impl Fn() + Send + Sync + 'static) {
         self.names.get_or_init(|| Box::new(tell));
     }
 }
 
 impl Collection {
-    /// Tells that names lead elsewhere, or nowhere.
+    /// Notifies that names lead elsewhere or nowhere.
     pub fn names_are_old(&self) {
         if let Some(tell) = self.names.get() {
             tell();
@@ -33,31 +33,32 @@ impl Collection {
 }
 
 impl State {
-    /// Whether a file was given another first name, and not looked at since.
+    /// Whether a file's first name changed and it has not been examined since.
     pub fn must_be_looked_at(&self, node: EntryId) -> bool {
         self.setting(node, LOOK_AGAIN).is_some()
     }
 
-    /// The files that were given another first name, and not looked at since.
+    /// The files whose first name changed and that have not been examined since.
     pub fn to_be_looked_at(&self) -> impl Iterator<Item = EntryId> {
         self.set_nodes(LOOK_AGAIN).map(|(node, _)| node)
     }
 }
 
 impl Batch {
-    /// Marks a file whose first name becomes another: what it is under that, and the names of its
-    /// tensors, come with another batch, and who is killed before it must find it.
+    /// Marks a file whose first name changes. Its type under the new name, and the names of its
+    /// tensors, are recorded by a later batch; after a crash in between, the mark tells that this is
+    /// still to do.
     pub fn have_looked_at(&mut self, node: EntryId) {
         self.entry(Entry::Setting { node, key: LOOK_AGAIN.to_owned(), value: Some(String::new()) });
     }
 
-    /// Takes the mark away.
+    /// Removes the mark.
     pub fn was_looked_at(&mut self, node: EntryId) {
         self.entry(Entry::Setting { node, key: LOOK_AGAIN.to_owned(), value: None });
     }
 
-    /// Whether a name that somebody may have looked up leads elsewhere after this batch, or
-    /// nowhere, and whoever keeps it did not ask for that.
+    /// Whether a name that the kernel may have looked up leads elsewhere or nowhere after this batch,
+    /// without a request of the kernel.
     pub(in crate::store) fn takes_names(&self, before: &State) -> bool {
         self.entries().any(|entry| {
             let (parent, name, after) = match entry {

@@ -1,4 +1,4 @@
-//! Settings of nodes, as the log says them.
+//! Settings of nodes as recorded in the log.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -8,16 +8,16 @@ use crate::model::EntryId;
 use crate::store::log::append::Batch;
 use crate::store::state::State;
 
-/// The setting that says whether precision may be given up.
+/// Setting that says whether precision may be reduced.
 pub const LOSSY: &str = "lossy";
-/// Its value that allows it.
+/// Its value that allows a reduction.
 const ALLOW: &str = "allow";
-/// Its value where an import has allowed it: the source of the bytes is with the user, and bytes
-/// that are written over them have none. It reads as `allow`.
+/// Its value if an import allowed a reduction: the user has the source of the imported bytes, but not
+/// of bytes written over them. It reads as `allow`.
 const UNTIL_WRITTEN: &str = "until_written";
 
-/// The settings of all nodes, by node and key. One map: many nodes have one each, and a map of one
-/// takes half a kilobyte.
+/// The settings of all nodes, by node and key. One map, because many nodes have one setting each, and a
+/// map with one entry takes half a kilobyte.
 pub(in crate::store) type Settings<'a> = BTreeMap<(EntryId, Cow<'a, str>), Box<str>>;
 
 impl State {
@@ -27,13 +27,13 @@ impl State {
         if key == LOSSY && value == Some(UNTIL_WRITTEN) { Some(ALLOW) } else { value }
     }
 
-    /// A node's own setting as the log says it.
+    /// A node's own setting, as recorded in the log.
     fn logged_setting<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
         let settings: &Settings<'a> = &self.settings;
         settings.get(&(node, Cow::Borrowed(key))).map(AsRef::as_ref)
     }
 
-    /// Takes in a setting of a node; without a value it has none any more.
+    /// Applies a setting of a node; `None` removes it.
     pub(in crate::store) fn set(&mut self, node: EntryId, key: String, value: Option<String>) {
         let key = (node, Cow::Owned(key));
         match value {
@@ -42,7 +42,7 @@ impl State {
         };
     }
 
-    /// A node is gone, and its settings with it.
+    /// Removes the settings of a deleted node.
     pub(in crate::store) fn forget_settings(&mut self, node: EntryId) {
         let keys: Vec<String> = self.settings_of(node).map(|(key, _)| key.to_owned()).collect();
         for key in keys {
@@ -55,21 +55,21 @@ impl State {
         self.set_nodes(key).any(|(_, own)| own == value)
     }
 
-    /// The nodes that have a setting of their own, with its value, in no order.
+    /// The nodes that have a setting of their own, with its value, in arbitrary order.
     pub fn set_nodes(&self, key: &str) -> impl Iterator<Item = (EntryId, &str)> {
         let of_key = self.settings.iter().filter(move |((_, own), _)| own == key);
         of_key.map(|((node, _), value)| (*node, value.as_ref()))
     }
 
-    /// All settings of a node's own.
+    /// All of a node's own settings.
     pub fn settings_of(&self, node: EntryId) -> impl Iterator<Item = (&str, &str)> {
         let after = self.settings.range((node, Cow::Borrowed(""))..);
         let own = after.take_while(move |((of, _), _)| *of == node);
         own.map(|((_, key), value)| (key.as_ref(), value.as_ref()))
     }
 
-    /// A node's setting, or that of the container that it is a part of, or that of the nearest
-    /// directory above it that has one.
+    /// A node's own setting, else that of its container, else that of the nearest directory above that
+    /// has one.
     pub fn inherited<'a>(&'a self, node: EntryId, key: &'a str) -> Option<&'a str> {
         self.inherited_from(node, key).map(|(_, value)| value)
     }
@@ -91,24 +91,24 @@ impl State {
     }
 }
 
-/// The entry by which an import allows that precision of a file is given up.
+/// The entry by which an import allows that a file's precision is reduced.
 pub fn allow_until_written(node: EntryId) -> Entry {
     Entry::Setting { node, key: LOSSY.to_owned(), value: Some(UNTIL_WRITTEN.to_owned()) }
 }
 
 impl State {
-    /// Whether precision may be given up of a file because a person allowed it, and not an import.
+    /// Whether a person, rather than an import, allowed a reduction of the file's precision.
     pub fn is_loss_asked_for(&self, node: EntryId) -> bool {
         let found = self.inherited_from(node, LOSSY).filter(|(_, value)| *value == ALLOW);
         found.is_some_and(|(from, _)| !self.is_allowed_until_written(from))
     }
 
-    /// Whether it was an import that allowed it of this node.
+    /// Whether an import allowed it for this node.
     pub fn is_allowed_until_written(&self, node: EntryId) -> bool {
         self.logged_setting(node, LOSSY) == Some(UNTIL_WRITTEN)
     }
 
-    /// What imports have allowed ends with a batch after which files have other content.
+    /// Ends what imports have allowed for files whose content the batch changes.
     pub(in crate::store) fn end_consent(&self, batch: &mut Batch) {
         let (mut ended, mut removed) = (HashSet::new(), HashSet::new());
         for entry in batch.entries() {
@@ -142,8 +142,8 @@ impl State {
     }
 }
 
-/// Whether a file's content was replaced or written to, as its digests tell: those of what came in
-/// stay where the same bytes are stored anew.
+/// Whether a file's content was replaced or written to. Its digests tell: they stay the same if the
+/// same bytes are stored again.
 fn is_other_content(before: &FileEntry, after: &FileEntry) -> bool {
     match (&before.digests, &after.digests) {
         (Digests::Taken(before), Digests::Taken(after)) => before != after,

@@ -1,5 +1,5 @@
-//! What is pinned of a collection, as the log says it: settings of files. The copies are in
-//! `pinned`.
+//! The pins of a collection, recorded in the log as settings of files. `pinned_copies` handles the
+//! copies.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use crate::store::log::append::Batch;
 use crate::store::object::{Freed, Object};
 use crate::store::state::State;
 
-/// What is pinned: a file, or what a form shows of it.
+/// A pinned file, or a pinned form of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Pin {
     /// The file.
     pub node: EntryId,
-    /// The number of the form; 0 for the file itself.
+    /// Number of the form; 0 for the file itself.
     pub form: u8,
 }
 
-/// What is pinned, with the copies.
+/// The pins, with their copies.
 pub(in crate::store) type Pins = BTreeMap<Pin, Option<Arc<PinnedCopy>>>;
 
 impl Pin {
-    /// A file itself.
+    /// The pin of a file itself.
     pub fn file(node: EntryId) -> Pin {
         Pin { node, form: 0 }
     }
 
-    /// The pin that a setting of a file is about, if it is about one.
+    /// The pin that a setting stands for, if it stands for one.
     fn of_setting(node: EntryId, key: &str) -> Option<Pin> {
         let form = match key.strip_prefix(PIN)? {
             "" => 0,
@@ -46,18 +46,17 @@ impl Pin {
 }
 
 impl State {
-    /// Whether a file is pinned by itself.
+    /// Whether the file itself is pinned.
     pub fn is_pinned(&self, node: EntryId) -> bool {
         self.pins.contains_key(&Pin::file(node))
     }
 
-    /// Whether a file is pinned, or is a tensor of a container that is.
+    /// Whether a file is pinned, by itself or as a tensor of a pinned container.
     pub fn is_pinned_with_container(&self, node: EntryId) -> bool {
         self.with_container(node).any(|node| self.is_pinned(node))
     }
 
-    /// Whether a file must stay as it is: it is pinned, or it is a tensor of a container that is,
-    /// or a form of one of these is.
+    /// Whether a file must not change: it, its container, or a form of one of them is pinned.
     pub fn has_any_pin(&self, node: EntryId) -> bool {
         self.with_container(node).any(|node| self.pins_of(node).next().is_some())
     }
@@ -67,36 +66,36 @@ impl State {
         [Some(node), file.and_then(|file| file.container)].into_iter().flatten()
     }
 
-    /// What is pinned of a file: itself, forms of it.
+    /// The pins of a file: of itself and of its forms.
     pub fn pins_of(&self, node: EntryId) -> impl Iterator<Item = Pin> {
         let all = Pin { node, form: 0 }..=Pin { node, form: u8::MAX };
         self.pins.range(all).map(|(pin, _)| *pin)
     }
 
-    /// The copy of what is pinned, if it has one.
+    /// The copy that belongs to a pin, if there is one.
     pub fn copy_of(&self, pin: Pin) -> Option<&Arc<PinnedCopy>> {
         self.pins.get(&pin)?.as_ref()
     }
 
-    /// Whether something pinned has bytes and no copy of them.
+    /// Whether a pin has bytes but no copy of them.
     pub fn lacks_copy(&self, pin: Pin) -> bool {
         let has_bytes = self.node(pin.node).is_some_and(|node| node.bytes > 0);
         has_bytes && self.pins.get(&pin).is_some_and(Option::is_none)
     }
 
-    /// All that is pinned, with the copies.
+    /// All pins, with their copies.
     pub fn pins(&self) -> impl Iterator<Item = (Pin, Option<&Arc<PinnedCopy>>)> {
         self.pins.iter().map(|(pin, copy)| (*pin, copy.as_ref()))
     }
 
-    /// Takes in a setting of a file, if it is that which pins it.
+    /// Applies a setting of a file, if it is a pin.
     pub(in crate::store) fn note_setting(&mut self, node: EntryId, key: &str, value: Option<&str>) {
         if let Some(pin) = Pin::of_setting(node, key) {
             self.set_pin(pin, value);
         }
     }
 
-    /// Pins something, or lets it go.
+    /// Sets a pin; without a value, removes it.
     fn set_pin(&mut self, pin: Pin, value: Option<&str>) {
         let copy = value.map(|value| PinnedCopy::parse(value).map(Arc::new));
         let before = match copy {
@@ -109,19 +108,19 @@ impl State {
         self.freed.extend(before.flatten().map(Freed::Copy));
     }
 
-    /// Lets go of all that is pinned of a file that is gone.
+    /// Removes all pins of a deleted file.
     pub(in crate::store) fn unpin_all(&mut self, node: EntryId) {
         let pins: Vec<Pin> = self.pins_of(node).collect();
         pins.into_iter().for_each(|pin| self.set_pin(pin, None));
     }
 
-    /// Forgets all copies, where the log does not say any more whether they are what files are.
+    /// Drops all copies: the log can no longer tell whether they match their files.
     pub(in crate::store) fn forget_all_copies(&mut self) -> Result<()> {
         let pins: Vec<Pin> = self.pins.keys().copied().collect();
         pins.into_iter().try_for_each(|pin| self.apply_entry(pin_entry(pin, Some(None))))
     }
 
-    /// The copies that have an object's bytes, each with where they begin in it.
+    /// The copies that contain an object's bytes, each with the offset of the object in it.
     pub(in crate::store) fn copies_with(&self, object: ObjectId) -> Vec<(Pin, Arc<PinnedCopy>, u64)> {
         let mut found = Vec::new();
         for (pin, copy) in self.pins().filter(|(pin, _)| pin.form == 0) {
@@ -129,7 +128,7 @@ impl State {
                 continue;
             };
             if file.records.is_some() {
-                // Its parts do not lie in it one after the other; their own copies have them.
+                // Its parts are not contiguous in it; they have copies of their own.
                 continue;
             }
             let Some(place) = file.objects.iter().position(|id| *id == object) else { continue };
@@ -140,8 +139,8 @@ impl State {
         found
     }
 
-    /// The objects of which readers see other bytes with a batch. Copies of files that have
-    /// them leave the log with it.
+    /// The objects whose bytes readers see change with a batch. The copies of files that contain them
+    /// are removed from the log by the same batch.
     pub(in crate::store) fn forget_copies(&self, batch: &mut Batch) -> Vec<Arc<Object>> {
         if batch.keeps_bytes() {
             return Vec::new();
@@ -157,7 +156,7 @@ impl State {
                     let before = self.node(node.id).and_then(|node| node.file());
                     if let (Some(before), What::File(file)) = (before, &node.what) {
                         let is_other = before.objects != file.objects;
-                        // Another type has other headers.
+                        // A change of type changes the headers of forms.
                         let is_retyped = before.tensor != file.tensor;
                         let pins = self.pins_of(node.id);
                         gone.extend(pins.filter(|pin| is_other || (is_retyped && pin.form > 0)));
@@ -201,7 +200,7 @@ impl State {
     }
 }
 
-/// The entry that pins something, with its copy or without, or lets it go.
+/// The entry that sets a pin, with or without a copy, or removes it.
 pub fn pin_entry(pin: Pin, copy: Option<Option<&PinnedCopy>>) -> Entry {
     let value = copy.map(|copy| copy.map_or_else(|| WITHOUT_COPY.to_owned(), PinnedCopy::value));
     Entry::Setting { node: pin.node, key: pin.key(), value }
