@@ -1,6 +1,6 @@
-//! Where each block of an object lies. Exact blocks that stand one after the other in the data file
-//! are a run, blocks without a payload of which one record speaks are one entry, and all others have
-//! a place each. The memory follows what the records say, never the size that an object claims.
+//! The location of each block of an object. Consecutive exact blocks of the data file form a run,
+//! blocks without a payload that one record describes form one entry, and all others have an entry
+//! each. Memory use follows the records, never the size that an object claims.
 
 use std::ops::Range;
 
@@ -11,50 +11,50 @@ use crate::model::{Error, Result, Tier};
 use crate::store::object::DIRTY;
 use crate::store::object::parts::{Part, Parts};
 
-/// What is known of one block.
+/// The recorded state of one block.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Block {
-    /// The sequence number of its last Create or Migrate; 0: no record describes it.
+    /// The sequence number of its last Create or Migrate record; 0 if no record describes it.
     pub epoch: u64,
-    /// Where its payload lies.
+    /// Tier, location and checksum of its payload.
     pub stored: Stored,
-    /// When it came to its tier, in seconds since 1970.
+    /// When the block entered its tier, in seconds since 1970.
     pub since: u32,
 }
 
-/// The index must not cost more than this.
+/// Upper limit for the memory that the index takes for a block.
 const BLOCK_BYTES_MAX: usize = 64;
 const _: () = assert!(size_of::<Block>() <= BLOCK_BYTES_MAX);
 
 /// The blocks of one object.
 #[derive(Debug, Default)]
 pub enum Blocks {
-    /// No record yet.
+    /// No records yet.
     #[default]
     Unknown,
-    /// Of one kind, from the first block on.
+    /// All of one kind, from block 0 on.
     One(Part),
-    /// Of several kinds, or not from the first block on.
+    /// Of several kinds, or starting after block 0.
     Parts(Box<Parts>),
 }
 
-/// The CRC32C of each block of a run: of a few without memory of its own.
+/// The CRC32C of each block of a run. Up to four need no allocation.
 pub type Checksums = SmallVec<[u32; 4]>;
 
-/// Exact blocks that stand one after the other in a data file.
+/// Consecutive exact blocks in a data file.
 #[derive(Debug)]
 pub struct Run {
     /// The sequence number of the record.
     pub epoch: u64,
-    /// Byte offset of the first in the data file.
+    /// Byte offset of the first block in the data file.
     pub offset: u64,
-    /// When they were made, in seconds since 1970.
+    /// When the blocks were written, in seconds since 1970.
     pub since: u32,
-    /// CRC32C of each.
+    /// CRC32C of each block.
     pub checksums: Checksums,
 }
 
-/// Sizes that tell where the blocks of an object begin and end.
+/// The division of an object into blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockLayout {
     /// Logical bytes of the object.
@@ -69,29 +69,29 @@ impl BlockLayout {
         u32::try_from(self.bytes.div_ceil(u64::from(self.block_bytes))).unwrap_or(u32::MAX)
     }
 
-    /// Where block `index` begins.
+    /// Byte offset of block `index`.
     pub fn start(self, index: u32) -> u64 {
         u64::from(index) * u64::from(self.block_bytes)
     }
 
-    /// Bytes of block `index`: the last may be short.
+    /// Bytes of block `index`; the last block may be short.
     pub fn len(self, index: u32) -> usize {
         self.bytes.saturating_sub(self.start(index)).min(u64::from(self.block_bytes)) as usize
     }
 
-    /// Bytes of the blocks of `range` together.
+    /// Total bytes of the blocks of `range`.
     pub fn bytes_of(self, range: &Range<u32>) -> u64 {
         self.start(range.end).min(self.bytes).saturating_sub(self.start(range.start))
     }
 
-    /// The block that the byte at `offset` lies in.
+    /// The block that contains the byte at `offset`.
     pub fn index(self, offset: u64) -> u32 {
         u32::try_from(offset / u64::from(self.block_bytes)).unwrap_or(u32::MAX)
     }
 }
 
 impl Block {
-    /// Whether it is zeros of which nothing is stored.
+    /// Whether the block reads as zeros and nothing is stored for it.
     pub fn is_unwritten(&self) -> bool {
         match self.epoch {
             DIRTY => self.stored.tier == Tier::Absent,
@@ -101,7 +101,7 @@ impl Block {
 }
 
 impl Run {
-    /// Block `index`, `skip` behind the first of the run.
+    /// Block `index`, which is the `skip`th of the run.
     pub(in crate::store) fn block(&self, skip: u32, index: u32, layout: BlockLayout) -> Option<Block> {
         let checksum = *self.checksums.get(skip as usize)?;
         let stored = Stored {
@@ -115,9 +115,9 @@ impl Run {
         Some(Block { epoch: self.epoch, stored, since: self.since })
     }
 
-    /// Takes over a run that begins in this one or right behind it, reaches to its end and goes on
-    /// where it lies: a file that grows stays one run, with the epoch of its beginning. `skip` is
-    /// where in this one it begins. The other run where it is not so.
+    /// Appends `run` if it begins at block `skip` of this run (at most right after its end), reaches at
+    /// least to its end, and continues it in the file: a file that grows stays one run, with the epoch
+    /// of its beginning. Otherwise returns `run`.
     pub(in crate::store) fn join(&mut self, skip: u32, run: Run, layout: BlockLayout) -> Option<Run> {
         let (before, count) = (self.checksums.len(), run.checksums.len());
         let joins = skip as usize <= before
@@ -133,7 +133,7 @@ impl Run {
 }
 
 impl Blocks {
-    /// What is known of block `index`, or `None` where no record describes it.
+    /// The state of block `index`, or `None` if no record describes it.
     #[inline]
     pub fn get(&self, index: u32, layout: BlockLayout) -> Option<Block> {
         match self {
@@ -143,8 +143,8 @@ impl Blocks {
         }
     }
 
-    /// What is known of block `index`, and the block where something else may begin: behind all of
-    /// those without a payload that one record describes, or that none does.
+    /// The state of block `index`, and the next block whose state may differ: the end of the blocks
+    /// without a payload that one record describes, or that none does.
     pub fn alike(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
         match self {
             Blocks::Unknown => (None, u32::MAX),
@@ -154,7 +154,7 @@ impl Blocks {
         }
     }
 
-    /// The block behind the last that a record describes.
+    /// One past the last block that a record describes.
     pub fn count(&self) -> u32 {
         match self {
             Blocks::Unknown => 0,
@@ -163,7 +163,7 @@ impl Blocks {
         }
     }
 
-    /// Its kinds of blocks, each with the number of its first.
+    /// The parts, each with its first block.
     pub fn parts(&self) -> impl Iterator<Item = (u32, &Part)> {
         let (one, more) = match self {
             Blocks::Unknown => (None, None),
@@ -173,7 +173,7 @@ impl Blocks {
         one.into_iter().chain(more.into_iter().flatten())
     }
 
-    /// Those of its kinds that may have blocks of `range`.
+    /// The parts that may contain blocks of `range`.
     pub(in crate::store) fn parts_in(&self, range: Range<u32>) -> impl Iterator<Item = (u32, &Part)> {
         let (one, more) = match self {
             Blocks::Unknown => (None, None),
@@ -183,13 +183,13 @@ impl Blocks {
         one.into_iter().chain(more.into_iter().flatten())
     }
 
-    /// The blocks that records describe: each, or all at once that one record describes without a
-    /// payload, with what is known of the first.
+    /// The described blocks: one at a time, or together if one record describes several without a
+    /// payload. Each piece comes with the state of its first block.
     pub fn pieces(&self, layout: BlockLayout) -> impl Iterator<Item = (Range<u32>, Block)> {
         self.parts().flat_map(move |(first, part)| part.pieces(first, layout))
     }
 
-    /// What is known of the blocks of `range`, piece by piece as [`alike`](Self::alike) tells.
+    /// The state of the blocks of `range`, in pieces as [`alike`](Self::alike) divides them.
     pub fn pieces_in(
         &self,
         range: Range<u32>,
@@ -204,8 +204,8 @@ impl Blocks {
         })
     }
 
-    /// The blocks that records describe, with their numbers, each of them: where there may be zeros,
-    /// [`pieces`](Self::pieces) are fewer.
+    /// The described blocks with their indexes, one by one. [`pieces`](Self::pieces) yields fewer items
+    /// where there are zeros.
     pub fn described(&self, layout: BlockLayout) -> impl Iterator<Item = (u32, Block)> {
         self.parts().flat_map(move |(first, part)| {
             let all = first..first + part.count();
@@ -213,7 +213,7 @@ impl Blocks {
         })
     }
 
-    /// Those of `range` that have payloads, or had before they were made absent one by one.
+    /// The blocks of `range` that have payloads, or had them before they were made absent one by one.
     pub fn with_payloads(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
         let found = self.parts_in(range.clone()).filter(|(_, part)| !matches!(part, Part::Alike(_)));
         let found = found.map(move |(first, part)| {
@@ -222,12 +222,12 @@ impl Blocks {
         found.filter(|range| !range.is_empty())
     }
 
-    /// Bytes that they count as, see [`Stored::counted`].
+    /// Bytes that the blocks count as, see [`Stored::counted`].
     pub fn counted(&self, layout: BlockLayout) -> u64 {
         self.parts().map(|(first, part)| part.counted(first, layout)).sum()
     }
 
-    /// A block that no record describes before one that is described.
+    /// The first block without a record that has a described block after it.
     pub fn gap(&self) -> Option<u32> {
         let mut end = 0;
         for (first, part) in self.parts() {
@@ -258,7 +258,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Adds one block behind the last where that is the next of a dense index; whether it is.
+    /// Appends a block if it is the next of a dense index. Returns whether it did.
     #[inline]
     pub fn push(&mut self, index: u32, block: Block) -> bool {
         match self {
@@ -270,8 +270,8 @@ impl Blocks {
         }
     }
 
-    /// Has room for `count` more blocks of a dense index, or for as many again as there are, so that
-    /// they are not copied often; never for more than the object has.
+    /// Reserves memory for `count` more blocks of a dense index, or doubles it, so that blocks are
+    /// rarely copied; never for more blocks than the object has.
     pub fn reserve(&mut self, count: usize, layout: BlockLayout) {
         if let Blocks::Unknown = self {
             *self = Blocks::One(Part::Dense(Vec::new()));
@@ -283,8 +283,8 @@ impl Blocks {
         }
     }
 
-    /// Sets a run of exact blocks of the data file, beginning with block `first`. All of them are
-    /// blocks of the object.
+    /// Sets a run of exact blocks of the data file, starting at block `first`. The caller makes sure
+    /// that all are blocks of the object.
     pub fn set_run(&mut self, first: u32, run: Run, layout: BlockLayout) {
         let count = run.checksums.len();
         let run = match self {
@@ -305,7 +305,7 @@ impl Blocks {
         }
     }
 
-    /// Sets blocks without a payload to the same. `block` is the first of them.
+    /// Sets blocks without a payload to the same state. `block` is the first of them.
     pub fn set_alike(&mut self, range: Range<u32>, block: Block, layout: BlockLayout) {
         if range.start == 0 && range.end >= self.count() {
             *self = Blocks::One(Part::alike(&range, block));
@@ -314,7 +314,7 @@ impl Blocks {
         }
     }
 
-    /// Forgets the blocks from `count` on.
+    /// Removes the blocks from `count` on.
     pub fn truncate(&mut self, count: u32, layout: BlockLayout) {
         match self {
             Blocks::Unknown => {}
@@ -332,8 +332,7 @@ impl Blocks {
         }
     }
 
-    /// Whether all blocks are exact and stand one after the other in the data file, from
-    /// `offset` on.
+    /// Whether all blocks are exact and contiguous in the data file, starting at `offset`.
     pub fn lie_at(&self, offset: u64, layout: BlockLayout) -> bool {
         let mut end = 0;
         for (first, part) in self.parts() {

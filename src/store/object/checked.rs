@@ -1,4 +1,4 @@
-//! Which blocks have been checked since the store was opened.
+//! The blocks verified since the store was opened.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,24 +6,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
-/// Words of which an object has two without memory of its own, and more in pieces.
+/// Number of words stored inline. Further words are allocated in chunks.
 const WORDS_INLINE: usize = 2;
 const WORDS_OF_CHUNK: usize = 16;
 const BITS: usize = 64;
 
-/// Which blocks have been checked since the store was opened: a bit each, made when one of its
-/// neighbours is set. Those of the first 128 blocks need no memory of their own.
+/// The blocks verified since the store was opened, one bit each. A chunk of bits is allocated when one
+/// of its bits is set. The bits of the first 128 blocks are inline.
 #[derive(Debug)]
 pub struct Checked(RwLock<Words>);
 
-/// Bits, 64 a word.
+/// Bits, 64 in a word.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Words {
     first: [AtomicU64; WORDS_INLINE],
     rest: Option<Box<Chunks>>,
 }
 
-/// Words of later blocks, by the first of them divided by how many a piece has.
+/// Words of later blocks, by chunk: the word's index divided by the words in a chunk.
 #[derive(Debug, Default)]
 struct Chunks(BTreeMap<usize, Box<[AtomicU64; WORDS_OF_CHUNK]>>);
 
@@ -35,7 +35,7 @@ impl Words {
         self.rest.as_ref()?.0.get(&(place / WORDS_OF_CHUNK))?.get(place % WORDS_OF_CHUNK)
     }
 
-    /// The words that there are of `places`, with their places.
+    /// The existing words of `places`, with their indexes.
     fn among(&self, places: Range<usize>) -> impl Iterator<Item = (usize, &AtomicU64)> {
         let chunks = places.start / WORDS_OF_CHUNK..places.end.div_ceil(WORDS_OF_CHUNK);
         let rest = self.rest.iter().flat_map(move |rest| rest.0.range(chunks.clone()));
@@ -45,12 +45,12 @@ impl Words {
     }
 }
 
-/// The words that the bits of these blocks are in.
+/// The words that contain the bits of these blocks.
 fn places(blocks: &Range<u32>) -> Range<usize> {
     blocks.start as usize / BITS..(blocks.end as usize).div_ceil(BITS)
 }
 
-/// The bits of these blocks in a word.
+/// The bits of these blocks in word `place`.
 fn mask(place: usize, blocks: &Range<u32>) -> u64 {
     let first = place * BITS;
     let from = (blocks.start as usize).max(first) - first;
@@ -59,36 +59,36 @@ fn mask(place: usize, blocks: &Range<u32>) -> u64 {
 }
 
 impl Checked {
-    /// None.
+    /// No block verified.
     pub fn none() -> Checked {
         Checked(RwLock::default())
     }
 
-    /// Whether block `index` has been checked.
+    /// Whether block `index` was verified.
     pub fn get(&self, index: u32) -> bool {
         let words = self.0.read();
         let word = words.get(index as usize / BITS);
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (index as usize % BITS) & 1 == 1)
     }
 
-    /// Notes that block `index` is another now.
+    /// Marks block `index`, which changed, as not verified.
     pub fn clear(&self, index: u32) {
         Checked::clear_in(&self.0.read(), index);
     }
 
-    /// The bits. No method of this may be called while they are held.
+    /// Locks the words. No other method may be called while the lock is held.
     pub(in crate::store) fn words(&self) -> RwLockReadGuard<'_, Words> {
         self.0.read()
     }
 
-    /// Notes in the words that block `index` is another now.
+    /// Marks block `index`, which changed, as not verified.
     pub(in crate::store) fn clear_in(words: &Words, index: u32) {
         if let Some(word) = words.get(index as usize / BITS) {
             word.fetch_and(!(1 << (index as usize % BITS)), Ordering::Relaxed);
         }
     }
 
-    /// Notes that these blocks are others now.
+    /// Marks these blocks, which changed, as not verified.
     pub fn clear_range(&self, blocks: &Range<u32>) {
         if !blocks.is_empty() {
             for (place, word) in self.0.read().among(places(blocks)) {
@@ -97,7 +97,7 @@ impl Checked {
         }
     }
 
-    /// Whether all of these blocks have been checked.
+    /// Whether all of these blocks were verified.
     pub fn all(&self, blocks: &Range<u32>) -> bool {
         if blocks.is_empty() {
             return true;
@@ -112,7 +112,7 @@ impl Checked {
         has_all && next == places.end
     }
 
-    /// Notes that block `index` has been checked.
+    /// Marks block `index` as verified.
     pub fn set(&self, index: u32) {
         let (place, bit) = (index as usize / BITS, 1 << (index as usize % BITS));
         let mark =

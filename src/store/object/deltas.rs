@@ -1,14 +1,14 @@
-//! Chains: what was written to encoded blocks, as deltas that lie on them; and the deltas
-//! of absent blocks, which lie on the same block of the lineage parent.
+//! Delta chains: writes to encoded blocks, kept as deltas on the block; and the deltas of absent
+//! blocks, which apply to the same block of the lineage parent.
 //!
-//! Which of the two a delta is follows from its block: an absent one has no elements that
-//! something could have been written to. Its chain has one link.
+//! The block tells which kind a delta is: an absent block has no elements of its own to write to. Its
+//! chain has one link.
 //!
 //! Invariants:
-//! 1. A chain belongs to one epoch of its block: a block that is written anew has none.
+//! 1. A chain belongs to one epoch of its block: rewriting the block ends the chain.
 //! 2. A block with a chain is never shown without it.
-//! 3. A chain has at most [`LINKS_MAX`] links. A record with chain length 1 where there
-//!    is a chain begins it anew: the links before are merged into it.
+//! 3. A chain has at most [`LINKS_MAX`] links. A record with chain length 1 replaces an existing chain:
+//! the earlier links are merged into it.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use crate::store::io::scaled_delta::{Writes, scaled};
 use crate::store::object::blocks::Block;
 use crate::store::object::{Object, lies_in_a_file};
 
-/// A chain has at most so many links.
+/// Maximum number of links in a chain.
 pub const LINKS_MAX: usize = 8;
-/// The number of `delta.dat` among the files of payloads.
+/// Number of `delta.dat` among the payload files.
 pub(in crate::store) const DELTA_FILE: u8 = 4;
-/// A block of which more than one element in so many changed is written anew.
+/// A block of which more than one element in this many changed is rewritten.
 const CHANGED_SHARE: usize = 10;
 
 /// A delta on a block.
@@ -40,17 +40,17 @@ pub struct Link {
     pub len: u32,
     /// CRC32C of the record.
     pub checksum: u32,
-    /// How it changes elements.
+    /// How the delta changes elements.
     pub kind: DeltaKind,
-    /// The epoch of the block that it lies on: of the block itself, or, where that is absent,
-    /// of the lineage parent's.
+    /// Epoch of the block that the delta applies to: the block itself or, if that is absent, the
+    /// lineage parent's block.
     pub base_epoch: u64,
-    /// Whether it lies on the lineage parent's block.
+    /// Whether the delta applies to the lineage parent's block.
     pub is_on_parent: bool,
 }
 
 impl Link {
-    /// How many elements it changes.
+    /// Number of elements that the delta changes.
     pub(in crate::store) fn changes(&self, dtype: Dtype) -> u32 {
         let value_bytes = match self.kind {
             DeltaKind::Scaled => 2,
@@ -66,7 +66,7 @@ impl Object {
         self.existing_write_state()?.chains.read().get(&(index, epoch)).cloned()
     }
 
-    /// The links on a block of this epoch, and the bytes of their records.
+    /// Number of deltas on a block of this epoch, and the bytes of their records.
     pub fn chain_size(&self, index: u32, epoch: u64) -> (usize, u64) {
         let Some(write_state) = self.existing_write_state() else { return (0, 0) };
         let chains = write_state.chains.read();
@@ -74,7 +74,7 @@ impl Object {
         (links.len(), links.iter().map(|link| u64::from(link.len)).sum())
     }
 
-    /// Takes in a delta that the log describes; the links that it replaces.
+    /// Applies a Delta record. Returns the links that it replaces.
     pub(in crate::store) fn link(
         &self,
         index: u32,
@@ -118,8 +118,8 @@ impl Object {
         Ok(replaced)
     }
 
-    /// The chain of a block that is written anew: it is not counted any more, and stays
-    /// until [`forget_chain`](Self::forget_chain) for those who are reading the old block.
+    /// Ends the chain of a block that is rewritten. The chain no longer counts as stored, and stays
+    /// until [`forget_chain`](Self::forget_chain) for readers of the old block.
     pub(in crate::store) fn end_chain(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
         let links = self.chain(index, epoch)?;
         let bytes: u64 = links.iter().map(|link| u64::from(link.len)).sum();
@@ -127,26 +127,26 @@ impl Object {
         Some(links)
     }
 
-    /// Nobody reads the old block any more.
+    /// Removes a chain once the old block has no readers.
     pub(in crate::store) fn forget_chain(&self, index: u32, epoch: u64) {
         if let Some(write_state) = self.existing_write_state() {
             write_state.chains.write().remove(&(index, epoch));
         }
     }
 
-    /// Whether blocks of it are kept as differences to the lineage parent: those too that
-    /// somebody may still be reading so.
+    /// Whether any of its blocks are stored as differences to the lineage parent, including blocks that
+    /// a reader may still read so.
     pub fn needs_parent(&self) -> bool {
         self.entry.parent.is_some() && self.links().iter().any(|link| link.is_on_parent)
     }
 
-    /// The links of each chain.
+    /// The number of links of each chain.
     pub fn chain_lens(&self) -> Vec<u64> {
         let Some(write_state) = self.existing_write_state() else { return Vec::new() };
         write_state.chains.read().values().map(|links| links.len() as u64).filter(|len| *len > 0).collect()
     }
 
-    /// All links.
+    /// All links of all chains.
     pub(in crate::store) fn links(&self) -> Vec<Link> {
         let Some(write_state) = self.existing_write_state() else { return Vec::new() };
         write_state.chains.read().values().flat_map(|links| links.iter().copied()).collect()
@@ -154,7 +154,7 @@ impl Object {
 }
 
 impl OpenObject {
-    /// Applies the chain of a block, if it has one, to what it decodes to.
+    /// Applies a block's chain, if any, to its decoded elements.
     pub(in crate::store) fn apply_chain(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
         self.apply_links(index, block, elements)
             .map_err(|error| self.report_corruption(index, &block.stored, error))
@@ -168,7 +168,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Applies one delta to the elements that it lies on.
+    /// Applies one delta to the elements of its base block.
     pub fn apply_link(&self, index: u32, link: &Link, elements: &mut [u8]) -> Result<()> {
         let place = || {
             let path = self.collection.payload_path(DELTA_FILE);
@@ -187,11 +187,10 @@ impl OpenObject {
         delta.apply(dtype, elements).map_err(|error| error.at(place()))
     }
 
-    /// What was written to an encoded block, as a delta on it. Exact: where that is smaller than
-    /// half of the exact block and few elements changed. Rounded: where it is smaller than half
-    /// of the encoded block, few elements changed by little, and the chain has room.
-    /// A block whose payload is wrong, and that was written over, is written anew: it is good
-    /// again then.
+    /// Stores a write to an encoded block as a delta. For exact writes: if the delta is smaller than
+    /// half of the exact block and few elements changed. For rounded writes: if it is smaller than half
+    /// of the encoded block, few elements changed by little, and the chain has room. A block with a
+    /// corrupt payload is rewritten, which repairs it.
     pub(in crate::store) fn patch(
         &self,
         index: u32,
@@ -205,7 +204,7 @@ impl OpenObject {
         }
     }
 
-    /// The encoded block that a patch of a block of `len` bytes lies on.
+    /// The encoded block that a patch of a block of `len` bytes applies to.
     pub(in crate::store) fn patch_base(&self, index: u32, len: usize) -> Option<Block> {
         let object = &self.object;
         let block =
@@ -221,7 +220,7 @@ impl OpenObject {
         let mut base = vec![0; new.len()];
         let chain = object.chain(index, block.epoch);
         let links = chain.as_ref().map_or(0, |links| links.len());
-        // The ninth patch is one of all that was written since the block was encoded.
+        // The ninth patch merges everything written since the block was encoded.
         let is_merged = links == LINKS_MAX && writes == Writes::Exact;
         let is_scaled = |link: &Link| link.kind == DeltaKind::Scaled;
         if is_merged && chain.is_some_and(|links| links.iter().any(is_scaled)) {
@@ -232,13 +231,13 @@ impl OpenObject {
             read = read.and_then(|()| self.apply_chain(index, &block, &mut base));
         }
         match read {
-            // Written over, it is good again: nothing of what was wrong is needed.
+            // The write repairs the corrupt block, whose content is not needed.
             Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Patch::None),
             read => read?,
         }
         let dtype = object.dtype();
         if base == new && object.origin_place(index).is_some() {
-            // Written is written: the outside file is no source of the block any more.
+            // The outside file is no longer the source of a block that was written.
             return Ok(Patch::None);
         }
         if let Writes::Rounded(encoder) = writes {
@@ -290,20 +289,20 @@ impl OpenObject {
     }
 }
 
-/// What becomes of a write to a block.
+/// How a write to a block is stored.
 pub(in crate::store) enum Patch {
-    /// A link on the block that the log has.
+    /// As a delta on the recorded block.
     Link(Record),
-    /// Nothing: the block reads as it did.
+    /// Not at all: the block's content did not change.
     Same,
-    /// The block is written anew, in this tier.
+    /// As a rewritten block in this tier.
     Encoded(Tier, Encoder),
-    /// The block is written anew, exact.
+    /// As a rewritten exact block.
     None,
 }
 
-/// The elements that differ bitwise, unless they are more than one in ten. None at all is
-/// a patch without changes.
+/// The elements that differ bitwise, or `None` if they are more than one in ten. Equal blocks give an
+/// empty patch.
 fn changes(dtype: Dtype, base: &[u8], new: &[u8]) -> Option<Changes> {
     let width = dtype.bytes() as usize;
     let most = new.len() / width / CHANGED_SHARE;
@@ -321,8 +320,8 @@ fn changes(dtype: Dtype, base: &[u8], new: &[u8]) -> Option<Changes> {
 }
 
 impl Collection {
-    /// Writes a record of `delta.dat` or `factor.dat` to a free slot, which is `touched`'s until
-    /// a batch names it; its offset.
+    /// Writes a record of `delta.dat` or `factor.dat` to a free slot, which `touched` owns until a
+    /// batch names it. Returns its offset.
     pub(in crate::store) fn write_record(
         &self,
         number: u8,
@@ -339,9 +338,8 @@ impl Collection {
         Ok(offset)
     }
 
-    /// Reads a record of `delta.dat` or `factor.dat`, of so many bytes at an offset, and checks
-    /// it. `Corrupt` where it is not what the log says; no more memory is asked for than the
-    /// file has bytes.
+    /// Reads and verifies the record of `delta.dat` or `factor.dat` with this offset and length.
+    /// `Corrupt` if it does not match the log. Allocates no more than the size of the file.
     pub(in crate::store) fn read_record(
         &self,
         number: u8,
@@ -385,12 +383,12 @@ pub(in crate::store) fn link_of(record: &Record) -> Option<(ObjectId, u32, u64, 
     ))
 }
 
-/// A link as a payload: where its bytes lie.
+/// File number, offset and length of a delta.
 pub(in crate::store) fn place_of(link: &Link) -> (u8, u64, u64) {
     (DELTA_FILE, link.offset, u64::from(link.len))
 }
 
-/// A payload in a tier file: where its bytes lie.
+/// File number, offset and length of a payload in a tier file.
 pub(in crate::store) fn place_of_stored(stored: &Stored) -> (u8, u64, u64) {
     (stored.tier.byte(), stored.offset, u64::from(stored.len))
 }

@@ -1,9 +1,9 @@
-//! Factors: tensors whose absent blocks are rows of a product of matrices.
+//! Factorizations: an object's absent blocks as rows of a product of matrices.
 //!
 //! Invariants:
-//! 1. A factorization is for the blocks that were absent when it was recorded: those with a
-//!    lower sequence number. What became absent later is not in it.
-//! 2. It is there while a block of the object is absent.
+//! 1. A factorization covers the blocks that were absent when it was recorded: those with a lower
+//! sequence number. It does not cover blocks that became absent later.
+//! 2. It exists as long as a block of the object is absent.
 
 use crate::format::checksum;
 use crate::format::log::record::Record;
@@ -15,10 +15,10 @@ use crate::store::io::read::OpenObject;
 use crate::store::object::blocks::Block;
 use crate::store::object::{Object, lies_in_a_file};
 
-/// The number of `factor.dat` among the files of payloads.
+/// Number of `factor.dat` among the payload files.
 pub(in crate::store) const FACTOR_FILE: u8 = 5;
 
-/// A factorization of an object.
+/// The factorization of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FactorLink {
     /// The sequence number of its record.
@@ -27,33 +27,33 @@ pub struct FactorLink {
     pub offset: u64,
     /// Bytes of the record.
     pub len: u64,
-    /// How many products are summed up.
+    /// Number of products in the sum.
     pub rank: u32,
     /// CRC32C of the record.
     pub checksum: u32,
 }
 
-/// Whether a factorization was given up, and waits for its last reader.
+/// Whether a factorization was ended and waits for its last reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store) struct IsEnded(bool);
 
-/// A factorization as a payload: where its bytes lie.
+/// File number, offset and length of a factorization.
 pub(in crate::store) fn place_of_factor(link: &FactorLink) -> (u8, u64, u64) {
     (FACTOR_FILE, link.offset, link.len)
 }
 
 impl Object {
-    /// Its factorization; until the last reader has ended, one that it needs no more too.
+    /// The object's factorization, including one that was ended but still has readers.
     pub fn factor(&self) -> Option<FactorLink> {
         self.existing_write_state()?.factor.read().map(|(link, _)| link)
     }
 
-    /// The factorization that an absent block is a part of.
+    /// The factorization that covers an absent block.
     pub fn factor_of(&self, block: &Block) -> Option<FactorLink> {
         self.factor().filter(|link| block.stored.tier == Tier::Absent && block.epoch < link.epoch)
     }
 
-    /// Takes in a factorization that the log describes; the one that it replaces.
+    /// Applies a Factor record. Returns the factorization that it replaces.
     pub(in crate::store) fn factored(&self, link: FactorLink) -> Result<Option<FactorLink>> {
         if !lies_in_a_file(link.offset, link.len) || !self.has_absent() {
             let id = self.entry.id;
@@ -65,8 +65,8 @@ impl Object {
         Ok(before)
     }
 
-    /// Its factorization, where no block is absent any more: it is not counted from now on, and
-    /// stays until [`forget_factor`](Self::forget_factor) for those who are reading.
+    /// Ends the factorization if no block is absent any more. It no longer counts as stored, and stays
+    /// until [`forget_factor`](Self::forget_factor) for its readers.
     pub(in crate::store) fn end_factor(&self) -> Option<FactorLink> {
         if self.has_absent() {
             return None;
@@ -79,7 +79,7 @@ impl Object {
         Some(link)
     }
 
-    /// Nobody reads by way of it any more.
+    /// Removes the factorization once it has no readers.
     pub(in crate::store) fn forget_factor(&self, link: &FactorLink) {
         let Some(write_state) = self.existing_write_state() else { return };
         let mut factor = write_state.factor.write();
@@ -90,7 +90,7 @@ impl Object {
 }
 
 impl OpenObject {
-    /// Checks the object's factorization, unless that was done before.
+    /// Verifies the object's factorization, once since the store was opened.
     pub(in crate::store) fn check_factor(&self, link: &FactorLink) -> Result<()> {
         let mut checked = self.object.write_state().factor_checked.lock();
         if *checked != link.epoch {
@@ -100,7 +100,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Reads and checks the object's factorization.
+    /// Reads and verifies the object's factorization.
     pub fn read_factor(&self, link: &FactorLink) -> Result<Factor> {
         let place = || {
             let path = self.collection.payload_path(FACTOR_FILE);
@@ -117,7 +117,7 @@ impl OpenObject {
 }
 
 impl Collection {
-    /// Stores a factorization of a whole object; the record that says so.
+    /// Stores the factorization of a whole object. Returns the record that describes it.
     pub fn write_factor(&self, factor: &Factor, rank: u32, touched: &mut Touched) -> Result<Record> {
         let record = factor.write();
         let offset = self.write_record(FACTOR_FILE, &record, touched)?;
@@ -125,13 +125,13 @@ impl Collection {
         Ok(Record::Factor { object: factor.object, block: WHOLE_TENSOR, offset, len, rank, checksum })
     }
 
-    /// Stores a delta; its offset in `delta.dat`.
+    /// Stores a delta. Returns its offset in `delta.dat`.
     pub fn write_delta(&self, record: &[u8], touched: &mut Touched) -> Result<u64> {
         self.write_record(crate::store::object::deltas::DELTA_FILE, record, touched)
     }
 }
 
-/// A factorization that was recorded under a number; `None` for other records.
+/// The factorization in a Factor record with sequence number `epoch`; `None` for other records.
 pub(in crate::store) fn factor_link_of(record: &Record, epoch: u64) -> Option<FactorLink> {
     match *record {
         Record::Factor { block: WHOLE_TENSOR, offset, len, rank, checksum, .. } => {

@@ -1,15 +1,14 @@
-//! Objects: what blocks are keyed by, where the blocks are, and what was written to them
-//! since the last batch.
+//! Objects: the owners of blocks, with the location of each block and the writes since the last batch.
 //!
 //! Invariants:
-//! 1. A block that the log describes is never written in place: what is written goes to
-//!    a slot or to a stretch of the data file that no record names.
-//! 2. A dirty block hides the described one. It is described, with its checksum, before
-//!    it stops being dirty.
-//! 3. Blocks past those that the log describes, and not dirty, are zeros.
-//! 4. The checksum of a dirty block is that of the first `len` bytes that lie at its place: a
-//!    write to these forgets it before it begins. What is known of all of the block is what the
-//!    log says of it, and is not read back.
+//! 1. A block that the log describes is never overwritten in place: writes go to a slot, or to a
+//! stretch of the data file, that no record names.
+//! 2. A dirty block hides the described one. It is described, with its checksum, before it stops being
+//! dirty.
+//! 3. Blocks past those that the log describes are zeros unless they are dirty.
+//! 4. The checksum of a dirty block covers the first `len` bytes at its location. A write to these
+//! bytes drops it first. A checksum of the whole block goes into the log without reading the block
+//! back.
 
 pub(in crate::store) mod blocks;
 pub(in crate::store) mod checked;
@@ -43,76 +42,76 @@ use crate::store::object::write_state::WriteState;
 use crate::store::quota::Use;
 use crate::store::state::State;
 
-/// The epoch that stands for a block that was written since the last batch.
+/// The epoch of a block written since the last batch.
 pub(in crate::store) const DIRTY: u64 = u64::MAX;
 
-/// Something that blocks are keyed by, and where they are.
+/// Owner of blocks, with their locations.
 #[derive(Debug)]
 pub struct Object {
-    /// What the catalog said of it when it was made; its size and its type may be others by now.
+    /// The catalog entry at creation. Size and element type may have changed since.
     pub entry: ObjectEntry,
-    /// The number of the type of its elements.
+    /// Code of the present element type.
     pub(in crate::store) dtype: AtomicU8,
-    /// The file outside the store that is its data file, if one is.
+    /// The outside file that serves as its data file, if any.
     pub origin: Option<Box<Origin>>,
-    /// Logical bytes as they are read now.
+    /// Present logical bytes, as readers see them.
     bytes: AtomicU64,
-    /// Logical bytes as the log says them.
+    /// Logical bytes in the log.
     pub(in crate::store) logged: AtomicU64,
-    /// Blocks that the log describes.
+    /// Number of blocks that the log describes.
     described: AtomicU32,
-    /// Its blocks. Held for a look-up or a change only, never across input or output.
+    /// Its blocks. The lock is held for a lookup or a change only, never across I/O.
     pub blocks: RwLock<Blocks>,
-    /// Which of them have been checked.
+    /// The blocks that were verified.
     pub checked: Checked,
-    /// The sequence number of the last run: blocks of one that grew keep the epoch of its
+    /// Sequence number of the last run. Needed because a run that grew keeps the epoch of its
     /// beginning.
     pub(in crate::store) grown: AtomicU64,
-    /// Bytes of the payloads of its blocks.
+    /// Payload bytes of its blocks.
     stored: AtomicU64,
-    /// How many of its blocks are absent.
+    /// Number of absent blocks.
     pub(in crate::store) absent: AtomicU32,
-    /// What the collection's use says of it: logical and stored bytes.
+    /// Logical and stored bytes that the collection's use counts for it.
     counted: [AtomicU64; 2],
-    /// How often batches have changed what readers see of it since it was opened.
+    /// How often batches have changed its content since it was opened.
     pub changes: AtomicU32,
-    /// The node of the tensor of a container that it belongs to; 0 for none.
+    /// Node of the container's tensor that it belongs to; 0 for none.
     pub(in crate::store) part_of: AtomicU64,
-    /// When its blocks were used.
+    /// Usage history of its blocks.
     pub accesses: Accesses,
-    /// What few objects have. Made before `logged` changes.
+    /// State that most objects never need. Created before `logged` changes.
     pub(in crate::store) write_state: OnceLock<Box<WriteState>>,
 }
 
-// A collection has as many as it has tensors, and more.
+// A collection has at least one for each tensor.
 const _: () = assert!(size_of::<Object>() <= 336);
 
-/// A block, its epoch, and the deltas that were on it then.
+/// A block, its epoch, and the deltas on it in that epoch.
 pub(in crate::store) type OldChain = (u32, u64, Arc<[Link]>);
 
-/// Space that the last batch gave up.
+/// Space freed by a batch.
 #[derive(Debug)]
 pub(in crate::store) enum Freed {
     /// A payload in a tier file.
     Payload(Stored),
-    /// A block's stretch of the object's data file.
+    /// A block's stretch in the object's data file.
     Stretch { object: Arc<Object>, stored: Stored },
     /// Deltas in `delta.dat`.
     Links(Vec<Link>),
-    /// The deltas of a block that was written anew, which its old epoch still has.
+    /// The deltas of a rewritten block, still reachable under the old epoch.
     Chain { object: Arc<Object>, index: u32, epoch: u64, links: Arc<[Link]> },
-    /// A factorization that another one has replaced.
+    /// A factorization that was replaced.
     Factor(FactorLink),
-    /// The factorization of an object of which no block is absent any more.
+    /// The factorization of an object without absent blocks.
     EndedFactor { object: Arc<Object>, link: FactorLink },
-    /// All of an object's.
+    /// Everything of a deleted object.
     Object(Arc<Object>),
-    /// A pinned file's copy.
+    /// The copy of a pinned file.
     Copy(Arc<PinnedCopy>),
 }
 
 impl Freed {
-    /// Forgets it, where nobody can be reading it.
+    /// Removes it from memory. Only valid without readers.
     pub fn forget(self) {
         match self {
             Freed::Chain { object, index, epoch, .. } => object.forget_chain(index, epoch),
@@ -146,45 +145,45 @@ impl Object {
         }
     }
 
-    /// An object without blocks whose data file is a file outside the store.
+    /// An object without blocks whose data file is an outside file.
     pub(in crate::store) fn of_outside(entry: ObjectEntry, origin: Origin) -> Object {
         Object { origin: Some(Box::new(origin)), ..Object::new(entry) }
     }
 
-    /// An object that no log knows yet: it grows from nothing.
+    /// An object that no log knows yet, with size 0.
     pub fn draft(entry: ObjectEntry) -> Object {
         Object::new(ObjectEntry { bytes: 0, ..entry })
     }
 
-    /// Logical bytes as they are read now.
+    /// Present logical bytes, as readers see them.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// Where its blocks begin and end.
+    /// The present division into blocks.
     pub fn layout(&self) -> BlockLayout {
         BlockLayout { bytes: self.bytes(), block_bytes: self.entry.block_bytes }
     }
 
-    /// Where its blocks begin and end as the log says it.
+    /// The division into blocks as recorded in the log.
     pub fn logged_layout(&self) -> BlockLayout {
         BlockLayout { bytes: self.logged.load(Ordering::Acquire), block_bytes: self.entry.block_bytes }
     }
 
-    /// Bytes of all its payloads, deltas and factorization among them; zeros that nobody wrote count as
-    /// if they were stored.
+    /// Bytes of all its payloads, deltas and factorization. Unwritten zeros count as if they were
+    /// stored.
     pub fn stored(&self) -> u64 {
         let linked =
             self.existing_write_state().map_or(0, |write_state| write_state.linked.load(Ordering::Relaxed));
         self.stored.load(Ordering::Relaxed).wrapping_add(linked)
     }
 
-    /// Whether blocks of it are absent.
+    /// Whether any of its blocks are absent.
     pub fn has_absent(&self) -> bool {
         self.absent.load(Ordering::Relaxed) > 0
     }
 
-    /// The node of the tensor of a container that it belongs to.
+    /// The node of the container's tensor that it belongs to.
     pub(in crate::store) fn part_of(&self) -> Option<EntryId> {
         Some(EntryId(self.part_of.load(Ordering::Acquire))).filter(|node| node.0 != 0)
     }
@@ -193,14 +192,14 @@ impl Object {
         self.part_of.store(node.0, Ordering::Release);
     }
 
-    /// What it counts as from now on; what it counted as before.
+    /// Sets the use that is counted for the object. Returns the previous one.
     pub(in crate::store) fn counted_as(&self, now: Use) -> Use {
         let [logical, stored] = &self.counted;
         let logical = logical.swap(now.logical, Ordering::Relaxed);
         Use { logical, stored: stored.swap(now.stored, Ordering::Relaxed), files: 0 }
     }
 
-    /// Its deltas, or its factorization, have so many bytes more, modulo 2^64.
+    /// Adds to the bytes of its deltas and factorization, modulo 2^64.
     pub(in crate::store) fn add_linked(&self, change: u64) {
         self.write_state().linked.fetch_add(change, Ordering::Relaxed);
     }
@@ -214,26 +213,26 @@ impl Object {
         self.entry.extent
     }
 
-    /// Whether something was written since the last batch.
+    /// Whether anything was written since the last batch.
     pub fn is_dirty(&self) -> bool {
         self.existing_write_state().is_some_and(|write_state| !write_state.dirty.read().is_empty())
             || self.bytes() != self.logged.load(Ordering::Acquire)
             || self.described() != self.layout().blocks()
     }
 
-    /// Blocks that the log describes: those behind are dirty or zeros.
+    /// Number of blocks that the log describes. Later ones are dirty or zeros.
     pub fn described(&self) -> u32 {
         self.described.load(Ordering::Acquire)
     }
 
-    /// What is known of block `index`, what was written last included.
+    /// The state of block `index`, including writes since the last batch.
     pub fn block(&self, index: u32, layout: BlockLayout) -> Option<Block> {
         let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
         let blocks = self.blocks.read();
         self.look_at(index, layout, dirty.as_deref(), &blocks)
     }
 
-    /// What is known of the blocks from `first` on.
+    /// The states of the blocks from `first` on, including writes since the last batch.
     pub(in crate::store) fn look_up(&self, first: u32, layout: BlockLayout, found: &mut [Option<Block>]) {
         let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
         let blocks = self.blocks.read();
@@ -242,8 +241,8 @@ impl Object {
         }
     }
 
-    /// What is known of block `index`, what was written last included, and where something else may
-    /// begin: see [`Blocks::alike`].
+    /// The state of block `index`, including writes since the last batch, and the next block whose
+    /// state may differ: see [`Blocks::alike`].
     fn alike(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
         let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
         let blocks = self.blocks.read();
@@ -253,15 +252,14 @@ impl Object {
         let described = self.described();
         let end = match index < described {
             true => blocks.alike(index, layout).1.min(described),
-            // Zeros that no batch says yet.
+            // Zeros that no batch describes yet.
             false => u32::MAX,
         };
         (block, end.min(limit).max(index.saturating_add(1)))
     }
 
-    /// What is known of the blocks of `range`, what was written last included. Those without a
-    /// payload that are alike come together, with what is known of the first. No lock is held
-    /// between the pieces.
+    /// The states of the blocks of `range`, including writes since the last batch. Equal blocks without
+    /// a payload form one piece with the state of the first. No lock is held between pieces.
     pub fn pieces(
         &self,
         range: Range<u32>,
@@ -276,8 +274,8 @@ impl Object {
         })
     }
 
-    /// The blocks of `range` one by one, without those that are zeros nobody wrote: nothing is
-    /// stored of these, nothing can be wrong with them, and they are exact in every tier.
+    /// The blocks of `range` one by one, except unwritten zeros: these have no payload that could be
+    /// corrupt, and are exact in every tier.
     pub fn stored_blocks(
         &self,
         range: Range<u32>,
@@ -288,7 +286,7 @@ impl Object {
         stored.flat_map(|(piece, block)| piece.map(move |index| (index, block)))
     }
 
-    /// The block where zeros end that begin with block `index`; `index` where no zeros do.
+    /// The end of the zeros that begin at block `index`; `index` itself if it is not zeros.
     pub fn zeros_from(&self, index: u32, layout: BlockLayout) -> u32 {
         match self.alike(index, layout) {
             (Some(block), end) if block.is_unwritten() => end.min(layout.blocks()),
@@ -296,7 +294,7 @@ impl Object {
         }
     }
 
-    /// Counts an access of those blocks of `range` that have payloads.
+    /// Counts an access of the blocks of `range` that have payloads.
     pub fn count_use(&self, range: Range<u32>, created: u32, now: u32) {
         let blocks = self.layout().blocks();
         let used: SmallVec<[Range<u32>; 4]> = self.blocks.read().with_payloads(range).collect();
@@ -321,19 +319,19 @@ impl Object {
         blocks.get(index, layout)
     }
 
-    /// What the log says of block `index`, its size and how many blocks it describes. With the
-    /// state none of a batch is taken in meanwhile.
+    /// The size, the state of block `index`, and the number of described blocks, as recorded in the
+    /// log. The lock on the state keeps batches from being applied meanwhile.
     pub fn as_logged(&self, _state: &State, index: u32) -> (BlockLayout, Option<Block>, u32) {
         let (layout, blocks) = (self.logged_layout(), self.blocks.read());
         (layout, blocks.get(index, layout), self.described())
     }
 
-    /// Sets the size that is read; what that means for blocks is the caller's business.
+    /// Sets the present size. The caller adjusts the blocks.
     pub(in crate::store) fn set_bytes(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Release);
     }
 
-    /// Forgets what the log describes from block `count` on; the payloads in tier files.
+    /// Removes the described blocks from `count` on. Returns their payloads in tier files.
     pub(in crate::store) fn truncate(&self, count: u32) -> Vec<Stored> {
         let layout = self.layout();
         let mut blocks = self.blocks.write();
@@ -349,8 +347,9 @@ impl Object {
         gone
     }
 
-    /// Takes in a size that the log says. Blocks that come with it are what they were, dirty or
-    /// zeros, until [`batch_ended`](Self::batch_ended): what they hold is said later in the batch.
+    /// Applies a size from the log. Blocks added by it stay dirty or zeros until
+    /// [`batch_ended`](Self::batch_ended), because later records of the batch describe them. Returns
+    /// the payloads in tier files that were dropped.
     pub(in crate::store) fn resized(&self, bytes: u64) -> Vec<Stored> {
         let layout = BlockLayout { bytes, block_bytes: self.entry.block_bytes };
         let before = self.logged_layout().blocks().max(self.described());
@@ -360,10 +359,10 @@ impl Object {
         }
         self.set_bytes(bytes);
         if bytes != self.logged.load(Ordering::Acquire) {
-            // It knows the size that is the last no more.
+            // Must exist before `logged` changes: it starts from the logged size.
             let write_state = self.write_state();
             self.logged.store(bytes, Ordering::Release);
-            // Who commits holds it, and has raised it.
+            // If the lock is taken, a commit holds it and has raised these already.
             if let Some(mut writing) = write_state.writing.try_lock() {
                 writing.used = writing.used.max(bytes);
                 writing.stale = writing.stale.max(writing.used);
@@ -373,12 +372,12 @@ impl Object {
         gone
     }
 
-    /// All of a batch that says its size was taken in.
+    /// Called when the batch that resized the object has been applied.
     pub(in crate::store) fn batch_ended(&self) {
         self.described.store(self.logged_layout().blocks(), Ordering::Release);
     }
 
-    /// Takes in a run of exact blocks; the payloads in tier files that it replaces.
+    /// Applies a run of exact blocks. Returns the payloads in tier files that it replaces.
     pub(in crate::store) fn set_run(&self, first: u32, run: Run) -> Result<Vec<Stored>> {
         let layout = self.layout();
         let end = u64::from(first) + run.checksums.len() as u64;
@@ -400,8 +399,8 @@ impl Object {
         Ok(before)
     }
 
-    /// Takes in blocks without a payload; the payloads in tier files that they replace, and the
-    /// deltas that are on none any more.
+    /// Applies blocks without a payload. Returns the payloads in tier files and the deltas that they
+    /// replace.
     pub(in crate::store) fn set_empty(
         &self,
         range: Range<u32>,
@@ -441,7 +440,8 @@ impl Object {
         Ok((before, chains))
     }
 
-    /// The payloads in tier files of blocks that get others; they are not absent any more.
+    /// The payloads in tier files of blocks that are about to be replaced. Stops counting these blocks
+    /// as absent.
     fn replace(&self, blocks: &Blocks, range: Range<u32>, layout: BlockLayout) -> Vec<Stored> {
         let (mut slots, mut absent) = (Vec::new(), 0);
         for (_, stored) in replaced(blocks, range, layout) {
@@ -452,7 +452,7 @@ impl Object {
         slots
     }
 
-    /// Bytes of the payload of a block in a tier.
+    /// Payload bytes of a block in a tier.
     pub fn payload_len(&self, index: u32, tier: Tier) -> Result<usize> {
         let (logical, dtype) = (self.layout().len(index), self.dtype());
         let width = dtype.bytes() as usize;
@@ -469,12 +469,13 @@ impl Object {
         }
     }
 
-    /// Counts the bytes of the payloads anew.
+    /// Recounts the payload bytes.
     pub(in crate::store) fn set_stored(&self, blocks: &Blocks, layout: BlockLayout) {
         self.stored.store(blocks.counted(layout), Ordering::Relaxed);
     }
 
-    /// The lengths of blocks that have no places of their own follow from the size.
+    /// Recounts if there are blocks without an entry of their own: their lengths follow from the
+    /// object's size.
     fn recount(&self, blocks: &Blocks, layout: BlockLayout) {
         if !matches!(blocks, Blocks::Unknown | Blocks::One(Part::Dense(_))) {
             self.set_stored(blocks, layout);
@@ -482,7 +483,7 @@ impl Object {
     }
 }
 
-/// What the blocks of a range are that have places of their own: those of runs lie in the data file.
+/// The blocks of a range that have entries of their own. Blocks of runs are in the data file.
 fn replaced(blocks: &Blocks, range: Range<u32>, layout: BlockLayout) -> impl Iterator<Item = (u32, Stored)> {
     let dense = blocks.parts_in(range.clone()).filter(|(_, part)| matches!(part, Part::Dense(_)));
     dense.flat_map(move |(first, part)| {
@@ -491,12 +492,12 @@ fn replaced(blocks: &Blocks, range: Range<u32>, layout: BlockLayout) -> impl Ite
     })
 }
 
-/// A place for a block that is exact.
+/// Location of an exact block.
 pub(in crate::store) fn exact_at(offset: u64, in_data: bool) -> Stored {
     Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len: 0, in_data }
 }
 
-/// Whether a file can have so many bytes from `offset` on.
+/// Whether `bytes` bytes at `offset` are within the largest possible file.
 pub(in crate::store) fn lies_in_a_file(offset: u64, bytes: u64) -> bool {
     offset.checked_add(bytes).is_some_and(|end| end <= i64::MAX as u64)
 }

@@ -1,5 +1,5 @@
-//! Where the blocks of an object lie that are of several kinds: parts, by the first block of each.
-//! Zeros that nobody wrote, and blocks that were lost, are one part however many they are.
+//! Block locations of an object with blocks of several kinds: parts, by the first block of each.
+//! Unwritten zeros and lost blocks form one part, however many they are.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,30 +7,30 @@ use std::ops::Range;
 use crate::model::Tier;
 use crate::store::object::blocks::{Block, BlockLayout, Blocks, Run};
 
-/// Of at most so many alike blocks among others that have places, each has one too.
+/// At most this many equal blocks among blocks with entries get an entry each too.
 const ALIKE_MIN: usize = 64;
 
-/// Blocks of one kind, one after the other.
+/// Consecutive blocks of one kind.
 #[derive(Debug)]
 pub enum Part {
     /// Exact, in the object's data file.
     Run(Run),
-    /// A place each.
+    /// With one entry each.
     Dense(Vec<Block>),
-    /// Without payloads: as one record said.
+    /// Without payloads, all described by one record.
     Alike(Alike),
 }
 
 /// Blocks without a payload.
 #[derive(Debug)]
 pub struct Alike {
-    /// What is known of the first.
+    /// State of the first block.
     block: Block,
-    /// How many they are.
+    /// Number of blocks.
     count: u32,
 }
 
-/// The parts of an object, by their first blocks. No two have the same block.
+/// The parts of an object, by their first blocks. Parts do not overlap.
 #[derive(Debug, Default)]
 pub struct Parts(BTreeMap<u32, Part>);
 
@@ -45,12 +45,12 @@ impl Alike {
 }
 
 impl Part {
-    /// Blocks without a payload.
+    /// A part of blocks without a payload.
     pub(in crate::store) fn alike(range: &Range<u32>, block: Block) -> Part {
         Part::Alike(Alike { block, count: range.end - range.start })
     }
 
-    /// How many blocks it has.
+    /// Number of blocks in the part.
     pub fn count(&self) -> u32 {
         match self {
             Part::Run(run) => run.checksums.len() as u32,
@@ -59,7 +59,7 @@ impl Part {
         }
     }
 
-    /// What is known of block `index`. `first` is the part's first.
+    /// The state of block `index`. `first` is the first block of the part.
     #[inline]
     pub(in crate::store) fn block(&self, index: u32, first: u32, layout: BlockLayout) -> Option<Block> {
         let skip = index - first;
@@ -70,7 +70,7 @@ impl Part {
         }
     }
 
-    /// The block behind those that are like block `index`, which is one of the part.
+    /// One past the blocks that have the same state as block `index`, which is in the part.
     pub(in crate::store) fn alike_end(&self, index: u32, first: u32) -> u32 {
         match self {
             Part::Alike(alike) => first + alike.count,
@@ -78,7 +78,7 @@ impl Part {
         }
     }
 
-    /// Its blocks, as [`Blocks::pieces`] has them.
+    /// The blocks of the part, as [`Blocks::pieces`] divides them.
     pub fn pieces(&self, first: u32, layout: BlockLayout) -> impl Iterator<Item = (Range<u32>, Block)> {
         let end = first + self.count();
         let mut next = first;
@@ -102,7 +102,7 @@ impl Part {
         }
     }
 
-    /// Whether all blocks are exact and stand one after the other in the data file from `offset` on.
+    /// Whether all blocks are exact and contiguous in the data file, starting at `offset`.
     pub(in crate::store) fn lies_at(&self, offset: u64, layout: BlockLayout) -> bool {
         let lies = |block: &Block, offset: u64| {
             block.stored.in_data && block.stored.tier == Tier::Exact && block.stored.offset == offset
@@ -116,7 +116,8 @@ impl Part {
         }
     }
 
-    /// Sets one of its blocks; whether it can. A run has a place for each block then.
+    /// Sets a block of the part. Returns whether that is possible: a run with a changed block needs an
+    /// entry for each block.
     pub(in crate::store) fn set(
         &mut self,
         index: u32,
@@ -133,7 +134,7 @@ impl Part {
         place.map(|place| *place = block).is_some()
     }
 
-    /// Takes the blocks from `index` on away.
+    /// Splits off the blocks from `index` on.
     pub(in crate::store) fn split_off(&mut self, index: u32, first: u32, layout: BlockLayout) -> Part {
         let skip = index - first;
         match self {
@@ -151,8 +152,7 @@ impl Part {
         }
     }
 
-    /// Takes over the part behind it, of which `skip` blocks are before; that part where they are of
-    /// different kinds.
+    /// Appends the part that follows this one. Returns it if it is of a different kind.
     fn join(&mut self, next: Part, layout: BlockLayout) -> Option<Part> {
         let skip = self.count();
         match (self, next) {
@@ -179,7 +179,7 @@ impl Parts {
         self.0.iter().map(|(first, part)| (*first, part))
     }
 
-    /// Those that may have blocks of `range`.
+    /// The parts that may contain blocks of `range`.
     pub(in crate::store) fn among(&self, range: Range<u32>) -> impl Iterator<Item = (u32, &Part)> {
         let before = self.0.range(..range.start).next_back();
         let inside = self.0.range(range.start..range.end.max(range.start));
@@ -190,7 +190,7 @@ impl Parts {
         self.0.last_key_value().map_or(0, |(first, part)| first + part.count())
     }
 
-    /// The part that a block is of, and the first block of that.
+    /// The part that contains a block, and the first block of the part.
     fn find(&self, index: u32) -> Option<(u32, &Part)> {
         let (first, part) = self.0.range(..=index).next_back()?;
         (index - first < part.count()).then_some((*first, part))
@@ -250,7 +250,7 @@ impl Parts {
         self.put(range.start, Part::alike(&range, block), layout);
     }
 
-    /// The places of these blocks, where they are among others that have places.
+    /// The entries of these blocks, if they are in a dense part.
     fn dense_around(&mut self, range: &Range<u32>) -> Option<&mut [Block]> {
         match self.find_mut(range.start)? {
             (first, Part::Dense(blocks)) => {
@@ -260,7 +260,7 @@ impl Parts {
         }
     }
 
-    /// Forgets blocks.
+    /// Removes the blocks of `range`.
     pub(in crate::store) fn carve(&mut self, range: Range<u32>, layout: BlockLayout) {
         if let Some((&first, part)) = self.0.range_mut(..range.start).next_back()
             && part.count() > range.start - first
@@ -277,7 +277,7 @@ impl Parts {
         }
     }
 
-    /// Puts a part where no blocks are known.
+    /// Inserts a part at blocks that have no state.
     fn put(&mut self, first: u32, part: Part, layout: BlockLayout) {
         let part = match self.0.range_mut(..first).next_back() {
             Some((before, joined)) if before + joined.count() == first => joined.join(part, layout),
@@ -288,12 +288,12 @@ impl Parts {
         }
     }
 
-    /// The only part, if there is no other and it has the first block. It is taken.
+    /// Removes and returns the part, if it is the only one and begins with block 0.
     pub(in crate::store) fn only(&mut self) -> Option<Part> {
         let is_only = self.0.len() == 1 && self.0.contains_key(&0);
         if is_only { self.0.remove(&0) } else { None }
     }
 }
 
-// Its index must not cost more than a look at one place for objects of one kind.
+// For objects of one kind, a lookup must not touch further memory to find the part.
 const _: () = assert!(size_of::<Blocks>() <= 56);

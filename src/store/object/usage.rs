@@ -1,8 +1,8 @@
-//! When blocks were used: counted by reads, without locks, and kept in memory and a side file.
+//! Usage history of blocks: counted by reads without locks, kept in memory and in a side file.
 //!
-//! An access shifts the window of a block left by the ticks since the last one and sets its
-//! bit 0, and averages the rate of accesses: `ema = a/dt + (1-a)*ema`, a = 0.1, dt the ticks
-//! since, at least 1. A new block has a window of 1 and an average of 0.
+//! An access shifts the window of a block left by the ticks since the last one and sets its bit 0. It
+//! also updates the moving average of the access rate: `ema = a/dt + (1-a)*ema`, with a = 0.1 and dt
+//! the ticks since the last access, at least 1. A new block has a window of 1 and an average of 0.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,18 +12,18 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::log::access::History;
 
-/// How much of the average the last access is.
+/// Weight of the last access in the average.
 const SHARE: f32 = 0.1;
-/// Blocks whose histories are given memory together.
+/// Number of blocks whose histories are allocated together.
 const CHUNK: usize = 64;
 
 impl History {
-    /// That of a block that was made at a tick and never used.
+    /// The history of a block that was created at a tick and never used.
     pub fn new(created: u32) -> History {
         History { count: 0, last: created, created, window: 1, ema: 0.0 }
     }
 
-    /// After an access at tick `now`. A tick before the last access counts as that one.
+    /// The history after an access at tick `now`. A tick before the last access counts as that one.
     pub fn accessed(self, now: u32) -> History {
         let since = now.saturating_sub(self.last);
         History {
@@ -35,9 +35,8 @@ impl History {
         }
     }
 
-    /// How much it is used, 0 to 1000: `700 * ema * 0.9^idle + 300 * bits / 64 / sqrt(age)`,
-    /// where `idle` and `age`, at least 1, count ticks, and `bits` are those of the window as
-    /// it is at `now`.
+    /// Score from 0 to 1000: `700 * ema * 0.9^idle + 300 * bits / 64 / sqrt(age)`. `idle` and `age` (at
+    /// least 1) are in ticks; `bits` is the number of bits set in the window at `now`.
     pub fn score(self, now: u32) -> f64 {
         let idle = now.saturating_sub(self.last);
         let age = f64::from(now.saturating_sub(self.created).max(1));
@@ -56,14 +55,14 @@ fn averaged(ema: f32, since: u32) -> f32 {
     SHARE / since.max(1) as f32 + (1.0 - SHARE) * ema
 }
 
-/// The history of a block. Each access is one change of one of the words, two more at the
-/// first of a tick; who looks between them sees an access that is half there, and no harm.
+/// The history of a block. An access changes one word, and two more if it is the first of a tick. A
+/// reader in between sees half of an access, which does no harm.
 #[derive(Debug)]
 struct Slot {
     window: AtomicU64,
-    /// The bits of the average, and below them the count.
+    /// The bits of the average in the high half, the count in the low half.
     worth: AtomicU64,
-    /// The tick of the last access, and below it the one from which it counts.
+    /// The tick of the last access in the high half, the tick of creation in the low half.
     ticks: AtomicU64,
 }
 
@@ -98,20 +97,20 @@ impl Slot {
         self.ticks.store(new.ticks.into_inner(), Ordering::Relaxed);
     }
 
-    /// As [`History::accessed`].
+    /// Updates the history as [`History::accessed`] does.
     fn count(&self, now: u32) {
         let later = |both: u64| {
             let (last, created) = parted(both);
             (last < now).then_some(joined(now, created))
         };
-        // One of those who come in a new tick changes it.
+        // Only one thread succeeds in setting a new tick.
         let since = match self.ticks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later) {
             Ok(before) => now - parted(before).0,
             Err(_) => 0,
         };
         if since > 0 {
             let window = |window| Some(shifted(window, since) | 1);
-            // It always changes.
+            // The closure always returns a value.
             self.window.fetch_update(Ordering::Relaxed, Ordering::Relaxed, window).ok();
         }
         let worth = |both: u64| {
@@ -123,15 +122,15 @@ impl Slot {
     }
 }
 
-/// The histories of the blocks of an object: 24 bytes a block, where one of its neighbours
-/// was used. Each 64 blocks have theirs in one piece; the last piece is no longer than the object.
+/// The histories of an object's blocks: 24 bytes a block, allocated for 64 blocks when one of them is
+/// used. The last chunk ends with the object.
 #[derive(Debug, Default)]
 pub struct Accesses {
-    /// Taken whole only while places are made, and never across input or output.
+    /// Locked for writing only while chunks are allocated, never across I/O.
     chunks: RwLock<Chunks>,
 }
 
-/// Those of the first 64 blocks, and of later ones by their numbers divided by 64.
+/// The chunk of the first 64 blocks, and later chunks by block index divided by 64.
 #[derive(Debug, Default)]
 struct Chunks {
     first: Box<[Slot]>,
@@ -163,8 +162,8 @@ impl Chunks {
 }
 
 impl Accesses {
-    /// Counts an access of each block of `range` at tick `now`. `blocks` is how many the object
-    /// has, `created` the tick at which it was made. Memory is taken at the first access only.
+    /// Counts an access of each block of `range` at tick `now`. `blocks` is the number of the object's
+    /// blocks, `created` the tick of its creation. Allocates at the first access only.
     pub fn count(&self, range: Range<u32>, blocks: u32, created: u32, now: u32) {
         let range = range.start..range.end.min(blocks);
         if range.is_empty() {
@@ -179,14 +178,14 @@ impl Accesses {
         }
     }
 
-    /// The histories of the first `blocks` blocks that were used.
+    /// The histories of the used blocks among the first `blocks`.
     pub fn used(&self, blocks: u32) -> Vec<(u32, History)> {
         let mut used = Vec::new();
         self.each_used(blocks, |block, history| used.push((block, history)));
         used
     }
 
-    /// Tells the histories of the first `blocks` blocks that were used, one after the other.
+    /// Calls `tell` with the history of each used block among the first `blocks`.
     pub fn each_used(&self, blocks: u32, mut tell: impl FnMut(u32, History)) {
         for (chunk, slots) in self.chunks.read().all() {
             for (block, slot) in ((chunk * CHUNK) as u32..blocks).zip(slots) {
@@ -198,7 +197,7 @@ impl Accesses {
         }
     }
 
-    /// Puts back what was kept of blocks. `blocks` is how many the object has.
+    /// Restores saved histories. `blocks` is the number of the object's blocks.
     pub fn restore(&self, blocks: u32, kept: impl Iterator<Item = (u32, History)>) {
         let mut chunks = self.chunks.read();
         for (block, history) in kept.filter(|(block, _)| *block < blocks) {
@@ -213,7 +212,7 @@ impl Accesses {
         }
     }
 
-    /// The pieces, those of `range` among them.
+    /// The chunks, after allocating those of `range`.
     fn chunks_of(&self, range: &Range<u32>, blocks: u32, created: u32) -> RwLockReadGuard<'_, Chunks> {
         let chunks = self.chunks.read();
         let has = |(chunk, inside): (usize, Range<usize>)| {
@@ -229,7 +228,7 @@ impl Accesses {
             if slots.len() >= inside.end {
                 continue;
             }
-            // What an object that has grown had.
+            // The histories from before the object grew.
             let known = slots.iter().map(Slot::get);
             let len = CHUNK.min(blocks as usize - place * CHUNK);
             let unused = std::iter::repeat_n(History::new(created), len - slots.len());
@@ -239,7 +238,7 @@ impl Accesses {
     }
 }
 
-/// The pieces that blocks are in, and which of each.
+/// The chunks that contain the blocks of `range`, and the blocks within each.
 fn chunks_in(range: Range<u32>) -> impl Iterator<Item = (usize, Range<usize>)> {
     let (start, end) = (range.start as usize, range.end as usize);
     (start / CHUNK..end.div_ceil(CHUNK)).map(move |chunk| {
@@ -260,7 +259,7 @@ mod tests {
     fn accesses_change_a_history_as_computed_by_hand() {
         let made = History::new(100);
         assert_eq!((made.window, made.ema, made.count, made.last), (1, 0.0, 0, 100));
-        // In the tick that it was made: a/1.
+        // In the tick of its creation: a/1.
         let one = made.accessed(100);
         assert_eq!((one.window, one.count), (1, 1));
         near(one.ema.into(), 0.1);
@@ -268,12 +267,12 @@ mod tests {
         let two = one.accessed(102);
         assert_eq!((two.window, two.count, two.last), (0b101, 2, 102));
         near(two.ema.into(), 0.14);
-        // 63 ticks: the oldest bits are at 65 and 63; one is left. 0.1/63 + 0.9*0.14.
+        // 63 ticks: the oldest bits would be at 65 and 63, so one is left. 0.1/63 + 0.9*0.14.
         let three = two.accessed(165);
         assert_eq!(three.window, 1 << 63 | 1);
         near(three.ema.into(), 0.1 / 63.0 + 0.126);
         assert_eq!(three.accessed(229).window, 1, "from 64 on nothing is left");
-        // A clock that went back: as in the same tick.
+        // A clock that went back: counts as the same tick.
         let back = three.accessed(7);
         assert_eq!((back.window, back.last), (three.window, 165));
         assert_eq!(History { count: u32::MAX, ..three }.accessed(165).count, u32::MAX);
@@ -281,7 +280,7 @@ mod tests {
 
     #[test]
     fn scores_are_those_computed_by_hand() {
-        // Never used: 300/64 at once, a quarter of the bits' worth after 16 ticks.
+        // Never used: 300/64 at first, a quarter of the bits' share after 16 ticks.
         near(History::new(0).score(0), 4.6875);
         near(History::new(0).score(16), 1.171_875);
         near(History::new(0).score(64), 0.0);

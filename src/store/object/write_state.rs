@@ -1,5 +1,5 @@
-//! What few objects ever have: written blocks, deltas, factors, damage. It is made when it is
-//! first needed, so that an object that is only read costs no memory for it.
+//! State that most objects never need: dirty blocks, deltas, factorization, reported damage. Allocated
+//! on first use, so that an object that is only read costs no memory for it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,53 +13,53 @@ use crate::store::object::Object;
 use crate::store::object::deltas::Link;
 use crate::store::object::factors::{FactorLink, IsEnded};
 
-/// What few objects ever have.
+/// State that most objects never need.
 #[derive(Debug)]
 pub(in crate::store) struct WriteState {
-    /// What was written since the last batch: the length of each place is how many bytes at the
-    /// beginning of the block have its checksum, 0 where nothing is known of them. Taken before
-    /// `Object::blocks`; not held across input or output.
+    /// Blocks written since the last batch. The length of each is the number of bytes at the beginning
+    /// of the block that its checksum covers, 0 for none. Locked before `Object::blocks`; not held
+    /// across I/O.
     pub dirty: RwLock<BTreeMap<u32, Stored>>,
-    /// Held by reads of dirty blocks, and whole while one is written to where it lies: a
-    /// block is read as it was before a write or after it. Held across input and output;
-    /// the last lock that is taken.
+    /// Locked for reading by reads of dirty blocks, and for writing while one is written in place, so
+    /// that a read sees a block either before or after a write. Held across I/O; the last lock in the
+    /// order.
     pub in_place: RwLock<()>,
-    /// Which wrong blocks were told of.
+    /// Corrupt blocks that were reported.
     pub reported: ReportedBlocks,
-    /// The deltas on encoded blocks, by block and epoch. Taken after `Object::blocks`.
+    /// The deltas on encoded blocks, by block and epoch. Locked after `Object::blocks`.
     pub chains: RwLock<Chains>,
-    /// Bytes of its deltas and of its factorization.
+    /// Bytes of its deltas and its factorization.
     pub linked: AtomicU64,
-    /// What its absent blocks are rows of. Taken after `Object::blocks`.
+    /// The factorization of its absent blocks. Locked after `Object::blocks`.
     pub factor: RwLock<Option<(FactorLink, IsEnded)>>,
-    /// The number of the factorization that was checked since the store was opened, 0 for none.
+    /// Epoch of the factorization verified since the store was opened; 0 for none.
     pub factor_checked: Mutex<u64>,
-    /// Held while the object is written and while what was written is committed; taken before
-    /// every other lock of the collection.
+    /// Held while the object is written and while the writes are committed. The first lock in the
+    /// collection's order.
     pub writing: Mutex<Writing>,
 }
 
 /// The deltas on encoded blocks, by block and epoch.
 pub(in crate::store) type Chains = HashMap<(u32, u64), Arc<[Link]>>;
 
-/// What only writers look at.
+/// State that only writers use.
 #[derive(Debug)]
 pub(in crate::store) struct Writing {
-    /// Bytes of the data file, counted from the object's place in it, that were used:
-    /// what lies behind is nobody's.
+    /// Bytes of the data file, from the object's offset in it, that were ever used. Space behind them
+    /// is free.
     pub used: u64,
-    /// Bytes of it that may hold something else than zeros though no block is there that is
-    /// dirty: named by a record, or dropped.
+    /// Bytes of it that may be nonzero although they hold no dirty block: named by a record, or
+    /// dropped.
     pub stale: u64,
-    /// The block that goes on where the log says that it ends, and how many bytes of it the
-    /// log describes there: these are not written in place.
+    /// The last logged block, if the object grew inside it, and the bytes of it that the log describes.
+    /// These are not written in place.
     pub edge: Option<(u32, usize)>,
-    /// Payloads that the log still names and that nothing reads any more.
+    /// Payloads that the log still names but that no reader can reach.
     pub dropped: Vec<Stored>,
 }
 
 impl WriteState {
-    /// That of an object of which the log says so many bytes, and never said others.
+    /// The state of an object whose logged size is `logged` and never changed.
     fn new(logged: u64) -> WriteState {
         WriteState {
             dirty: RwLock::default(),
@@ -75,12 +75,12 @@ impl WriteState {
 }
 
 impl Object {
-    /// What few objects have; made for this one if it has none yet.
+    /// The write state, created on first use.
     pub(in crate::store) fn write_state(&self) -> &WriteState {
         self.write_state.get_or_init(|| Box::new(WriteState::new(self.logged.load(Ordering::Acquire))))
     }
 
-    /// What few objects have, if this one has.
+    /// The write state, if the object has one.
     pub(in crate::store) fn existing_write_state(&self) -> Option<&WriteState> {
         self.write_state.get().map(Box::as_ref)
     }
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!([1, 2, 4].map(block), [None, Some(DIRTY), Some(DIRTY)]);
         object.batch_ended();
         assert_eq!([1, 2, 4].map(block), [None; 3]);
-        // Longer and shorter in one batch.
+        // Longer and then shorter in one batch.
         assert!(object.resized(500).is_empty() && object.resized(200).is_empty());
         object.batch_ended();
         assert_eq!((object.described(), object.is_dirty()), (4, false));
