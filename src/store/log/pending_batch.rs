@@ -7,33 +7,33 @@ use crate::model::{Error, ObjectId, Result};
 use crate::store::object::blocks::Checksums;
 use crate::store::state::State;
 
-/// Records that count once the Commit of their batch has verified. It is used again for the
-/// next batch, so that a record costs no memory of its own.
+/// Records that take effect once the Commit of their batch has verified. Reused for the next batch, so
+/// that records need no allocation of their own.
 #[derive(Default)]
 pub(in crate::store) struct PendingBatch {
     records: Vec<Held>,
-    /// What records of blocks say, in their order.
+    /// Content of the block records, in order.
     blocks: Vec<Placed>,
-    /// Records of other kinds, and their numbers, in their order.
+    /// Records of other kinds with their sequence numbers, in order.
     others: Vec<(Record, u64)>,
-    /// What follows records, in their order.
+    /// Payloads, in order.
     payloads: Vec<u8>,
 }
 
 enum Held {
-    /// So many of `blocks`, all of one object.
+    /// This many of `blocks`, all of one object.
     Blocks(usize),
-    /// An entry of the catalog, and how many of `payloads` it is.
+    /// A catalog entry with the length of its payload in `payloads`.
     Entry { kind: u8, version: u8, bytes: u32, sequence: u64 },
-    /// One of `others`, and how many of `payloads` follow it: four for each block of a run.
+    /// One of `others`, and how many bytes of `payloads` follow it: four for each block of a run.
     Other { bytes: usize },
 }
 
-// Batches of imports have many.
+// Import batches have many of these.
 const _: () = assert!(size_of::<Held>() <= 16);
 
 impl PendingBatch {
-    /// Adds a record and what follows it.
+    /// Adds a record and its payload.
     pub fn push(&mut self, record: Record, sequence: u64, payload: &[u8]) {
         if let Some(placed) = Placed::of(&record, sequence) {
             return self.push_block(placed);
@@ -48,7 +48,7 @@ impl PendingBatch {
         });
     }
 
-    /// Adds what a record says of a block.
+    /// Adds the content of a block record.
     #[inline]
     pub fn push_block(&mut self, placed: Placed) {
         let before = self.blocks.last().map(|before| before.object);
@@ -59,12 +59,12 @@ impl PendingBatch {
         self.blocks.push(placed);
     }
 
-    /// Whether there are none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Lets go of all.
+    /// Removes all records.
     pub fn clear(&mut self) {
         self.records.clear();
         self.blocks.clear();
@@ -72,8 +72,9 @@ impl PendingBatch {
         self.payloads.clear();
     }
 
-    /// Takes in the records in their order. `failed` is told the number of each that cannot be,
-    /// and why; what it fails with ends this. With `refused` entries that cannot be are kept there.
+    /// Applies the records in order. Calls `failed` with the number of each record that cannot be
+    /// applied and the reason; an error from `failed` ends the call. Catalog entries that cannot be
+    /// applied are added to `refused`, if given.
     pub fn apply(
         &self,
         state: &mut State,
@@ -103,7 +104,7 @@ impl PendingBatch {
 }
 
 impl PendingBatch {
-    /// The highest number of a record.
+    /// The highest sequence number of the records.
     pub fn last_sequence(&self) -> u64 {
         let entries = self.records.iter().map(|held| match held {
             Held::Entry { sequence, .. } => *sequence,
@@ -114,9 +115,9 @@ impl PendingBatch {
         entries.chain(blocks).chain(others).max().unwrap_or(0)
     }
 
-    /// Takes in what the records say of objects and of where their blocks lie, whatever became of
-    /// these later. Objects that only `known` has are there without blocks. What cannot be is left
-    /// out.
+    /// Applies what the records say about objects and the location of their blocks, ignoring later
+    /// changes. An object that only `known` has is created without blocks. Records that cannot be
+    /// applied are skipped.
     pub fn apply_objects(&self, state: &mut State, known: &State) {
         let (mut blocks, mut payloads) = (self.blocks.as_slice(), self.payloads.as_slice());
         let mut others = self.others.iter();
@@ -162,21 +163,21 @@ impl PendingBatch {
         state.forget_freed();
     }
 
-    /// How many entries of the catalog of a kind there are.
+    /// Number of catalog entries of a kind.
     fn count_of(&self, wanted: u8) -> usize {
         let is_wanted = |held: &&Held| matches!(held, Held::Entry { kind, .. } if *kind == wanted);
         self.records.iter().filter(is_wanted).count()
     }
 }
 
-/// The next `count` of a list, which goes on behind them.
+/// Splits the next `count` elements off a list.
 fn next<'a, T>(list: &mut &'a [T], count: usize) -> &'a [T] {
     let (found, rest) = list.split_at(list.len().min(count));
     *list = rest;
     found
 }
 
-/// The checksums of a run.
+/// The checksums of a run, from its payload.
 pub(in crate::store) fn checksums_of(payload: &[u8]) -> Checksums {
     let numbers = payload.as_chunks().0;
     let mut checksums = Checksums::with_capacity(numbers.len());
@@ -184,7 +185,7 @@ pub(in crate::store) fn checksums_of(payload: &[u8]) -> Checksums {
     checksums
 }
 
-/// Takes in an entry of the catalog. With `refused` those that cannot be are kept there.
+/// Applies a catalog entry. One that cannot be applied is added to `refused`, if given.
 fn apply_entry(
     entry: Result<Entry>,
     sequence: u64,
@@ -195,7 +196,7 @@ fn apply_entry(
     if let Entry::Object(ObjectEntry { id, creation, .. }) = &entry
         && !(1..=sequence).contains(creation)
     {
-        // A log that is written anew has the entry under this number.
+        // A checkpoint has the entry under this number.
         return Err(Error::corrupt(format!("object {id} was made by record {creation}, which is not there")));
     }
     let Some(refused) = refused else { return state.apply_entry(entry) };
@@ -203,7 +204,7 @@ fn apply_entry(
     state.apply_entry(entry.clone()).inspect_err(|_| refused.push(entry))
 }
 
-/// Whether an entry says that one before it does not count any more.
+/// Whether `entry` supersedes the earlier entry `before`.
 fn replaces(entry: &Entry, before: &Entry) -> bool {
     match (entry, before) {
         (Entry::Node(node), Entry::Node(before)) => node.id == before.id,

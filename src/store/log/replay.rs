@@ -1,14 +1,14 @@
-//! Reading `meta.log` back.
+//! Replays `meta.log`.
 //!
 //! Invariants:
-//! 1. A record counts only once the Commit of its batch has verified.
-//! 2. Nothing after a bad slot is taken for its batch unless the slot's single flipped
-//!    bit could be put right and the Commit then verifies.
-//! 3. A bad slot after which no later batch begins is a torn end: that batch is dropped
-//!    and reported. Before that it is damage: what the log says of blocks up to the end
-//!    of that batch is not believed. Batches of which no later Commit says that they were
-//!    durable may be lost in any order: the first that is lost is a torn end too. What can be
-//!    read of such an end is handed on, unless the log just ends there.
+//! 1. A record takes effect only once the Commit of its batch has verified.
+//! 2. Nothing after a bad slot counts as part of its batch, unless correcting a single flipped bit
+//! repairs the slot and the Commit then verifies.
+//! 3. A bad slot after which no later batch begins is a torn end: that batch is dropped and reported. A
+//! bad slot before a later batch is damage: what the log says of blocks up to the end of the damaged
+//! batch is not trusted. Batches that no later Commit records as durable may be lost in any order, so
+//! the first lost one is a torn end too. What is readable of such an end is handed on, unless the log
+//! simply ends there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,28 +25,29 @@ use crate::store::log::scan::{Found, Read, SLOT, durable_before};
 use crate::store::object::{Freed, Object};
 use crate::store::state::{ROOT, State};
 
-/// What a log said.
+/// The result of a replay.
 pub struct Replayed {
-    /// What the collection holds.
+    /// State of the collection.
     pub state: State,
-    /// Where the log goes on.
+    /// Where appending continues.
     pub end: LogEnd,
-    /// Records of at most this number are known to be durable.
+    /// Records up to this sequence number are known to be durable.
     pub durable: u64,
-    /// What was found and mended, for the event log.
+    /// Problems found and corrected, for the event log.
     pub events: Vec<Note>,
-    /// What was found and could not be mended.
+    /// Damage that could not be corrected.
     pub damage: Option<Damage>,
-    /// What batches gave up of which no Commit says that they were durable, by their numbers: a
-    /// damaged end of the log may lead back to it.
+    /// Space freed by batches that no Commit records as durable, by batch number. A damaged end of the
+    /// log may roll back to before them.
     pub(in crate::store) freed: VecDeque<(u64, Freed)>,
-    /// What can be read of batches that were dropped although all of them may have been written
-    /// once; `None` where the log just ends before a Commit.
+    /// Readable records of dropped batches that may once have been complete; `None` if the log simply
+    /// ends before a Commit.
     pub(in crate::store) dropped: Option<PendingBatch>,
 }
 
 impl Replayed {
-    /// Whether batches were dropped that may have been durable, of a collection that takes writes.
+    /// Whether batches that may have been durable were dropped, in a collection that is otherwise
+    /// writable.
     pub fn needs_setting_aside(&self) -> bool {
         self.dropped.is_some() && self.damage.is_none() && self.state.node(ROOT).is_some()
     }
@@ -59,14 +60,14 @@ impl Replayed {
 /// Damage in the middle of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damage {
-    /// Blocks whose last record has at most this number are not believed.
+    /// Blocks whose last record has at most this sequence number are not trusted.
     pub sequence: u64,
-    /// What is wrong and where.
+    /// Description and place of the damage.
     pub reason: String,
 }
 
-/// Replays a log. `NotFound` where there is no whole header: the collection was never
-/// finished. `store` is what the header must name.
+/// Replays a log. `NotFound` if it has no complete header: the creation of the collection never
+/// finished. The header must name `store`.
 pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
     let mut log = Read::new(file)?;
     let (generation, mended) = header(&mut log, store)?;
@@ -77,8 +78,8 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
     follow(&mut log, out, None).map(without_gaps)
 }
 
-/// Replays a log for a repair: of a damaged stretch it takes all records that are whole by
-/// themselves, a header that is gone is not missed, and what the state refused comes with it.
+/// Replays a log for a repair. Takes every record in a damaged stretch that is intact by itself,
+/// tolerates a missing header, and returns the entries that the state refused.
 pub(in crate::store) fn salvage(file: &Arc<dyn File>, store: StoreId) -> Result<(Replayed, Vec<Entry>)> {
     let mut log = Read::new(file)?;
     let mut refused = Vec::new();
@@ -95,14 +96,14 @@ pub(in crate::store) fn salvage(file: &Arc<dyn File>, store: StoreId) -> Result<
     Ok((out, refused))
 }
 
-/// Whether there is a header, if of another store.
+/// Whether the log has a header, even one of another store.
 fn has_header(log: &mut Read<'_>) -> Result<bool> {
     let slot = log.slot(0)?;
     let intact = slot.and_then(|slot| if slot.is_intact() { Some(slot) } else { slot.corrected() });
     Ok(intact.is_some_and(|slot| matches!(Record::parse(&slot), Ok(Record::Header { .. }))))
 }
 
-/// The generation that the first intact slot is of.
+/// The generation of the first intact slot.
 fn first_generation(log: &mut Read<'_>) -> Result<u64> {
     let mut at = SLOT;
     while let Some(slot) = log.slot(at)? {
@@ -114,7 +115,7 @@ fn first_generation(log: &mut Read<'_>) -> Result<u64> {
     Err(Error::corrupt("meta.log has no slot that can be read; nothing can be saved from it"))
 }
 
-/// Takes in the batches. With `refused` this is a [`salvage`].
+/// Replays the batches. With `refused`, behaves as [`salvage`] describes.
 fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<Entry>>) -> Result<Replayed> {
     let generation = out.end.generation;
     let mut at = SLOT;
@@ -150,7 +151,7 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                     while let Some((_, sequence)) = unsure.pop_front_if(|(batch, _)| *batch <= durable) {
                         out.durable = sequence;
                     }
-                    // Nobody reads yet: what was deleted is gone.
+                    // There are no readers yet, so deleted objects can go.
                     while let Some((_, freed)) = out.freed.pop_front_if(|(batch, _)| *batch <= durable) {
                         freed.forget();
                     }
@@ -199,7 +200,7 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
             }
             None => out.damage = Some(Damage { sequence: later.sequence, reason }),
         }
-        // What can be read of the batch tells what there was; its blocks are not believed.
+        // The batch still tells what existed, but its blocks are not trusted.
         if refused.is_some() {
             add_whole_records(&mut pending, log, at, later.at, &out.end)?;
         }
@@ -217,8 +218,8 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
     }
 }
 
-/// Blocks that no record describes, before one that is described, are damage: a batch that names a
-/// block names those before it, or they stand in the log already.
+/// Reports blocks that no record describes, before a block that is described, as damage: a batch that
+/// names a block also names those before it, unless the log already has them.
 fn without_gaps(mut out: Replayed) -> Replayed {
     if out.damage.is_none() {
         let gap = |object: &Arc<Object>| Some((object.entry.id, object.blocks.read().gap()?));
@@ -244,7 +245,7 @@ impl Replayed {
     }
 }
 
-/// Adds the records of a damaged stretch that are whole: what they say was written once.
+/// Adds the records of a damaged stretch that are intact: each was written once.
 fn add_whole_records(
     pending: &mut PendingBatch,
     log: &mut Read<'_>,
@@ -277,7 +278,7 @@ fn apply(out: &mut Replayed, pending: &PendingBatch, refused: Option<&mut Vec<En
         }
         let reason = format!("meta.log, record {sequence}: {error}");
         match damage {
-            // It is about something that was lost there.
+            // A consequence of the damage that is already known.
             Some(_) => events.push(Note { kind: EventKind::Corruption, text: reason }),
             None => *damage = Some(Damage { sequence, reason }),
         }
@@ -285,10 +286,10 @@ fn apply(out: &mut Replayed, pending: &PendingBatch, refused: Option<&mut Vec<En
     })
 }
 
-/// The generation, and whether a flipped bit had to be put right.
+/// The generation, and whether a flipped bit had to be corrected.
 fn header(log: &mut Read<'_>, store: StoreId) -> Result<(u64, bool)> {
     let damaged = || Error::corrupt("meta.log begins with no header; run tierfs fsck");
-    // The header was durable before anything was written behind it.
+    // The header was durable before anything was written after it.
     let never_finished = log.len < SLOT || log.is_zero_from(0)?;
     let slot = match log.slot(0)? {
         Some(slot) if !never_finished => slot,

@@ -1,4 +1,4 @@
-//! Reading the slots of `meta.log`, and looking for what can be read behind a bad one.
+//! Reads the slots of `meta.log`, and searches for readable batches after a bad slot.
 
 use std::sync::Arc;
 
@@ -13,47 +13,48 @@ use crate::store::log::append::LogEnd;
 pub(in crate::store) const SLOT: u64 = SLOT_BYTES as u64;
 /// The log is read in pieces of this size.
 const WINDOW_BYTES: usize = 1 << 20;
-/// The polynomial of CRC32C, its bits reversed.
+/// The CRC32C polynomial, bit-reversed.
 const CRC32C_POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// A log that is read.
+/// A log that is being read.
 pub(in crate::store) struct Read<'a> {
     file: &'a Arc<dyn File>,
-    /// Bytes of it.
+    /// Length of the file in bytes.
     pub len: u64,
     window: Vec<u8>,
     window_at: u64,
-    /// What follows the record that was found last.
+    /// Payload of the record found last.
     payload: Vec<u8>,
 }
 
-/// What stands at a place of the log.
+/// Content of a position in the log.
 pub(in crate::store) enum Found {
-    /// A record; [`Read::payload`] is what follows it.
+    /// A record. [`Read::payload`] is its payload.
     Record { record: Record, sequence: u64, checksum: u32, corrected: bool },
-    /// Nothing.
+    /// The end of the log: no bytes, or zeros.
     End,
-    /// Something that is no record, and why.
+    /// Something that is not a valid record, and the reason.
     Bad(String),
 }
 
-/// The last batch that was known to be durable when batch `batch` was written.
+/// The last batch known to be durable when batch `batch` was written.
 pub(in crate::store) fn durable_before(batch: u64, unsynced: u32) -> u64 {
     batch.saturating_sub(1).saturating_sub(u64::from(unsynced))
 }
 
-/// Where replay goes on behind a batch that is damaged.
+/// Where replay continues after a damaged batch.
 pub(in crate::store) struct Later {
-    /// Its place.
+    /// Byte offset.
     pub at: u64,
-    /// Records of the damaged batch have at most this number, later ones a higher one.
+    /// Highest sequence number that a record of the damaged batch can have. Later records have higher
+    /// ones.
     pub sequence: u64,
     /// The number of the batch before `at`.
     pub batch: u64,
 }
 
 impl<'a> Read<'a> {
-    /// A log from its beginning.
+    /// Reads a log from its beginning.
     pub fn new(file: &'a Arc<dyn File>) -> Result<Read<'a>> {
         let len = file.len().map_err(|error| Error::io("reading the size of meta.log", error))?;
         Ok(Read { file, len, window: Vec::new(), window_at: 0, payload: Vec::new() })
@@ -76,14 +77,14 @@ impl<'a> Read<'a> {
         Ok(self.window.get(from..from + count))
     }
 
-    /// A slot; `None` where the log ends before it does.
+    /// The slot at `at`; `None` if the log ends before the slot does.
     pub fn slot(&mut self, at: u64) -> Result<Option<RawSlot>> {
         let bytes = self.bytes(at, SLOT_BYTES)?;
         Ok(bytes.and_then(|bytes| bytes.try_into().ok()).map(RawSlot))
     }
 
-    /// Takes the records of blocks that stand one after the other from `at` on, with their
-    /// checksums, while nothing is wrong with them; where they end. `next` would find the same.
+    /// Passes the consecutive intact block records from `at` on, with their checksums, to `take`, and
+    /// returns where they end. [`Read::next`] would find the same records.
     pub fn blocks(
         &mut self,
         at: u64,
@@ -106,7 +107,7 @@ impl<'a> Read<'a> {
         Ok(end)
     }
 
-    /// What stands at `at`; numbers below `sequence_min` are of another generation.
+    /// The content at `at`. Sequence numbers below `sequence_min` belong to another generation.
     pub fn next(&mut self, at: u64, generation: u64, sequence_min: u64) -> Result<Found> {
         let Some(raw) = self.slot(at)? else {
             return Ok(if at == self.len { Found::End } else { Found::Bad("a slot that is cut off".into()) });
@@ -134,12 +135,13 @@ impl<'a> Read<'a> {
         Ok(Found::Record { record, sequence, checksum, corrected: corrected || mended })
     }
 
-    /// What follows the record that was found last.
+    /// Payload of the record found last.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// Fetches what follows a record; whether a flipped bit had to be put right.
+    /// Reads the payload of a record. Returns whether something had to be corrected; `None` if the
+    /// payload is bad.
     fn fetch(&mut self, at: u64, record: &Record) -> Result<Option<bool>> {
         let mut payload = std::mem::take(&mut self.payload);
         payload.clear();
@@ -165,7 +167,7 @@ impl<'a> Read<'a> {
         Ok(is_right.then_some(mended || !is_whole))
     }
 
-    /// Whether nothing but zeros follows.
+    /// Whether only zeros follow.
     pub fn is_zero_from(&mut self, at: u64) -> Result<bool> {
         let mut at = at;
         while at < self.len {
@@ -178,12 +180,12 @@ impl<'a> Read<'a> {
         Ok(true)
     }
 
-    /// Whether the log just ends at `bad`, as when who wrote it was stopped: its record is not all
-    /// there, and no Commit and nothing else follows.
+    /// Whether the log simply ends at `bad`, as it does when its writer was killed: the record is
+    /// incomplete, and no Commit and nothing else follows.
     pub fn is_cut_short(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
         let Some(first) = self.slot(bad)? else { return Ok(true) };
         let record = if first.is_intact() { Record::parse(&first).ok() } else { None };
-        // What a slot ends with is its checksum.
+        // A slot ends with its checksum.
         let until = match record {
             Some(record) => (bad + SLOT).saturating_add(record.payload_len()),
             None => bad + SLOT - 8,
@@ -199,7 +201,7 @@ impl<'a> Read<'a> {
         self.is_zero_from(until)
     }
 
-    /// Whether a Commit behind `bad` says that the batch after the end was durable.
+    /// Whether a Commit after `bad` records the batch after `end` as durable.
     pub fn was_durable(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
         let mut at = bad;
         while let Some(slot) = self.slot(at)? {
@@ -215,12 +217,11 @@ impl<'a> Read<'a> {
         Ok(false)
     }
 
-    /// Where a later batch begins after a bad slot at `bad`, if one does. Behind the bad
-    /// batch's own Commit, or, where that is lost, as far before the next Commit as that
-    /// one counts slots.
+    /// Where a later batch begins after a bad slot at `bad`, if one does: after the bad batch's own
+    /// Commit or, if that is lost, as many slots before the next Commit as that Commit counts.
     pub fn later_batch(&mut self, bad: u64, end: &LogEnd) -> Result<Option<Later>> {
         let mut own: Option<Later> = None;
-        // The slot at `bad` may itself be intact and only not agree.
+        // The slot at `bad` may itself be intact and only contradict others.
         let mut at = bad;
         while let Some(slot) = self.slot(at)? {
             let is_ours = slot.is_intact() && slot.is_of(end.generation, end.next_sequence);
@@ -249,9 +250,9 @@ impl<'a> Read<'a> {
     }
 }
 
-/// Puts right the one flipped bit that makes the checksum agree, if there is one. The
-/// difference of the checksums is that of the bit alone, which shifts by a step of the
-/// polynomial from bit to bit: no checksum is computed again.
+/// Corrects the one flipped bit that makes the checksum agree, if there is one. The difference of two
+/// checksums depends on the flipped bit alone and shifts by one step of the polynomial from bit to bit,
+/// so no checksum is computed again.
 fn correct(payload: &mut [u8], checksum: u32) -> bool {
     let wanted = checksum::of(payload) ^ checksum;
     let mut difference = CRC32C_POLYNOMIAL;

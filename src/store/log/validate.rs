@@ -1,4 +1,4 @@
-//! Whether a batch makes sense before it is in the log: afterwards it would be damage.
+//! Validates a batch before it is written: in the log, an invalid one would count as damage.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,17 +12,17 @@ use crate::store::object::blocks::BlockLayout;
 use crate::store::state::State;
 use crate::store::state::by_id::ByObject;
 
-/// What a batch has changed so far.
+/// The changes of the batch so far.
 struct Planned<'a> {
     state: &'a State,
-    /// Objects that it makes, resizes, or deletes (`None`).
+    /// Objects that the batch creates or resizes, or deletes (`None`).
     objects: ByObject<Option<BlockLayout>>,
-    /// Nodes that it makes or removes: whether they are directories.
+    /// Nodes that the batch creates, with whether they are directories, or removes (`None`).
     nodes: HashMap<EntryId, Option<bool>>,
 }
 
-/// `Invalid` where a record of the batch is about something that is not there, or does
-/// not fit it; `Busy` where it changes an object that others depend on.
+/// `Invalid` if a record refers to something that does not exist or does not fit it; `Busy` if it
+/// changes an object that others depend on.
 pub(in crate::store) fn check(batch: &Batch, state: &State, lineage: &Lineage) -> Result<()> {
     let mut planned = Planned { state, objects: ByObject::default(), nodes: HashMap::new() };
     for added in batch.records() {
@@ -122,7 +122,7 @@ impl Planned<'_> {
 
     fn object(&self, id: ObjectId) -> Result<BlockLayout> {
         let planned = self.objects.get(&id).copied();
-        // What is written since is not what the log says.
+        // The state in memory may include writes that the log does not have yet.
         let logged = || self.state.object(id).map(|object| object.logged_layout());
         let found = planned.unwrap_or_else(logged);
         found.ok_or_else(|| Error::invalid(format!("object {id}, which is not there")))
@@ -142,7 +142,7 @@ impl Planned<'_> {
 }
 
 impl State {
-    /// Logical bytes of a file. Its objects stand in the log before it.
+    /// Logical bytes of a file. Its objects come before it in the log.
     pub(in crate::store) fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
         if let Some(records) = &file.records {
             let logged = file.objects.iter().map(|id| Ok(self.known(*id)?.logged_layout().bytes));
@@ -156,15 +156,15 @@ impl State {
             };
         }
         let mut bytes: u64 = 0;
-        // Of one there is nothing to compare.
+        // One object cannot repeat.
         let mut seen = (file.objects.len() > 1).then(|| HashSet::with_capacity(file.objects.len()));
         for id in &file.objects {
             if seen.as_mut().is_some_and(|seen| !seen.insert(id)) {
-                // Who holds a file's objects would wait for itself.
+                // Locking a file's objects would deadlock on a repeated one.
                 return Err(Error::corrupt(format!("a file that has object {id} twice")));
             }
             let object = self.known(*id)?;
-            // As the log says it: an open file may have grown since.
+            // The length in the log, because an open file may have grown since.
             let logged = object.logged_layout().bytes;
             let sum = bytes.checked_add(logged).filter(|sum| *sum <= i64::MAX as u64);
             bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
