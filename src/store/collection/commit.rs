@@ -1,9 +1,9 @@
-//! Batches into the log, and the syncs that make them durable.
+//! Appends batches to the log, and syncs them.
 //!
-//! Order: payloads are written, the batch that names them is appended; a sync makes the
-//! payloads durable before the log. What a batch freed is used again only once the batch
-//! is durable, a later Commit says so, and every read that began before has ended: a log whose
-//! end is torn or damaged leads back to bytes that are still there.
+//! Payloads are written first, then the batch that names them is appended; a sync makes the payloads
+//! durable before the log. Space that a batch freed is reused only once the batch is durable, a later
+//! Commit says so, and every earlier read has ended. So the bytes that a log with a torn or damaged end
+//! leads back to still exist.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -22,18 +22,19 @@ use crate::store::object::factors::FACTOR_FILE;
 use crate::store::state::State;
 
 impl Collection {
-    /// [`record`](Self::record), made durable. What was recorded before is made
-    /// durable first, so that the log says so: damage to it is never taken for a torn end.
+    /// Makes earlier records durable, then [`record`](Self::record)s a batch and makes it durable. The
+    /// batch's Commit thus records the earlier ones as durable, and damage to these never counts as a
+    /// torn end.
     pub fn commit<T>(
         &self,
         mut touched: Touched,
         fill: impl FnOnce(&mut Batch, &State) -> Result<T>,
     ) -> Result<T> {
-        // Those that the batch does not name go back at the end.
+        // Slots that the batch does not name are returned when this is dropped.
         let _slots = std::mem::take(&mut touched.slots);
         {
-            // Before the batch, not only before its sync: the system may write the log to the
-            // disk by itself, and a name must not be there before its bytes.
+            // The payloads must be durable before the batch is appended: the system may write the log
+            // to the disk by itself, and a name must not become durable before its bytes.
             let mut writer = self.writer.lock();
             let writer = self.writable(&mut writer)?;
             writer.unsynced.merge(touched);
@@ -49,10 +50,10 @@ impl Collection {
         Ok(filled)
     }
 
-    /// Appends what `fill` puts into a batch and takes it in: it survives the end of this
-    /// process. `fill` runs alone: it may look at the state, and at nothing slow.
-    /// `touched` are the files that were written, and the slots that were taken: those that
-    /// the batch does not name are free again.
+    /// Appends the batch that `fill` builds, and applies it. The batch survives a crash of this
+    /// process. `fill` runs exclusively: it may read the state and must not do anything slow. `touched`
+    /// has the files that were written and the reserved slots; slots that the batch does not name are
+    /// freed.
     pub fn record<T>(
         &self,
         touched: Touched,
@@ -61,7 +62,7 @@ impl Collection {
         self.record_then(touched, fill, |_, filled| filled)
     }
 
-    /// [`record`](Self::record); `then` sees the state with the batch, before anybody else can
+    /// [`record`](Self::record), then runs `then` on the state with the batch, before anybody can
     /// change it.
     pub fn record_then<T, U>(
         &self,
@@ -86,8 +87,8 @@ impl Collection {
         let mut appended = writer.log.append(&batch);
         let is_full = appended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
         if is_full && writer.log.is_whole() && !writer.freed.is_empty() {
-            // What was given up gives its space back when that is durable. The log does not say so
-            // here: the batch has its numbers already.
+            // Freed space becomes usable when the batches that freed it are durable. The log does not
+            // record that here, because the batch already has its sequence numbers.
             self.sync_all(writer)?;
             let synced = writer.log.last();
             self.reclaim_until(writer, synced);
@@ -97,7 +98,7 @@ impl Collection {
             return Err(if writer.log.is_whole() { error } else { self.poison(error) });
         }
         batch.records().iter().for_each(|added| self.reservations.name(&added.record));
-        // The log says what cannot be: nothing may be built on it.
+        // The log and the state differ now: nothing may be built on them.
         let differs = |error| self.poison(error);
         let mut state = self.state.write();
         let applied = batch.into_records().into_iter().try_for_each(|added| match added.entry {
@@ -121,18 +122,18 @@ impl Collection {
             self.names_are_old();
         }
         if parent_is_free {
-            // The parent may be written to from now on: this must not come back.
+            // The parent may be written to from now on, so this batch must not be rolled back.
             self.mark_all(writer)?;
         } else if writer.is_log_too_long() {
-            // A log that grows faster than syncs come is made short here.
+            // The log grows faster than syncs come.
             self.sync_all(writer)?;
         }
         Ok(then(&self.state.read(), filled))
     }
 
-    /// Makes everything durable that was recorded, and the log says so: damage to what it had by
-    /// then is never taken for a torn end, and what was given up is free. After a failed sync
-    /// nobody knows what is on the disk: the collection takes no more writes.
+    /// Makes all records durable and records that in the log: later damage to them never counts as a
+    /// torn end, and freed space can be reused. After a failed sync the content of the disk is unknown,
+    /// and the collection accepts no more writes.
     pub fn sync(&self) -> Result<()> {
         if self.has_orphans() {
             self.remove_orphans()?;
@@ -141,15 +142,15 @@ impl Collection {
         self.mark_all(self.writable(&mut writer)?)
     }
 
-    /// Makes everything durable that was recorded, for half the price of [`sync`](Self::sync): the
-    /// next batch or the next sync says that it is.
+    /// Makes all records durable at half the cost of [`sync`](Self::sync). The next batch or the next
+    /// sync records that in the log.
     pub fn sync_unmarked(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         self.sync_all(self.writable(&mut writer)?)
     }
 
-    /// [`sync`](Self::sync) where nothing was recorded since the last time; else
-    /// [`sync_unmarked`](Self::sync_unmarked), as more is to be expected.
+    /// [`sync`](Self::sync) if nothing was recorded since the last one. Otherwise
+    /// [`sync_unmarked`](Self::sync_unmarked), because more records are likely.
     pub fn sync_or_mark(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
@@ -163,7 +164,8 @@ impl Collection {
         }
         match writer.log.mark() {
             Ok(()) => self.reclaim(writer),
-            // Room is worth more than what a damaged end of the log could go back to.
+            // On a full disk, space is worth more than a state that a damaged log could be rolled back
+            // to.
             Err(error) if error.kind() == ErrorKind::Full && writer.log.is_whole() => {
                 log::info!("{}: no room to say that all is durable: {error}", self.path());
                 let synced = writer.log.batch();
@@ -185,8 +187,8 @@ impl Collection {
         Ok(())
     }
 
-    /// Whether space has come free that was given up before: worth trying again what found
-    /// the disk full.
+    /// Tries to reclaim freed space. Returns whether an operation that found the disk full is worth a
+    /// retry.
     pub fn make_room(&self) -> bool {
         let has_freed = self.writer.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty());
         let given_up = has_freed || self.reservations.has_returned() || self.has_orphans();
@@ -206,15 +208,15 @@ impl Collection {
         Ok(())
     }
 
-    /// Makes durable what a log that was read back says and may not be: its payloads, then
-    /// itself. The space that it gave up is used again after this. Records of at most the
-    /// number `durable` are durable.
+    /// Makes the payloads that a replayed log names durable, then the log itself, because the previous
+    /// writer may not have synced them. Afterwards the space that the log freed can be reused. Records
+    /// up to sequence number `durable` are known to be durable.
     pub(in crate::store) fn sync_unsure(&self, durable: u64) -> Result<()> {
         let mut writer = self.writer.lock();
         let Some(writer) = writer.as_mut() else { return Ok(()) };
         let mut found: HashSet<(bool, u64)> = HashSet::new();
         if self.state.read().relocated > durable {
-            // Which blocks these were is not known any more.
+            // The state does not tell which blocks were relocated.
             found.extend((0..DELTA_FILE).map(|tier| (false, u64::from(tier))));
         }
         for object in self.state.read().objects() {
@@ -242,7 +244,7 @@ impl Collection {
         for (in_data, number) in found {
             let tier = u8::try_from(number).unwrap_or(u8::MAX);
             let file = if in_data { self.data_file(number) } else { self.tier_file_made(tier, false) };
-            // One that is gone is told to whoever reads it.
+            // A missing file is reported to its readers.
             touched.files.extend(file.ok());
         }
         self.sync_files(&touched)?;
@@ -252,12 +254,12 @@ impl Collection {
             Freed::Object(object) => object.extent().is_some_and(is_last),
             _ => false,
         });
-        // Files that it gave up last go once it says so.
+        // Data files that its last batches freed can go once the log records them as durable.
         if gives_up_files { self.mark_all(writer) } else { Ok(()) }
     }
 
-    /// After a failed sync asking again would say that all is well: the collection takes
-    /// no more writes.
+    /// Makes the collection refuse writes after a failed sync, because a second sync would report
+    /// success.
     pub(in crate::store) fn poison(&self, error: Error) -> Error {
         let reason = format!("{error}; unmount, look after the disk, run tierfs fsck, and mount again");
         if self.poisoned.set(reason.clone()).is_ok() {
@@ -267,7 +269,7 @@ impl Collection {
         error
     }
 
-    /// Why it takes no more writes since a sync failed, if one did.
+    /// Why the collection refuses writes since a sync failed, if one did.
     pub fn poisoned(&self) -> Option<&str> {
         self.poisoned.get().map(String::as_str)
     }

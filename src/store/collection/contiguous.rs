@@ -1,8 +1,9 @@
-//! Which physical file has a file's bytes from end to end, so that they can be read there.
+//! Finds the physical file that contains a file's bytes contiguously, so that they can be read
+//! directly.
 //!
-//! Blocks that the log describes are never written in place (`object` 1), and a data file
-//! is not used again for other bytes: who reads the physical file sees what it was, and at
-//! most what was written behind its end since.
+//! Blocks that the log describes are never written in place (`object` 1), and a data file is not reused
+//! for other bytes. So a reader of the physical file sees the bytes as they were, and at most some that
+//! were written behind its end since.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,44 +21,44 @@ use crate::store::object::blocks::Blocks;
 use crate::store::object::parts::Part;
 use crate::store::state::{Node, State};
 
-/// Bytes that a thread checks at a time: they go through the second-level cache. A longer block
-/// is left to those who read it.
+/// Bytes that a thread verifies at a time, so that they fit the second-level cache. A longer block is
+/// left to its readers.
 const STRETCH_BYTES: u32 = 256 << 10;
 
-/// A physical file that has a file's bytes, offset by offset. What lies in it is not given
-/// back while this lives.
+/// A physical file with the bytes of a file at the same offsets. Its space is not reclaimed while this
+/// lives.
 #[derive(Clone, Debug)]
 pub struct Backing {
     path: String,
-    /// Its number, where it is a file outside the store.
+    /// The number of the data file, if it is an outside file.
     outside: Option<u64>,
     _objects: Vec<Arc<Object>>,
-    /// Its stretches are not given back to the disk while somebody has this.
+    /// Keeps its stretches from being reclaimed.
     _shown: Option<Arc<()>>,
-    /// Where it is the copy of a pinned file, the copy.
+    /// The copy, if it is the copy of a pinned file.
     _copy: Option<Arc<PinnedCopy>>,
 }
 
 impl Backing {
-    /// Its path: in the store, where it is never used for other bytes, or of a file outside.
+    /// Its path: in the store, where it is never reused for other bytes, or of an outside file.
     pub fn path(&self) -> &str {
         &self.path
     }
 }
 
-/// Whether an object, whose blocks are these, is one that may be shown.
+/// Whether an object with these blocks may be read directly.
 type IsWanted = fn(&Object, &Blocks) -> bool;
 
-/// A file that could be shown where it lies if all of its blocks were checked.
+/// A file that could be read directly if all of its blocks were verified.
 pub struct Unchecked {
-    /// Those with blocks that were not.
+    /// The objects with blocks that are not verified.
     objects: Vec<OpenObject>,
 }
 
 impl Unchecked {
-    /// Checks the blocks that were not, on so many threads, as far as the system has them in
-    /// memory and until `is_over` or one of them is not what the log says. What was checked by
-    /// then stays so. Whether all are.
+    /// Verifies the remaining blocks on this many threads, as far as they are in the page cache. Stops
+    /// when `is_over` says so or a block does not match the log; blocks verified by then stay so.
+    /// Returns whether all are verified.
     pub fn check(&self, threads: usize, is_over: &(dyn Fn() -> bool + Sync)) -> bool {
         let has_failed = AtomicBool::new(false);
         if !self.objects.iter().all(OpenObject::check_holes) {
@@ -88,7 +89,7 @@ impl Unchecked {
         };
         std::thread::scope(|scope| {
             for _ in 1..threads {
-                // This thread does it alone where there can be no others.
+                // This thread does the work alone if no other can be started.
                 let started = std::thread::Builder::new().spawn_scoped(scope, check);
                 started.map(drop).unwrap_or_else(|error| log::debug!("checking ahead: {error}"));
             }
@@ -97,7 +98,7 @@ impl Unchecked {
         !has_failed.into_inner()
     }
 
-    /// Whether the system has the first block in memory that was not checked.
+    /// Whether the first unverified block is in the page cache.
     fn begins_in_memory(&self) -> bool {
         let Some(open) = self.objects.first() else { return false };
         let first = {
@@ -110,7 +111,7 @@ impl Unchecked {
 }
 
 impl OpenObject {
-    /// Checks the holes of the data file that it has; whether all are.
+    /// Verifies the holes that the object has in the data file. Returns whether all are good.
     fn check_holes(&self) -> bool {
         let object = self.object();
         let blocks = 0..object.logged_layout().blocks();
@@ -121,14 +122,14 @@ impl OpenObject {
     }
 }
 
-/// The lock is held to take it, and not while it is used.
+/// The lock is held while the item is taken, not while it is used.
 fn next_of<T>(items: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     items.lock().next()
 }
 
 impl State {
-    /// Whether no physical file can be shown for a file, whatever of it is checked: it is not pinned,
-    /// and lies somewhere in a data file, as most do, or in none.
+    /// Whether no physical file can ever be read directly for a file, whatever is verified: it is not
+    /// pinned, and it begins inside a data file, as most do, or lies in none.
     pub fn is_never_backed(&self, node: &Node) -> bool {
         let objects = node.file().into_iter().flat_map(|file| &file.objects);
         let first = objects.filter_map(|id| self.object(*id)).find(|object| object.bytes() > 0);
@@ -138,13 +139,13 @@ impl State {
 }
 
 impl Collection {
-    /// The physical file that may be shown for a file of these objects: the data file,
-    /// where all of them lie in it as they are read now, each block was checked since the
-    /// store was opened, and nothing else lies in it.
+    /// The physical file that may be read directly for a file of these objects: the data file, if it
+    /// contains them contiguously in their present state and nothing else, and each block was verified
+    /// since the store was opened.
     pub fn backing_of(&self, objects: Vec<Arc<Object>>) -> Option<Backing> {
         let first = self.first_of(&objects, Object::is_checked)?;
         let number = first.extent()?.file;
-        // Before it is looked at: a block that leaves it afterwards leaves its bytes.
+        // Taken before the check: a block that leaves the file later leaves its bytes there.
         let shown = self.show_data_file(number);
         self.is_filled(number, &objects, Object::is_checked).then_some(())?;
         let origin = first.origin.as_ref();
@@ -153,8 +154,8 @@ impl Collection {
         Some(Backing { path, outside, _objects: objects, _shown: Some(shown), _copy: None })
     }
 
-    /// A file of these objects, if nothing but blocks that were not checked keeps the data file
-    /// from being shown for it, and the system has the first of them in memory.
+    /// A file of these objects, if only unverified blocks prevent reading the data file directly, and
+    /// the first of them is in the page cache.
     pub fn unchecked_of(self: &Arc<Self>, objects: &[Arc<Object>]) -> Option<Unchecked> {
         let number = self.first_of(objects, |_, _| true)?.extent()?.file;
         self.is_filled(number, objects, |_, _| true).then_some(())?;
@@ -164,23 +165,23 @@ impl Collection {
         unchecked.begins_in_memory().then_some(unchecked)
     }
 
-    /// The first object that has bytes, if it lies at the start of a data file and is as wanted.
+    /// The first object with bytes, if it lies at the start of a data file and satisfies `is_wanted`.
     fn first_of<'a>(&self, objects: &'a [Arc<Object>], is_wanted: IsWanted) -> Option<&'a Arc<Object>> {
         let first = objects.iter().find(|object| object.bytes() > 0)?;
         let lies = self.damage().is_none() && first.lies_in(first.extent()?.file, 0, is_wanted);
         lies.then_some(first)
     }
 
-    /// Whether a data file has these objects from its start to its end, all as wanted.
+    /// Whether a data file contains exactly these objects, and all satisfy `is_wanted`.
     fn is_filled(&self, number: u64, objects: &[Arc<Object>], is_wanted: IsWanted) -> bool {
         let bytes = bytes_in(number, objects, is_wanted);
         let Ok(file) = self.data_file(number) else { return false };
-        // A file outside the store may have other bytes once it has another time.
+        // An outside file with a changed modification time may have other bytes.
         bytes.is_some() && file.len().ok() == bytes && file.is_untouched().unwrap_or(false)
     }
 
-    /// The copy of a pinned file of these objects that may be shown: one that is sound, while
-    /// nothing was written that no batch describes.
+    /// The copy of a pinned file of these objects, if it may be read directly: it is sound, and no
+    /// write waits for a batch.
     pub fn backing_of_copy(&self, copy: &Arc<PinnedCopy>, objects: Vec<Arc<Object>>) -> Option<Backing> {
         let is_dirty = objects.iter().any(|object| object.is_dirty());
         if self.damage().is_some() || is_dirty || copy.is_sound() != Some(true) {
@@ -190,10 +191,10 @@ impl Collection {
         Some(Backing { path, outside: None, _objects: objects, _shown: None, _copy: Some(copy.clone()) })
     }
 
-    /// Opens a physical file to be read, on its own.
+    /// Opens a physical file for reading, separately from other users.
     pub fn open_backing(&self, backing: &Backing) -> Result<Arc<dyn File>> {
         if let Some(number) = backing.outside {
-            // As it was found, whatever has its name now.
+            // The file that was found first, whatever has its name now.
             return self.data_file(number);
         }
         let path = backing.path();
@@ -201,8 +202,8 @@ impl Collection {
     }
 }
 
-/// The bytes of objects that lie one after the other in a data file from its start, all of
-/// them exact, unchanged and as wanted; `None` where they do not.
+/// Total bytes of objects that are contiguous in a data file from its start, exact, unchanged, and
+/// satisfy `is_wanted`; `None` if they are not.
 fn bytes_in(number: u64, objects: &[Arc<Object>], is_wanted: IsWanted) -> Option<u64> {
     let mut end = 0;
     for object in objects {
@@ -215,8 +216,8 @@ fn bytes_in(number: u64, objects: &[Arc<Object>], is_wanted: IsWanted) -> Option
 }
 
 impl Object {
-    /// Whether all of it lies in a data file from `offset` on, exact and unchanged, and it is as
-    /// wanted while it does.
+    /// Whether the whole object lies in a data file at `offset`, exact and unchanged, and satisfies
+    /// `is_wanted` under the same lock.
     fn lies_in(&self, number: u64, offset: u64, is_wanted: IsWanted) -> bool {
         let layout = self.layout();
         if self.is_dirty() {
@@ -232,7 +233,8 @@ impl Object {
         is_wanted(self, &blocks) && blocks.lie_at(offset, layout)
     }
 
-    /// Whether all its blocks were checked: of zeros that are alike the first says so of all.
+    /// Whether all its blocks were verified. In a part of equal zeros, the bit of the first block
+    /// stands for all.
     fn is_checked(&self, blocks: &Blocks) -> bool {
         blocks.parts().all(|(first, part)| match part {
             Part::Alike(_) => self.checked.get(first),

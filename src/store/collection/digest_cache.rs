@@ -1,4 +1,4 @@
-//! What was computed of all bytes of a file, kept in memory until the file changes.
+//! Cache of values computed from all bytes of a file, valid until the file changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::collection::Collection;
 use crate::store::object::Object;
 
-/// How often something is computed of a file that changes meanwhile.
+/// Attempts to compute a value of a file that changes meanwhile.
 const TRIES: u32 = 3;
-/// Values are kept of so many files of a collection; then it begins anew.
+/// Maximum number of files in a collection's cache. A full cache is emptied.
 const FILES_MAX: usize = 4096;
 
-/// What a file was when something was computed of it: a hash of its objects, their sizes, and how
-/// often each had changed.
+/// Version of a file when a value was computed: a hash of its objects, their sizes, and the number of
+/// changes of each.
 type Version = blake3::Hash;
 
-/// Values by file, each with the version that it is of. No other lock is taken with it.
+/// Values by file, with the version each belongs to. No other lock is taken while it is locked.
 pub(in crate::store) struct Memo<V>(Mutex<HashMap<EntryId, (Version, V)>>);
 
 impl<V> Default for Memo<V> {
@@ -37,7 +37,7 @@ pub struct Sums {
     pub blake3: [u8; 32],
 }
 
-/// What was computed of the files of a collection.
+/// Cached values of the files of a collection.
 #[derive(Default)]
 pub(in crate::store) struct DigestCache {
     /// The data hashes of embedding batches.
@@ -60,10 +60,10 @@ fn is_dirty(parts: &[Arc<Object>]) -> bool {
     parts.iter().any(|part| part.is_dirty())
 }
 
-/// What `compute` says of one version of these parts. `Busy` where they are being written to.
+/// The result of `compute` for one version of these parts. `Busy` while they are being written.
 pub fn of_one_version<V>(parts: &[Arc<Object>], mut compute: impl FnMut() -> Result<V>) -> Result<V> {
     for _ in 0..TRIES {
-        // What no batch of the log describes has no version.
+        // Writes that no batch describes have no version.
         if is_dirty(parts) {
             break;
         }
@@ -77,8 +77,8 @@ pub fn of_one_version<V>(parts: &[Arc<Object>], mut compute: impl FnMut() -> Res
 }
 
 impl Collection {
-    /// The digests of a file of these parts as it reads now; `compute` reads all of it, once a
-    /// version.
+    /// The digests of the present content of a file with these parts. `compute` reads the whole file
+    /// and runs once a version.
     pub fn sums(
         &self,
         node: EntryId,
@@ -88,7 +88,7 @@ impl Collection {
         self.cached(&self.digest_cache.sums, node, parts, compute)
     }
 
-    /// What `compute` says of a file of these parts: it is asked once a version.
+    /// The result of `compute` for a file with these parts. It runs once a version.
     pub(in crate::store) fn cached<V: Copy>(
         &self,
         memo: &Memo<V>,
@@ -97,7 +97,7 @@ impl Collection {
         compute: impl FnOnce() -> Result<V>,
     ) -> Result<V> {
         let before = version(parts);
-        // What no batch of the log describes has no version, nor a file outside that was touched.
+        // Writes that no batch describes have no version, nor does an outside file that was modified.
         let has_version = || !is_dirty(parts) && self.are_untouched(parts);
         let had_version = has_version();
         let known = memo.0.lock().get(&node).filter(|(known, _)| *known == before).map(|(_, value)| *value);
@@ -105,7 +105,7 @@ impl Collection {
             return Ok(known);
         }
         let value = compute()?;
-        // It may have been read before the log had rounded it.
+        // The value may be from before a write was rounded.
         if had_version && has_version() && version(parts) == before {
             let mut memo = memo.0.lock();
             if memo.len() >= FILES_MAX {
@@ -116,7 +116,7 @@ impl Collection {
         Ok(value)
     }
 
-    /// Whether the files outside the store that these parts are of have the times that they had.
+    /// Whether the outside files of these parts have their recorded modification times.
     fn are_untouched(&self, parts: &[Arc<Object>]) -> bool {
         let extents = parts.iter().filter(|part| part.origin.is_some()).filter_map(|part| part.extent());
         let mut numbers: Vec<u64> = extents.map(|extent| extent.file).collect();

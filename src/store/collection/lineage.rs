@@ -1,16 +1,15 @@
-//! Lineage: which objects are kept as differences to others, across all collections of a
-//! store.
+//! Lineage: which objects are stored as differences to others, across all collections of a store.
 //!
-//! A child's block names its parent's by object and epoch. So the parent's blocks stay as
-//! they are while a child needs them, or a reader may still be using them: whoever would
-//! write, move or delete them is told that they are `Busy`.
+//! A child's block refers to its parent's block by object and epoch. So the parent's blocks must not
+//! change while a child needs them or a reader may use them: attempts to write, move or delete them
+//! fail with `Busy`.
 //!
-//! That an object is a parent is told by a setting of its collection's directory, one for each
-//! collection with children: it is durable before the first child needs it, and whoever
-//! opens the collection opens those with it. It stays when no child is left there.
+//! A parent is marked by a setting of its collection's directory, one for each collection with
+//! children. The setting is durable before the first child needs it, and opening the collection opens
+//! those with children too. It stays when the last child there is gone.
 //!
-//! Which children a collection has that does not open, or whose log is damaged, nobody knows:
-//! the objects that such settings name stay as they are until it opens.
+//! If a collection cannot be opened or its log is damaged, its children are unknown. Objects that such
+//! settings name then stay unchanged until the collection opens.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -26,29 +25,29 @@ use crate::store::object::{Freed, Object};
 use crate::store::state::by_id::ByObject;
 use crate::store::state::{ROOT, State};
 
-/// What the names of the settings begin with that name parents and collections with children.
+/// Prefix of the settings, followed by the parent and the collection with children.
 const CHILDREN_OF: &str = "children of ";
-/// What stands between the two.
+/// Separator between the two.
 const IN: &str = " in ";
 
 /// A collection's tenant and name.
 pub(in crate::store) type Place = (String, String);
 
-/// Parents and children, as far as their collections are open.
+/// Parents and children in the open collections.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Lineage {
-    /// By parent. The last lock that is taken.
+    /// By parent. The last lock in the order.
     relations: RwLock<ByObject<Relations>>,
 }
 
 #[derive(Debug, Default)]
 struct Relations {
-    /// Where the parent is.
+    /// Collection of the parent.
     parent_collection: Weak<Collection>,
     children: Vec<Weak<Object>>,
-    /// Collections that may have children, and do not say which.
+    /// Collections that may have children but whose children are unknown.
     unknown: BTreeSet<Place>,
-    /// How many have asked that it stays as it is.
+    /// Number of holds that keep the parent unchanged.
     held: u32,
 }
 
@@ -66,7 +65,7 @@ impl Lineage {
         !relations.is_empty() && relations.get(&object).is_some_and(Relations::is_needed)
     }
 
-    /// Notes a child, and where its parent is.
+    /// Adds a child, and the collection of its parent.
     fn note(&self, parent: &Parent, parent_collection: &Arc<Collection>, child: &Arc<Object>) {
         let mut relations = self.relations.write();
         let found = relations.entry(parent.object).or_default();
@@ -77,7 +76,7 @@ impl Lineage {
         }
     }
 
-    /// `Busy` where others depend on an object.
+    /// `Busy` if others depend on an object.
     pub fn check_not_needed(&self, object: ObjectId) -> Result<()> {
         let relations = self.relations.read();
         let Some(found) = relations.get(&object).filter(|found| found.is_needed()) else { return Ok(()) };
@@ -93,7 +92,7 @@ impl Lineage {
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// Notes that nobody knows which of these objects a collection needs.
+    /// Records that a collection may need any of these objects.
     fn note_unknown(&self, parents: impl Iterator<Item = ObjectId>, place: &Place) {
         let mut relations = self.relations.write();
         for parent in parents {
@@ -101,7 +100,7 @@ impl Lineage {
         }
     }
 
-    /// The children of a collection are noted: it needs nothing else.
+    /// Records that the children of a collection are known: it needs no other objects.
     fn forget_unknown(&self, place: &Place) {
         self.relations.write().values_mut().for_each(|known| {
             known.unknown.remove(place);
@@ -119,7 +118,7 @@ impl Lineage {
     }
 }
 
-/// An object that stays as it is while this lives.
+/// Keeps an object unchanged while this lives.
 pub struct Held {
     lineage: Arc<Lineage>,
     object: ObjectId,
@@ -131,12 +130,12 @@ impl Drop for Held {
     }
 }
 
-/// A directory's own setting that says that children of an object are in a collection.
+/// Key of the setting that says that a collection has children of an object.
 fn setting_of(parent: ObjectId, path: &str) -> String {
     format!("{CHILDREN_OF}{parent}{IN}{path}")
 }
 
-/// The parents of a collection, each with a collection that has had children of it.
+/// The parents in a collection, each with a collection that has had children of it.
 fn parents(state: &State) -> impl Iterator<Item = (ObjectId, Place)> {
     state.settings_of(ROOT).filter_map(|(key, _)| {
         let (parent, path) = key.strip_prefix(CHILDREN_OF)?.split_once(IN)?;
@@ -145,8 +144,7 @@ fn parents(state: &State) -> impl Iterator<Item = (ObjectId, Place)> {
     })
 }
 
-/// The collections that a collection has to do with: those with children of its objects, and
-/// those with parents that its objects need.
+/// The related collections: those with children of its objects, and those with parents of its objects.
 pub(in crate::store) fn relatives(state: &State) -> BTreeSet<Place> {
     let needed = state.objects().filter(|object| object.needs_parent());
     let above = needed.filter_map(|object| object.entry.parent.as_ref());
@@ -155,7 +153,8 @@ pub(in crate::store) fn relatives(state: &State) -> BTreeSet<Place> {
 }
 
 impl Collection {
-    /// Notes the children in this collection whose parents are in another, or in this one.
+    /// Adds the children in this collection whose parents are in `parent_collection`, which may be this
+    /// one.
     pub(in crate::store) fn note_children(&self, parent_collection: &Arc<Collection>) {
         for object in self.state().objects().filter(|object| object.needs_parent()) {
             if let Some(parent) = &object.entry.parent
@@ -167,8 +166,7 @@ impl Collection {
         }
     }
 
-    /// Notes what this collection's objects are to another that was opened, and the other's to
-    /// this one's.
+    /// Adds the children that this collection and another open one have of each other's objects.
     pub(in crate::store) fn relate(self: &Arc<Collection>, other: &Arc<Collection>) {
         for (parent_collection, found) in [(self, other), (other, self)] {
             found.note_children(parent_collection);
@@ -178,41 +176,40 @@ impl Collection {
         }
     }
 
-    /// Keeps the objects as they are that a collection may need whose children nobody knows.
+    /// Keeps the objects unchanged that a collection with unknown children may need.
     pub(in crate::store) fn keep_parents_of(&self, place: &Place) {
         let state = self.state();
         let named = parents(&state).filter(|(_, of)| of == place).map(|(parent, _)| parent);
         self.lineage.note_unknown(named, place);
     }
 
-    /// This collection was opened, and says which children it has.
+    /// Records that this collection is open and its children are known.
     pub(in crate::store) fn children_are_known(&self) {
         if self.damage().is_none() {
             self.lineage.forget_unknown(&(self.tenant().to_owned(), self.name().to_owned()));
         }
     }
 
-    /// Whether there are any parents, as far as collections are open.
+    /// Whether there are any parents in the open collections.
     pub fn has_relatives(&self) -> bool {
         !self.lineage.relations.read().is_empty()
     }
 
-    /// Whether blocks elsewhere are kept as differences to an object of this collection.
+    /// Whether others are stored as differences to an object of this collection.
     pub fn is_needed(&self, object: ObjectId) -> bool {
         self.lineage.is_needed(object)
     }
 
-    /// `Busy` where others depend on an object of this collection.
+    /// `Busy` if others depend on an object of this collection.
     pub fn check_not_needed(&self, object: ObjectId) -> Result<()> {
         self.lineage.check_not_needed(object).map_err(|error| error.at(self.path()))
     }
 
-    /// Keeps the parent of an object as it is: nobody writes to it or takes it away while what
-    /// is returned lives, nor afterwards while the object needs it. All that was written to it
-    /// is durable. The parent, to be read.
+    /// Keeps the parent of an object unchanged: it cannot be written or deleted while the returned
+    /// value lives, nor afterwards while the object needs it. All writes to it are durable. Returns the
+    /// parent, for reading.
     ///
-    /// `Busy` where something was written to it that the log does not say yet; `Corrupt` where
-    /// it is gone.
+    /// `Busy` if the parent has writes that are not in the log yet; `Corrupt` if it does not exist.
     pub fn hold_parent(
         self: &Arc<Collection>,
         child: &Arc<Object>,
@@ -224,7 +221,7 @@ impl Collection {
         let held = Held { lineage: self.lineage.clone(), object: parent.object };
         self.lineage.note(parent, parent_collection, child);
         let key = setting_of(parent.object, &self.path());
-        // The batch waits for those that are under way and did not see that it is held.
+        // The commit waits for batches in progress, which did not see the hold.
         parent_collection.commit(Touched::default(), |batch, state| {
             if state.setting(ROOT, &key).is_none() {
                 batch.entry(Entry::Setting { node: ROOT, key: key.clone(), value: Some("1".to_owned()) });
@@ -233,7 +230,7 @@ impl Collection {
         })?;
         let found = parent_collection.state().object(parent.object).cloned();
         let found = found.ok_or_else(|| broken(parent_collection, "the parent is gone"))?;
-        // So does this for a write.
+        // This waits for a write in progress.
         drop(found.hold());
         if found.is_dirty() {
             let text = format!(
@@ -247,7 +244,7 @@ impl Collection {
 }
 
 impl OpenObject {
-    /// The lineage parent as it is now. `Corrupt` where it is not there.
+    /// The lineage parent in its present state. `Corrupt` if it does not exist.
     pub fn parent(&self) -> Result<(Arc<Collection>, Arc<Object>)> {
         let parent = self.object.entry.parent.as_ref();
         let parent = parent.ok_or_else(|| Error::invalid("an object without a parent"))?;
@@ -262,13 +259,13 @@ impl OpenObject {
         Ok((parent_collection, object))
     }
 
-    /// `Busy` where others depend on what is to be written.
+    /// `Busy` if others depend on the object.
     pub fn check_writable(&self) -> Result<()> {
         self.collection.check_not_needed(self.object.entry.id)
     }
 }
 
-/// A chain of differences that ends before bytes are reached.
+/// The error for a chain of differences without a base.
 pub fn broken(collection: &Collection, why: &str) -> Error {
     Error::corrupt(format!(
         "{}: a block is kept as a difference, and the chain is broken: {why}; restore it, or import the tensor again",
@@ -277,7 +274,7 @@ pub fn broken(collection: &Collection, why: &str) -> Error {
 }
 
 impl Freed {
-    /// Whether a lineage parent may be needed no more when this is given back.
+    /// Whether reclaiming this may end the need for a lineage parent.
     pub(in crate::store) fn frees_parent(&self) -> bool {
         match self {
             Freed::Chain { links, .. } => links.iter().any(|link| link.is_on_parent),

@@ -35,18 +35,18 @@ use crate::store::space::slots::Slots;
 use crate::store::state::names::NameWatcher;
 use crate::store::state::{ROOT, State};
 
-/// The number of files that payloads are put in: the tiers', `delta.dat` and `factor.dat`.
+/// Number of payload files: the tier files, `delta.dat` and `factor.dat`.
 const PAYLOAD_FILES: usize = 6;
 /// The first generation of a log.
 const FIRST_GENERATION: u64 = 1;
 pub(in crate::store) const LOG_NAME: &str = "meta.log";
 
-/// What may be done with a store.
+/// Access to a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Reading only; nothing on the disk is changed.
+    /// Read only. Nothing on the disk changes.
     Read,
-    /// Reading and writing.
+    /// Read and write.
     Write,
 }
 
@@ -56,93 +56,91 @@ pub struct Collection {
     tenant: String,
     name: String,
     pub(in crate::store) disk: Arc<dyn Disk>,
-    /// Held for look-ups and changes in memory, never across input or output.
+    /// Held for lookups and changes in memory, never across I/O.
     pub(in crate::store) state: RwLock<State>,
-    /// What writes. Taken before `state`; held while a batch is written.
+    /// The writer. Locked before `state`; held while a batch is written.
     pub(in crate::store) writer: Mutex<Option<Writer>>,
     pub(in crate::store) tiers: [OnceLock<Arc<dyn File>>; PAYLOAD_FILES],
     pub(in crate::store) data: Mutex<HashMap<u64, Weak<dyn File>>>,
-    /// Data files that somebody reads without asking for blocks.
+    /// Data files that somebody reads directly.
     pub(in crate::store) shown: Mutex<HashMap<u64, Weak<()>>>,
     pub(in crate::store) access: Access,
-    /// What time it is.
+    /// The clock.
     pub(in crate::store) ticks: Ticks,
-    /// Whether blocks were used since that was written down.
+    /// Whether blocks were used since the usage was last saved.
     pub(in crate::store) is_used: AtomicBool,
-    /// When it was last written down. Held while it is, across input and output; only
-    /// `state` is taken with it.
+    /// When the usage was last saved. Held during a save, across I/O; only `state` is locked with it.
     pub(in crate::store) accesses_kept: Mutex<Option<Instant>>,
     damage: Option<Damage>,
-    /// Set once, when a sync has failed.
+    /// The reason, set once when a sync has failed.
     pub(in crate::store) poisoned: OnceLock<String>,
-    /// Held by every read of payloads, and taken whole before space is used again: a
-    /// read that began before a change may still look at the old place.
+    /// Locked for reading by every read of payloads, and for writing before space is reused, because a
+    /// read that began before a change may still use the old location.
     pub(in crate::store) reading: RwLock<()>,
-    /// Slots that no batch names yet.
+    /// Reserved slots that no batch names yet.
     pub(in crate::store) reservations: Arc<Reservations>,
-    /// Who knows other ways to blocks.
+    /// Provides other sources of blocks.
     pub(in crate::store) rebuilder: Rebuilder,
-    /// Objects that an interrupted import has left, and that are removed once the log has room.
-    /// Held for a look or a change; no other lock is taken with it.
+    /// Objects that an interrupted import has left, to be removed once the log has room. Held briefly;
+    /// no other lock is taken with it.
     pub(in crate::store) orphans: Mutex<Vec<ObjectId>>,
-    /// Counts what it uses; its lock is the last that is taken.
+    /// Counts the collection's use. Its lock is the last in the order.
     pub(in crate::store) meter: Arc<Meter>,
-    /// Who depends on objects of it.
+    /// Dependencies on its objects.
     pub(in crate::store) lineage: Arc<Lineage>,
-    /// Who is told of names that go.
+    /// Is notified of name changes.
     pub(in crate::store) names: NameWatcher,
     events: Vec<Note>,
     pub(in crate::store) event_log: Arc<Events>,
-    /// Held for a look or a change; no other lock is taken with it.
+    /// Held briefly; no other lock is taken with it.
     pub(in crate::store) last_compaction: Mutex<Option<Compaction>>,
     log_bytes: u64,
-    /// What was computed of its files.
+    /// Cached values of its files.
     pub(in crate::store) digest_cache: DigestCache,
 }
 
 pub(in crate::store) struct Writer {
     pub log: Log,
-    /// What was written since the last sync.
+    /// Files written since the last sync.
     pub unsynced: Touched,
-    /// Space that was given up by a batch, by its number: free once that is durable and
-    /// nothing reads it any more.
+    /// Space freed by a batch, with the batch's number: reusable once the batch is durable and nothing
+    /// reads the space.
     pub freed: Vec<(u64, Freed)>,
-    /// The free space of the tier files, once something was written to them.
+    /// The free space of the payload files, once they were written to.
     pub slots: [Option<Slots>; PAYLOAD_FILES],
-    /// The number of the next data file, once one was made; 0 before.
+    /// Number of the next data file, once one was created; 0 before.
     pub next_data: u64,
-    /// The log is written anew when it has so many bytes.
+    /// Length in bytes at which the log is due for a checkpoint.
     pub compact_at: u64,
 }
 
-/// The objects of a file, and where the records lie of an embedding batch.
+/// The objects of a file, and the layout of the records if it is an embedding batch.
 pub type Parts = (Vec<Arc<Object>>, Option<Arc<Runs>>);
 
 /// Files that were written and must be durable before a batch that names them.
 #[derive(Default)]
 pub struct Touched {
     pub(in crate::store) files: Vec<Arc<dyn File>>,
-    /// Where these are in memory, so that each stands there once.
+    /// Addresses of these in memory, so that each is listed once.
     seen: HashSet<usize>,
     pub(in crate::store) tiers: HashSet<u8>,
-    /// The slots that were taken for what was written: given back when this is dropped, unless
-    /// a batch names them.
+    /// Slots reserved for what was written. Dropping this returns those that no batch names.
     pub(in crate::store) slots: ReservedSlots,
 }
 
-/// The seconds since 1970.
+/// Seconds since 1970.
 pub fn now_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The nanoseconds since 1970.
+/// Nanoseconds since 1970.
 pub fn now_nanoseconds() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
 }
 
 impl Collection {
-    /// Makes an empty collection in a tenant's directory that is there. `owner` is the
-    /// user and the group that its directory belongs to, `mode` its permission bits.
+    /// Creates an empty collection in an existing tenant directory. `owner` is the user and the group
+    /// of its directory, `mode` its permission bits.
     pub fn create(
         disk: &Arc<dyn Disk>,
         store: StoreId,
@@ -157,7 +155,7 @@ impl Collection {
         disk.create_directory(&format!("{path}/data")).map_err(failed)?;
         let log_path = format!("{path}/{LOG_NAME}");
         refuse_remains(disk, &path)?;
-        // What an interrupted attempt has left has no header and nothing in it.
+        // The log of an interrupted attempt has no header and no content.
         match disk.remove_file(&log_path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
@@ -186,7 +184,7 @@ impl Collection {
         Collection::open(disk, store, tenant, name, Access::Write)
     }
 
-    /// Opens a collection. `NotFound` where it is not there, or was never finished.
+    /// Opens a collection. `NotFound` if it does not exist or its creation never finished.
     pub fn open(
         disk: &Arc<dyn Disk>,
         store: StoreId,
@@ -211,9 +209,8 @@ impl Collection {
             ));
         }
         let writer = if access == Access::Write && damage.is_none() {
-            // What lies after the end is of a batch that was dropped, and must not be
-            // taken for a later one.
-            // Space that is reserved behind the end goes with a cut: a full disk may have no other.
+            // Bytes after the end belong to a dropped batch and must not count as a later one.
+            // Truncating frees the reserve behind the end too: a full disk may have no other space.
             let len = file.len().map_err(|error| Error::io(format!("measuring {log_path}"), error))?;
             if len != end.bytes {
                 let layout = file.set_len(end.bytes);
@@ -231,7 +228,7 @@ impl Collection {
             freed.into_iter().for_each(|(_, freed)| freed.forget());
             None
         };
-        // What an earlier mount freed is free: the slots are found around what is used.
+        // Space freed by an earlier mount is free, because slots are allocated around the space in use.
         state.forget_freed();
         let collection = Collection {
             writer: Mutex::new(writer),
@@ -243,14 +240,14 @@ impl Collection {
         };
         let synced = collection.sync_unsure(durable).map_err(|error| collection.poison(error));
         match synced.and_then(|()| collection.recover()) {
-            // Opened again it would be synced again, and that is said to work: it stays as it is.
+            // Opened again it would sync again, which would report success. So it stays as it is.
             Err(error) if collection.poisoned().is_none() => Err(error),
             _ => Ok(collection),
         }
     }
 
-    /// Opens a collection whose log has an end that was dropped: what that named is set aside
-    /// first. Where this fails, nothing is changed, and the collection takes no writes.
+    /// Opens a collection whose log has a dropped end. First sets aside what that end named. If that
+    /// fails, nothing is changed and the collection accepts no writes.
     fn open_dropped(
         disk: &Arc<dyn Disk>,
         store: StoreId,
@@ -274,7 +271,7 @@ impl Collection {
         }
     }
 
-    /// A collection with this state, to be read only.
+    /// A read-only collection with this state.
     pub(in crate::store) fn of_state(
         disk: &Arc<dyn Disk>,
         store: StoreId,
@@ -317,7 +314,7 @@ impl Collection {
         format!("{}/{}", self.tenant, self.name)
     }
 
-    /// What it was opened for.
+    /// Whether it was opened for writing.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -332,31 +329,31 @@ impl Collection {
         &self.name
     }
 
-    /// What its log says. No input or output may be waited for while this is held.
+    /// Its state. The guard must not be held across I/O.
     pub fn state(&self) -> RwLockReadGuard<'_, State> {
         self.state.read()
     }
 
-    /// What is wrong with its log, if anything: the collection takes no writes then.
+    /// Damage to its log, if any. The collection accepts no writes then.
     pub fn damage(&self) -> Option<&Damage> {
         self.damage.as_ref()
     }
 
-    /// What was found and mended while it was opened.
+    /// Problems found and corrected while it was opened.
     pub fn events(&self) -> &[Note] {
         &self.events
     }
 
-    /// Bytes of its log when it was opened.
+    /// Length of its log in bytes when it was opened.
     pub fn log_bytes(&self) -> u64 {
         self.log_bytes
     }
 
-    /// Whether writes are taken: `ReadOnly` says why not.
+    /// `ReadOnly`, with the reason, if the collection accepts no writes.
     pub fn check_writable(&self) -> Result<()> {
         match (self.poisoned(), &self.damage, self.access) {
             (None, None, Access::Write) => Ok(()),
-            // Asked by reads too, which must not wait for who writes.
+            // Reads ask too, and must not wait for the writer.
             (Some(reason), ..) => Err(self.read_only(reason)),
             _ => self.writable(&mut self.writer.lock()).map(|_| ()),
         }
@@ -366,7 +363,7 @@ impl Collection {
         Error::new(ErrorKind::ReadOnly, format!("{} takes no writes: {reason}", self.path()))
     }
 
-    /// What writes, or why nothing does.
+    /// The writer, or the reason why there is none.
     pub(in crate::store) fn writable<'a>(&self, writer: &'a mut Option<Writer>) -> Result<&'a mut Writer> {
         if let Some(reason) = self.poisoned() {
             return Err(self.read_only(reason));
@@ -380,18 +377,18 @@ impl Collection {
         })
     }
 
-    /// The objects of a file, in order; `Corrupt` where one is not there.
+    /// The objects of a file, in order; `Corrupt` if one does not exist.
     pub fn objects_of(&self, node: EntryId) -> Result<Vec<Arc<Object>>> {
         self.parts_of(node).map(|(objects, _)| objects)
     }
 
-    /// The objects of a file, in order, and where the records lie of an embedding batch, which
-    /// is stitched of them; `Corrupt` where one is not there.
+    /// The objects of a file, in order, and the layout of the records if it is an embedding batch
+    /// assembled from them; `Corrupt` if an object does not exist.
     pub fn parts_of(&self, node: EntryId) -> Result<Parts> {
         self.parts_in(&self.state.read(), node)
     }
 
-    /// The same, of a state that is looked at already.
+    /// [`parts_of`](Self::parts_of) with a state that is locked already.
     pub fn parts_in(&self, state: &State, node: EntryId) -> Result<Parts> {
         let Some(file) = state.node(node).and_then(|node| node.file()) else {
             return Err(Error::new(
@@ -415,7 +412,8 @@ impl Collection {
     }
 }
 
-/// A log that is not there is that of a new collection only where nothing else is.
+/// Refuses a directory with payload files: a missing log is that of a new collection only if there is
+/// nothing else.
 pub(in crate::store) fn refuse_remains(disk: &Arc<dyn Disk>, path: &str) -> Result<()> {
     for (directory, is_payload) in [(path.to_owned(), ".dat"), (format!("{path}/data"), "")] {
         let listed = match disk.list(&directory) {
@@ -433,14 +431,14 @@ pub(in crate::store) fn refuse_remains(disk: &Arc<dyn Disk>, path: &str) -> Resu
 }
 
 impl Touched {
-    /// Notes a file that was written.
+    /// Adds a file that was written.
     pub fn file(&mut self, file: &Arc<dyn File>) {
         if self.seen.insert(Arc::as_ptr(file).cast::<()>().addr()) {
             self.files.push(file.clone());
         }
     }
 
-    /// Takes over what another has noted.
+    /// Takes over the content of `other`.
     pub fn merge(&mut self, other: Touched) {
         other.files.iter().for_each(|file| self.file(file));
         self.tiers.extend(other.tiers);

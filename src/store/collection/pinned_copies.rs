@@ -1,13 +1,13 @@
-//! Pinned files, and pinned forms of files: their bytes as they read, kept once more in a file
-//! of their own that is contiguous, `pinned/<number>`.
+//! Pinned copies: the bytes of pinned files, and of pinned forms of files, as readers see them, kept
+//! once more in a contiguous file of their own, `pinned/<number>`.
 //!
 //! Invariants:
-//! 1. A copy is whole and durable before the log names it, and is never written again.
-//! 2. The batch that changes what a reader sees of a file takes its copy out of the log.
-//! 3. A copy is shown, and blocks are made good of it, only once its BLAKE3 was compared
-//!    since the store was opened.
-//! 4. The file of a copy goes when the batch that no longer names it is durable and nobody
-//!    has it open.
+//! 1. A copy is complete and durable before the log names it, and is never written again.
+//! 2. The batch that changes the content of a file removes its copy from the log.
+//! 3. A copy is read directly, and used to repair blocks, only once its BLAKE3 was verified since the
+//! store was opened.
+//! 4. The file of a copy is removed when the batch that no longer names it is durable and nobody has it
+//! open.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,44 +22,44 @@ use crate::store::io::read::OpenObject;
 use crate::store::object::Freed;
 use crate::store::state::pins::Pin;
 
-/// The setting that says that a file is pinned, and where its copy is.
+/// Setting of a pinned file, with the location of its copy.
 pub const PIN: &str = "pin";
-/// Its value for a file that has no copy.
+/// Its value for a file without a copy.
 pub(in crate::store) const WITHOUT_COPY: &str = "1";
-/// Bytes of a copy that are read at a time.
+/// A copy is read in chunks of this many bytes.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A file's bytes as they read, in a file of their own.
+/// The content of a file, in a file of its own.
 #[derive(Debug)]
 pub struct PinnedCopy {
-    /// Its number, which no other file of the collection has.
+    /// Its number, unique among the data files and copies of the collection.
     pub number: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// BLAKE3 of them.
+    /// BLAKE3 of the content.
     pub blake3: [u8; 32],
-    /// Whether they are what they were, once somebody has looked. Held while that is done.
+    /// Whether the content matches the hash, once it was verified. Locked during the verification.
     sound: Mutex<Option<bool>>,
 }
 
 impl PinnedCopy {
-    /// A copy that was just written, and is what it should be.
+    /// A copy that was just written, and is sound.
     pub fn written(number: u64, bytes: u64, blake3: [u8; 32]) -> PinnedCopy {
         PinnedCopy { number, bytes, blake3, sound: Mutex::new(Some(true)) }
     }
 
-    /// Says that it was just written, and is what it should be.
+    /// Marks the copy as just written and sound.
     pub fn was_written(&self) {
         *self.sound.lock() = Some(true);
     }
 
-    /// The value of the setting: `1 NUMBER BYTES BLAKE3`.
+    /// Value of the setting: `1 NUMBER BYTES BLAKE3`.
     pub fn value(&self) -> String {
         let hash = blake3::Hash::from_bytes(self.blake3).to_hex();
         format!("{WITHOUT_COPY} {} {} {hash}", self.number, self.bytes)
     }
 
-    /// The copy that a value of the setting names, if it names one.
+    /// The copy that a value of the setting names, if any.
     pub(in crate::store) fn parse(value: &str) -> Option<PinnedCopy> {
         let mut words = value.split(' ').skip(1);
         let (number, bytes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -67,8 +67,8 @@ impl PinnedCopy {
         words.next().is_none().then_some(PinnedCopy { number, bytes, blake3, sound: Mutex::new(None) })
     }
 
-    /// Whether its bytes are what they were; `None` where nobody has looked since the store was
-    /// opened, or somebody does now.
+    /// Whether the content matches the hash; `None` if it was not verified since the store was opened,
+    /// or is being verified.
     pub fn is_sound(&self) -> Option<bool> {
         self.sound.try_lock().and_then(|sound| *sound)
     }
@@ -79,12 +79,12 @@ impl Collection {
         format!("{}/pinned", self.path())
     }
 
-    /// The path in the store of a copy.
+    /// The path of a copy in the store.
     pub fn pinned_path(&self, number: u64) -> String {
         format!("{}/{number:016x}", self.pinned_directory())
     }
 
-    /// Makes the file of a copy; the number names it. It is no copy before
+    /// Creates the file of a copy and returns its number. It becomes a copy with
     /// [`finish_pinned`](Self::finish_pinned) and a batch that names it.
     pub fn create_pinned(&self) -> Result<(u64, Arc<dyn File>)> {
         let mut writer = self.writer.lock();
@@ -99,7 +99,7 @@ impl Collection {
         Ok((number, file.map_err(|error| Error::io(format!("making {path}"), error))?))
     }
 
-    /// Makes a copy that was written durable, under its own name.
+    /// Makes a complete copy durable and gives it its final name.
     pub fn finish_pinned(&self, number: u64, file: &Arc<dyn File>) -> Result<()> {
         let path = self.pinned_path(number);
         let finished = file.sync_data().and_then(|()| self.disk.rename(&draft_of(&path), &path));
@@ -107,8 +107,8 @@ impl Collection {
         finished.map_err(|error| Error::io(format!("writing {path}"), error))
     }
 
-    /// Removes the file of a copy that no batch names. One that cannot be removed now is found
-    /// when the collection is opened again.
+    /// Removes the file of a copy that no batch names. If that fails, the file is found when the
+    /// collection is opened again.
     pub fn remove_pinned(&self, number: u64) {
         let path = self.pinned_path(number);
         for path in [draft_of(&path), path] {
@@ -121,7 +121,7 @@ impl Collection {
         }
     }
 
-    /// Removes files of copies that the log does not name.
+    /// Removes the files of copies that the log does not name.
     pub(in crate::store) fn remove_stray_copies(&self) -> Result<()> {
         let directory = self.pinned_directory();
         let listed = match self.disk.list(&directory) {
@@ -144,8 +144,8 @@ impl Collection {
         Ok(())
     }
 
-    /// Reads a copy and compares its BLAKE3: an error says what is wrong with it. `Interrupted`
-    /// where `stop` said so.
+    /// Reads a copy and verifies its BLAKE3: an error says what is wrong. `Interrupted` if `stop`
+    /// returned true.
     pub fn check_copy(&self, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> Result<()> {
         let path = self.pinned_path(copy.number);
         let failed = |error| Error::io(format!("reading {path}"), error);
@@ -173,8 +173,8 @@ impl Collection {
         }
     }
 
-    /// Whether a copy of a file is what it was: compared once, and told where it is not. `false`
-    /// too where `stop` said so before that was known.
+    /// Whether a copy of a file is sound. Verifies it once and reports a corrupt one. Also `false` if
+    /// `stop` returned true before the result was known.
     pub fn is_sound(&self, pin: Pin, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> bool {
         let mut sound = copy.sound.lock();
         match *sound {
@@ -203,23 +203,23 @@ impl Collection {
     }
 }
 
-/// When a copy is compared before a block is read out of it.
+/// When to verify a copy before a block is read from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compare {
-    /// Once since the store was opened: the caller has a checksum of the block.
+    /// Once since the store was opened. The caller has a checksum of the block.
     Once,
-    /// Now.
+    /// Before this read.
     Again,
 }
 
 impl OpenObject {
-    /// Whether a pinned copy may have the bytes of the object.
+    /// Whether a pinned copy may contain the object's bytes.
     pub fn has_pinned(&self) -> bool {
         !self.collection.state().copies_with(self.object.entry.id).is_empty()
     }
 
-    /// Reads a block as a reader sees it, out of a pinned copy, into `out`, which has its bytes.
-    /// `false` where there is none that is sound.
+    /// Reads a block as readers see it from a pinned copy into `out`, which has the block's length.
+    /// `false` if there is no sound copy.
     pub fn read_pinned(&self, index: u32, compare: Compare, out: &mut [u8]) -> Result<bool> {
         let object = &self.object;
         let mut copies = self.collection.state().copies_with(object.entry.id);

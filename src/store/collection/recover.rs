@@ -1,4 +1,4 @@
-//! What is free, and what an interrupted import has left.
+//! Determines free space, and removes the remains of interrupted imports.
 
 use std::collections::HashSet;
 
@@ -15,8 +15,8 @@ use crate::store::space::slots::Slots;
 use crate::store::state::ROOT;
 
 impl Collection {
-    /// The free space of a tier file, from what the blocks say. What was freed and may
-    /// still be read counts as used.
+    /// The free space of a payload file, derived from the blocks. Freed space that may still be read
+    /// counts as used.
     pub(in crate::store) fn space_of(&self, number: u8, freed: &[(u64, Freed)]) -> Slots {
         let state = self.state.read();
         let kept = freed.iter().filter_map(|(_, freed)| match freed {
@@ -35,8 +35,8 @@ impl Collection {
         Slots::around(used.map(|(_, offset, len)| (offset, len)))
     }
 
-    /// Removes a data file that no object has. One that cannot be removed now is found
-    /// when the collection is opened again.
+    /// Removes a data file without objects. If that fails, the file is found when the collection is
+    /// opened again.
     pub fn remove_data_file(&self, id: u64) {
         let path = self.data_path(id);
         match self.disk.remove_file(&path) {
@@ -47,8 +47,8 @@ impl Collection {
         }
     }
 
-    /// Removes the collection from the disk. `NotEmpty` where something has a name in it.
-    /// Its log goes last: without it the rest would not be found.
+    /// Removes the collection from the disk. `NotEmpty` if there are names in it. The log goes last,
+    /// because the other files are found only with it.
     pub(in crate::store) fn remove(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         self.writable(&mut writer)?;
@@ -71,14 +71,13 @@ impl Collection {
             self.disk.remove_directory(&directory).map_err(failed)?;
         }
         self.disk.sync_directory(self.tenant()).map_err(failed)?;
-        // Whoever still has it must not write to what is gone.
+        // Others may still hold this collection and must not write to it.
         *writer = None;
         Ok(())
     }
 
-    /// Gives back what an interrupted import has left: objects that no file has, and
-    /// data files that no object has. Objects for whose removal the log has no room stay until it
-    /// has.
+    /// Removes what an interrupted import has left: objects without a file, and data files without an
+    /// object. Objects whose removal does not fit the log stay until it has room.
     pub(in crate::store) fn recover(&self) -> Result<()> {
         if self.writer.lock().is_none() {
             return Ok(());
@@ -104,7 +103,7 @@ impl Collection {
         }
         let directory = format!("{}/data", self.path());
         let listed = match self.disk.list(&directory) {
-            // What a removal that was cut off has left.
+            // An interrupted removal has removed the directory.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             listed => listed.map_err(|error| Error::io(format!("listing {directory}"), error))?,
         };
@@ -118,8 +117,8 @@ impl Collection {
         self.remove_stray_copies()
     }
 
-    /// Removes the objects that were found without a file when the collection was opened: later
-    /// ones may be of an import that goes on.
+    /// Removes the objects that had no file when the collection was opened. Objects without a file that
+    /// came later may belong to an import in progress.
     pub(in crate::store) fn remove_orphans(&self) -> Result<()> {
         let orphans = self.orphans.lock().clone();
         if orphans.is_empty() {
@@ -139,12 +138,12 @@ impl Collection {
         self.sync()
     }
 
-    /// Whether there are such objects still.
+    /// Whether there are such objects left.
     pub(in crate::store) fn has_orphans(&self) -> bool {
         !self.orphans.lock().is_empty()
     }
 
-    /// The objects that no file has, in the order of their identities.
+    /// The objects without a file, in the order of their identities.
     pub(in crate::store) fn objects_without_file(&self) -> Vec<ObjectId> {
         let state = self.state.read();
         let mut owned: HashSet<ObjectId> = HashSet::new();
@@ -160,7 +159,7 @@ impl Collection {
     }
 }
 
-/// The payloads of an object in tier files: the file's number, offset and bytes.
+/// The payloads of an object in payload files: file number, offset and length.
 pub(in crate::store) fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
     let factor = object.factor();
     let factor = factor.iter().map(place_of_factor);

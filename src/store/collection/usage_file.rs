@@ -1,4 +1,5 @@
-//! The side file `access` of a collection: read when it is opened, written now and then.
+//! The side file `access` of a collection: read when the collection is opened, written from time to
+//! time.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -12,17 +13,17 @@ use crate::store::disk::Open;
 use crate::store::object::Object;
 
 const NAME: &str = "access";
-/// So many records more than there are blocks twice are read of a file.
+/// Maximum number of records read from a file, beyond twice the number of blocks.
 const LEFT: u64 = 1024;
-/// While somebody asks for it again and again, it is written once in this time.
+/// Shortest interval between writes for [`Keep::NowAndThen`].
 const EVERY: Duration = Duration::from_secs(60);
 
-/// When the side file is written.
+/// When to write the side file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
-    /// Now, if something was used since.
+    /// Now, if blocks were used since the last write.
     Now,
-    /// A minute after the last time, if something was used since.
+    /// If blocks were used and the last write is a minute ago.
     NowAndThen,
 }
 
@@ -32,12 +33,12 @@ impl Collection {
         &self.ticks
     }
 
-    /// Takes in when blocks were used before it was opened. A file that is not there, or not
-    /// what was written, or has other ticks, is an empty history.
+    /// Restores the usage of blocks before the collection was opened. A file that is missing, corrupt
+    /// or of another tick length counts as empty.
     pub(in crate::store) fn restore_accesses(&self) {
         let path = format!("{}/{NAME}", self.path());
         let state = self.state();
-        // Whatever objects claim to have, no others were used.
+        // Only blocks with payloads are counted, whatever size an object claims.
         let stored = |object: &Object| -> u64 {
             let blocks = object.blocks.read();
             blocks.with_payloads(0..object.layout().blocks()).map(|range| range.len() as u64).sum()
@@ -49,7 +50,7 @@ impl Collection {
                 opened => opened?,
             };
             let len = file.len()?;
-            // Some may have been cut off since.
+            // Blocks may have been truncated since.
             if len > file_bytes(2 * blocks + LEFT) {
                 let text = format!("{len} bytes for {blocks} blocks");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
@@ -82,8 +83,8 @@ impl Collection {
         }
     }
 
-    /// Writes down when blocks were used, if something was used since. What fails is told in
-    /// the log of the program: nothing needs the file.
+    /// Saves the usage of blocks if there was any since the last time. A failure is only logged,
+    /// because nothing depends on the file.
     pub fn keep_accesses(&self, keep: Keep) {
         if self.access != Access::Write || self.check_writable().is_err() {
             return;
@@ -125,9 +126,9 @@ impl Collection {
         write().map_err(|error| crate::model::Error::io(format!("writing {path}"), error))
     }
 
-    /// Notes that something was used.
+    /// Notes that blocks were used.
     pub fn note_use(&self) {
-        // Others look at the same word: it is written to once.
+        // Written only once, because other threads read the same cache line.
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! The files that payloads lie in: tier files and data files.
+//! The files that contain payloads: tier files and data files.
 
 use std::sync::{Arc, Weak};
 
@@ -18,7 +18,7 @@ impl Collection {
         self.payload_file(tier.byte())
     }
 
-    /// A file that payloads are put in, by its number: a tier's or that of deltas.
+    /// A payload file by number: a tier's, or that of deltas or factorizations.
     pub(in crate::store) fn payload_file(&self, number: u8) -> Result<Arc<dyn File>> {
         let Some(cell) = self.tiers.get(usize::from(number)) else {
             return Err(Error::invalid(format!("tier {number}")));
@@ -37,7 +37,7 @@ impl Collection {
         format!("{}/tier{number}.dat", self.path())
     }
 
-    /// The path of a file that payloads are put in.
+    /// The path in the store of a payload file.
     pub(in crate::store) fn payload_path(&self, number: u8) -> String {
         match number {
             DELTA_FILE => format!("{}/delta.dat", self.path()),
@@ -46,13 +46,13 @@ impl Collection {
         }
     }
 
-    /// The path of a data file in the store, of one that is its own.
+    /// The path in the store of a data file of the collection's own.
     pub fn data_path(&self, id: u64) -> String {
         format!("{}/data/{id:016x}", self.path())
     }
 
-    /// The path in the store of the file that a payload lies in; of an outside file its own,
-    /// absolute.
+    /// The path of the file that contains a payload: relative to the store, or absolute for an outside
+    /// file.
     pub fn path_of_payload(&self, object: &Object, stored: &Stored) -> String {
         match (object.extent(), &object.origin) {
             (_, Some(origin)) if stored.in_data => origin.path(),
@@ -61,7 +61,7 @@ impl Collection {
         }
     }
 
-    /// A data file, opened once for all who use it at the same time.
+    /// Opens a data file. Concurrent users share one open file.
     pub fn data_file(&self, id: u64) -> Result<Arc<dyn File>> {
         let outside = self.state.read().outside(id).cloned();
         let mut open = self.data.lock();
@@ -84,8 +84,8 @@ impl Collection {
         Ok(file)
     }
 
-    /// Makes a data file; the number names it. It is reclaimed unless a batch that
-    /// gives it to an object is committed before the store is opened again.
+    /// Creates a data file and returns its number. It is removed when the store is opened again, unless
+    /// a committed batch gives it to an object by then.
     pub fn create_data_file(&self) -> Result<(u64, Arc<dyn File>)> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
@@ -98,7 +98,7 @@ impl Collection {
         Ok((id, file))
     }
 
-    /// The number of the next data file. `Full` where there is none, nor one after it.
+    /// The number of the next data file. `Full` if it is the last number or none is left.
     pub(in crate::store) fn next_data(&self, writer: &Writer) -> Result<u64> {
         let next = self.number_behind(writer);
         let left = next.filter(|next| *next < u64::MAX);
@@ -107,7 +107,7 @@ impl Collection {
         })
     }
 
-    /// The number behind those that data files and copies have had.
+    /// The number after all that data files and copies ever had.
     fn number_behind(&self, writer: &Writer) -> Option<u64> {
         if writer.next_data == 0 {
             let state = self.state.read();
@@ -128,9 +128,9 @@ impl Collection {
         Some(writer.next_data)
     }
 
-    /// Writes payloads of a tier, one after the other, each in a slot of its own.
-    /// `payloads` are their bytes together, `lens` the bytes of each. The offset of each; the
-    /// slots are `touched`'s until a batch names them.
+    /// Writes payloads of a tier, each to a slot of its own. `payloads` is their concatenation, `lens`
+    /// the length of each. Returns the offset of each. `touched` owns the slots until a batch names
+    /// them.
     pub fn write_payloads(
         &self,
         tier: Tier,
@@ -171,8 +171,8 @@ impl Collection {
         Ok(offsets)
     }
 
-    /// The tier file to write to, made where it `may_be_missing`: a lost one is not
-    /// replaced by an empty one, which could not be told from it.
+    /// The tier file to write to. It is created only if it `may_be_missing`: an empty file in place of
+    /// a lost one would hide the loss.
     pub(in crate::store) fn tier_file_made(&self, number: u8, may_be_missing: bool) -> Result<Arc<dyn File>> {
         let Some(cell) = self.tiers.get(usize::from(number)) else {
             return Err(Error::invalid(format!("tier {number}")));

@@ -1,4 +1,4 @@
-//! Where payloads may go: files, slots, reservations, and what comes free.
+//! Allocation of space for payloads: files, slots, reservations and reclaim.
 
 pub(in crate::store) mod files;
 pub(in crate::store) mod reclaim;

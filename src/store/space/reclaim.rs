@@ -1,9 +1,9 @@
-//! Space that is taken and given back.
+//! Allocates and reclaims space.
 //!
 //! Invariants:
-//! 1. What a batch gave up is used again only once a durable Commit says that the batch is
-//!    durable and every read that began before has ended; an object's, once nobody has it open.
-//! 2. What nothing names and nobody reads goes back to the disk, page by page.
+//! 1. Space that a batch freed is reused only once a durable Commit says that the batch is durable and
+//! every earlier read has ended; an object's, once it is not open any more.
+//! 2. Space that no record names and nobody reads goes back to the disk, page by page.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,16 +19,16 @@ use crate::store::object::factors::place_of_factor;
 use crate::store::object::{Freed, Object};
 use crate::store::space::slots::SLOT_ALIGN;
 
-/// Space is given back to the disk in pages of this size.
+/// Space goes back to the disk in pages of this size.
 const PAGE_BYTES: u64 = 4096;
 
 impl Collection {
-    /// A free slot of a tier file.
+    /// Reserves a free slot of a tier file.
     pub(in crate::store) fn take_slot(&self, tier: Tier, len: u64) -> Result<u64> {
         self.take_slot_of(tier.byte(), len)
     }
 
-    /// A free slot of a file that payloads are put in.
+    /// Reserves a free slot of a payload file.
     pub(in crate::store) fn take_slot_of(&self, number: u8, len: u64) -> Result<u64> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
@@ -41,8 +41,8 @@ impl Collection {
         Ok(slots.take(len.next_multiple_of(SLOT_ALIGN)))
     }
 
-    /// Gives back what was written to an object that no log ever named. The bytes of one that
-    /// the log knows by another identity now stay.
+    /// Frees what was written to an object that no log ever named. Bytes that the log now names under
+    /// another object's identity stay.
     pub fn discard(&self, draft: &Object) {
         let len = draft.entry.block_bytes;
         let write_state = draft.write_state();
@@ -56,15 +56,16 @@ impl Collection {
         }
     }
 
-    /// Makes a data file for what no log knows yet; the number names it. It stays until
-    /// [`discard`](Self::discard): a batch that names objects in it may fail, and these go.
+    /// Creates a data file for objects that no log knows yet, and returns its number. The file stays
+    /// until [`discard`](Self::discard), even if a batch that names objects in it fails and these are
+    /// removed.
     pub fn create_draft_file(&self) -> Result<u64> {
         let (number, _) = self.create_data_file()?;
         self.reservations.hold_file(number);
         Ok(number)
     }
 
-    /// Finds the free space of all tier files, if that was not done yet.
+    /// Determines the free space of all tier files, once.
     pub(in crate::store) fn find_space(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         let Writer { slots, freed, .. } = self.writable(&mut writer)?;
@@ -74,7 +75,7 @@ impl Collection {
         Ok(())
     }
 
-    /// Payloads that the last batch no longer names.
+    /// Frees payloads that the log no longer names since the last batch.
     pub(in crate::store) fn drop_payloads(&self, dropped: Vec<Stored>) {
         if dropped.is_empty() {
             return;
@@ -86,15 +87,15 @@ impl Collection {
         }
     }
 
-    /// Gives back what no reader and no record needs any more.
+    /// Reclaims the space that no reader and no record needs any more.
     pub(in crate::store) fn reclaim(&self, writer: &mut Writer) {
         let witnessed = writer.log.witnessed();
         self.reclaim_until(writer, witnessed);
     }
 
-    /// Gives back what batches up to the number `durable` have given up, which is durable.
+    /// Reclaims the space freed by batches up to number `durable`, which must be durable.
     pub(in crate::store) fn reclaim_until(&self, writer: &mut Writer, durable: u64) {
-        // No record ever named these, so nobody has looked them up.
+        // No record ever named these slots, so nobody reads them.
         for slot in self.reservations.returned() {
             self.give_slot_back(writer, slot);
         }
@@ -108,17 +109,17 @@ impl Collection {
                 && match freed {
                     Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
                     Freed::Factor(_) | Freed::EndedFactor { .. } => true,
-                    // A page that is shared with a neighbour goes only when all moves are durable.
+                    // A page shared with a neighbour can go only when all moves are durable.
                     Freed::Stretch { object, stored } => {
                         is_synced && !self.is_shown(object) && !is_read_by_others(&kept, object, stored)
                     }
-                    // An open file keeps what it opened.
+                    // An open file keeps the objects that it opened.
                     Freed::Object(object) => Arc::strong_count(object) == 1,
                     Freed::Copy(copy) => Arc::strong_count(copy) == 1,
                 }
         };
         let free: Vec<(u64, Freed)> = writer.freed.extract_if(.., is_free).collect();
-        // Reads that looked up a place before it was freed have ended after this.
+        // This waits for the reads that looked up a location before it was freed.
         drop(self.reading.write());
         for (_, freed) in free {
             match freed {
@@ -163,8 +164,8 @@ impl Collection {
         }
     }
 
-    /// Keeps the bytes of a data file where they are while what is returned lives: somebody
-    /// reads the file itself.
+    /// Keeps the bytes of a data file in place while the returned value lives, because somebody reads
+    /// the file directly.
     pub fn show_data_file(&self, file: u64) -> Arc<()> {
         let mut shown = self.shown.lock();
         shown.retain(|_, shown| shown.strong_count() > 0);
@@ -176,10 +177,10 @@ impl Collection {
         new
     }
 
-    /// Lets go of what is in memory of the data files that parts of objects lie in. Not of files
-    /// outside the store, which others use, nor of one that the kernel reads itself, whose pages
-    /// are the only ones. Nor of tier files: what the kernel has is what payloads were decoded to,
-    /// and the next form of a tensor needs them again.
+    /// Drops the page cache of the data files that hold parts of objects. It spares outside files,
+    /// which others use; files that the kernel reads directly, whose pages are the only cached copy;
+    /// and tier files: the kernel caches the decoded payloads of a form, and the next form of a tensor
+    /// needs the payloads again.
     pub fn drop_cached_data<'a>(&self, parts: impl Iterator<Item = (&'a OpenObject, Range<u64>)>) {
         let mut stretch: Option<(&OpenObject, Range<u64>)> = None;
         for (open, range) in parts {
@@ -220,8 +221,8 @@ impl Collection {
             .is_some_and(|shown| shown.strong_count() > 0)
     }
 
-    /// Gives the disk the pages of a data file that a block has left: those that it shares
-    /// with a neighbour too, where that has left them before.
+    /// Punches a hole for the pages of a data file that a block has left, including pages shared with a
+    /// neighbour that has left them before.
     fn punch_stretch(&self, object: &Object, stored: &Stored) {
         let (Some(extent), layout) = (object.extent(), object.logged_layout()) else { return };
         let index = layout.index(stored.offset.saturating_sub(extent.offset));
@@ -252,8 +253,8 @@ impl Collection {
         }
     }
 
-    /// Removes an object's data file if no other object lies in it. What is open stays
-    /// readable; a file that cannot be removed is found when the store is opened again.
+    /// Removes an object's data file if no other object lies in it. Open files stay readable. A file
+    /// that cannot be removed is found when the store is opened again.
     fn remove_extent(&self, object: &Object) {
         let Some(extent) = object.extent() else { return };
         if self.reservations.holds_file(extent.file) || self.state.read().has_extent(extent.file) {
@@ -262,7 +263,7 @@ impl Collection {
         self.remove_data_file(extent.file);
     }
 
-    /// Makes a payload's slot free, and gives the disk the pages that are free with it.
+    /// Frees a payload's slot and punches a hole for the pages that become free.
     fn give_back(&self, writer: &mut Writer, stored: &Stored) {
         if !stored.has_slot() {
             return;
@@ -270,9 +271,9 @@ impl Collection {
         self.give_slot_back(writer, place_of_stored(stored));
     }
 
-    /// Makes a slot free: the file's number, offset and bytes.
+    /// Frees a slot, given as file number, offset and length.
     fn give_slot_back(&self, writer: &mut Writer, (number, offset, len): (u8, u64, u64)) {
-        // Where the free space was never asked for, it will be found around what is used.
+        // If the free space was not determined yet, that will find the slot free.
         let Some(Some(slots)) = writer.slots.get_mut(usize::from(number)) else { return };
         let free = slots.give(offset, len);
         let from = free.start.next_multiple_of(PAGE_BYTES).max(offset / PAGE_BYTES * PAGE_BYTES);
@@ -287,7 +288,7 @@ impl Collection {
     }
 }
 
-/// Objects that are deleted and still open, by the data file that they lie in.
+/// Objects that are deleted and still open, by their data file.
 fn kept_extents(freed: &[(u64, Freed)]) -> HashMap<u64, Vec<Arc<Object>>> {
     let mut kept: HashMap<u64, Vec<Arc<Object>>> = HashMap::new();
     if !freed.iter().any(|(_, freed)| matches!(freed, Freed::Stretch { .. })) {
@@ -304,8 +305,8 @@ fn kept_extents(freed: &[(u64, Freed)]) -> HashMap<u64, Vec<Arc<Object>>> {
     kept
 }
 
-/// Whether one of those has a block in the pages of a stretch that `object` has left: a file that
-/// was cut anew has other objects of the same bytes.
+/// Whether an object in `kept` has a block in the pages of a stretch that `object` has left. A file
+/// that was divided anew has several objects with the same bytes.
 fn is_read_by_others(kept: &HashMap<u64, Vec<Arc<Object>>>, object: &Arc<Object>, stored: &Stored) -> bool {
     let others = object.extent().and_then(|extent| kept.get(&extent.file));
     let from = stored.offset / PAGE_BYTES * PAGE_BYTES;

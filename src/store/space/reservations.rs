@@ -1,9 +1,9 @@
-//! Slots that were taken and that no batch names yet.
+//! Slots that are reserved and that no batch names yet.
 //!
 //! Invariants:
-//! 1. A slot that was taken goes back when who took it lets go of it, unless a batch names it by
-//!    then: whatever fails between the two leaves no space that is lost until the next mount.
-//! 2. A slot that went back and was taken by another is not given back by the first.
+//! 1. A reserved slot is returned when its owner drops it, unless a batch names it by then, so that no
+//! failure in between loses space until the next mount.
+//! 2. A slot that was returned and reserved by another owner is not returned again by the first.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::format::log::record::Record;
 use crate::store::object::deltas::{DELTA_FILE, place_of_stored};
 use crate::store::object::factors::FACTOR_FILE;
 
-/// A file's number, offset and bytes of a slot.
+/// File number, offset and length of a slot.
 pub(in crate::store) type Slot = (u8, u64, u64);
 
-/// The slots of a collection that no batch names.
+/// The reserved slots of a collection.
 #[derive(Debug, Default)]
 pub(in crate::store) struct Reservations {
-    /// The last lock that is taken.
+    /// The last lock in the order.
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     last: u64,
-    /// By file and offset: the number under which it was taken, and its bytes.
+    /// By file and offset: the number of the reservation, and the length.
     taken: HashMap<(u8, u64), (u64, u64)>,
     returned: Vec<Slot>,
-    /// Data files that are written to and that no batch names for good yet.
+    /// Data files that are being written and that no batch names for good yet.
     files: HashSet<u64>,
 }
 
@@ -51,22 +51,22 @@ impl Reservations {
         }
     }
 
-    /// Notes a data file that is written to: it stays whatever objects in it come and go.
+    /// Marks a data file as being written: it stays, whatever objects in it come and go.
     pub fn hold_file(&self, number: u64) {
         self.inner.lock().files.insert(number);
     }
 
-    /// Who wrote to a data file keeps it no more.
+    /// Ends that mark: the writer of the data file is done.
     pub fn release_file(&self, number: u64) {
         self.inner.lock().files.remove(&number);
     }
 
-    /// Whether somebody writes to a data file.
+    /// Whether a data file is being written.
     pub fn holds_file(&self, number: u64) -> bool {
         self.inner.lock().files.contains(&number)
     }
 
-    /// A record that a batch has: what it names is taken for good.
+    /// Ends the reservation of the slot that a record of a batch names.
     pub fn name(&self, record: &Record) {
         let place = match record {
             Record::Create { stored, .. } | Record::Migrate { stored, .. } if stored.has_slot() => {
@@ -80,18 +80,18 @@ impl Reservations {
         self.inner.lock().taken.remove(&place);
     }
 
-    /// What went back since this was asked last.
+    /// The slots returned since the last call.
     pub fn returned(&self) -> Vec<Slot> {
         std::mem::take(&mut self.inner.lock().returned)
     }
 
-    /// Whether something went back.
+    /// Whether any slots were returned.
     pub fn has_returned(&self) -> bool {
         !self.inner.lock().returned.is_empty()
     }
 }
 
-/// Slots that somebody has taken: those that no batch names when this is dropped go back.
+/// Slots reserved by one owner. Dropping it returns those that no batch names.
 #[derive(Default)]
 pub(in crate::store) struct ReservedSlots {
     pending: Option<Arc<Reservations>>,
@@ -99,13 +99,13 @@ pub(in crate::store) struct ReservedSlots {
 }
 
 impl ReservedSlots {
-    /// Notes a slot.
+    /// Adds a slot.
     pub fn take(&mut self, pending: &Arc<Reservations>, slot: Slot) {
         let pending = self.pending.get_or_insert_with(|| pending.clone());
         self.slots.push(((slot.0, slot.1), pending.take(slot)));
     }
 
-    /// Gives a slot back that is not needed.
+    /// Returns a slot that is not needed.
     pub fn give(&mut self, file: u8, offset: u64) {
         let Some(pending) = &self.pending else { return };
         self.slots.retain(|(place, number)| {
@@ -117,7 +117,7 @@ impl ReservedSlots {
         });
     }
 
-    /// Takes over what another has taken in the same collection.
+    /// Takes over the slots of another owner in the same collection.
     pub fn merge(&mut self, mut other: ReservedSlots) {
         self.pending = self.pending.take().or_else(|| other.pending.clone());
         self.slots.append(&mut other.slots);
@@ -167,7 +167,7 @@ mod tests {
         let pending = Arc::new(Reservations::default());
         let (mut first, mut second) = (ReservedSlots::default(), ReservedSlots::default());
         first.take(&pending, (1, 0, 64));
-        // Named, freed again, and taken by another.
+        // Named, freed again, and reserved by another.
         pending.name(&Record::Delta {
             object: ObjectId(1),
             block: 0,

@@ -1,9 +1,8 @@
-//! Space in tier files: which bytes are free.
+//! The free space of tier files.
 //!
 //! Invariants:
-//! 1. Every payload begins on a multiple of 64 bytes; its slot reaches to the next.
-//! 2. A byte is in a slot that was handed out, or free, or past the end; never two of
-//!    these.
+//! 1. Every payload begins on a multiple of 64 bytes; its slot ends at the next multiple.
+//! 2. A byte is in exactly one of these: a slot in use, a free stretch, or the space past the end.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,14 +13,13 @@ pub const SLOT_ALIGN: u64 = 64;
 /// The free space of one file.
 #[derive(Debug, Default)]
 pub struct Slots {
-    /// Offset and length of what is free before `end`. No two touch.
+    /// Offset and length of the free stretches before `end`. No two are adjacent.
     free: BTreeMap<u64, u64>,
     end: u64,
 }
 
 impl Slots {
-    /// The space that is left by `used`: offset and length of every payload, in any
-    /// order.
+    /// The free space around `used`, which has the offset and length of every payload, in any order.
     pub fn around(used: impl Iterator<Item = (u64, u64)>) -> Slots {
         let mut used: Vec<(u64, u64)> = used.filter(|(_, len)| *len > 0).collect();
         used.sort_unstable();
@@ -35,7 +33,7 @@ impl Slots {
         slots
     }
 
-    /// Where `len` bytes can be written: the first gap that is large enough, or the end.
+    /// Reserves `len` bytes in the first gap that is large enough, or at the end. Returns the offset.
     pub fn take(&mut self, len: u64) -> u64 {
         let len = len.next_multiple_of(SLOT_ALIGN);
         let gap = self.free.iter().find(|(_, free)| **free >= len).map(|(at, free)| (*at, *free));
@@ -55,7 +53,7 @@ impl Slots {
         }
     }
 
-    /// Where `len` bytes can be written so that they end before `limit`, if there is a gap.
+    /// Reserves `len` bytes that end before `limit`, if there is such a gap.
     pub fn take_before(&mut self, len: u64, limit: u64) -> Option<u64> {
         let len = len.next_multiple_of(SLOT_ALIGN);
         let (at, free) = self.free.range(..limit).find(|(_, free)| **free >= len)?;
@@ -70,8 +68,8 @@ impl Slots {
         Some(at)
     }
 
-    /// Takes back a slot of `len` bytes at `at`, which was handed out; the free stretch that
-    /// it lies in now.
+    /// Frees a slot of `len` bytes at `at`, which must be in use. Returns the free stretch that
+    /// contains it.
     pub fn give(&mut self, at: u64, len: u64) -> Range<u64> {
         let (mut at, mut end) = (at, at + len.next_multiple_of(SLOT_ALIGN));
         debug_assert!(end <= self.end, "a slot past the end");
@@ -92,12 +90,12 @@ impl Slots {
         at..end
     }
 
-    /// Bytes up to the last slot in use.
+    /// Offset of the end of the last slot in use.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Bytes free before the end.
+    /// Number of free bytes before the end.
     pub fn free_bytes(&self) -> u64 {
         self.free.values().sum()
     }

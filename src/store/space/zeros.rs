@@ -1,6 +1,6 @@
-//! Zeros that nobody wrote: one record says how many blocks they are, and nothing of them is stored
-//! or read. Where the object's stretch of its data file was never used, they are a hole of that file
-//! too, which the kernel may read.
+//! Unwritten zeros: one record gives the number of blocks, and nothing is stored or read for them. If
+//! the object's stretch of its data file was never used, the zeros are a hole of that file too, which
+//! the kernel may read.
 
 use std::ops::Range;
 
@@ -14,20 +14,20 @@ use crate::store::object::Object;
 use crate::store::object::blocks::{Block, BlockLayout};
 use crate::store::object::write_state::Writing;
 
-/// Files of at most this many bytes lie packed in `tier0.dat`.
+/// Files of at most this many bytes are packed in `tier0.dat`.
 pub const PACKED_BYTES_MAX: u64 = 16 << 10;
 
-/// Blocks that nobody wrote.
+/// Blocks that were never written.
 pub(in crate::store) struct Hole {
-    /// Which they are.
+    /// The blocks.
     pub range: Range<u32>,
-    /// Whether their stretch of the data file was never used: it has a hole there, and reaches to
-    /// its end. Else they are nowhere.
+    /// Whether their stretch of the data file was never used: it is a hole there, and the file reaches
+    /// to its end. Otherwise they have no location.
     in_data: bool,
 }
 
 impl OpenObject {
-    /// The data file and the place in it where all of the object lies, if it lies in one.
+    /// The stretch of the data file that contains the whole object, if one does.
     pub fn place_in_data(&self) -> Result<Option<Extent>> {
         let mut writing = self.object.write_state().writing.lock();
         let layout = self.object.layout();
@@ -36,8 +36,8 @@ impl OpenObject {
         Ok(self.object.extent().filter(|_| is_there))
     }
 
-    /// Whether it is exact and small, among others in `tier0.dat`: as a file that had few bytes
-    /// when it was first described.
+    /// Whether the object is exact and small, packed in `tier0.dat` with others because the file was
+    /// short when it was first described.
     pub fn is_packed(&self) -> bool {
         let (layout, blocks) = (self.object.layout(), self.object.blocks.read());
         self.object.extent().is_none()
@@ -45,8 +45,8 @@ impl OpenObject {
             && blocks.pieces(layout).all(|(_, block)| block.stored.tier == Tier::Exact)
     }
 
-    /// The blocks that nobody wrote and no batch describes. The data file reaches to the end of those
-    /// that are holes of it then.
+    /// The unwritten blocks that no batch describes. Extends the data file to the end of those that are
+    /// holes of it.
     pub(in crate::store) fn place_zeros(
         &self,
         writing: &mut Writing,
@@ -54,7 +54,7 @@ impl OpenObject {
     ) -> Result<Vec<Hole>> {
         let mut holes = Vec::new();
         for gap in gaps(&self.object, layout) {
-            // Before it there may be bytes of others.
+            // Earlier space may contain other bytes.
             let first = u32::try_from(writing.stale.div_ceil(u64::from(layout.block_bytes.max(1))));
             let first = first.unwrap_or(u32::MAX).clamp(gap.start, gap.end);
             let first = if self.fits_data(writing, layout, first) { first } else { gap.end };
