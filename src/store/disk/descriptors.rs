@@ -24,7 +24,7 @@ use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 
 /// The store uses no more descriptors than this: files that are rarely used are cheap to open.
 const DESCRIPTORS_MAX: u64 = 4096;
-/// The store uses at least so many, however low the limit is.
+/// The store uses at least this many, however low the limit is.
 const DESCRIPTORS_MIN: u64 = 16;
 
 /// A disk that uses at most half of the descriptors that the process may have.

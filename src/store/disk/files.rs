@@ -18,15 +18,15 @@ use rustix::process::{Resource, getrlimit};
 use crate::store::disk::mounted::topmost;
 use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 
-/// A store's files may be read by their owner only until a mount says otherwise.
+/// The files of a store are accessible to their owner only, until a mount says otherwise.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
-/// Who has a store that several may have.
+/// Holder named in the error when several processes share the store.
 const READERS: &str = "those who read it";
 
-/// Nobody waits for the other end of a pipe.
+/// Opening a pipe must not block.
 const NOT_WAITING: i32 = libc::O_NONBLOCK | libc::O_NOCTTY;
-/// Bytes of a lock's note that are shown: the file could hold anything.
+/// Bytes of a lock's note that are shown, because the file could contain anything.
 const NOTE_LIMIT: u64 = 4096;
 
 /// A directory of the operating system.
@@ -38,12 +38,12 @@ pub struct FileDisk {
 struct SystemFile(fs::File);
 
 impl FileDisk {
-    /// The directory `root`, which need not be there yet.
+    /// The directory `root`, which need not exist yet.
     pub fn new(root: &Path) -> FileDisk {
         FileDisk { root: root.to_owned() }
     }
 
-    /// Makes the directory, and those above it that are missing.
+    /// Creates the directory, and missing ones above it.
     pub fn create(root: &Path) -> io::Result<FileDisk> {
         fs::DirBuilder::new().recursive(true).mode(0o755).create(root)?;
         Ok(FileDisk::new(root))
@@ -72,7 +72,7 @@ impl File for SystemFile {
         let slice = &mut [IoSliceMut::new(buffer)];
         match rustix::io::preadv2(&self.0, slice, offset, ReadWriteFlags::NOWAIT) {
             Ok(count) => Ok(count),
-            // It is on the disk, or the file system does not tell.
+            // It is not in the page cache, or the file system cannot tell.
             Err(Errno::AGAIN | Errno::INTR | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(0),
             Err(error) => Err(error.into()),
         }
@@ -113,7 +113,7 @@ impl File for SystemFile {
         match rustix::fs::seek(&self.0, rustix::fs::SeekFrom::Data(offset)) {
             Ok(found) => Ok(Some(found)),
             Err(Errno::NXIO) => Ok(None),
-            // A file system that does not tell.
+            // The file system does not support the query.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(offset)),
             Err(error) => Err(error.into()),
         }
@@ -144,7 +144,7 @@ impl File for SystemFile {
     }
 }
 
-/// What a file system cannot do is not missed.
+/// Ignores that a file system does not support an operation.
 fn possible(result: rustix::io::Result<()>) -> io::Result<()> {
     match result {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
@@ -174,7 +174,7 @@ impl Disk for FileDisk {
 
     fn open_outside(&self, path: &[u8]) -> io::Result<Arc<dyn File>> {
         let path = Path::new(OsStr::from_bytes(path));
-        // A daemon that asks itself for a file waits for itself.
+        // A daemon that reads a file from its own mount would deadlock.
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         if topmost(&mounts, path).is_some_and(|mounted| mounted.is_ours()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it lies on a tierfs"));
@@ -234,7 +234,7 @@ impl Disk for FileDisk {
             options.write(true).create(true).mode(0o644);
         }
         let mut file = match only_a_file(&mut options, &self.path("lock")) {
-            // Nobody ever wrote to this store, and a reader may not be able to.
+            // The store was never written, and a reader may not be able to create the file.
             Err(error) if how == Lock::Shared && error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Box::new(()));
             }
@@ -248,7 +248,7 @@ impl Disk for FileDisk {
             if error != Errno::WOULDBLOCK {
                 return Err(error.into());
             }
-            // Readers leave no note: what stands there is of somebody who wrote before.
+            // Readers leave no note: an existing one is from an earlier writer.
             let shared = FlockOperation::NonBlockingLockShared;
             let mut holder = READERS.to_owned();
             if how == Lock::Shared || rustix::fs::flock(&file, shared).is_err() {
@@ -258,8 +258,8 @@ impl Disk for FileDisk {
             return Err(io::Error::new(io::ErrorKind::WouldBlock, holder));
         }
         if how == Lock::Exclusive {
-            // The lock holds without the note, and a full disk must not keep a store closed: the
-            // note is written over the one before, whose space it has.
+            // The lock holds without the note, and a full disk must not keep a store closed. The note
+            // overwrites the one before and uses its space.
             let written = file.write_all(note.as_bytes()).and_then(|()| file.set_len(note.len() as u64));
             if let Err(error) = written {
                 log::warn!("the lock does not say who has the store: {error}");
@@ -277,12 +277,12 @@ impl Disk for FileDisk {
     }
 }
 
-/// Opens a file of the store: a link would lead out of it.
+/// Opens a file of the store. Refuses links, which could lead out of it.
 fn only_a_file(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::File> {
     regular(options, NOT_WAITING | libc::O_NOFOLLOW, path)
 }
 
-/// Opens what must be a regular file. Anything else that has taken its place is an error.
+/// Opens a regular file. Anything else under that name is an error.
 fn regular(options: &mut fs::OpenOptions, flags: i32, path: &Path) -> io::Result<fs::File> {
     let file = options.custom_flags(flags).open(path)?;
     match file.metadata()?.is_file() {
@@ -291,7 +291,7 @@ fn regular(options: &mut fs::OpenOptions, flags: i32, path: &Path) -> io::Result
     }
 }
 
-/// Opens a file that belongs to no store: something to import.
+/// Opens a file outside any store, for import.
 pub fn open_source(path: &Path) -> io::Result<Arc<dyn File>> {
     Ok(Arc::new(SystemFile(fs::File::open(path)?)))
 }

@@ -1,4 +1,4 @@
-//! A disk in memory: for tests, and for hosts without files.
+//! A disk in memory, for tests and for hosts without files.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! The disk behind a small seam: what a store asks of a file system, so that another
-//! host can supply its own and tests can fail it.
+//! The disk interface: the operations that a store needs from a file system. Other hosts can implement
+//! it, and tests can make it fail.
 //!
 //! Paths are relative to the store, parts joined by `/`.
 
@@ -16,68 +16,67 @@ pub mod mounted;
 
 /// A file of a store.
 pub trait File: Send + Sync {
-    /// Reads at `offset` until `buffer` is full or the file ends. The bytes read.
+    /// Reads at `offset` until `buffer` is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Reads at `offset` what the operating system has in memory, without waiting for the disk.
-    /// The bytes read: fewer than fit where it has not all of them, none where it cannot tell.
+    /// Reads at `offset` from the page cache, without waiting for the disk. Returns the number of bytes
+    /// read: fewer than fit if not all are cached, 0 if the system cannot tell.
     fn read_in_memory(&self, _buffer: &mut [u8], _offset: u64) -> io::Result<usize> {
         Ok(0)
     }
-    /// Writes all of `bytes` at `offset`; what lies between the end and it becomes zeros.
+    /// Writes all of `bytes` at `offset`. A gap after the old end becomes zeros.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Whether it has no bytes.
+    /// Whether the file is empty.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
-    /// Cuts or grows the file; what grows is zeros.
+    /// Truncates the file, or extends it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Sets space aside for bytes that will be written behind the end; the size stays. A file
-    /// system that cannot do it does nothing.
+    /// Allocates space for bytes that will be written behind the end; the length stays. Does nothing if
+    /// the file system does not support it.
     fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
-    /// Gives the space of a stretch back, which reads as zeros then. A file system that cannot
-    /// do it does nothing.
+    /// Punches a hole, which then reads as zeros. Does nothing if the file system does not support it.
     fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
-    /// Lets go of what the operating system keeps in memory of a stretch. Bytes that are not
-    /// durable yet are not lost. A file that others use keeps it, and so does one in memory.
+    /// Drops a stretch from the page cache. Bytes that are not durable yet stay. Does nothing for a
+    /// file in use elsewhere, or in memory.
     fn drop_cached(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
-    /// A descriptor of the operating system, where there are any: another one for the same file.
+    /// Another descriptor of the operating system for the same file, if there are descriptors.
     #[cfg(feature = "mount")]
     fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
         Ok(None)
     }
-    /// Which file it is, where the disk can tell: two files that are there at the same time have
-    /// two identities.
+    /// Identity of the file, if the disk can tell: two files that exist at the same time have different
+    /// ones.
     fn identity(&self) -> io::Result<Option<Identity>> {
         Ok(None)
     }
-    /// Where the first bytes from `offset` on lie that may be something else than zeros; `None`
-    /// where none do.
+    /// Offset of the first bytes from `offset` on that may be nonzero; `None` if there are none.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         Ok((offset < self.len()?).then_some(offset))
     }
-    /// Begins to bring a stretch that was written to the disk, and does not wait for it: a sync
-    /// then has less to do. A file system that cannot do it does nothing.
+    /// Starts writing a stretch to the disk without waiting, so that a later sync has less to do. Does
+    /// nothing if the file system does not support it.
     fn begin_sync(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
-    /// Makes what was written durable, and the size.
+    /// Makes the content and the length durable.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Whether the file can only have the bytes that it had when they were described, as far as
-    /// can be told without reading: a file of a store has, one outside while its time is the same.
+    /// Whether the file still has the bytes that were described, as far as can be told without reading.
+    /// Always true for a file of a store; true for an outside file while its modification time is the
+    /// same.
     fn is_untouched(&self) -> io::Result<bool> {
         Ok(true)
     }
 
-    /// When its bytes last changed, in nanoseconds since 1970; of files of a store nobody asks.
+    /// Modification time in nanoseconds since 1970. Only used for outside files.
     fn modified(&self) -> io::Result<i64> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -98,23 +97,23 @@ pub trait File: Send + Sync {
 /// The device and the inode number of a file.
 pub type Identity = (u64, u64);
 
-/// How a file is opened.
+/// Mode of opening a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Open {
-    /// To read; it must be there.
+    /// For reading; the file must exist.
     Read,
-    /// To read and write; it must be there.
+    /// For reading and writing; the file must exist.
     Write,
-    /// To read and write; it must not be there.
+    /// For reading and writing; the file must not exist.
     Create,
 }
 
-/// Who may hold a store at the same time.
+/// Mode of a store's lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lock {
-    /// The one that may write.
+    /// For one writer.
     Exclusive,
-    /// Readers, while nobody writes.
+    /// For readers, while there is no writer.
     Shared,
 }
 
@@ -127,54 +126,54 @@ pub struct Listed {
     pub is_directory: bool,
 }
 
-/// Space of the file system that a store lies on, in bytes, and its files.
+/// Space of the file system that contains a store, in bytes, and its number of files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Space {
-    /// Bytes in all.
+    /// Total bytes.
     pub total: u64,
-    /// Bytes free.
+    /// Free bytes.
     pub free: u64,
-    /// Bytes free to users without privilege.
+    /// Free bytes for users without privilege.
     pub available: u64,
-    /// Files in all.
+    /// Total number of files.
     pub files: u64,
-    /// Files that can still be made.
+    /// Number of files that can still be created.
     pub files_free: u64,
 }
 
-/// A directory tree to keep a store in.
+/// A directory tree that contains a store.
 pub trait Disk: Send + Sync {
-    /// Where it is, for messages.
+    /// Its location, for messages.
     fn place(&self) -> String;
     /// Opens a file.
     fn open(&self, path: &str, how: Open) -> io::Result<Arc<dyn File>>;
-    /// Opens a file that belongs to no store, to read it, by its absolute path. A disk that is
-    /// no part of a larger tree has none.
+    /// Opens a file outside the store for reading, by its absolute path. A disk that is not part of a
+    /// larger tree has no such files.
     fn open_outside(&self, _path: &[u8]) -> io::Result<Arc<dyn File>> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// Makes a directory whose parent is there. It may be there already.
+    /// Creates a directory in an existing one. Succeeds if it exists already.
     fn create_directory(&self, path: &str) -> io::Result<()>;
-    /// Renames a file, replacing what has the new name.
+    /// Renames a file, replacing an existing one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove_file(&self, path: &str) -> io::Result<()>;
-    /// Removes a directory that is empty.
+    /// Removes an empty directory.
     fn remove_directory(&self, path: &str) -> io::Result<()>;
-    /// Lists a directory, in no order. Names that are not UTF-8 are left out.
+    /// Lists a directory in arbitrary order, without names that are not UTF-8.
     fn list(&self, path: &str) -> io::Result<Vec<Listed>>;
     /// Makes the names in a directory durable.
     fn sync_directory(&self, path: &str) -> io::Result<()>;
-    /// Space left.
+    /// Space of the file system.
     fn space(&self) -> io::Result<Space>;
-    /// Takes the store's lock until the value is dropped. `note` is what others are
-    /// told who then fail with `WouldBlock`, whose text is the holder's note.
+    /// Takes the store's lock until the value is dropped. `note` identifies the holder: a conflicting
+    /// call fails with `WouldBlock` and the holder's note as its text.
     fn lock(&self, how: Lock, note: &str) -> io::Result<Box<dyn Any + Send + Sync>>;
-    /// How many files the process may have open, where there is a limit.
+    /// Limit of open files for the process, if there is one.
     fn descriptors_max(&self) -> Option<u64> {
         None
     }
-    /// Whether an error says that no more files can be open.
+    /// Whether an error says that the limit of open files was reached.
     fn lacks_descriptor(&self, _error: &io::Error) -> bool {
         false
     }

@@ -1,15 +1,15 @@
-//! What is mounted where, as the kernel says it in mountinfo.
+//! Mounted file systems, parsed from mountinfo.
 
 use std::path::{Path, PathBuf};
 
 /// A mounted file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountedThere {
-    /// Where.
+    /// The mount point.
     pub mountpoint: PathBuf,
     /// Its type.
     pub kind: String,
-    /// What is mounted: of a tierfs its store.
+    /// The mounted device; the store, for a tierfs.
     pub source: PathBuf,
 }
 
@@ -25,10 +25,10 @@ pub fn mounted(mountinfo: &str) -> impl Iterator<Item = MountedThere> + '_ {
     mountinfo.lines().filter_map(parse)
 }
 
-/// The file system that an absolute path without links lies on. Nothing is asked but the
-/// text: a daemon that is asked may be gone, or be the one that asks.
+/// The file system that contains an absolute path without links. Only the text is consulted: asking a
+/// daemon could block if it is gone, or is the caller itself.
 pub fn topmost(mountinfo: &str, path: &Path) -> Option<MountedThere> {
-    // The last one that holds the path is the topmost.
+    // The last entry that contains the path is the topmost mount.
     let mut found: Option<MountedThere> = None;
     for mounted in mounted(mountinfo).filter(|mounted| path.starts_with(&mounted.mountpoint)) {
         if found.as_ref().is_none_or(|best| mounted.mountpoint.starts_with(&best.mountpoint)) {
@@ -46,7 +46,7 @@ fn parse(line: &str) -> Option<MountedThere> {
     Some(MountedThere { mountpoint, kind, source: PathBuf::from(unescape(after.next()?)) })
 }
 
-/// Spaces, tabs, newlines and backslashes stand there in octal.
+/// Decodes the octal escapes of spaces, tabs, newlines and backslashes.
 fn unescape(field: &str) -> String {
     let octal = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     octal.iter().fold(field.to_owned(), |text, (from, to)| text.replace(from, to))

@@ -1,8 +1,8 @@
-//! Repairing a collection offline: what can be read is kept, what cannot is named.
+//! Offline repair of a collection: keeps what is readable and reports what is not.
 //!
-//! The state that the log still says is mended (`salvage`), blocks whose payloads do not
-//! verify are recorded as lost, and a log of what there is now takes the old one's name in
-//! one step. The old log stays beside it. Until that step nothing is changed.
+//! The state in the log is corrected (`salvage`), blocks with corrupt payloads are recorded as lost,
+//! and a checkpoint of the result replaces the log in one step. The old log is kept beside it. Until
+//! that step nothing changes.
 
 pub(in crate::store) mod salvage;
 pub(in crate::store) mod set_aside;
@@ -26,51 +26,51 @@ use crate::store::object::deltas::{place_of, place_of_stored};
 use crate::store::repair::salvage::{Mended, mend, name_unowned};
 use crate::store::repair::set_aside::{Whys, take_in};
 
-/// Bytes of the old log that are copied at a time.
+/// The old log is copied in chunks of this many bytes.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Ranges that a sentence names.
+/// Maximum number of ranges that a message lists.
 const RANGES_NAMED: usize = 3;
 
-/// What a repair did.
+/// Result of a repair.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Repaired {
-    /// What was wrong with the log, if anything was.
+    /// Damage of the log, if any.
     pub reason: Option<String>,
-    /// Where the log lies that there was before.
+    /// Path of the kept copy of the old log.
     pub kept_log: String,
-    /// What was lost, by path.
+    /// The losses, by path.
     pub lost: Vec<Lost>,
-    /// Files with blocks that the log describes before its damage only. Their checksums
-    /// agree; they may be as they were before what was lost.
+    /// Files with blocks that the log describes only before its damage. Their checksums agree, but
+    /// later writes may be missing.
     pub unsure: Vec<String>,
-    /// What has another name now, or none that could be found: where it lies.
+    /// Things that got another name, or a first one: their location.
     pub moved: Vec<String>,
 }
 
-/// What was lost of a file.
+/// The losses of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lost {
     /// Its path below the collection.
     pub path: String,
-    /// Bytes that it has, if that is known.
+    /// Length of the file, if known.
     pub bytes: Option<u64>,
-    /// The bytes that were lost, in ascending order; none where the size is not known: all.
+    /// The lost bytes, in ascending order. Empty if the length is unknown: all bytes are lost.
     pub ranges: Vec<Range<u64>>,
 }
 
 impl Lost {
-    /// Whether all of it was lost.
+    /// Whether the whole file was lost.
     pub fn is_whole(&self) -> bool {
         let is_all = |bytes| self.ranges.first().is_some_and(|first| *first == (0..bytes));
         self.bytes.is_none_or(is_all)
     }
 }
 
-/// Blocks that were lost, by object.
+/// Lost blocks, by object.
 pub(in crate::store) type LostBlocks = HashMap<ObjectId, Vec<Range<u32>>>;
 
-/// Repairs a collection that nobody has open. `number` is what it gets where its log does
-/// not say its number any more. `None` where nothing was wrong, and nothing was changed.
+/// Repairs a collection that nobody has open. `number` becomes its number if the log has lost it.
+/// `None` if the collection is intact and nothing was changed.
 pub fn repair(
     disk: &Arc<dyn Disk>,
     store: StoreId,
@@ -82,7 +82,7 @@ pub fn repair(
     let opened = opened.map_err(|error| Error::io(format!("opening {path}/{LOG_NAME}"), error));
     let salvaged = opened.and_then(|file| salvage(&file, store).map_err(|error| error.at(&path)));
     if salvaged.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-        // Never finished, or nothing is left of the log.
+        // Creation never finished, or nothing is left of the log.
         refuse_remains(disk, &path)?;
     }
     let (replayed, refused) = salvaged?;
@@ -121,8 +121,8 @@ pub fn repair(
     collection.replace_log(&lost, end, repaired).map(Some)
 }
 
-/// The blocks of some objects that cannot be read, in ascending order. An error of the disk ends
-/// the repair: what cannot be read now may be read elsewhere.
+/// The unreadable blocks of the objects that `which` selects, in ascending order. An I/O error ends the
+/// repair, because the data may be readable on another machine.
 pub(in crate::store) fn lost_blocks(
     collection: &Arc<Collection>,
     which: impl Fn(&Object) -> bool,
@@ -137,7 +137,7 @@ pub(in crate::store) fn lost_blocks(
         for (piece, block) in object.pieces(0..layout.blocks(), layout) {
             let index = piece.start;
             match open.check(index) {
-                // What is said of one without a payload is said of all that are alike.
+                // The first block of equal ones without a payload stands for all of them.
                 Ok(_) if piece.len() > 1 => {}
                 Err(_) if piece.len() > 1 || block.is_none() => {
                     lost.entry(object.entry.id).or_default().push(piece);
@@ -157,14 +157,14 @@ pub(in crate::store) fn lost_blocks(
                         std::io::ErrorKind::Other.into(),
                     ));
                 }
-                // It can be had again, if not now then when the disk that its source is on is
-                // there: nothing says that it is lost.
+                // The block can still be read from its origin, at the latest when that disk is present,
+                // so it is not lost.
                 Err(_) if object.origin_place(index).is_some() => {}
                 Err(_) => lost.entry(object.entry.id).or_default().push(piece),
             }
         }
     }
-    // What is described twice belongs to who came last.
+    // Of two blocks that claim the same bytes, the older one is lost.
     places.sort_by_key(|place| (place.0, place.1.start, place.2));
     let mut before: Option<&(u8, Range<u64>, u64, ObjectId, u32)> = None;
     for place in &places {
@@ -180,7 +180,7 @@ pub(in crate::store) fn lost_blocks(
     Ok(lost)
 }
 
-/// Ranges in ascending order, none of which touches another.
+/// Sorts ranges and joins those that touch.
 fn joined(ranges: &mut Vec<Range<u32>>) {
     ranges.sort_unstable_by_key(|range| (range.start, range.end));
     ranges.dedup_by(|next, before| {
@@ -193,7 +193,7 @@ fn joined(ranges: &mut Vec<Range<u32>>) {
 }
 
 impl Collection {
-    /// What is lost and unsure, by path; files that lost something say so themselves.
+    /// Lists losses and unsure files by path. A file with losses is not listed as unsure.
     fn describe(&self, lost: &LostBlocks, damage: Option<&Damage>, mended: Mended) -> Result<Repaired> {
         let mut state = self.state.write();
         let mut out = Repaired {
@@ -246,7 +246,7 @@ impl Collection {
         Ok(out)
     }
 
-    /// Records what is lost, and lets a log of what there is now replace the old one.
+    /// Records the losses and replaces the log by a checkpoint.
     pub(in crate::store) fn replace_log(
         &self,
         lost: &LostBlocks,
@@ -281,7 +281,7 @@ impl Collection {
         Ok(out)
     }
 
-    /// A durable copy of the log; its path.
+    /// Makes a durable copy of the log. Returns its path.
     fn keep_log(&self) -> Result<String> {
         let listed = self.disk.list(&self.path());
         let listed = listed.map_err(|error| Error::io(format!("listing {}", self.path()), error))?;
@@ -306,8 +306,7 @@ impl Collection {
         Ok(to)
     }
 
-    /// Data files that no object lies in any more would be removed when the collection is
-    /// opened: they get other names.
+    /// Renames data files without objects, because opening the collection would remove them.
     fn keep_unnamed_data(&self, state: &crate::store::state::State) -> Result<Vec<String>> {
         let directory = format!("{}/data", self.path());
         let failed = |error| Error::io(format!("keeping files of {directory}"), error);
@@ -331,7 +330,7 @@ impl Collection {
     }
 }
 
-/// Whether ascending ranges have a block.
+/// Whether the ascending ranges contain a block.
 fn has(ranges: &[Range<u32>], block: u32) -> bool {
     let place = ranges.partition_point(|range| range.end <= block);
     ranges.get(place).is_some_and(|range| range.contains(&block))
@@ -348,12 +347,12 @@ fn sentence(ranges: &[Range<u64>]) -> String {
     format!("bytes {}{more}", named.join(", "))
 }
 
-/// A file that all of is lost, its size too.
+/// A loss of a whole file of unknown length.
 pub(in crate::store) fn lost_whole(path: String) -> Lost {
     Lost { path, bytes: None, ranges: Vec::new() }
 }
 
-/// Where something stands that has no name any more.
+/// The name in `lost+found` of something that has lost its name.
 pub(in crate::store) fn unnamed(what: &str, id: EntryId) -> String {
     format!("{what}-{}", id.0)
 }

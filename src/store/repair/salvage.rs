@@ -1,5 +1,5 @@
-//! Mending the tree that a damaged log says: names that lead nowhere go, what lost its name
-//! gets one in `lost+found`, and files whose objects are gone are named.
+//! Corrects the tree of a damaged log: removes names that lead nowhere, gives nameless nodes a name in
+//! `lost+found`, and reports files whose objects are gone.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use crate::store::repair::set_aside::Whys;
 use crate::store::repair::{Lost, LostBlocks, lost_whole, unnamed};
 use crate::store::state::{ROOT, State};
 
-/// Where what has no name any more is put.
+/// Directory for things that have lost their names.
 const FOUND_NAME: &str = "lost+found";
-/// What others may do with it: nothing.
+/// No access for others.
 const FOUND_MODE: u32 = 0o700;
-/// The blocks of an object of which nothing but its size is known.
+/// Block size of an object of which only the length is known.
 const BLOCK_BYTES: u32 = 16 << 10;
 
-/// What was mended.
+/// The corrections.
 #[derive(Default)]
 pub(in crate::store) struct Mended {
-    /// Files that were lost whole.
+    /// Files that were lost completely.
     pub lost: Vec<Lost>,
-    /// What has another name now.
+    /// Things that got another name.
     pub moved: Vec<String>,
 }
 
@@ -40,8 +40,8 @@ struct Mending<'a> {
     out: Mended,
 }
 
-/// Makes the state one that a log can say. `refused` are the entries that it did not take;
-/// `lost` gets the blocks of objects that are made for files of which only the size is known.
+/// Makes the state consistent. `refused` has the entries that it did not accept; `lost` receives the
+/// blocks of objects that are created for files of which only the length is known.
 pub(in crate::store) fn mend(
     state: &mut State,
     refused: Vec<Entry>,
@@ -65,7 +65,7 @@ pub(in crate::store) fn mend(
                 nodes.insert(node.id, *node);
             }
             Entry::Name { parent, entry, name, node } => names.push((parent, entry, name, node)),
-            // What it is about is gone, or it is said by what there is.
+            // The subject of the entry is gone, or the state already implies the entry.
             _ => {}
         }
     }
@@ -76,7 +76,7 @@ pub(in crate::store) fn mend(
     Ok(mending.out)
 }
 
-/// Gives objects that no file has names in `lost+found`; those of which nothing can be read go.
+/// Gives objects without a file names in `lost+found`. Removes those without a readable block.
 pub(in crate::store) fn name_unowned(
     state: &mut State,
     lost: &LostBlocks,
@@ -99,7 +99,8 @@ impl Mending<'_> {
         String::from_utf8_lossy(&self.state.path(node)).into_owned()
     }
 
-    /// Who gets what was found: who owns all of the collection, else root.
+    /// The owner of what is found: the owner of the collection if everything in it has the same owner,
+    /// else root.
     fn owner(&self) -> (u32, u32) {
         let Some(root) = self.state.node(ROOT).map(|root| &root.entry) else { return (0, 0) };
         let is_all = self.state.nodes().all(|node| node.entry.uid == root.uid);
@@ -127,7 +128,7 @@ impl Mending<'_> {
         self.state.apply_entry(Entry::Name { parent, entry, name: name.as_bytes().into(), node })
     }
 
-    /// The collection's own directory and number.
+    /// Ensures the collection's own directory and number.
     fn root(&mut self, number: u32) -> Result<()> {
         if self.state.node(ROOT).is_none() {
             self.directory(ROOT, 0o755)?;
@@ -138,7 +139,7 @@ impl Mending<'_> {
         Ok(())
     }
 
-    /// The directory for what has no name, made when it is first needed.
+    /// The directory for nameless things, created when it is first needed.
     fn found(&mut self) -> Result<EntryId> {
         if let Some(found) = self.found {
             return Ok(found);
@@ -168,7 +169,7 @@ impl Mending<'_> {
         Ok(id)
     }
 
-    /// Puts a node where it can be found.
+    /// Gives a node a name in `lost+found`.
     fn rescue(&mut self, what: &str, id: EntryId) -> Result<()> {
         let found = self.found()?;
         let name = unnamed(what, id);
@@ -177,7 +178,7 @@ impl Mending<'_> {
         Ok(())
     }
 
-    /// Every file has all its objects, or is not there.
+    /// Ensures that every file has all its objects; removes the others.
     fn nodes(&mut self, refused: BTreeMap<EntryId, NodeEntry>, lost: &mut LostBlocks) -> Result<()> {
         let known: Vec<NodeEntry> = self.state.nodes().map(|node| node.entry.clone()).collect();
         let is_whole = |state: &State, entry: &NodeEntry| match &entry.what {
@@ -185,7 +186,7 @@ impl Mending<'_> {
             _ => true,
         };
         let mut all: BTreeMap<EntryId, NodeEntry> = refused;
-        // One that is whole stays what it was, whatever became of it later.
+        // A complete node stays as it was, whatever later entries say.
         for entry in known {
             if is_whole(self.state, &entry) || !all.contains_key(&entry.id) {
                 all.insert(entry.id, entry);
@@ -208,7 +209,7 @@ impl Mending<'_> {
         Ok(())
     }
 
-    /// A tensor of which only the size is known gets an object without a block.
+    /// Creates an object without blocks for a tensor of which only the length is known.
     fn lost_object(&mut self, file: &FileEntry, lost: &mut LostBlocks) -> Result<()> {
         let ([id], Some(tensor)) = (file.objects.as_slice(), &file.tensor) else { return Ok(()) };
         let Some(bytes) = tensor.dtype.bytes_of(tensor.shape.elements()) else { return Ok(()) };
@@ -230,8 +231,8 @@ impl Mending<'_> {
         }))
     }
 
-    /// The entry as its objects allow: a tensor whose container is gone is a file of its own,
-    /// one of another size is none.
+    /// Adapts an entry to its objects. A tensor whose container is gone becomes a file of its own; a
+    /// file whose length differs from the tensor's is no tensor any more.
     fn fitting(&self, mut entry: NodeEntry, objects: &HashMap<EntryId, ObjectIds>) -> NodeEntry {
         let What::File(file) = &mut entry.what else { return entry };
         let is_alone = |container: &EntryId| {
@@ -264,7 +265,7 @@ impl Mending<'_> {
         found.eq(records.parts().map(|part| Some(records.part_bytes(part))))
     }
 
-    /// Takes away a file of which an object is gone, and its names.
+    /// Removes a file with a missing object, and its names.
     fn remove(&mut self, id: EntryId) -> Result<()> {
         for (parent, name) in self.state.links(id).to_vec() {
             let above = self.path(parent);
@@ -276,11 +277,11 @@ impl Mending<'_> {
         self.state.apply_entry(Entry::NodeRemoved(id))
     }
 
-    /// Names that were refused: for their directories, or for what they lead to.
+    /// Adds names that were refused because their directory or their node was missing.
     fn names(&mut self, refused: Vec<(EntryId, EntryId, Arc<[u8]>, EntryId)>) -> Result<()> {
         for (parent, ..) in &refused {
             if self.state.directory(*parent).is_none() {
-                // Its own name may be among those that were refused.
+                // The directory's own name may be among the refused ones.
                 self.directory(*parent, 0o700)?;
             }
         }
@@ -298,7 +299,7 @@ impl Mending<'_> {
         Ok(())
     }
 
-    /// Names that lead nowhere go; what has no name gets one.
+    /// Removes names that lead nowhere, and names nodes without one.
     fn unnamed(&mut self) -> Result<()> {
         let ids: Vec<EntryId> = self.state.nodes().map(|node| node.entry.id).collect();
         let mut dangling = Vec::new();
@@ -323,7 +324,7 @@ impl Mending<'_> {
         nameless.into_iter().try_for_each(|(id, what)| self.rescue(what, id))
     }
 
-    /// Objects that no file has: those of which something can be read become files.
+    /// Turns objects without a file into files, if something of them is readable.
     fn orphans(&mut self, lost: &LostBlocks, whys: &Whys) -> Result<()> {
         let owned: HashSet<ObjectId> =
             self.state.nodes().filter_map(|node| node.file()).flat_map(|file| file.objects.clone()).collect();

@@ -1,10 +1,10 @@
-//! What a dropped end of a log named, set aside.
+//! Sets aside what the dropped end of a log named.
 //!
-//! An end of which all may have been written once is dropped where no Commit says that it was
-//! durable: a power cut has torn it, or it was damaged after it was synced. Nobody can tell, so
-//! nothing that it named is removed. Objects that it described, and those that lost their names
-//! with it, are files in `lost+found`; data files of which no object is known are kept under
-//! another name, the log of before too. All of it appears with a log that is written anew.
+//! A log end that may once have been complete is dropped if no Commit says that it was durable: a power
+//! cut has torn it, or it was damaged after it was synced. These cases look alike, so nothing that it
+//! named is removed. The objects that it described, and those that lost their names with it, become
+//! files in `lost+found`. Data files without a known object, and the old log, are kept under other
+//! names. All of this takes effect with a checkpoint.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::store::repair::salvage::name_unowned;
 use crate::store::repair::{Repaired, lost_blocks};
 use crate::store::state::State;
 
-/// What is said of objects that stand in no file.
+/// Explanations for objects without a file.
 pub(in crate::store) type Whys = HashMap<ObjectId, String>;
 
-/// Sets aside what the end of a log named that was dropped. Nothing is changed on an error. What
-/// was done, for the event log.
+/// Sets aside what a dropped log end named. An error leaves everything unchanged. Returns what was
+/// done, for the event log.
 pub(in crate::store) fn set_aside(
     disk: &Arc<dyn Disk>,
     store: StoreId,
@@ -56,13 +56,13 @@ pub(in crate::store) fn set_aside(
     Ok(kept.into_iter().chain(found).map(|text| Note { kind: EventKind::Repair, text }).collect())
 }
 
-/// Adds the objects that the records tell of, and the stretches of objects that were written over:
-/// objects of their own. What the files of `state` have stays theirs.
+/// Adds the objects that the records describe, and overwritten stretches of objects as objects of their
+/// own. Files of `state` keep their blocks.
 pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Whys {
     let mut found = State::default();
     dropped.apply_objects(&mut found, state);
     let mut objects: Vec<Arc<Object>> = found.objects().cloned().collect();
-    // Of two that say the same bytes are theirs the later one has them.
+    // Of two objects that claim the same bytes, the later one gets them.
     objects.sort_by_key(|object| std::cmp::Reverse(object.entry.creation));
     let mut taken = Places::of(state);
     let mut made: Vec<(ObjectEntry, Vec<(u32, Block)>, String)> = Vec::new();
@@ -76,7 +76,7 @@ pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Wh
         for (piece, block) in object.blocks.read().pieces(layout) {
             let is_next = piece.start == next;
             if block.stored.is_zeros() {
-                // Zeros have no place of their own: they go with the blocks before them.
+                // Zeros have no location of their own and stay with the blocks before them.
                 if is_next && (extent.is_some() || !block.stored.in_data) {
                     next = piece.end;
                     bytes += layout.bytes_of(&piece);
@@ -108,7 +108,7 @@ pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Wh
             None => format!("{bytes} bytes of a file"),
         };
         let why = format!("{why}; the part of meta.log that said so was damaged");
-        // One that is only a part of another is an object of its own.
+        // A part of an object becomes an object of its own.
         let creation = if is_whole { entry.creation } else { first };
         let id = if is_whole { entry.id } else { ObjectId::of(entry.tensor, entry.seed, creation) };
         made.push((ObjectEntry { id, creation, bytes, extent, parent: None, ..entry }, blocks, why));
@@ -124,7 +124,8 @@ pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Wh
     whys
 }
 
-/// Adds an object with these blocks, one after the other: each is one, or zeros of some length.
+/// Adds an object with these consecutive blocks, each with its count: 1, or the length of a run of
+/// zeros.
 fn add(state: &mut State, entry: ObjectEntry, blocks: &[(u32, Block)]) -> Result<()> {
     let (object, described) = (entry.id, described(&entry));
     state.apply_entry(Entry::Object(entry))?;
@@ -143,7 +144,7 @@ fn add(state: &mut State, entry: ObjectEntry, blocks: &[(u32, Block)]) -> Result
     Ok(())
 }
 
-/// The first path of a file that an object is of, if it is of one.
+/// The first path of the file that contains an object, if any.
 fn path_of(state: &State, object: ObjectId) -> Option<String> {
     state.object(object)?;
     let mut files =
@@ -152,7 +153,7 @@ fn path_of(state: &State, object: ObjectId) -> Option<String> {
     Some(String::from_utf8_lossy(&path).into_owned())
 }
 
-/// What is somebody's already: by data file or tier file, where each begins and ends.
+/// Stretches in use, by data file or tier file: start and end of each.
 struct Places(HashMap<(bool, u64), BTreeMap<u64, u64>>);
 
 impl Places {
@@ -164,7 +165,7 @@ impl Places {
         places
     }
 
-    /// Takes a place that is nobody's; whether it was.
+    /// Claims a stretch. Returns whether it was free.
     fn take(&mut self, (in_data, file, offset): (bool, u64, u64), len: u64) -> bool {
         let places = self.0.entry((in_data, file)).or_default();
         let end = offset.saturating_add(len);
