@@ -1,4 +1,4 @@
-//! What time it is, behind a seam: another host has its own clock, and a test sets one.
+//! The clock interface: other hosts have their own clock, and tests set one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::store::collection::now_seconds;
 use crate::store::rules::TICK_SECONDS;
 
-/// A clock that people set: it may go back.
+/// A wall clock. It may go back.
 pub trait Clock: Send + Sync {
     /// Seconds since 1970.
     fn seconds(&self) -> u64;
@@ -26,7 +26,7 @@ impl Clock for SystemClock {
 pub struct SetClock(AtomicU64);
 
 impl SetClock {
-    /// Sets it to so many seconds since 1970.
+    /// Sets it to this many seconds since 1970.
     pub fn set(&self, seconds: u64) {
         self.0.store(seconds, Ordering::Relaxed);
     }
@@ -38,7 +38,7 @@ impl Clock for SetClock {
     }
 }
 
-/// A clock, and how long the ticks are that accesses are counted in.
+/// A clock, and the length of the ticks that accesses are counted in.
 #[derive(Clone)]
 pub struct Ticks {
     clock: Arc<dyn Clock>,
@@ -52,7 +52,7 @@ impl Default for Ticks {
 }
 
 impl Ticks {
-    /// Ticks of so many seconds, at least 1.
+    /// Ticks of this many seconds, at least 1.
     pub fn new(clock: Arc<dyn Clock>, seconds: u32) -> Ticks {
         Ticks { clock, seconds: seconds.max(1) }
     }
@@ -62,7 +62,7 @@ impl Ticks {
         self.clock.seconds()
     }
 
-    /// The tick that it is.
+    /// The current tick.
     pub fn now(&self) -> u32 {
         self.of(self.seconds())
     }
@@ -72,12 +72,12 @@ impl Ticks {
         u32::try_from(seconds / u64::from(self.seconds)).unwrap_or(u32::MAX)
     }
 
-    /// When a tick begins, in seconds since 1970.
+    /// Start of a tick, in seconds since 1970.
     pub fn begins(&self, tick: u32) -> u64 {
         u64::from(tick) * u64::from(self.seconds)
     }
 
-    /// Seconds of a tick.
+    /// Length of a tick in seconds.
     pub fn length(&self) -> u32 {
         self.seconds
     }

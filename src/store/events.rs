@@ -1,4 +1,4 @@
-//! What happened: the last lines of JSON, in memory.
+//! The event log: the latest events as lines of JSON, in memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -15,38 +15,39 @@ use crate::store::io::read::OpenObject;
 use crate::store::object::Object;
 use crate::store::state::Node;
 
-/// Lines that are kept.
+/// Maximum number of lines kept.
 pub const LINES_MAX: usize = 10_000;
-/// Lines that go at once when there are too many: who follows reads all again then.
+/// Lines dropped at once when there are too many: readers that follow the log then read it again from
+/// the start.
 const LINES_DROPPED: usize = 1_000;
-/// Bytes of each text of an event; what is longer is cut.
+/// Maximum bytes of each text of an event. Longer texts are truncated.
 const TEXT_BYTES_MAX: usize = 2_000;
 
-/// What kind of thing happened.
+/// The kind of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventKind {
-    /// Something was asked for by a control file or an attribute, and was done.
+    /// A control file or attribute requested something, and it was done.
     Control,
-    /// Something was asked for and was refused.
+    /// A request was refused.
     Refusal,
-    /// Stored bytes that are not what was written.
+    /// Stored bytes do not match what was written.
     Corruption,
-    /// Stored bytes that were wrong and were put right.
+    /// Corrupt bytes were repaired.
     Repair,
-    /// The end of a log that was never finished and is not taken.
+    /// The incomplete end of a log was dropped.
     Dropped,
-    /// A collection takes no more writes: a sync failed.
+    /// A collection accepts no more writes, because a sync failed.
     Poisoned,
-    /// A log was written anew.
+    /// A log was checkpointed.
     Compaction,
-    /// Blocks were put into another tier.
+    /// Blocks were moved to another tier.
     Migration,
-    /// A request ended in a bug, and with an error for that request alone.
+    /// A request hit a bug and failed; other requests are not affected.
     Panic,
 }
 
 impl EventKind {
-    /// As it stands in the line.
+    /// The name used in the line.
     pub fn name(self) -> &'static str {
         match self {
             EventKind::Control => "control",
@@ -62,12 +63,12 @@ impl EventKind {
     }
 }
 
-/// Something that was found in a log when it was opened.
+/// A finding in a log when it was opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Note {
-    /// What it is.
+    /// Its kind.
     pub kind: EventKind,
-    /// What, and where.
+    /// Description and place.
     pub text: String,
 }
 
@@ -77,8 +78,8 @@ impl fmt::Display for Note {
     }
 }
 
-/// What happened, as a text of one line an event that grows at its end and is cut at its
-/// beginning. Offsets count from the first byte that ever was.
+/// The event log as a text with one line for each event. It grows at its end and is truncated at its
+/// beginning. Offsets count from the first byte ever written.
 #[derive(Default)]
 pub struct Events {
     ring: Mutex<Ring>,
@@ -87,15 +88,15 @@ pub struct Events {
 #[derive(Default)]
 struct Ring {
     lines: VecDeque<String>,
-    /// The offset of the first line that is kept.
+    /// Offset of the first line kept.
     start: u64,
-    /// The offset behind the last.
+    /// Offset of the end.
     end: u64,
 }
 
 impl Events {
-    /// Adds an event. `path` is what it is about, below the mount; `cause` is who or what
-    /// made it happen.
+    /// Adds an event. `path` is its subject, below the mount; `cause` is the person or operation that
+    /// caused it.
     pub fn tell(&self, kind: EventKind, path: &str, cause: &str, text: &str) {
         let milliseconds = now_nanoseconds() / 1_000_000;
         let value = json!({
@@ -108,13 +109,13 @@ impl Events {
         self.ring.lock().push(format!("{value}\n"));
     }
 
-    /// The offsets of the first byte that is kept, and behind the last.
+    /// Offsets of the first byte kept and of the end.
     pub fn range(&self) -> (u64, u64) {
         let ring = self.ring.lock();
         (ring.start, ring.end)
     }
 
-    /// Copies what stands from `offset` on; the bytes copied. `Gone` for what was cut away.
+    /// Copies bytes from `offset` on into `out`. Returns their number. `Gone` if they were dropped.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let ring = self.ring.lock();
         let Some(mut skip) = offset.checked_sub(ring.start) else {
@@ -158,7 +159,7 @@ fn layout(text: &str) -> &str {
 }
 
 impl Collection {
-    /// Has its events told to others from now on, those of its opening first.
+    /// Sends its events to `events` from now on, starting with those of its opening.
     pub fn reporting_to(mut self, events: &Arc<Events>) -> Collection {
         for note in self.events() {
             events.tell(note.kind, &self.path(), "open", &note.text);
@@ -170,19 +171,19 @@ impl Collection {
         self
     }
 
-    /// Where its events go.
+    /// The log that receives its events.
     pub fn event_log(&self) -> &Arc<Events> {
         &self.event_log
     }
 }
 
-/// The blocks of an object that were told to be wrong, and where they lay then: they are
-/// told again only when they lie elsewhere.
+/// The corrupt blocks of an object that were reported, with their locations. A block is reported again
+/// only after it moved.
 #[derive(Debug, Default)]
 pub(super) struct ReportedBlocks(Mutex<HashMap<u32, Stored>>);
 
 impl OpenObject {
-    /// Tells that a block is not what was written, once until it changes.
+    /// Reports a corrupt block, once until it changes.
     pub(super) fn report_corruption(&self, index: u32, stored: &Stored, error: Error) -> Error {
         if error.kind() == ErrorKind::Corrupt {
             let before = self.object.write_state().reported.0.lock().insert(index, *stored);
@@ -196,7 +197,7 @@ impl OpenObject {
 }
 
 impl Collection {
-    /// The path of the file that an object belongs to, as far as names lead to it.
+    /// The path of the file that contains an object, as far as names lead to it.
     pub fn path_of(&self, object: &Object) -> String {
         let state = self.state();
         let id = object.entry.id;

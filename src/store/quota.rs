@@ -1,9 +1,9 @@
-//! What a tenant and a collection use, and how much they may.
+//! Usage and quotas of tenants and collections.
 //!
-//! A meter counts what the log says, taken over with each batch, and what is reserved: what
-//! is under way and no log says yet. A reservation is made before anything changes and given
-//! back when the log says it, so for a moment it is counted twice: then others may be refused
-//! what would just fit. Nothing is let through that would not.
+//! A meter counts the use that the log records, updated with each batch, and reservations: use by
+//! operations in progress that the log does not record yet. A reservation is made before anything
+//! changes and released once the log records the use. In between the use is counted twice, so a request
+//! that would just fit may be refused. A request that does not fit is never admitted.
 
 use std::sync::Arc;
 
@@ -16,31 +16,31 @@ use crate::store::collection::Touched;
 use crate::store::object::Object;
 use crate::store::state::{Node, ROOT, State};
 
-/// The setting of a collection's own directory that keeps its limits.
+/// Setting of a collection's own directory that holds its limits.
 const SETTING: &str = "quota";
 
-/// What is used.
+/// Amounts of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Use {
-    /// Bytes of files, each once: a tensor's are its container's.
+    /// Logical bytes of files. A tensor in a container counts with the container.
     pub logical: u64,
     /// Bytes of payloads, and of the copies of pinned files.
     pub stored: u64,
-    /// Files, directories, symbolic links and tensors of containers, and each further name of one: all that takes
-    /// memory and a part of the log.
+    /// Number of files, directories, symbolic links and tensors of containers, and of each further name
+    /// of one: everything that takes memory and log space.
     pub files: u64,
 }
 
 impl Use {
-    /// A file, a directory or a symbolic link.
+    /// One file, directory or symbolic link.
     pub const FILE: Use = Use { logical: 0, stored: 0, files: 1 };
 
-    /// Bytes that are stored as they are.
+    /// Bytes stored exactly.
     pub fn exact(bytes: u64) -> Use {
         Use { logical: bytes, stored: bytes, files: 0 }
     }
 
-    /// Both together.
+    /// The sum of two uses.
     pub fn and(self, other: Use) -> Use {
         Use {
             logical: self.logical.saturating_add(other.logical),
@@ -49,7 +49,7 @@ impl Use {
         }
     }
 
-    /// What is more in this than in the other.
+    /// The amounts by which this exceeds `other`.
     pub fn without(self, other: Use) -> Use {
         Use {
             logical: self.logical.saturating_sub(other.logical),
@@ -59,7 +59,7 @@ impl Use {
     }
 }
 
-/// The most that may be used; `None` where there is no limit.
+/// Upper limits of use; `None` for no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Limits {
     /// Of [`Use::logical`].
@@ -71,9 +71,9 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// These with what a text like `bytes=10G stored=none files=1000` changes; what it does
-    /// not name stays. 0 and `none` are no limit; K, M, G, T and P are powers of 1024.
-    /// `Invalid` for a text that names nothing, or something twice.
+    /// Applies a text like `bytes=10G stored=none files=1000`; limits that it does not name stay. 0 and
+    /// `none` mean no limit; K, M, G, T and P are powers of 1024. `Invalid` if the text names no limit,
+    /// or one twice.
     pub fn changed(self, text: &str) -> Result<Limits> {
         let mut limits = self;
         let mut seen = Vec::new();
@@ -98,13 +98,13 @@ impl Limits {
         }
     }
 
-    /// As [`changed`](Self::changed) takes them.
+    /// The text form that [`changed`](Self::changed) reads.
     pub fn to_text(self) -> String {
         let text = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
         format!("bytes={} stored={} files={}", text(self.bytes), text(self.stored), text(self.files))
     }
 
-    /// Whether they allow more of anything than others do.
+    /// Whether any of these limits is higher than in `before`.
     pub fn raise(self, before: Limits) -> bool {
         let raises = |now: Option<u64>, before: Option<u64>| match (now, before) {
             (_, None) => false,
@@ -116,13 +116,13 @@ impl Limits {
             || raises(self.files, before.files)
     }
 
-    /// Whether there are none.
+    /// Whether there are no limits.
     pub fn are_none(self) -> bool {
         self == Limits::default()
     }
 }
 
-/// A limit: the outer `None` for what is no number.
+/// Parses a limit. The outer `None` means that the text is not a number.
 fn number(text: &str) -> Option<Option<u64>> {
     if text == "none" {
         return Some(None);
@@ -141,13 +141,13 @@ fn number(text: &str) -> Option<Option<u64>> {
     Some((number > 0).then_some(number))
 }
 
-/// Counts what a collection or a tenant uses.
+/// Counts the use of a collection or a tenant.
 #[derive(Debug)]
 pub struct Meter {
     path: String,
-    /// That of the tenant, for a collection's.
+    /// For a collection, the meter of its tenant.
     above: Option<Arc<Meter>>,
-    /// Held for a look or a change; that above is taken with it.
+    /// Held briefly; the tenant's is locked while this one is held.
     counts: Mutex<Counts>,
 }
 
@@ -159,34 +159,34 @@ struct Counts {
 }
 
 impl Meter {
-    /// One of what has this path in the mount.
+    /// A meter for the collection or tenant with this path in the mount.
     pub fn new(path: &str, above: Option<Arc<Meter>>, limits: Limits) -> Arc<Meter> {
         let counts = Counts { limits, ..Counts::default() };
         Arc::new(Meter { path: path.to_owned(), above, counts: Mutex::new(counts) })
     }
 
-    /// What is used, as the log says.
+    /// The use recorded in the log.
     pub fn used(&self) -> Use {
         self.counts.lock().used
     }
 
-    /// How much may be.
+    /// The limits.
     pub fn limits(&self) -> Limits {
         self.counts.lock().limits
     }
 
-    /// Says how much may be; what is used may be more.
+    /// Sets the limits. The use may already exceed them.
     pub fn set_limits(&self, limits: Limits) {
         self.counts.lock().limits = limits;
     }
 
-    /// `Quota` where so much more would be too much, here or above.
+    /// `Quota` if `more` exceeds a limit here or above.
     pub fn check(&self, more: Use) -> Result<()> {
         self.counts.lock().check(&self.path, more)?;
         self.above.as_ref().map_or(Ok(()), |above| above.check(more))
     }
 
-    /// Sets so much aside: `Quota` where it would be too much, here or above.
+    /// Reserves `more`. `Quota` if that exceeds a limit here or above.
     pub fn reserve(self: &Arc<Self>, more: Use) -> Result<Reserved> {
         let mut reserved = Reserved { meter: self.clone(), held: Use::default() };
         reserved.set(more)?;
@@ -211,7 +211,7 @@ impl Meter {
         }
     }
 
-    /// Takes over what the log says now.
+    /// Sets the use to what the log records now.
     pub(super) fn set_used(&self, now: Use) {
         let mut counts = self.counts.lock();
         let before = std::mem::replace(&mut counts.used, now);
@@ -243,7 +243,7 @@ impl Counts {
     }
 }
 
-/// What is set aside while this lives.
+/// A reservation, released when dropped.
 #[derive(Debug)]
 pub struct Reserved {
     meter: Arc<Meter>,
@@ -251,7 +251,8 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Sets another amount aside; `Quota` where more would be too much, and nothing is changed.
+    /// Changes the reserved amount. `Quota` if that exceeds a limit; the reservation then stays as it
+    /// was.
     pub fn set(&mut self, wanted: Use) -> Result<()> {
         self.meter.take(wanted.without(self.held))?;
         self.meter.give_back(self.held.without(wanted));
@@ -267,30 +268,30 @@ impl Drop for Reserved {
 }
 
 impl State {
-    /// What the collection uses, as the log says.
+    /// The use recorded in the log.
     pub fn used(&self) -> Use {
         self.used
     }
 
-    /// Takes over what an object has become.
+    /// Updates the use after an object changed.
     pub(super) fn count(used: &mut Use, object: &Object) {
         let now = Use { logical: object.logged_layout().bytes, stored: object.stored(), files: 0 };
         let before = object.counted_as(now);
         *used = used.and(now.without(before)).without(before.without(now));
     }
 
-    /// An object is gone.
+    /// Updates the use after an object was removed.
     pub(super) fn uncount(used: &mut Use, object: &Object) {
         *used = used.without(object.counted_as(Use::default()));
     }
 
-    /// A node is another one now, or came or went.
+    /// Updates the use after a node was added, changed or removed.
     pub(super) fn count_node(used: &mut Use, before: Option<&Arc<Node>>, now: Option<&Arc<Node>>) {
         let one = |node: Option<&Arc<Node>>| u64::from(node.is_some_and(|node| node.entry.id != ROOT));
         used.files = (used.files + one(now)).saturating_sub(one(before));
     }
 
-    /// A node has another number of names now.
+    /// Updates the use after a node's number of names changed.
     pub(super) fn count_names(used: &mut Use, before: usize, now: usize) {
         let further = |names: usize| names.saturating_sub(1) as u64;
         used.files = (used.files + further(now)).saturating_sub(further(before));
@@ -298,12 +299,12 @@ impl State {
 }
 
 impl Collection {
-    /// What counts what it uses.
+    /// The meter of its use.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.meter
     }
 
-    /// Has what it uses counted for its tenant too.
+    /// Counts its use for its tenant too.
     pub(super) fn metered(mut self, above: Arc<Meter>) -> Collection {
         let path = self.path();
         let kept = self.state.get_mut();
@@ -321,7 +322,7 @@ impl Collection {
         self
     }
 
-    /// Says how much may be used; durable when this returns.
+    /// Sets the limits, durably.
     pub fn set_limits(&self, limits: Limits) -> Result<()> {
         self.commit(Touched::default(), |batch, _| {
             let value = (!limits.are_none()).then(|| limits.to_text());
@@ -388,7 +389,7 @@ mod tests {
         one.check(Use::FILE).unwrap();
         one.set_used(Use::default());
         assert_eq!(tenant.used(), other.used());
-        // What is over its quota may still shrink, and other things may grow.
+        // A use over its quota may still shrink, and other amounts may grow.
         other.set_limits(Limits { stored: Some(1), ..Limits::default() });
         other.check(Use { logical: 100, ..Use::default() }).unwrap();
         assert!(other.check(Use { stored: 1, ..Use::default() }).is_err());

@@ -1,30 +1,30 @@
-//! The settings of `tierfs.toml` by which tiers change by themselves.
+//! The settings in `tierfs.toml` for automatic changes of tier.
 
 use std::collections::BTreeMap;
 
 use crate::model::{Error, Result, Tier};
 
-/// Seconds of a tick, where nothing is set.
+/// Default length of a tick in seconds.
 pub const TICK_SECONDS: u32 = 60;
 
-/// By what rules tiers change by themselves.
+/// Rules for automatic changes of tier.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// Seconds of a tick: accesses are counted in ticks, and tiers change once a tick.
+    /// Length of a tick in seconds. Accesses are counted in ticks, and tiers change once a tick.
     pub tick_seconds: u32,
-    /// Seconds that a tensor stays in its tier before it goes further down.
+    /// Minimum time in seconds that a tensor stays in its tier before it moves further down.
     pub hold_seconds: u64,
-    /// Seconds without an access before a tensor is made absent.
+    /// Seconds without an access after which a tensor is made absent.
     pub idle_seconds: u64,
-    /// Logical bytes that are moved in a tick, and a tensor more.
+    /// Logical bytes moved in a tick. The last tensor may exceed it.
     pub pass_bytes: u64,
-    /// Stored bytes in q7 from which the least recently used go to q5; 0 for none.
+    /// Stored bytes in q7 above which the least recently used tensors move to q5; 0 for no limit.
     pub warm_byte_cap: u64,
-    /// How much a tier may hold, where it has a limit.
+    /// Capacities of tiers that have a limit.
     pub limits: BTreeMap<Tier, Limit>,
 }
 
-/// How much a tier may hold; 0 for no limit.
+/// Capacity of a tier; 0 for no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Limit {
     /// Stored bytes.
@@ -34,7 +34,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Whether so much is more.
+    /// Whether these amounts exceed the capacity.
     pub fn is_passed(self, bytes: u64, blocks: u64) -> bool {
         self.bytes > 0 && bytes > self.bytes || self.blocks > 0 && blocks > self.blocks
     }
@@ -54,7 +54,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// As they stand at the end of `tierfs.toml`.
+    /// The text for the end of `tierfs.toml`.
     pub fn to_text(&self) -> String {
         let mut text = format!(
             "# Tiers of tensors with the policy auto change once in so many seconds, by so many bytes at most.\n\
@@ -77,7 +77,7 @@ impl Rules {
         text
     }
 
-    /// Takes a setting, if it is one of these.
+    /// Reads a setting. Returns whether the key is one of these.
     pub(super) fn take(&mut self, key: &str, value: &toml::Value) -> Result<bool> {
         let number = || number(key, value);
         match key {

@@ -1,29 +1,29 @@
-//! `tierfs.toml`: what a store is, and its settings.
+//! `tierfs.toml`: identity and settings of a store.
 
 use crate::model::{Error, Result, StoreId};
 use crate::store::rules::Rules;
 
-/// The version of the layout of a store that this program makes and opens.
+/// Version of the store layout that this program creates and opens.
 pub const FORMAT_VERSION: i64 = 1;
 
-/// What stands in `tierfs.toml`.
+/// Content of `tierfs.toml`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// The uuid of the store.
     pub store: StoreId,
-    /// A tensor whose name contains one of these, in any case of letters, is left exact
-    /// where a whole directory or container is moved without `:all`.
+    /// A tensor whose name contains one of these, ignoring case, stays exact when a whole directory or
+    /// container is moved without `:all`.
     pub keep: Vec<String>,
-    /// Files that the kernel may read without the daemon at the same time.
+    /// Maximum number of files that the kernel reads by passthrough at the same time.
     pub passthrough_files_max: u32,
-    /// By what rules tiers change by themselves.
+    /// Rules for automatic changes of tier.
     pub rules: Rules,
 }
 
-/// What quantizers of models leave alone too.
+/// Tensors that model quantizers usually leave alone.
 pub const KEEP: [&str; 7] = ["norm", "scale", "bias", "router", "gate", "embed", "lm_head"];
 
-/// A kernel keeps a descriptor for each file that it reads without the daemon.
+/// The kernel keeps a descriptor for each passthrough file.
 const PASSTHROUGH_FILES_MAX: u32 = 4096;
 
 impl Settings {
@@ -37,7 +37,7 @@ impl Settings {
         }
     }
 
-    /// Whether the tensor `name` is on the list of what stays exact.
+    /// Whether the name of a tensor is on the list of those that stay exact.
     pub fn keeps(&self, name: &str) -> bool {
         let name = name.to_lowercase();
         self.keep.iter().any(|part| name.contains(&part.to_lowercase()))
@@ -62,7 +62,7 @@ impl Settings {
         )
     }
 
-    /// The settings of a text.
+    /// Parses the text of the file.
     pub fn parse(text: &str) -> Result<Settings> {
         let table: toml::Table =
             text.parse().map_err(|error| Error::invalid(format!("tierfs.toml cannot be read: {error}")))?;

@@ -20,13 +20,13 @@ use crate::store::state::names::NameWatcher;
 use crate::store::tenant::Tenant;
 
 const SETTINGS_NAME: &str = "tierfs.toml";
-/// Files of the store that a tenant's directory would collide with.
+/// Files of the store, which no tenant's directory may be named after.
 const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
-/// Permission bits of a tenant or a collection that nobody said any for.
+/// Default permission bits of a tenant or a collection.
 const DIRECTORY_MODE: u32 = 0o755;
-/// Collections by their tenants and names.
+/// Collections by tenant and name.
 type OpenCollections = HashMap<(String, String), Arc<Collection>>;
-/// Settings of more bytes than this are not settings.
+/// Maximum size of the settings file.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
 /// An open store.
@@ -34,26 +34,25 @@ pub struct Store {
     pub(super) disk: Arc<dyn Disk>,
     access: Access,
     settings: Settings,
-    /// Collections that were asked for. Held while one is opened, so that no
-    /// collection is opened twice.
+    /// Open collections. Held while one is opened, so that no collection is opened twice.
     open: Mutex<OpenCollections>,
-    /// Tenants that were asked for. Held while one's file is read; the last lock that is taken.
+    /// Loaded tenants. Held while a tenant's file is read; the last lock in the order.
     pub(super) known_tenants: Mutex<HashMap<String, Arc<Tenant>>>,
-    /// The highest number that a collection was given since the store was opened.
+    /// The highest number given to a collection since the store was opened.
     numbered: Mutex<u32>,
-    /// What time it is.
+    /// The clock.
     ticks: Ticks,
     rebuilder: Rebuilder,
     lineage: Arc<Lineage>,
-    /// Who is told of names that go.
+    /// Is notified of name changes.
     pub(super) names: NameWatcher,
-    /// What happened since it was opened.
+    /// Events since the store was opened.
     events: Arc<Events>,
     _lock: Box<dyn Any + Send + Sync>,
 }
 
 impl Store {
-    /// Makes an empty store on a disk that has none. `id` must be random.
+    /// Creates an empty store on a disk without one. `id` must be random.
     pub fn create(disk: &dyn Disk, id: StoreId) -> Result<()> {
         let failed = |error| Error::io(format!("making a store in {}", disk.place()), error);
         let listed = disk.list("").map_err(failed)?;
@@ -67,7 +66,7 @@ impl Store {
                 format!("{place} is not empty and no store; choose another"),
             ));
         }
-        // The settings make it a store: they appear whole, and last.
+        // The settings file makes it a store, so it appears complete and last.
         let draft = ".tierfs.toml.new";
         if listed.iter().any(|entry| entry.name == draft) {
             disk.remove_file(draft).map_err(failed)?;
@@ -84,8 +83,8 @@ impl Store {
         disk.open(SETTINGS_NAME, Open::Read).is_ok()
     }
 
-    /// Opens a store. `Busy` where another has it and both cannot; `note` is what
-    /// others are told of this one.
+    /// Opens a store. `Busy` if another holder excludes this one. `note` identifies this holder to
+    /// others.
     pub fn open(disk: Arc<dyn Disk>, access: Access, note: &str) -> Result<Store> {
         let disk: Arc<dyn Disk> = Arc::new(Descriptors::new(disk));
         let place = disk.place();
@@ -131,7 +130,7 @@ impl Store {
         })
     }
 
-    /// Where it is, for messages.
+    /// Its location, for messages.
     pub fn place(&self) -> String {
         self.disk.place()
     }
@@ -141,7 +140,7 @@ impl Store {
         self.settings.store
     }
 
-    /// With another clock, for collections that are not open yet.
+    /// Sets the clock for collections that are not open yet.
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Store {
         self.ticks = Ticks::new(clock, self.settings.rules.tick_seconds);
         self
@@ -157,12 +156,12 @@ impl Store {
         &self.settings
     }
 
-    /// What it was opened for.
+    /// Whether it was opened for writing.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// What happened since it was opened.
+    /// Events since the store was opened.
     pub fn events(&self) -> &Arc<Events> {
         &self.events
     }
@@ -177,14 +176,15 @@ impl Store {
         self.directories("")
     }
 
-    /// The names of a tenant's collections, sorted. One that was never finished is
-    /// among them; opening it says `NotFound`.
+    /// The names of a tenant's collections, sorted. A collection whose creation never finished is
+    /// included; opening it returns `NotFound`.
     pub fn collections(&self, tenant: &str) -> Result<Vec<String>> {
         check_tenant(tenant)?;
         self.directories(tenant)
     }
 
-    /// A collection, opened if it is not open yet; with the others of a tenant that has limits.
+    /// A collection, opened if it is not open yet. If the tenant has limits, its other collections are
+    /// opened too.
     pub fn collection(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         let collection = self.opened(tenant, name)?;
         self.count_if_limited(tenant)?;
@@ -201,7 +201,7 @@ impl Store {
             return Ok(collection.clone());
         }
         let collection = self.open_one(&mut open, key)?;
-        // Before anybody can write to what others depend on.
+        // Must happen before anybody can write to objects that others depend on.
         let mut opened = Vec::new();
         let mut waiting = vec![collection.clone()];
         while let Some(found) = waiting.pop() {
@@ -215,7 +215,7 @@ impl Store {
                             waiting.push(extent.clone());
                             extent
                         }
-                        // Whoever reads what needs it is told.
+                        // Readers of dependent blocks get an error.
                         Err(error) => {
                             log::warn!("{}: what it has to do with is not there: {error}", found.path());
                             if !self.was_removed(&relative, &error) {
@@ -232,7 +232,7 @@ impl Store {
         Ok(collection)
     }
 
-    /// Whether a collection that did not open is not there at all: then nothing of it needs others.
+    /// Whether a collection that failed to open does not exist: then it depends on nothing.
     fn was_removed(&self, (tenant, name): &(String, String), error: &Error) -> bool {
         error.kind() == ErrorKind::NotFound && refuse_remains(&self.disk, &format!("{tenant}/{name}")).is_ok()
     }
@@ -259,8 +259,8 @@ impl Store {
         collection
     }
 
-    /// A collection as it lies there, to be read only and whatever this store was opened for:
-    /// nothing is mended. `Corrupt` where its log is gone.
+    /// Opens a collection read-only in its present state, whatever the store was opened for; corrects
+    /// nothing. `Corrupt` if its log is gone.
     pub fn look_at(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         let opened = Collection::open(&self.disk, self.id(), tenant, name, Access::Read);
         if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
@@ -269,8 +269,7 @@ impl Store {
         opened.map(Arc::new)
     }
 
-    /// Repairs a collection that was not asked for yet. `number` is what it gets where its
-    /// log does not say its number any more.
+    /// Repairs a collection that is not open. `number` becomes its number if the log has lost it.
     pub fn repair(&self, tenant: &str, name: &str, number: u32) -> Result<Option<Repaired>> {
         if self.access != Access::Write {
             let text = format!("{} was opened to be read only", self.place());
@@ -279,12 +278,12 @@ impl Store {
         repair(&self.disk, self.id(), (tenant, name), number)
     }
 
-    /// A collection, made if it is not there, and its tenant. `owner` is its user and group.
+    /// A collection, created with its tenant if it does not exist. `owner` is its user and group.
     pub fn collection_made(&self, tenant: &str, name: &str, owner: (u32, u32)) -> Result<Arc<Collection>> {
         self.collection_made_with(tenant, name, owner, DIRECTORY_MODE)
     }
 
-    /// A collection with these permission bits, made if it is not there, and its tenant.
+    /// A collection, created with these permission bits, and its tenant, if it does not exist.
     pub fn collection_made_with(
         &self,
         tenant: &str,
@@ -307,18 +306,18 @@ impl Store {
         Ok(self.keep(&mut open, (tenant.to_owned(), name.to_owned()), collection))
     }
 
-    /// Says who knows other ways to blocks; only the first who says so is asked.
+    /// Sets the provider of other sources of blocks. Only the first call has an effect.
     pub fn set_rebuilder(&self, rebuilder: Arc<dyn Rebuild>) {
         self.rebuilder.get_or_init(|| rebuilder);
     }
 
-    /// The collections that were asked for.
+    /// The open collections.
     pub fn open_collections(&self) -> Vec<Arc<Collection>> {
         self.open.lock().values().cloned().collect()
     }
 
-    /// Makes a tenant. `owner` is its user and group, `mode` its permission bits. `Exists` where
-    /// there is one.
+    /// Creates a tenant. `owner` is its user and group, `mode` its permission bits. `Exists` if there
+    /// is one.
     pub fn create_tenant(&self, name: &str, owner: (u32, u32), mode: u32) -> Result<()> {
         check_tenant(name)?;
         if self.tenants()?.iter().any(|tenant| tenant == name) {
@@ -344,7 +343,7 @@ impl Store {
         self.disk.sync_directory("").map_err(failed)
     }
 
-    /// Removes a collection that has nothing in it; its number.
+    /// Removes an empty collection. Returns its number.
     pub fn remove_collection(&self, tenant: &str, name: &str) -> Result<u32> {
         let collection = self.collection(tenant, name)?;
         let mut open = self.open.lock();
@@ -354,9 +353,9 @@ impl Store {
         Ok(number)
     }
 
-    /// A collection's number that no other has: inode numbers are made of it.
+    /// A collection number that no other collection has; inode numbers contain it.
     fn free_number(&self) -> Result<u32> {
-        // Held until a number is given: two collections that are made at once have two.
+        // Held until the number is given, so that two concurrent calls return different ones.
         let mut numbered = self.numbered.lock();
         let mut highest = *numbered;
         for tenant in self.tenants()? {

@@ -1,9 +1,8 @@
-//! Tenants: whose they are, who may do what in them, and how much they may use.
+//! Tenants: owner, permissions and quota.
 //!
-//! `.tenant.toml` in a tenant's directory keeps it: `owner`, `group` (numbers), `mode`
-//! (permission bits as octal text) and `quota` (limits as [`Limits`] reads them), each of which
-//! may be missing. No collection can have the name. A tenant without the file belongs to who
-//! runs the mount.
+//! The file `.tenant.toml` in a tenant's directory has `owner`, `group` (numbers), `mode` (permission
+//! bits as octal text) and `quota` (limits as [`Limits`] reads them), each of which may be missing. No
+//! collection can have that name. A tenant without the file belongs to the user who runs the mount.
 
 use std::sync::Arc;
 
@@ -16,21 +15,21 @@ use crate::store::quota::{Limits, Meter, Use};
 
 const FILE_NAME: &str = ".tenant.toml";
 const DRAFT_NAME: &str = ".tenant.toml.new";
-/// A file of more bytes than this is none of ours.
+/// Maximum size of the file. A longer one is not ours.
 const FILE_BYTES_MAX: u64 = 4096;
 const MODE: u32 = 0o755;
-/// Of a tenant whose file cannot be read: nobody but who runs the mount gets in.
+/// Mode of a tenant whose file cannot be read: only the user who runs the mount has access.
 const CLOSED_MODE: u32 = 0o700;
 const MODE_BITS: u32 = 0o7777;
 
-/// What is kept of a tenant.
+/// Content of a tenant's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TenantEntry {
-    /// User and group; who runs the mount without them.
+    /// User and group. `None` for the user who runs the mount.
     pub owner: Option<(u32, u32)>,
     /// Permission bits.
     pub mode: u32,
-    /// How much it may use.
+    /// Its quota.
     pub limits: Limits,
 }
 
@@ -79,16 +78,16 @@ impl TenantEntry {
 
 /// A tenant of an open store.
 pub struct Tenant {
-    /// Held while it is written.
+    /// Locked for writing while it is saved.
     entry: RwLock<TenantEntry>,
-    /// What its open collections use together.
+    /// The total use of its open collections.
     meter: Arc<Meter>,
     /// Whether all of its collections are counted. Held while they are opened.
     is_counted: Mutex<bool>,
 }
 
 impl Tenant {
-    /// What is kept of it.
+    /// Content of its file.
     pub fn entry(&self) -> TenantEntry {
         *self.entry.read()
     }
@@ -99,7 +98,7 @@ impl Tenant {
 }
 
 impl Store {
-    /// What is known of a tenant. One that is not there is like a new one.
+    /// A tenant. One that does not exist has the defaults of a new one.
     pub fn tenant(&self, name: &str) -> Arc<Tenant> {
         let mut known = self.known_tenants.lock();
         if let Some(tenant) = known.get(name) {
@@ -115,7 +114,7 @@ impl Store {
         tenant
     }
 
-    /// Changes what is kept of a tenant; durable when this returns.
+    /// Changes a tenant's file, durably.
     pub fn change_tenant(&self, name: &str, change: impl FnOnce(&mut TenantEntry)) -> Result<()> {
         let tenant = self.tenant(name);
         let mut entry = tenant.entry.write();
@@ -134,13 +133,13 @@ impl Store {
         Ok(())
     }
 
-    /// What a tenant uses. Opens its collections; one that cannot be opened is not counted.
+    /// The use of a tenant. Opens its collections; one that cannot be opened is not counted.
     pub fn tenant_use(&self, name: &str) -> Result<Use> {
         self.count_tenant(name)?;
         Ok(self.tenant(name).meter.used())
     }
 
-    /// `Quota` where so much more would be too much for a tenant.
+    /// `Quota` if `more` exceeds a limit of the tenant.
     pub fn check_tenant_quota(&self, name: &str, more: Use) -> Result<()> {
         let meter = self.tenant(name).meter.clone();
         if !meter.limits().are_none() {
@@ -149,7 +148,7 @@ impl Store {
         meter.check(more)
     }
 
-    /// Makes sure that all collections of a tenant with limits are counted.
+    /// Counts all collections of a tenant with limits.
     pub(super) fn count_if_limited(&self, name: &str) -> Result<()> {
         match self.tenant(name).meter.limits().are_none() {
             true => Ok(()),
@@ -174,7 +173,7 @@ impl Store {
         Ok(())
     }
 
-    /// A new tenant's own file.
+    /// Writes a new tenant's file.
     pub(super) fn write_new_tenant(&self, name: &str, owner: (u32, u32), mode: u32) -> Result<()> {
         let entry = TenantEntry { owner: Some(owner), mode: mode & MODE_BITS, ..TenantEntry::default() };
         write(&*self.disk, name, entry)?;
@@ -182,7 +181,7 @@ impl Store {
         Ok(())
     }
 
-    /// A tenant's own file goes, before its directory.
+    /// Removes a tenant's file, before its directory is removed.
     pub(super) fn remove_tenant_file(&self, name: &str) -> Result<()> {
         for file in [DRAFT_NAME, FILE_NAME] {
             remove(&*self.disk, &format!("{name}/{file}"))?;
@@ -208,7 +207,7 @@ fn read(disk: &dyn Disk, name: &str) -> Result<TenantEntry> {
     TenantEntry::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&path))
 }
 
-/// The file appears whole: the old one, or the new one.
+/// Replaces the file atomically.
 fn write(disk: &dyn Disk, name: &str, entry: TenantEntry) -> Result<()> {
     let (path, draft) = (format!("{name}/{FILE_NAME}"), format!("{name}/{DRAFT_NAME}"));
     let failed = |error| Error::io(format!("writing {path}"), error);
