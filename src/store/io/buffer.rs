@@ -1,25 +1,24 @@
-//! Buffers that begin at a page.
+//! Page-aligned buffers.
 //!
-//! The kernel copies to and from its pages one by one. A buffer that begins in the middle of
-//! one meets two pages for each, and copies between places that are not equally aligned are
-//! slower: on Zen 5 by a seventh.
+//! The kernel copies to and from the page cache page by page. An unaligned buffer touches two pages for
+//! each of them, and copies between addresses of different alignment are slower: on Zen 5 by a seventh.
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
-/// A buffer that is kept, grows and begins at a page.
+/// A page-aligned buffer that is reused and grows.
 #[derive(Default)]
 pub struct PageBuffer {
     bytes: Vec<u8>,
 }
 
 impl PageBuffer {
-    /// One without memory.
+    /// An empty buffer.
     pub const fn new() -> PageBuffer {
         PageBuffer { bytes: Vec::new() }
     }
 
-    /// Its first `len` bytes; what is in them is left from before.
+    /// The first `len` bytes. Their content is left over from earlier use.
     pub fn sized(&mut self, len: usize) -> &mut [u8] {
         let needed = len.saturating_add(PAGE - 1);
         if self.bytes.len() < needed {

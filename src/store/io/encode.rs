@@ -1,4 +1,4 @@
-//! Elements into payloads: blocks are encoded, side by side, and put into tier files.
+//! Encodes blocks in parallel and writes them to tier files.
 
 use rayon::prelude::*;
 
@@ -11,10 +11,9 @@ use crate::store::Collection;
 use crate::store::collection::Touched;
 
 impl Collection {
-    /// Stores blocks that stand one after the other in `elements`, `block_bytes` each, the
-    /// last perhaps shorter. Those that cannot be encoded are stored exact. Where each
-    /// lies, and how far what is decoded is from `elements`, over the blocks that were
-    /// encoded.
+    /// Stores the consecutive blocks in `elements`, of `block_bytes` each; the last may be shorter.
+    /// Blocks that cannot be encoded are stored exact. Returns the location of each, and the error of
+    /// the encoded blocks compared with `elements`.
     pub fn store_blocks(
         &self,
         (tier, encoder): (Tier, Encoder),

@@ -1,4 +1,4 @@
-//! Payloads that are not what the log says, made again of elements that are.
+//! Repairs corrupt payloads from intact elements.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::store::object::deltas::Link;
 use crate::store::object::exact_at;
 
 impl OpenObject {
-    /// The payload of a block as the log describes it, made of the elements that it was
-    /// encoded from; `None` where it was encoded from others.
+    /// The payload that the log describes for a block, built from the elements that it was encoded
+    /// from; `None` if these are different elements.
     pub fn payload_of(&self, block: &Block, elements: &[u8]) -> Result<Option<Vec<u8>>> {
         let is_it = |payload: &[u8]| {
             payload.len() == block.stored.len as usize && checksum::of(payload) == block.stored.checksum
@@ -34,7 +34,7 @@ impl OpenObject {
         Ok(None)
     }
 
-    /// What a reader sees of a block with this payload, its deltas applied.
+    /// The content of a block with this payload, as readers see it: with its deltas applied.
     pub fn show_payload(&self, index: u32, block: &Block, payload: &[u8], out: &mut [u8]) -> Result<()> {
         if block.stored.tier == Tier::Exact {
             out.copy_from_slice(payload);
@@ -49,9 +49,9 @@ impl OpenObject {
         self.object.chain(index, block.epoch).is_some()
     }
 
-    /// Stores what a reader sees of an encoded block, exactly: its payload cannot be made again.
-    /// `seen` are its deltas as they were before that was read. `false` where the block is
-    /// another one by now. Not durable before a sync.
+    /// Stores the content of an encoded block exactly, because its payload cannot be rebuilt. `seen`
+    /// are its deltas from before the content was read. `false` if the block has changed since. Not
+    /// durable before a sync.
     pub fn restore_exact(
         &self,
         index: u32,
@@ -61,13 +61,13 @@ impl OpenObject {
     ) -> Result<bool> {
         let checksum = checksum::of(elements);
         let stored = Stored { checksum, len: elements.len() as u32, ..exact_at(0, false) };
-        // Deltas that were merged meanwhile leave the block's epoch as it is.
+        // Merging deltas does not change the block's epoch.
         let is_it = || self.object.chain(index, block.epoch) == seen;
         self.restore_as(index, block, stored, elements, is_it)
     }
 
-    /// Stores the payload that a block should have, in another place, and records that. `false`
-    /// where the block is another one by now. Not durable before a sync.
+    /// Stores the correct payload of a block at a new location and records that. `false` if the block
+    /// has changed since. Not durable before a sync.
     pub fn restore(&self, index: u32, block: &Block, payload: &[u8]) -> Result<bool> {
         self.restore_as(index, block, block.stored, payload, || true)
     }
@@ -80,7 +80,7 @@ impl OpenObject {
         payload: &[u8],
         is_it: impl FnOnce() -> bool,
     ) -> Result<bool> {
-        // Nobody writes to it meanwhile, and nobody moves it.
+        // The lock keeps the block from being written or moved.
         let _writing = self.object.write_state().writing.lock();
         if self.object.block(index, self.object.layout()) != Some(*block) || !is_it() {
             return Ok(false);

@@ -1,5 +1,4 @@
-//! Blocks to another tier. What a reader sees of a block changes with the batch that says
-//! so, and with nothing before.
+//! Moves blocks to another tier. Readers see the change with the batch that records it, not before.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,37 +16,37 @@ use crate::store::object::blocks::Block;
 use crate::store::object::write_state::Writing;
 use crate::store::object::{DIRTY, Object};
 
-/// Blocks that are stored in another tier, and that no batch says so of yet. Nobody writes
-/// to the object while this lives.
+/// Blocks that are stored in another tier, before a batch records that. The object cannot be written
+/// while this lives.
 pub struct Migration<'a> {
     open: &'a OpenObject,
     _writing: MutexGuard<'a, Writing>,
     blocks: Vec<(u32, Block, Stored)>,
     /// Whether they lose their origin.
     is_for_good: bool,
-    /// The files that were written.
+    /// Files written.
     pub touched: Touched,
-    /// How far what is decoded is from what was encoded.
+    /// Error of the decoded elements compared with the encoded ones.
     pub measured: Measured,
 }
 
-/// What the elements that a block is made of anew are.
+/// Source of the elements that a block is rebuilt from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Elements {
-    /// Those of the outside file, as it is now.
+    /// The outside file, in its present state.
     Origin,
-    /// Others.
+    /// Any other source.
     Other,
 }
 
-/// Puts into the last argument the elements that a block is to be made of.
+/// Writes the elements of a block to its last argument.
 pub type Source<'a> = dyn Fn(&OpenObject, u32, &Block, &mut [u8]) -> Result<Elements> + 'a;
 
 impl OpenObject {
-    /// Stores the blocks of `range` that are not in the tier `to`, or that have deltas, in
-    /// that tier, made of what `source` gives. Blocks that were written since the last batch,
-    /// and those that cannot be encoded, stay where they are. An exact block whose bytes are
-    /// in its outside file lies there again.
+    /// Stores the blocks of `range` that are not in the tier `to`, or that have deltas, in that tier.
+    /// `source` provides their elements. Blocks written since the last batch, and those that cannot be
+    /// encoded, stay as they are. An exact block that is intact in its outside file is located there
+    /// again.
     pub fn migrate(
         &self,
         range: Range<u32>,
@@ -67,7 +66,7 @@ impl OpenObject {
             let (begin, end) = (layout.start(*first), layout.start(*last) + layout.len(*last) as u64);
             elements.resize((end - begin) as usize, 0);
             let block_bytes = layout.block_bytes as usize;
-            // Where a block's own elements lie that need not be stored.
+            // Location of a block's elements in its outside file: they need not be stored.
             let mut places = Vec::with_capacity(group.len());
             for ((index, block), part) in group.iter().zip(elements.chunks_mut(block_bytes.max(1))) {
                 let from = source(self, *index, block, part)?;
@@ -93,7 +92,7 @@ impl OpenObject {
                     block.stored.tier == stored.tier && self.object().chain(*index, block.epoch).is_none();
                 match is_there {
                     true if stored.in_data => {}
-                    // It could not be encoded, and was exact before.
+                    // It could not be encoded and was exact before.
                     true => migration.touched.slots.give(stored.tier.byte(), stored.offset),
                     false => migration.blocks.push((*index, *block, stored)),
                 }
@@ -102,7 +101,7 @@ impl OpenObject {
         Ok(migration)
     }
 
-    /// Makes those blocks of `range` absent that `may` be.
+    /// Makes the blocks of `range` absent for which `may` returns true.
     pub fn drop_blocks(
         &self,
         range: Range<u32>,
@@ -118,7 +117,7 @@ impl OpenObject {
         Ok(migration)
     }
 
-    /// Makes the blocks of `range` absent for good: they lose their origin too.
+    /// Makes the blocks of `range` absent permanently: they lose their origin too.
     pub fn discard_blocks(&self, range: Range<u32>) -> Migration<'_> {
         let mut migration = self.migration();
         let layout = self.object().layout();
@@ -142,8 +141,8 @@ impl OpenObject {
         Migration { open: self, _writing: writing, blocks: Vec::new(), is_for_good: false, touched, measured }
     }
 
-    /// Whether a block is one to move to a tier: those that no batch describes are not, nor zeros
-    /// that nobody wrote.
+    /// Whether a block must move to a tier. Blocks that no batch describes and unwritten zeros need
+    /// not.
     pub fn is_due(&self, index: u32, block: &Block, to: Tier) -> bool {
         let has_chain = || self.object().chain(index, block.epoch).is_some();
         let is_stored = block.epoch != DIRTY && !block.stored.is_zeros();
@@ -152,12 +151,12 @@ impl OpenObject {
 }
 
 impl Migration<'_> {
-    /// Whether nothing moves.
+    /// Whether no block moves.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// How many blocks move.
+    /// Number of blocks that move.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
@@ -167,12 +166,12 @@ impl Migration<'_> {
         self.open.object()
     }
 
-    /// Adds the blocks to a batch: with it they are in their new tier.
+    /// Adds the blocks to a batch, which moves them to their new tier.
     pub fn add(&self, batch: &mut Batch) {
         let object = self.object();
         let now = self.open.collection.ticks.seconds();
         for (index, before, stored) in &self.blocks {
-            // With the same payload it would be a relocation, and keep its deltas.
+            // A record with the same payload would be a relocation and keep the deltas.
             let is_new = is_relocation(&before.stored, stored)
                 || (self.is_for_good && object.origin_place(*index).is_some());
             batch.record(match is_new {
@@ -189,7 +188,7 @@ impl Migration<'_> {
     }
 }
 
-/// The record of a block that has another place or another tier.
+/// The record of a block that moves to another location or tier.
 pub(in crate::store) fn migrate(
     entry: &ObjectEntry,
     block: u32,
@@ -205,7 +204,7 @@ pub(in crate::store) fn migrate(
     Record::Migrate { object: entry.id, block, old_tier: old_tier.byte(), bits, stored, migrated_at }
 }
 
-/// Whether a block has only another place: its payload is the same, and so are its deltas.
+/// Whether only the location of a block changes: it keeps its payload and its deltas.
 pub(in crate::store) fn is_relocation(before: &Stored, after: &Stored) -> bool {
     let payload = |stored: &Stored| (stored.tier, stored.checksum, stored.len);
     let place = |stored: &Stored| (stored.in_data, stored.offset);

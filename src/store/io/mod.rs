@@ -1,4 +1,4 @@
-//! Payloads: read, verified, written, moved to another tier or place, healed.
+//! I/O of payloads: read, verify, write, migrate, relocate and repair.
 
 pub(in crate::store) mod buffer;
 pub(in crate::store) mod encode;

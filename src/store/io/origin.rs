@@ -1,14 +1,14 @@
 //! Objects whose exact bytes lie in a file outside the store.
 //!
 //! Invariants:
-//! 1. An outside file is read, and nothing else: it is not written, cut, punched or removed.
-//! 2. A block that was written to has no origin from the batch on that says so, and never
-//!    gets one again.
-//! 3. What is read of an outside file is believed only while its size is that which it had when
-//!    it came in, and the checksum of the whole block agrees. While its time is the same too, a
-//!    checksum that was compared before is not compared again.
-//! 4. No copy of a block is given up for an outside file that was not read for it by its present
-//!    name: `open_by_name`.
+//! 1. An outside file is only read: never written, truncated, punched or removed.
+//! 2. A block that was written loses its origin with the batch that records the write, and never gets
+//! one again.
+//! 3. Data read from an outside file is trusted only while the file has the length that it had at
+//! import, and the checksum of the whole block agrees. While the modification time is the same too, a
+//! checksum is verified only once.
+//! 4. A copy of a block is given up for an outside file only after the block was read from it under its
+//! present name: `open_by_name`.
 
 use std::io;
 use std::ops::Range;
@@ -28,35 +28,35 @@ use crate::store::object::checked::Checked;
 use crate::store::object::{Object, exact_at};
 use crate::store::state::State;
 
-/// What an object's blocks were when they came in, in a file outside the store.
+/// The imported content of an object's blocks, in a file outside the store.
 #[derive(Debug)]
 pub struct Origin {
     /// The file.
     pub file: Arc<OutsideFile>,
-    /// The record that says so.
+    /// The record that describes the blocks.
     run: RwLock<OriginRun>,
-    /// Blocks that were written to since.
+    /// Blocks written since the import.
     severed: Checked,
 }
 
-/// The record that describes the blocks of an outside file, from the first on.
+/// The record of the blocks of an outside file, from the first block on.
 #[derive(Clone, Debug, Default)]
 pub(in crate::store) struct OriginRun {
     /// The record's sequence number.
     pub epoch: u64,
-    /// When they came in, in seconds since 1970.
+    /// Time of the import, in seconds since 1970.
     pub since: u32,
     /// CRC32C of each block.
     pub checksums: Checksums,
 }
 
 impl Origin {
-    /// An origin of which no record says yet what it holds.
+    /// An origin whose record is not applied yet.
     pub(in crate::store) fn new(file: Arc<OutsideFile>) -> Origin {
         Origin { file, run: RwLock::default(), severed: Checked::none() }
     }
 
-    /// The checksum that a block has there; `None` for one that was written to since.
+    /// The checksum of a block in the outside file; `None` if the block was written since.
     pub fn checksum(&self, index: u32) -> Option<u32> {
         if self.severed.get(index) {
             return None;
@@ -81,13 +81,13 @@ impl Origin {
         self.severed.set(index);
     }
 
-    /// Of those of `range` that came in with it.
+    /// Detaches the blocks of `range` that have an origin.
     pub(in crate::store) fn sever_all(&self, range: Range<u32>) {
         let end = (self.run.read().checksums.len() as u32).min(range.end);
         (range.start..end).for_each(|index| self.sever(index));
     }
 
-    /// Whether a block was written to.
+    /// Whether a block was written since the import.
     pub(in crate::store) fn is_severed(&self, index: u32) -> bool {
         self.severed.get(index)
     }
@@ -98,8 +98,8 @@ impl Origin {
 }
 
 impl Object {
-    /// Where a block lies in the outside file; `None` for one that was written to, and where
-    /// there is no such file.
+    /// Location of a block in the outside file; `None` if the block was written, or there is no outside
+    /// file.
     pub fn origin_place(&self, index: u32) -> Option<Stored> {
         let checksum = self.origin.as_ref()?.checksum(index)?;
         let (extent, layout) = (self.extent()?, self.logged_layout());
@@ -107,7 +107,7 @@ impl Object {
         Some(Stored { checksum, len: layout.len(index) as u32, ..place })
     }
 
-    /// Whether a block that the log moves into the data file may lie there.
+    /// Checks that a block that the log moves into an outside file is there.
     pub(in crate::store) fn check_extent(&self, index: u32, block: &Block) -> Result<()> {
         if self.origin.is_some() && block.stored.in_data && self.origin_place(index) != Some(block.stored) {
             let id = self.entry.id;
@@ -120,10 +120,10 @@ impl Object {
 }
 
 impl State {
-    /// A new object, of a file outside the store where its data file is one.
+    /// A new object for a catalog entry. Its data file may be an outside file.
     pub(in crate::store) fn object_of(&self, entry: ObjectEntry) -> Result<Object> {
         let outside = entry.extent.and_then(|extent| Some((extent, self.outside(extent.file)?)));
-        // It may have grown since: its blocks past the file's end lie elsewhere.
+        // The object may have grown since, so its end may exceed the file: such blocks lie elsewhere.
         let Some((extent, outside)) = outside else { return Ok(Object::new(entry)) };
         if extent.offset > outside.bytes {
             return Err(Error::corrupt(format!("object {} past the end of an outside file", entry.id)));
@@ -133,8 +133,8 @@ impl State {
 }
 
 impl OpenObject {
-    /// Reads a block as it came in into `out`, which has its bytes. `false` where it has no
-    /// origin or was written to since; `Corrupt` where the outside file is not what it was.
+    /// Reads the imported content of a block into `out`, which has the block's length. `false` if the
+    /// block has no origin or was written since; `Corrupt` if the outside file has changed.
     pub fn read_origin(&self, index: u32, out: &mut [u8]) -> Result<bool> {
         let (Some(place), Some(origin)) = (self.object.origin_place(index), &self.object.origin) else {
             return Ok(false);
@@ -162,14 +162,14 @@ impl OpenObject {
         Ok(true)
     }
 
-    /// Whether a block is as it came in still to be had: it is read. Errors as those of
-    /// [`read_origin`](Self::read_origin).
+    /// Whether the imported content of a block is still available, determined by reading it. The errors
+    /// are those of [`read_origin`](Self::read_origin).
     pub fn has_origin(&self, index: u32) -> Result<bool> {
         let Some(place) = self.object.origin_place(index) else { return Ok(false) };
         self.read_origin(index, &mut vec![0; place.len as usize])
     }
 
-    /// Whether checksums hold that were compared before of what is stored in the data file.
+    /// Whether earlier verifications of the data file's content are still valid.
     pub fn is_extent_untouched(&self) -> bool {
         match (&self.object.origin, &self.extent) {
             (Some(_), Some(Ok(file))) => file.is_untouched().unwrap_or(false),
@@ -179,8 +179,7 @@ impl OpenObject {
 }
 
 impl Collection {
-    /// Opens a file outside the store by its name, to read it as long as it has the size that it
-    /// had.
+    /// Opens an outside file by its name. Reads succeed while it has its recorded length.
     pub fn open_outside(&self, outside: &Arc<OutsideFile>) -> Result<Arc<dyn File>> {
         let path = String::from_utf8_lossy(&outside.path).into_owned();
         let failed = |error| Error::io(format!("opening {path}, which an import left in place"), error);
@@ -190,7 +189,7 @@ impl Collection {
         Ok(Arc::new(file))
     }
 
-    /// A number for a data file that is an outside file.
+    /// Allocates a data file number for an outside file.
     pub fn outside_number(&self) -> Result<u64> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
@@ -200,7 +199,7 @@ impl Collection {
     }
 }
 
-/// An outside file that has the size that it had when it came in.
+/// An outside file that must keep the length that it had at import.
 struct Outside {
     inner: Arc<dyn File>,
     said: Arc<OutsideFile>,
@@ -226,7 +225,7 @@ fn refused() -> io::Error {
 impl File for Outside {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let got = self.inner.read_at(buffer, offset)?;
-        // After it: a change while it was read is seen too.
+        // Checked after the read, to notice a change during it.
         self.check()?;
         Ok(got)
     }

@@ -1,8 +1,8 @@
-//! Reading blocks: fetch, check, decode into the caller's buffer.
+//! Reads blocks: fetches, verifies and decodes them into the caller's buffer.
 //!
-//! Neighbouring payloads are fetched with one call. An exact block that is wanted whole
-//! is read where it is wanted; an encoded one is decoded there. A block is checked
-//! whenever all of its payload is read, and always before its first use.
+//! Adjacent payloads are fetched with one call. A whole exact block is read directly into the caller's
+//! buffer; an encoded block is decoded into it. A block is verified whenever its whole payload is read,
+//! and always before its first use.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -17,12 +17,12 @@ use crate::store::io::buffer::PageBuffer;
 use crate::store::object::blocks::Block;
 use crate::store::object::{DIRTY, Object};
 
-/// Blocks looked up at a time.
+/// Number of blocks looked up at a time.
 const LOOKED_UP: usize = 64;
-/// The most bytes of payloads that are fetched with one call into scratch space.
+/// Maximum bytes of payloads fetched with one call into scratch space.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
 
-/// When stored bytes are checked against their checksums.
+/// When stored bytes are verified against their checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Verify {
     /// At the first use, and whenever a payload is read whole.
@@ -32,42 +32,41 @@ pub enum Verify {
     Always,
 }
 
-/// How a file outside the store is reached.
+/// How an outside file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
-    /// As others have it open, whether or not it has its name still.
+    /// Through the file that others have open, whether or not it still has its name.
     Shared,
-    /// By the name that it has now.
+    /// By its present name.
     ByName,
 }
 
-/// An object that is open for reading: its data file stays there while this lives.
+/// An object that is open for reading. Its data file is kept while this lives.
 #[derive(Clone)]
 pub struct OpenObject {
     pub(in crate::store) collection: Arc<Collection>,
     pub(in crate::store) object: Arc<Object>,
-    /// The data file, or why it cannot be opened: blocks elsewhere can be read without.
+    /// The data file, or why it cannot be opened. Blocks in other files can be read without it.
     pub(in crate::store) extent: Option<Result<Arc<dyn File>, String>>,
     verify: Verify,
     reach: Reach,
 }
 
 thread_local! {
-    /// Payloads on their way to being decoded, and blocks of which only a part is
-    /// wanted: kept, so that reading allocates nothing.
+    /// Payloads to be decoded, and blocks that are wanted in part. Reused, so that reads allocate
+    /// nothing.
     static SCRATCH: RefCell<(PageBuffer, PageBuffer)> =
         const { RefCell::new((PageBuffer::new(), PageBuffer::new())) };
 }
 
 impl OpenObject {
-    /// Opens an object, its data file included. A data file that is gone fails the reads
-    /// of its blocks only.
+    /// Opens an object and its data file. A missing data file fails only reads of the blocks in it.
     pub fn open(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> Result<OpenObject> {
         OpenObject::reached(collection, object, verify, Reach::Shared)
     }
 
-    /// Opens an object to give a copy of its blocks up, or one of blocks that depend on them: a
-    /// file outside the store is the one that has its name now, whatever others have open.
+    /// Opens an object in order to give up a copy of its blocks, or of blocks that depend on them: an
+    /// outside file is the one that has the name now, whatever others have open.
     pub fn open_by_name(collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
         OpenObject::reached(collection, object, Verify::First, Reach::ByName)
     }
@@ -96,8 +95,8 @@ impl OpenObject {
         Ok(OpenObject { collection: collection.clone(), object: object.clone(), extent, verify, reach })
     }
 
-    /// Opens an object of a file that is open already. Where its data file cannot be opened, the
-    /// reads of its blocks fail; the file stays open.
+    /// Opens an object of a file that is open already. If the data file cannot be opened, reads of the
+    /// blocks in it fail; the file stays open.
     pub fn reopen(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> OpenObject {
         OpenObject::open(collection, object, verify).unwrap_or_else(|error| OpenObject {
             collection: collection.clone(),
@@ -123,7 +122,7 @@ impl OpenObject {
         &self.object
     }
 
-    /// Reads the bytes from `from` on into `out`; they must lie inside.
+    /// Reads the bytes from `from` on into `out`; the range must be inside the object.
     pub fn read(&self, from: u64, out: &mut [u8]) -> Result<()> {
         if from.checked_add(out.len() as u64).is_none_or(|end| end > self.bytes()) {
             return Err(Error::invalid("a range past the end of an object"));
@@ -153,7 +152,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// What an encoded block decodes to, without what was written to it.
+    /// The decoded content of an encoded block, without its deltas.
     pub(in crate::store) fn read_base(&self, index: u32, block: &Block, out: &mut [u8]) -> Result<()> {
         let _reading = self.collection.begin_read();
         SCRATCH.with_borrow_mut(|(payload, _)| {
@@ -164,7 +163,7 @@ impl OpenObject {
         })
     }
 
-    /// `found` are the blocks from `first` on; `out` is wanted from `at` on.
+    /// Reads `out` from offset `at` on. `found` are the blocks from `first` on.
     pub(in crate::store) fn read_blocks(
         &self,
         first: u32,
@@ -211,7 +210,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Exact blocks whose payloads stand one after the other.
+    /// Reads exact blocks with adjacent payloads.
     fn read_exact(&self, first: u32, blocks: &[Option<Block>], at: u64, out: &mut [u8]) -> Result<()> {
         let is_extent = blocks.first().is_some_and(|block| block.is_some_and(|block| block.stored.in_data));
         if self.object.origin.is_none() || !is_extent {
@@ -219,7 +218,7 @@ impl OpenObject {
         }
         if self.is_extent_untouched() {
             self.read_exact_as(self.verify, first, blocks, at, out)?;
-            // After it: a change while it was read is seen too.
+            // Checked after the read, to notice a change during it.
             if self.is_extent_untouched() {
                 return Ok(());
             }
@@ -240,7 +239,7 @@ impl OpenObject {
         let last = first + blocks.len() as u32 - 1;
         let is_whole =
             |index: u32| at <= layout.start(index) && layout.start(index) + layout.len(index) as u64 <= end;
-        // A part of a block can be read alone only once the block has been checked.
+        // A part of a block can be read alone only once the block was verified.
         let mut from = 0;
         let mut until = out.len();
         for index in [first, last] {
@@ -283,7 +282,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Encoded blocks of one tier whose payloads stand one after the other.
+    /// Reads encoded blocks of one tier with adjacent payloads.
     fn read_encoded(&self, first: u32, blocks: &[Option<Block>], at: u64, out: &mut [u8]) -> Result<()> {
         let layout = self.object.layout();
         let end = at + out.len() as u64;
@@ -319,7 +318,7 @@ impl OpenObject {
         })
     }
 
-    /// A part of one encoded block that has been checked: only its groups are fetched.
+    /// Reads a part of one verified encoded block: fetches only its groups.
     fn read_groups(
         &self,
         index: u32,
@@ -417,8 +416,8 @@ impl OpenObject {
     }
 }
 
-/// Whether `next` can be fetched with the same call as `before`: in the same file, right
-/// behind it, but for the rounding of slots.
+/// Whether `next` can be fetched with the same call as `before`: it follows in the same file, up to the
+/// rounding of slots.
 fn follows(before: &Stored, next: &Stored) -> bool {
     let end = before.offset + u64::from(before.len);
     let gap = if before.tier == Tier::Exact { 0 } else { crate::store::space::slots::SLOT_ALIGN };
@@ -430,7 +429,7 @@ fn follows(before: &Stored, next: &Stored) -> bool {
         && (end..=end + gap).contains(&next.offset)
 }
 
-/// The part of a block that a request wants, from the block's start.
+/// The part of a block that a request covers, relative to the block's start.
 pub(in crate::store) fn overlap(start: u64, len: usize, at: u64, end: u64) -> Range<usize> {
     let from = at.saturating_sub(start).min(len as u64) as usize;
     let until = end.saturating_sub(start).min(len as u64) as usize;

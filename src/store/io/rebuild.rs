@@ -1,5 +1,4 @@
-//! Other ways to the elements of a block: of one that is absent, and of one whose payload is
-//! not what the log says.
+//! Other sources of a block's elements, for absent blocks and for corrupt payloads.
 
 use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
@@ -12,30 +11,29 @@ use crate::store::io::read::{OpenObject, overlap};
 use crate::store::object::DIRTY;
 use crate::store::object::blocks::Block;
 
-/// Knows other ways. It is asked by reads, from many threads, and may read itself.
+/// Provides blocks from other sources. Called by reads, from many threads, and may read itself.
 pub trait Rebuild: Send + Sync {
-    /// Puts into `elements`, which has the bytes of the whole block, what a reader is to see of
-    /// it. `false` where there is no way; an error where there is one and it fails.
+    /// Writes the content that readers see of a block to `elements`, which has the length of the whole
+    /// block. `false` if there is no source; an error if there is one and it fails.
     fn rebuild(&self, open: &OpenObject, index: u32, block: &Block, elements: &mut [u8]) -> Result<bool>;
 
-    /// Whether there seems to be a way to a block that is absent, as far as can be told without
-    /// reading.
+    /// Whether there seems to be a source for an absent block, as far as can be told without reading.
     fn can_rebuild(&self, open: &OpenObject, index: u32, block: &Block) -> bool;
 
-    /// A payload was not what the log says, and was made good for a reader: it is to be stored
-    /// anew, by somebody who may write.
+    /// Called after a corrupt payload was replaced for a reader: somebody who may write should store it
+    /// again.
     fn made_good(&self, open: &OpenObject, index: u32, block: &Block);
 }
 
-/// Who is asked, once somebody is there.
+/// The provider, once it is set.
 pub(in crate::store) type Rebuilder = Arc<OnceLock<Arc<dyn Rebuild>>>;
 
 thread_local! {
-    /// Whether this thread is in a read already: one that rebuilds a block reads others.
+    /// Whether this thread is inside a read: rebuilding a block reads others.
     static IS_READING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A read that is under way: space is not used again meanwhile.
+/// A read in progress, which keeps space from being reused.
 pub(in crate::store) struct Reading<'a> {
     _gate: RwLockReadGuard<'a, ()>,
     was_reading: bool,
@@ -48,7 +46,7 @@ impl Drop for Reading<'_> {
 }
 
 impl Collection {
-    /// Begins a read. A read inside another does not wait for those who wait for that one.
+    /// Begins a read. A nested read does not wait for writers that wait for the outer read.
     pub(in crate::store) fn begin_read(&self) -> Reading<'_> {
         let was_reading = IS_READING.replace(true);
         let gate = if was_reading { self.reading.read_recursive() } else { self.reading.read() };
@@ -57,8 +55,8 @@ impl Collection {
 }
 
 impl OpenObject {
-    /// As [`read_blocks`](Self::read_blocks), a block at a time: one whose payload is not what
-    /// the log says is made good where there is another way to it.
+    /// [`read_blocks`](Self::read_blocks) one block at a time. A block with a corrupt payload is read
+    /// from another source, if there is one.
     pub(in crate::store) fn read_each(
         &self,
         first: u32,
@@ -89,8 +87,8 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Reads a part of a block another way: `out` is wanted from `at` on, and ends in the block.
-    /// `false` where there is none.
+    /// Reads a part of a block from another source: `out` from offset `at` on, within the block.
+    /// `false` if there is none.
     pub(in crate::store) fn rebuild(
         &self,
         index: u32,
@@ -110,7 +108,7 @@ impl OpenObject {
         Ok(found)
     }
 
-    /// Whether a block is absent and there is no way to make it again.
+    /// Whether any block is absent and has no source.
     pub fn has_lost(&self) -> bool {
         if !self.object.has_absent() {
             return false;

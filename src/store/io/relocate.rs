@@ -1,10 +1,10 @@
-//! Payloads to other places, as they are: back to the data file that they were written over
-//! in, and from the end of a tier file to gaps before it.
+//! Relocates payloads without a change: back to their place in the data file, and from the end of a
+//! tier file to earlier gaps.
 //!
 //! Invariants:
-//! 1. A stretch of a data file that a block has left is written again only when that is
-//!    durable and nobody reads the file there: as a slot of a tier file is.
-//! 2. A payload is durable in its new place before the batch that says so is in the log.
+//! 1. A stretch of a data file that a block has left is written again only when that is durable and
+//! nobody reads the file there, as for a slot of a tier file.
+//! 2. A payload is durable in its new location before the batch that records the move is in the log.
 
 use std::ops::Range;
 
@@ -18,19 +18,19 @@ use crate::store::object::blocks::Block;
 use crate::store::object::deltas::{DELTA_FILE, place_of_stored};
 use crate::store::object::{DIRTY, Freed, Object};
 
-/// The space of a tier file.
+/// Use of space in a tier file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileSpace {
-    /// Bytes up to the last slot in use.
+    /// End of the last slot in use, in bytes.
     pub end: u64,
     /// Bytes of slots in use.
     pub used: u64,
 }
 
 impl OpenObject {
-    /// Puts exact blocks of `range` that lie in `tier0.dat` back to their place in the data
-    /// file; how many. None while somebody reads that file where it lies, or while something
-    /// was written to the object that no batch describes. Durable when it returns.
+    /// Moves exact blocks of `range` from `tier0.dat` back to their place in the data file. Returns
+    /// their number, durably. Moves none while somebody reads the data file directly, or while writes
+    /// to the object wait for a batch.
     pub fn return_to_extent(&self, range: Range<u32>) -> Result<u64> {
         let writing = self.object.write_state().writing.lock();
         let Some(extent) = self.object.extent().filter(|_| self.object.origin.is_none()) else {
@@ -60,7 +60,7 @@ impl OpenObject {
         }
         drop(writing);
         for (index, ..) in &moved {
-            // What is checked may be shown. Who reads a wrong one is told.
+            // Verified blocks may be read directly. Readers of a corrupt one get an error.
             if let Err(error) = self.check(*index) {
                 log::warn!("{}: {error}", self.collection.path());
             }
@@ -68,8 +68,8 @@ impl OpenObject {
         Ok(moved.len() as u64)
     }
 
-    /// Moves payloads of `range` that end past `limit` in a tier file to gaps before them; how
-    /// many. Durable when it returns.
+    /// Moves payloads of `range` that end past `limit` in a tier file to earlier gaps. Returns their
+    /// number, durably.
     pub fn pack(&self, range: Range<u32>, number: u8, limit: u64) -> Result<u64> {
         let _writing = self.object.write_state().writing.lock();
         let is_behind = |block: &Block| {
@@ -89,15 +89,15 @@ impl OpenObject {
         Ok(if moved_now { moved.len() as u64 } else { 0 })
     }
 
-    /// Blocks of `range` that the log describes, that have a payload, and that `is_due`.
+    /// The blocks of `range` that are described, have a payload and satisfy `is_due`.
     fn due(&self, range: Range<u32>, is_due: impl Fn(&Block) -> bool) -> Vec<(u32, Block)> {
         let layout = self.object.logged_layout();
         let blocks = self.object.stored_blocks(range, layout);
         blocks.filter(|(_, block)| block.epoch != DIRTY && block.stored.len > 0 && is_due(block)).collect()
     }
 
-    /// The payload of a block; `None` for one that is not what the log says: it stays where it
-    /// is, for those who can make it again.
+    /// The payload of a block; `None` if it is corrupt. A corrupt payload stays where it is, for those
+    /// who can rebuild it.
     fn payload(&self, index: u32, block: &Block) -> Result<Option<Vec<u8>>> {
         let mut payload = vec![0; block.stored.len as usize];
         let fetched = self.fetch(index, &block.stored, 0, &mut payload);
@@ -108,7 +108,7 @@ impl OpenObject {
         }
     }
 
-    /// Blocks are in other places now; `false` where the object was deleted meanwhile.
+    /// Records new locations of blocks. `false` if the object was deleted meanwhile.
     fn relocated(&self, moved: &[(u32, Block, Stored)], touched: Touched) -> Result<bool> {
         if moved.is_empty() {
             return Ok(false);
@@ -128,15 +128,15 @@ impl OpenObject {
 }
 
 impl Collection {
-    /// Whether the stretches of the object's data file that its blocks have left may be written
-    /// again: all that was recorded is durable then.
+    /// Makes all records durable. Returns whether stretches of the object's data file that its blocks
+    /// have left may be written again.
     fn may_fill(&self, object: &Object) -> Result<bool> {
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         self.mark_all(writer)?;
         let file = object.extent().map(|extent| extent.file);
         let is_kept = |freed: &Freed| match freed {
-            // Not given back yet: somebody reads it there.
+            // Not reclaimed yet: it has readers.
             Freed::Stretch { object, .. } | Freed::Object(object) => {
                 object.extent().map(|extent| extent.file) == file
             }
@@ -145,7 +145,7 @@ impl Collection {
         Ok(!self.is_shown(object) && !writer.freed.iter().any(|(_, freed)| is_kept(freed)))
     }
 
-    /// Writes a payload to a gap that ends before `limit`; where, if there is one.
+    /// Writes a payload to a gap that ends before `limit`, if there is one. Returns its location.
     fn write_before(
         &self,
         number: u8,
@@ -172,8 +172,7 @@ impl Collection {
         Ok(Some(offset))
     }
 
-    /// The space of each tier file, by its number. All that was recorded
-    /// is durable, and what was given up is free.
+    /// Use of space of each tier file, by number. Makes all records durable and reclaims freed space.
     pub fn file_spaces(&self) -> Result<Vec<FileSpace>> {
         self.find_space()?;
         let mut writer = self.writer.lock();
@@ -185,7 +184,7 @@ impl Collection {
             .collect())
     }
 
-    /// Cuts the files of payloads behind the last slot in use; their bytes together before and
+    /// Truncates the payload files after the last slot in use. Returns their total length before and
     /// after.
     pub fn cut_files(&self) -> Result<(u64, u64)> {
         self.find_space()?;

@@ -1,4 +1,4 @@
-//! Objects whose elements become those of another type: somebody says what a file is as a tensor.
+//! Changes of an object's element type, when a user declares a file to be a tensor.
 
 use std::sync::atomic::Ordering;
 
@@ -8,24 +8,24 @@ use crate::store::object::Object;
 use crate::store::object::blocks::Block;
 
 impl Object {
-    /// The type of its elements.
+    /// The present element type.
     pub fn dtype(&self) -> Dtype {
         Dtype::from_code(self.dtype.load(Ordering::Acquire)).unwrap_or(self.entry.dtype)
     }
 
-    /// What the catalog says of it now.
+    /// The present catalog entry.
     pub fn entry_now(&self) -> ObjectEntry {
         let bytes = self.logged.load(Ordering::Acquire);
         ObjectEntry { bytes, dtype: self.dtype(), ..self.entry.clone() }
     }
 
-    /// Holds off those who write to it or move its blocks.
+    /// Blocks writes to the object and moves of its blocks.
     pub fn hold(&self) -> impl Drop + '_ {
         self.write_state().writing.lock()
     }
 
-    /// Whether its elements can be taken for those of another type: no block is kept in codes of
-    /// the one that it has, or made again from elsewhere.
+    /// Whether the element type can change to `dtype`: every block is exact, and the sizes are
+    /// multiples of the element.
     pub fn can_be_of(&self, dtype: Dtype) -> bool {
         let is_plain = |(_, block): (std::ops::Range<u32>, Block)| block.stored.tier == Tier::Exact;
         self.dtype() == dtype
@@ -34,7 +34,7 @@ impl Object {
                 && self.blocks.read().pieces(self.logged_layout()).all(is_plain))
     }
 
-    /// Takes in a type that the log says. `Corrupt` where it cannot be of it.
+    /// Applies an element type from the log. `Corrupt` if the object cannot have it.
     pub(in crate::store) fn retyped(&self, dtype: Dtype) -> Result<()> {
         if !self.can_be_of(dtype) {
             let (id, before) = (self.entry.id, self.dtype());

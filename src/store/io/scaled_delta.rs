@@ -1,29 +1,28 @@
-//! Small writes that are kept rounded, where that was asked for: as multiples of a 16-bit
-//! scale on the block that is there.
+//! Rounded small writes, where requested: deltas in multiples of a 16-bit scale on the existing block.
 
 use half::{bf16, f16};
 
 use crate::format::payload::delta::Changes;
 use crate::model::{Dtype, Encoder};
 
-/// How what is written to an encoded block is kept.
+/// How writes to an encoded block are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Writes {
-    /// As it was written.
+    /// Exactly.
     Exact,
-    /// Rounded to a delta; where that is too large, encoded anew.
+    /// Rounded to a delta; encoded again if the delta would be too large.
     Rounded(Encoder),
 }
 
-/// The most that a delta may change of a block, as a share of the block's L2 norm.
+/// Maximum change of a block by a delta, as a share of the block's L2 norm.
 const NORM_SHARE: f64 = 0.05;
 
-/// From what a reader sees of a block to what was written to it. `None` where more than `most`
-/// elements differ, where the difference is more than a twentieth of the block by its L2
-/// norm, and where something is not finite.
+/// The changes from the present content of a block to the written one. `None` if more than `most`
+/// elements differ, if the L2 norm of the difference is more than a twentieth of the block's, or if a
+/// value is not finite.
 ///
-/// The scale is the largest difference over 32767, so that it is kept best; the others are
-/// off by half a scale at most.
+/// The scale is the largest difference divided by 32767, so that this difference is kept best. The
+/// error of the others is at most half a scale.
 pub(in crate::store) fn scaled(dtype: Dtype, base: &[u8], new: &[u8], most: usize) -> Option<Changes> {
     let width = dtype.bytes() as usize;
     let mut differences: Vec<(u16, f32)> = Vec::new();
@@ -54,7 +53,7 @@ pub(in crate::store) fn scaled(dtype: Dtype, base: &[u8], new: &[u8], most: usiz
     Some(Changes::Scaled { scale, pairs: pairs.filter(|(_, step)| *step != 0).collect() })
 }
 
-/// The value of an element of a type that can be kept in codes.
+/// The value of an element of a quantizable type.
 fn value_of(dtype: Dtype, bytes: &[u8]) -> Option<f32> {
     match dtype {
         Dtype::F32 => Some(f32::from_le_bytes(bytes.try_into().ok()?)),

@@ -1,4 +1,4 @@
-//! Stored bytes against what the log says of them.
+//! Verifies stored bytes against the log.
 
 use std::ops::Range;
 
@@ -9,21 +9,22 @@ use crate::store::io::read::OpenObject;
 use crate::store::object::DIRTY;
 use crate::store::object::blocks::Block;
 
-/// Bytes that are compared with zeros at a time.
+/// Bytes compared with zeros at a time.
 const HOLE_BYTES: u64 = 1 << 20;
 
 impl OpenObject {
-    /// Checks block `index`, as the log says it, and tells what it stores: for `verify` and `fsck`.
+    /// Verifies block `index` as recorded in the log, and returns its state. Used by `verify` and
+    /// `fsck`.
     pub fn check(&self, index: u32) -> Result<Block> {
         let _reading = self.collection.begin_read();
         let (layout, found, described) = self.object.as_logged(&self.collection.state(), index);
         if found.is_none() && index >= described {
-            // It was cut off, and the log does not say so yet.
+            // The block was truncated, and the log does not have that yet.
             return Ok(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 });
         }
         let block = self.known(index, found)?;
         if block.stored.is_zeros() {
-            // There is nothing that could be wrong.
+            // Zeros without a payload cannot be corrupt.
             return Ok(block);
         }
         if block.stored.len == 0 {
@@ -37,7 +38,7 @@ impl OpenObject {
             self.check_factor(&link)?;
         }
         if self.object.chain(index, block.epoch).is_some() {
-            // What lies on a parent's block can be checked without that.
+            // A delta on a parent's block can be verified without the parent.
             let mut elements = vec![0; layout.len(index)];
             self.apply_chain(index, &block, &mut elements)?;
         }
@@ -47,7 +48,7 @@ impl OpenObject {
     pub(in crate::store) fn verify(&self, index: u32, stored: &Stored, payload: &[u8]) -> Result<()> {
         let found = checksum::of(payload);
         if found != stored.checksum {
-            // Parts of it are not believed any more either.
+            // Other reads of parts of the block must not trust it either.
             self.object.checked.clear(index);
             let (place, wanted) = (self.place(index, stored), stored.checksum);
             let text = format!("{place}: payload crc {found:#010x} but the log says {wanted:#010x}");
@@ -61,20 +62,20 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Notes that what is stored for a block was checked, unless it is stored elsewhere by now.
+    /// Marks a block as verified, unless it has moved since.
     fn note_checked(&self, index: u32, stored: &Stored) {
         if self.object.checked.get(index) || (stored.in_data && !self.is_extent_untouched()) {
             return;
         }
-        // With it held no batch gives the block another place.
+        // While the lock is held, no batch moves the block.
         let blocks = self.object.blocks.read();
         if blocks.get(index, self.object.logged_layout()).is_some_and(|now| now.stored == *stored) {
             self.object.checked.set(index);
         }
     }
 
-    /// Checks that the data file has a hole, or zeros, where blocks of zeros are a hole of it, so that
-    /// it can be shown there. `piece` are all of those that are alike, see [`Object::pieces`].
+    /// Verifies that the data file has a hole or zeros where zero blocks are a hole of it, so that the
+    /// file can be read directly. `piece` are all equal blocks there, see [`Object::pieces`].
     pub fn check_hole(&self, piece: &Range<u32>) -> Result<()> {
         let layout = self.object.logged_layout();
         let stored = || Some(self.object.blocks.read().get(piece.start, layout)?.stored);
@@ -96,7 +97,7 @@ impl OpenObject {
             }
             found = extent.next_data(at + chunk.len() as u64).map_err(failed)?;
         }
-        // With it held no batch gives the blocks other bytes.
+        // While the lock is held, no batch changes the blocks.
         let blocks = self.object.blocks.read();
         let is_same = blocks.get(piece.start, layout).is_some_and(|block| block.stored == hole);
         if is_same && blocks.alike(piece.start, layout).1 == piece.end {
@@ -105,9 +106,8 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Checks those of `blocks` that were not, where they lie exact in the data file and the
-    /// system has them in memory. `buffer` is for their bytes and has room for all of them.
-    /// Whether all of `blocks` are checked then.
+    /// Verifies the remaining blocks of `blocks` that are exact in the data file and in the page cache.
+    /// `buffer` has room for all of their bytes. Returns whether all of `blocks` are verified then.
     pub(in crate::store) fn check_in_memory(&self, blocks: Range<u32>, buffer: &mut [u8]) -> bool {
         let Some(Ok(extent)) = &self.extent else { return false };
         let _reading = self.collection.begin_read();
@@ -142,13 +142,13 @@ impl OpenObject {
         })
     }
 
-    /// Where a block lies in the data file, exact and as the log says.
+    /// Location of a block that is exact in the data file and described by the log.
     fn stored_at_extent(&self, index: u32, found: Option<Block>) -> Option<Stored> {
         let Block { epoch, stored, .. } = self.known(index, found).ok()?;
         (epoch != DIRTY && stored.in_data && stored.tier == Tier::Exact).then_some(stored)
     }
 
-    /// Whether the system has in memory where a block begins.
+    /// Whether the beginning of a block is in the page cache.
     pub(in crate::store) fn begins_in_memory(&self, index: u32) -> bool {
         let _reading = self.collection.begin_read();
         let found = self.object.block(index, self.object.layout());

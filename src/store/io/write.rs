@@ -1,5 +1,5 @@
-//! Writing to an object: what is written is read at once, and described by the next
-//! batch. The invariants stand in `object`.
+//! Writes to an object. Readers see them at once, and the next batch describes them. `object` has the
+//! invariants.
 
 use std::sync::Arc;
 
@@ -22,29 +22,28 @@ use crate::store::object::{Object, exact_at};
 use crate::store::space::slots::SLOT_ALIGN;
 use crate::store::space::zeros::{Hole, add_hole};
 
-/// What was written to an object, with its checksums, before a batch says so. Nobody
-/// writes to the object while this lives.
+/// The writes to an object since the last batch, with checksums, before a batch records them. The
+/// object cannot be written while this lives.
 pub struct Written<'a> {
     open: &'a OpenObject,
     writing: MutexGuard<'a, Writing>,
     blocks: Vec<(u32, Stored)>,
-    /// Zeros that nobody wrote.
+    /// Unwritten zeros.
     holes: Vec<Hole>,
-    /// What lies on encoded blocks instead of replacing them, and the slots that are not
-    /// needed then.
+    /// Deltas on encoded blocks. Their blocks are not replaced, and the slots of the written bytes
+    /// become `unneeded`.
     patches: Vec<Record>,
-    /// Blocks that were encoded anew, or cut, in slots of their own length.
+    /// Blocks that were encoded again or truncated, in slots of their own length.
     encoded: Vec<(u32, Stored)>,
     unneeded: Vec<Stored>,
-    /// The files of all that, and the slots.
+    /// The files and slots of all these.
     touched: Touched,
     is_rounded: bool,
     bytes: u64,
 }
 
 impl OpenObject {
-    /// Writes inside the object. Nothing of it is in the log before
-    /// [`Written`] is recorded.
+    /// Writes inside the object. The log has nothing of it before [`Written`] is recorded.
     pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
         let mut writing = self.object.write_state().writing.lock();
         self.check_writable()?;
@@ -65,7 +64,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Cuts the object, or lets it grow by zeros.
+    /// Truncates the object, or extends it with zeros.
     pub fn resize(&self, bytes: u64) -> Result<()> {
         let mut writing = self.object.write_state().writing.lock();
         self.check_writable()?;
@@ -75,13 +74,13 @@ impl OpenObject {
             return Err(Error::new(ErrorKind::Full, "a file of that size cannot be kept"));
         }
         if bytes < before.bytes {
-            // Whatever can fail comes before the first change.
+            // Everything that can fail comes before the first change.
             self.collection.find_space()?;
-            // What is dropped lies there still.
+            // The dropped bytes still lie there.
             writing.stale = writing.stale.max(writing.used);
         }
-        // The last block changes its length: it gets a place of its own, where its end is
-        // zeros.
+        // The last block changes its length, so it moves to a location of its own that has zeros at its
+        // end.
         let edge = before.bytes.min(bytes);
         let index = before.index(edge);
         let kept = (edge - before.start(index)) as usize;
@@ -93,12 +92,12 @@ impl OpenObject {
             }
         }
         if bytes < before.bytes {
-            // What is dropped here is named by the log still, and by no block any more.
+            // The log still names what is dropped here, but no block refers to it.
             let count = after.blocks();
             let written = self.object.write_state().dirty.write().split_off(&count);
             let slots = written.into_values().map(|stored| Stored { len: before.block_bytes, ..stored });
             writing.dropped.extend(slots);
-            // The payload of the block that was cut stays known: it is replaced by the batch.
+            // The truncated block's payload stays recorded until the batch replaces it.
             let gone = self.object.truncate(count);
             writing.dropped.extend(gone);
         }
@@ -106,7 +105,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Cuts what becomes the last block.
+    /// Truncates the block that becomes the last one.
     fn cut_block(
         &self,
         writing: &mut Writing,
@@ -119,11 +118,11 @@ impl OpenObject {
         self.read(before.start(index), &mut block)?;
         let written = self.object.write_state().dirty.read().get(&index).copied();
         let Err(error) = self.place_block(writing, after, index, &block) else {
-            // Only now: what was written must not be lost when there is no room.
+            // Only after the move succeeded, so that a full disk does not lose writes.
             writing.dropped.extend(written.map(|stored| Stored { len: before.block_bytes, ..stored }));
             return Ok(());
         };
-        // What no record names can stay where it is: what it grows by is written there then.
+        // A location that no record names can stay in use, because later growth overwrites it.
         let is_described = writing.edge.is_some_and(|(edge, described)| edge == index && kept < described);
         let written = written.filter(|_| error.kind() == ErrorKind::Full && !is_described);
         let Some(stored) = written else { return Err(error) };
@@ -133,7 +132,7 @@ impl OpenObject {
         Ok(())
     }
 
-    /// Lets the last block grow by zeros.
+    /// Extends the last block with zeros.
     fn grow_block(
         &self,
         writing: &mut Writing,
@@ -202,7 +201,7 @@ impl OpenObject {
         self.place_block(writing, layout, index, &block)
     }
 
-    /// Puts a whole block where no record points to.
+    /// Writes a whole block to a location that no record names.
     pub(in crate::store) fn place_block(
         &self,
         writing: &mut Writing,
@@ -229,13 +228,12 @@ impl OpenObject {
         self.extent.as_ref().and_then(|extent| extent.as_ref().ok())
     }
 
-    /// Whether the stretch of the data file of a block that is not dirty was never used.
+    /// Whether the stretch in the data file of a block that is not dirty was never used.
     pub(in crate::store) fn fits_data(&self, writing: &Writing, layout: BlockLayout, index: u32) -> bool {
         layout.start(index) >= writing.stale && self.is_last(writing)
     }
 
-    /// Whether a described block is the last thing in the data file, so that it can go on
-    /// there.
+    /// Whether a described block is at the end of the data file, so that it can be extended there.
     fn ends_used(&self, writing: &Writing, layout: BlockLayout, index: u32) -> bool {
         let block = self.object.blocks.read().get(index, layout);
         block.is_some_and(|block| block.stored.in_data)
@@ -243,18 +241,18 @@ impl OpenObject {
             && self.is_last(writing)
     }
 
-    /// Whether nothing lies behind the object in its data file: what was deleted there may
-    /// be open still, or come back with a power cut.
+    /// Whether the object is the last one in its data file. A deleted object behind it may still be
+    /// open, or come back after a power cut.
     fn is_last(&self, writing: &Writing) -> bool {
         if self.object.origin.is_some() {
-            // Nothing is ever added to a file outside the store.
+            // Outside files are never extended.
             return false;
         }
         let (Some(file), Some(extent)) = (self.data(), self.object.extent()) else { return false };
         file.len().is_ok_and(|len| len <= extent.offset + writing.used)
     }
 
-    /// Lets the data file reach to the end of a block.
+    /// Extends the data file to the end of a block.
     pub(in crate::store) fn room(
         &self,
         writing: &mut Writing,
@@ -277,8 +275,8 @@ impl OpenObject {
         Ok(exact_at(extent.offset + layout.start(index), true))
     }
 
-    /// Writes to a place that was never used. What a failure leaves in the data file is not taken
-    /// for zeros.
+    /// Writes to a location that was never used. After a failure, the bytes left in the data file do
+    /// not count as zeros.
     fn put_fresh(
         &self,
         writing: &mut Writing,
@@ -303,14 +301,14 @@ impl OpenObject {
             .map_err(|error| Error::io(format!("writing to {}", self.collection.path()), error))
     }
 
-    /// What was written since the last batch, with its checksums. Blocks are read back where
-    /// theirs is not known, and where they may become patches.
+    /// The writes since the last batch, with checksums. Blocks are read back if their checksum is not
+    /// known, or if they may become patches.
     pub fn written(&self, writes: Writes) -> Result<Written<'_>> {
         self.written_until(writes, u64::MAX)
     }
 
-    /// The same of an object that the batch cuts to `bytes`, if it has more. Readers see the
-    /// object as it was until the batch is taken in.
+    /// [`written`](Self::written) for an object that the batch truncates to `bytes`, if it is longer.
+    /// Readers see the full length until the batch is applied.
     pub fn written_until(&self, writes: Writes, bytes: u64) -> Result<Written<'_>> {
         let mut writing = self.object.write_state().writing.lock();
         let before = self.object.layout();
@@ -328,7 +326,7 @@ impl OpenObject {
         let mut unneeded: Vec<Stored> =
             behind.into_iter().map(|(_, stored)| Stored { len: layout.block_bytes, ..stored }).collect();
         let (mut block, mut touched) = (Vec::new(), Touched::default());
-        // The block that the cut goes through has another length, and so another checksum.
+        // Truncation changes the length of the block at the edge, and so its checksum.
         let edge = layout.index(layout.bytes);
         let is_cut = layout.len(edge) < before.len(edge) && layout.len(edge) > 0;
         if is_cut && !holes.iter().any(|hole| hole.range.contains(&edge)) {
@@ -396,8 +394,8 @@ impl OpenObject {
 }
 
 impl OpenObject {
-    /// Where a block lies of which the log keeps the beginning only: where it is, if that is
-    /// a place that nothing else is ever written to.
+    /// The location of a block that the log truncates, if it can stay: nothing else is ever written
+    /// there.
     fn stays_in_data(&self, index: u32, layout: BlockLayout) -> Option<Stored> {
         let block = self.object.blocks.read().get(index, layout)?;
         let stays = block.stored.in_data && block.stored.tier == Tier::Exact && self.object.origin.is_none();
@@ -406,7 +404,7 @@ impl OpenObject {
 }
 
 impl Written<'_> {
-    /// The files that were written, and the slots that were taken: once.
+    /// Returns the files that were written and the reserved slots, once.
     pub fn touched(&mut self) -> Touched {
         std::mem::take(&mut self.touched)
     }
@@ -423,7 +421,7 @@ impl Written<'_> {
         }
     }
 
-    /// Adds the blocks that were written, and the zeros between them, to a batch, in order.
+    /// Adds the written blocks, and the zeros between them, to a batch, in order.
     pub fn add_bytes(&self, batch: &mut Batch, entry: &ObjectEntry) {
         let mut rest = self.blocks.as_slice();
         for hole in &self.holes {
@@ -435,14 +433,14 @@ impl Written<'_> {
         add_blocks(batch, entry, rest);
     }
 
-    /// A batch says it now.
+    /// Called when a batch has recorded the writes.
     pub fn recorded(mut self) {
         self.writing.stale = self.writing.stale.max(self.writing.used);
         self.open.object.write_state().dirty.write().clear();
         self.writing.edge = None;
         let mut dropped = std::mem::take(&mut self.writing.dropped);
         dropped.append(&mut self.unneeded);
-        // A slot had room for a whole block; what a short one left of it is free.
+        // A slot had room for a whole block. A short block leaves the rest free.
         let block_bytes = self.open.object.entry.block_bytes;
         for (_, stored) in self.blocks.iter().filter(|(_, stored)| !stored.in_data) {
             let kept = stored.len.next_multiple_of(SLOT_ALIGN as u32);
@@ -452,7 +450,7 @@ impl Written<'_> {
         self.open.collection.drop_payloads(dropped);
     }
 
-    /// Whether readers see something else than what was written: it was rounded.
+    /// Whether the writes were rounded, so that readers see different bytes.
     pub fn is_rounded(&self) -> bool {
         self.is_rounded
     }
@@ -462,7 +460,7 @@ impl Written<'_> {
         &self.open.object
     }
 
-    /// The size that the object has now.
+    /// The present size of the object.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,9 +1,9 @@
-//! Checksums of blocks that were written, taken from the bytes as they come: what is known
-//! then need not be read back when the log is to say it.
+//! Checksums of written blocks, computed from the bytes as they arrive, so that blocks need not be read
+//! back before the log records them.
 //!
-//! Of a dirty block `WriteState::dirty` has the checksum of its first bytes, and how many they are.
-//! It goes on where a write follows them, and is forgotten before a write changes them. Both
-//! happen while `WriteState::writing` is held.
+//! `WriteState::dirty` has the checksum of the first bytes of each dirty block, and their number. A
+//! write that follows them extends the checksum; a write that changes them drops it first. Both happen
+//! while `WriteState::writing` is locked.
 
 use crate::format::checksum;
 use crate::format::log::record::Stored;
@@ -12,10 +12,10 @@ use crate::store::io::read::OpenObject;
 use crate::store::object::Object;
 
 impl Stored {
-    /// The place of a dirty block after `bytes` were written there behind `skip` others.
+    /// The state of a dirty block after `bytes` were written to it at offset `skip`.
     pub(in crate::store) fn after_write(self, skip: usize, bytes: &[u8]) -> Stored {
         if skip != self.len as usize {
-            // They lie behind bytes of which nothing is known.
+            // The bytes before them have no checksum.
             return self;
         }
         let checksum = match skip {
@@ -27,8 +27,8 @@ impl Stored {
 }
 
 impl Object {
-    /// The CRC32C of the `len` bytes from `at` on, if these are one block, dirty and in the data
-    /// file, and all of it is known. It stays true while nobody writes to the object.
+    /// The CRC32C of the `len` bytes at `at`, if they are one dirty block in the data file whose
+    /// checksum covers all of it. It stays valid while nobody writes to the object.
     pub fn known_checksum(&self, at: u64, len: usize) -> Option<u32> {
         let layout = self.layout();
         let index = layout.index(at);
@@ -41,7 +41,7 @@ impl Object {
 }
 
 impl OpenObject {
-    /// Writes to a dirty block where it lies.
+    /// Writes to a dirty block in place.
     pub(in crate::store) fn put_over(
         &self,
         index: u32,
@@ -51,7 +51,7 @@ impl OpenObject {
     ) -> Result<()> {
         let mut stored = stored;
         if skip < stored.len as usize {
-            // Before it fails, too.
+            // Dropped first, because the write may fail halfway.
             stored = Stored { checksum: 0, len: 0, ..stored };
             self.object.write_state().dirty.write().insert(index, stored);
         }
