@@ -5,7 +5,7 @@
 //! (`docs/ARCHITECTURE.md` draws the map, `tests/tidy.rs` checks it):
 //!
 //! `model` < `codec`, `format` < `store` < `stream` < `ingest` < `engine`
-//! < `edit`, `view` < `vfs` < `control` < `fs`, `gpu` < `cli`.
+//! < `open`, `view` < `vfs` < `control` < `fs`, `gpu` < `cli`.
 
 #[deny(clippy::indexing_slicing)]
 pub mod model;

@@ -17,22 +17,23 @@ macro_rules! dtypes {
             /// Every element type, in the order of the numbers on disk.
             pub const ALL: &'static [Dtype] = &[$(Dtype::$variant),*];
 
-            /// The number that stands for it on disk.
+            /// The number of the type on disk.
             pub fn code(self) -> u8 {
                 match self { $(Dtype::$variant => $code),* }
             }
 
-            /// The element type of a number on disk.
+            /// The element type with a number on disk.
             pub fn from_code(code: u8) -> Option<Dtype> {
                 match code { $($code => Some(Dtype::$variant),)* _ => None }
             }
 
-            /// Bytes of one element. `F4`, two elements a byte, and `OPAQUE` count bytes.
+            /// Bytes of one element; 1 for `F4`, which packs two elements in a byte, and for `OPAQUE`,
+            /// which counts bytes.
             pub fn bytes(self) -> u64 {
                 match self { $(Dtype::$variant => $bytes),* }
             }
 
-            /// The name that attributes show and take.
+            /// The name used in attributes.
             pub fn name(self) -> &'static str {
                 match self { $(Dtype::$variant => $name),* }
             }
@@ -67,23 +68,23 @@ dtypes! {
 }
 
 impl Dtype {
-    /// The element type of a name, in any case of letters.
+    /// The element type with a name, ignoring case.
     pub fn from_name(name: &str) -> Option<Dtype> {
         Dtype::ALL.iter().copied().find(|dtype| dtype.name().eq_ignore_ascii_case(name))
     }
 
-    /// The element type of a name in a safetensors header.
+    /// The element type with a name in a safetensors header.
     pub fn from_safetensors_name(name: &str) -> Option<Dtype> {
         Dtype::ALL.iter().copied().find(|dtype| dtype.safetensors_name() == Some(name))
     }
 
-    /// Whether blocks of it may be stored in fewer bits: `F32`, `F16` and `Bf16` only.
+    /// Whether blocks of this type can be quantized: `F32`, `F16` and `Bf16` only.
     pub fn is_quantizable(self) -> bool {
         matches!(self, Dtype::F32 | Dtype::F16 | Dtype::Bf16)
     }
 
-    /// Bytes of `elements` elements, or `None` past 2^64. An `F4` tensor of an odd
-    /// number of elements has none.
+    /// Bytes of `elements` elements. `None` if they exceed 2^64, or for an `F4` tensor with an odd
+    /// number of elements.
     pub fn bytes_of(self, elements: u64) -> Option<u64> {
         match self {
             Dtype::F4 if elements % 2 == 1 => None,

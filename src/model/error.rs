@@ -1,61 +1,61 @@
-//! What can go wrong, by kind. A message says what, where, and what to do next.
+//! Errors and their kinds. A message says what failed, where, and what to do next.
 
 use std::io;
 
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The kind of an error. Programs decide by it, never by the text.
+/// The kind of an error. Programs decide by the kind, never by the text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorKind {
-    /// The operating system refused; the source error says how.
+    /// The operating system reported an error; the source error has the details.
     Io,
-    /// Stored bytes are not what was stored.
+    /// Stored bytes do not match what was stored.
     Corrupt,
-    /// Valid, but of a version or a feature that this program does not know.
+    /// A valid value of a version or feature that this program does not know.
     Unsupported,
-    /// Not something that this file system does.
+    /// An operation that this file system does not support.
     NotSupported,
-    /// A value that makes no sense where it was given.
+    /// An invalid value.
     Invalid,
-    /// Nothing of that name.
+    /// Nothing with that name exists.
     NotFound,
-    /// It was there, and is not any more.
+    /// It existed and does not any more.
     Gone,
-    /// The name is taken.
+    /// The name is in use.
     Exists,
-    /// A directory where none can stand.
+    /// A directory where none is allowed.
     IsDirectory,
-    /// Something else where a directory must stand.
+    /// Not a directory where one is required.
     NotDirectory,
-    /// A directory that has something in it.
+    /// A directory that is not empty.
     NotEmpty,
-    /// A name with too many bytes.
+    /// The name is too long.
     NameTooLong,
-    /// Two places that one change cannot span.
+    /// The change would span two collections.
     OtherDevice,
-    /// The store, or a part of it, is in use by another.
+    /// The store, or a part of it, is in use.
     Busy,
-    /// Not allowed, for example where precision would be lost.
+    /// Not allowed, for example because precision would be lost.
     Denied,
-    /// The data is not there and cannot be made again.
+    /// The data is absent and cannot be rebuilt.
     Absent,
-    /// The store, or a part of it, takes no writes.
+    /// The store, or a part of it, accepts no writes.
     ReadOnly,
     /// No space is left in the store.
     Full,
-    /// A file would be larger than a file can be.
+    /// The file would exceed the largest possible length.
     TooLarge,
-    /// A tenant's or collection's allowance is used up.
+    /// A quota of a tenant or a collection is exhausted.
     Quota,
-    /// It stopped because it was told to.
+    /// The operation was told to stop.
     Interrupted,
 }
 
-/// The text of an error has at most this many bytes: it may quote what somebody else wrote.
+/// Maximum bytes of an error's text, which may quote text from outside.
 const TEXT_BYTES_MAX: usize = 4000;
 
-/// The beginning of a text, in whole characters.
+/// The beginning of a text, of at most `bytes_max` bytes and whole characters.
 pub fn beginning(text: &str, bytes_max: usize) -> &str {
     text.get(..text.floor_char_boundary(bytes_max)).unwrap_or(text)
 }
@@ -64,7 +64,7 @@ fn shortened(text: String) -> String {
     if text.len() <= TEXT_BYTES_MAX { text } else { format!("{}...", beginning(&text, TEXT_BYTES_MAX)) }
 }
 
-/// An error: its kind, and a text for people.
+/// An error: its kind, and a text for users.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct Error {
@@ -75,27 +75,27 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of `kind` with a text that says what, where, and what to do next.
+    /// An error of `kind`. `text` says what failed, where, and what to do next.
     pub fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
         Error { kind, text: shortened(text.into()), source: None }
     }
 
-    /// Stored bytes are not what was stored.
+    /// Stored bytes do not match what was stored.
     pub fn corrupt(text: impl Into<String>) -> Error {
         Error::new(ErrorKind::Corrupt, text)
     }
 
-    /// A value that makes no sense where it was given.
+    /// An invalid value.
     pub fn invalid(text: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, text)
     }
 
-    /// Valid, but not known to this version.
+    /// A valid value that this version does not know.
     pub fn unsupported(text: impl Into<String>) -> Error {
         Error::new(ErrorKind::Unsupported, text)
     }
 
-    /// The operating system refused; `doing` says what, and to which file.
+    /// An error of the operating system. `doing` says what was done, and to which file.
     pub fn io(doing: impl std::fmt::Display, source: io::Error) -> Error {
         let kind = match source.kind() {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -114,7 +114,7 @@ impl Error {
         self.kind
     }
 
-    /// The same error, its text after `place`: a file, a record, a tensor.
+    /// Prefixes the text with `place`: a file, a record or a tensor.
     pub fn at(mut self, place: impl std::fmt::Display) -> Error {
         self.text = shortened(format!("{place}: {}", self.text));
         self

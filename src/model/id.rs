@@ -1,5 +1,4 @@
-//! Identities: 128-bit numbers that tell stores, tensors and what holds their blocks
-//! apart.
+//! Identities: 128-bit numbers of stores, tensors, and the objects that own blocks.
 
 use std::fmt;
 
@@ -24,16 +23,16 @@ macro_rules! wide_id {
 }
 
 wide_id!(
-    /// What a tensor is called, as a number: the same names give the same id anywhere.
+    /// Identity of a tensor, derived from its names: the same names give the same identity anywhere.
     TensorId
 );
 wide_id!(
-    /// What blocks are keyed by. It survives a rename and differs between two files
-    /// that had the same name one after the other.
+    /// Identity of the owner of blocks. It survives a rename, and two files with the same name at
+    /// different times have different ones.
     ObjectId
 );
 wide_id!(
-    /// The place of a shard in its tensor: shards stand in ascending order of it.
+    /// The place of a shard in its tensor. Shards are in ascending order of it.
     SeedId
 );
 wide_id!(
@@ -41,7 +40,7 @@ wide_id!(
     StoreId
 );
 
-/// The number of a directory entry in its collection, never used twice.
+/// The number of a directory entry in its collection, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct EntryId(pub u64);
 
@@ -53,8 +52,8 @@ impl TensorId {
         TensorId::below(tenant, collection, "")(name, parent)
     }
 
-    /// The identities of tensors by what follows the path of one directory in their names, and by their parents.
-    /// However long that path is, it is looked at once.
+    /// Returns a function that computes the identities of tensors in one directory from the rest of
+    /// their names and their parents. It hashes the directory's path only once.
     pub fn below(
         tenant: &str,
         collection: &str,
@@ -80,9 +79,8 @@ impl TensorId {
 }
 
 impl ObjectId {
-    /// The first 16 bytes, read little-endian, of `blake3(tensor seed creation)`, all
-    /// little-endian; `creation` is the log sequence number of the record that
-    /// created it.
+    /// The first 16 bytes, read little-endian, of `blake3(tensor seed creation)`, all little-endian.
+    /// `creation` is the log sequence number of the record that created the object.
     pub fn of(tensor: TensorId, seed: SeedId, creation: u64) -> ObjectId {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&tensor.0.to_le_bytes());
@@ -91,7 +89,7 @@ impl ObjectId {
         ObjectId(leading(&hasher))
     }
 
-    /// The one that shows so: 32 hexadecimal digits.
+    /// Parses the displayed form: 32 hexadecimal digits.
     pub fn parse(text: &str) -> Option<ObjectId> {
         let is_shown = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
         u128::from_str_radix(text, 16).ok().filter(|_| is_shown).map(ObjectId)

@@ -1,5 +1,5 @@
-//! The vocabulary of every layer: identities, names, element types, shapes, tiers,
-//! error kinds. Imports nothing of the crate.
+//! The vocabulary of all layers: identities, names, element types, shapes, tiers, error kinds. Imports
+//! nothing from the crate.
 
 mod dtype;
 mod error;

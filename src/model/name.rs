@@ -1,23 +1,23 @@
-//! Names: what may stand in a path, and how a tensor's name becomes one.
+//! Names: the limits of path components, and how a tensor's name becomes a path.
 
 use std::collections::HashMap;
 
 use crate::model::error::{Error, Result, beginning};
 use crate::model::id::TensorId;
 
-/// A component of a path has at most this many bytes.
+/// Maximum bytes of a path component.
 const COMPONENT_BYTES_MAX: usize = 255;
-/// Of a longer one, this many bytes are kept before its id.
+/// A longer component is cut to this many bytes before its id.
 const KEPT_BYTES: usize = 200;
 
-/// A tensor's own name has at most this many bytes. Those of models have some dozens.
+/// Maximum bytes of a tensor's own name. Names in models have a few dozen.
 pub const TENSOR_NAME_BYTES_MAX: usize = 4096;
-/// A tensor's own name has at most this many parts between its slashes.
+/// Maximum number of parts between the slashes of a tensor's own name.
 pub const TENSOR_NAME_PARTS_MAX: usize = 64;
-/// A container has at most this many tensors, together with the directories that the slashes in their names
-/// make. Each takes about a kilobyte of memory and as much of the log.
+/// Maximum number of a container's tensors and of the directories that the slashes in their names make.
+/// Each takes about a kilobyte of memory, and as much of the log.
 pub const CONTAINER_NAMES_MAX: usize = 1 << 16;
-/// Messages quote this many bytes of a name.
+/// Messages quote at most this many bytes of a name.
 const QUOTED_BYTES_MAX: usize = 200;
 
 /// A tensor's name as directories and a file name, outermost first.
@@ -28,8 +28,8 @@ pub fn quoted_name(name: &str) -> &str {
     beginning(name, QUOTED_BYTES_MAX)
 }
 
-/// Whether a tensor can have this name in its container: `Unsupported` for one that is too long or has too many
-/// slashes.
+/// Checks that a tensor can have this name in its container. `Unsupported` if the name is too long or
+/// has too many slashes.
 pub fn check_tensor_name(name: &str) -> Result<()> {
     let len = name.len();
     let refused = |text: String| {
@@ -46,18 +46,18 @@ pub fn check_tensor_name(name: &str) -> Result<()> {
     }
 }
 
-/// The names of a container's tensors, cut at their slashes: they tell which slashes of a name part
-/// directories. All work on a name takes time in proportion to its length.
+/// The names of a container's tensors, split at their slashes, to tell which slashes separate
+/// directories. Work on a name takes time linear in its length.
 pub struct TensorNames<'a> {
-    /// The place that follows a place by one more part of a name; 0 is the place before all names.
+    /// By a place and the next part of a name: the place after that part. Place 0 is before all names.
     places: HashMap<(usize, &'a str), usize>,
-    /// By place: whether a whole name ends there.
+    /// By place: whether a complete name ends there.
     is_name: Vec<bool>,
 }
 
 impl<'a> TensorNames<'a> {
-    /// The names of all tensors of a container. `Unsupported` where one cannot be, or where they and the
-    /// directories that they make are more than [`CONTAINER_NAMES_MAX`].
+    /// The names of all tensors of a container. `Unsupported` if a name is refused, or if the names and
+    /// the directories that they make are more than [`CONTAINER_NAMES_MAX`].
     pub fn new(names: impl IntoIterator<Item = &'a str>) -> Result<TensorNames<'a>> {
         let mut all = TensorNames { places: HashMap::new(), is_name: vec![false] };
         for name in names {
@@ -84,10 +84,10 @@ impl<'a> TensorNames<'a> {
 
     /// The path that shows the tensor `name`.
     ///
-    /// Nothing is refused. Control characters, the components `.`, `..`, `.as`, `.ctl` and
-    /// empty ones, and slashes behind the name of another of these tensors become `%XX`; a name in which
-    /// anything is escaped has its `%` as `%25`. A component of more than 255 bytes becomes its first
-    /// 200, `%~`, and the 32 hex digits of `id`.
+    /// No name is refused. Control characters, the components `.`, `..`, `.as`, `.ctl` and empty ones,
+    /// and slashes behind the name of another of these tensors become `%XX`. A name in which anything
+    /// is escaped has its `%` as `%25`. A component of more than 255 bytes becomes its first 200, `%~`,
+    /// and the 32 hex digits of `id`.
     pub fn path(&self, name: &str, id: TensorId) -> EscapedPath {
         let mut components: Vec<String> = Vec::new();
         let (mut at, mut is_behind_name) = (Some(0), false);
@@ -107,13 +107,13 @@ impl<'a> TensorNames<'a> {
     }
 }
 
-/// Whether a component names a tree that every directory has beside its entries.
+/// Whether a component is the name of a virtual tree that every directory has beside its entries.
 pub fn is_reserved(component: &str) -> bool {
     matches!(component, ".as" | ".ctl")
 }
 
-/// Whether `label` can name a tenant or a collection: 1 to 255 bytes, no control
-/// character, no slash, no leading dot. `Err` says what is wrong.
+/// Checks that `label` can name a tenant or a collection: 1 to 255 bytes, no control character, no
+/// slash, no leading dot. `Err` has the reason.
 pub fn check_label(label: &str) -> Result<(), &'static str> {
     if label.is_empty() {
         Err("is empty")
@@ -151,13 +151,13 @@ fn escape(component: &str) -> String {
         }
     };
     if component.is_empty() {
-        // Nothing to write in hex: the slash that ended the empty component.
+        // There is no byte to escape, so this escapes the slash that ended the empty component.
         return "%2F".to_owned();
     }
     for (at, letter) in component.char_indices() {
         let dot_of_a_special_name = letter == '.' && !stands_for_itself(component);
-        // One escaped dot is enough to make `..` a name, but `%2E.` would be read as
-        // half a parent directory: both go.
+        // Escaping one dot would make `..` a name, but `%2E.` looks like half a parent directory, so
+        // both are escaped.
         if letter.is_control()
             || matches!(letter, '/' | '%')
             || (dot_of_a_special_name && (at == 0 || component == ".."))
@@ -230,7 +230,7 @@ mod tests {
     fn every_slash_behind_the_name_of_a_tensor_is_escaped_and_no_other() {
         let all = ["", "/", "b", "b/c/d", "b/c/d/e", "x/y", "x/y/z/w"];
         let names = TensorNames::new(all).unwrap();
-        // As slowly as it can be said.
+        // The definition, written without regard to speed.
         for name in all {
             let mut parts = vec![String::new()];
             for (at, letter) in name.char_indices() {

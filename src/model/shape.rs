@@ -7,23 +7,23 @@ use smallvec::SmallVec;
 /// A tensor has at most this many dimensions.
 pub const DIMENSIONS_MAX: usize = 8;
 
-/// The sizes of a tensor's dimensions, outermost first, in elements. No dimension
-/// at all is a scalar: one element.
+/// The sizes of a tensor's dimensions in elements, outermost first. A shape without dimensions is a
+/// scalar: one element.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Shape {
-    // Most are of two, and these are in memory with what has them.
+    // Most shapes have at most two dimensions, which are stored inline.
     sizes: SmallVec<[u64; 2]>,
 }
 
 impl Shape {
-    /// A shape of these dimensions, or `None` with more than [`DIMENSIONS_MAX`] of
-    /// them or where their product passes 2^63 - 1.
+    /// A shape with these dimensions. `None` if there are more than [`DIMENSIONS_MAX`], or if their
+    /// product exceeds 2^63 - 1.
     pub fn new(dimensions: &[u64]) -> Option<Shape> {
         if dimensions.len() > DIMENSIONS_MAX {
             return None;
         }
-        // A zero makes the product small whatever stands beside it, so the others are
-        // checked alone: readers multiply in another order.
+        // A zero makes the product zero whatever the others are, so the product of the others is
+        // checked: readers multiply in another order.
         let mut product: u64 = 1;
         for &size in dimensions.iter().filter(|&&size| size != 0) {
             product = product.checked_mul(size)?;
@@ -43,7 +43,7 @@ impl Shape {
         self.dimensions().iter().product()
     }
 
-    /// A shape from `4096x11008`, or from the empty text: a scalar.
+    /// Parses a shape like `4096x11008`. The empty text is a scalar.
     pub fn parse(text: &str) -> Option<Shape> {
         if text.is_empty() {
             return Some(Shape::default());

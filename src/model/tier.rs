@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-/// Elements that share one scale. The last group of a block may be shorter.
+/// Number of elements that share one scale. The last group of a block may be shorter.
 pub const GROUP_LEN: usize = 64;
 
-/// How precisely a block is kept.
+/// The precision in which a block is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Tier {
-    /// The element's own bytes.
+    /// The original bytes of the elements.
     Exact,
-    /// 8 bits a value and a scale a group: "hot".
+    /// 8 bits a value, one scale a group: "hot".
     Q8,
     /// 7 bits: "warm".
     Q7,
@@ -20,28 +20,28 @@ pub enum Tier {
     Q3,
     /// 3 bits with two scales a group.
     Q3x,
-    /// Not stored; perhaps there is a way to make it again.
+    /// Not stored. It may be possible to rebuild it.
     Absent,
 }
 
-/// How a block's payload is laid out: the encoding byte of the log.
+/// The layout of a block's payload: the encoding byte of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Encoding {
-    /// The elements' own bytes.
+    /// The original bytes of the elements.
     Verbatim,
-    /// Groups of one scale and their codes.
+    /// Groups with one scale each and their codes.
     Grouped,
-    /// Groups of two scales, flags and 3-bit codes.
+    /// Groups with two scales each, flags and 3-bit codes.
     TwoLevel,
 }
 
-/// How scales are chosen when a block is encoded. One decoder reads all.
+/// How an encoder chooses scales. One decoder reads the result of all.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Encoder {
-    /// The scale of least squared error, over the full range of codes.
+    /// The scale with the least squared error, over the full range of codes.
     #[default]
     Best,
-    /// The largest magnitude becomes the largest code.
+    /// The scale that maps the largest magnitude to the largest code.
     Absmax,
 }
 
@@ -49,10 +49,10 @@ impl Tier {
     /// Every tier, most precise first.
     pub const ALL: [Tier; 7] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3x, Tier::Absent];
 
-    /// The tiers that hold codes.
+    /// The tiers with quantized values.
     pub const ENCODED: [Tier; 5] = [Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3x];
 
-    /// The tier byte of the log, which is the number of its `tierN.dat`.
+    /// The tier byte of the log, which is also the number in `tierN.dat`.
     pub fn byte(self) -> u8 {
         match self {
             Tier::Exact | Tier::Absent => 0,
@@ -62,7 +62,7 @@ impl Tier {
         }
     }
 
-    /// Bits of one code; `None` where a block holds no codes.
+    /// Bits of one code; `None` for a tier without codes.
     pub fn code_bits(self) -> Option<u8> {
         match self {
             Tier::Exact | Tier::Absent => None,
@@ -73,9 +73,9 @@ impl Tier {
         }
     }
 
-    /// Whether it keeps more of a value than another tier.
+    /// Whether this tier is more precise than another.
     pub fn finer_than(self, other: Tier) -> bool {
-        // Two scales a group keep more than one.
+        // Two scales a group are more precise than one.
         let place = |tier| match tier {
             Tier::Exact => 0,
             Tier::Q8 => 1,
@@ -88,7 +88,7 @@ impl Tier {
         place(self) < place(other)
     }
 
-    /// The layout of its payloads.
+    /// The layout of the tier's payloads.
     pub fn encoding(self) -> Encoding {
         match self {
             Tier::Exact | Tier::Absent => Encoding::Verbatim,
@@ -97,12 +97,12 @@ impl Tier {
         }
     }
 
-    /// The tier of codes of `bits` bits in `encoding`.
+    /// The tier with codes of `bits` bits in `encoding`.
     pub fn of_codes(bits: u8, encoding: Encoding) -> Option<Tier> {
         Tier::ENCODED.into_iter().find(|tier| tier.code_bits() == Some(bits) && tier.encoding() == encoding)
     }
 
-    /// The name that attributes show.
+    /// The name used in attributes.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Exact => "exact",
@@ -115,7 +115,7 @@ impl Tier {
         }
     }
 
-    /// The tier of a name or of an alias: hot, warm, warm5, cold.
+    /// The tier with a name or an alias: hot, warm, warm5, cold.
     pub fn from_name(name: &str) -> Option<Tier> {
         match name {
             "hot" => Some(Tier::Q8),
@@ -134,7 +134,7 @@ impl fmt::Display for Tier {
 }
 
 impl Encoding {
-    /// The encoding byte of the log.
+    /// The encoding byte in the log.
     pub fn byte(self) -> u8 {
         match self {
             Encoding::Verbatim => 0,
@@ -143,7 +143,7 @@ impl Encoding {
         }
     }
 
-    /// The encoding of a byte of the log; `None` where this version does not know it.
+    /// The encoding for a byte in the log; `None` if this version does not know it.
     pub fn from_byte(byte: u8) -> Option<Encoding> {
         match byte {
             0 => Some(Encoding::Verbatim),
@@ -155,7 +155,7 @@ impl Encoding {
 }
 
 impl Encoder {
-    /// The name that settings show.
+    /// The name used in settings.
     pub fn name(self) -> &'static str {
         match self {
             Encoder::Best => "best",
@@ -163,7 +163,7 @@ impl Encoder {
         }
     }
 
-    /// The encoder of a name.
+    /// The encoder with a name.
     pub fn from_name(name: &str) -> Option<Encoder> {
         [Encoder::Best, Encoder::Absmax].into_iter().find(|encoder| encoder.name() == name)
     }
