@@ -5,9 +5,9 @@
 //! 1. A copy is complete and durable before the log names it, and is never written again.
 //! 2. The batch that changes the content of a file removes its copy from the log.
 //! 3. A copy is read directly, and used to repair blocks, only once its BLAKE3 was verified since the
-//! store was opened.
+//!    store was opened.
 //! 4. The file of a copy is removed when the batch that no longer names it is durable and nobody has it
-//! open.
+//!    open.
 
 use std::collections::HashSet;
 use std::sync::Arc;

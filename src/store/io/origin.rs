@@ -3,12 +3,12 @@
 //! Invariants:
 //! 1. An outside file is only read: never written, truncated, punched or removed.
 //! 2. A block that was written loses its origin with the batch that records the write, and never gets
-//! one again.
+//!    one again.
 //! 3. Data read from an outside file is trusted only while the file has the length that it had at
-//! import, and the checksum of the whole block agrees. While the modification time is the same too, a
-//! checksum is verified only once.
+//!    import, and the checksum of the whole block agrees. While the modification time is the same too,
+//!    a checksum is verified only once.
 //! 4. A copy of a block is given up for an outside file only after the block was read from it under its
-//! present name: `open_by_name`.
+//!    present name: `open_by_name`.
 
 use std::io;
 use std::ops::Range;

@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! 1. A stretch of a data file that a block has left is written again only when that is durable and
-//! nobody reads the file there, as for a slot of a tier file.
+//!    nobody reads the file there, as for a slot of a tier file.
 //! 2. A payload is durable in its new location before the batch that records the move is in the log.
 
 use std::ops::Range;

@@ -3,12 +3,12 @@
 //! Invariants:
 //! 1. A record takes effect only once the Commit of its batch has verified.
 //! 2. Nothing after a bad slot counts as part of its batch, unless correcting a single flipped bit
-//! repairs the slot and the Commit then verifies.
+//!    repairs the slot and the Commit then verifies.
 //! 3. A bad slot after which no later batch begins is a torn end: that batch is dropped and reported. A
-//! bad slot before a later batch is damage: what the log says of blocks up to the end of the damaged
-//! batch is not trusted. Batches that no later Commit records as durable may be lost in any order, so
-//! the first lost one is a torn end too. What is readable of such an end is handed on, unless the log
-//! simply ends there.
+//!    bad slot before a later batch is damage: what the log says of blocks up to the end of the damaged
+//!    batch is not trusted. Batches that no later Commit records as durable may be lost in any order,
+//!    so the first lost one is a torn end too. What is readable of such an end is handed on, unless the
+//!    log simply ends there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 //! 1. A chain belongs to one epoch of its block: rewriting the block ends the chain.
 //! 2. A block with a chain is never shown without it.
 //! 3. A chain has at most [`LINKS_MAX`] links. A record with chain length 1 replaces an existing chain:
-//! the earlier links are merged into it.
+//!    the earlier links are merged into it.
 
 use std::sync::Arc;
 

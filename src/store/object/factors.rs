@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. A factorization covers the blocks that were absent when it was recorded: those with a lower
-//! sequence number. It does not cover blocks that became absent later.
+//!    sequence number. It does not cover blocks that became absent later.
 //! 2. It exists as long as a block of the object is absent.
 
 use crate::format::checksum;

@@ -2,13 +2,13 @@
 //!
 //! Invariants:
 //! 1. A block that the log describes is never overwritten in place: writes go to a slot, or to a
-//! stretch of the data file, that no record names.
+//!    stretch of the data file, that no record names.
 //! 2. A dirty block hides the described one. It is described, with its checksum, before it stops being
-//! dirty.
+//!    dirty.
 //! 3. Blocks past those that the log describes are zeros unless they are dirty.
 //! 4. The checksum of a dirty block covers the first `len` bytes at its location. A write to these
-//! bytes drops it first. A checksum of the whole block goes into the log without reading the block
-//! back.
+//!    bytes drops it first. A checksum of the whole block goes into the log without reading the block
+//!    back.
 
 pub(in crate::store) mod blocks;
 pub(in crate::store) mod checked;

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. Space that a batch freed is reused only once a durable Commit says that the batch is durable and
-//! every earlier read has ended; an object's, once it is not open any more.
+//!    every earlier read has ended; an object's, once it is not open any more.
 //! 2. Space that no record names and nobody reads goes back to the disk, page by page.
 
 use std::collections::HashMap;

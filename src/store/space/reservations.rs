@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. A reserved slot is returned when its owner drops it, unless a batch names it by then, so that no
-//! failure in between loses space until the next mount.
+//!    failure in between loses space until the next mount.
 //! 2. A slot that was returned and reserved by another owner is not returned again by the first.
 
 use std::collections::{HashMap, HashSet};
