@@ -1,4 +1,4 @@
-//! Modes, owners and times.
+//! Sets modes, owners and times.
 
 use crate::format::log::catalog::{Entry, NodeEntry, What};
 use crate::ingest::PERMISSIONS;
@@ -8,12 +8,12 @@ use crate::open::tree::known;
 use crate::store::Collection;
 use crate::store::{Touched, now_nanoseconds};
 
-/// The bits that let others act as the owner, and as the group where it may execute.
+/// The set-user-ID bit, and the set-group-ID bit, which counts only where the group may execute.
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;
 
-/// Attributes to set; what is `None` stays.
+/// Attributes to set; `None` leaves one unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttr {
     /// Permission bits.
@@ -22,17 +22,16 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// When it was used, in nanoseconds since 1970.
+    /// Access time, in nanoseconds since 1970.
     pub atime: Option<i64>,
-    /// When its bytes changed, in nanoseconds since 1970.
+    /// Modification time, in nanoseconds since 1970.
     pub mtime: Option<i64>,
-    /// Whether the bits of a file that let others act as its owner go; nothing else of its mode
-    /// does.
+    /// Whether a file loses its set-user-ID and set-group-ID bits. The rest of its mode stays.
     pub lends_nothing: bool,
 }
 
 impl SetAttr {
-    /// Sets them; `ctime` is now.
+    /// Sets the attributes of `entry`, and its `ctime` to now.
     pub fn apply(self, entry: &mut NodeEntry) {
         entry.mode = self.mode.map_or(entry.mode, |mode| mode & 0o7777);
         if self.lends_nothing && matches!(entry.what, What::File(_)) {
@@ -46,19 +45,20 @@ impl SetAttr {
     }
 }
 
-/// A mode without the bits that let others act as the owner.
+/// A mode without the set-user-ID bit, and without an effective set-group-ID bit.
 fn without_lent(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTES != 0 { SET_GROUP_ID } else { 0 };
     mode & !(SET_USER_ID | group)
 }
 
-/// Whether a mode has bits that let others act as the owner.
+/// Whether a mode has the set-user-ID bit or an effective set-group-ID bit.
 pub fn lends(mode: u32) -> bool {
     without_lent(mode) != mode
 }
 
-/// Sets attributes. Who may read a container may read its tensors: they get its owner and
-/// permissions where these are set. A tensor of a container takes what is set for itself.
+/// Sets attributes of a node. The tensors of a container get its owner and permissions too, so that a
+/// user who may read the container may read them. Setting the attributes of one tensor changes only
+/// that tensor.
 pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<Changes> {
     collection.record(Touched::default(), |batch, state| {
         let found = known(state, node)?;

@@ -1,4 +1,4 @@
-//! Files that are open: one for each node, however often it is opened.
+//! Open files: one [`OpenFile`] for each node, however often it is opened.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,32 +22,32 @@ use crate::store::Use;
 use crate::store::now_nanoseconds;
 use crate::store::{OpenObject, Verify};
 
-/// A file that is open.
+/// An open file.
 pub struct OpenFile {
     pub(super) collection: Arc<Collection>,
     pub(super) node: EntryId,
     pub(super) verify: Verify,
-    /// What the catalog said of it when it was opened.
+    /// The catalog entry at the time of opening.
     entry: NodeEntry,
-    /// Its bytes. Read by readers and by writes inside it, taken whole when its size or
-    /// its parts change. Taken before every lock of the collection.
+    /// Its bytes. Reads, and writes inside the file, lock it shared; a change of the size or the
+    /// parts locks it exclusively. Locked before every lock of the collection.
     pub(super) layout: RwLock<Layout>,
-    /// Whether it was empty since it was opened, so that all that it has came in whole.
+    /// Whether the file was empty at some time since it was opened. All of its bytes are new then.
     pub(super) is_new: AtomicBool,
-    /// Whether something was written that the log does not say yet.
+    /// Whether it has writes that are not in the log yet.
     pub(super) changed: AtomicBool,
-    /// Whether something was written since a program has closed it.
+    /// Whether it was written to since a program last closed it.
     pub(super) unclosed: AtomicBool,
-    /// Whether the kernel was told to forget its bytes since it was opened.
+    /// Whether its pages in the kernel were invalidated since it was opened.
     pub(super) forgotten: AtomicBool,
-    /// What it has grown by since the log said its size. Taken after the layout.
+    /// The growth since the size that the log records. Locked after the layout.
     pub(super) grown: Mutex<Grown>,
-    /// Objects that no log knew when they were made.
+    /// Objects that were not in the log when they were created.
     made: Mutex<Vec<Arc<Object>>>,
     telling: Mutex<()>,
-    /// Where the last of the writes that were done ends.
+    /// End of the furthest write that has finished.
     reached: AtomicU64,
-    /// What the kernel was given of its bytes, and may keep.
+    /// Which bytes the kernel has read and may cache.
     pub(super) page_cache: PageCache,
 }
 
@@ -77,54 +77,53 @@ impl OpenFile {
         })
     }
 
-    /// Held from before it is flushed until the kernel is being told: who finds it flushed by
-    /// another is told after that one.
+    /// The lock that orders invalidations: a thread holds it from before the flush until it tells the
+    /// kernel. A thread that finds the file flushed by another thus tells the kernel after that one.
     pub fn telling(&self) -> MutexGuard<'_, ()> {
         self.telling.lock()
     }
 
-    /// Its collection.
+    /// The collection of the file.
     pub fn collection(&self) -> &Arc<Collection> {
         &self.collection
     }
 
-    /// Its node.
+    /// The node of the file.
     pub fn node(&self) -> EntryId {
         self.node
     }
 
-    /// What the catalog said of it when it was opened.
+    /// The catalog entry at the time of opening.
     pub fn entry(&self) -> &NodeEntry {
         &self.entry
     }
 
-    /// Bytes as they are read now.
+    /// Current size in bytes.
     pub fn bytes(&self) -> u64 {
         self.layout.read().bytes()
     }
 
-    /// Whether bytes of it are absent, and there is no way to make them again.
+    /// Whether the file has absent bytes that cannot be reconstructed.
     pub fn has_lost(&self) -> bool {
         self.layout.read().objects.iter().any(OpenObject::has_lost)
     }
 
-    /// When it was written, in nanoseconds since 1970, if the log does not say it yet.
+    /// Time of the last write that is not in the log yet, in nanoseconds since 1970.
     pub fn mtime(&self) -> Option<i64> {
         self.layout.read().mtime
     }
 
-    /// Whether something was written that the log does not say yet, or that others have not
-    /// been told.
+    /// Whether the file has writes that are not in the log yet, or that were not reported to others.
     pub fn is_changed(&self) -> bool {
         self.changed.load(Ordering::Acquire)
     }
 
-    /// Whether something was written since a program has closed it, or waits for the log.
+    /// Whether the file has unflushed writes, or was written to since a program last closed it.
     pub fn is_unclosed(&self) -> bool {
         self.is_changed() || self.unclosed.load(Ordering::Acquire)
     }
 
-    /// Reads from `offset` on until `out` is full or the file ends. The bytes read.
+    /// Reads from `offset` until `out` is full or the file ends. Returns the number of bytes read.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let layout = self.layout.read();
         layout.check()?;
@@ -134,8 +133,8 @@ impl OpenFile {
         Ok(got)
     }
 
-    /// Counts an access of all of it: what the kernel has cached, and what it reads itself,
-    /// is read without asking.
+    /// Counts an access of the whole file. The kernel serves cached pages and passthrough reads
+    /// without a request, so these are not counted one by one.
     pub fn opened_to_read(&self) {
         let layout = self.layout.read();
         self.count(&layout, 0..layout.bytes());
@@ -153,7 +152,7 @@ impl OpenFile {
         self.collection.note_use();
     }
 
-    /// The physical file that has its bytes from end to end, where one has.
+    /// The physical file that holds the file's bytes from end to end, if there is one.
     pub fn backing(&self) -> Option<Backing> {
         let layout = self.layout.read();
         if self.is_changed() || layout.check().is_err() || layout.drafts > 0 || layout.records.is_some() {
@@ -163,7 +162,7 @@ impl OpenFile {
         self.collection.backing_of(objects.collect())
     }
 
-    /// Writes; what lies between the end and `offset` becomes zeros.
+    /// Writes at `offset`. A gap between the end and `offset` becomes zeros.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= i64::MAX as u64);
         let end = end.ok_or_else(|| Error::new(ErrorKind::TooLarge, "a file past 2^63 - 1 bytes"))?;
@@ -201,13 +200,14 @@ impl OpenFile {
         }
         drop(layout);
         if written.is_err() {
-            // A file does not grow by what could not be written.
+            // A failed write does not extend the file.
             self.shrink_back(before, end);
         }
         written
     }
 
-    /// Takes back that the file grew to `end`, if it is so long still; what others wrote stays.
+    /// Undoes the growth to `end` if the file still ends there. It keeps what other writes have
+    /// reached.
     pub fn shrink_back(&self, before: u64, end: u64) {
         let mut layout = self.layout.write();
         let kept = before.max(self.reached.load(Ordering::Acquire));
@@ -219,9 +219,8 @@ impl OpenFile {
         }
     }
 
-    /// Cuts the file, or lets it grow by zeros, and puts that into the log with all else that was
-    /// written to it. Where that fails the file is as it was. A file without a name is cut in
-    /// memory alone.
+    /// Truncates or extends the file with zeros, and commits this with all unflushed writes. On an
+    /// error the file is unchanged. A file without a name is truncated in memory only.
     pub fn truncate(&self, bytes: u64) -> Result<Changes> {
         self.check_writable()?;
         let mut layout = self.layout.write();
@@ -252,7 +251,7 @@ impl OpenFile {
         })
     }
 
-    /// Cuts the file in memory: of objects that the log names nothing is cut off here.
+    /// Truncates the file in memory. Objects that are in the log keep their bytes.
     fn cut(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
         let (kept, end) = layout.kept(bytes);
         if let Some(last) = layout.objects.get(..kept).and_then(<[_]>::last).filter(|_| end > bytes) {
@@ -267,12 +266,12 @@ impl OpenFile {
         self.grown.lock().count(layout.bytes())
     }
 
-    /// Cuts the file with the batch that says so; in memory where the file has no name.
+    /// Truncates the file and commits it in one batch, or in memory where the file has no name.
     fn cut_logged(&self, layout: &mut Layout, bytes: u64) -> Result<Changes> {
         let mut changes = Changes::default();
         let mut is_named = true;
         if layout.drafts > 0 && bytes > 0 {
-            // What no log knows gets its place there first.
+            // Drafts need an extent in the log first.
             changes = self.flush_locked(layout)?;
             is_named = layout.drafts == 0;
         }
@@ -307,7 +306,8 @@ impl OpenFile {
             && only.bytes() + more > PACKED_BYTES_MAX
             && only.is_packed()
         {
-            // It was small, and gets a data file: what nobody writes of it is a hole then.
+            // A packed file outgrows its packed form and moves to a data file, where unwritten ranges
+            // are holes.
             only.check_writable()?;
             let mut bytes = vec![0; only.bytes() as usize];
             only.read(0, &mut bytes)?;
@@ -323,12 +323,12 @@ impl OpenFile {
             layout.drafts += 1;
         }
         let grown = layout.objects.last().map_or(Ok(()), |last| last.resize(last.bytes() + more));
-        // Its parts are others even where there was no room for more bytes.
+        // The parts have changed even where there was no room to grow.
         layout.is_other = true;
         layout.refresh().and(grown)
     }
 
-    /// An object that no log knows yet, with a data file of its own.
+    /// Creates a draft: an object that is not in the log yet, with a data file of its own.
     fn draft(&self) -> Result<OpenObject> {
         let number = self.collection.create_draft_file()?;
         let entry = ObjectEntry {
@@ -347,7 +347,7 @@ impl OpenFile {
         OpenObject::open(&self.collection, &object, self.verify)
     }
 
-    /// Gives back what was made for drafts that are none of `kept` and that no log names.
+    /// Releases the space of drafts that are not in `kept` and that the log does not name.
     pub(super) fn discard_drafts(&self, kept: &[OpenObject]) {
         let is_kept = |draft: &mut Arc<Object>| kept.iter().any(|open| Arc::ptr_eq(open.object(), draft));
         let mut gone = Vec::new();
@@ -363,8 +363,9 @@ impl OpenFile {
         }
     }
 
-    /// `Busy` where others depend on what is to be written. What gives the file another size, or
-    /// lies between tensors, may have it taken apart anew, so that none of it must be needed.
+    /// Fails with `Busy` where other objects depend on what is to be written. A write that changes
+    /// the size, or that lies between tensors, may split the file anew, so no object of it may be
+    /// needed.
     fn check_not_needed(&self, layout: &Layout, range: Range<u64>) -> Result<()> {
         if !self.collection.has_relatives() {
             return Ok(());
@@ -375,15 +376,16 @@ impl OpenFile {
             && pieces.all(|piece| layout.objects.get(piece.segment).is_some_and(is_part));
         let is_needed = |open: &&OpenObject| self.collection.is_needed(open.object().entry.id);
         match layout.objects.iter().find(is_needed) {
-            // The tensor itself says so where it is one that is written to.
+            // The write to the tensor itself reports this.
             Some(needed) if !is_inside => self.collection.check_not_needed(needed.object().entry.id),
             _ => Ok(()),
         }
     }
 
-    /// A tensor of a container has the size that the container says.
+    /// Rejects a change of the size of a container's tensor: the container determines it.
     pub(super) fn refuse_part(&self) -> Result<()> {
-        // As it was opened: a tensor whose container was taken apart shares its bytes still.
+        // `entry` is from the time of opening: a tensor whose container was split anew still shares
+        // its bytes.
         match &self.entry.what {
             What::File(file) if file.content == Content::Part => {
                 let text =
@@ -394,7 +396,7 @@ impl OpenFile {
         }
     }
 
-    /// An embedding batch is stitched of tensors: it takes no writes of its own, and says so.
+    /// Rejects writes to an embedding batch, which is composed of tensors, and notes the reason.
     fn refuse_batch(&self, layout: &Layout) -> Result<()> {
         if layout.records.is_none() {
             return Ok(());

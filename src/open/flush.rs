@@ -1,4 +1,4 @@
-//! What was written to an open file goes to the log.
+//! Flushes the writes to an open file into the log.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,9 +23,8 @@ use crate::store::{Node, State};
 use crate::store::{Parts, Touched, now_nanoseconds};
 
 impl OpenFile {
-    /// Puts what was written into the log: it survives the end of this process, and
-    /// every name of these bytes agrees. A file that has no name any more keeps what was
-    /// written while it is open.
+    /// Commits all writes to the log, so that they survive the end of this process and every name of
+    /// these bytes agrees. A file without a name keeps its writes while it is open.
     pub fn flush(&self) -> Result<Changes> {
         let mut changes = self.flush_once();
         if changes.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) && self.collection.make_room()
@@ -35,8 +34,8 @@ impl OpenFile {
         changes
     }
 
-    /// Puts what was written into the log, as [`flush`](Self::flush), and looks at what the
-    /// file is where that takes reading all of it: who wrote it has closed it.
+    /// Flushes as [`flush`](Self::flush) does after the writer closed the file. It then recognizes
+    /// content that takes reading the whole file.
     pub fn flush_closed(&self) -> Result<Changes> {
         let changes = self.flush()?;
         let is_scanned = self.named().is_some_and(|(node, name)| {
@@ -61,15 +60,15 @@ impl OpenFile {
         self.flush_locked(&mut self.layout.write())
     }
 
-    /// Puts what was written into the log. Who calls holds the layout.
+    /// Flushes under the layout lock, which the caller holds.
     pub(super) fn flush_locked(&self, layout: &mut Layout) -> Result<Changes> {
         let flushed = self.flush_layout(layout, None);
-        // Not before the log says it: who asks for the size then asks the log. What is
-        // written from here on waits for the layout.
+        // Cleared only after the commit: readers of the size then ask the log. Later writes wait for
+        // the layout lock.
         self.changed.store(flushed.is_err(), Ordering::Release);
         self.unclosed.store(true, Ordering::Release);
         match flushed {
-            // Its last name went meanwhile: it keeps what was written while it is open.
+            // The last name was removed meanwhile: the file keeps its writes while it is open.
             Err(error) if error.kind() == ErrorKind::Gone && self.named().is_none() => Ok(Changes::default()),
             Err(error) => Err(error),
             Ok(None) => Ok(Changes::default()),
@@ -81,14 +80,14 @@ impl OpenFile {
         }
     }
 
-    /// Cuts the file to its first `bytes` in one batch, which says what was written to these
-    /// too. Nothing is changed before the batch is in the log. `None` where the file has no name.
+    /// Truncates the file to its first `bytes` in one batch, together with the unflushed writes to
+    /// them. Nothing changes before the batch is in the log. `None` where the file has no name.
     pub(super) fn log_cut(&self, layout: &mut Layout, bytes: u64) -> Result<Option<Changes>> {
         self.flush_layout(layout, Some(bytes))
     }
 
-    /// Puts what was written into the log, of a file that is cut the first bytes alone. `None`
-    /// where the file has no name any more.
+    /// Commits the unflushed writes; with `cut`, only those to the first `cut` bytes. `None` where
+    /// the file has no name any more.
     fn flush_layout(&self, layout: &mut Layout, cut: Option<u64>) -> Result<Option<Changes>> {
         layout.check()?;
         let Some((node, name)) = self.named() else { return Ok(None) };
@@ -97,7 +96,7 @@ impl OpenFile {
         let mtime = layout.mtime.filter(|_| cut.is_none()).unwrap_or_else(now_nanoseconds);
         let before = self.related(&node);
         let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
-        // A tensor that is a file of its own stays one when all of its bytes are new.
+        // A stand-alone tensor stays one when all of its bytes are new.
         let is_new = cut.is_none()
             && layout.drafts > 0
             && layout.drafts == layout.objects.len()
@@ -113,12 +112,12 @@ impl OpenFile {
             let is_plain = !matches!(&recognized, Some(Ok(found)) if found.content != Content::Plain);
             match self.cut_again(layout, &objects, &source, &name, mtime) {
                 Ok(parts) => return self.reload(layout, Ok(parts), before).map(Some),
-                // Without room for a copy a plain file stays in the places that it has.
+                // Without room for a copy, a plain file keeps its extents.
                 Err(error) if error.kind() == ErrorKind::Full && is_new && is_plain => {}
                 Err(error) => return Err(error),
             }
         }
-        // An empty file is what its next bytes are.
+        // An empty file is recognized by the next bytes written to it.
         let explain =
             |error| if bytes == 0 { String::new() } else { format!("kept as a plain file: {error}") };
         let why = recognized.and_then(Result::err).map(explain);
@@ -146,13 +145,13 @@ impl OpenFile {
         };
         changes.names.extend(names);
         if is_rounded {
-            // The kernel has what was written.
+            // The kernel caches the exact bytes, but the stored ones are quantized.
             changes.nodes.push(self.node);
         }
         Ok(Some(changes))
     }
 
-    /// How writes into an object are kept: as the tensor that it belongs to says.
+    /// How to store writes to an object, by the settings of the tensor that it belongs to.
     fn writes(&self, open: &OpenObject) -> Writes {
         let state = self.collection.state();
         let node = state.part_of(open.object().entry.id).unwrap_or(self.node);
@@ -160,7 +159,7 @@ impl OpenFile {
         if is_rounded { Writes::Rounded(engine::encoder(&state, node)) } else { Writes::Exact }
     }
 
-    /// Looks at what the file is under the name that it has now.
+    /// Recognizes the content again, under the current name of the file.
     pub(super) fn looked_at(&self) -> Result<Changes> {
         let mut changes = self.flush()?;
         let mut layout = self.layout.write();
@@ -179,7 +178,7 @@ impl OpenFile {
         let names = self.names_of_parts(file);
         let is_plain = file.content == Content::Plain;
         let found = recognize(&source, &name).map(|recognized| (recognized, String::new()));
-        // What was a container under its old name is a plain file under one that it does not fit.
+        // A container whose new name does not fit its content becomes a plain file.
         let found = found.or_else(|error| match recognize(&source, b"") {
             Ok(plain) if !is_plain => Ok((plain, format!("kept as a plain file: {error}"))),
             _ => Err(error),
@@ -188,7 +187,7 @@ impl OpenFile {
             Ok((recognized, why)) => {
                 let before = self.related(&node);
                 let named = match name_parts_again(&self.collection, self.node, &recognized) {
-                    // It becomes a plain file below, and says why.
+                    // It becomes a plain file below, with the error as the reason.
                     Err(error) if error.kind() == ErrorKind::Quota => false,
                     named => named?,
                 };
@@ -215,8 +214,8 @@ impl OpenFile {
         Ok(changes)
     }
 
-    /// Makes new objects of the file's bytes: where they lie if they lie in one data
-    /// file, in a new one otherwise.
+    /// Creates new objects for the file's bytes: in place if they lie in one data file, otherwise in
+    /// a new data file.
     fn cut_again(
         &self,
         layout: &Layout,
@@ -225,7 +224,7 @@ impl OpenFile {
         name: &[u8],
         mtime: i64,
     ) -> Result<Parts> {
-        // The drafts that were copied are discarded with the layout.
+        // The copied drafts are discarded with the layout.
         let bytes = self.bytes_of(layout, objects, source)?;
         arrive(&self.collection, (self.node, name), bytes, self.digests(), mtime)
     }
@@ -238,7 +237,8 @@ impl OpenFile {
     ) -> Result<Bytes<'a>> {
         Ok(match self.data_file_of(layout, objects)? {
             Some(number) => {
-                // Others may write to an object that the log knows.
+                // An object that is in the log may have other writers, so only a single draft is
+                // passed on.
                 let draft =
                     layout.objects.first().filter(|_| layout.drafts == 1 && layout.objects.len() == 1);
                 let draft = draft.map(|draft| draft.object().clone());
@@ -248,7 +248,7 @@ impl OpenFile {
         })
     }
 
-    /// The data file that begins with these objects, byte for byte.
+    /// The data file that begins with exactly the bytes of these objects.
     fn data_file_of(&self, layout: &Layout, objects: &[OpenObject]) -> Result<Option<u64>> {
         if layout.records.is_some() {
             return Ok(None);
@@ -272,26 +272,25 @@ impl OpenFile {
         links.map(|(parent, name)| (*parent, name.to_vec())).collect()
     }
 
-    /// The node and its first name; `None` once it has none.
+    /// The node and its first name. `None` once the node is gone.
     fn named(&self) -> Option<(Arc<Node>, Vec<u8>)> {
         let state = self.collection.state();
         let node = state.node(self.node)?.clone();
-        // A tensor whose name was removed is still there in its container.
+        // A tensor whose name was removed still exists in its container, with an empty name here.
         let name = state.links(self.node).first().map(|(_, name)| name.to_vec());
         Some((node, name.unwrap_or_default()))
     }
 
-    /// The container of a tensor, the tensors of a container.
+    /// The container of a tensor, or the tensors of a container.
     fn related(&self, node: &Node) -> Vec<EntryId> {
         let Some(file) = node.file() else { return Vec::new() };
         let state = self.collection.state();
         let parts = state.parts(file).map(|part| part.entry.id);
-        // A tensor is the part that its own bytes are.
+        // For a tensor, `parts` yields the tensor itself.
         parts.chain(file.container).filter(|id| *id != self.node).collect()
     }
 
-    /// Whether a container's parts may not be where they were, or a plain file may have
-    /// become a container.
+    /// Whether the parts of a container may have moved, or a plain file may have become a container.
     fn must_be_looked_at(&self, layout: &Layout, is_other: bool, file: &FileEntry, name: &[u8]) -> bool {
         match file.content {
             Content::Part | Content::Tensor => false,
@@ -306,7 +305,7 @@ impl OpenFile {
         }
     }
 
-    /// What is known of the digests after something was written.
+    /// The state of the digests after a write.
     fn digests(&self) -> Digests {
         match self.is_new.load(Ordering::Acquire) {
             true => Digests::NotTaken,
@@ -314,9 +313,9 @@ impl OpenFile {
         }
     }
 
-    /// Puts it into the log. With `why` the file is plain now; the names that its tensors
-    /// had, and its parts as the log says them then. `None` where the file has lost its last name
-    /// meanwhile.
+    /// Commits the file. With `why` the file becomes plain, for that reason. Returns the names that
+    /// its tensors had, and its parts as the log then records them; `None` where the file has lost
+    /// its last name.
     fn record(
         &self,
         objects: &[OpenObject],
@@ -348,7 +347,7 @@ impl OpenFile {
                 batch.record(Record::Delete { object: *object });
             }
             if is_cut && bytes == 0 {
-                // What no log knows comes free with it too.
+                // This releases the space of drafts too.
                 batch.give_back();
             }
             let now = now_nanoseconds();
@@ -398,15 +397,15 @@ impl OpenFile {
         })
     }
 
-    /// The other files whose bytes changed: the container of a tensor, the tensors of a
-    /// container that were written to.
+    /// The other files whose bytes changed: the container of a tensor, or the written tensors of a
+    /// container.
     fn changed_with(&self, state: &State, file: &FileEntry, written: &[Written<'_>]) -> Vec<EntryId> {
         let parts = written.iter().filter_map(|written| state.part_of(written.object().entry.id));
         let others: HashSet<EntryId> = parts.chain(file.container).filter(|id| *id != self.node).collect();
         others.into_iter().collect()
     }
 
-    /// An object that no log knew gets its identity.
+    /// Gives an identity to an object that was not in the log.
     fn describe(&self, batch: &mut Batch, state: &State, written: &Written<'_>) -> ObjectId {
         let path = state.path(self.node);
         let name = String::from_utf8_lossy(&path);
@@ -431,7 +430,7 @@ impl OpenFile {
         id
     }
 
-    /// Takes over what the log says now: the file's parts as the batch left them.
+    /// Reloads the layout from the log: the parts of the file as the batch left them.
     fn reload(
         &self,
         layout: &mut Layout,
@@ -442,7 +441,7 @@ impl OpenFile {
         let state = self.collection.state();
         let node = state.node(self.node).cloned();
         let names = match &node {
-            // Their numbers are others now, and names that were theirs may lead nowhere.
+            // The parts have new inode numbers, and their old names may be gone.
             Some(node)
                 if node.file().is_some_and(|file| file.content.is_container()) || !related.is_empty() =>
             {
@@ -455,8 +454,8 @@ impl OpenFile {
     }
 }
 
-/// The shape of a tensor whose file has another size now: its first dimension follows
-/// where whole rows remain.
+/// The shape of a tensor whose file has a new size. The first dimension follows the size; `None`
+/// where that is not a whole number of rows.
 fn resized(
     tensor: crate::format::log::catalog::TensorEntry,
     bytes: u64,

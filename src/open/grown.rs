@@ -1,25 +1,25 @@
-//! What a quota counts of files that are open.
+//! Quota accounting of open files.
 
 use crate::model::Result;
 use crate::open::file::OpenFile;
 use crate::open::layout::Layout;
 use crate::store::{Reserved, Use};
 
-/// What the quota counts of a file that the log does not say yet.
+/// The quota that a file holds for growth that is not in the log yet.
 pub(super) struct Grown {
-    /// Bytes that the log says.
+    /// Size in bytes that the log records.
     pub logged: u64,
-    /// What it is longer.
+    /// The reservation for the bytes beyond `logged`.
     pub reserved: Reserved,
 }
 
 impl Grown {
-    /// Counts a file that has so many bytes; `Quota` where that is too much.
+    /// Reserves quota for a file of `bytes` bytes. Fails with `Quota` where that is too much.
     pub fn count(&mut self, bytes: u64) -> Result<()> {
         self.reserved.set(Use::exact(bytes.saturating_sub(self.logged)))
     }
 
-    /// The log says the size.
+    /// Notes that the log now records the size `bytes`.
     pub fn flushed(&mut self, bytes: u64) -> Result<()> {
         self.logged = bytes;
         self.count(bytes)

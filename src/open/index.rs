@@ -1,8 +1,7 @@
-//! An index that stands beside its embedding batch: it says the hash of the batch as that
-//! reads now.
+//! The index next to an embedding batch, which contains the hash of the batch.
 //!
-//! The index is a plain file and is stored as it came. Where the batch does not read as it
-//! came in, readers see the hash of what is served in place of the one that is stored.
+//! The index is a plain file and is stored unchanged. Where the batch no longer reads as it was
+//! imported, readers see the hash of the bytes served instead of the stored one.
 
 use crate::model::Result;
 use crate::open::file::OpenFile;
@@ -10,13 +9,12 @@ use crate::open::layout::Layout;
 use crate::stream::{HASH, put_hash, shown_hash};
 
 impl OpenFile {
-    /// Whether it is named as the index of a batch beside it.
+    /// Whether the file is named as the index of a batch in the same directory.
     pub fn is_index(&self) -> bool {
         self.collection.state().batch_beside(self.node).is_some()
     }
 
-    /// Puts the hash of the batch as it reads now into what was read of its index from `offset`
-    /// on.
+    /// Puts the current hash of the batch into `out`, which was read from its index at `offset`.
     pub(super) fn show_hash(&self, layout: &Layout, offset: u64, out: &mut [u8]) -> Result<()> {
         let is_outside = offset >= HASH.end || offset + out.len() as u64 <= HASH.start;
         if is_outside || layout.records.is_some() {

@@ -1,4 +1,4 @@
-//! What the bytes of an open file are made of.
+//! The layout of an open file: which objects its bytes lie in.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,36 +10,36 @@ use crate::store::Parts;
 use crate::store::{OpenObject, Verify};
 use crate::stream::{Piece, Plan, Stream};
 
-/// What a file's bytes are made of.
+/// The objects that a file consists of.
 pub(super) struct Layout {
-    /// In order. Those that no log knows yet come last.
+    /// In file order. Drafts come last.
     pub objects: Vec<OpenObject>,
-    /// How many of them no log knows yet.
+    /// How many of them are drafts, which are not in the log yet.
     pub drafts: usize,
-    /// The same objects as one run of bytes.
+    /// The same objects as one stream.
     pub stream: Arc<Stream>,
-    /// Where each begins; not of an embedding batch.
+    /// The start of each object; empty for an embedding batch.
     plan: Plan,
-    /// Where the records of an embedding batch lie, which is stitched of the objects.
+    /// Where the records of an embedding batch lie in the objects that it is composed of.
     pub records: Option<Arc<Runs>>,
-    /// Whether the size or the parts are not what the log says.
+    /// Whether the size or the parts differ from those in the log.
     pub is_other: bool,
-    /// When it was written, in nanoseconds since 1970, while the log does not say it.
+    /// Time of the last write that is not in the log yet, in nanoseconds since 1970.
     pub mtime: Option<i64>,
-    /// Why the file cannot be read or written until it is opened anew, if it cannot.
+    /// Why the file cannot be read or written until it is reopened, if so.
     failed: Option<String>,
 }
 
 impl Layout {
-    /// The layout of a file as the log says it.
+    /// The layout of a file as the log records it.
     pub fn open(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Layout> {
         let (objects, records) = collection.parts_of(node)?;
         let objects = objects.iter().map(|object| OpenObject::open(collection, object, verify));
         Layout::of(objects.collect::<Result<_>>()?, records)
     }
 
-    /// Takes over the parts that a batch gave the file. Where that fails nothing of the file is
-    /// read or written any more: the objects of before do not have what the batch took from them.
+    /// Switches to the parts that a batch gave the file. On an error the file can no longer be read
+    /// or written: the old objects lack the extents that the batch took from them.
     pub fn replace(
         &mut self,
         collection: &Arc<Collection>,
@@ -60,7 +60,7 @@ impl Layout {
         Ok(())
     }
 
-    /// `Corrupt` where the parts that the log gives the file could not be taken over.
+    /// Fails with `Corrupt` where the file could not switch to the parts that the log gives it.
     pub fn check(&self) -> Result<()> {
         match &self.failed {
             None => Ok(()),
@@ -83,7 +83,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Looks at the objects' sizes again.
+    /// Rebuilds the stream and the plan after the sizes of objects changed.
     pub fn refresh(&mut self) -> Result<()> {
         self.stream = Arc::new(Stream::of_file(self.objects.clone(), self.records.as_ref())?);
         self.plan = match self.records {
@@ -93,7 +93,7 @@ impl Layout {
         Ok(())
     }
 
-    /// How many of the objects the first `bytes` lie in, and where the last of these ends.
+    /// How many of the objects hold the first `bytes`, and where the last of these ends.
     pub fn kept(&self, bytes: u64) -> (usize, u64) {
         let (mut kept, mut end) = (0, 0);
         for object in &self.objects {
@@ -106,13 +106,13 @@ impl Layout {
         (kept, end)
     }
 
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub fn bytes(&self) -> u64 {
         self.stream.bytes()
     }
 
-    /// The pieces of objects that the bytes in `range` are made of; of an embedding batch those
-    /// of whole records, in the order of its parts.
+    /// The pieces of objects that make up `range`. For an embedding batch they cover whole records,
+    /// in the order of its parts.
     pub fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = Piece> {
         let of_parts = self.records.as_ref().map(|runs| runs.part_ranges(range.clone())).unwrap_or_default();
         let of_parts = of_parts.into_iter().enumerate();

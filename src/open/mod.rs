@@ -1,10 +1,9 @@
-//! Changes: files that are open, what is written to them, names that come and go.
+//! Changes: open files, the writes to them, and names that are created and removed.
 //!
 //! Invariants:
-//! 1. What was written is read at once, by every name of the same bytes that asks the
-//!    daemon.
-//! 2. At close and at fsync what was written is in the log, and every name agrees.
-//! 3. A file that is open keeps what it opened when its name goes.
+//! 1. A read sees every earlier write, by every name of the same bytes that the daemon serves.
+//! 2. After close and fsync the writes are in the log, and every name agrees.
+//! 3. An open file keeps the content that it opened when its name is removed.
 
 mod attributes;
 mod file;
@@ -32,23 +31,23 @@ use crate::model::EntryId;
 /// A name in a directory.
 pub type Name = (EntryId, Vec<u8>);
 
-/// What the kernel must forget after a change.
+/// What the kernel must invalidate after a change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
-    /// Nodes whose bytes or attributes changed without the kernel.
+    /// Nodes whose bytes or attributes changed without a request of the kernel.
     pub nodes: Vec<EntryId>,
-    /// Names that lead elsewhere now, or nowhere: directory and name.
+    /// Names that now lead elsewhere or nowhere: directory and name.
     pub names: Vec<Name>,
 }
 
 impl Changes {
-    /// Adds others.
+    /// Adds the invalidations of `other`.
     pub fn merge(&mut self, other: Changes) {
         self.nodes.extend(other.nodes);
         self.names.extend(other.names);
     }
 
-    /// Whether there is nothing to forget.
+    /// Whether there is nothing to invalidate.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.names.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Bytes of an open file that the kernel was given and keeps. The pages of the data files that
-//! they came from are not needed besides.
+//! Bytes of an open file that the kernel has read and caches. The page cache of the data files then
+//! need not hold them a second time.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -8,32 +8,32 @@ use parking_lot::Mutex;
 
 use crate::open::file::OpenFile;
 
-/// Pages are let go of when so many bytes from a multiple of it on were given.
+/// Pages are dropped a stretch at a time: when this many bytes of an aligned stretch were read.
 const STRETCH_BYTES: u64 = 4 << 20;
-/// Shorter requests are of who reads here and there, but for that of the end; shorter files do
-/// not count.
+/// Shorter requests count as random reads, except at the end of the file. Shorter files do not count.
 const REQUEST_BYTES_MIN: u64 = 16 << 10;
-/// A page of a file may have up to so many bytes, and is let go of as a whole: one that reaches
-/// over the start of a stretch is left when the stretch before it is let go of.
+/// A folio of the page cache may have up to this many bytes and is dropped only as a whole. One that
+/// extends past the start of a stretch stays when the stretch before it is dropped.
 const PAGE_BYTES_MAX: u64 = 2 << 20;
-/// Stretches that are noted at a time. The kernel reads ahead in a few places at most.
+/// Stretches that are tracked at a time. The kernel reads ahead in a few places at most.
 const STRETCHES: usize = 16;
 
-/// What the kernel was given of a file, in part.
+/// Tracks which stretches of a file the kernel has read in part.
 #[derive(Default)]
 pub(super) struct PageCache(Mutex<Noted>);
 
 #[derive(Default)]
 struct Noted {
-    /// Numbers of stretches, and bytes of them that were given.
+    /// Number of each stretch, and how many of its bytes were read.
     stretches: [(u64, u64); STRETCHES],
-    /// The place of the next one that is noted.
+    /// The slot for the next new stretch.
     next: usize,
 }
 
 impl PageCache {
-    /// Notes that the kernel was given `range` of a file of `bytes` bytes. What of it may be let
-    /// go of: a request reaches over one end of a stretch at most, or over more than one stretch.
+    /// Notes that the kernel has read `range` of a file of `bytes` bytes. Returns what may be
+    /// dropped. Two ranges are enough: a request crosses one end of a stretch at most, or covers more
+    /// than one stretch.
     pub fn add(&self, range: Range<u64>, bytes: u64) -> [Option<Range<u64>>; 2] {
         let end = range.end.min(bytes);
         let mut whole = [None, None];
@@ -57,7 +57,7 @@ impl PageCache {
 }
 
 impl Noted {
-    /// Counts bytes of a stretch. Whether all of it was given; it is forgotten then.
+    /// Counts bytes of a stretch. Whether all of it was read; the stretch is no longer tracked then.
     fn is_whole(&mut self, number: u64, cached_bytes: u64, len: u64) -> bool {
         let known = self.stretches.iter_mut().find(|(of, bytes)| *of == number && *bytes > 0);
         let before = known.as_ref().map_or(0, |(_, bytes)| *bytes);
@@ -79,8 +79,8 @@ impl Noted {
 }
 
 impl OpenFile {
-    /// Notes that the kernel was given the bytes in `range` and keeps pages of them: those of the
-    /// data files are let go of, a stretch at a time.
+    /// Notes that the kernel has read `range` and caches it. Drops the pages of the data files, a
+    /// stretch at a time.
     pub fn cached_by_kernel(&self, range: Range<u64>) {
         let layout = self.layout.read();
         for stretch in self.page_cache.add(range, layout.bytes()).into_iter().flatten() {
@@ -90,13 +90,13 @@ impl OpenFile {
         }
     }
 
-    /// The kernel is told to forget its bytes: others have written them by another name.
+    /// Notes that the kernel invalidates the pages of this file after a write by another name.
     pub fn note_forgotten(&self) {
         self.forgotten.store(true, Ordering::Release);
     }
 
-    /// Whether the kernel may have bytes from before a write of its own: pages that it forgot while
-    /// the write was on its way it may have read again before the write came.
+    /// Whether the kernel may cache bytes from before a write of its own. It may have read
+    /// invalidated pages again while the write was on its way.
     pub fn may_be_stale(&self) -> bool {
         self.forgotten.load(Ordering::Acquire)
     }

@@ -5,8 +5,8 @@ use crate::open::Name;
 use crate::store::Batch;
 use crate::store::State;
 
-/// Takes the names of a container's tensors away, and directories that were made for them;
-/// the names.
+/// Removes the names of a container's tensors, and the directories that were created for them.
+/// Returns the removed names.
 pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -> Vec<Name> {
     let mut gone = Vec::new();
     for part in state.parts(file) {

@@ -1,8 +1,6 @@
-//! What a file is under its new name: looked at after the rename, by the next mount where
-//! the process ended between the two.
+//! Recognizes a file again after a rename. If the process ends in between, the next mount does so.
 //!
-//! The batch of the rename marks the file with a setting; when it was looked at, the mark
-//! goes.
+//! The batch of the rename marks the file with a setting. Recognition removes the mark.
 
 use std::sync::Arc;
 
@@ -14,8 +12,7 @@ use crate::store::Touched;
 use crate::store::Verify;
 
 impl OpenFile {
-    /// Looks at what the file is under the name that it has now, and takes away the mark
-    /// that a rename has left for this.
+    /// Recognizes the file under its current name, and removes the mark that a rename left.
     pub fn look_again(&self) -> Result<Changes> {
         let changes = self.looked_at()?;
         let marked = |state: &State| state.must_be_looked_at(self.node);
@@ -26,7 +23,7 @@ impl OpenFile {
                 }
                 Ok(())
             });
-            // Looking once more changes nothing.
+            // Recognizing it once more does no harm.
             if let Err(error) = taken {
                 log::warn!("{}: {error}", self.collection.path());
             }
@@ -35,8 +32,7 @@ impl OpenFile {
     }
 }
 
-/// Whether a file may be something else under the other name: it is looked at after the
-/// rename.
+/// Whether a file may have other content under its new name, so that it must be recognized again.
 pub fn is_another_place(from: (EntryId, &[u8]), to: (EntryId, &[u8])) -> bool {
     from.0 != to.0 || suffix(from.1) != suffix(to.1) || [&b"npy"[..], b"cgeb"].contains(&suffix(to.1))
 }
@@ -45,8 +41,8 @@ fn suffix(name: &[u8]) -> &[u8] {
     name.rsplit(|byte| *byte == b'.').next().filter(|suffix| suffix.len() < name.len()).unwrap_or_default()
 }
 
-/// Looks at the files that were given other names and not looked at since: before their process
-/// ended, or because an import took their first name.
+/// Recognizes renamed files that still have the mark: the process ended before, or an import took
+/// their first name.
 pub fn finish_renames(collection: &Arc<Collection>, table: &OpenFiles, verify: Verify) -> Changes {
     let mut changes = Changes::default();
     let marked: Vec<EntryId> = collection.state().to_be_looked_at().collect();

@@ -1,4 +1,4 @@
-//! What an open file reads as, as something to import.
+//! An open file as the source of an import.
 
 use std::io;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use crate::model::ErrorKind;
 use crate::store::disk::File;
 use crate::stream::Stream;
 
-/// The first bytes of a stream as something to import.
+/// The first bytes of a stream, as the source of an import.
 pub(super) struct StreamFile {
     /// The stream.
     pub stream: Arc<Stream>,
-    /// How many of its bytes; at most those that it has.
+    /// How many bytes of the stream; at most its size.
     pub bytes: u64,
 }
 

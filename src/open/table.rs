@@ -1,4 +1,4 @@
-//! The files that are open.
+//! The table of open files.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -11,15 +11,15 @@ use crate::open::file::OpenFile;
 use crate::store::Collection;
 use crate::store::Verify;
 
-/// The files that are open, by collection and node.
+/// The open files, by collection and node.
 #[derive(Default)]
 pub struct OpenFiles {
-    // Its keys are numbers that were given out one by one.
+    // The keys are numbers that this program assigns, never chosen by a user.
     open: Mutex<HashMap<(u32, EntryId), Weak<OpenFile>, RandomState>>,
 }
 
 impl OpenFiles {
-    /// A file, opened if it is not open yet.
+    /// The open file of a node; opens it if needed.
     pub fn open(&self, collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Arc<OpenFile>> {
         let key = (collection.state().number(), node);
         let mut open = self.open.lock();
@@ -34,12 +34,12 @@ impl OpenFiles {
         Ok(open_file)
     }
 
-    /// A file, if it is open.
+    /// The open file of a node, if it is open.
     pub fn get(&self, number: u32, node: EntryId) -> Option<Arc<OpenFile>> {
         self.open.lock().get(&(number, node)).and_then(Weak::upgrade)
     }
 
-    /// All files that are open.
+    /// All open files.
     pub fn all(&self) -> Vec<Arc<OpenFile>> {
         self.open.lock().values().filter_map(Weak::upgrade).collect()
     }

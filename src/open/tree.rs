@@ -1,4 +1,4 @@
-//! Names and attributes: each change is one batch.
+//! Changes of names and attributes. Each change is one batch.
 
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectIds, What};
 use crate::format::log::record::Record;
@@ -13,13 +13,13 @@ use crate::store::Use;
 use crate::store::{Node, ROOT, State};
 use crate::store::{Touched, now_nanoseconds, now_seconds};
 
-/// A name has at most this many bytes.
+/// Maximal length of a name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// The bit of a directory's mode that says whose group new files have.
+/// The mode bit of a directory that gives new files its group.
 const SET_GROUP_ID: u32 = 0o2000;
 
-/// Makes an empty file. `Exists` where the name is taken.
+/// Creates an empty file. Fails with `Exists` where the name is taken.
 pub fn create(
     collection: &Collection,
     parent: EntryId,
@@ -40,7 +40,7 @@ pub fn create(
     make(collection, parent, name, mode, owner, What::File(Box::new(file)))
 }
 
-/// Makes a directory. `Exists` where the name is taken.
+/// Creates a directory. Fails with `Exists` where the name is taken.
 pub fn make_directory(
     collection: &Collection,
     parent: EntryId,
@@ -51,7 +51,7 @@ pub fn make_directory(
     make(collection, parent, name, mode, owner, What::Directory)
 }
 
-/// Makes a symbolic link. `Exists` where the name is taken.
+/// Creates a symbolic link. Fails with `Exists` where the name is taken.
 pub fn symlink(
     collection: &Collection,
     parent: EntryId,
@@ -93,8 +93,8 @@ fn make(
     })
 }
 
-/// What is made in a directory with the set-group-ID bit has the directory's group, and a
-/// directory has the bit too.
+/// The mode and owner of a new node. In a directory with the set-group-ID bit it gets the directory's
+/// group; a new directory gets the bit too.
 fn inherited(
     state: &State,
     parent: EntryId,
@@ -111,7 +111,7 @@ fn inherited(
     }
 }
 
-/// Gives a file a second name. `Denied` for directories and for tensors of containers.
+/// Creates a hard link. Fails with `Denied` for directories and for tensors of containers.
 pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]) -> Result<()> {
     let _counted = collection.meter().reserve(Use::FILE)?;
     collection.record(Touched::default(), |batch, state| {
@@ -129,8 +129,8 @@ pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]
     })
 }
 
-/// Takes a file's name away, and with its last name the file. Of a tensor of a container
-/// only the name goes.
+/// Removes a name of a file, and with its last name the file. A tensor of a container loses only the
+/// name.
 pub fn unlink(collection: &Collection, parent: EntryId, name: &[u8]) -> Result<Changes> {
     collection.record(Touched::default(), |batch, state| {
         let node = named(state, parent, name)?;
@@ -143,7 +143,7 @@ pub fn unlink(collection: &Collection, parent: EntryId, name: &[u8]) -> Result<C
     })
 }
 
-/// Takes an empty directory away.
+/// Removes an empty directory.
 pub fn remove_directory(collection: &Collection, parent: EntryId, name: &[u8]) -> Result<()> {
     collection.record(Touched::default(), |batch, state| {
         let node = named(state, parent, name)?;
@@ -160,9 +160,8 @@ pub fn remove_directory(collection: &Collection, parent: EntryId, name: &[u8]) -
     })
 }
 
-/// Gives a file or a directory another name. What has the new name is replaced, unless
-/// `keep` says that this is an error. The node, whose content may have to be looked at
-/// again under its new name.
+/// Renames a file or a directory. An existing target is replaced, or is an error if `keep` is set.
+/// Returns the node, whose content may have to be recognized again under its new name.
 pub fn rename(
     collection: &Collection,
     from: (EntryId, &[u8]),
@@ -178,7 +177,7 @@ pub fn rename(
         {
             return Err(belongs());
         }
-        // Under another name it may be taken apart anew.
+        // The new name may make the file be split anew.
         let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
         objects.try_for_each(|object| collection.check_not_needed(*object))?;
         let is_directory = node.entry.what == What::Directory;
@@ -187,8 +186,8 @@ pub fn rename(
         }
         let mut changes = Changes::default();
         let target = state.directory(to.0).ok_or_else(no_directory)?;
-        // A listing that is under way has a name that is replaced once. The first of several
-        // names of a file is the one with the lowest number.
+        // Keeping the entry number makes a concurrent listing show a replaced name once. The first of
+        // several names of a file is the one with the lowest number, so those get a new number.
         let kept = target.entry(to.1).filter(|_| state.links(id).len() == 1);
         if let Some(old) = target.get(to.1) {
             let old = known(state, old)?;
@@ -242,17 +241,17 @@ pub fn rename(
     })
 }
 
-/// Takes away a name, and with the last one the node, its tensors and its bytes.
+/// Removes a name, and with the last one the node, its tensors and its bytes.
 fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], node: &Node) -> Changes {
     let mut changes = Changes::default();
     let id = node.entry.id;
     batch.mark_requested_by_kernel(parent, name);
     batch.entry(Entry::NameRemoved { parent, name: name.into() });
     match &node.entry.what {
-        // It is still there inside its container.
+        // The tensor still exists inside its container.
         What::File(file) if file.container.is_some() => return changes,
         _ if state.links(id).len() > 1 => {
-            // Its tensors stand beside the first name.
+            // The tensors lie next to the first name.
             if let [first, next, ..] = state.links(id)
                 && *first == (parent, name.into())
             {
@@ -276,7 +275,7 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
     changes
 }
 
-/// Marks a file whose first name becomes another, where it may be something else then.
+/// Marks a file whose first name changes, where its content may be recognized differently.
 fn mark(batch: &mut Batch, node: &Node, from: (EntryId, &[u8]), to: (EntryId, &[u8])) {
     let may_be = |file: &FileEntry| file.content.is_container() || may_be_recognized(to.1);
     if is_another_place(from, to) && node.file().is_some_and(may_be) {

@@ -1,4 +1,4 @@
-//! What a file is as a tensor, as somebody says: `dtype` and `shape`.
+//! Declares a file to be a tensor, by its attributes `dtype` and `shape`.
 
 use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, TensorId};
@@ -6,9 +6,8 @@ use crate::open::tree::known;
 use crate::store::Collection;
 use crate::store::{Touched, now_nanoseconds};
 
-/// Says what a file is as a tensor. Without a shape the elements stand in one row.
-/// `Invalid` where the size does not agree; a tensor of a container, and a container, are
-/// what they are.
+/// Declares the dtype and shape of a file. Without a shape the tensor has one dimension. Fails with
+/// `Invalid` where the size does not match, and with `Denied` for containers and their tensors.
 pub fn set_tensor(
     collection: &Collection,
     node: EntryId,
@@ -16,7 +15,7 @@ pub fn set_tensor(
     shape: Option<Shape>,
 ) -> Result<()> {
     let objects = collection.objects_of(node).unwrap_or_default();
-    // Blocks are encoded as elements of the type that the object has.
+    // Held because blocks are encoded as elements of the object's type.
     let _held: Vec<_> = objects.iter().map(|object| object.hold()).collect();
     collection.record(Touched::default(), |batch, state| {
         let found = known(state, node)?;
