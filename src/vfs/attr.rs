@@ -1,4 +1,4 @@
-//! What stat shows of a node.
+//! The attributes of a node, as stat(2) shows them.
 
 use crate::format::log::catalog::{NodeEntry, What};
 use crate::open::OpenFile;
@@ -20,7 +20,7 @@ pub enum Kind {
     Symlink,
 }
 
-/// What stat shows of a node.
+/// The attributes of a node, as stat(2) shows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attr {
     /// Inode number.
@@ -29,7 +29,7 @@ pub struct Attr {
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
-    /// Names; of a directory 2 and the directories in it.
+    /// Number of names. For a directory, 2 plus the number of its subdirectories.
     pub links: u32,
     /// Owner.
     pub uid: u32,
@@ -37,37 +37,37 @@ pub struct Attr {
     pub gid: u32,
     /// Logical bytes.
     pub bytes: u64,
-    /// What is stored for it, in units of 512 bytes. Never 0 for a file with content:
-    /// tar would take it for a hole.
+    /// Stored size, in units of 512 bytes. Never 0 for a file with content, because tar takes such a
+    /// file for a hole.
     pub blocks: u64,
-    /// Whether its name comes and goes with a container.
+    /// Whether its name is created and removed with a container.
     pub of_container: bool,
-    /// Whether some of it was written and is not in the log yet.
+    /// Whether it has writes that are not in the log yet.
     pub is_unlogged: bool,
-    /// When it was used, as set or when it was made, in nanoseconds since 1970.
+    /// Access time in nanoseconds since 1970: as set, or the time of creation.
     pub atime: i64,
-    /// When its bytes changed, in nanoseconds since 1970.
+    /// Modification time, in nanoseconds since 1970.
     pub mtime: i64,
-    /// When anything of it changed, in nanoseconds since 1970.
+    /// Time of the last change of any kind, in nanoseconds since 1970.
     pub ctime: i64,
 }
 
-/// What was written to an open file and is not in the log yet.
+/// Size and time of writes to an open file that are not in the log yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unlogged {
     /// Logical bytes.
     pub bytes: u64,
-    /// When it was written, in nanoseconds since 1970.
+    /// Time of the last write, in nanoseconds since 1970.
     pub mtime: i64,
 }
 
-/// The links of a directory: its name, its `.`, and the `..` of each directory in it.
+/// The link count of a directory: its name, its `.`, and the `..` of each subdirectory.
 fn directory_links(directories: u32) -> u32 {
     directories.saturating_add(2)
 }
 
 impl Attr {
-    /// With what was written and is not in the log yet.
+    /// Applies the writes that are not in the log yet.
     pub(super) fn with(self, written: Option<Unlogged>) -> Attr {
         match written {
             Some(Unlogged { bytes, mtime }) => {
@@ -78,7 +78,7 @@ impl Attr {
         }
     }
 
-    /// A directory that no log has: of the mount, of a tenant, of controls.
+    /// A directory that no log records: of the mount, of a tenant, of controls.
     pub(super) fn directory(ino: Ino, mode: u32, time: i64, owner: (u32, u32)) -> Attr {
         Attr {
             ino,
@@ -97,12 +97,12 @@ impl Attr {
         }
     }
 
-    /// With the links of a directory that has so many directories in it.
+    /// Sets the link count of a directory with `count` subdirectories.
     pub(super) fn with_directories(self, count: usize) -> Attr {
         Attr { links: directory_links(u32::try_from(count).unwrap_or(u32::MAX)), ..self }
     }
 
-    /// A file that is open and has no name any more.
+    /// An open file that has no name any more.
     pub(super) fn unnamed(ino: Ino, open_file: &OpenFile, entry: &NodeEntry) -> Attr {
         let NodeEntry { mode, uid, gid, atime, mtime, ctime, .. } = *entry;
         let bytes = open_file.bytes();

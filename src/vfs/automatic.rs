@@ -1,18 +1,17 @@
-//! What a mount does by itself, once a tick: tiers that follow the policy, caches that are
-//! kept to their quotas.
+//! The periodic work of a mount: moves between tiers by policy, and the quotas of caches.
 
 use crate::ingest::Progress;
 use crate::model::Result;
 use crate::vfs::{Invalidation, Vfs};
 
 impl Vfs {
-    /// Whether there may be something to do.
+    /// Whether there may be work to do.
     pub fn has_automatic(&self) -> bool {
         self.engine().has_automatic() || self.has_caches()
     }
 
-    /// Does what is to be done at a tick. `forget` is told what the kernel must forget. What
-    /// was done, for people; empty where nothing was.
+    /// Does the work of one tick. Passes to `forget` what the kernel must invalidate. Returns a
+    /// summary for people; it is empty where nothing was done.
     pub fn follow_policy(
         &self,
         progress: &dyn Progress,

@@ -1,4 +1,4 @@
-//! Which files may be read where they lie, without the daemon.
+//! Which files the kernel may read by passthrough, without the daemon.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::vfs::ino::{Ino, Place};
 use crate::vfs::tree::{FileView, Located, Vfs};
 use crate::view;
 
-/// Whether a file is the index of a batch beside it that may not read as it came in.
+/// Whether a file is the index of a batch in the same directory that may not read as it was imported.
 fn shows_other_hash(collection: &Collection, node: EntryId) -> bool {
     let batch = collection.state().batch_beside(node);
     let parts = |batch| collection.objects_of(batch).ok();
@@ -21,12 +21,12 @@ fn shows_other_hash(collection: &Collection, node: EntryId) -> bool {
 }
 
 impl Vfs {
-    /// The physical file that may be shown for a file as it is now, if there is one.
+    /// The physical file whose bytes equal those of a file now, if there is one.
     pub fn backing(&self, ino: Ino) -> Option<Backing> {
         if self.verify != Verify::First {
             return None;
         }
-        // First, because most are tensors somewhere in a container.
+        // Checked first, because most files are tensors somewhere in a container.
         if let Place::Node { collection, node } = ino.place() {
             let collection = self.numbered(collection);
             let is_never = collection.is_some_and(|collection| {
@@ -37,7 +37,7 @@ impl Vfs {
                 return None;
             }
         }
-        // Asked before the log: what it says then is not older.
+        // Read before the log, so that the log's answer is at least as new.
         let open_file = self.open_file(ino);
         if open_file.as_ref().is_some_and(|open_file| open_file.is_changed()) {
             return None;
@@ -58,7 +58,7 @@ impl Vfs {
                 let (form, item) = view.of.as_ref()?;
                 let collection = &view.collection;
                 let pin = view::pin_of(collection, *form, item).ok()?;
-                // Asked for each name that is looked up: few are pinned.
+                // Checked for each name that is looked up, and few are pinned.
                 collection.state().pins_of(pin.node).find(|known| *known == pin)?;
                 let source =
                     Ino::of(Place::Node { collection: collection.state().number(), node: pin.node })?;
@@ -68,20 +68,20 @@ impl Vfs {
                 self.copy_of(collection, pin, &collection.objects_of(pin.node).ok()?)
             }
             Ok(_) => None,
-            // Its last name went; it may be open, or be opened through a descriptor.
+            // The last name is gone, but the file may be open, or be opened through a descriptor.
             Err(_) => open_file?.backing(),
         }
     }
 
-    /// A file of `bytes_min` bytes at least that could be read where it lies if all of its blocks
-    /// were checked, and of which the system seems to have those in memory that were not.
+    /// A file of at least `bytes_min` bytes that the kernel could read by passthrough if all of its
+    /// blocks were verified, and whose unverified blocks seem to be in the page cache.
     pub fn unchecked(&self, ino: Ino, bytes_min: u64) -> Option<Unchecked> {
         if self.verify != Verify::First {
             return None;
         }
         let Ok(Located::Node(view)) = self.locate(ino) else { return None };
         let (collection, node) = (&view.collection, view.node.entry.id);
-        // First, because most that are opened are small, or lie somewhere in a container.
+        // Checked first, because most opened files are small, or lie somewhere in a container.
         let bytes: u64 = {
             let state = collection.state();
             let objects = view.node.file()?.objects.iter();
@@ -97,7 +97,7 @@ impl Vfs {
         collection.unchecked_of(&objects)
     }
 
-    /// The copy of something pinned. One that was not compared yet, or has to be made, is noted.
+    /// The copy of a pinned item. Queues a copy that must still be compared or created.
     fn copy_of(&self, collection: &Arc<Collection>, pin: Pin, objects: &[Arc<Object>]) -> Option<Backing> {
         let (copy, lacks) = {
             let state = collection.state();
@@ -110,7 +110,7 @@ impl Vfs {
         collection.backing_of_copy(&copy?, objects.to_vec())
     }
 
-    /// Notes what is pinned of these files and has no copy: it is to be made.
+    /// Queues the missing copies of pinned items of these files.
     pub fn note_pins(&self, files: impl IntoIterator<Item = Ino>) {
         for ino in files {
             let Ok(Located::Node(view)) = self.locate(ino) else { continue };
@@ -122,7 +122,7 @@ impl Vfs {
         }
     }
 
-    /// A file, opened, of which the last name may have gone.
+    /// Opens a file whose last name may be gone.
     pub fn open_numbered(&self, ino: Ino) -> Result<Arc<OpenFile>> {
         match self.locate(ino) {
             Ok(Located::Node(view)) => self.open(&view),
@@ -137,8 +137,8 @@ impl Vfs {
         }
     }
 
-    /// The other files that have bytes of a file: the tensors of a container, the container
-    /// of a tensor; of a form those that it is made of.
+    /// The other files that share bytes with a file: the tensors of a container, the container of a
+    /// tensor. For a form, also the files that it is made of.
     pub fn sharing(&self, ino: Ino) -> Vec<Ino> {
         if let Place::Form { collection, node, .. } = ino.place() {
             let own = Ino::of(Place::Node { collection, node });

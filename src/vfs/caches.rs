@@ -1,4 +1,4 @@
-//! Directories that are caches: with a quota, whose least recently used files go when it is full.
+//! Cache directories: when one exceeds its quota, its least recently used files are removed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ struct Cached {
     node: EntryId,
     /// Stored bytes.
     bytes: u64,
-    /// When it was used or written, in seconds since 1970.
+    /// Time of the last access or write, in seconds since 1970.
     used: u64,
 }
 
 impl Vfs {
-    /// Whether there are caches among the collections that are open.
+    /// Whether any open collection has caches.
     pub(super) fn has_caches(&self) -> bool {
         let is_cache = |collection: &Arc<Collection>| {
             collection.state().set_nodes(POLICY.name).any(|(_, value)| cache_bytes(value).is_some())
@@ -32,9 +32,9 @@ impl Vfs {
         self.store().open_collections().iter().any(is_cache)
     }
 
-    /// Takes the names of the least recently used files of caches away until each holds no more
-    /// than its quota. Files that are open stay, and containers of which a tensor is. How many went; what fails is told in the log
-    /// of the program. Nothing is synced for it.
+    /// Unlinks the least recently used files of each cache until it is within its quota. It skips
+    /// open files, and containers with an open tensor. Returns how many files it unlinked, and
+    /// reports errors in the program log. It syncs nothing.
     pub(super) fn empty_caches(&self, forget: &mut dyn FnMut(Invalidation)) -> u64 {
         let mut gone = 0;
         for collection in self.store().open_collections() {
@@ -50,7 +50,7 @@ impl Vfs {
             }
         }
         if gone > 0 {
-            // The kernel may know them still, and they would take space until it does not.
+            // The kernel may still know these files, and they would use space until it forgets them.
             self.release_unnamed();
         }
         gone
@@ -93,7 +93,7 @@ impl Vfs {
             match self.unlink(parent, &file.name) {
                 Ok(changed) => {
                     gone += 1;
-                    // A file with another name is held still.
+                    // A file with another name still uses its space.
                     if collection.state().node(file.node).is_none() {
                         held = held.saturating_sub(file.bytes);
                     }
@@ -108,11 +108,11 @@ impl Vfs {
     }
 }
 
-/// The files below a directory, but for those below others that have a policy of their own.
+/// The files below a directory, except below directories that have a policy of their own.
 fn cached(collection: &Collection, state: &State, directory: EntryId) -> Vec<Cached> {
     let mut found = Vec::new();
     let mut waiting = vec![directory];
-    // A damaged catalog could have a circle of directories.
+    // A damaged catalog could contain a cycle of directories.
     let mut seen = HashSet::from([directory]);
     while let Some(parent) = waiting.pop() {
         let Some(names) = state.directory(parent) else { continue };
@@ -122,7 +122,7 @@ fn cached(collection: &Collection, state: &State, directory: EntryId) -> Vec<Cac
                 What::Directory if state.setting(id, POLICY.name).is_none() && seen.insert(id) => {
                     waiting.push(id);
                 }
-                // A tensor of a container goes with it.
+                // A tensor of a container is removed with the container.
                 What::File(file) if file.container.is_none() => {
                     let mut related = state.parts(file).map(|part| part.entry.id).chain([id]);
                     if related.any(|id| state.is_pinned(id)) {

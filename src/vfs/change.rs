@@ -1,4 +1,4 @@
-//! Changes of the tree: what a program may do where.
+//! Changes of the tree, and where programs may make them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,26 +14,26 @@ use crate::vfs::ino::{Ino, Place};
 use crate::vfs::tree::{FileView, Located, Vfs};
 use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation};
 
-/// A lookup that was answered before its file was forgotten has been followed by its open, or its
-/// stat, by then.
+/// After this time the open or stat that follows a lookup has arrived, even if the lookup was
+/// answered before its file was forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
 
-/// The bit of a mode that lets the owner write.
+/// The write permission of the owner.
 const OWNER_WRITES: u32 = 0o200;
 
-/// A file without a name that was open, or could still be opened, when the name went.
+/// A nameless file that was open, or could still be opened, when its name was removed.
 pub(super) struct Nameless {
     pub open_file: Arc<OpenFile>,
-    /// What the catalog said of it last, and what was set since.
+    /// Its last catalog entry, with the attributes that were set since.
     pub entry: NodeEntry,
-    /// The requests under way that may take its last name.
+    /// How many requests in progress may remove its last name.
     going: u32,
-    /// When the kernel forgot one of its numbers last.
+    /// When the kernel last forgot one of its inode numbers.
     forgotten: Option<Instant>,
 }
 
-/// A file whose name a request is about to take. It is among the files without a name until the
-/// request has ended, so that an open finds it at every moment.
+/// A file whose name a request is about to remove. It counts as nameless until the request has ended,
+/// so that an open finds it at every moment.
 struct Going<'a> {
     vfs: &'a Vfs,
     ino: Ino,
@@ -47,7 +47,7 @@ impl Drop for Going<'_> {
         let is_there = self.open_file.collection().state().node(self.node).is_some();
         let Some(file) = nameless.get_mut(&self.ino) else { return };
         file.going -= 1;
-        // `self.open_file` goes after the lock.
+        // `self.open_file` is dropped after the lock is released.
         if is_there && file.going == 0 {
             nameless.remove(&self.ino);
         }
@@ -61,7 +61,7 @@ struct Directory {
 }
 
 impl Vfs {
-    /// Opens a file. What it is made of stays there while it is open.
+    /// Opens a file. It keeps its content while it is open.
     pub fn open(&self, view: &FileView) -> Result<Arc<OpenFile>> {
         if view.node.file().is_none() {
             return Err(Error::new(ErrorKind::IsDirectory, format!("{} is not a file", view.path())));
@@ -77,13 +77,13 @@ impl Vfs {
         }
     }
 
-    /// The open file of an inode number whose last name a program took away. One that an import
-    /// has replaced has none: who opens it by its name gets what has the name now.
+    /// The open file of an inode number whose last name a program removed. There is none for a file
+    /// that an import replaced: an open by its name gets the new file.
     pub fn unnamed(&self, ino: Ino) -> Option<Arc<OpenFile>> {
         self.nameless.lock().get(&ino).map(|file| file.open_file.clone())
     }
 
-    /// `Gone` for a file that an import has replaced: another has its name.
+    /// Fails with `Gone` for a file that an import has replaced: its name leads to the new file.
     pub fn check_named(&self, ino: Ino) -> Result<()> {
         match (self.locate(ino), self.unnamed(ino)) {
             (Err(error), None) => Err(error),
@@ -91,8 +91,8 @@ impl Vfs {
         }
     }
 
-    /// The kernel forgets an inode number. It may know the same file by its other number, or have
-    /// just looked it up once more: a file without a name stays for a while.
+    /// Handles a forget of the kernel. A nameless file stays for a while: the kernel may know it by
+    /// its other inode number, or have just looked it up again.
     pub fn forget_inode(&self, ino: Ino) {
         self.forms.forget(ino);
         if let Some(file) = self.nameless.lock().get_mut(&ino) {
@@ -100,20 +100,20 @@ impl Vfs {
         }
     }
 
-    /// Lets go of the files without a name that the kernel forgot so long ago that no lookup of
-    /// before is under way. An open file is not let go: the kernel knows it.
+    /// Releases the nameless files that the kernel forgot long enough ago that no earlier lookup is
+    /// in progress. It skips open files, which the kernel still knows.
     pub fn let_go_forgotten(&self) {
         let is_over = |_: &Ino, file: &mut Nameless| {
             let is_due = file.forgotten.is_some_and(|since| since.elapsed() >= FORGOTTEN_AFTER);
             is_due && file.going == 0 && Arc::strong_count(&file.open_file) == 1
         };
         let gone: Vec<_> = self.nameless.lock().extract_if(is_over).collect();
-        // Closing files may take a while: the lock was let go of.
+        // Closing files may take a while, so the lock is released first.
         drop(gone);
     }
 
-    /// The file that may have no name without this one. The kernel may still open it: it
-    /// has looked it up. Whether others of its names go meanwhile is not known before.
+    /// The file that may lose its last name with this one. The kernel may still open it, because it
+    /// has looked it up. Its other names may be removed meanwhile, so this is only a possibility.
     fn unnamed_file(&self, collection: &Arc<Collection>, parent: EntryId, name: &[u8]) -> Option<Going<'_>> {
         let (number, entry) = {
             let state = collection.state();
@@ -121,7 +121,7 @@ impl Vfs {
             node.file().filter(|file| file.container.is_none())?;
             (state.number(), node.entry.clone())
         };
-        // What cannot be opened cannot be opened later.
+        // A file that cannot be opened now cannot be opened later.
         let open_file = self.open_files.open(collection, entry.id, self.verify).ok()?;
         let node = entry.id;
         let ino = Ino::of(Place::Node { collection: number, node })?;
@@ -132,26 +132,25 @@ impl Vfs {
         Some(Going { vfs: self, ino, open_file, node })
     }
 
-    /// After a name of a file went: where it has others, its tensors go beside the first. One
-    /// without a name stays until the kernel knows it no more.
+    /// Handles the removal of a file's name. The tensors of a file with other names move next to the
+    /// first. A nameless file stays until the kernel forgets it.
     fn keep(&self, file: Option<Going<'_>>) -> Changes {
         let Some(file) = file else { return Changes::default() };
         let has_moved = file.open_file.collection().state().must_be_looked_at(file.node);
         match has_moved {
-            // The name is gone all the same.
+            // The name is removed even on an error here.
             true => self.look_at_renamed(&file.open_file).unwrap_or_default(),
             false => Changes::default(),
         }
     }
 
-    /// Puts into the log what was written to open files, and makes everything durable; the
-    /// logs say so. `forget` is told what the kernel must forget, and owes it or tells it before it
-    /// returns.
+    /// Flushes all open files and syncs the logs; the logs record that. Passes to `forget` what the
+    /// kernel must invalidate. `forget` queues that or tells the kernel before it returns.
     pub fn sync(&self, forget: &mut dyn FnMut(Invalidation)) -> Result<()> {
         self.sync_with(forget, Collection::sync)
     }
 
-    /// As [`sync`](Self::sync), every few seconds: a log says so once nothing is added to it.
+    /// Does as [`sync`](Self::sync), every few seconds. A log records the sync once it is idle.
     pub fn sync_now_and_then(&self, forget: &mut dyn FnMut(Invalidation)) -> Result<()> {
         self.sync_with(forget, Collection::sync_or_mark)
     }
@@ -171,7 +170,7 @@ impl Vfs {
             if collection.check_writable().is_ok() {
                 collection.keep_accesses(Keep::NowAndThen);
                 first = first.and(match sync(&collection) {
-                    // It was removed meanwhile.
+                    // The collection was removed meanwhile.
                     Err(error) if error.kind() == ErrorKind::ReadOnly && collection.poisoned().is_none() => {
                         Ok(())
                     }
@@ -182,29 +181,28 @@ impl Vfs {
         first
     }
 
-    /// Makes everything durable that was recorded: what was given up is free after that.
+    /// Syncs all logs. Released space is free after that.
     fn sync_all(&self) -> Result<()> {
         let open = self.store().open_collections();
         open.iter().filter(|open| open.check_writable().is_ok()).try_for_each(|open| open.sync())
     }
 
-    /// What was written to all open files goes to the log.
-    /// What the kernel must forget is owed.
+    /// Flushes all open files and queues the invalidations.
     pub fn flush_everything(&self) -> Result<()> {
         let all = self.open_files.all();
-        // Those of a collection that takes no more writes stand in nobody's way elsewhere.
+        // Read-only collections are skipped, so that their open files do not block the others.
         let mut writable = all.iter().filter(|open_file| open_file.collection().check_writable().is_ok());
         writable.try_for_each(|open_file| self.flush_and_queue(open_file))
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<(Ino, Located)> {
         let directory = self.directory_for(parent, name)?;
         self.with_room(|| open::create(&directory.collection, directory.node, name, mode, owner))?;
         self.lookup(parent, name)
     }
 
-    /// Makes a directory: among tenants a tenant, in a tenant a collection.
+    /// Creates a directory: a tenant at the root, a collection in a tenant.
     pub fn make_directory(
         &self,
         parent: Ino,
@@ -233,7 +231,7 @@ impl Vfs {
         self.lookup(parent, name)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn symlink(
         &self,
         parent: Ino,
@@ -246,7 +244,7 @@ impl Vfs {
         self.lookup(parent, name)
     }
 
-    /// Gives a file a second name.
+    /// Creates a hard link.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
         let directory = self.directory_for(parent, name)?;
         let Located::Node(view) = self.locate(ino)? else { return Err(not_here()) };
@@ -257,13 +255,13 @@ impl Vfs {
         self.lookup(parent, name)
     }
 
-    /// Takes a file's name away.
+    /// Removes a name of a file.
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Invalidation> {
         let directory = self.directory_for(parent, name)?;
         let last = self.unnamed_file(&directory.collection, directory.node, name);
         let unlink = || open::unlink(&directory.collection, directory.node, name);
         let mut changes = match self.with_room(unlink) {
-            // Tensors that depended on it may have gone, and nobody has looked since.
+            // Dependent tensors may have been removed since the last sync.
             Err(error) if error.kind() == ErrorKind::Busy && self.sync_all().is_ok() => {
                 self.with_room(unlink)?
             }
@@ -273,7 +271,7 @@ impl Vfs {
         Ok(self.forget(&directory.collection, changes, None))
     }
 
-    /// Takes an empty directory away; a collection or a tenant if nothing is in it.
+    /// Removes an empty directory, or an empty collection or tenant.
     pub fn remove_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
         self.check_access()?;
         let label =
@@ -293,7 +291,7 @@ impl Vfs {
         }
     }
 
-    /// Gives a file or a directory another name in its collection.
+    /// Renames a file or a directory within its collection.
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), keep: bool) -> Result<Invalidation> {
         let (source, target) = (self.directory_for(from.0, from.1)?, self.directory_for(to.0, to.1)?);
         let collection = &source.collection;
@@ -311,7 +309,7 @@ impl Vfs {
         };
         if is_marked || is_file && open::is_another_place(from, to) {
             let open_file = self.open_files.open(collection, node, self.verify);
-            // The kernel is told that it was not renamed.
+            // The kernel must learn that its names are out of date.
             let open_file = open_file.inspect_err(|_| collection.names_are_old())?;
             changes.merge(self.look_at_renamed(&open_file)?);
         }
@@ -323,7 +321,7 @@ impl Vfs {
         self.with_room(|| open_file.write(offset, bytes))
     }
 
-    /// Sets attributes, and the size with `bytes`.
+    /// Sets attributes, and with `bytes` the size.
     pub fn set_attr(&self, ino: Ino, set: SetAttr, bytes: Option<u64>) -> Result<Invalidation> {
         self.check_access()?;
         let located = match self.locate(ino) {
@@ -342,7 +340,7 @@ impl Vfs {
         }
         if set != SetAttr::default() {
             if let Some(open_file) = self.open_file(ino) {
-                // A time that is set is not that of the write before it.
+                // Flushed first, so that the earlier write does not override a time that is set.
                 self.flush_and_queue(&open_file)?;
             }
             let changes = self.with_room(|| open::set_attr(collection, node, set))?;
@@ -351,29 +349,28 @@ impl Vfs {
         Ok(Invalidation::default())
     }
 
-    /// Cuts a file, or lets it grow by zeros, and puts that into the log. Where that fails nothing
-    /// is changed.
+    /// Truncates a file or extends it with zeros, and commits that. On an error nothing changes.
     fn set_bytes(&self, view: &FileView, bytes: u64) -> Result<()> {
         let (collection, node) = (&view.collection, view.node.entry.id);
         let open_file = self.open(view)?;
         let _telling = open_file.telling();
         let changes = self.with_room(|| open_file.truncate(bytes)).inspect_err(|_| {
             self.keep_unflushed(&open_file);
-            // The kernel keeps the size that it knows when it is told of an error.
+            // On an error the kernel would keep its cached size.
             self.queue_invalidation(self.invalidate_nodes(collection, [node]));
         })?;
         self.queue_invalidation(self.forget(collection, changes, Some(node)));
         Ok(())
     }
 
-    /// `>` cuts a file before it writes to it; a control that can be written has nothing to cut.
+    /// Accepts the truncation of `>` on a writable control, which has nothing to truncate.
     fn set_control(&self, view: &ControlView, set: SetAttr, bytes: Option<u64>) -> Result<Invalidation> {
         let is_cut = bytes.is_some() && set == SetAttr::default();
         let is_written = self.row(view).is_some_and(|row| row.mode & OWNER_WRITES != 0);
         if is_cut && is_written { Ok(Invalidation::default()) } else { Err(not_here()) }
     }
 
-    /// Sets attributes of an open file without a name: they go with it.
+    /// Sets attributes of an open nameless file. They are lost with it.
     fn set_nameless(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Invalidation> {
         let open_file = self.open_file(ino).ok_or(gone)?;
         if let Some(bytes) = bytes {
@@ -385,15 +382,15 @@ impl Vfs {
         Ok(Invalidation::default())
     }
 
-    /// Lets go of the files without a name that nobody has open: the kernel could open them
-    /// still, and they take space. Whether there were any.
+    /// Releases the nameless files that nobody has open: they use space, because the kernel could
+    /// still open them. Whether there were any.
     pub fn release_unnamed(&self) -> bool {
         let is_idle = |_: &Ino, file: &mut Nameless| Arc::strong_count(&file.open_file) == 1;
         let idle: Vec<_> = self.nameless.lock().extract_if(is_idle).collect();
         !idle.is_empty()
     }
 
-    /// A directory in which a name can come and go.
+    /// A directory in which names can be created and removed.
     fn directory_for(&self, ino: Ino, name: &[u8]) -> Result<Directory> {
         self.check_access()?;
         match self.locate(ino)? {

@@ -1,5 +1,5 @@
-//! Control directories: `.ctl` of the mount, of a tenant, of a collection, and the trees in
-//! them that mirror a collection. What the files say and do is told by a table from above.
+//! Control directories: `.ctl` of the mount, of a tenant, of a collection, and the trees in them that
+//! mirror a collection. A layer above passes the table of control files and implements them.
 
 use std::sync::Arc;
 
@@ -14,31 +14,31 @@ const READ_BITS: u32 = 0o444;
 const ENTER_BITS: u32 = 0o555;
 const OWNER_BITS: u32 = 0o700;
 
-/// What a control is to those who list and open it.
+/// A row in the table of control files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Control {
     /// Its name.
     pub name: &'static str,
-    /// What stands there.
+    /// The kind of file.
     pub shape: Shape,
-    /// Permission bits; of a tree those of its files are masked with it.
+    /// Permission bits. In a tree they mask those of the files.
     pub mode: u32,
-    /// Whether it is only for who runs the mount, whoever has the collection.
+    /// Whether only the user who runs the mount has access, whoever owns the collection.
     pub is_private: bool,
 }
 
-/// What stands under the name of a control.
+/// The kind of a control.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
     /// A file.
     File,
-    /// The file of events: it grows while it is open, and its size is true.
+    /// The event log: it grows while it is open, and its size is exact.
     Growing,
     /// A directory that mirrors the collection: a file for each of its files.
     Tree,
 }
 
-/// The controls there are, in the order of their places.
+/// The tables of control files, in the order of their places.
 #[derive(Clone, Copy, Debug)]
 pub struct Controls {
     /// Of the mount.
@@ -50,7 +50,7 @@ pub struct Controls {
 }
 
 impl Controls {
-    /// Those of a scope.
+    /// The table of a scope.
     pub fn of(&self, scope: &Scope) -> &'static [Control] {
         match scope {
             Scope::Mount => self.mount,
@@ -60,7 +60,7 @@ impl Controls {
     }
 }
 
-/// What a control is about.
+/// The scope of a control.
 #[derive(Clone)]
 pub enum Scope {
     /// The mount.
@@ -74,11 +74,11 @@ pub enum Scope {
 /// A control directory, or something in it.
 #[derive(Clone)]
 pub struct ControlView {
-    /// What it is about.
+    /// Its scope.
     pub scope: Scope,
     /// The place in the table, counted from 1; 0 is the directory itself.
     pub place: u32,
-    /// In a tree: the node that it stands for; none for the tree itself.
+    /// In a tree, the node that it mirrors; `None` for the tree itself.
     pub node: Option<Arc<Node>>,
 }
 
@@ -88,7 +88,7 @@ impl ControlView {
         ControlView { scope, place: 0, node: None }
     }
 
-    /// The file of the collection that it stands for, in a tree.
+    /// In a tree, the file of the collection that it mirrors.
     pub fn file(&self) -> Option<FileView> {
         match (&self.scope, &self.node) {
             (Scope::Collection(collection), Some(node)) => {
@@ -98,7 +98,7 @@ impl ControlView {
         }
     }
 
-    /// What it is about, as a path in the mount; empty for the mount itself.
+    /// The path of its scope in the mount; empty for the mount itself.
     pub fn path(&self) -> String {
         match (&self.scope, self.file()) {
             (_, Some(file)) => file.path(),
@@ -120,7 +120,7 @@ impl ControlView {
 }
 
 impl Vfs {
-    /// The control of an inode number, if what it is about is there.
+    /// The control of an inode number, if its scope and node exist.
     pub(super) fn control(&self, owner: Owner, place: u32, node: EntryId) -> Option<ControlView> {
         let scope = match owner {
             Owner::Mount => Scope::Mount,
@@ -135,12 +135,12 @@ impl Vfs {
         Some(ControlView { scope, place, node })
     }
 
-    /// The row of the table; none for a control directory.
+    /// The row of the table; `None` for a control directory.
     pub fn row(&self, view: &ControlView) -> Option<&'static Control> {
         self.controls.of(&view.scope).get((view.place as usize).checked_sub(1)?)
     }
 
-    /// What a name in a control directory, or in a tree of one, leads to.
+    /// Looks up a name in a control directory, or in a tree of one.
     pub(super) fn control_named(&self, view: ControlView, name: &[u8]) -> Result<ControlView> {
         match (&view.scope, self.directory_of(&view)?) {
             (Scope::Collection(collection), Some(directory)) => {
@@ -159,8 +159,8 @@ impl Vfs {
         }
     }
 
-    /// The directory of the collection that a directory of a tree mirrors; none for a
-    /// control directory. `NotDirectory` for what is none.
+    /// The directory of the collection that a directory of a tree mirrors; `None` for a control
+    /// directory. Fails with `NotDirectory` for a file.
     pub(super) fn directory_of(&self, view: &ControlView) -> Result<Option<Arc<Node>>> {
         let not_directory = || Error::new(ErrorKind::NotDirectory, "a control file is no directory");
         if view.place == 0 {
@@ -179,18 +179,18 @@ impl Vfs {
         }
     }
 
-    /// Whether a node has a place in a tree: symbolic links have none.
+    /// Whether trees contain a node: they contain no symbolic links.
     pub(super) fn is_in_tree(&self, node: &Node) -> bool {
         node.file().is_some() || matches!(node.entry.what, crate::format::log::catalog::What::Directory)
     }
 
-    /// What stat shows of a control.
+    /// The attributes of a control.
     pub(super) fn control_attr(&self, ino: Ino, view: &ControlView) -> Attr {
         let row = self.row(view);
         if let Some(row) = row.filter(|row| row.shape == Shape::Tree)
             && let Scope::Collection(collection) = &view.scope
         {
-            // A tree itself stands for the collection's own directory.
+            // The root of a tree mirrors the collection's own directory.
             let root = || collection.state().node(ROOT).cloned();
             if let Some(node) = view.node.clone().or_else(root) {
                 return self.tree_attr(ino, row, &node);
@@ -216,8 +216,8 @@ impl Vfs {
         }
     }
 
-    /// What stat shows of a directory or a file in a tree: whoever may read or enter what it
-    /// stands for may do so here.
+    /// The attributes of a directory or a file in a tree. Users who may read or enter the mirrored
+    /// node may do so here.
     pub(super) fn tree_attr(&self, ino: Ino, row: &Control, node: &Node) -> Attr {
         let entry = &node.entry;
         let (owner, may) = match row.is_private {

@@ -1,4 +1,4 @@
-//! What the kernel must forget.
+//! Invalidations: what the kernel must drop from its caches.
 
 use std::collections::BTreeSet;
 
@@ -8,39 +8,39 @@ use crate::store::Collection;
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::tree::Vfs;
 
-/// What the kernel must forget.
+/// Inodes whose cached pages and attributes the kernel must drop.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Invalidation {
-    /// Inodes whose bytes or attributes changed without the kernel.
+    /// Inodes whose bytes or attributes changed without a request of the kernel.
     pub nodes: Vec<Ino>,
 }
 
 impl Invalidation {
-    /// With one more inode.
+    /// Adds one more inode.
     pub fn and(mut self, also: Option<Ino>) -> Invalidation {
         self.nodes.extend(also);
         self
     }
 
-    /// Whether there is nothing to forget.
+    /// Whether there is nothing to invalidate.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 }
 
 impl Vfs {
-    /// Notes what the kernel must forget whether or not the request comes to its end.
+    /// Queues an invalidation that the kernel must receive whether or not the request succeeds.
     pub fn queue_invalidation(&self, forget: Invalidation) {
         self.pending_invalidations.lock().nodes.extend(forget.nodes);
     }
 
-    /// What the kernel must forget, of requests that could not say so themselves. Who takes it
-    /// tells the kernel before anybody can find that nothing is owed: `Invalidator` does.
+    /// Takes the invalidations of requests that could not send them themselves. The caller tells the
+    /// kernel before anybody can find the queue empty, as `Invalidator` does.
     pub fn take_pending_invalidations(&self) -> Invalidation {
         std::mem::take(&mut *self.pending_invalidations.lock())
     }
 
-    /// What the kernel must forget of nodes whose bytes changed.
+    /// The invalidation for nodes whose bytes changed.
     pub fn invalidate_nodes(
         &self,
         collection: &Collection,
@@ -49,8 +49,8 @@ impl Vfs {
         self.forget(collection, Changes { nodes: nodes.into_iter().collect(), names: Vec::new() }, None)
     }
 
-    /// What the kernel must forget after changes, one of them perhaps by a write to a file: the
-    /// kernel has that file's bytes, and not those of its forms.
+    /// The invalidation for changes. The kernel has the bytes of a file that it wrote itself,
+    /// `written`, but not those of the file's forms.
     pub(super) fn forget(
         &self,
         collection: &Collection,
@@ -59,14 +59,14 @@ impl Vfs {
     ) -> Invalidation {
         let number = collection.state().number();
         let ino = |node| Ino::of(Place::Node { collection: number, node });
-        // Of names that went the kernel asks anyway; their directories changed.
+        // The kernel asks again for removed names; their directories changed.
         let above = changes.names.into_iter().map(|(parent, _)| parent);
         let nodes: BTreeSet<EntryId> = {
             let state = collection.state();
-            // The index beside a batch says the hash of the batch.
+            // The index next to a batch contains the hash of the batch.
             let indexes = changes.nodes.iter().filter_map(|node| state.index_beside(*node));
             let mut indexes: Vec<EntryId> = indexes.collect();
-            // The batch that is a form of the vectors has all parts in it.
+            // The batch that is a form of the vectors contains all parts.
             let files = changes.nodes.iter().filter_map(|node| state.node(*node)?.file());
             let parts = files.filter(|file| file.records.is_some()).flat_map(|file| state.parts(file));
             indexes.extend(parts.map(|part| part.entry.id));

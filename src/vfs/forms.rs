@@ -25,12 +25,12 @@ const ENTER_BITS: u32 = 0o555;
 pub struct FormView {
     /// The collection.
     pub collection: Arc<Collection>,
-    /// Which form, and what of it; none for the directory of forms itself.
+    /// Which form, and which item of it; `None` for the directory of forms itself.
     pub of: Option<(Form, Item)>,
 }
 
-/// Files of forms that were opened since the kernel knows them: it may have cached pages of
-/// these. By collection, then by node, 0 for what is about the whole collection.
+/// Files of forms that were opened since the kernel looked them up, and of which it may cache pages.
+/// By collection, then by node, with 0 for the whole collection.
 #[derive(Default)]
 pub(super) struct OpenedForms(Mutex<BTreeMap<u32, BTreeMap<EntryId, BTreeSet<Ino>>>>);
 
@@ -42,7 +42,7 @@ impl OpenedForms {
         self.0.lock().entry(collection).or_default().entry(node).or_default().insert(ino);
     }
 
-    /// The kernel knows a number no more.
+    /// Handles a forget of the kernel for an inode number.
     pub fn forget(&self, ino: Ino) {
         let Place::Form { collection, node, .. } = ino.place() else { return };
         let mut opened = self.0.lock();
@@ -78,7 +78,7 @@ impl FormView {
         Place::Form { collection, form, node }
     }
 
-    /// What it is of, as a path in the mount.
+    /// The path of its source in the mount.
     pub fn path(&self) -> String {
         match self.of.as_ref().and_then(|(_, item)| item.node()) {
             Some(node) => FileView { collection: self.collection.clone(), node: node.clone() }.path(),
@@ -88,7 +88,7 @@ impl FormView {
 }
 
 impl Vfs {
-    /// The directory of forms, or what stands in it, of an inode number.
+    /// The view of an inode number: the directory of forms, or an item in it.
     pub(super) fn form(&self, collection: u32, form: u8, node: EntryId) -> Option<FormView> {
         let collection = self.numbered(collection)?;
         let of = match Form::from_number(form) {
@@ -102,7 +102,7 @@ impl Vfs {
         Some(FormView { collection, of })
     }
 
-    /// What a name in a directory of forms leads to.
+    /// Looks up a name in a directory of forms.
     pub(super) fn form_named(&self, view: &FormView, name: &[u8]) -> Result<FormView> {
         let state = view.collection.state();
         let of = match &view.of {
@@ -122,7 +122,7 @@ impl Vfs {
         }
     }
 
-    /// What stat shows. A file that cannot be planned has no bytes.
+    /// The attributes of a form. A file that cannot be planned has no bytes.
     pub(super) fn form_attr(&self, ino: Ino, view: &FormView) -> Attr {
         let node = |node: &Arc<Node>| view.collection.state().node(node.entry.id).unwrap_or(node).clone();
         let root = || view.collection.state().node(ROOT).cloned();
@@ -163,7 +163,7 @@ impl Vfs {
         }
     }
 
-    /// What a file of a form is made of now.
+    /// The current recipe of a file of a form.
     pub fn recipe(&self, view: &FormView) -> Result<Recipe> {
         let Some((form, item)) = &view.of else {
             return Err(Error::new(ErrorKind::IsDirectory, "not a file"));
@@ -171,8 +171,8 @@ impl Vfs {
         view::plan(&view.collection, self.store().settings(), *form, item)
     }
 
-    /// Puts into the log what was written to the files that a file of a form is made of: its
-    /// header says what they are then. What the kernel must forget is owed.
+    /// Flushes the files that a file of a form is made of, because its header depends on them. Queues
+    /// the invalidations.
     pub fn flush_for_form(&self, view: &FormView) -> Result<()> {
         let node = view.of.as_ref().and_then(|(_, item)| item.node()).map(|node| node.entry.id);
         let Some(node) = node else { return self.flush_all(&view.collection) };
@@ -186,8 +186,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// The bytes of a file of a form, as they are made now. It is noted that the kernel may keep
-    /// pages of it.
+    /// Opens a file of a form as a stream of its current bytes. Notes that the kernel may cache its
+    /// pages.
     pub fn open_form(&self, view: &FormView, recipe: &Recipe) -> Result<Stream> {
         if let (Place::Form { collection, node, .. }, Some(ino)) = (view.number(), Ino::of(view.number())) {
             self.forms.note(collection, node, ino);
@@ -195,7 +195,7 @@ impl Vfs {
         recipe.stream(self.verify)
     }
 
-    /// The directory above.
+    /// The parent directory.
     pub(super) fn above_form(&self, view: &FormView) -> Result<Located> {
         let state = view.collection.state();
         let node = |id| {
@@ -214,7 +214,7 @@ impl Vfs {
         }
     }
 
-    /// Lists the directory of forms, or one in it, after `after`; each name with its place.
+    /// Lists the directory of forms, or one in it, after `after`. Each name comes with its place.
     pub(super) fn forms_after(&self, view: &FormView, after: u64) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
         let state = view.collection.state();
         let of = |form, item| FormView { collection: view.collection.clone(), of: Some((form, item)) };
@@ -249,9 +249,9 @@ impl Vfs {
         after: u64,
         of: &dyn Fn(Form, Item) -> FormView,
     ) -> Vec<(u64, Vec<u8>, FormView)> {
-        // A name may have two files: twice its own number, and one more.
+        // A name may have two files, so the places are twice the number of the name, and one more.
         let mut found = Vec::new();
-        // A form of tensors has none of the containers.
+        // A form of tensors shows no containers, whatever the option `list` says.
         let shown = if matches!(form.shows(), Shows::Wrapped(_)) { Shown::Both } else { self.shown() };
         let whole = form.whole().filter(|_| node.entry.id == ROOT);
         if let Some(whole) = whole.filter(|_| after == 0) {

@@ -6,30 +6,29 @@
 //! | 62..40 | the collection's number; 0: the mount itself and its tenants; of a tenant's control: 2^23 - 16 and its place in the table |
 //! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and the form's number |
 //!
-//! A file has two numbers: its own, which programs see and under which the daemon reads and
-//! writes it, and with bits 63 and 39 the one under which the kernel knows it while it
-//! reads the physical file itself (only node numbers below 2^38 have it). Programs are
-//! shown the first for both.
+//! A file has two inode numbers. The daemon reads and writes it under its own number, and programs
+//! see this one for both. The kernel knows it by the number with bits 63 and 39 while it reads the
+//! physical file by passthrough; only node numbers below 2^38 have this second number.
 //!
-//! A collection's number and its nodes' numbers are kept in its log and never used
-//! twice, so that an inode number means the same content after a remount.
+//! The log keeps the numbers of a collection and its nodes, and they are never reused. An inode
+//! number thus means the same content after a remount.
 
 use crate::model::EntryId;
 
 const CONTROL: u64 = 1 << 63;
-/// Places of controls are below.
+/// Marks a passthrough inode. Places of controls are below this bit.
 const BACKED: u64 = CONTROL | 1 << 39;
 const COLLECTION_SHIFT: u32 = 40;
 const NODE_MASK: u64 = (1 << COLLECTION_SHIFT) - 1;
 const COLLECTION_MASK: u64 = (1 << (63 - COLLECTION_SHIFT)) - 1;
-/// Control files of a tenant, the directory included.
+/// Places of a tenant's control files, with the directory itself.
 const TENANT_PLACES: u32 = 16;
-/// Numbers of collections from here on stand for places of a tenant's controls.
+/// Collection numbers from here on encode places of a tenant's controls.
 const COLLECTION_END: u32 = COLLECTION_MASK as u32 + 1 - TENANT_PLACES;
-/// Where the place of a control stands.
+/// Bit position of a control's place.
 const PLACE_SHIFT: u32 = 34;
 const CONTROL_NODE_MASK: u64 = (1 << PLACE_SHIFT) - 1;
-/// Forms, and files that are read where they lie and are forms, have this bit.
+/// Marks forms, and the passthrough inodes of forms.
 const FORM: u64 = 1 << 38;
 const PLACE_MASK: u64 = (FORM - 1) >> PLACE_SHIFT;
 
@@ -53,11 +52,11 @@ pub enum Place {
     },
     /// A control directory, or something in it.
     Control {
-        /// Whose.
+        /// Its scope.
         owner: Owner,
         /// The place in the table of control files, counted from 1; 0: the directory.
         place: u32,
-        /// The node that it is about; 0: none.
+        /// The node that it mirrors; 0: none.
         node: EntryId,
     },
     /// The directory of a collection's forms, or something in it.
@@ -66,19 +65,19 @@ pub enum Place {
         collection: u32,
         /// The number of the form, or of its indexes, at most 15; 0: the directory of forms.
         form: u8,
-        /// The node that it shows; 0: all of the collection.
+        /// The node that it shows; 0: the whole collection.
         node: EntryId,
     },
 }
 
-/// Whose a control is.
+/// The scope of a control.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Owner {
-    /// The mount's.
+    /// The mount.
     Mount,
-    /// A tenant's, by a hash of its name.
+    /// A tenant, by a hash of its name.
     Tenant(u64),
-    /// A collection's, by its number.
+    /// A collection, by its number.
     Collection(u32),
 }
 
@@ -86,8 +85,8 @@ impl Ino {
     /// The mount itself.
     pub const ROOT: Ino = Ino(1);
 
-    /// The number of a place. `None` where the collection's or the node's own number is
-    /// too large for its bits.
+    /// The inode number of a place. `None` where the number of the collection or the node is too
+    /// large for its bits.
     pub fn of(place: Place) -> Option<Ino> {
         let joined = |collection: u32, low: u64| {
             let collection = u64::from(collection);
@@ -121,8 +120,7 @@ impl Ino {
         }
     }
 
-    /// The number under which the kernel reads a file's physical file. `None` for what is no
-    /// file's own number.
+    /// The passthrough inode number of a file. `None` for numbers that are not a file's own.
     pub fn backed(self) -> Option<Ino> {
         match self.place() {
             Place::Node { .. } if self.0 & (BACKED | FORM) == 0 => Some(Ino(self.0 | BACKED)),
@@ -171,7 +169,7 @@ impl Ino {
         }
     }
 
-    /// The hash that stands for a tenant: never that of the mount.
+    /// The hash that stands for a tenant. It is never the number of the mount.
     pub fn tenant_hash(name: &str) -> u64 {
         let digest = blake3::hash(name.as_bytes());
         let (first, _) = digest.as_bytes().split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));

@@ -1,4 +1,4 @@
-//! What stands in a directory.
+//! Directory listings.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use crate::vfs::controls::{ControlView, Scope};
 use crate::vfs::ino::{Ino, Owner, Place};
 use crate::vfs::tree::{FileView, Located, Vfs};
 
-/// Offsets 1 and 2 are those of `.` and `..`; names follow by their own numbers.
+/// Offsets 1 and 2 are `.` and `..`; names follow by their own numbers.
 const FIRST_OFFSET: u64 = 2;
 
-/// What is added to the offsets of names that are listed last; the number of a name is lower.
+/// Added to the offsets of names that are listed last. It exceeds the number of every name.
 const LISTED_LAST: u64 = 1 << 48;
 
-/// Names that are looked up at a time.
+/// How many names are looked up at a time.
 pub(super) const LISTED: usize = 128;
 
 /// A name in a directory.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// Where a listing that goes on after it begins. Made of the name's own number: it
-    /// stays the same while others come and go.
+    /// Offset at which a later listing continues. It is derived from the name's own number, so that
+    /// it stays the same while others are created and removed.
     pub offset: u64,
     /// The name.
     pub name: Vec<u8>,
-    /// What stat shows of it.
+    /// Its attributes.
     pub attr: Attr,
 }
 
 impl Vfs {
-    /// Lists a directory after `offset`, 0 for all of it, until `take` returns `false`.
-    /// `.` and `..` come first; control directories are left out.
+    /// Lists a directory after `offset`, 0 for all of it, until `take` returns `false`. `.` and `..`
+    /// come first; control directories are left out.
     pub fn list(&self, ino: Ino, offset: u64, take: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
         let located = self.locate(ino)?;
         let parent = self.parent(&located)?;
@@ -96,7 +96,7 @@ impl Vfs {
         }
     }
 
-    /// What stat shows of the directory above; of the mount: itself.
+    /// The attributes of the parent directory; the mount is its own parent.
     fn parent(&self, located: &Located) -> Result<Attr> {
         let above = match located {
             Located::Root | Located::Tenant(_) => Located::Root,
@@ -115,8 +115,8 @@ impl Vfs {
         Ok(self.attr(self.ino(&above)?, &above))
     }
 
-    /// Names that no log numbers. Their places are of what they lead to, so that a name
-    /// that comes or goes moves no other.
+    /// Lists names that no log numbers. Their places derive from what they lead to, so that creating
+    /// or removing a name moves no other.
     fn list_names(
         &self,
         names: Vec<String>,
@@ -131,7 +131,7 @@ impl Vfs {
                     let ino = self.ino(&located)?;
                     found.push((place_of(ino), ino, located, name));
                 }
-                // Never finished, or damaged: the others can still be listed.
+                // Incomplete or damaged: the others can still be listed.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => log::warn!("{name} is left out of the listing: {error}"),
             }
@@ -146,9 +146,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// The names in a directory of a collection, those of containers after those of tensors.
-    /// `shown_as` is what stat shows of each, if it
-    /// is listed; the state of the collection is held meanwhile.
+    /// Lists a directory of a collection, containers after tensors. `shown_as` gives the attributes
+    /// of each node, or `None` to leave it out; it runs under the lock of the collection's state.
     fn list_node(
         &self,
         view: &FileView,
@@ -173,15 +172,15 @@ impl Vfs {
         }
     }
 
-    /// Some names after a place, as the log says them: of those that come first, or of those that
-    /// come last.
+    /// Some names after a place, as the log records them: from those that come first, or from those
+    /// that come last.
     fn some_after(
         &self,
         view: &FileView,
         after: u64,
         shown_as: &dyn Fn(Attr, &Arc<Node>) -> Option<Attr>,
     ) -> Result<Vec<(u64, Listed)>> {
-        // Asked before the log: what it says then is not older.
+        // Read before the log, so that the log's answer is at least as new.
         let written = self.written_in(&view.collection);
         let state = view.collection.state();
         let directory = state.directory(view.node.entry.id);
@@ -204,14 +203,14 @@ impl Vfs {
     }
 }
 
-/// Whether a name comes after the others: that of a container, after its tensors. So who
-/// removes names in the order in which they are listed finds each. By the suffix, which stays
-/// while the file becomes a container, or is one no more.
+/// Whether a name comes after the others: containers follow their tensors. A program that removes
+/// names in the order of the listing thus finds each. It depends on the suffix, which stays when the
+/// content of the file changes to or from a container.
 fn is_last(name: &[u8], node: &Node) -> bool {
     may_be_recognized(name) && node.file().is_none_or(|file| file.container.is_none())
 }
 
-/// The number of what stands for a node in a tree of controls.
+/// The inode number of a node's mirror in a tree of controls.
 fn tree_ino(node: Ino, place: u32) -> Option<Ino> {
     match node.place() {
         Place::Node { collection, node } => {
@@ -221,8 +220,8 @@ fn tree_ino(node: Ino, place: u32) -> Option<Ino> {
     }
 }
 
-/// Where a name stands among others that no log numbers: by its collection's number, its
-/// tenant's hash, its place in the table of control files.
+/// The place of a name that no log numbers: its collection's number, its tenant's hash, or its place
+/// in the table of control files.
 fn place_of(ino: Ino) -> u64 {
     match ino.place() {
         Place::Root => 0,

@@ -1,5 +1,5 @@
-//! Names to nodes: what a path in the mount leads to, what it looks like, what stands
-//! in a directory. Knows nothing of the kernel.
+//! Resolves paths in the mount to nodes, and gives their attributes and listings. Independent of the
+//! kernel.
 
 mod attr;
 mod automatic;
@@ -27,8 +27,8 @@ pub use list::Listed;
 pub use shown::Shown;
 pub use tree::{FileView, Located, Vfs};
 
-/// A directory that every directory has beside its entries, and that listings leave out.
+/// The control directory of the mount, of each tenant and of each collection. Listings hide it.
 pub const CONTROL_NAME: &str = ".ctl";
 
-/// A directory that every collection has beside its entries, and that listings leave out.
+/// The directory of forms in each collection. Listings hide it.
 pub const FORMS_NAME: &str = ".as";

@@ -6,15 +6,15 @@ use crate::format::log::catalog::{Content, What};
 use crate::model::EntryId;
 use crate::store::{Node, State};
 
-/// Which files of a collection listings show. All open by name.
+/// Which files of a collection listings show. Hidden files still open by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shown {
     /// Containers and their tensors.
     #[default]
     Both,
-    /// Tensors and plain files: not the containers.
+    /// Tensors and plain files, without the containers.
     Tensors,
-    /// Containers and plain files: not their tensors. Every byte once.
+    /// Containers and plain files, without their tensors: every byte once.
     Containers,
 }
 
@@ -28,7 +28,7 @@ impl Shown {
         }
     }
 
-    /// The choice of a value of the mount option `list`.
+    /// Parses a value of the mount option `list`.
     pub fn from_name(name: &str) -> Option<Shown> {
         match name {
             "both" => Some(Shown::Both),
@@ -38,14 +38,14 @@ impl Shown {
         }
     }
 
-    /// Whether listings name a node. A directory goes with what is in it: one that has
-    /// files and would show none of them is left out.
+    /// Whether listings show a node. A directory that has files but would show none of them is
+    /// hidden.
     pub(super) fn shows(self, node: &Node, state: &State) -> bool {
         if self == Shown::Both {
             return true;
         }
         let mut waiting = vec![node];
-        // A damaged catalog could have a circle of directories.
+        // A damaged catalog could contain a cycle of directories.
         let mut seen = HashSet::new();
         let mut hides = false;
         while let Some(node) = waiting.pop() {

@@ -1,4 +1,4 @@
-//! Tenants' directories: whose they are, and who may do what in them.
+//! Directories of tenants: their owners and modes.
 
 use crate::model::{Error, ErrorKind, Result};
 use crate::open::SetAttr;
@@ -7,11 +7,11 @@ use crate::vfs::attr::Attr;
 use crate::vfs::ino::Ino;
 use crate::vfs::tree::Vfs;
 
-/// The bit of a directory's mode that says whose group new files have.
+/// The mode bit of a directory that gives new files its group.
 const SET_GROUP_ID: u32 = 0o2000;
 
 impl Vfs {
-    /// User and group of who runs the mount.
+    /// User and group that run the mount.
     pub fn owner(&self) -> (u32, u32) {
         self.owner
     }
@@ -21,14 +21,14 @@ impl Vfs {
         self.store().tenant(name).entry().owner.unwrap_or(self.owner)
     }
 
-    /// What stat shows of a tenant.
+    /// The attributes of a tenant.
     pub(super) fn tenant_attr(&self, ino: Ino, name: &str) -> Attr {
         let mode = self.store().tenant(name).entry().mode;
         let attr = Attr::directory(ino, mode, self.mounted_at, self.tenant_owner(name));
         attr.with_directories(self.store().collections(name).map_or(0, |collections| collections.len()))
     }
 
-    /// Sets mode and owner of a tenant; `Denied` for size and times.
+    /// Sets mode and owner of a tenant. Fails with `Denied` for size and times.
     pub(super) fn set_tenant(&self, name: &str, set: SetAttr, bytes: Option<u64>) -> Result<Invalidation> {
         if bytes.is_some() || set.atime.is_some() || set.mtime.is_some() {
             return Err(Error::new(ErrorKind::Denied, "a tenant has a mode and an owner that can be set"));
@@ -43,7 +43,8 @@ impl Vfs {
         Ok(Invalidation::default())
     }
 
-    /// Makes a collection, which has the tenant's group where its mode says so.
+    /// Creates a collection. It inherits the tenant's group where the tenant has the set-group-ID
+    /// bit.
     pub(super) fn make_collection(
         &self,
         tenant: &str,

@@ -1,4 +1,4 @@
-//! The tree that is mounted: tenants, their collections, what is in them.
+//! The mounted tree: tenants, their collections, and the files in them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use crate::vfs::shown::Shown;
 use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation};
 use crate::view::PinnedForms;
 
-/// A name has at most this many bytes.
+/// Maximal length of a name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Clone)]
 pub enum Located {
     /// The directory of tenants.
     Root,
     /// A tenant's directory.
     Tenant(String),
-    /// Something in a collection.
+    /// A node of a collection.
     Node(FileView),
     /// A control directory, or something in it.
     Control(ControlView),
@@ -41,7 +41,7 @@ pub enum Located {
     Form(FormView),
 }
 
-/// A node of a collection, as it was when it was looked up.
+/// A node of a collection, as of its lookup.
 #[derive(Clone)]
 pub struct FileView {
     /// Its collection.
@@ -61,37 +61,37 @@ impl FileView {
     }
 }
 
-/// The tree that is mounted.
+/// The mounted tree.
 pub struct Vfs {
     store: Arc<Store>,
     engine: Engine,
     shown: Shown,
     pub(super) verify: Verify,
     pub(super) open_files: OpenFiles,
-    /// Files that have no name any more and that the kernel may still open.
+    /// Nameless files that the kernel may still open.
     pub(super) nameless: Mutex<HashMap<Ino, Nameless>>,
-    /// Files that nobody may have open and that the log does not say as they are.
+    /// Files that differ from the log although nobody may have them open.
     pub(super) unflushed: Mutex<Vec<Arc<OpenFile>>>,
-    /// What the kernel must forget of what jobs and slow requests have done so far.
+    /// Invalidations that jobs and slow requests have queued so far.
     pub(super) pending_invalidations: Mutex<Invalidation>,
     pub(super) owner: (u32, u32),
     pub(super) mounted_at: i64,
     pub(super) controls: Controls,
-    /// Files of forms that the kernel may have pages of.
+    /// Files of forms of which the kernel may cache pages.
     pub(super) forms: OpenedForms,
-    /// Collections by their numbers, once a name led to them.
+    /// Collections by number, once they were looked up by name.
     collections: RwLock<HashMap<u32, Arc<Collection>, RandomState>>,
-    /// Tenants by the hashes of their names, once a name led to them.
+    /// Tenants by the hash of their name, once they were looked up.
     tenants: RwLock<HashMap<u64, String>>,
 }
 
 impl Vfs {
-    /// When stored bytes are checked.
+    /// When stored bytes are verified.
     pub fn verify(&self) -> Verify {
         self.verify
     }
 
-    /// The tree of a store. `owner` is the user and group of what no log has.
+    /// The tree of a store. `owner` is the user and group of nodes that no log records.
     pub fn new(
         store: Arc<Store>,
         shown: Shown,
@@ -126,7 +126,7 @@ impl Vfs {
         &self.store
     }
 
-    /// What moves its tensors.
+    /// The engine that moves tensors between tiers.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
@@ -135,8 +135,8 @@ impl Vfs {
         self.shown
     }
 
-    /// What an inode number stands for. `NotFound` for one that no name has led to, or
-    /// whose node is gone.
+    /// The target of an inode number. Fails with `Gone` for one that was never looked up, or whose node
+    /// is gone.
     pub fn locate(&self, ino: Ino) -> Result<Located> {
         match ino.place() {
             Place::Root => Ok(Located::Root),
@@ -155,7 +155,7 @@ impl Vfs {
         }
     }
 
-    /// What `name` in a directory leads to. `NotFound` where nothing has it.
+    /// Looks up `name` in a directory. Fails with `NotFound` where it does not exist.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
         if name.len() > NAME_BYTES_MAX {
             return Err(Error::new(ErrorKind::NameTooLong, "a name of more than 255 bytes"));
@@ -192,7 +192,7 @@ impl Vfs {
         Ok((self.ino(&located)?, located))
     }
 
-    /// What a path below the mount leads to; symbolic links are not followed.
+    /// Resolves a path below the mount without following symbolic links.
     pub fn walk(&self, path: &[u8]) -> Result<(Ino, Located)> {
         let mut at = (Ino::ROOT, Located::Root);
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -201,7 +201,7 @@ impl Vfs {
         Ok(at)
     }
 
-    /// The inode number of a place.
+    /// The inode number of a target.
     pub fn ino(&self, located: &Located) -> Result<Ino> {
         let place = match located {
             Located::Root => Place::Root,
@@ -215,7 +215,7 @@ impl Vfs {
         Ino::of(place).ok_or_else(|| Error::unsupported("more than 2^23 collections, or 2^40 files in one"))
     }
 
-    /// What stat shows.
+    /// The attributes of a target.
     pub fn attr(&self, ino: Ino, located: &Located) -> Attr {
         match located {
             Located::Root => {
@@ -224,7 +224,7 @@ impl Vfs {
             }
             Located::Tenant(name) => self.tenant_attr(ino, name),
             Located::Node(FileView { collection, node }) => {
-                // Asked before the log: what it says then is not older.
+                // Read before the log, so that the log's answer is at least as new.
                 let written = self.open_file(ino).and_then(|open_file| written(&open_file));
                 let state = collection.state();
                 let node = state.node(node.entry.id).unwrap_or(node);
@@ -235,15 +235,15 @@ impl Vfs {
         }
     }
 
-    /// What was written to the files of a collection and is not in its log yet. None of
-    /// its locks may be held: an open file's is taken before those.
+    /// The unflushed writes to the files of a collection. The caller holds no lock of the collection,
+    /// because the lock of an open file comes before those.
     pub(super) fn written_in(&self, collection: &Arc<Collection>) -> HashMap<EntryId, Unlogged> {
         let open = self.open_files.all();
         let open = open.iter().filter(|open_file| Arc::ptr_eq(open_file.collection(), collection));
         open.filter_map(|open_file| Some((open_file.node(), written(open_file)?))).collect()
     }
 
-    /// What stat shows of an inode number, of an open file without a name too.
+    /// The attributes of an inode number, also of an open nameless file.
     pub fn stat(&self, ino: Ino) -> Result<Attr> {
         match self.locate(ino) {
             Ok(located) => Ok(self.attr(ino, &located)),
@@ -271,7 +271,7 @@ impl Vfs {
         }
     }
 
-    /// A tenant by its name, remembered under its number.
+    /// Looks up a tenant by name and caches it under its number.
     pub(super) fn tenant_named(&self, name: &str) -> Result<String> {
         if !self.store.tenants()?.iter().any(|tenant| tenant == name) {
             return Err(no_name(name.as_bytes()));
@@ -284,7 +284,7 @@ impl Vfs {
         Ok(name.to_owned())
     }
 
-    /// A collection by its name, remembered under its number.
+    /// Looks up a collection by name and caches it under its number.
     pub(super) fn collection_named(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         if crate::model::check_label(name).is_err() {
             return Err(no_name(name.as_bytes()));
@@ -308,12 +308,12 @@ impl Vfs {
         Ok(collection)
     }
 
-    /// Forgets a collection that was taken away.
+    /// Drops a removed collection from the cache.
     pub(super) fn forget_collection(&self, number: u32) {
         self.collections.write().remove(&number);
     }
 
-    /// The tenant of a hash, if a name led to it.
+    /// The tenant of a hash, if it was looked up before.
     pub(super) fn hashed(&self, hash: u64) -> Option<String> {
         self.tenants.read().get(&hash).cloned()
     }
@@ -334,7 +334,7 @@ impl Vfs {
         directory: EntryId,
         name: &[u8],
     ) -> Result<Arc<Node>> {
-        // Name and node at one time: names come and go.
+        // Name and node come from one state, because names can change in between.
         let state = collection.state();
         let found = state.directory(directory).map(|directory| directory.get(name));
         let found = found.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
@@ -349,7 +349,7 @@ impl Vfs {
     }
 }
 
-/// Size and time of what was written to an open file and is not in the log yet.
+/// Size and time of unflushed writes to an open file.
 fn written(open_file: &OpenFile) -> Option<Unlogged> {
     if !open_file.is_changed() {
         return None;

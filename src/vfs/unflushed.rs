@@ -1,5 +1,5 @@
-//! Files that nobody has open and that the log does not say as they are: the disk was full, or
-//! failed, when they were closed, cut or looked at. They stay as they read until it is tried again.
+//! Closed files that differ from the log, because the disk was full or failed when they were closed,
+//! truncated or recognized. They stay readable as they are until a later flush succeeds.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::vfs::Invalidation;
 use crate::vfs::tree::Vfs;
 
 impl Vfs {
-    /// Keeps a file until the log says what it is, if it does not. What the disk had no room for
-    /// at a close is what readers saw, and would be bytes of two versions without it.
+    /// Keeps a file open until the log agrees with it. Readers have seen what a full disk refused at
+    /// a close; dropping the file would mix bytes of two versions.
     pub fn keep_unflushed(&self, open_file: &Arc<OpenFile>) {
         let mut kept = self.unflushed.lock();
         if waits(open_file) && !kept.iter().any(|known| Arc::ptr_eq(known, open_file)) {
@@ -19,14 +19,13 @@ impl Vfs {
         }
     }
 
-    /// Whether a file is kept whose collection takes no more writes, as was said when it was closed.
+    /// Whether a kept file is in a read-only collection. The close has already reported that.
     pub(super) fn is_given_up(&self, open_file: &Arc<OpenFile>) -> bool {
         let is_kept = || self.unflushed.lock().iter().any(|kept| Arc::ptr_eq(kept, open_file));
         open_file.collection().check_writable().is_err() && is_kept()
     }
 
-    /// Puts what is kept into the log, where that is possible now, and looks again at what was
-    /// renamed.
+    /// Flushes the kept files where that is possible now, and recognizes renamed ones again.
     pub(super) fn flush_kept(&self, forget: &mut dyn FnMut(Invalidation)) -> Result<()> {
         let mut first = Ok(());
         let kept = self.unflushed.lock().clone();
@@ -45,16 +44,16 @@ impl Vfs {
         first
     }
 
-    /// Whether there were files that wait no more.
+    /// Releases the files that agree with the log. Whether there were any.
     fn release_flushed(&self) -> bool {
         let gone: Vec<_> = self.unflushed.lock().extract_if(.., |open_file| !waits(open_file)).collect();
-        // Closing files may take a while: the lock was let go of.
+        // Closing files may take a while, so the lock is released first.
         !gone.is_empty()
     }
 
-    /// Looks at a file under its other name, which is there already: what cannot be looked at now
-    /// is in some seconds, or by the next mount. A full disk or quota is no failure of what is
-    /// done; a disk that fails is told.
+    /// Recognizes a file under its new name after a completed rename. If that fails, it is tried
+    /// again within seconds, or by the next mount. A full disk or quota does not fail the rename; a
+    /// disk error does.
     pub(super) fn look_at_renamed(&self, open_file: &Arc<OpenFile>) -> Result<Changes> {
         open_file.look_again().or_else(|error| {
             let collection = open_file.collection();
@@ -68,8 +67,8 @@ impl Vfs {
         })
     }
 
-    /// Tries once more what found the disk full, where something can be given back: what has no
-    /// name and nobody has open, and what was given up in any collection and is not durable.
+    /// Retries work that found the disk full, after reclaiming space: nameless files that nobody has
+    /// open, and released space of any collection that is not durable yet.
     pub(super) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         work().or_else(|error| match error.kind() {
             ErrorKind::Full if self.make_room() => work(),
@@ -87,7 +86,7 @@ impl Vfs {
     }
 }
 
-/// Whether the log does not say a file as it is.
+/// Whether a file differs from the log.
 fn waits(open_file: &OpenFile) -> bool {
     let collection = open_file.collection();
     let is_there = collection.state().node(open_file.node()).is_some();

@@ -1,4 +1,4 @@
-//! Who may read a file about a whole collection: who may list and read all that is in it.
+//! Permissions of a file about a whole collection: its readers may list and read everything in it.
 
 use std::collections::HashSet;
 
@@ -6,18 +6,18 @@ use crate::format::log::catalog::{NodeEntry, What};
 use crate::model::EntryId;
 use crate::store::{ROOT, State};
 
-/// The bits of a mode by which the owner, the group and all others read.
+/// The read permissions of the owner, the group and all others.
 const READ: [u32; 3] = [0o400, 0o040, 0o004];
-/// Those by which they come through a directory.
+/// Their search permissions for directories.
 const ENTER: [u32; 3] = [0o100, 0o010, 0o001];
 
-/// The mode of a file that shows all of a collection and belongs to who has the collection. A class
-/// of users reads it that may list each directory and read each file below, by every name, whoever they are.
+/// The mode of a file that shows a whole collection and has its owner. A class of users may read it
+/// if every user of the class may list each directory and read each file below, by every name.
 pub(super) fn read_bits(state: &State) -> u32 {
     let Some(root) = state.node(ROOT).map(|node| &node.entry) else { return 0 };
     let mut bits = READ.into_iter().fold(0, |bits, bit| bits | bit) & root.mode;
     let mut waiting = vec![ROOT];
-    // A damaged catalog could have a circle of directories.
+    // A damaged catalog could contain a cycle of directories.
     let mut seen = HashSet::from([ROOT]);
     while let Some(directory) = waiting.pop() {
         let Some(names) = state.directory(directory) else { continue };
@@ -36,8 +36,8 @@ pub(super) fn read_bits(state: &State) -> u32 {
     bits
 }
 
-/// The bits by which those who have `root`, by owner, group and otherwise, may do what the bits
-/// `asked` of an entry say. Who is somebody else there is taken for one of the others.
+/// The classes of `root` that have the permission `asked` of an entry, as read bits. A class whose
+/// owner or group differs there counts as others.
 fn allowed(root: &NodeEntry, entry: &NodeEntry, asked: [u32; 3]) -> u32 {
     let [owner, group, others] = asked.map(|bit| entry.mode & bit != 0);
     let by_owner = if entry.uid == root.uid { owner } else { others };
