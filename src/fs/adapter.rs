@@ -1,4 +1,4 @@
-//! Requests of the kernel: unpack, call, reply.
+//! Dispatches requests of the kernel: unpack, call, reply.
 
 use std::ffi::OsStr;
 use std::io;
@@ -158,7 +158,7 @@ impl Filesystem for Adapter {
             let open_file = self.file(handle);
             let last = self.drop_cached(handle.0);
             match open_file {
-                // Mapped stores arrive after the last flush.
+                // Stores to mapped pages arrive after the last flush.
                 Some(open_file) if open_file.is_unclosed() => {
                     self.flush(&open_file, Durable::No, "release", reply);
                     self.vfs.keep_unflushed(&open_file);

@@ -1,4 +1,4 @@
-//! Extended attributes, of files and of those of forms.
+//! Extended attributes of files and of files of forms.
 
 use fuser::{INodeNo, ReplyEmpty, ReplyXattr};
 
@@ -11,7 +11,7 @@ use crate::model::{Error, ErrorKind};
 use crate::vfs::{Invalidation, Located};
 
 impl Adapter {
-    /// Answers with the value of an extended attribute.
+    /// Replies with the value of an extended attribute.
     pub fn attribute(&self, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
         if let Ok((_, Located::Form(view))) = self.located(ino) {
             return self.form_attribute(&view, name, size, reply);
@@ -31,7 +31,7 @@ impl Adapter {
         };
         match attribute.cost {
             Cost::Small => answer(),
-            // Others must be answered meanwhile.
+            // On a thread of its own, so that other requests are answered meanwhile.
             Cost::WholeFile => {
                 std::thread::spawn(move || guarded(&mounted, "getxattr", answer));
             }
@@ -52,7 +52,7 @@ impl Adapter {
         let asker = self.mounted.clone();
         let (invalidator, name, value) = (self.invalidator.clone(), name.to_vec(), value.to_vec());
         let act = move || {
-            // What was written counts.
+            // The attribute applies to the unflushed writes too.
             let written =
                 vfs.open_file(own(ino)).map(|open_file| vfs.flush_and_queue(&open_file)).transpose();
             let set = written.and_then(|_| control::set(&vfs, &mounted.jobs, &view, user, (&name, &value)));
@@ -66,7 +66,7 @@ impl Adapter {
             });
         };
         match &attribute.set {
-            // Others must be answered meanwhile.
+            // On a thread of its own, so that other requests are answered meanwhile.
             Some(set) if set.acts == Acts::Slowly => {
                 std::thread::spawn(move || guarded(&asker, "setxattr", act));
             }
@@ -74,7 +74,7 @@ impl Adapter {
         }
     }
 
-    /// What tierfs says of a file cannot be taken away.
+    /// Rejects the removal of an attribute: tierfs provides them all.
     pub fn remove_attribute(&self, name: &[u8], reply: ReplyEmpty) {
         let error = match control::attribute(name) {
             Ok(attribute) => Error::new(ErrorKind::Denied, format!("{} cannot be removed", attribute.name)),
@@ -83,7 +83,7 @@ impl Adapter {
         reply.error(self.failed("removexattr", &error));
     }
 
-    /// Answers with the names of the extended attributes that listings show.
+    /// Replies with the names of the extended attributes that listings show.
     pub fn attribute_names(&self, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let names = match self.located(ino) {
             Ok((_, Located::Node(view))) => control::listed(&self.vfs, &view),

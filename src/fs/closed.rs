@@ -1,18 +1,18 @@
-//! What is done when a descriptor is closed.
+//! Work at the close of a descriptor.
 
 use crate::fs::serve::Adapter;
 use crate::vfs::Ino;
 
 impl Adapter {
-    /// Lets an open file go; the file that nobody writes to any more with it.
+    /// Releases an open file. Returns the file that has lost its last writer by this, if any.
     pub fn drop_cached(&self, handle: u64) -> Option<Ino> {
-        // First: the number may be used again right after the other.
+        // First, because the handle may be reused as soon as it is removed.
         let last = self.passthrough.released(handle);
         self.handles.remove(handle);
         last
     }
 
-    /// Copies of what nobody writes to any more are made anew.
+    /// Queues new copies of pinned items that have lost their last writer.
     pub fn note_pins(&self, written: Option<Ino>) {
         let Some(ino) = written else { return };
         let sharing = || self.vfs.sharing(ino);

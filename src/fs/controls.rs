@@ -1,5 +1,5 @@
-//! Control files that are opened and written to. Each is answered on a thread of its own:
-//! what it shows or does may take long, and others must be answered meanwhile.
+//! Opens, reads and writes of control files. Each runs on a thread of its own, because it may take
+//! long and other requests must be answered meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +15,13 @@ use crate::store::Access;
 use crate::vfs::{ControlView, Located, Shape};
 
 impl Adapter {
-    /// Opens a control file: its text is that of now.
+    /// Opens a control file. Its text is generated at the open.
     pub fn open_control(&self, user: u32, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let view = match self.control_opened(ino, flags) {
             Ok(view) => view,
             Err(error) => return reply.error(self.failed("open", &error)),
         };
-        // Its size is not known before it is opened, so the kernel's cache is no use.
+        // Its size is not known before the open, so the page cache is of no use.
         let open_flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
         let (mounted, handles) = (self.mounted.clone(), self.handles.clone());
         if self.vfs.row(&view).is_some_and(|row| row.shape == Shape::Growing) {
@@ -45,7 +45,7 @@ impl Adapter {
         });
     }
 
-    /// The control file that may be opened in this way.
+    /// The control file, if it may be opened with these flags.
     fn control_opened(&self, ino: INodeNo, flags: OpenFlags) -> Result<ControlView> {
         let Located::Control(view) = self.located(ino)?.1 else {
             return Err(Error::new(ErrorKind::NotFound, "there is no such control file"));
@@ -64,7 +64,7 @@ impl Adapter {
         Ok(view)
     }
 
-    /// Reads a text that is made while it is read.
+    /// Reads a text that is generated while it is read.
     pub fn read_made(&self, handle: Arc<Handle>, offset: u64, size: u32, reply: ReplyData) {
         let mounted = self.mounted.clone();
         std::thread::spawn(move || {
@@ -84,7 +84,7 @@ impl Adapter {
         });
     }
 
-    /// Reads a text that grows. Who reads its beginning, reads all that is kept.
+    /// Reads a growing text. A read at offset 0 starts over at the oldest text that is kept.
     pub fn read_growing(&self, begun: &AtomicU64, offset: u64, out: &mut [u8]) -> Result<usize> {
         let events = self.mounted.store().events();
         if offset == 0 {
@@ -93,7 +93,7 @@ impl Adapter {
         events.read(begun.load(Ordering::Relaxed).saturating_add(offset), out)
     }
 
-    /// Does what is written to a control file: one write, one batch, wherever in the file.
+    /// Runs the commands written to a control file: one write is one batch, at any offset.
     pub fn act(&self, user: u32, handle: FileHandle, text: &[u8], reply: ReplyWrite) {
         let Some(handle) = self.handles.get(handle.0) else { return reply.error(errno::BAD_HANDLE) };
         let (mounted, invalidator, text) = (self.mounted.clone(), self.invalidator.clone(), text.to_vec());

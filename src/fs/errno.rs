@@ -1,32 +1,32 @@
-//! Kinds of errors as the numbers that programs see. The only place that has them.
+//! Maps kinds of errors to error numbers. No other file names these numbers.
 
 use fuser::Errno;
 
 use crate::model::{Error, ErrorKind};
 
-/// No such device, fifo or socket can be made.
+/// Devices, fifos and sockets cannot be created.
 pub(super) const NO_DEVICES: Errno = Errno::EPERM;
-/// A buffer is too short for an attribute.
+/// The buffer is too short for an attribute.
 pub(super) const TOO_SHORT: Errno = Errno::ERANGE;
-/// A handle that was never given out.
+/// The handle is not open.
 pub(super) const BAD_HANDLE: Errno = Errno::EBADF;
-/// A flag of a call that is not known.
+/// The call has an unknown flag.
 pub(super) const NO_SUCH_FLAG: Errno = Errno::EINVAL;
-/// A file where a directory should be.
+/// The path is a file where a directory is required.
 pub(super) const NOT_DIRECTORY: Errno = Errno::ENOTDIR;
 
-/// The kernel looks the name up again, and opens what it leads to then.
+/// Makes the kernel look the name up again and open the result.
 pub(super) const LOOK_AGAIN: Errno = Errno::ESTALE;
 
-/// Whether giving the kernel a file failed in a way that other files of the store share: no
-/// privilege, no support, too many file systems one on the other.
+/// Whether passing a file to the kernel failed for a reason that all files of the store share: no
+/// privilege, no support, or too many stacked file systems.
 pub(super) fn is_never_possible(error: &std::io::Error) -> bool {
     let never =
         [libc::EPERM, libc::EACCES, libc::EOPNOTSUPP, libc::ENOSYS, libc::ENOTTY, libc::ELOOP, libc::EINVAL];
     error.raw_os_error().is_some_and(|number| never.contains(&number))
 }
 
-/// What a program is told.
+/// The error number for programs.
 pub(super) fn errno(error: &Error) -> Errno {
     match error.kind() {
         ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Unsupported => Errno::EIO,

@@ -1,13 +1,12 @@
-//! What the kernel keeps of the mount and must forget.
+//! Invalidation of the kernel's caches.
 //!
-//! The kernel answers such a call only when reads and writes of the same pages that are
-//! under way have been answered. So it is told from a thread of its own, which holds
-//! nothing and which workers never wait for. A request that stops the writing of pages (a
-//! change of the size) does not wait for it either.
+//! The kernel completes an invalidation only after the reads and writes of the same pages that are in
+//! progress. A thread of its own therefore sends them. It holds no lock, and workers never wait for
+//! it. A request that suspends writeback of pages (a change of the size) does not wait for it either.
 //!
-//! Names are never taken from the kernel: that waits for the lock of their directory, and
-//! a daemon that is killed while it waits keeps the mount, and who has the lock, waiting
-//! for ever. The kernel asks again for names that may go without it, at every use.
+//! Names are never invalidated one by one, because that waits for the lock of their directory: a
+//! daemon killed in that wait would block the mount, and the holder of the lock, for ever. The kernel
+//! instead asks again at every use for names that may be removed without its request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,27 +17,27 @@ use parking_lot::Mutex;
 
 use crate::vfs::{Ino, Invalidation, Vfs};
 
-/// Inodes to forget, and what is done then.
+/// Inodes to invalidate, and the work to do afterwards.
 struct Task {
     nodes: Vec<Ino>,
     then: Box<dyn FnOnce() + Send>,
 }
 
-/// Takes what the kernel must forget.
+/// The sending end of the queue of invalidations.
 #[derive(Clone)]
 pub(super) struct Invalidator {
     tasks: Sender<Task>,
-    /// Tasks that are not done.
+    /// Tasks that are not finished.
     waiting: Arc<AtomicUsize>,
-    /// Held from before what is owed is taken until it is a task.
+    /// Held from before the pending invalidations are taken until they are queued as a task.
     turn: Arc<Mutex<()>>,
 }
 
-/// The other end, before there is somebody to tell.
+/// The receiving end, until the session can send notifications.
 pub(super) struct InvalidationQueue(Mutex<Option<Receiver<Task>>>);
 
 impl Invalidator {
-    /// Both ends.
+    /// Creates both ends.
     pub fn new() -> (Invalidator, InvalidationQueue) {
         let (tasks, receiver) = channel();
         (
@@ -47,8 +46,8 @@ impl Invalidator {
         )
     }
 
-    /// As [`forget`](Self::forget), with all that is owed, and after all that was to be
-    /// forgotten before: what another request has put into the log is forgotten too.
+    /// Does as [`forget`](Self::forget), with all pending invalidations, and after the queued ones.
+    /// It thus also covers what other requests have committed.
     pub fn invalidate_pending(&self, vfs: &Vfs, also: Invalidation, then: impl FnOnce() + Send + 'static) {
         let turn = self.turn.lock();
         let mut forget = vfs.take_pending_invalidations();
@@ -60,7 +59,7 @@ impl Invalidator {
         then();
     }
 
-    /// Does `then` when the kernel has forgotten the inodes.
+    /// Runs `then` after the kernel has invalidated the inodes.
     pub fn forget(&self, forget: Invalidation, then: impl FnOnce() + Send + 'static) {
         if forget.is_empty() {
             return then();
@@ -75,7 +74,7 @@ impl Invalidator {
             waiting.fetch_sub(1, Ordering::AcqRel);
             then();
         };
-        // Nobody listens when the mount has ended: there is nothing to forget then.
+        // The queue is closed after the mount has ended: nothing is left to invalidate.
         if let Err(unsent) = self.tasks.send(Task { nodes: forget.nodes, then: Box::new(then) }) {
             (unsent.0.then)();
         }
@@ -83,7 +82,7 @@ impl Invalidator {
 }
 
 impl InvalidationQueue {
-    /// Starts to tell.
+    /// Starts the thread that sends the invalidations.
     pub fn start(&self, notifier: Notifier) -> std::io::Result<()> {
         let Some(tasks) = self.0.lock().take() else { return Ok(()) };
         let thread = std::thread::Builder::new().name("forget-inodes".to_owned());
@@ -94,7 +93,7 @@ impl InvalidationQueue {
 fn forget_inodes(notifier: &Notifier, tasks: Receiver<Task>) {
     for task in tasks {
         for ino in &task.nodes {
-            // One that the kernel does not know is none to forget.
+            // The kernel fails this for an inode that it does not know, which is harmless.
             if let Err(error) = notifier.inval_inode(INodeNo(ino.0), 0, 0) {
                 log::debug!("forgetting inode {:#x}: {error}", ino.0);
             }

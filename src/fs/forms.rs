@@ -1,5 +1,5 @@
-//! Files of forms that are opened. Each is answered on a thread of its own: a header may have
-//! to be read for it, or all files for their digests, and others must be answered meanwhile.
+//! Opens of files of forms. Each runs on a thread of its own, because it may have to read a header,
+//! or all files for their digests, and other requests must be answered meanwhile.
 
 use std::sync::Arc;
 
@@ -23,9 +23,9 @@ pub(super) struct FormFile {
     current: RwLock<Current>,
 }
 
-/// What its bytes are made of.
+/// The current source of its bytes.
 struct Current {
-    /// The node as it was then.
+    /// The node at that time.
     node: Option<Arc<Node>>,
     stream: Arc<Stream>,
 }
@@ -40,15 +40,15 @@ impl FormFile {
         Ok(FormFile { view, vfs: vfs.clone(), current: RwLock::new(Current { node, stream }) })
     }
 
-    /// Reads from `offset` on until `out` is full or the file ends. The bytes read are those of
-    /// the file as it is now, since the kernel keeps them for all who have it open.
+    /// Reads from `offset` until `out` is full or the file ends. The bytes are those of the current
+    /// content, because the kernel caches them for all openers.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let node = node_now(&self.view);
         let stream = {
             let current = self.current.read();
             let is_current = match (&node, &current.node) {
                 (Some(now), Some(then)) => Arc::ptr_eq(now, then),
-                // It has gone: what it was made of stays while it is open.
+                // The node is gone: an open file keeps its last source.
                 _ => true,
             };
             if is_current { Some(current.stream.clone()) } else { None }
@@ -66,7 +66,7 @@ impl FormFile {
     }
 }
 
-/// The node that a file is of, as the log says it now.
+/// The node of a file, as the log now records it.
 fn node_now(view: &FormView) -> Option<Arc<Node>> {
     let (_, item) = view.of.as_ref()?;
     view.collection.state().node(item.node()?.entry.id).cloned()
@@ -79,7 +79,7 @@ impl Adapter {
             Ok(view) => view,
             Err(error) => return reply.error(self.failed("open", &error)),
         };
-        // What a move would give depends on more than the bytes.
+        // The result of a move depends on more than the bytes of the file.
         let is_kept = view
             .of
             .as_ref()
@@ -103,7 +103,7 @@ impl Adapter {
         });
     }
 
-    /// Answers with the value of an attribute of a file of a form.
+    /// Replies with the value of an attribute of a file of a form.
     pub fn form_attribute(&self, view: &FormView, name: &[u8], size: u32, reply: ReplyXattr) {
         match control::form_attribute(view, name) {
             Ok(value) => send_attribute(reply, size, value.as_bytes()),
@@ -111,7 +111,8 @@ impl Adapter {
         }
     }
 
-    /// Sets an attribute of a file of a form: others must be answered meanwhile.
+    /// Sets an attribute of a file of a form. A thread of its own does it, so that other requests are
+    /// answered meanwhile.
     pub fn set_form_attribute(&self, view: FormView, name: &[u8], value: &[u8], reply: ReplyEmpty) {
         let (mounted, invalidator) = (self.mounted.clone(), self.invalidator.clone());
         let (vfs, name, value) = (self.vfs.clone(), name.to_vec(), value.to_vec());

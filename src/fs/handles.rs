@@ -1,4 +1,4 @@
-//! Open files.
+//! Handles of open files.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,7 +10,7 @@ use crate::fs::forms::FormFile;
 use crate::open::OpenFile;
 use crate::vfs::ControlView;
 
-/// What an open file reads from.
+/// The source of an open file.
 pub(super) enum Handle {
     /// A file of a collection.
     File(Arc<OpenFile>),
@@ -18,11 +18,11 @@ pub(super) enum Handle {
     Control(ControlView, Text),
     /// A file of a form.
     Form(FormFile),
-    /// A text that grows, and where in it the file begins.
+    /// A growing text, and the position in it where the file begins.
     Growing(AtomicU64),
 }
 
-/// The open files by their numbers.
+/// The open files by handle.
 #[derive(Default)]
 pub(super) struct Handles {
     slots: RwLock<Slots>,
@@ -35,7 +35,7 @@ struct Slots {
 }
 
 impl Handles {
-    /// Keeps an open file; its number.
+    /// Stores an open file and returns its handle.
     pub fn insert(&self, handle: Handle) -> u64 {
         let mut slots = self.slots.write();
         let handle = Some(Arc::new(handle));
@@ -49,12 +49,12 @@ impl Handles {
         slots.open.len() as u64 - 1
     }
 
-    /// The file of a number.
+    /// The open file of a handle.
     pub fn get(&self, number: u64) -> Option<Arc<Handle>> {
         self.slots.read().open.get(number as usize)?.clone()
     }
 
-    /// Lets a file go. Reads that have it finish first.
+    /// Removes an open file. Reads in progress finish first.
     pub fn remove(&self, number: u64) {
         let removed = {
             let mut slots = self.slots.write();
@@ -64,7 +64,7 @@ impl Handles {
             }
             removed
         };
-        // Closing files may take a while: not under the lock.
+        // Closing a file may take a while, so the lock is released first.
         drop(removed);
     }
 }

@@ -1,15 +1,15 @@
-//! What is asked of the kernel when a mount begins.
+//! Capabilities that a mount requests from the kernel.
 
 use std::io;
 
 use fuser::{InitFlags, KernelConfig};
 
-/// Requests that the kernel may have waiting without anybody waiting for them.
+/// Maximal number of pending background requests, such as read-ahead.
 const BACKGROUND_MAX: u16 = 96;
 
-/// Asks for what makes the mount fast; what the kernel does not know is done without.
-/// Whether the kernel can read files of the store itself, with so many file systems one on
-/// the other; 0 asks it not to.
+/// Requests the capabilities that make the mount fast; those that the kernel lacks are skipped.
+/// Returns whether passthrough is available for file systems stacked up to `stack_depth`; 0 disables
+/// it.
 pub(super) fn ask(config: &mut KernelConfig, stack_depth: u32) -> io::Result<bool> {
     let wanted = [
         InitFlags::FUSE_ASYNC_DIO,
@@ -22,7 +22,7 @@ pub(super) fn ask(config: &mut KernelConfig, stack_depth: u32) -> io::Result<boo
         InitFlags::FUSE_MAX_PAGES,
         InitFlags::FUSE_CACHE_SYMLINKS,
     ];
-    // What the kernel does not know is done without.
+    // Capabilities that the kernel lacks are skipped.
     let known = config.capabilities();
     for flag in wanted.into_iter().filter(|flag| known.contains(*flag)) {
         config.add_capabilities(flag).map_err(|unknown| io::Error::other(format!("{unknown:?}")))?;

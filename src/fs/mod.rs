@@ -1,4 +1,4 @@
-//! The edge to the kernel: requests in, replies out. The only place that names `fuser`.
+//! The interface to the kernel: requests in, replies out. No other folder names `fuser`.
 
 mod adapter;
 mod attributes;

@@ -1,4 +1,4 @@
-//! Mounting: the session with the kernel, and its end.
+//! Mounting: the session with the kernel, from start to end.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -21,44 +21,43 @@ use crate::store::Verify;
 use crate::store::{Access, Store};
 use crate::vfs::{Invalidation, Shown, Vfs};
 
-/// What the kernel reads ahead, in KiB. Measured best for streams through a daemon.
+/// The kernel's read-ahead, in KiB. Measured best for streams through a daemon.
 const READ_AHEAD_KIB: u32 = 4096;
 
-/// What nobody asked to be made durable is made so after this time.
+/// Interval of the periodic sync.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
-/// How long damage, copies of pinned files and policies wait at most until somebody looks at them.
+/// Longest delay before damage, copies of pinned files and policies are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How many file systems may lie one on the other where the kernel reads files of a store
-/// itself: the most that it takes. The store may lie on an overlay then. An overlay on this
-/// one, which could not follow a file from one number to the other, is refused by the kernel.
+/// Stacking depth for passthrough, which is the kernel's maximum. It allows a store on an overlay.
+/// The kernel then refuses an overlay on the mount, which could not follow a file from one inode
+/// number to the other.
 const STACK_DEPTH: u32 = 2;
 
-/// How a store is mounted.
+/// Mount options.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Which files listings show.
     pub shown: Shown,
-    /// When stored bytes are checked.
+    /// When stored bytes are verified.
     pub verify: Verify,
-    /// Whether other users may use the mount, as the files' modes say.
+    /// Whether other users may access the mount, subject to the files' modes.
     pub allow_other: bool,
-    /// Whether absent blocks that nothing can make again read as zeros.
+    /// Whether blocks that cannot be reconstructed read as zeros.
     pub zero_fill: bool,
-    /// Threads that answer requests; as many as cores, and at least 2, without one.
+    /// Number of threads that answer requests; by default the number of cores, at least 2.
     pub threads: Option<usize>,
-    /// Whether the daemon answers all reads, those of files that the kernel could read
-    /// itself too.
+    /// Whether the daemon answers all reads, without passthrough.
     pub reads_all: bool,
     /// Whether the kernel asks for names of tensors at every use.
     pub asks_names: bool,
-    /// Further options for the kernel, as they are.
+    /// Further options, passed to the kernel unchanged.
     pub kernel: Vec<String>,
 }
 
 impl Options {
-    /// As the control file `config` shows them.
+    /// The options as the control file `config` shows them.
     fn table(&self, threads: usize) -> toml::Table {
         let mut table = toml::Table::new();
         table.insert("list".to_owned(), self.shown.name().into());
@@ -86,11 +85,11 @@ pub struct Mount {
     names: Arc<Names>,
     mounted: Arc<Mounted>,
     waker: Arc<Waker>,
-    /// The thread that does jobs.
+    /// The thread that runs jobs.
     jobs: std::thread::JoinHandle<()>,
 }
 
-/// Mounts a store. Requests are answered when this returns.
+/// Mounts a store. The mount answers requests when this returns.
 pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<Mount> {
     let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let source = store.place();
@@ -115,7 +114,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     config.clone_fd = true;
     config.mount_options = vec![
         MountOption::FSName(source),
-        // As root a plain subtype would be dropped.
+        // As root, a plain subtype option would be dropped.
         MountOption::CUSTOM("subtype=tierfs".to_owned()),
         MountOption::DefaultPermissions,
         MountOption::NoAtime,
@@ -152,14 +151,14 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
 }
 
 impl Mount {
-    /// What makes [`Mount::wait`] ask at once whether to stop.
+    /// The waker that makes [`Mount::wait`] check at once whether to stop.
     pub fn waker(&self) -> &Arc<Waker> {
         &self.waker
     }
 
-    /// Waits until somebody unmounts it, or `stop`, which is asked twice a second and when the
-    /// bell rings, says `true`: then it is unmounted here, and those who use it have `patience`
-    /// to finish. What was written is durable when this returns. Whether it came to its end.
+    /// Waits until the store is unmounted, or until `stop` returns `true`. `stop` is called twice a
+    /// second and on each wake. It then unmounts the store, and gives its users `patience` to finish.
+    /// All writes are durable when this returns. Whether all requests ended in time.
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
         let mut synced = Instant::now();
         let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
@@ -201,7 +200,7 @@ impl Mount {
         Ok(ended)
     }
 
-    /// Has damaged blocks that reads have found stored anew, by a job.
+    /// Queues a job that rewrites damaged blocks that reads have found.
     fn heal(&self, heals: &Arc<AtomicBool>) {
         let vfs = self.vfs.clone();
         self.start_one("heal", heals, vfs.engine().has_damaged(), move |_| {
@@ -209,7 +208,7 @@ impl Mount {
         });
     }
 
-    /// Has copies of pinned files compared and made anew that wait for it, as damaged blocks.
+    /// Queues a job that verifies copies of pinned files and recreates them, like damaged blocks.
     fn tend_pins(&self, tends: &Arc<AtomicBool>) {
         let vfs = self.vfs.clone();
         self.start_one("pins", tends, vfs.engine().has_pins_waiting(), move |progress| {
@@ -217,7 +216,7 @@ impl Mount {
         });
     }
 
-    /// Has tiers changed by themselves, where a policy says so.
+    /// Queues a job that moves tensors between tiers by policy.
     fn follow_policy(&self, follows: &Arc<AtomicBool>) {
         let (vfs, invalidator) = (self.vfs.clone(), self.invalidator.clone());
         self.start_one("policy", follows, vfs.has_automatic(), move |progress| {
@@ -225,7 +224,7 @@ impl Mount {
         });
     }
 
-    /// Queues a job where it is due, one of its kind at a time, which `waits` tells.
+    /// Queues a job if it is due. `waits` ensures that at most one of its kind is queued or runs.
     fn start_one(
         &self,
         what: &str,
@@ -238,20 +237,20 @@ impl Mount {
         }
         let waiting = Waiting(waits.clone());
         self.mounted.jobs.push(Job::new(what.to_owned(), "/".to_owned(), 0), move |progress| {
-            // However the job ends: a waiting one can be cancelled too.
+            // Cleared however the job ends, also when it is cancelled while queued.
             let _waiting = waiting;
             work(progress)
         });
     }
 
-    /// A failure is told to whoever asks for a sync himself, and in the log.
+    /// Syncs and logs an error. A program that calls fsync gets the error itself.
     fn sync(&self) {
         if let Err(error) = self.vfs.sync_now_and_then(&mut |forget| self.invalidator.forget(forget, || ())) {
             log::error!("syncing: {error}");
         }
     }
 
-    /// Whether no request will come any more.
+    /// Whether no more requests will arrive.
     fn is_over(&self) -> bool {
         self.waker.has_ended() || self.session.guard.is_finished()
     }
@@ -273,7 +272,7 @@ impl Mount {
     }
 }
 
-/// A job that waits or is done, while it lives.
+/// Marks a job as queued or running until it is dropped.
 struct Waiting(Arc<AtomicBool>);
 
 impl Drop for Waiting {
@@ -282,7 +281,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A thread that does the jobs of a mount, with the least claim to the processor.
+/// Starts the thread that runs the jobs of a mount, at the lowest CPU priority.
 fn start_jobs(mounted: Arc<Mounted>, invalidator: Invalidator) -> Result<std::thread::JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("jobs".to_owned());
     let spawned = thread.spawn(move || {
@@ -290,7 +289,7 @@ fn start_jobs(mounted: Arc<Mounted>, invalidator: Invalidator) -> Result<std::th
             log::info!("jobs run like requests do: {error}");
         }
         mounted.jobs.work(&|| {
-            // A job that is done is seen to be done by who reads after it.
+            // A reader that sees a finished job then also sees its results.
             let (forgotten, waiting) = std::sync::mpsc::channel();
             let then = move || forgotten.send(()).unwrap_or_default();
             invalidator.invalidate_pending(&mounted.vfs, Invalidation::default(), then);
@@ -300,7 +299,7 @@ fn start_jobs(mounted: Arc<Mounted>, invalidator: Invalidator) -> Result<std::th
     spawned.map_err(|error| Error::io("starting the thread of jobs", error))
 }
 
-/// Without this the kernel reads 128 KiB ahead. Not everybody may: reading is slower then.
+/// Raises the read-ahead from the default of 128 KiB. Without the privilege for it, reads are slower.
 fn raise_read_ahead(mountpoint: &Path) {
     let raised = device_of(mountpoint).and_then(|device| {
         std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READ_AHEAD_KIB.to_string()).ok()
@@ -312,8 +311,8 @@ fn raise_read_ahead(mountpoint: &Path) {
     }
 }
 
-/// Each file of the store that is in use is a descriptor, as far as there are any; most systems
-/// begin with 1024 and allow more.
+/// Raises the limit of descriptors. Each file of the store in use takes one; most systems start with
+/// 1024 and allow more.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -322,15 +321,16 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// `major:minor` of the file system mounted on a directory, without asking it.
+/// `major:minor` of the file system mounted on a directory, without a request to it.
 fn device_of(mountpoint: &Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    // As the kernel writes it; the backslash first, for the others bring more of them.
+    // Escapes as the kernel writes them. The backslash comes first, because the others add
+    // backslashes.
     let escapes = [("\\", "\\134"), (" ", "\\040"), ("\t", "\\011"), ("\n", "\\012")];
     let wanted = mountpoint.to_str()?.to_owned();
     let wanted = escapes.iter().fold(wanted, |text, (from, to)| text.replace(from, to));
     let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    // The last line is of the topmost mount.
+    // The last line is that of the topmost mount.
     let found = fields.rfind(|fields| fields.get(4) == Some(&wanted.as_str()))?;
     found.get(2).map(|device| (*device).to_owned())
 }

@@ -1,13 +1,14 @@
-//! Names that the kernel keeps, and how it is told that they are old.
+//! Names that the kernel caches, and their invalidation.
 //!
-//! Names of a container's tensors come and go with the container, without a request that the
-//! kernel would know them by. To take one from the kernel waits for the lock of its
-//! directory, which must not be waited for (`fs/forget.rs`). Linux 6.16 and later can be told
-//! that all names are old (FUSE_NOTIFY_INC_EPOCH): it waits for nothing, and each name is
-//! asked for again when it is used next. Where it is not known, such names are not kept.
+//! Names of a container's tensors are created and removed with the container, without a request of
+//! the kernel. Invalidating one waits for the lock of its directory, which the daemon must not wait
+//! for (`fs/forget.rs`). Linux 6.16 and later can invalidate all names at once
+//! (FUSE_NOTIFY_INC_EPOCH): this waits for nothing, and the kernel looks each name up again at its
+//! next use. Older kernels do not cache such names.
 //!
-//! The kernel also takes away what is mounted on a directory whose name is old. So it is told
-//! only where it may have such names: some were given to it shortly before.
+//! The kernel also unmounts what is mounted on a directory whose name is invalidated. So the
+//! notification is sent only where the kernel may cache such names: some were sent to it shortly
+//! before.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,32 +16,32 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// An answer to a listing has been taken in by then. The kernel takes names of a listing for
-/// new when it takes them in, whenever it asked for them.
+/// By then the kernel has processed a reply to a listing. It counts names of a listing as new when it
+/// processes them, whenever the request was made.
 const TAKEN_IN_AFTER: Duration = Duration::from_secs(1);
 
 /// `struct fuse_out_header` of a notification: its length, its code, zero.
 const HEADER_BYTES: u32 = 16;
 const NOTIFY_INC_EPOCH: i32 = 8;
 
-/// What makes the kernel look names up again.
+/// Invalidates cached names in the kernel.
 pub(super) struct Names {
     can_be_old: AtomicBool,
-    /// How often names have changed.
+    /// Number of changes of names.
     changes: AtomicU64,
-    /// When one was given last, in milliseconds after `since`; 0 before the first.
+    /// When the kernel was last sent one, in milliseconds after `since`; 0 before the first.
     page_cache: AtomicU64,
     since: Instant,
-    /// How long the kernel keeps them.
+    /// How long the kernel caches them.
     kept_for: Duration,
     /// The mount's device, while it is mounted. No lock is taken with it held.
     device: Mutex<Option<OwnedFd>>,
-    /// When they became old last, until it is said once more.
+    /// Time of the last notification, until it is repeated.
     said: Mutex<Option<Instant>>,
 }
 
 impl Names {
-    /// Names that the kernel keeps for so long, if it can be told.
+    /// Names that the kernel caches for `kept_for`, if it supports the notification.
     pub fn new(kept_for: Duration) -> Names {
         Names {
             can_be_old: AtomicBool::new(false),
@@ -53,7 +54,7 @@ impl Names {
         }
     }
 
-    /// Asks the kernel whether it can be told.
+    /// Tries whether the kernel supports the notification.
     pub fn begin(&self, device: OwnedFd) {
         match send(&device) {
             Ok(()) => {
@@ -66,19 +67,19 @@ impl Names {
         }
     }
 
-    /// Nobody keeps names any more.
+    /// Ends the caching of names.
     pub fn end(&self) {
         self.can_be_old.store(false, Ordering::Release);
         self.device.lock().take();
     }
 
-    /// How often names have changed, for who is about to look one up.
+    /// Number of changes so far; callers read it before a lookup.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Whether the kernel may keep the name of a tensor that was looked up after `changes`. It
-    /// is as if it had got it already: a change from now on tells it.
+    /// Whether the kernel may cache the name of a tensor that was looked up after `changes`. Counts
+    /// the name as sent, so that a later change notifies the kernel.
     pub fn may_be_kept(&self, changes: u64) -> bool {
         if !self.can_be_old.load(Ordering::Acquire) {
             return false;
@@ -87,23 +88,23 @@ impl Names {
         self.changes() == changes
     }
 
-    /// Has all names looked up again, if the kernel may have any of a tensor.
+    /// Invalidates all names, if the kernel may cache any of a tensor.
     pub fn are_old(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
         let page_cache = self.page_cache.load(Ordering::SeqCst);
-        // An answer takes a while to come to the kernel.
+        // A reply takes a while to reach the kernel.
         let until = page_cache.saturating_add((self.kept_for + TAKEN_IN_AFTER).as_millis() as u64);
         if page_cache > 0 && self.now() <= until && self.tell() {
             *self.said.lock() = Some(Instant::now());
         }
     }
 
-    /// Milliseconds, at least 1.
+    /// Milliseconds after `since`, at least 1.
     fn now(&self) -> u64 {
         self.since.elapsed().as_millis() as u64 + 1
     }
 
-    /// Says so once more of what came with listings that were under way.
+    /// Repeats the notification for names from listings that were in progress at the first one.
     pub fn say_again(&self, now: Instant) {
         let is_due = |said: &mut Instant| now.duration_since(*said) >= TAKEN_IN_AFTER;
         if self.said.lock().take_if(is_due).is_some() {
@@ -114,7 +115,7 @@ impl Names {
     fn tell(&self) -> bool {
         let device = self.device.lock();
         let Some(device) = device.as_ref() else { return false };
-        // One that is not mounted any more keeps none.
+        // This fails after the unmount, when no names are cached.
         send(device).inspect_err(|error| log::debug!("names are old: {error}")).is_ok()
     }
 }
@@ -153,7 +154,7 @@ mod tests {
         let (mut out, into) = std::io::pipe().unwrap();
         let names = names();
         names.begin(OwnedFd::from(into));
-        // Nobody has one.
+        // No name is cached yet.
         names.are_old();
         assert!(names.may_be_kept(names.changes()));
         names.are_old();

@@ -1,4 +1,4 @@
-//! The two numbers of a file: its own, and that under which the kernel reads it itself.
+//! The two inode numbers of a file: its own, and the one for passthrough.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use crate::fs::serve::Adapter;
 use crate::model::Result;
 use crate::vfs::{Attr, Ino, Invalidation, Located};
 
-/// A file's own number, where the kernel asks by the second.
+/// The own number of a file, if `ino` is its passthrough number.
 pub(super) fn other_number(ino: INodeNo) -> Option<Ino> {
     Some(own(ino)).filter(|own| own.0 != ino.0)
 }
 
 impl Adapter {
-    /// Answers a lookup of a name by a thread, which began after so many changes of names. Where
-    /// the kernel may read the file itself, the name leads to its second number; programs see the
-    /// first, because stat is asked for each time.
+    /// Replies to a lookup by a thread, which began after `changes` changes of names. Where
+    /// passthrough is possible, the name leads to the passthrough number. Programs still see the own
+    /// number, because the kernel requests the attributes each time.
     pub fn named(&self, reply: ReplyEntry, (thread, changes): (u32, u64), found: Result<(Ino, Located)>) {
         let backed = match &found {
             Ok((ino, Located::Node(_) | Located::Form(_))) => {
@@ -36,15 +36,15 @@ impl Adapter {
         }
     }
 
-    /// Answers a change of attributes under the second number. The kernel has no pages to
-    /// write under it; what it has under the other it forgets first.
+    /// Replies to a change of attributes under the passthrough number. The kernel has no dirty pages
+    /// under it; its pages under the own number are invalidated first.
     pub fn attr_set_backed(&self, ino: INodeNo, forget: Invalidation, attr: Attr, reply: ReplyAttr) {
         let answer = move || reply.attr(&Duration::ZERO, &file_attr(&attr));
         self.invalidator.invalidate_pending(&self.vfs, forget.and(other_number(ino)), answer);
     }
 
-    /// Answers a request that takes a name away. A file may be open under one number while
-    /// its name leads to the other: the kernel is told of both.
+    /// Replies to a request that removes a name. A file may be open under one number while its name
+    /// leads to the other, so both are invalidated.
     pub fn name_gone(
         &self,
         doing: &str,

@@ -1,18 +1,17 @@
-//! Files that the kernel reads where they lie, without the daemon.
+//! Passthrough: files that the kernel reads itself, without the daemon.
 //!
-//! The kernel knows such a file by two numbers (`vfs/ino.rs`). Its inode of a number
-//! is either cached or backed by one physical file, as long as any descriptor or mapping of
-//! it lives; an open of the other kind fails with EIO. And writes to a backed inode would
-//! reach the physical file. So:
+//! The kernel knows such a file by two numbers (`vfs/ino.rs`). Its inode of a number is either cached
+//! or backed by one physical file, as long as any descriptor or mapping of it lives; an open of the
+//! other kind fails with EIO. Writes to a backed inode would reach the physical file. Therefore:
 //!
-//! 1. A file's own number is only opened cached. Its second number is only opened to read,
-//!    and backed.
-//! 2. All opens of a second number that live at the same time have one backing id. A file
-//!    that lies elsewhere by then goes through the daemon until they are closed.
-//! 3. An open that does not fit is answered ESTALE: the kernel looks the name up again and
-//!    opens what it leads to. It does so once, so a thread that was sent away gets what it
-//!    was sent to, whatever changes meanwhile; and from the daemon what it did not expect: its
-//!    lookups lead to the own number of any other file.
+//! 1. A file's own number is only opened cached. Its passthrough number is only opened to read, and
+//!    backed.
+//! 2. All opens of a passthrough number that live at the same time have one backing id. A file whose
+//!    extents have moved by then goes through the daemon until they are closed.
+//! 3. An open that does not fit is answered ESTALE: the kernel looks the name up again and opens the
+//!    result. It does so only once. A redirected thread therefore gets the file that it was
+//!    redirected to, whatever changes meanwhile. If it opens another file, the daemon serves it:
+//!    lookups of that thread lead to the own number of any other file.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,34 +29,34 @@ use crate::open::OpenFile;
 use crate::store::Backing;
 use crate::vfs::{Ino, Place};
 
-/// Who was sent to look a name up again has come back or ended by then.
+/// By then a redirected thread has come back or ended.
 const AWAITED_FOR: Duration = Duration::from_secs(60);
 
-/// What the kernel reads itself, and who is to write instead.
+/// The files that the kernel reads itself, and the writers that prevent it.
 pub(super) struct Passthrough {
     on: AtomicBool,
     files_max: usize,
-    /// Physical files that the kernel has.
+    /// Number of physical files registered with the kernel.
     files: Arc<AtomicUsize>,
-    /// Taken with no other lock held; held while a physical file is opened and given to the
-    /// kernel, so that there is one for each node, and while one is let go.
+    /// Taken with no other lock held. Held while a physical file is opened and registered with the
+    /// kernel, so that there is one for each node, and while one is released.
     table: Mutex<Table>,
 }
 
 #[derive(Default)]
 struct Table {
     nodes: HashMap<Ino, Node>,
-    /// What open files hold, by their handles.
+    /// Resources of open files, by handle.
     held: HashMap<u64, Held>,
-    /// Descriptors that may write, of all nodes.
+    /// Writable descriptors of all nodes.
     writers: usize,
-    /// Threads that were sent away and have opened nothing since.
+    /// Threads that were redirected and have opened nothing since.
     sent: HashMap<u32, Instant>,
-    /// When those who are awaited no more were last looked for.
+    /// Time of the last sweep of expired entries.
     swept: Option<Instant>,
 }
 
-/// What is known of a file, by its own number.
+/// State of a file, by its own number.
 #[derive(Default)]
 struct Node {
     backed: Weak<Backed>,
@@ -65,15 +64,15 @@ struct Node {
     awaited: Vec<Awaited>,
 }
 
-/// A thread that was sent to look the name up again.
+/// A thread that was redirected to look the name up again.
 struct Awaited {
     thread: u32,
     since: Instant,
-    /// What it gets under the second number; nothing where it was sent to the daemon.
+    /// The file for an open of the passthrough number; `None` where the daemon serves the thread.
     backed: Option<Arc<Backed>>,
 }
 
-/// A physical file that the kernel has.
+/// A physical file registered with the kernel.
 pub(super) struct Backed {
     id: BackingId,
     backing: Backing,
@@ -94,7 +93,7 @@ impl Awaited {
 }
 
 enum Held {
-    /// The physical file; and what lies in it as this open found it.
+    /// The physical file, and the extents in it at the time of this open.
     Backed {
         _file: Arc<Backed>,
         _lies: Backing,
@@ -109,7 +108,7 @@ impl Node {
 }
 
 impl Table {
-    /// The node, without those who are awaited no more.
+    /// The state of a file, after removing expired redirects.
     fn node(&mut self, ino: Ino) -> Option<&mut Node> {
         let node = self.nodes.get_mut(&ino)?;
         node.awaited.retain(Awaited::is_current);
@@ -119,7 +118,7 @@ impl Table {
         self.nodes.get_mut(&ino)
     }
 
-    /// Lets go of what is kept for those who are awaited no more.
+    /// Removes expired entries of all files.
     fn sweep(&mut self) {
         if self.swept.is_none_or(|swept| swept.elapsed() > AWAITED_FOR) {
             self.swept = Some(Instant::now());
@@ -131,7 +130,7 @@ impl Table {
         }
     }
 
-    /// Whether somebody writes to it, or comes to.
+    /// Whether the file has writers, or threads redirected to the daemon.
     fn is_for_writers(&mut self, ino: Ino) -> bool {
         self.node(ino).is_some_and(|node| {
             node.writers > 0 || node.awaited.iter().any(|awaited| awaited.backed.is_none())
@@ -140,13 +139,13 @@ impl Table {
 }
 
 impl Passthrough {
-    /// Off until the kernel has been asked. So many physical files at most.
+    /// Passthrough is off until the kernel supports it. At most `files_max` physical files.
     pub fn new(files_max: usize) -> Passthrough {
         let (on, files) = (AtomicBool::new(false), Arc::default());
         Passthrough { on, files_max, files, table: Mutex::default() }
     }
 
-    /// The kernel can do it.
+    /// Turns passthrough on once the kernel supports it.
     pub fn begin(&self) {
         self.on.store(true, Ordering::Relaxed);
     }
@@ -155,7 +154,7 @@ impl Passthrough {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// A descriptor may write.
+    /// Notes a writable descriptor.
     pub fn opened_to_write(&self, handle: u64, ino: Ino) {
         let mut table = self.table.lock();
         table.writers += 1;
@@ -163,7 +162,7 @@ impl Passthrough {
         table.held.insert(handle, Held::Writer(ino));
     }
 
-    /// A descriptor is closed; the file that nobody writes to any more with it.
+    /// Notes a closed descriptor. Returns the file that has lost its last writer by this, if any.
     pub fn released(&self, handle: u64) -> Option<Ino> {
         let mut table = self.table.lock();
         table.sweep();
@@ -181,7 +180,7 @@ impl Passthrough {
         last
     }
 
-    /// A thread was sent away: to `backed`, or to the daemon.
+    /// Notes that a thread was redirected: to `backed`, or to the daemon.
     fn sent_away(&self, ino: Ino, thread: u32, backed: Option<Arc<Backed>>) {
         let mut table = self.table.lock();
         table.sweep();
@@ -191,15 +190,15 @@ impl Passthrough {
         table.nodes.entry(ino).or_default().awaited.push(awaited);
     }
 
-    /// A thread has to look a name up again: the file that it led to has it no more.
+    /// Notes that a thread must look a name up again, because the name leads to another file now.
     fn sent_to_look(&self, thread: u32) {
         let mut table = self.table.lock();
         table.sweep();
         table.sent.insert(thread, Instant::now());
     }
 
-    /// A thread opens a file: whether it was sent away, perhaps from another that had the name;
-    /// what it was sent to.
+    /// Handles an open by a thread. Returns whether the thread was redirected, perhaps from another
+    /// file of that name, and the redirect to this file.
     fn arrived(
         &self,
         ino: Ino,
@@ -216,8 +215,8 @@ impl Passthrough {
         (was_sent || found.is_some(), found)
     }
 
-    /// Whether a lookup by a thread may lead to a file's second number. Where the thread was sent
-    /// away it must not be once more: only if the file was promised to it.
+    /// Whether a lookup by a thread may lead to a file's passthrough number. A redirected thread must
+    /// not be redirected again, so it gets that number only for the file that it was redirected to.
     pub fn may_lead_there(&self, ino: Ino, thread: u32) -> bool {
         let mut table = self.table.lock();
         if table.sent.get(&thread).is_none_or(|since| since.elapsed() >= AWAITED_FOR) {
@@ -242,7 +241,7 @@ impl Passthrough {
         others.into_iter().any(|other| table.is_for_writers(other))
     }
 
-    /// Whether the kernel has this physical file, or may be given it.
+    /// Whether the kernel has this physical file, or may get it.
     fn has_room(&self, ino: Ino, backing: &Backing) -> bool {
         match self.backed(ino) {
             Some(backed) => backed.backing.path() == backing.path(),
@@ -254,7 +253,7 @@ impl Passthrough {
         self.table.lock().nodes.get(&ino)?.backed.upgrade()
     }
 
-    /// Gives the kernel a physical file, if it does not have it.
+    /// Registers a physical file with the kernel, unless it is registered.
     fn give(
         &self,
         ino: Ino,
@@ -272,7 +271,7 @@ impl Passthrough {
         let file = open_file.collection().open_backing(backing);
         let file = file.inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
         let descriptor = file.descriptor().inspect_err(|error| log::debug!("passthrough: {error}")).ok()?;
-        // The kernel takes a descriptor of its own.
+        // The kernel takes a reference of its own.
         let id = reply.open_backing(&descriptor?).inspect_err(|error| self.failed(error)).ok()?;
         self.files.fetch_add(1, Ordering::Relaxed);
         let backed = Backed { id, backing: backing.clone(), open_file, files: self.files.clone() };
@@ -292,14 +291,14 @@ impl Passthrough {
 }
 
 impl Adapter {
-    /// Answers an open. `thread` is who asks, as the kernel numbers threads; 0 is unknown.
+    /// Replies to an open. `thread` is the thread id in the request; 0 is unknown.
     pub fn open_file(&self, thread: u32, number: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let (ino, reads) = (number.own(), flags.acc_mode() == OpenAccMode::O_RDONLY);
         if let Err(error) = self.vfs.check_named(ino) {
             self.passthrough.sent_to_look(thread);
             return reply.error(self.failed("open", &error));
         }
-        // Physical files take no unaligned reads past the cache; the daemon does.
+        // Physical files reject unaligned direct reads; the daemon serves them.
         let may_be_backed = reads && flags.0 & libc::O_DIRECT == 0;
         if number.is_backed() {
             let found = if may_be_backed { self.backed_for(thread, ino, &reply) } else { None };
@@ -322,8 +321,8 @@ impl Adapter {
         }
     }
 
-    /// Sends a thread to the second number, if the kernel may read the file itself; the reply to
-    /// be used otherwise.
+    /// Redirects a thread to the passthrough number, if the kernel may read the file itself.
+    /// Otherwise returns the reply for other use.
     pub fn send_to_kernel(&self, thread: u32, ino: Ino, reply: ReplyOpen) -> Result<(), ReplyOpen> {
         let Some((backed, _)) = self.give_backing(ino, &reply) else { return Err(reply) };
         self.passthrough.sent_away(ino, thread, Some(backed));
@@ -331,7 +330,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Answers an open of the own number: the daemon reads it.
+    /// Replies to an open of the own number: the daemon serves the reads.
     pub fn open_own(&self, ino: Ino, flags: OpenFlags, reply: ReplyOpen) {
         let reads = flags.acc_mode() == OpenAccMode::O_RDONLY;
         if matches!(ino.place(), Place::Form { .. }) {
@@ -358,7 +357,7 @@ impl Adapter {
         reply.opened_passthrough(FileHandle(handle), FopenFlags::FOPEN_NOFLUSH, &backed.id);
     }
 
-    /// What an open of the second number is answered with.
+    /// The physical file for an open of the passthrough number.
     fn backed_for(&self, thread: u32, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
         let (_, promised) = self.passthrough.arrived(ino, thread, |awaited| awaited.backed.is_some());
         if let Some(backed) = promised.and_then(|awaited| awaited.backed) {
@@ -368,14 +367,14 @@ impl Adapter {
         self.give_backing(ino, reply)
     }
 
-    /// The physical file of a file, given to the kernel.
+    /// The physical file of a file, registered with the kernel.
     fn give_backing(&self, ino: Ino, reply: &ReplyOpen) -> Option<(Arc<Backed>, Backing)> {
         let backing = self.backing(ino)?;
         let open_file = self.vfs.open_numbered(ino).ok()?;
         Some((self.passthrough.give(ino, &backing, open_file, reply)?, backing))
     }
 
-    /// The physical file that a reader who comes now may have.
+    /// The physical file for a reader that opens the file now.
     pub fn backing(&self, ino: Ino) -> Option<Backing> {
         if !self.is_for_readers(ino) {
             return None;
@@ -389,7 +388,7 @@ impl Adapter {
         passthrough.is_on() && !passthrough.are_for_writers(ino, || self.vfs.sharing(ino))
     }
 
-    /// Whether the kernel does not have a file, and may be given one that it can read itself.
+    /// Whether a file is not registered with the kernel and could be.
     pub fn may_be_given(&self, ino: Ino) -> bool {
         let passthrough = &self.passthrough;
         let has_room = || passthrough.files.load(Ordering::Relaxed) < passthrough.files_max;

@@ -11,12 +11,12 @@ use crate::model::Result;
 use crate::store::PageBuffer;
 
 thread_local! {
-    /// What a read is assembled in.
+    /// The buffer for a reply.
     static READ: RefCell<PageBuffer> = const { RefCell::new(PageBuffer::new()) };
 }
 
 impl Adapter {
-    /// Answers with bytes of an open file.
+    /// Replies with bytes of an open file.
     pub fn read_file(&self, open: &Handle, flags: OpenFlags, offset: u64, size: u32, reply: ReplyData) {
         READ.with_borrow_mut(|buffer| {
             let out = buffer.sized(size as usize);
@@ -25,7 +25,7 @@ impl Adapter {
                 Err(error) => return reply.error(self.failed("read", &error)),
             };
             reply.data(out.get(..count).unwrap_or_default());
-            // What is read past the kernel's cache is asked for again the next time.
+            // The kernel does not cache direct reads, so they do not count.
             if flags.0 & libc::O_DIRECT == 0
                 && let Handle::File(open_file) = open
             {

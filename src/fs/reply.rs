@@ -1,4 +1,4 @@
-//! Values of ours as those of `fuser`.
+//! Conversions to the types of `fuser`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,19 +8,18 @@ use crate::fs::errno;
 use crate::store::Access;
 use crate::vfs::{Attr, Ino, Kind, Place};
 
-/// How long the kernel may keep what it was told.
+/// Cache timeouts of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// Names and attributes.
+    /// Timeout of names and attributes.
     pub entries: Duration,
-    /// Whether it may keep listings.
+    /// Whether the kernel may cache listings.
     pub listings: bool,
 }
 
 impl Times {
-    /// While nothing changes, long. While files are written names change with their
-    /// containers: the kernel is told, and does not keep for long what it looked up
-    /// just before.
+    /// Long timeouts for a read-only mount. On a writable one, names change with their containers.
+    /// The kernel is notified, but a lookup just before the change needs a short timeout.
     pub fn of(access: Access) -> Times {
         match access {
             Access::Read => Times { entries: Duration::from_secs(3600), listings: true },
@@ -30,25 +29,25 @@ impl Times {
 }
 
 impl Times {
-    /// How long the kernel may keep a name. While files are written, those that come and go
-    /// with a container are asked for at every use, unless they `may_be_kept`.
+    /// Timeout of a name. On a writable mount, names that are created and removed with a container
+    /// have none, unless they `may_be_kept`.
     pub fn of_name(&self, attr: &Attr, may_be_kept: impl FnOnce() -> bool) -> Duration {
         let is_kept = !attr.of_container || self.listings || may_be_kept();
         if is_kept { self.of_place(attr) } else { Duration::ZERO }
     }
 
-    /// How long the kernel may keep both, of an entry of a listing.
+    /// Timeout of a listing entry, which covers name and attributes.
     pub fn of_listed(&self, attr: &Attr, may_be_kept: impl FnOnce() -> bool) -> Duration {
         self.of_name(attr, may_be_kept).min(self.of_attr(attr))
     }
 
-    /// How long the kernel may keep what stat shows. What is not in the log yet is something
-    /// else when it is, and the kernel is not told that.
+    /// Timeout of attributes. Those of unflushed writes change at the flush without an invalidation,
+    /// so they have none.
     pub fn of_attr(&self, attr: &Attr) -> Duration {
         if attr.is_unlogged { Duration::ZERO } else { self.of_place(attr) }
     }
 
-    /// Controls change by themselves.
+    /// Timeout by kind of inode. Controls change without notice, so they have none.
     fn of_place(&self, attr: &Attr) -> Duration {
         match attr.ino.place() {
             Place::Control { .. } => Duration::ZERO,
@@ -57,17 +56,17 @@ impl Times {
         }
     }
 
-    /// How long the kernel may keep what stat shows under a number. It takes a file's number
-    /// from what a lookup answers; the one that programs see it has only from stat.
+    /// Timeout of attributes by inode number. The kernel takes the number of a file from the lookup;
+    /// it learns the number that programs see only from getattr, which must not be cached then.
     pub fn of_number(&self, number: INodeNo, attr: &Attr) -> Duration {
         if Ino(number.0).is_backed() { Duration::ZERO } else { self.of_attr(attr) }
     }
 }
 
-/// Files of forms change with what they are made of, and the kernel is told so only of those
-/// that were opened.
+/// Files of forms change with their sources, and the kernel is notified only for those that were
+/// opened.
 const FORM_TIME: Duration = Duration::from_secs(1);
-/// An inode number is never given to other content.
+/// Inode numbers are never reused.
 pub(super) const GENERATION: Generation = Generation(0);
 const PREFERRED_BYTES: u32 = 4096;
 
@@ -85,7 +84,7 @@ pub(super) fn file_type(kind: Kind) -> FileType {
     }
 }
 
-/// What stat shows.
+/// The attributes of a node.
 pub(super) fn file_attr(attr: &Attr) -> FileAttr {
     let ctime = time(attr.ctime);
     FileAttr {
@@ -116,7 +115,7 @@ fn time(nanoseconds: i64) -> SystemTime {
     moved.unwrap_or(UNIX_EPOCH)
 }
 
-/// A time that a program sets, in nanoseconds since 1970.
+/// A timestamp of a request, in nanoseconds since 1970.
 pub(super) fn nanoseconds(time: TimeOrNow) -> i64 {
     let time = match time {
         TimeOrNow::SpecificTime(time) => time,
@@ -125,8 +124,8 @@ pub(super) fn nanoseconds(time: TimeOrNow) -> i64 {
     let signed = |distance: Duration| i64::try_from(distance.as_nanos()).unwrap_or(i64::MAX);
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => signed(after),
-        // `fuser` counts the nanoseconds of a time before 1970 backwards; the kernel, and
-        // who asks for the time, count them forwards.
+        // For times before 1970, `fuser` counts the nanoseconds backwards from the second, while the
+        // kernel and programs count them forwards.
         Err(before) => {
             let (seconds, rest) = (before.duration().as_secs(), before.duration().subsec_nanos());
             i64::from(rest) - signed(Duration::from_secs(seconds))
@@ -134,7 +133,7 @@ pub(super) fn nanoseconds(time: TimeOrNow) -> i64 {
     }
 }
 
-/// Answers with the value of an attribute, or with its size where that is asked for.
+/// Replies with the value of an attribute, or with its size where the request asks for that.
 pub(super) fn send_attribute(reply: ReplyXattr, size: u32, value: &[u8]) {
     if size == 0 {
         reply.size(value.len() as u32);

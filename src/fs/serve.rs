@@ -1,7 +1,6 @@
-//! What requests have in common.
+//! The common parts of all requests.
 //!
-//! A panic in one request is an error for that request only: the reply that was not
-//! sent answers EIO when it is dropped.
+//! A panic in one request fails that request only: a reply that is dropped unsent answers EIO.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,16 +27,16 @@ use crate::store::Access;
 use crate::store::EventKind;
 use crate::vfs::{FileView, Ino, Invalidation, Kind, Located, Vfs};
 
-/// Whether what was written must survive a power cut.
+/// Durability of a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Durable {
-    /// It survives the end of this process.
+    /// Survives the end of this process.
     No,
-    /// It survives a power cut too.
+    /// Survives a power cut too.
     Yes,
 }
 
-/// The file system as the kernel sees it.
+/// The file system, as the kernel calls it.
 #[derive(Clone)]
 pub(super) struct Adapter {
     pub vfs: Arc<Vfs>,
@@ -48,10 +47,9 @@ pub(super) struct Adapter {
     pub times: Times,
     pub passthrough: Arc<Passthrough>,
     pub verify_on_open: Arc<VerifyOnOpen>,
-    /// Rings when the session is over.
+    /// Woken when the session ends.
     pub waker: Arc<Waker>,
-    /// How many file systems may lie one on the other where the kernel reads files of the
-    /// store itself; 0 where it is not to.
+    /// Stacking depth for passthrough; 0 disables it.
     pub stack_depth: u32,
 }
 
@@ -84,14 +82,14 @@ impl Adapter {
         }
     }
 
-    /// Runs one request, and counts it.
+    /// Runs one request, and counts and times it.
     pub fn measured(&self, operation: Operation, request: impl FnOnce()) {
         let began = Instant::now();
         guarded(&self.mounted, operation.name(), request);
         self.mounted.counters.done(operation, began.elapsed());
     }
 
-    /// Counts and logs an error; what the program is told.
+    /// Counts and logs an error. Returns the error number for the program.
     pub fn failed(&self, doing: &str, error: &Error) -> Errno {
         failed(&self.mounted, doing, error)
     }
@@ -101,12 +99,12 @@ impl Adapter {
         Ok((ino, self.vfs.locate(ino)?))
     }
 
-    /// Answers with what was made.
+    /// Replies with a created node.
     pub fn made(&self, doing: &str, reply: ReplyEntry, made: Result<(Ino, Located)>) {
         self.entry(doing, reply, made, || false);
     }
 
-    /// Answers with a name's node; a tensor's name is kept if it `may_be_kept`.
+    /// Replies with the node of a name. The kernel may cache a tensor's name if it `may_be_kept`.
     pub fn entry(
         &self,
         doing: &str,
@@ -125,7 +123,7 @@ impl Adapter {
         }
     }
 
-    /// Answers with what stat shows.
+    /// Replies with the attributes of a node.
     pub fn stat(&self, doing: &str, reply: ReplyAttr, ino: INodeNo) {
         match self.vfs.stat(own(ino)) {
             Ok(attr) => reply.attr(&self.times.of_number(ino, &attr), &file_attr(&attr)),
@@ -133,10 +131,10 @@ impl Adapter {
         }
     }
 
-    /// Answers with a file that was made, open.
+    /// Replies with a file that was created and opened.
     pub fn created(&self, made: Result<(Ino, Located)>, flags: OpenFlags, reply: ReplyCreate) {
         let made = made.map_err(|error| match error.kind() {
-            // Made by a container meanwhile: the kernel looks again, and opens it.
+            // A container created the name meanwhile: the kernel looks it up again and opens it.
             ErrorKind::Exists if flags.0 & libc::O_EXCL == 0 => {
                 Error::new(ErrorKind::Gone, error.to_string())
             }
@@ -159,7 +157,7 @@ impl Adapter {
         }
     }
 
-    /// Answers a request that may hold a directory, and tells the kernel what to forget.
+    /// Replies to a request that may hold the lock of a directory, after the invalidation.
     pub fn forgotten(&self, doing: &str, reply: ReplyEmpty, forget: Result<Invalidation>) {
         match forget {
             Ok(forget) => self.invalidator.forget(forget, move || reply.ok()),
@@ -177,7 +175,8 @@ impl Adapter {
                 if bytes.is_none() {
                     return self.invalidator.invalidate_pending(&self.vfs, forget, answer);
                 }
-                // The kernel writes no pages of the file before this is answered.
+                // Replied first, because the kernel writes back no pages of the file before the
+                // reply.
                 answer();
                 self.invalidator.invalidate_pending(&self.vfs, forget, || ());
             }
@@ -188,13 +187,13 @@ impl Adapter {
         }
     }
 
-    /// A new owner or other bytes take away the bits that let others act as the owner.
+    /// Clears the set-user-ID and set-group-ID bits when owner or bytes change.
     fn without_privilege(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>) -> SetAttr {
         let changes = set.uid.is_some() || set.gid.is_some() || bytes.is_some();
         SetAttr { lends_nothing: changes && set.mode.is_none() && self.lends(own(ino)), ..set }
     }
 
-    /// Takes away the bits that let others act as the owner, if there are any.
+    /// Clears the set-user-ID and set-group-ID bits, if there are any.
     pub fn drop_privilege(&self, ino: INodeNo) -> Result<()> {
         if self.lends(Ino(ino.0)) {
             let set = SetAttr { lends_nothing: true, ..SetAttr::default() };
@@ -208,7 +207,7 @@ impl Adapter {
         self.vfs.stat(ino).is_ok_and(|attr| attr.kind == Kind::File && lends(attr.mode))
     }
 
-    /// Makes a directory's names durable: those of its collection.
+    /// Makes the names of a directory durable by syncing its collection.
     pub fn sync_directory(&self, ino: INodeNo) -> Result<()> {
         match self.located(ino)?.1 {
             Located::Node(view) if view.collection.access() == Access::Write => {
@@ -224,7 +223,7 @@ impl Adapter {
             if !reads {
                 open_file.collection().check_writable()?;
             } else if open_file.has_lost() {
-                // Who writes may be about to replace it.
+                // A writer may open it, perhaps to replace it.
                 let text = "bytes of it are absent, and there is no way to make them again";
                 return Err(Error::new(ErrorKind::Absent, text));
             }
@@ -232,13 +231,13 @@ impl Adapter {
                 open_file.opened_to_read();
             }
             let flags = if reads { FopenFlags::FOPEN_NOFLUSH } else { FopenFlags::empty() };
-            // An index may show another hash than when it was read last.
+            // The hash in an index may have changed since the last read.
             let keeps = if open_file.is_index() { FopenFlags::empty() } else { FopenFlags::FOPEN_KEEP_CACHE };
             Ok((Handle::File(open_file), keeps | flags))
         };
         let located = match self.vfs.locate(ino) {
             Ok(located) => located,
-            // Its name went since the kernel looked it up.
+            // The name was removed after the kernel looked it up.
             Err(error) => return file(self.vfs.unnamed(ino).ok_or(error)?),
         };
         match located {
@@ -247,7 +246,7 @@ impl Adapter {
         }
     }
 
-    /// The open file of a number, if it is one of a collection.
+    /// The open file of a handle, if it is a file of a collection.
     pub fn file(&self, handle: FileHandle) -> Option<Arc<OpenFile>> {
         match self.handles.get(handle.0).as_deref() {
             Some(Handle::File(open_file)) => Some(open_file.clone()),
@@ -255,8 +254,7 @@ impl Adapter {
         }
     }
 
-    /// Puts into the log what was written to a file, and lets the kernel forget what
-    /// changed with it before the program is answered.
+    /// Flushes a file, and replies after the kernel has invalidated what changed with it.
     pub fn flush(&self, open_file: &OpenFile, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
         let _telling = open_file.telling();
         let flushed = match durable {
@@ -275,7 +273,7 @@ impl Adapter {
         }
     }
 
-    /// Writes to an open file. `kills`: the bits that lend rights go with it.
+    /// Writes to an open file. `kills` also clears its set-user-ID and set-group-ID bits.
     pub fn write_from(
         &self,
         open_file: &OpenFile,
@@ -300,7 +298,7 @@ impl Adapter {
     }
 }
 
-/// Counts and logs an error; what the program is told.
+/// Counts and logs an error. Returns the error number for the program.
 pub(super) fn failed(mounted: &Mounted, doing: &str, error: &Error) -> Errno {
     let counters = &mounted.counters;
     match error.kind() {
@@ -318,7 +316,7 @@ pub(super) fn failed(mounted: &Mounted, doing: &str, error: &Error) -> Errno {
     errno(error)
 }
 
-/// Runs one request. A panic is logged; its reply has answered EIO by then.
+/// Runs one request and logs a panic in it. The dropped reply has answered EIO by then.
 pub(super) fn guarded(mounted: &Mounted, operation: &str, request: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(request)).is_err() {
         let text = "a bug in tierfs: the request was answered with an error";

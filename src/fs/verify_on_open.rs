@@ -1,5 +1,5 @@
-//! Files that the kernel could read itself but for blocks that were not checked yet: these are
-//! checked when the file is opened, as far as they are in memory.
+//! Files whose unverified blocks prevent passthrough: the blocks that are in memory are verified when
+//! the file is opened.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,16 @@ use crate::fs::serve::{Adapter, guarded};
 use crate::store::Unchecked;
 use crate::vfs::Ino;
 
-/// An open takes so much longer at most, for its turn and for the blocks. Two cores took 28 ms for
-/// 1 GiB, which takes six times as long by way of the daemon; no block is checked ahead twice.
+/// Longest delay of an open, for its turn and for the blocks. Two cores took 28 ms for 1 GiB, which
+/// takes six times as long through the daemon; no block is verified ahead twice.
 const TIME_MAX: Duration = Duration::from_millis(250);
-/// A shorter file is read with a few requests: fewer than it takes to have the kernel do it.
+/// A shorter file takes only a few requests, fewer than a switch to passthrough.
 const BYTES_MIN: u64 = 1 << 20;
 
-/// Who checks blocks: one file at a time, on all cores.
+/// Verifies blocks: one file at a time, on all cores.
 pub(super) struct VerifyOnOpen {
     threads: usize,
-    /// Taken with no other lock held; held while the blocks of a file are checked.
+    /// Taken with no other lock held. Held while the blocks of a file are verified.
     turn: Mutex<()>,
 }
 
@@ -29,7 +29,7 @@ impl VerifyOnOpen {
         VerifyOnOpen { threads, turn: Mutex::default() }
     }
 
-    /// Checks the blocks of a file as far as the time is enough.
+    /// Verifies blocks of a file until the time is up.
     fn check(&self, unchecked: &Unchecked) {
         let end = Instant::now() + TIME_MAX;
         let Some(_turn) = self.turn.try_lock_until(end) else { return };
@@ -41,13 +41,13 @@ impl VerifyOnOpen {
 }
 
 impl Adapter {
-    /// What is to be checked of a file before the kernel may read it, where that can be done now.
+    /// The blocks to verify before passthrough of a file, if it is possible now.
     pub fn unchecked(&self, ino: Ino) -> Option<Unchecked> {
         if self.may_be_given(ino) { self.vfs.unchecked(ino, BYTES_MIN) } else { None }
     }
 
-    /// Answers an open when the blocks were checked, on a thread of its own: others must be
-    /// answered meanwhile.
+    /// Replies to an open after verifying the blocks, on a thread of its own, so that other requests
+    /// are answered meanwhile.
     pub fn open_checked(
         &self,
         (thread, ino): (u32, Ino),

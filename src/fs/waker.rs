@@ -1,4 +1,4 @@
-//! What wakes the thread that waits for the end of a mount, so that an idle daemon sleeps.
+//! Wakes the thread that waits for the end of a mount, so that an idle daemon sleeps.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::model::{Error, Result};
 
-/// A bell, heard by one thread.
+/// A wake-up for one waiting thread.
 pub struct Waker {
     heard: UnixStream,
     wake_handle: UnixStream,
@@ -15,21 +15,21 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// One that has not rung.
+    /// Creates a waker without a pending wake-up.
     pub fn new() -> Result<Waker> {
         let failed = |error| Error::io("making a pair of sockets", error);
         let (heard, wake_handle) = UnixStream::pair().map_err(failed)?;
-        // Who rings never waits: a stream that is full will be heard.
+        // A writer never blocks: a full stream already wakes the reader.
         wake_handle.set_nonblocking(true).map_err(failed)?;
         Ok(Waker { heard, wake_handle, ended: AtomicBool::new(false) })
     }
 
-    /// Where a byte rings it, for handlers of signals.
+    /// A stream for signal handlers: a byte written to it wakes the thread.
     pub fn wake_handle(&self) -> Result<UnixStream> {
         self.wake_handle.try_clone().map_err(|error| Error::io("taking hold of a socket", error))
     }
 
-    /// The session with the kernel is over.
+    /// Notes the end of the session and wakes the thread.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         if let Err(error) = (&self.wake_handle).write(&[0]) {
@@ -42,7 +42,7 @@ impl Waker {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Sleeps until it rings, and no longer than `at_most`, which must not be zero.
+    /// Sleeps until a wake-up, for at most `at_most`, which must not be zero.
     pub(super) fn listen(&self, at_most: Duration) -> Result<()> {
         use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
         self.heard.set_read_timeout(Some(at_most)).map_err(|error| Error::io("waiting", error))?;
