@@ -1,4 +1,4 @@
-//! Files that were written through a mount: what they hold is recognized where they lie.
+//! Recognizes files that were written through a mount, in place.
 
 use std::sync::Arc;
 
@@ -19,25 +19,25 @@ use crate::store::{Parts, Touched};
 /// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// Bytes that were written.
+/// The bytes of a written file.
 pub enum Bytes<'a> {
-    /// Those of a data file of the collection, which stays where it is.
+    /// Those of a data file of the collection, which is not copied.
     DataFile {
         /// Its number.
         number: u64,
-        /// What it reads as.
+        /// Its content.
         file: &'a Arc<dyn File>,
-        /// The object that it was written as, where it is one that no log knows: what is known
-        /// of its checksums. Nobody writes to it meanwhile.
+        /// The draft that the bytes were written as, if any; its known checksums are reused. Nobody
+        /// writes to it meanwhile.
         draft: Option<Arc<Object>>,
     },
-    /// Something that is copied.
+    /// Other bytes, which are copied.
     Other(&'a Arc<dyn File>),
 }
 
-/// Gives the file `node`, called `name`, these bytes, and its tensors names beside it. A
-/// file that is not what its name says is kept as it is, and says why. `digests` is what is
-/// known of them. The parts that the file is made of then.
+/// Replaces the bytes of the file `node`, called `name`, and names its tensors next to it. A file
+/// whose content does not fit its name is kept as a plain file, with the error as reason. `digests`
+/// are those known so far. Returns the new parts of the file.
 pub fn arrive(
     collection: &Arc<Collection>,
     (node, name): (EntryId, &[u8]),
@@ -46,7 +46,7 @@ pub fn arrive(
     mtime: i64,
 ) -> Result<Parts> {
     let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
-    // What is read whole to be recognized is looked at when it is closed.
+    // Content that takes reading the whole file is recognized at the close.
     let name = if is_scanned(name) { b"" } else { name };
     let (recognized, why) = match recognize(source, name) {
         Ok(recognized) => (recognized, String::new()),
@@ -56,8 +56,9 @@ pub fn arrive(
     arrive_as(collection, node, recognized, (bytes, digests), mtime, why)
 }
 
-/// Gives the file `node` these bytes, which were recognized, and its tensors names beside it. Where these would be
-/// over a quota it is kept as a plain file, and says so. The parts that the file is made of then.
+/// Replaces the bytes of the file `node`, which are recognized already, and names its tensors next to
+/// it. Where these names would exceed a quota, the file is kept as a plain file, with that reason.
+/// Returns the new parts of the file.
 pub fn arrive_as(
     collection: &Arc<Collection>,
     node: EntryId,
@@ -89,8 +90,8 @@ pub fn arrive_as(
             let how = How::plain(&options);
             let mut stored_parts =
                 store_parts(&mut uncommitted, collection, source, &recognized, &|_| None, how, &Silent)?;
-            // Small files are many: their digests are taken when somebody asks. Those of a batch
-            // tell whether it still reads as it came in.
+            // There are many small files, so their digests are taken on demand. Those of a batch show
+            // whether it still reads as it was imported.
             if recognized.records.is_none() {
                 stored_parts.digests = digests;
             }
@@ -100,7 +101,7 @@ pub fn arrive_as(
     publish::publish_over(uncommitted, collection, node, mtime, recognized, stored_parts, why)
 }
 
-/// Whether a file of this name could be something else than plain.
+/// Whether a file of this name could be recognized as more than a plain file.
 pub fn may_be_recognized(name: &[u8]) -> bool {
     has_suffix(name, b".safetensors")
         || has_suffix(name, b".npy")
@@ -108,8 +109,8 @@ pub fn may_be_recognized(name: &[u8]) -> bool {
         || is_scanned(name)
 }
 
-/// Whether all bytes of a file of this name are read to find out what it is: not before who
-/// writes it has closed it.
+/// Whether recognition reads all bytes of a file of this name. It then waits until the writer has
+/// closed the file.
 pub fn is_scanned(name: &[u8]) -> bool {
     has_suffix(name, b".cgeb")
 }
@@ -125,8 +126,8 @@ fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
     Ok(Recognized { content: Content::Plain, bytes, parts, records: None })
 }
 
-/// The parts as objects of the data file that the bytes are in already. Blocks of theirs that
-/// are blocks of `draft` have the checksums that it knows; the others are read back.
+/// Makes the parts objects of the data file that holds the bytes already. Blocks that agree with
+/// blocks of `draft` take their checksums from it; the others are read back.
 fn cut_in_place(
     collection: &Collection,
     (number, file): (u64, &Arc<dyn File>),
@@ -155,7 +156,7 @@ fn cut_in_place(
                 at += len;
                 continue;
             }
-            // Holes are zeros that nobody wrote: neither read nor compared, however long.
+            // Holes are zeros that nobody wrote, so they are neither read nor compared, however long.
             let found = next_data(&data, at)?;
             let hole = match found.filter(|found| *found < part.end) {
                 Some(found) => (found.max(at) - at) / u64::from(block_bytes) * u64::from(block_bytes),

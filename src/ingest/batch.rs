@@ -1,5 +1,5 @@
-//! `.cgeb` files taken apart: scanned once to find out whether they can be made again of their
-//! parts, then read again and stored.
+//! Splits `.cgeb` files: a first scan decides whether the parts can reproduce the file, and a second
+//! read stores them.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::store::Touched;
 use crate::store::disk::File;
 use crate::stream::Digester;
 
-/// Bytes of the file that are held at a time: whole pages.
+/// Bytes of the file that are buffered at a time: whole pages.
 const WINDOW_BYTES: u64 = 1 << 20;
-/// Bytes of a part that are gathered before they are stored.
+/// Bytes of a part that are collected before they are stored.
 const GATHERED_BYTES: usize = 2 << 20;
 
-/// What a scan finds, piece by piece.
+/// What a scan yields, piece by piece.
 enum Found<'a> {
     /// The next bytes of the file.
     Source(&'a [u8]),
@@ -31,14 +31,14 @@ enum Found<'a> {
     Part(Part, &'a [u8]),
 }
 
-/// Where the records of a file lie. An error where it cannot be made again of its parts,
-/// byte for byte: it says which record, and why.
+/// Where the records of a file lie. Fails where the parts cannot reproduce the file byte for byte;
+/// the error names the record and the reason.
 pub(super) fn scan(source: &Arc<dyn File>, bytes: u64) -> Result<Runs> {
     read(source, bytes, &mut |_| Ok(()))
 }
 
-/// Where the records of a file lie, and the data hash that its index has, once all of it is
-/// checked: formats, zeros, hashes. The error says which record is wrong, and why.
+/// Checks a whole file: formats, zeros, hashes. Returns where its records lie, and the data hash for
+/// its index. The error names the bad record and the reason.
 pub fn check_batch(source: &Arc<dyn File>) -> Result<(Runs, u64)> {
     let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
     let mut hasher = blake3::Hasher::new();
@@ -51,7 +51,7 @@ pub fn check_batch(source: &Arc<dyn File>) -> Result<(Runs, u64)> {
     Ok((runs, leading_hash(&hasher)))
 }
 
-/// Reads the whole file once, checks all of it, and hands on what it finds.
+/// Reads and checks the whole file once, and passes on its pieces.
 fn read(source: &Arc<dyn File>, bytes: u64, found: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<Runs> {
     let mut window = Window { source, bytes, at: 0, held: Vec::new(), used: 0 };
     let mut runs: Option<Runs> = None;
@@ -78,7 +78,7 @@ fn record(
 ) -> Result<Header> {
     let start = window.at;
     let left = window.bytes - start;
-    // Records begin where windows begin, or whole pages after it: the header is in one piece.
+    // Records begin at windows, or whole pages after them, so the header is in one piece.
     let bytes = window.next(HEADER_BYTES as u64, found)?;
     let header = Header::parse(bytes)?;
     found(Found::Part(Part::Rest, bytes))?;
@@ -125,7 +125,7 @@ fn record(
     Ok(header)
 }
 
-/// Reads up to a byte of the file; what is of no part is zero.
+/// Reads up to a byte of the file. Bytes of no part must be zero.
 fn field(
     window: &mut Window<'_>,
     (part, start, end): (Option<Part>, u64, u64),
@@ -138,7 +138,7 @@ fn field(
         let at = window.at;
         let bytes = window.next(end - at, found)?;
         let Some(part) = part else {
-            // All of it at once: most of it is zero.
+            // One pass over all bytes, because most of them are zero.
             if bytes.iter().fold(0, |any, byte| any | byte) != 0 {
                 let place = bytes.iter().take_while(|byte| **byte == 0).count() as u64;
                 return Err(CgebError::ReservedNotZero { at: at - start + place }.into());
@@ -149,7 +149,7 @@ fn field(
             hasher.update(bytes);
         }
         if is_turned {
-            // Windows are whole pages and fields begin at whole floats.
+            // Windows are whole pages, and fields begin at whole floats.
             bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|float| float.reverse());
         }
         found(Found::Part(part, bytes))?;
@@ -162,16 +162,16 @@ struct Window<'a> {
     source: &'a Arc<dyn File>,
     /// Bytes of the file.
     bytes: u64,
-    /// Where the next byte lies in the file.
+    /// Offset of the next byte in the file.
     at: u64,
     held: Vec<u8>,
-    /// Bytes of the window that were handed out.
+    /// Bytes of the window that were returned.
     used: usize,
 }
 
 impl Window<'_> {
-    /// The next bytes: at least one and at most `most` of them, as many as are held. They must
-    /// be there.
+    /// The next bytes: at least one and at most `most`, as many as are buffered. The file must have
+    /// that many.
     fn next(&mut self, most: u64, found: &mut dyn FnMut(Found<'_>) -> Result<()>) -> Result<&mut [u8]> {
         if self.used == self.held.len() {
             let len = (self.bytes - self.at).min(WINDOW_BYTES);
@@ -189,11 +189,11 @@ impl Window<'_> {
     }
 }
 
-/// A part on its way into the store.
+/// A part that is being stored.
 struct Sink {
     part: Part,
     tier: Option<Tier>,
-    /// Its own data file; small parts are packed among others.
+    /// Its own data file; small parts are packed with others.
     file: Option<Arc<dyn File>>,
     gathered: Vec<u8>,
     /// Bytes that are stored at a time: whole blocks.
@@ -237,14 +237,14 @@ impl Sink {
     }
 }
 
-/// Where parts go.
+/// The destination of the parts.
 struct Into<'a> {
     collection: &'a Arc<Collection>,
     encoder: Encoder,
     touched: Touched,
 }
 
-/// Reads a recognized batch once more and stores its parts. `tiers` are theirs, in order.
+/// Reads a recognized batch again and stores its parts. `tiers` are those of the parts, in order.
 pub(super) fn take(
     uncommitted: &mut Uncommitted<'_>,
     collection: &Arc<Collection>,

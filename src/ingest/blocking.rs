@@ -1,17 +1,17 @@
-//! How long blocks are.
+//! Block sizes.
 
 use crate::model::{Dtype, Error, Result};
 
 const SMALL_BLOCK_BYTES: u64 = 16 << 10;
 const LARGE_BLOCK_BYTES: u64 = 128 << 10;
-/// From this size on a tensor has large blocks.
+/// Tensors of at least this size have large blocks.
 const LARGE_FROM_BYTES: u64 = 16 << 20;
-/// Deltas count elements of a block in 16 bits.
+/// Deltas number the elements of a block with 16 bits.
 const BLOCK_ELEMENTS_MAX: u64 = 65_536;
 const CACHE_BLOCK_BYTES: u64 = 32 << 10;
 const BLOCK_BYTES_MIN: u64 = 4096;
 
-/// How tensors are cut into blocks.
+/// How tensors are split into blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Blocking {
     /// 16 KiB, and 128 KiB from 16 MiB on.
@@ -19,8 +19,7 @@ pub enum Blocking {
     BySize,
     /// This many bytes.
     Bytes(u32),
-    /// 32 KiB rounded down to whole positions of this many elements: for caches of keys
-    /// and values.
+    /// 32 KiB rounded down to whole positions of this many elements, for key-value caches.
     HeadDim(u32),
 }
 
@@ -43,7 +42,7 @@ impl Blocking {
         Ok(Blocking::HeadDim(elements as u32))
     }
 
-    /// Bytes of every block but the last of `bytes` bytes of elements.
+    /// Size of every block but the last, for `bytes` bytes of elements.
     pub fn block_bytes(self, dtype: Dtype, bytes: u64) -> u32 {
         let chosen = match self {
             Blocking::BySize if bytes < LARGE_FROM_BYTES => SMALL_BLOCK_BYTES,

@@ -1,4 +1,4 @@
-//! Objects of what was taken in, and their blocks, into the log.
+//! Commits the objects of an import and their blocks.
 
 use crate::format::log::catalog::{Entry, ObjectEntry, Parent};
 use crate::format::log::record::{Described, Record, Stored};
@@ -9,11 +9,11 @@ use crate::store::Batch;
 use crate::store::Collection;
 use crate::store::{Touched, now_seconds};
 
-/// A batch takes at most about this many slots, so that replaying it takes little
-/// memory. Names always stand in one batch.
+/// A batch takes about this many slots at most, which bounds the memory of replay. Names are always
+/// in one batch.
 const BATCH_SLOTS_MAX: u64 = 32 << 10;
 
-/// An object that no log knows yet.
+/// An object that is not in the log yet.
 pub(super) struct Draft<'a> {
     pub object: &'a StoredObject,
     pub tensor: TensorId,
@@ -22,7 +22,7 @@ pub(super) struct Draft<'a> {
     pub parent: Option<Parent>,
 }
 
-/// Objects and their blocks, in batches of bounded size, without names.
+/// Commits objects and their blocks, in batches of bounded size and without names.
 pub(super) fn objects(
     uncommitted: &mut Uncommitted<'_>,
     collection: &Collection,
@@ -71,8 +71,8 @@ fn add_object(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
     id
 }
 
-/// Adds the blocks from `first` on until the batch is full; the block to go on with, or
-/// `None` when all are there.
+/// Adds the blocks from `first` until the batch is full. Returns the next block to add, or `None`
+/// when all are added.
 fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) -> Option<usize> {
     let described = Described {
         dtype: draft.object.dtype,

@@ -1,4 +1,4 @@
-//! An import as a whole: what a request names is found, and taken in one file after the other.
+//! Whole imports: finds the files that a request names, and imports one after the other.
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -19,39 +19,39 @@ use crate::store::Use;
 use crate::store::disk::files::open_source;
 use crate::store::{Collection, Store};
 
-/// Who is told how an import goes.
+/// Observes an import.
 pub trait Watch: Progress {
-    /// A file is taken in now.
+    /// The import of a file begins.
     fn began(&self, _path: &str) {}
-    /// A file is there, and durable.
+    /// A file is imported and durable.
     fn took(&self, _path: &str, _bytes: u64) -> Result<()> {
         Ok(())
     }
-    /// A file could not be taken in.
+    /// A file could not be imported.
     fn failed(&self, _source: &str, _error: &Error) {}
-    /// Tensors of a file keep the bytes that were to be evicted.
+    /// Some tensors of a file could not be evicted as requested.
     fn kept(&self, _path: &str, _why: &str) {}
 }
 
-/// Evicts what came in; why some of it keeps its bytes, if some does.
+/// Evicts an imported file. Returns why some of it was not evicted, if so.
 pub type Evict<'a> = &'a dyn Fn(&Arc<Collection>, &Target) -> Result<Option<String>>;
 
-/// What a request asks for, found. Nothing is changed yet.
+/// The files of a request. Nothing is changed yet.
 pub struct Plan {
     request: Request,
     options: Options,
     found: Vec<Found>,
     manifest: Option<Manifest>,
-    /// Of an import in place, the files that cannot be sources.
+    /// For an import in place, the files of stores, which cannot be sources.
     stores: Option<StoreFiles>,
 }
 
-/// What came in.
+/// The result of an import.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sum {
     /// Files.
     pub files: u64,
-    /// Tensors that have names now.
+    /// Tensors that got names.
     pub tensors: u64,
     /// Tensors that have a lineage parent.
     pub children: u64,
@@ -59,17 +59,17 @@ pub struct Sum {
     pub bytes: u64,
     /// Bytes of the payloads.
     pub stored: u64,
-    /// Sources that could not be taken in, and why.
+    /// Sources that could not be imported, and why.
     pub failed: Vec<(String, String)>,
-    /// Files of which tensors keep the bytes that were to be evicted, and why.
+    /// Files with tensors that could not be evicted as requested, and why.
     pub kept: Vec<(String, String)>,
-    /// Nodes of the collection that changed or went.
+    /// Nodes of the collection that changed or were removed.
     pub changed: Vec<EntryId>,
 }
 
 impl Plan {
-    /// Finds what a request asks for. Sources that lie on a tierfs are refused, and of an
-    /// import in place those that are files of a store.
+    /// Finds the files of a request. Rejects sources on a tierfs mount and, for an import in place,
+    /// files of a store.
     pub fn of(request: Request, store: &Path) -> Result<Plan> {
         let options = request.options()?;
         let mounts = Mounts::read()?;
@@ -98,19 +98,20 @@ impl Plan {
         format!("{}/{}", self.request.collection.0, self.request.collection.1)
     }
 
-    /// Bytes of all sources.
+    /// Total bytes of the sources.
     pub fn bytes(&self) -> u64 {
         self.found.iter().map(|found| found.bytes).sum()
     }
 
-    /// Sources, their places and bytes, in the order in which they are taken in.
+    /// Source, target path and size of each file, in the order of import.
     pub fn sources(&self) -> impl Iterator<Item = (String, String, u64)> + '_ {
         let shown = |found: &Found| (found.source.display().to_string(), found.target.path(), found.bytes);
         self.found.iter().map(shown).filter(|_| self.request.shard_of.is_none())
     }
 
-    /// `Quota` where all of it would be too much for the tenant or the collection, before
-    /// anything is done. What goes to a tier is asked file by file, shards before the first.
+    /// Checks the quotas of the tenant and the collection for the whole import, before it begins.
+    /// Fails with `Quota`. The stored bytes of files that go to a tier are checked file by file,
+    /// those of shards before the first.
     pub fn check_quota(&self, store: &Store) -> Result<()> {
         let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
         let whole = |found: &Found| Use {
@@ -124,7 +125,7 @@ impl Plan {
         for found in self.found.iter().filter(|_| self.request.shard_of.is_none()) {
             let file = whole(found);
             more = more.and(match &collection {
-                // The directories that are missing may be the same for many.
+                // Many files may share the missing directories.
                 Some(collection) => {
                     let more = room::more_than_there(&collection.state(), &found.target, file);
                     Use { files: more.files.min(1), ..more }
@@ -138,8 +139,8 @@ impl Plan {
         }
     }
 
-    /// Takes it in, and adds to `sum`. What fails for a file is in it, and the others go on;
-    /// `Interrupted` where it was told to stop. `evict` is called for each file that came in.
+    /// Runs the import and adds to `sum`. An error in one file is noted there, and the others go on.
+    /// Fails with `Interrupted` on cancellation. `evict` is called for each imported file.
     pub fn run(
         &self,
         store: &Store,
@@ -153,10 +154,10 @@ impl Plan {
         let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
         let collection = store.collection_made(tenant, name, owner)?;
         let ran = self.all(store, &collection, owner, (&options, watch), (evict, &mut *sum));
-        // What came in is not lost with the end of the log.
+        // Makes the imported files durable.
         let marked = match collection.check_writable() {
             Ok(()) => collection.sync(),
-            // Each file that was refused says so.
+            // Each rejected file has reported this.
             Err(_) => Ok(()),
         };
         ran.and(marked)
@@ -197,7 +198,7 @@ impl Plan {
                     let source = found.source.display().to_string();
                     watch.failed(&source, &error);
                     sum.failed.push((source, error.to_string()));
-                    // The store itself takes no more.
+                    // The whole store accepts no more.
                     if matches!(error.kind(), ErrorKind::Full | ErrorKind::ReadOnly) {
                         break;
                     }
@@ -215,7 +216,7 @@ impl Plan {
         owner: (u32, u32),
         (options, watch): (&Options, &dyn Watch),
     ) -> Result<Report> {
-        // What lies where may have changed since it was found.
+        // Mounts may have changed since the files were found.
         Mounts::read()?.refuse_ours("source", &found.source)?;
         let sha256 = self.manifest.as_ref().map(|manifest| manifest.find(&found.target)).transpose()?;
         let failed = |error| Error::io("opening it", error);
@@ -261,7 +262,8 @@ impl Sum {
         self.stored += report.stored;
     }
 
-    /// What a file that comes to a place changes: the directories above, and what goes for it.
+    /// Notes the nodes that an import to a target changes: the directories above it, and the replaced
+    /// file.
     fn note_changed(&mut self, collection: &Collection, target: &Target) {
         let state = collection.state();
         let (directories, replaced) = room::found(&state, target);
@@ -272,7 +274,7 @@ impl Sum {
         self.changed.extend(file.into_iter().flat_map(|file| state.parts(file)).map(|part| part.entry.id));
     }
 
-    /// As `tierfs import --json` prints it.
+    /// The summary that `tierfs import --json` prints.
     pub fn to_json(&self, collection: &str) -> Value {
         let failed = self.failed.iter().map(|(path, error)| json!({ "path": path, "error": error }));
         json!({
@@ -286,7 +288,7 @@ impl Sum {
         })
     }
 
-    /// The sum that [`to_json`](Self::to_json) has written; without what changed.
+    /// Parses the output of [`to_json`](Self::to_json), which has no changed nodes.
     pub fn from_json(text: &str) -> Option<Sum> {
         let value: Value = serde_json::from_str(text).ok()?;
         let number = |key: &str| value.get(key)?.as_u64();
@@ -308,7 +310,7 @@ impl Sum {
     }
 }
 
-/// Where the lineage parents are.
+/// Finds the lineage parents.
 fn parents(store: &Store, text: &str) -> Result<Parents> {
     let mut parts = text.splitn(3, '/');
     let (tenant, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -317,7 +319,7 @@ fn parents(store: &Store, text: &str) -> Result<Parents> {
     Parents::new(&collection, named)
 }
 
-/// The place of a tensor's name below the collection.
+/// The target of a tensor's name in the collection.
 fn target_of(tensor: &str) -> Result<Target> {
     let mut parts: Vec<Vec<u8>> = tensor.split('/').map(|part| part.as_bytes().to_vec()).collect();
     if parts.iter().any(|part| matches!(part.as_slice(), b"" | b"." | b"..")) {

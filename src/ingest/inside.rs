@@ -1,4 +1,4 @@
-//! Files of stores: they change as their stores do, so none of them stays in place as a source.
+//! Files of stores. They change with their store, so they cannot be sources that stay in place.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -12,22 +12,22 @@ use crate::store::Store;
 use crate::store::disk::Identity;
 use crate::store::disk::files::FileDisk;
 
-/// Which file it is, by whatever path it is reached.
+/// The identity of a file, by whatever path it is reached.
 pub(super) fn identity(metadata: &fs::Metadata) -> Identity {
     (metadata.dev(), metadata.ino())
 }
 
-/// The files of stores, as they are at one time.
+/// The files of stores, at one time.
 pub(super) struct StoreFiles {
-    /// The store that is imported into, without links.
+    /// The store that is imported into, with symbolic links resolved.
     store: PathBuf,
     own: HashSet<Identity>,
-    /// Those of other stores that are mounted, each with its store.
+    /// Files of other, mounted stores, each with its store.
     mounted: HashMap<Identity, PathBuf>,
 }
 
 impl StoreFiles {
-    /// Those of the store that is imported into, and of those that are mounted.
+    /// Lists the files of the store that is imported into, and of the mounted stores.
     pub fn of(store: &Path, mounts: &Mounts) -> Result<StoreFiles> {
         let failed = |error| Error::io(store.display(), error);
         let store = fs::canonicalize(store).map_err(failed)?;
@@ -42,14 +42,14 @@ impl StoreFiles {
                 mounted.insert(file, other.clone());
             });
             if let Err(error) = listed {
-                // Who cannot list it cannot open its files either.
+                // A user who cannot list it cannot open its files either.
                 log::debug!("{}: {error}", other.display());
             }
         }
         Ok(StoreFiles { store, own, mounted })
     }
 
-    /// `Invalid` for a file of a store: `real` is its path without links.
+    /// Fails with `Invalid` for a file of a store. `real` is its path with symbolic links resolved.
     pub fn refuse(&self, path: &Path, real: &Path, file: Identity) -> Result<()> {
         let path = path.display();
         if real.starts_with(&self.store) || self.own.contains(&file) {
@@ -67,7 +67,7 @@ impl StoreFiles {
     }
 }
 
-/// Tells of each file below a directory; links are not followed.
+/// Calls `tell` for each file below a directory, without following symbolic links.
 fn files_below(directory: &Path, tell: &mut dyn FnMut(Identity)) -> io::Result<()> {
     let mut waiting = vec![directory.to_owned()];
     while let Some(directory) = waiting.pop() {
@@ -76,7 +76,7 @@ fn files_below(directory: &Path, tell: &mut dyn FnMut(Identity)) -> io::Result<(
             match entry.metadata() {
                 Ok(metadata) if metadata.is_dir() => waiting.push(entry.path()),
                 Ok(metadata) => tell(identity(&metadata)),
-                // It was removed meanwhile.
+                // The file was removed meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }

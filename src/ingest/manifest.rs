@@ -1,4 +1,4 @@
-//! Digests of files, as sha256sum writes them.
+//! Manifests: digests of files, in the format of sha256sum.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,14 +8,15 @@ use std::path::Path;
 use crate::ingest::Target;
 use crate::model::{Error, Result};
 
-/// A longer one is none: it is read whole. Two million lines.
+/// Maximal size of a manifest, which is read whole. Two million lines.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// Digests by paths, as sha256sum writes them.
+/// Digests by path, in the format of sha256sum.
 pub(super) struct Manifest(HashMap<String, [u8; 32]>);
 
 impl Manifest {
-    /// Those of a file: `Invalid` for a device, which may have no end, and what is too long.
+    /// Reads a manifest. Fails with `Invalid` for a device, which may have no end, and for a file
+    /// that is too long.
     pub fn read(path: &Path) -> Result<Manifest> {
         let failed = |error| Error::io(path.display(), error);
         let found = fs::metadata(path).map_err(failed)?;
@@ -35,7 +36,7 @@ impl Manifest {
         Ok(Manifest(sums.collect::<Result<_>>()?))
     }
 
-    /// That of a place; `Invalid` where none stands there.
+    /// The digest of a target. Fails with `Invalid` where the manifest has none.
     pub fn find(&self, target: &Target) -> Result<[u8; 32]> {
         let path = target.path();
         self.0.get(&path).copied().ok_or_else(|| Error::invalid(format!("the manifest does not name {path}")))

@@ -1,9 +1,9 @@
-//! Files into tensors: what a file holds is recognized, its bytes become blocks, and
-//! its names appear, all at once, when everything is durable.
+//! Imports files as tensors: recognizes their content, stores their bytes as blocks, and commits all
+//! names of a file at once, when everything is durable.
 //!
 //! Invariants:
-//! 1. A name appears only with a batch that was written after all bytes behind it were
-//!    synced: an import that is cut off leaves whole files only.
+//! 1. A name appears only with a batch that was written after all bytes behind it were synced. An
+//!    interrupted import leaves complete files only.
 //! 2. Every byte of a file belongs to exactly one object.
 
 mod arrive;
@@ -54,36 +54,36 @@ use crate::store::Settings;
 use crate::store::disk::File;
 use crate::stream::Digester;
 
-/// How files are taken in.
+/// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The tier that float tensors go to; exact without one.
+    /// The tier of float tensors; exact if `None`.
     pub tier: Option<MoveTo>,
     /// How scales are chosen.
     pub encoder: Encoder,
-    /// How tensors are cut into blocks.
+    /// How tensors are split into blocks.
     pub blocking: Blocking,
-    /// Where the lineage parents are of the tensors.
+    /// Where the lineage parents of the tensors are.
     pub parents: Option<Parents>,
-    /// The absolute path of the source, without links, where its bytes are to stay there:
-    /// nothing is copied, and it must not change from then on.
+    /// For an import in place, the absolute path of the source with symbolic links resolved. Nothing
+    /// is copied, and the source must not change from then on.
     pub in_place: Option<Vec<u8>>,
 }
 
-/// A tier, and which tensors go there.
+/// A tier, and which tensors move there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MoveTo {
-    /// The tier.
+    /// Every float tensor, not only those that model quantizers usually touch.
     pub tier: Tier,
     /// Every float tensor, not only those that quantizers of models take.
     pub all: bool,
 }
 
-/// Tensors with fewer elements stay exact where not all are asked for.
+/// Tensors with fewer elements stay exact without `all`.
 const ELEMENTS_MIN: u64 = 65_536;
 
 impl MoveTo {
-    /// `q5` or `q5:all`. `Err` says what is wrong.
+    /// Parses `q5` or `q5:all`. The error states the problem.
     pub fn parse(text: &str) -> Result<MoveTo> {
         let (name, all) = match text.split_once(':') {
             Some((name, "all")) => (name, true),
@@ -100,38 +100,38 @@ impl MoveTo {
         }
     }
 
-    /// Whether a tensor is one that goes there when many are asked for: float tensors; without
-    /// `all` only those that quantizers of models take too. Back to exact all float tensors go.
+    /// Whether a tensor is selected for a move of many: float tensors; without `all` only those that
+    /// model quantizers usually touch. A move back to exact selects all float tensors.
     pub fn takes(self, dtype: Dtype, shape: &Shape, name: &str, settings: &Settings) -> bool {
         let is_large = || shape.dimensions().len() >= 2 && shape.elements() >= ELEMENTS_MIN;
         dtype.is_quantizable()
             && (self.all || self.tier == Tier::Exact || (is_large() && !settings.keeps(name)))
     }
 
-    /// The tier that a tensor of a file goes to as it comes in, if it goes anywhere.
+    /// The tier of an imported tensor, if it moves anywhere.
     fn of(self, tensor: &PartTensor, settings: &Settings) -> Option<Tier> {
         let takes = self.takes(tensor.dtype, &tensor.shape, &tensor.name, settings);
         (takes && self.tier != Tier::Exact).then_some(self.tier)
     }
 }
 
-/// What a file was before it came in.
+/// Attributes of a source file.
 #[derive(Clone, Debug)]
 pub struct Origin {
     /// Permission bits.
     pub mode: u32,
-    /// User and group that it will belong to.
+    /// User and group of the new file.
     pub owner: (u32, u32),
-    /// When it was used, in nanoseconds since 1970.
+    /// Access time, in nanoseconds since 1970.
     pub atime: i64,
-    /// When its bytes changed, in nanoseconds since 1970.
+    /// Modification time, in nanoseconds since 1970.
     pub mtime: i64,
-    /// The SHA-256 that it must have.
+    /// The SHA-256 that the file must have, if known.
     pub sha256: Option<[u8; 32]>,
 }
 
 impl Origin {
-    /// `Invalid` where it must have another SHA-256 than was `found`.
+    /// Fails with `Invalid` where the expected SHA-256 differs from `found`.
     fn check(&self, found: Option<[u8; 32]>) -> Result<()> {
         let Some(expected) = self.sha256.filter(|expected| Some(*expected) != found) else { return Ok(()) };
         let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -140,27 +140,27 @@ impl Origin {
     }
 }
 
-/// Who is told how far an import is, and may stop it.
+/// Observes the progress of an import, and may cancel it.
 pub trait Progress: Sync {
-    /// So many more bytes of the source were taken in.
+    /// Another `bytes` bytes of the source were read.
     fn advance(&self, bytes: u64);
-    /// Whether to stop: the import then fails with `Interrupted`.
+    /// Whether to cancel: the import then fails with `Interrupted`.
     fn is_cancelled(&self) -> bool {
         false
     }
 }
 
-/// Nobody is told.
+/// Ignores the progress.
 pub struct Silent;
 
 impl Progress for Silent {
     fn advance(&self, _bytes: u64) {}
 }
 
-/// What came in.
+/// The result of the import of one file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Report {
-    /// Tensors that have names now.
+    /// Tensors that got names.
     pub tensors: u64,
     /// Tensors that have a lineage parent.
     pub children: u64,
@@ -170,7 +170,7 @@ pub struct Report {
     pub stored: u64,
 }
 
-/// Takes in one file. On an error nothing of it appears.
+/// Imports one file. On an error nothing of it appears.
 pub fn import_file(
     collection: &Arc<Collection>,
     settings: &Settings,
@@ -214,7 +214,7 @@ pub fn import_file(
     Ok(Report { tensors, children, bytes, stored })
 }
 
-/// The source as a data file that is not the store's own, and the file itself.
+/// The source as an external data file, and the open file.
 type OutsideSource = (Arc<OutsideFile>, Arc<dyn File>);
 
 fn outside(

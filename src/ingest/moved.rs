@@ -1,5 +1,4 @@
-//! A container under another name: its tensors stay what they are, in the tiers that they are
-//! in, and get names beside it.
+//! A renamed container: its tensors keep their objects and tiers, and get names next to it.
 
 use std::sync::Arc;
 
@@ -14,9 +13,9 @@ use crate::store::Collection;
 use crate::store::{Node, State};
 use crate::store::{Touched, now_nanoseconds};
 
-/// Names the tensors of the container `node` as it is recognized under the name that it has now.
-/// `false`, and nothing done, where its objects are not the parts that were recognized; `Gone`
-/// where it has no name any more, `Quota` where their directories would be too many.
+/// Names the tensors of the container `node` as they are recognized under its current name. Returns
+/// `false`, and does nothing, where its objects are not the recognized parts. Fails with `Gone` where
+/// it has no name any more, and with `Quota` where the names would need too many directories.
 pub fn name_parts_again(
     collection: &Arc<Collection>,
     node: EntryId,
@@ -63,8 +62,8 @@ pub fn name_parts_again(
     })
 }
 
-/// The tensors of a container with the names that they are recognized under, where all of it is
-/// made of the same parts.
+/// The tensors of a container with their newly recognized names, or `None` where the file does not
+/// consist of the same parts.
 fn parts_of<'a>(
     state: &'a State,
     file: &FileEntry,

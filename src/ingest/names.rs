@@ -1,4 +1,4 @@
-//! Names and nodes that come with a file.
+//! Names and nodes of an imported file.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,28 +11,28 @@ use crate::store::allow_until_written;
 use crate::store::{Link, Node, ROOT, State};
 use crate::store::{now_nanoseconds, now_seconds};
 
-/// Who may read, write and execute.
+/// The permission bits to read, write and execute.
 pub const PERMISSIONS: u32 = 0o777;
 
-/// The same, with setuid, setgid and sticky.
+/// The same, with the set-user-ID, set-group-ID and sticky bits.
 const MODE_BITS: u32 = 0o7777;
 
-/// Names that go into one batch.
+/// Collects the changes of names for one batch.
 pub(super) struct Names<'a> {
     batch: &'a mut Batch,
     state: &'a State,
     origin: &'a Origin,
     last_entry: u64,
-    /// Names that this batch makes: directory, name, node.
+    /// Names that this batch creates: directory, name, node.
     made: Vec<(EntryId, Vec<u8>, EntryId)>,
-    /// The same, to be found by directory and name.
+    /// The same, by directory and name.
     made_nodes: HashMap<(EntryId, Vec<u8>), EntryId>,
-    /// Names that this batch takes away.
+    /// Names that this batch removes.
     gone: HashSet<(EntryId, Vec<u8>)>,
-    /// Directories that this batch makes.
+    /// Directories that this batch creates.
     made_directories: HashSet<EntryId>,
-    /// Directories that go with the names that go, once that was asked: those that have got a name since, and those
-    /// above them, are taken out.
+    /// Directories that become empty by the removed names, once computed. A directory that gets a
+    /// name again is removed from the set, with those above it.
     going: Option<HashSet<EntryId>>,
     now: i64,
 }
@@ -74,7 +74,7 @@ impl<'a> Names<'a> {
             || self.state.node(node).is_some_and(|node| node.entry.what == What::Directory)
     }
 
-    /// The directory at a path, made where it is missing.
+    /// The directory at a path. Creates missing ones.
     pub fn directories(&mut self, path: &[Vec<u8>]) -> Result<EntryId> {
         let mut at = ROOT;
         for name in path {
@@ -86,8 +86,8 @@ impl<'a> Names<'a> {
         Ok(at)
     }
 
-    /// The directory `name` in another, made if nothing has the name; `None` where
-    /// something else has it.
+    /// The directory `name` in another, created if the name is free. `None` where another kind of
+    /// node has the name.
     pub fn directory(&mut self, parent: EntryId, name: &[u8]) -> Result<Option<EntryId>> {
         if let Some(node) = self.find(parent, name) {
             return Ok(self.is_directory(node).then_some(node));
@@ -120,7 +120,7 @@ impl<'a> Names<'a> {
         Ok(true)
     }
 
-    /// Whether a directory goes with the names that go.
+    /// Whether a directory becomes empty by the removed names, and is removed too.
     fn is_emptied(&mut self, directory: EntryId) -> bool {
         if !self.state.is_made_for_tensors(directory) {
             return false;
@@ -131,7 +131,7 @@ impl<'a> Names<'a> {
         self.going.as_ref().is_some_and(|going| going.contains(&directory))
     }
 
-    /// The directories that go with the names that go: the name of each, and the directory.
+    /// The directories that become empty by the removed names: the name of each, and the directory.
     fn emptied(&self) -> Vec<(Link, EntryId)> {
         let used: HashSet<EntryId> = self.made.iter().map(|(parent, ..)| *parent).collect();
         let parents = self.gone.iter().map(|(parent, _)| *parent);
@@ -147,7 +147,7 @@ impl<'a> Names<'a> {
                 at = *above;
             }
         }
-        // Written at the end, after the nodes that names lead to.
+        // Written at the end, after the nodes that the names lead to.
         self.made.push((parent, name.to_vec(), node));
         self.made_nodes.insert((parent, name.to_vec()), node);
     }
@@ -168,7 +168,7 @@ impl<'a> Names<'a> {
     }
 
     pub fn file(&mut self, id: EntryId, file: FileEntry) {
-        // A program that was given rights by its mode gives none of them to its tensors.
+        // The set-user-ID bits of a file do not extend to its tensors.
         let bits = if file.container.is_some() { PERMISSIONS } else { MODE_BITS };
         let mode = self.origin.mode & bits;
         self.node(id, mode, What::File(Box::new(file)));
@@ -178,12 +178,12 @@ impl<'a> Names<'a> {
         entries.for_each(|entry| self.batch.entry(entry));
     }
 
-    /// Allows that precision of what comes in is given up: its source is with the user.
+    /// Allows lossy moves of an imported file, because the user still has the source.
     pub fn allow_loss(&mut self, node: EntryId) {
         self.batch.entry(allow_until_written(node));
     }
 
-    /// Takes away the tensors that belong to a file, and what its bytes are.
+    /// Removes the tensors of a file, and its objects.
     pub fn empty(&mut self, node: &Node) {
         let Some(file) = node.file() else { return };
         let parts: Vec<EntryId> = self.state.parts(file).map(|part| part.entry.id).collect();
@@ -196,8 +196,8 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Takes away the file that has a name, and the tensors that belong to it. `Exists`
-    /// where a directory or a tensor of another file has the name.
+    /// Removes the file that has a name, and its tensors. Fails with `Exists` where a directory or a
+    /// tensor of another file has the name.
     pub fn replace(&mut self, parent: EntryId, name: &[u8]) -> Result<()> {
         let Some(old) = self.find(parent, name).and_then(|node| self.state.node(node)) else {
             return Ok(());
@@ -220,7 +220,7 @@ impl<'a> Names<'a> {
             }
         }
         if let [first, _, ..] = self.state.links(old.entry.id) {
-            // It lives on under its other names; its tensors stand beside the first.
+            // It keeps its other names; its tensors lie next to the first.
             let was_first = *first == (parent, name.into());
             self.remove_name(parent, name);
             if was_first && old.file().is_some() {
@@ -261,7 +261,7 @@ impl<'a> Names<'a> {
         }
         for (parent, name, node) in made {
             let place = (parent, name);
-            // A listing that is under way has the name once.
+            // Keeping the entry number makes a concurrent listing show the name once.
             let before = state.directory(parent).filter(|_| gone.contains(&place));
             let entry = before.and_then(|directory| directory.entry(&place.1)).unwrap_or_else(|| {
                 last_entry += 1;

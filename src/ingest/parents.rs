@@ -1,4 +1,4 @@
-//! Lineage parents of what comes in.
+//! Lineage parents of imported tensors.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,30 +8,31 @@ use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result, Shape, TensorId};
 use crate::store::Collection;
 use crate::store::{Node, State};
 
-/// Where the parents are of the tensors that come in.
+/// Where the parents of imported tensors are.
 #[derive(Clone, Debug)]
 pub struct Parents {
     tenant: String,
     collection: String,
     tensors: Arc<HashMap<String, ParentTensor>>,
-    /// The one tensor that is the parent of each.
+    /// The one tensor that is the parent of all, if named.
     named: Option<String>,
 }
 
 /// A tensor that can be a parent.
 #[derive(Debug)]
 pub(super) struct ParentTensor {
-    /// What the tensor that comes in names as its parent.
+    /// The id that an imported tensor records as its parent.
     pub id: TensorId,
     dtype: Dtype,
     shape: Shape,
-    /// Its shards: their objects and bytes.
+    /// The object and size of each shard.
     shards: Vec<(ObjectId, u64)>,
 }
 
 impl Parents {
-    /// The tensors of a collection, each a parent of the one of its name; with `named` the one of
-    /// that path. `NotFound` where there is none.
+    /// The tensors of a collection, each as the parent of the imported tensor of its name; with
+    /// `named` the tensor at that path is the parent of all. Fails with `NotFound` where it does not
+    /// exist.
     pub fn new(collection: &Collection, named: Option<&str>) -> Result<Parents> {
         let state = collection.state();
         let mut tensors = HashMap::new();
@@ -53,8 +54,8 @@ impl Parents {
         })
     }
 
-    /// The parent of a tensor: its path below its collection, what it is, the bytes of its
-    /// shards. `Invalid` where a parent that was named does not agree.
+    /// The parent of a tensor, by its path below its collection, dtype, shape and sizes of shards.
+    /// Fails with `Invalid` where a named parent does not match.
     pub(super) fn of(
         &self,
         place: (&Collection, &str),
@@ -93,7 +94,7 @@ impl Parents {
     }
 }
 
-/// A tensor with its own path below the collection: its name after its directory's path.
+/// A tensor with its own path below the collection: its name after the path of its directory.
 fn tensor_of(collection: &Collection, state: &State, node: &Node) -> Option<(String, ParentTensor)> {
     let file = node.file()?;
     let tensor = file.tensor.as_ref()?;

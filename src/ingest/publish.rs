@@ -1,5 +1,4 @@
-//! Names for what was taken in: objects, nodes and names go to the log, the names in
-//! the last batch.
+//! Commits an imported file: objects, nodes and names go to the log, the names in the last batch.
 
 use std::sync::Arc;
 
@@ -21,10 +20,10 @@ use crate::store::Collection;
 use crate::store::State;
 use crate::store::{Parts, Touched};
 
-/// A container names this many of the tensors whose names others have.
+/// A container lists at most this many tensors whose names are taken.
 const HIDDEN_SHOWN_MAX: usize = 20;
 
-/// Where a file goes in its collection.
+/// The place of a file in its collection.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     /// The directories above it, outermost first.
@@ -47,8 +46,8 @@ impl Target {
     }
 }
 
-/// Names a new file, whose place may be another's so far; the number of tensors that have
-/// names now, and of those that have a lineage parent.
+/// Commits a new file, which may replace another. Returns how many tensors got names, and how many
+/// have a lineage parent.
 pub(super) fn publish(
     mut uncommitted: Uncommitted<'_>,
     collection: &Arc<Collection>,
@@ -84,9 +83,9 @@ pub(super) fn publish(
     Ok((named, children))
 }
 
-/// Gives a file that is there other bytes, and its tensors their names. `Gone` where the
-/// file has no name any more. `why` is what the file says of it. The parts that the file is made
-/// of then.
+/// Replaces the bytes of an existing file, and names its tensors. Fails with `Gone` where the file
+/// has no name any more. `why` is the reason that the file then states. Returns the new parts of the
+/// file.
 pub(super) fn publish_over(
     mut uncommitted: Uncommitted<'_>,
     collection: &Arc<Collection>,
@@ -124,7 +123,7 @@ pub(super) fn publish_over(
     parts
 }
 
-/// A file whose objects are in the log, and its name not yet.
+/// A file whose objects are in the log, but not its name.
 struct Arrived {
     directory: String,
     content: Content,
@@ -132,9 +131,9 @@ struct Arrived {
     objects: Vec<ObjectId>,
     errors: Vec<Option<Measured>>,
     digests: Digests,
-    /// The parents of the tensors, zero for none.
+    /// The parents of the tensors; zero where there is none.
     parents: Vec<TensorId>,
-    /// Where the tensors get names beside the file; of what is no tensor an empty one.
+    /// Paths of the tensors next to the file; empty for parts that are not tensors.
     paths: Vec<EscapedPath>,
     /// Where the records of an embedding batch lie.
     records: Option<Arc<Runs>>,
@@ -200,7 +199,7 @@ impl Arrived {
         if self.directory.is_empty() { name.to_owned() } else { format!("{}/{name}", self.directory) }
     }
 
-    /// Says what the file `node` is, and names its tensors beside it; how many.
+    /// Writes the entry of the file `node`, and names its tensors next to it. Returns how many.
     fn name(&self, names: &mut Names<'_>, parent: EntryId, node: EntryId, why: String) -> Result<u64> {
         let mut file = FileEntry {
             content: self.content,
@@ -240,7 +239,7 @@ impl Arrived {
     }
 }
 
-/// What a container says of tensors whose names others have.
+/// The reason that a container states for tensors whose names are taken.
 pub(super) fn hidden_names(names: &[&str]) -> String {
     let shown: Vec<&str> = names.iter().take(HIDDEN_SHOWN_MAX).map(|name| quoted_name(name)).collect();
     let more = match names.len() - shown.len() {
@@ -277,8 +276,8 @@ fn part_entry(
     }
 }
 
-/// Commits a tensor made of several files: its shards stand in the order given. Whether it
-/// has a lineage parent.
+/// Commits a tensor made of several files, as shards in the order given. Whether it has a lineage
+/// parent.
 pub(super) fn publish_shards(
     mut uncommitted: Uncommitted<'_>,
     collection: &Arc<Collection>,
@@ -345,7 +344,7 @@ fn plain_shape(bytes: u64) -> Shape {
     Shape::new(&[bytes]).unwrap_or_default()
 }
 
-/// A file's own name as it is shown: one that cannot stand is escaped.
+/// The shown name of a file: invalid characters are escaped.
 fn file_name(name: &[u8], id: TensorId) -> Vec<u8> {
     match std::str::from_utf8(name) {
         Ok(name) => escape_component(name, id).into_bytes(),

@@ -1,4 +1,4 @@
-//! What a file holds: by the suffix of its name, then by its content.
+//! Recognizes the content of a file, by the suffix of its name and then by its bytes.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use crate::ingest::batch::scan;
 use crate::model::{Dtype, Error, Result, Shape, TensorNames};
 use crate::store::disk::File;
 
-/// Bytes of a GGUF file that are read first.
+/// Bytes of a GGUF file in the first read.
 const GGUF_PREFIX_BYTES: u64 = 1 << 16;
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Clone, Debug)]
 pub struct Recognized {
     /// The kind of its content.
     pub content: Content,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Its parts: they follow each other and cover the file. Those of an embedding batch are
-    /// its parts one after the other, which it is stitched of.
+    /// Its parts, which follow each other and cover the file. Those of an embedding batch are listed
+    /// one after the other, although its records interleave them.
     pub parts: Vec<Part>,
     /// Where the records of an embedding batch lie.
     pub records: Option<Arc<Runs>>,
 }
 
-/// A stretch of a file that becomes one object.
+/// A range of a file that becomes one object.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// Byte offset in the file.
     pub begin: u64,
-    /// Where it ends.
+    /// End offset in the file.
     pub end: u64,
-    /// The tensor that it is; without one: a header, a gap, a plain file.
+    /// Its tensor; `None` for a header, a gap, or a plain file.
     pub tensor: Option<PartTensor>,
 }
 
@@ -48,8 +48,8 @@ pub struct PartTensor {
     pub shape: Shape,
 }
 
-/// Recognizes a file by its name and its content. A file whose name promises a format
-/// and whose content breaks it is an error.
+/// Recognizes a file by its name and its content. Fails where the content violates the format that
+/// the name promises.
 pub fn recognize(source: &Arc<dyn File>, name: &[u8]) -> Result<Recognized> {
     let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
     let text = String::from_utf8_lossy(name);
@@ -66,12 +66,12 @@ pub fn recognize(source: &Arc<dyn File>, name: &[u8]) -> Result<Recognized> {
     } else {
         (Content::Plain, Vec::new())
     };
-    // Names that cannot be are refused before anything is stored.
+    // Rejects impossible names before anything is stored.
     TensorNames::new(tensors.iter().filter_map(|part| Some(part.tensor.as_ref()?.name.as_str())))?;
     Ok(Recognized { content, bytes, parts: cover(bytes, tensors)?, records: None })
 }
 
-/// An embedding batch: all of it is read, and checked.
+/// Recognizes an embedding batch, which is read and checked whole.
 fn batch(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Recognized> {
     let runs = scan(source, bytes)?;
     let sizes = runs.sizes();
@@ -113,13 +113,13 @@ fn safetensors_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> 
     Ok(parts.collect())
 }
 
-/// A GGUF header does not say how long it is: more of the file is read until it ends.
+/// A GGUF header does not state its length, so more of the file is read until the header ends.
 fn gguf_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {
     let mut prefix = Vec::new();
     let mut wanted = GGUF_PREFIX_BYTES;
     let header = loop {
         let (read_before, len) = (prefix.len(), wanted.min(bytes).min(gguf::HEADER_BYTES_MAX));
-        // Not a byte more than that: the longest take a hundred megabytes.
+        // Exact, because the longest headers take a hundred megabytes.
         prefix.reserve_exact(len as usize - read_before);
         prefix.resize(len as usize, 0);
         read(source, prefix.get_mut(read_before..).unwrap_or_default(), read_before as u64)?;
@@ -150,7 +150,7 @@ fn npy_tensor(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Part> {
     Ok(Part { begin: header.data_start, end: bytes, tensor: Some(tensor) })
 }
 
-/// The tensors' stretches and, between them, those of other bytes.
+/// The parts of the tensors, and between them the parts of other bytes.
 fn cover(bytes: u64, mut tensors: Vec<Part>) -> Result<Vec<Part>> {
     tensors.sort_by_key(|part| (part.begin, part.end));
     let mut parts = Vec::with_capacity(tensors.len() + 1);

@@ -1,5 +1,5 @@
-//! What an import is asked to do: the options of `tierfs import`, and the line of JSON that
-//! says the same to a daemon.
+//! Import requests: the options of `tierfs import`, and the line of JSON that passes them to a
+//! daemon.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use crate::ingest::{Blocking, MoveTo, Options};
 use crate::model::{Encoder, Error, Result, check_label};
 
-/// A tag has at most so many characters.
+/// Maximal length of a tag in characters.
 const TAG_LEN_MAX: usize = 64;
 
-/// What an import is asked to do.
+/// The options of an import.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request {
     /// Tenant and collection.
@@ -24,19 +24,19 @@ pub struct Request {
     pub encoder: Encoder,
     /// The paths are the shards of one tensor of this name.
     pub shard_of: Option<String>,
-    /// Where the lineage parents are: a collection, or a tensor of one.
+    /// Where the lineage parents are: a collection, or one tensor.
     pub parent: Option<String>,
-    /// How what came in is made again, once it is evicted.
+    /// How evicted tensors of the import are reconstructed.
     pub reconstruct: Option<String>,
-    /// Nothing is copied: the bytes stay in the files.
+    /// Import in place: the bytes stay in the source files.
     pub in_place: bool,
     /// Bytes of a block.
     pub block_bytes: Option<u64>,
-    /// Elements that blocks have whole positions of.
+    /// Head dimension in elements; blocks hold whole positions of it.
     pub head_dim: Option<u64>,
-    /// A file as sha256sum writes it: nothing else comes in.
+    /// A manifest in the format of sha256sum; all files must be in it.
     pub manifest: Option<PathBuf>,
-    /// What its job is told apart by.
+    /// Identifies its job.
     pub tag: Option<String>,
 }
 
@@ -51,14 +51,14 @@ pub fn parse_collection(text: &str) -> Result<(String, String)> {
     Ok((tenant.to_owned(), name.to_owned()))
 }
 
-/// The encoder of a name.
+/// Parses the name of an encoder.
 pub fn parse_encoder(text: &str) -> Result<Encoder> {
     Encoder::from_name(text).ok_or_else(|| Error::invalid(format!("{text:?} is neither best nor absmax")))
 }
 
 impl Request {
-    /// How files are taken in. `Invalid` for values that cannot be, and for options that cannot
-    /// stand together.
+    /// The options of the import. Fails with `Invalid` for impossible values, and for options that
+    /// exclude each other.
     pub fn options(&self) -> Result<Options> {
         let is_whole = self.tier.is_some() || self.manifest.is_some() || self.in_place;
         if self.paths.is_empty() {
@@ -80,8 +80,8 @@ impl Request {
         Ok(Options { tier, encoder: self.encoder, blocking, parents: None, in_place: None })
     }
 
-    /// The request of a line of JSON. `Invalid` where it is not one, for keys that are not
-    /// known, and for paths that are not absolute: the daemon is nowhere.
+    /// Parses a line of JSON. Fails with `Invalid` for a syntax error, for unknown keys, and for
+    /// relative paths, because the daemon has no meaningful working directory.
     pub fn parse(text: &str) -> Result<Request> {
         let value: Value = serde_json::from_str(text)
             .map_err(|error| Error::invalid(format!("no line of JSON: {error}")))?;
@@ -122,8 +122,8 @@ impl Request {
         Ok(request)
     }
 
-    /// As [`parse`](Self::parse) takes it, with absolute paths. `Invalid` for paths that are not
-    /// text.
+    /// Formats the request for [`parse`](Self::parse), with absolute paths. Fails with `Invalid` for
+    /// paths that are not UTF-8.
     pub fn to_json(&self) -> Result<String> {
         let path = |path: &PathBuf| {
             let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), error))?;

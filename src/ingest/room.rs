@@ -1,4 +1,4 @@
-//! What a file will take of a quota, before anything of it is stored.
+//! Quota for an import, reserved before anything is stored.
 
 use std::collections::HashMap;
 
@@ -11,9 +11,8 @@ use crate::store::Collection;
 use crate::store::{ROOT, State};
 use crate::store::{Reserved, Use};
 
-/// Sets aside what a file will take more than what has its name takes. `Quota` where that is too
-/// much. Blocks that turn out not to be encodable are stored exactly, and are more than is set
-/// aside.
+/// Reserves what a file needs beyond what it replaces. Fails with `Quota` where that is too much.
+/// Blocks that prove not encodable are stored exactly, and may exceed the reservation.
 pub(super) fn reserve(
     collection: &Collection,
     target: &Target,
@@ -36,7 +35,7 @@ pub(super) fn reserve(
     collection.meter().reserve(more)
 }
 
-/// Sets aside what the names of a file's tensors will take more than those of the tensors that it has now.
+/// Reserves what the names of a file's tensors need beyond those of its current tensors.
 pub(super) fn reserve_names(
     collection: &Collection,
     node: EntryId,
@@ -45,7 +44,8 @@ pub(super) fn reserve_names(
     reserve_again(collection, node, recognized).map(|(_, held)| held)
 }
 
-/// The same, with where the tensors get names beside the file; of parts that are no tensors these are empty.
+/// The same, with the paths of the tensors next to the file; parts that are not tensors have empty
+/// paths.
 pub(super) fn reserve_again(
     collection: &Collection,
     node: EntryId,
@@ -71,8 +71,8 @@ pub(super) fn reserve_again(
     Ok((paths, collection.meter().reserve(more)?))
 }
 
-/// Where the tensors of a file in `directory` get names; an empty path for each part that is no tensor. `lineage`
-/// is the parent of the tensor of a part.
+/// The paths of the tensors of a file in `directory`; empty for each part that is not a tensor.
+/// `lineage` is the parent of the tensor of a part.
 fn paths(
     collection: &Collection,
     directory: &str,
@@ -92,15 +92,15 @@ fn tensors(paths: &[EscapedPath]) -> u64 {
     paths.iter().filter(|path| !path.is_empty()).count() as u64
 }
 
-/// How many directories the names of tensors will make below `parent`, which may be missing itself. `container` has
-/// the tensors that go before.
+/// How many directories the names of tensors create below `parent`, which may be missing itself. The
+/// tensors of `container` are removed first.
 fn missing_directories(
     state: &State,
     parent: Option<EntryId>,
     container: Option<EntryId>,
     paths: &[EscapedPath],
 ) -> u64 {
-    /// A directory that is there, or the number of one that is not.
+    /// An existing directory, or the number of a missing one.
     #[derive(Clone, Copy, PartialEq, Eq, Hash)]
     enum At {
         There(EntryId),
@@ -132,7 +132,7 @@ fn missing_directories(
     missing.len() as u64
 }
 
-/// What is more in a file than in what has its name, with the directories that are missing.
+/// What a file needs beyond what it replaces, with the missing directories.
 pub(super) fn more_than_there(state: &State, target: &Target, whole: Use) -> Use {
     let (directories, replaced) = found(state, target);
     let missing = target.directories.len().saturating_sub(directories.len()) as u64;
@@ -140,7 +140,7 @@ pub(super) fn more_than_there(state: &State, target: &Target, whole: Use) -> Use
     whole.without(there).and(Use { files: missing, ..Use::default() })
 }
 
-/// The directories of a place that are there, and what has its name.
+/// The existing directories of a target, and the node that has its name.
 pub(super) fn found(state: &State, target: &Target) -> (Vec<EntryId>, Option<EntryId>) {
     let mut found = Vec::new();
     let mut at = ROOT;
@@ -154,11 +154,11 @@ pub(super) fn found(state: &State, target: &Target) -> (Vec<EntryId>, Option<Ent
     (found, state.directory(at).and_then(|directory| directory.get(&target.name)))
 }
 
-/// What goes when a name is taken by another file.
+/// What is released when another file takes the name of a node.
 fn use_of(state: &State, node: EntryId) -> Use {
     let Some(found) = state.node(node) else { return Use::default() };
     if state.links(node).len() > 1 {
-        // It lives on under its other names.
+        // It keeps its other names.
         return Use::FILE;
     }
     match &found.entry.what {

@@ -1,4 +1,4 @@
-//! Several files as the shards of one tensor.
+//! Imports several files as the shards of one tensor.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::store::Collection;
 use crate::store::Use;
 use crate::store::disk::File;
 
-/// Takes in files as the shards of one tensor of bytes, in the order given. On an error
-/// nothing appears.
+/// Imports files as the shards of one tensor of bytes, in the order given. On an error nothing
+/// appears.
 pub fn import_shards(
     collection: &Arc<Collection>,
     target: &Target,

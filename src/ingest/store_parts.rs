@@ -1,5 +1,4 @@
-//! Bytes into blocks: what a file's parts become in the store, before anything names
-//! them.
+//! Stores the parts of a file as blocks, before any name leads to them.
 
 use std::sync::Arc;
 
@@ -20,15 +19,15 @@ use crate::store::Touched;
 use crate::store::disk::File;
 use crate::stream::Digester;
 
-/// Bytes of the source that are taken at a time; as many are read meanwhile.
+/// Bytes of the source that are stored at a time, while as many are read.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Bytes that are read or checked by one core, so that the jobs come out even.
+/// Bytes that one core reads or checks at a time, which balances the work.
 const SHARE_BYTES: usize = 1 << 20;
-/// Sources from this length on have threads of their own: the thread that asks would otherwise
-/// sleep and wake up for every chunk.
+/// Sources from this length on have threads of their own. The calling thread would otherwise sleep
+/// and wake up for every chunk.
 const OWN_THREADS_FROM: u64 = 64 << 20;
 
-/// A file's bytes, stored, and not named by anything yet.
+/// The stored bytes of a file, without names.
 pub(super) struct StoredParts {
     /// Bytes of the source.
     pub bytes: u64,
@@ -36,38 +35,38 @@ pub(super) struct StoredParts {
     pub objects: Vec<StoredObject>,
     /// Digests of the source.
     pub digests: Digests,
-    /// Files that must be durable before something names the objects.
+    /// Files that must be durable before a name leads to the objects.
     pub touched: Touched,
-    /// The file outside the store that its bytes stay in.
+    /// The external file that keeps its bytes, for an import in place.
     pub outside: Option<OutsideFile>,
 }
 
-/// An object's blocks.
+/// The blocks of an object.
 pub(super) struct StoredObject {
     pub dtype: Dtype,
     pub bytes: u64,
     pub block_bytes: u32,
     pub extent: Option<Extent>,
     pub blocks: StoredBlocks,
-    /// How far the encoded blocks are from the source, if there are any.
+    /// Error of the encoded blocks against the source, if there are any.
     pub error: Option<Measured>,
 }
 
-/// Where the blocks lie.
+/// Where the blocks are stored.
 pub(super) enum StoredBlocks {
-    /// In the data file: a checksum each.
+    /// In the data file: one checksum per block.
     Run(Vec<u32>),
-    /// In the data file, with holes between them: where they lie, one after the other.
+    /// In the data file, with holes between them: runs and holes in order.
     Parts(Vec<TakenPart>),
-    /// A place each.
+    /// One place per block.
     Each(Vec<Stored>),
 }
 
-/// Blocks one after the other in a data file.
+/// Consecutive blocks in a data file.
 pub(super) enum TakenPart {
-    /// A checksum each.
+    /// One checksum per block.
     Run(Vec<u32>),
-    /// So many that are a hole.
+    /// Number of blocks in a hole.
     Hole(u32),
 }
 
@@ -87,17 +86,17 @@ impl StoredObject {
     }
 }
 
-/// How a source is taken in.
+/// How a source is stored.
 pub(super) struct How<'a> {
     pub options: &'a Options,
-    /// The number of the data file that the source is itself, where it stays in place.
+    /// For an import in place, the data file number of the source itself.
     pub outside: Option<u64>,
-    /// What takes its digests.
+    /// Computes its digests.
     pub digester: Digester,
 }
 
 impl How<'_> {
-    /// To the store, with its BLAKE3.
+    /// A copy to the store, with a BLAKE3 digest.
     pub fn plain(options: &Options) -> How<'_> {
         How { options, outside: None, digester: Digester::blake3() }
     }
@@ -131,7 +130,7 @@ pub(super) fn store_parts(
     } else if exact && recognized.bytes > PACKED_BYTES_MAX {
         let (id, file) = uncommitted.create_data_file()?;
         touched.file(&file);
-        // What goes to another tier stays a hole in it.
+        // Parts that go to another tier stay holes in the file.
         file.set_len(recognized.bytes).map_err(|error| Error::io("making room for it", error))?;
         Data::Own(id, file)
     } else {
@@ -162,13 +161,13 @@ pub(super) fn store_parts(
     })
 }
 
-/// Where exact blocks go.
+/// The destination of exact blocks.
 enum Data {
     /// Into `tier0.dat`, packed.
     None,
-    /// To the same place in a data file.
+    /// The same offset in a data file.
     Own(u64, Arc<dyn File>),
-    /// Nowhere: the source is the data file.
+    /// None: the source is the data file.
     Outside(u64),
 }
 
@@ -189,22 +188,22 @@ struct Intake<'a> {
     data: Data,
     touched: Touched,
     digester: Digester,
-    /// The bytes that are taken.
+    /// The bytes that are being stored.
     chunk: Vec<u8>,
-    /// Those that come next.
+    /// The bytes that are being read.
     next: Vec<u8>,
 }
 
-/// Bytes of a part that are taken at a time: whole blocks, and what is left at its end.
+/// Bytes of a part that are stored at a time: whole blocks, or the rest at its end.
 struct Chunk {
-    /// The place of the part.
+    /// The index of the part.
     part: usize,
-    /// Where they begin in the source.
+    /// Their offset in the source.
     at: u64,
     len: usize,
 }
 
-/// A source, cut to chunks.
+/// Splits a source into chunks.
 fn chunks(parts: &[Part], options: &Options) -> impl Iterator<Item = Chunk> {
     parts.iter().enumerate().flat_map(|(part, of)| {
         let block_bytes = block_bytes(of, options) as usize;
@@ -251,7 +250,7 @@ impl Intake<'_> {
         Ok(objects)
     }
 
-    /// An object without blocks for a part.
+    /// Creates an object without blocks for a part.
     fn begin(&self, part: &Part, tier: Option<Tier>, options: &Options) -> StoredObject {
         let (dtype, bytes) = (dtype(part), part.end - part.begin);
         let extent = self.data.number().map(|file| Extent { file, offset: part.begin });
@@ -263,8 +262,8 @@ impl Intake<'_> {
         StoredObject { dtype, bytes, block_bytes, extent, blocks, error: None }
     }
 
-    /// Stores the chunk that was read, and reads the next one meanwhile. Four jobs, the longest
-    /// first, which two cores share.
+    /// Stores the current chunk while it reads the next one. Two cores share the four jobs, the
+    /// longest first.
     fn take(
         &mut self,
         stored_parts: &Chunk,
@@ -299,21 +298,21 @@ impl Intake<'_> {
     }
 }
 
-/// CRC32C of exact blocks.
+/// The CRC32C of each exact block.
 pub(super) fn checksums(chunk: &[u8], block_bytes: u32) -> Vec<u32> {
     let block_bytes = block_bytes as usize;
     let blocks = chunk.par_chunks(block_bytes).with_min_len((SHARE_BYTES / block_bytes).max(1));
     blocks.map(checksum::of).collect()
 }
 
-/// Exact blocks into a data file. The disk takes them while the next ones are read, so that little
-/// is left for the sync at the end.
+/// Writes exact blocks into a data file. It starts writeback at once, while the next blocks are read,
+/// so that little is left for the sync at the end.
 pub(super) fn write(file: &Arc<dyn File>, at: u64, chunk: &[u8]) -> Result<()> {
     let written = file.write_at(chunk, at).and_then(|()| file.begin_sync(at, chunk.len() as u64));
     written.map_err(|error| Error::io("writing its data file", error))
 }
 
-/// Blocks in tier files: encoded, or exact and packed among others.
+/// Stores blocks in tier files: encoded, or exact and packed with others.
 pub(super) fn store(
     collection: &Collection,
     to: (Tier, Encoder),

@@ -1,4 +1,4 @@
-//! What an import has stored and nothing names yet.
+//! The stored parts of an import that is not committed yet.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::store::Collection;
 use crate::store::Touched;
 use crate::store::disk::File;
 
-/// Data files and objects of an import: given back when it is dropped before they were
-/// named, so that an import for which there was no space does not fill the disk.
+/// Data files and objects of an import. Dropping this before the commit releases them, so that a
+/// failed import does not fill the disk.
 pub(super) struct Uncommitted<'a> {
     collection: &'a Collection,
     data_files: Vec<u64>,
@@ -17,12 +17,12 @@ pub(super) struct Uncommitted<'a> {
 }
 
 impl<'a> Uncommitted<'a> {
-    /// Nothing yet.
+    /// Creates an empty one.
     pub fn new(collection: &'a Collection) -> Uncommitted<'a> {
         Uncommitted { collection, data_files: Vec::new(), objects: Vec::new() }
     }
 
-    /// Makes a data file; the number names it.
+    /// Creates a data file and returns its number.
     pub fn create_data_file(&mut self) -> Result<(u64, Arc<dyn File>)> {
         let made = self.collection.create_data_file()?;
         self.data_files.push(made.0);
@@ -34,7 +34,7 @@ impl<'a> Uncommitted<'a> {
         self.objects.push(id);
     }
 
-    /// A batch names all of it.
+    /// Notes that a batch names all of it.
     pub fn named(mut self) {
         self.data_files.clear();
         self.objects.clear();
@@ -44,11 +44,11 @@ impl<'a> Uncommitted<'a> {
 impl Drop for Uncommitted<'_> {
     fn drop(&mut self) {
         if self.data_files.is_empty() && self.objects.is_empty() {
-            // All of it was named.
+            // All of it was committed.
             return;
         }
-        // After a failed sync the names may be on the disk all the same; opening the
-        // collection again tells.
+        // After a failed sync the names may be on the disk nevertheless. Reopening the collection
+        // settles that.
         if self.collection.poisoned().is_some() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Files below paths, with the places where they go.
+//! Finds the files below paths, and their targets.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,22 +11,22 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::Identity;
 use crate::store::disk::mounted::{MountedThere, mounted, topmost};
 
-/// A file to take in.
+/// A file to import.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    /// Where it is, as it was named.
+    /// Its path as given.
     pub source: PathBuf,
-    /// Where it is, without links.
+    /// Its path with symbolic links resolved.
     pub real: PathBuf,
-    /// Where it goes.
+    /// Its target in the collection.
     pub target: Target,
-    /// Its bytes.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// Which file it is, by whatever path.
+    /// Its identity, by whatever path it is reached.
     pub identity: Identity,
 }
 
-/// What is mounted where, at one time.
+/// The mount table, at one time.
 pub(super) struct Mounts(String);
 
 impl Mounts {
@@ -35,13 +35,13 @@ impl Mounts {
         text.map(Mounts).map_err(|error| Error::io("reading /proc/self/mountinfo", error))
     }
 
-    /// The stores that are mounted.
+    /// The mounted stores.
     pub fn stores(&self) -> impl Iterator<Item = PathBuf> {
         mounted(&self.0).filter(MountedThere::is_ours).map(|ours| ours.source)
     }
 
-    /// Refuses a path that lies on a tierfs, before anything is asked of it: a daemon that
-    /// reads itself would wait for itself. The path without links.
+    /// Rejects a path on a tierfs mount before any request to it: a daemon that reads its own mount
+    /// would deadlock. Returns the path with symbolic links resolved.
     pub fn refuse_ours(&self, what: &str, path: &Path) -> Result<PathBuf> {
         let failed = |error| Error::io(path.display(), error);
         let absolute = std::path::absolute(path).map_err(failed)?;
@@ -66,9 +66,9 @@ impl Mounts {
     }
 }
 
-/// The files of `paths`: a file by its own name, a directory's content as it lies in
-/// it. Symbolic links are followed, as the caches of model hubs need. Sorted by target;
-/// two for one place are an error.
+/// The files of `paths`: a file by its own name, the content of a directory by its path in it.
+/// Symbolic links are followed, as the caches of model hubs need. Sorted by target; two files with
+/// the same target are an error.
 pub(super) fn files(paths: &[PathBuf], mounts: &Mounts) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     for path in paths {
@@ -99,7 +99,7 @@ pub(super) fn files(paths: &[PathBuf], mounts: &Mounts) -> Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Files in the order in which they are named, whatever their names.
+/// The given files in the given order, whatever their names.
 pub(super) fn shards(paths: &[PathBuf], mounts: &Mounts) -> Result<Vec<Found>> {
     let shard = |path: &PathBuf| {
         let (real, metadata) = stat(path, mounts)?;
