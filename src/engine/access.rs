@@ -1,4 +1,4 @@
-//! How much tensors are used.
+//! Access statistics of tensors.
 
 use std::sync::Arc;
 
@@ -6,20 +6,20 @@ use crate::format::log::access::History;
 use crate::store::Object;
 use crate::store::Ticks;
 
-/// How much a file is used: as much as its most used block, because its blocks are moved
-/// together, and a block that is used must not lose precision with others.
+/// Access statistics of a file, which are those of its hottest block. Its blocks are moved together,
+/// and a used block must not lose precision with the others.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Heat {
-    /// The most accesses of a block.
+    /// The access count of the hottest block.
     pub count: u32,
-    /// The begin of the tick of the last access, in seconds since 1970; 0 for none.
+    /// The start of the tick of the last access, in seconds since 1970; 0 if never.
     pub last_access: u64,
     /// The highest score of a block, 0 to 1000.
     pub score: f64,
 }
 
 impl Heat {
-    /// That of the blocks of objects that were made at a time, in seconds since 1970.
+    /// The statistics of objects, whose file was created at `created_at` in seconds since 1970.
     pub fn of(objects: &[Arc<Object>], created_at: u64, ticks: &Ticks) -> Heat {
         let now = ticks.now();
         let mut heat = Heat { score: History::new(ticks.of(created_at)).score(now), ..Heat::default() };

@@ -1,4 +1,4 @@
-//! Tensors that change their tiers by themselves: what the plan is made of, and its moves.
+//! Moves between tiers by policy: the input of the plan, and its execution.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use crate::store::EventKind;
 use crate::store::ROOT;
 use crate::store::{OpenObject, Verify};
 
-/// Seconds between two passes that cut q7 down to its cap.
+/// Seconds between two passes that reduce q7 to its cap.
 const COOL_EVERY: u64 = 60;
-/// The longest time that is left to others after a step.
+/// The longest pause after a step.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// What is kept from pass to pass.
+/// State from pass to pass.
 #[derive(Default)]
 pub(super) struct Automatic {
-    /// When q7 was last cut down, in seconds since 1970.
+    /// When q7 was last reduced, in seconds since 1970.
     cooled: u64,
-    /// Moves that came to nothing, and the newest epoch of the tensor then: they are tried
-    /// again when the tensor is another.
+    /// Moves that had no effect, with the newest epoch of the tensor at that time. They are retried
+    /// once the tensor has changed.
     stuck: HashMap<(u32, ObjectId, u32), (Tier, u64)>,
 }
 
-/// A tensor that may be moved, and what is needed to move it.
+/// A tensor that may be moved, with the handles to move it.
 struct Candidate {
     collection: Arc<Collection>,
     target: Target,
@@ -44,7 +44,7 @@ struct Candidate {
     epoch: u64,
 }
 
-/// Waits after each step as long as the step took, so that others come first.
+/// Pauses after each step as long as the step took, so that other work comes first.
 struct Yielding<'a> {
     progress: &'a dyn Progress,
     since: parking_lot::Mutex<Instant>,
@@ -66,14 +66,15 @@ impl Progress for Yielding<'_> {
 }
 
 impl Engine {
-    /// Whether there may be something to move: some collection that is open has the policy.
+    /// Whether there may be work: an open collection has the policy.
     pub fn has_automatic(&self) -> bool {
         let collections = self.store.open_collections();
         collections.iter().any(|collection| collection.state().has_setting(POLICY.name, "auto"))
     }
 
-    /// Moves tensors of open collections that have the policy `auto` and that the plan names.
-    /// `changed` is told what reads otherwise now. How many were moved; durable when it returns.
+    /// Moves the tensors that the plan selects, in open collections with the policy `auto`. Passes to
+    /// `changed` the nodes whose bytes change. Returns how many tensors were moved; durable when it
+    /// returns.
     pub fn move_automatically(
         &self,
         progress: &dyn Progress,
@@ -171,7 +172,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// A tensor, if it may be moved by itself.
+    /// A tensor, if it may be moved by policy.
     fn candidate(&self, collection: &Arc<Collection>, target: Target) -> Result<Option<Candidate>> {
         let to = MoveTo { tier: Tier::Q8, all: false };
         let (number, policy, is_lossy_allowed, how, created_at) = {
@@ -210,7 +211,7 @@ impl Engine {
                 has_exact_source &= ways.any(|way| (way.is_there)(&open, index, &block));
             }
         }
-        // Blocks that cannot be encoded stay exact: they say nothing about the others.
+        // Blocks that cannot be encoded stay exact, so the majority determines the tier.
         let tier = tiers.into_iter().max_by_key(|(tier, count)| (*count, std::cmp::Reverse(*tier)));
         let Some((tier, _)) = tier else { return Ok(None) };
         let heat = Heat::of(&target.objects, created_at, self.store.ticks());

@@ -1,9 +1,9 @@
-//! Absent blocks as differences to the same blocks of a lineage parent.
+//! Deltas: absent blocks as differences from the same blocks of a lineage parent.
 //!
-//! A block of a fine-tuned tensor is the parent's block, as that reads now, and a record of
-//! `delta.dat`. Where precision may be given up the record has differences as 16-bit numbers
-//! times a scale; elsewhere it has the elements that differ, and the block reads as it did bit
-//! for bit. The parent stays as it is while blocks need it (`store/collection/lineage.rs`).
+//! A block of a fine-tuned tensor is the parent's block, as that reads now, plus a record in
+//! `delta.dat`. Where loss of precision is allowed, the record has the differences as 16-bit numbers
+//! times a scale. Otherwise it has the elements that differ, and the block reads bit for bit as
+//! before. The parent does not change while blocks need it (`store/collection/lineage.rs`).
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -28,7 +28,7 @@ use crate::store::OpenObject;
 use crate::store::Touched;
 use crate::store::{Held, broken};
 
-/// A tensor has at most so many lineage parents above it.
+/// Maximal number of lineage parents above a tensor.
 const DEPTH_MAX: usize = 3;
 /// The largest value of a scaled difference.
 const VALUE_MAX: f32 = 32_767.0;
@@ -36,11 +36,11 @@ const VALUE_MAX: f32 = 32_767.0;
 const STEP_BYTES: u64 = 8 << 20;
 
 thread_local! {
-    /// How many blocks this thread is making again, each a parent's of the one before.
+    /// How many nested blocks this thread is reconstructing, each a parent's of the one before.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// One more block that is being made again, while this lives.
+/// Counts one more nested block while this lives.
 struct Deeper;
 
 impl Deeper {
@@ -61,13 +61,13 @@ impl Drop for Deeper {
     }
 }
 
-/// Whether an absent block is kept as a difference.
+/// Whether an absent block is stored as a difference.
 pub(super) fn is_there(open: &OpenObject, index: u32, block: &Block) -> bool {
     precision(open, index, block).is_some()
 }
 
-/// How precise what is made again is: what differs exactly is as it was; a scaled difference is
-/// as good as 8 bits at best, and counts as these.
+/// The precision of a reconstructed block. A patch is exact. A scaled difference has at best the
+/// precision of 8 bits, and counts as that.
 pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Option<Tier> {
     let links = open.object().chain(index, block.epoch)?;
     match links.iter().find(|link| link.is_on_parent)?.kind {
@@ -76,8 +76,8 @@ pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Option<
     }
 }
 
-/// Puts a block that is kept as a difference into `out`, which has its bytes. `false` for other
-/// blocks; `Corrupt` where the parent is not what it was.
+/// Reconstructs a block from its difference into `out`, which has the size of the block. Returns
+/// `false` for other blocks. Fails with `Corrupt` where the parent has changed.
 pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
     let links = open.object().chain(index, block.epoch);
     let Some(link) = links.iter().flat_map(|links| links.iter()).find(|link| link.is_on_parent) else {
@@ -99,14 +99,14 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
     Ok(true)
 }
 
-/// The parent of an object, which stays as it is while this lives.
+/// The parent of an object, which cannot change while this lives.
 struct Parent {
     open: OpenObject,
     _held: Held,
 }
 
-/// Keeps the blocks of a tensor as differences to its lineage parent's. `Invalid` where that
-/// takes too much, or there is no parent; nothing is changed then.
+/// Stores the blocks of a tensor as differences from its lineage parent. Fails with `Invalid` where
+/// they take too much space, or where there is no parent. It then changes nothing.
 pub(super) fn evict(
     engine: &Engine,
     collection: &Arc<Collection>,
@@ -157,11 +157,11 @@ fn evict_range(
     let (mut touched, mut records) = (Touched::default(), Vec::new());
     let found = std::cell::RefCell::new(Vec::new());
     let migration = open.drop_blocks(range, &|index, block| {
-        // Nobody writes to the object now: a write before this has ended the consent of an import.
+        // Nobody writes to the object now. An earlier write has ended the consent of an import.
         if kind == DeltaKind::Scaled && !is_lossy_allowed(&collection.state(), target.node) {
             return Ok(false);
         }
-        // It may have been written to since it was looked at: it stays as it is then.
+        // A block that was written to after the check stays as it is.
         let Some(difference) = difference(open, parent, (index, block), kind)? else { return Ok(false) };
         found.borrow_mut().push(difference);
         Ok(true)
@@ -194,7 +194,7 @@ fn evict_range(
     Ok(())
 }
 
-/// Keeps the parents of a tensor's objects as they are.
+/// Holds the parents of a tensor's objects, so that they cannot change.
 fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Result<Vec<Parent>> {
     let mut parents = Vec::new();
     for object in &target.objects {
@@ -209,7 +209,7 @@ fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Resul
     Ok(parents)
 }
 
-/// Whether an object has a parent, and not too many above it. `Err` says what is wrong.
+/// Checks that an object has a parent, and not too many above it. The error states the problem.
 fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
     let mut at = object.clone();
     let mut seen = HashSet::from([at.entry.id]);
@@ -226,7 +226,7 @@ fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
         let found = extent.ok().and_then(|extent| extent.state().object(parent.object).cloned());
         match found {
             Some(found) => at = found,
-            // What is above a parent that is gone matters to nobody.
+            // Ancestors above a missing one do not matter.
             None if Arc::ptr_eq(&at, object) => return Err("its lineage parent is gone".to_owned()),
             None => return Ok(()),
         }
@@ -237,7 +237,7 @@ fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
     }
 }
 
-/// The kind of records that a tensor is kept as. The inner `Err` says why it cannot be.
+/// Selects the kind of records for a tensor. The inner `Err` is the reason why neither fits.
 fn chosen(
     collection: &Arc<Collection>,
     target: &Target,
@@ -278,8 +278,8 @@ fn chosen(
     Ok(Err(why))
 }
 
-/// The most bytes that the record of a block may take: half of its encoding in q3, or, of an
-/// exact difference, half of the exact block.
+/// Maximal size of a block's record in bytes: half of its encoding in q3, or for an exact difference
+/// half of the exact block.
 fn budget(kind: DeltaKind, dtype: Dtype, bytes: usize) -> usize {
     match kind {
         DeltaKind::Scaled => codec::payload_len(Tier::Q3, bytes / dtype.bytes() as usize).unwrap_or(0) / 2,
@@ -287,19 +287,19 @@ fn budget(kind: DeltaKind, dtype: Dtype, bytes: usize) -> usize {
     }
 }
 
-/// A block as a difference.
+/// The difference of a block.
 struct Difference {
     index: u32,
     base_epoch: u64,
     kind: DeltaKind,
     changes: u32,
     record: Vec<u8>,
-    /// How far what will be read is from what is read now.
+    /// The error of the block with this difference, against the current one.
     measured: Measured,
 }
 
-/// A block as a difference to its parent's, both as they read now. A block with a difference
-/// that is no number becomes an exact one. `None` where too many elements differ.
+/// The difference of a block from its parent's, both as they read now. A block with a difference that
+/// is not a finite number gets an exact record. `None` where too many elements differ.
 fn difference(
     open: &OpenObject,
     parent: &Parent,
@@ -334,9 +334,9 @@ fn difference(
     Ok(Some(Difference { index, base_epoch: base.epoch, kind, changes, record, measured }))
 }
 
-/// The differences as 16-bit numbers times the smallest scale that reaches all of them: the
-/// largest difference over 32,767. So each is at most half a scale off, 1/65,534 of the largest.
-/// `None` where one is no finite number, or the scale would be no normal one.
+/// Differences as 16-bit numbers times the smallest scale that reaches all of them: the largest
+/// difference over 32,767. Each is thus at most half a scale off, 1/65,534 of the largest. `None`
+/// where one is not finite, or where the scale would not be a normal number.
 fn scaled(dtype: Dtype, before: &[u8], now: &[u8]) -> Option<Changes> {
     let width = dtype.bytes() as usize;
     let mut differences: Vec<(u16, f32)> = Vec::new();
@@ -349,7 +349,7 @@ fn scaled(dtype: Dtype, before: &[u8], now: &[u8]) -> Option<Changes> {
     }
     let largest = differences.iter().fold(0.0_f32, |largest, (_, difference)| largest.max(difference.abs()));
     if largest == 0.0 {
-        // Zeros of another sign at most: equal numbers.
+        // At most zeros of another sign, which are equal numbers.
         return Some(Changes::Scaled { scale: 0.0, pairs: Vec::new() });
     }
     let scale = largest / VALUE_MAX;
@@ -376,7 +376,7 @@ fn patch(dtype: Dtype, before: &[u8], now: &[u8]) -> Option<Changes> {
     Some(Changes::Patch { indices, elements })
 }
 
-/// An element of a quantizable type as a number.
+/// The value of an element of a quantizable type.
 pub(super) fn value(dtype: Dtype, element: &[u8]) -> f32 {
     match (dtype, element) {
         (Dtype::F32, [a, b, c, d]) => f32::from_le_bytes([*a, *b, *c, *d]),
@@ -386,8 +386,7 @@ pub(super) fn value(dtype: Dtype, element: &[u8]) -> f32 {
     }
 }
 
-/// How far elements are from what they were; those of types that are never quantized are not
-/// measured.
+/// The error of elements against others. It is empty for types that are never quantized.
 pub(super) fn measured(dtype: Dtype, found: &[u8], wanted: &[u8]) -> Measured {
     let mut measured = Measured::default();
     if !dtype.is_quantizable() {

@@ -1,9 +1,9 @@
-//! Absent tensors as products of matrices of low rank.
+//! Factors: absent tensors as products of matrices of low rank.
 //!
-//! The squares of the singular values of a matrix are the eigenvalues of its product with its
-//! own transpose, taken over its shorter side, and the singular vectors of that side are the
-//! eigenvectors. So the larger side is never decomposed: it follows with one product. The
-//! matrix is squared in f64, whose precision is more than twice that of the f32 factors.
+//! The squared singular values of a matrix are the eigenvalues of its product with its own transpose,
+//! taken over its shorter side, and the singular vectors of that side are the eigenvectors. The
+//! larger side is therefore never decomposed, but follows from one product. The product is computed
+//! in f64, whose precision is more than twice that of the f32 factors.
 
 use std::sync::Arc;
 
@@ -26,28 +26,29 @@ use crate::store::Object;
 use crate::store::Touched;
 use crate::store::{OpenObject, Verify};
 
-/// The shorter side of a matrix is at most this: time grows with its third power.
+/// Maximal length of the shorter side of a matrix. Time grows with its third power.
 const SIDE_MAX: u64 = 8192;
-/// A matrix has at most so many elements: all of it is in memory while it is taken apart.
+/// Maximal number of elements of a matrix, which is in memory while it is decomposed.
 const ELEMENTS_MAX: u64 = 1 << 27;
-/// Factors that are kept for the next read, in bytes; always those of the last tensor.
+/// Size in bytes of the cache of factors. The factors of the last tensor are always cached.
 const CACHE_BYTES_MAX: u64 = 256 << 20;
 
-/// Factors that were read and checked, the last used last.
+/// Verified factors, the most recently used last.
 static CACHE: Mutex<Vec<(ObjectId, u64, Arc<Factor>)>> = Mutex::new(Vec::new());
 
-/// How precise what is made again is: it counts as 8 bits.
+/// The precision of a reconstructed block: it counts as 8 bits.
 pub(super) fn precision(open: &OpenObject, _index: u32, block: &Block) -> Option<Tier> {
     open.object().factor_of(block).map(|_| Tier::Q8)
 }
 
-/// Whether an absent block is a part of a product.
+/// Whether an absent block is part of a product.
 pub(super) fn is_there(open: &OpenObject, index: u32, block: &Block) -> bool {
     precision(open, index, block).is_some()
 }
 
-/// Puts a block of a product into `out`, which has its bytes: only its elements are multiplied
-/// out. `false` for other blocks; `Corrupt` where the factors are not what the log says.
+/// Reconstructs a block of a product into `out`, which has the size of the block. It computes only
+/// the elements of the block. Returns `false` for other blocks. Fails with `Corrupt` where the
+/// factors do not match the log.
 pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
     let Some(link) = open.object().factor_of(block) else { return Ok(false) };
     let id = open.object().entry.id;
@@ -94,7 +95,7 @@ fn keep(entry: (ObjectId, u64, Arc<Factor>)) {
     }
 }
 
-/// Numbers as elements of a quantizable type, ties to even.
+/// Converts numbers to elements of a quantizable type, ties to even.
 fn round(dtype: Dtype, values: &[f32], out: &mut [u8]) {
     for (value, element) in values.iter().zip(out.chunks_exact_mut(dtype.bytes() as usize)) {
         match dtype {
@@ -105,8 +106,8 @@ fn round(dtype: Dtype, values: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Keeps a tensor as a product. `Invalid` where that takes more than half of its bytes, `Denied`
-/// where precision must not be lost; nothing is changed then.
+/// Stores a tensor as a product. Fails with `Invalid` where it takes more than half of the tensor's
+/// bytes, and with `Denied` where loss of precision is not allowed. It then changes nothing.
 pub(super) fn evict(
     collection: &Arc<Collection>,
     target: &Target,
@@ -133,7 +134,7 @@ pub(super) fn evict(
     let measured = compare(&factor, target.dtype, &bytes)?;
     let seen = checksum::of(&bytes);
     let migration = open.drop_blocks(0..layout.blocks(), &|_, _| Ok(true))?;
-    // It may have been written to since it was looked at; nobody writes to it now.
+    // Detects writes since the tensor was read; nobody writes to it now.
     open.read(0, &mut bytes)?;
     let is_allowed = is_lossy_allowed(&collection.state(), target.node);
     if checksum::of(&bytes) != seen || object.is_dirty() || !is_allowed {
@@ -151,7 +152,7 @@ pub(super) fn evict(
     Ok(())
 }
 
-/// A tensor's rows and columns; `Err` says why it is no matrix that can be taken apart.
+/// The rows and columns of a tensor. The error states why it cannot be decomposed.
 fn sides(target: &Target, object: &Object) -> Result<(u32, u32), String> {
     if !target.dtype.is_quantizable() || object.dtype() != target.dtype {
         return Err(format!("elements of {} are no numbers that may be rounded", target.dtype));
@@ -168,7 +169,7 @@ fn sides(target: &Target, object: &Object) -> Result<(u32, u32), String> {
     Ok((side(rows)?, side(columns)?))
 }
 
-/// The factors of a matrix of the rank that is asked for. `Err` says why there are none.
+/// The factors of a matrix with the requested rank. The error states why there are none.
 fn decompose(
     object: &Object,
     (rows, columns): (u32, u32),
@@ -181,7 +182,7 @@ fn decompose(
     if !matrix.iter().all(|value| value.is_finite()) {
         return Err("elements are infinite or no numbers".to_owned());
     }
-    // As tall as wide at least: its columns are the shorter side.
+    // Transposed if needed, so that the columns are the shorter side.
     let is_wide = columns > rows;
     let tall = if is_wide { matrix.transpose() } else { matrix };
     let total = tall.norm_squared();
@@ -227,7 +228,7 @@ fn decompose(
     factor.map_err(|error| error.to_string())
 }
 
-/// How far what will be read is from what is read now.
+/// The error of the product against the current bytes.
 fn compare(factor: &Factor, dtype: Dtype, bytes: &[u8]) -> Result<Measured> {
     let shape = factor.shape();
     let row_bytes = shape.columns as usize * dtype.bytes() as usize;

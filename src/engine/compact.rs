@@ -1,5 +1,5 @@
-//! What a collection stores, put together: blocks that were written over go back to their data
-//! files, tier files and the log become as short as they can be.
+//! Compacts a collection: returns overwritten blocks to their data files, and shortens tier files and
+//! the log as far as possible.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,25 +17,25 @@ use crate::store::{OpenObject, Verify};
 /// Logical bytes whose blocks are moved with one batch.
 const STEP_BYTES: u64 = 32 << 20;
 
-/// What a compaction has done.
+/// The result of a compaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Compacted {
-    /// Blocks that lie in their data files again.
+    /// Blocks that were returned to their data files.
     pub returned: u64,
     /// Blocks that were moved within tier files.
     pub moved: u64,
-    /// Bytes of the files of payloads before: `tier0.dat` to `factor.dat`.
+    /// Bytes of the payload files before: `tier0.dat` to `factor.dat`.
     pub before: u64,
-    /// Their bytes after it.
+    /// Bytes of the payload files after.
     pub after: u64,
-    /// Objects that stay as they are, because files of theirs cannot be read or written.
+    /// Objects that were left unchanged, because their files cannot be read or written.
     pub left: u64,
     /// When it ended, in seconds since 1970.
     pub at: u64,
 }
 
 impl Compacted {
-    /// Adds what was done elsewhere.
+    /// Adds the result of another collection.
     pub fn add(&mut self, other: Compacted) {
         self.returned += other.returned;
         self.moved += other.moved;
@@ -61,10 +61,10 @@ impl fmt::Display for Compacted {
 }
 
 /// Compacts a collection: its data files, its tier files, its log. Readers and writers go on
-/// meanwhile; what they have open and in use stays where it is, and is left for another time.
-/// Durable when it returns. An object whose files are gone or damaged is counted, told as an event,
-/// and stays as it is. `Interrupted` where it was told to stop: what was done by then
-/// stays. `progress` is told [`Engine::compact_bytes`] in all.
+/// meanwhile, and extents that they use are left for another time. Durable when it returns. An object
+/// whose files are missing or damaged is counted and reported as an event, and stays unchanged. Fails
+/// with `Interrupted` on cancellation; finished work stays. `progress` receives
+/// [`Engine::compact_bytes`] in total.
 pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<Compacted> {
     collection.check_writable()?;
     let mut objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
@@ -83,7 +83,7 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
         }
     }
     let spaces = collection.file_spaces()?;
-    // The last ones first: what they leave is at the end.
+    // In reverse order, so that the freed space is at the end.
     for object in objects.iter().rev() {
         let packed = each_step(collection, object, progress, &mut |open, range| {
             for (number, space) in (0..).zip(&spaces) {
@@ -96,7 +96,7 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
         leave_damaged(collection, object, packed, &mut left)?;
     }
     done.left = left.len() as u64;
-    // Held by nobody from here on: what was deleted meanwhile can go.
+    // Released first, so that objects deleted meanwhile can be dropped.
     drop(objects);
     (done.before, done.after) = collection.cut_files()?;
     collection.compact_now()?;
@@ -104,7 +104,7 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
     Ok(done)
 }
 
-/// Goes on where it is one object that cannot be read or written: others can be.
+/// Goes on after an error of a single object, because the others may be intact.
 fn leave_damaged(
     collection: &Collection,
     object: &Object,
@@ -116,7 +116,7 @@ fn leave_damaged(
         error.kind(),
         ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::NotFound | ErrorKind::Gone | ErrorKind::Absent
     );
-    // Where a batch or a sync has failed nothing is written any more.
+    // Nothing can be written after a failed batch or sync.
     if !is_its_own || collection.poisoned().is_some() {
         return Err(error);
     }
@@ -137,31 +137,31 @@ fn leave_damaged(
 }
 
 impl Engine {
-    /// Compacts a collection, see [`compact`], and keeps what it has done.
+    /// Compacts a collection, see [`compact`], and stores the result.
     pub fn compact(&self, collection: &Arc<Collection>, progress: &dyn Progress) -> Result<Compacted> {
         let done = compact(collection, progress)?;
         self.compacted.lock().insert(collection.path(), done);
         Ok(done)
     }
 
-    /// Logical bytes that a compaction goes through: those of the collection twice.
+    /// Logical bytes that a compaction processes: those of the collection twice.
     pub fn compact_bytes(&self, collection: &Collection) -> u64 {
         collection.state().objects().map(|object| object.bytes()).sum::<u64>() * 2
     }
 
-    /// What the last compaction of a collection has done since the store was opened.
+    /// The result of the last compaction of a collection since the store was opened.
     pub fn last_compact(&self, collection: &Collection) -> Option<Compacted> {
         self.compacted.lock().get(&collection.path()).copied()
     }
 }
 
-/// Whether all blocks of an object are exact, in the store.
+/// Whether all blocks of an object are stored exactly.
 fn is_exact(object: &Object) -> bool {
     let layout = object.logged_layout();
     object.blocks.read().pieces(layout).all(|(_, block)| block.stored.tier == Tier::Exact)
 }
 
-/// What is done to an object, a range of blocks of it at a time.
+/// Runs a step on an object, a range of blocks at a time.
 fn each_step(
     collection: &Arc<Collection>,
     object: &Arc<Object>,

@@ -1,4 +1,4 @@
-//! Tensors that give their bytes up.
+//! Evicts tensors: drops their stored bytes.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::OpenObject;
 
-/// What is given up.
+/// What to evict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evict {
-    /// Decoded copies.
+    /// Cached decoded bytes.
     Cache,
-    /// Stored bytes, of what can be made again.
+    /// Stored bytes that can be reconstructed.
     Stored,
-    /// Stored bytes, for good.
+    /// Stored bytes, permanently.
     Discard,
 }
 
 impl Evict {
-    /// The value of the attribute `evict`.
+    /// Parses a value of the attribute `evict`.
     pub fn from_name(name: &str) -> Option<Evict> {
         match name {
             "cache" => Some(Evict::Cache),
@@ -39,11 +39,11 @@ impl Evict {
 }
 
 impl Engine {
-    /// Gives up the bytes of a tensor, or of all tensors of a container or below a directory.
-    /// Durable when it returns. `moved` is what has changed, where it fails too; with `Cache`
-    /// nothing: it says whose pages the kernel is to forget. `Invalid` where `Stored` is asked for and there is no
-    /// way to make a tensor again; `Denied` where `Discard` is, and `lossy` does not allow it.
-    /// Nothing is changed then.
+    /// Evicts a tensor, or all tensors of a container or below a directory. Durable when it returns.
+    /// `moved` receives the changes, also on an error; with `Cache` it receives only the nodes that
+    /// the kernel must invalidate. Fails with `Invalid` for `Stored` where a tensor cannot be
+    /// reconstructed, and with `Denied` for `Discard` where `lossy` does not allow it. It then
+    /// changes nothing.
     pub fn evict(
         &self,
         collection: &Arc<Collection>,
@@ -55,7 +55,7 @@ impl Engine {
         let _alone = self.at_work.lock();
         if what == Evict::Cache {
             moved.nodes.insert(node);
-            // Plain files have pages too.
+            // Plain files have cached pages too.
             moved
                 .nodes
                 .extend(targets(collection, node).unwrap_or_default().iter().map(|target| target.node));
@@ -73,7 +73,7 @@ impl Engine {
         let mut left = Ok(());
         for target in &targets {
             match self.drop_target(collection, target, what, moved) {
-                // Others of many go where they can.
+                // One of many tensors does not stop the others.
                 Err(error) if !is_one && error.kind() == ErrorKind::Invalid => {
                     moved.left.push((target.node, error.to_string()));
                     left = Err(error);
@@ -129,7 +129,7 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
             return Err(Error::new(ErrorKind::Denied, text));
         }
         if way.gives == Gives::Absent {
-            // It is made then.
+            // The eviction itself creates the record.
             return Ok(());
         }
         for object in &target.objects {
@@ -151,7 +151,7 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
     check_discard(collection, target)
 }
 
-/// `Denied` where a tensor's bytes must not be given up for good.
+/// Fails with `Denied` where a tensor must not be discarded.
 fn check_discard(collection: &Collection, target: &Target) -> Result<()> {
     if is_lossy_allowed(&collection.state(), target.node) {
         return Ok(());
@@ -161,7 +161,7 @@ fn check_discard(collection: &Collection, target: &Target) -> Result<()> {
     Err(Error::new(ErrorKind::Denied, text))
 }
 
-/// Makes blocks absent: those that a way has, or all of them, for good.
+/// Makes blocks absent: those that a way can reconstruct, or without one all of them, permanently.
 fn drop_blocks(
     collection: &Arc<Collection>,
     target: &Target,
@@ -172,12 +172,12 @@ fn drop_blocks(
         let open = OpenObject::open_by_name(collection, object)?;
         let migration = match way {
             Some(way) => open.drop_blocks(0..object.layout().blocks(), &|index, block| {
-                // It may have been written to since it was looked at.
+                // The block may have been written to since the check.
                 (way.is_sound)(&open, index, block)
             })?,
             None => {
                 let migration = open.discard_blocks(0..object.layout().blocks());
-                // A write before this, and there are none now, has ended the consent of an import.
+                // An earlier write has ended the consent of an import, and there are no writes now.
                 check_discard(collection, target)?;
                 migration
             }

@@ -1,4 +1,4 @@
-//! Blocks whose payloads are damaged are stored anew where there is another way to them.
+//! Heals damaged blocks: rewrites their payloads from another source.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use crate::store::Block;
 use crate::store::EventKind;
 use crate::store::OpenObject;
 
-/// So many blocks wait at most: others are found again by a scrub, or by the next read.
+/// Maximal number of queued blocks. A scrub or the next read finds the others again.
 const WAITING_MAX: usize = 1 << 16;
 
-/// Blocks that reads found damaged, and made good.
+/// Damaged blocks that reads have found and worked around.
 #[derive(Default)]
 pub(super) struct Damaged {
     waiting: Mutex<Waiting>,
@@ -25,12 +25,12 @@ pub(super) struct Damaged {
 #[derive(Default)]
 struct Waiting {
     blocks: Vec<(OpenObject, u32, Block)>,
-    /// Which these are, so that each waits once and is told of once.
+    /// Their identities, so that each is queued and reported once.
     known: HashSet<(ObjectId, u32)>,
 }
 
 impl Damaged {
-    /// Notes a block that was made good for a reader.
+    /// Queues a damaged block that was reconstructed for a reader.
     pub fn note(&self, open: &OpenObject, index: u32, block: &Block) {
         if open.collection().check_writable().is_err() {
             return;
@@ -43,18 +43,18 @@ impl Damaged {
 }
 
 impl Engine {
-    /// Whether blocks wait to be stored anew.
+    /// Whether blocks are queued for healing.
     pub fn has_damaged(&self) -> bool {
         !self.ways.damaged.waiting.lock().blocks.is_empty()
     }
 
-    /// Blocks that were damaged and have been stored anew since the store was opened.
+    /// Number of blocks that were healed since the store was opened.
     pub fn healed(&self) -> u64 {
         self.ways.damaged.healed.load(Ordering::Relaxed)
     }
 
-    /// Stores the blocks anew that reads found damaged. How many; durable when it returns. A
-    /// block that fails is told of in the log, and found again by the next read.
+    /// Heals the queued blocks. Returns how many; durable when it returns. An error of a block is
+    /// logged, and the next read finds the block again.
     pub fn heal_waiting(&self) -> Result<u64> {
         let waiting = std::mem::take(&mut *self.ways.damaged.waiting.lock());
         let mut healed = 0;
@@ -79,9 +79,9 @@ impl Engine {
         Ok(healed)
     }
 
-    /// Stores a damaged block anew, if there is another way to it and it is still that block.
+    /// Heals a damaged block, if it has another source and is unchanged.
     pub(super) fn heal(&self, open: &OpenObject, index: u32, block: &Block) -> Result<bool> {
-        // Where it has deltas, these may be what is damaged.
+        // If it has deltas, the damage may be in these.
         let is_bare = !open.has_deltas(index, block);
         let payload = if is_bare { payload(open, index, block)? } else { None };
         let is_healed = match payload {

@@ -1,4 +1,4 @@
-//! Evicting what an import took in.
+//! Evicts the tensors of an import.
 
 use std::sync::Arc;
 
@@ -9,9 +9,8 @@ use crate::model::{ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::ROOT;
 
-/// Says how the tensors of a file that was imported are made again, and gives up their bytes.
-/// What is lossy is allowed for them: the source stays with the user. Why some of them keep
-/// their bytes, if some do.
+/// Sets how the tensors of an imported file are reconstructed, and evicts them. Loss of precision is
+/// allowed, because the user still has the source. Returns why some of them were not evicted, if so.
 pub fn evict_imported(
     engine: &Engine,
     collection: &Arc<Collection>,

@@ -1,12 +1,11 @@
-//! What changes how precisely tensors are kept: moves between tiers, and what may not be
-//! moved.
+//! Changes of precision: moves of tensors between tiers, and the rules that forbid them.
 //!
 //! Invariants:
-//! 1. The last exact copy of a block goes only where `lossy` allows it.
-//! 2. A request that is refused changes nothing but `why`.
-//! 3. A block is moved from the most precise bytes at hand, and is never said to be more
-//!    precise than these.
-//! 4. A reader sees each block whole, as it was before a move or after it.
+//! 1. The last exact copy of a block is dropped only where `lossy` allows it.
+//! 2. A rejected request changes nothing but `why`.
+//! 3. A move takes the most precise bytes available, and never records a block as more precise than
+//!    these.
+//! 4. A reader sees each block as it was either before a move or after it.
 
 mod access;
 mod automatic;

@@ -20,44 +20,43 @@ use crate::store::now_nanoseconds;
 
 /// Logical bytes that are moved with one batch.
 const STEP_BYTES: u64 = 8 << 20;
-/// Space that was left is given back at least so often.
+/// Logical bytes after which a sync releases the freed space.
 const SYNC_BYTES: u64 = 256 << 20;
 
-/// What stands in `why` of a request that was refused: the next one that is not takes it away.
+/// Prefix of the reason of a rejected request in `why`. The next accepted request clears it.
 pub const REFUSED: &str = " refused: ";
 
-/// What a request has changed.
+/// The changes that a request made.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Moved {
-    /// The files that read otherwise now: tensors and their containers.
+    /// The files whose bytes changed: tensors and their containers.
     pub nodes: BTreeSet<EntryId>,
     /// Blocks that were moved.
     pub blocks: u64,
-    /// Tensors that could not be moved, with the reason: those among many.
+    /// Tensors, of several, that could not be moved, with the reason.
     pub left: Vec<(EntryId, String)>,
 }
 
-/// The blocks that a move concerns, by tier; the bytes that it stores, and those that it gives
-/// back.
+/// The blocks that a move affects, by tier; the bytes that it stores, and those that it releases.
 type Concerned = (BTreeMap<Tier, u64>, (u64, u64));
 
-/// What a move would do to a tensor.
+/// A planned move of a tensor.
 struct Planned {
     target: Target,
-    /// By tier, the blocks that would move.
+    /// Number of blocks to move, by tier.
     from: BTreeMap<Tier, u64>,
-    /// Bytes that would be stored, and that would not be any more.
+    /// Bytes to store, and bytes to release.
     stored: (u64, u64),
 }
 
 impl Engine {
-    /// Moves a tensor to a tier, or, of a container or a directory, those tensors that
-    /// [`MoveTo::takes`] names. Durable when it returns. `moved` is what has changed, where it
-    /// fails too.
+    /// Moves a tensor to a tier. For a container or a directory it moves the tensors that
+    /// [`MoveTo::takes`] selects. Durable when it returns. `moved` receives the changes, also on an
+    /// error.
     ///
-    /// `Denied` where precision would be lost that nothing else has and `lossy` does not allow
-    /// it, or where it is no float tensor; `Invalid` where a block would have to become more
-    /// precise than anything that is at hand; nothing is changed then.
+    /// Fails with `Denied` for a tensor that is not of floats, or where the last exact copy would be
+    /// lost and `lossy` does not allow it. Fails with `Invalid` where a block would have to become
+    /// more precise than any source. It then changes nothing.
     pub fn set_tier(
         &self,
         collection: &Arc<Collection>,
@@ -95,8 +94,8 @@ impl Engine {
         collection.sync()
     }
 
-    /// Logical bytes of the tensors that a move would go through. Errors as those of
-    /// [`set_tier`](Self::set_tier).
+    /// Logical bytes of the tensors that a move would process. Fails as [`set_tier`](Self::set_tier)
+    /// does.
     pub fn check_tier(&self, collection: &Arc<Collection>, node: EntryId, to: MoveTo) -> Result<u64> {
         let planned = self.plan(collection, node, to, &mut Moved::default())?;
         Ok(planned.iter().map(|planned| planned.target.bytes()).sum())
@@ -123,7 +122,7 @@ impl Engine {
             match check(collection, &target, to.tier) {
                 Ok((from, _)) if from.is_empty() => {}
                 Ok((from, stored)) => planned.push(Planned { target, from, stored }),
-                // Others of many go where they can.
+                // One of many tensors does not stop the others.
                 Err(error) if !is_one && matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Busy) => {
                     left.get_or_insert(error.kind());
                     moved.left.push((target.node, error.to_string()));
@@ -144,7 +143,7 @@ impl Engine {
     }
 }
 
-/// `Busy` where a tensor is pinned, or the container that it is in.
+/// Fails with `Busy` where a tensor or its container is pinned.
 pub(super) fn refuse_pinned(collection: &Collection, target: &Target) -> Result<()> {
     if !collection.state().has_any_pin(target.node) {
         return Ok(());
@@ -157,8 +156,8 @@ pub(super) fn refuse_pinned(collection: &Collection, target: &Target) -> Result<
     Err(Error::new(ErrorKind::Busy, text))
 }
 
-/// The blocks of a tensor that a move to a tier concerns, by their tiers; bytes that they would
-/// be stored in, and that they are.
+/// The blocks of a tensor that a move to a tier affects, by tier; their size after the move, and
+/// before.
 fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Concerned> {
     let path = || format!("{}/{}", collection.path(), target.path);
     refuse_pinned(collection, target)?;
@@ -211,8 +210,8 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
     Ok((from, stored))
 }
 
-/// Puts the most precise elements at hand of a block that goes to a tier into `out`: `Invalid`
-/// where they would have to be more precise, `Denied` where precision would be lost.
+/// Reads the most precise elements of a block for a move to a tier into `out`. Fails with `Invalid`
+/// where the tier needs more precision, and with `Denied` where a loss of precision is not allowed.
 fn elements(
     open: &OpenObject,
     (index, block): (u32, &Block),
@@ -238,8 +237,8 @@ fn elements(
     open.read(layout.start(index), out).map(|()| Elements::Other)
 }
 
-/// Puts what a block would be made of, if it went to a tier and precision might be lost, into
-/// `out`; `false` where it would stay as it reads.
+/// Reads the source of a block for a move to a tier into `out`, as if loss of precision were allowed.
+/// Returns `false` where the block would stay as it reads.
 pub(super) fn plain_elements(
     open: &OpenObject,
     (index, block): (u32, &Block),
@@ -270,7 +269,8 @@ fn move_target(
             let zeros = object.zeros_from(first, layout).saturating_sub(first);
             let last = first.saturating_add(step.max(zeros)).min(layout.blocks());
             let mut migration = open.migrate(first..last, to, &|open, index, block, out| {
-                // Nobody writes to the object now: a write before this has ended the consent of an import.
+                // Nobody writes to the object now. An earlier write has ended the consent of an
+                // import.
                 let is_lossy_allowed = is_lossy_allowed(&collection.state(), target.node);
                 elements(open, (index, block), to.0, is_lossy_allowed, out)
             })?;
@@ -292,8 +292,8 @@ fn move_target(
     Ok(())
 }
 
-/// The tensor and its container have other bytes now: their times, and how far the tensor is
-/// from what was encoded.
+/// Updates the times of a tensor and its container after a change of their bytes, and the tensor's
+/// error against the encoded values.
 pub(super) fn touch(
     batch: &mut crate::store::Batch,
     state: &State,

@@ -1,4 +1,4 @@
-//! Pinned files: their copies are made, checked, and made anew.
+//! Pinned files: creates, verifies and recreates their copies.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -23,28 +23,28 @@ use crate::stream::Stream;
 
 /// Bytes of a file that are copied at a time.
 const CHUNK_BYTES: usize = 4 << 20;
-/// How often a copy is tried of a file that changes while it is made.
+/// Maximal attempts to copy a file that keeps changing.
 const TRIES: u32 = 3;
-/// A copy that failed is tried again after so long.
+/// Delay before a failed copy is retried.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// Pinned files that are to be looked at.
+/// Pinned files that need a check of their copies.
 #[derive(Default)]
 pub(super) struct Tended {
     waiting: BTreeMap<(String, Pin), Arc<Collection>>,
     failed: BTreeMap<(String, Pin), Instant>,
 }
 
-/// The pinned files that wait, and those that failed.
+/// The queued pinned files, and those that failed.
 pub(super) type Pins = Mutex<Tended>;
 
-/// What makes the bytes of forms, which stands above the engine.
+/// The source of the bytes of forms, which a layer above the engine implements.
 pub trait Forms: Send + Sync {
-    /// What a form shows of a file. `NotFound` where it shows nothing.
+    /// The bytes of a form of a file. Fails with `NotFound` where the form does not show the file.
     fn stream(&self, collection: &Arc<Collection>, pin: Pin, verify: Verify) -> Result<Stream>;
 }
 
-/// There are no forms.
+/// An implementation without forms.
 pub struct NoForms;
 
 impl Forms for NoForms {
@@ -53,7 +53,7 @@ impl Forms for NoForms {
     }
 }
 
-/// What pinning has done.
+/// The result of pinning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pinned {
     /// Files whose pin changed.
@@ -62,20 +62,20 @@ pub struct Pinned {
     pub bytes: u64,
 }
 
-/// A copy that no batch names yet.
+/// A copy that is not committed yet.
 struct Made {
     pin: Pin,
     copy: PinnedCopy,
-    /// What the file was as a tensor.
+    /// The tensor entry of the file at that time.
     tensor: Option<TensorEntry>,
-    /// What it was made of, and how often that had changed.
+    /// The objects that it was made of, and their change counts.
     seen: Vec<(Arc<Object>, u32)>,
-    /// What it takes of the quota until a batch names it.
+    /// Its quota reservation until the commit.
     _counted: Reserved,
 }
 
 impl Made {
-    /// Whether the file is what the copy was made of.
+    /// Whether the file has not changed since the copy.
     fn is_current(&self, state: &State) -> bool {
         let Some(file) = state.node(self.pin.node).and_then(|node| node.file()) else { return false };
         let is_same = |(object, changes): &(Arc<Object>, u32)| {
@@ -89,10 +89,10 @@ impl Made {
 }
 
 impl Engine {
-    /// Pins a file, a container with its tensors, or all files below a directory: what they
-    /// read as now is copied, and they are not moved. Durable when it returns; where a copy
-    /// cannot be made nothing is pinned. A file that somebody writes to meanwhile is pinned
-    /// without a copy, which is made later.
+    /// Pins a file, a container with its tensors, or all files below a directory: copies their
+    /// current bytes, and excludes them from moves. Durable when it returns. Where a copy cannot be
+    /// created, nothing is pinned. A file that is being written to is pinned without a copy, which is
+    /// created later.
     pub fn pin(
         &self,
         collection: &Arc<Collection>,
@@ -103,8 +103,8 @@ impl Engine {
         self.pin_all(collection, files.into_iter().map(Pin::file).collect(), progress)
     }
 
-    /// Pins what a form shows of a file, as [`pin`](Self::pin) does a file. The file stays as it
-    /// is, as a pinned one does.
+    /// Pins a form of a file, as [`pin`](Self::pin) does for a file. The file is excluded from moves
+    /// as well.
     pub fn pin_form(
         &self,
         collection: &Arc<Collection>,
@@ -143,13 +143,13 @@ impl Engine {
         Ok(Pinned { files: pins.len() as u64, bytes })
     }
 
-    /// Lets a file, a container with its tensors, or all files below a directory go: their
-    /// copies are removed. Durable when it returns.
+    /// Unpins a file, a container with its tensors, or all files below a directory, and removes their
+    /// copies. Durable when it returns.
     pub fn unpin(&self, collection: &Arc<Collection>, node: EntryId) -> Result<Pinned> {
         self.unpin_all(collection, &|state| Ok(files_of(state, node)?.into_iter().map(Pin::file).collect()))
     }
 
-    /// Lets what a form shows of a file go.
+    /// Unpins a form of a file.
     pub fn unpin_form(&self, collection: &Arc<Collection>, pin: Pin) -> Result<Pinned> {
         self.unpin_all(collection, &|_| Ok(vec![pin]))
     }
@@ -173,8 +173,8 @@ impl Engine {
         Ok(Pinned { files, bytes: 0 })
     }
 
-    /// Stores blocks anew of a pinned file that nothing but its copy has, so that the copy can go.
-    /// `Corrupt` where one cannot be stored anew: the copy stays then.
+    /// Heals blocks of a pinned file whose only intact source is its copy, so that the copy can be
+    /// removed. Fails with `Corrupt` where that is impossible; the copy then stays.
     fn keep_what_a_copy_has(&self, collection: &Arc<Collection>, pin: Pin) -> Result<()> {
         if pin.form > 0 || collection.state().copy_of(pin).is_none() {
             return Ok(());
@@ -201,7 +201,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes that a pinned file is to be looked at: its copy is not there, or was not compared.
+    /// Queues a pinned file whose copy is missing or not verified.
     pub fn note_pin(&self, collection: &Arc<Collection>, pin: Pin) {
         let key = (collection.path(), pin);
         let mut pins = self.pins.lock();
@@ -211,13 +211,13 @@ impl Engine {
         }
     }
 
-    /// Whether pinned files wait to be looked at.
+    /// Whether pinned files are queued.
     pub fn has_pins_waiting(&self) -> bool {
         !self.pins.lock().waiting.is_empty()
     }
 
-    /// Compares the copies that wait, and makes anew those that are wrong or not there. How
-    /// many were made; what fails is told in the log, and tried again later.
+    /// Verifies the queued copies, and recreates missing and damaged ones. Returns how many it
+    /// created. It logs errors and retries later.
     pub fn tend_pins(&self, progress: &dyn Progress) -> u64 {
         let waiting = std::mem::take(&mut self.pins.lock().waiting);
         let mut count = 0;
@@ -260,8 +260,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Copies something, anew where it changed meanwhile; `None` where it goes on changing, and
-    /// where it has no bytes.
+    /// Copies a pinned item, and retries where it changed meanwhile. `None` where it keeps changing,
+    /// or has no bytes.
     fn copy_tried(
         &self,
         collection: &Arc<Collection>,
@@ -278,7 +278,7 @@ impl Engine {
         Ok(None)
     }
 
-    /// Copies something as it reads now; durable, and named by no batch.
+    /// Copies the current bytes of a pinned item. The copy is durable, but not committed.
     fn copy(&self, collection: &Arc<Collection>, pin: Pin, progress: &dyn Progress) -> Result<Option<Made>> {
         let (seen, file): (Vec<(Arc<Object>, u32)>, _) = {
             let state = collection.state();
@@ -288,7 +288,7 @@ impl Engine {
             (seen.map(|object| (object.clone(), changes_of(object))).collect(), file)
         };
         let Some(file) = file else { return Ok(None) };
-        // Every byte that goes into it is checked.
+        // Every byte of the copy is verified.
         let stream = if pin.form > 0 {
             self.forms.stream(collection, pin, Verify::Always)?
         } else {
@@ -306,8 +306,8 @@ impl Engine {
     }
 }
 
-/// The files that a node is: itself, with the tensors of a container; of a directory all
-/// below it, each once.
+/// The files of a node: itself with the tensors of a container, or all files below a directory, each
+/// once.
 pub(super) fn files_of(state: &State, node: EntryId) -> Result<Vec<EntryId>> {
     let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
     let mut files = Vec::new();
@@ -341,7 +341,7 @@ fn changes_of(object: &Object) -> u32 {
     object.changes.load(std::sync::atomic::Ordering::Acquire)
 }
 
-/// Writes the bytes of a stream into the file of a copy; its number, and their BLAKE3.
+/// Writes a stream into the file of a copy. Returns its number and the BLAKE3 digest.
 fn write_copy(
     collection: &Arc<Collection>,
     stream: &Stream,
@@ -358,7 +358,7 @@ fn write_copy(
             let here = chunk.get(..len).filter(|here| !here.is_empty());
             let here = here.ok_or_else(|| Error::new(ErrorKind::Busy, "it is being cut"))?;
             let failed = |error| Error::io(format!("writing {}", collection.pinned_path(number)), error);
-            // Zeros are a hole of the copy too.
+            // Zeros become a hole in the copy too.
             match here.iter().all(|byte| *byte == 0) {
                 true => file.set_len(at + len as u64).map_err(failed)?,
                 false => file.write_at(here, at).map_err(failed)?,
@@ -380,7 +380,7 @@ fn write_copy(
     written.map(|blake3| (number, blake3))
 }
 
-/// Pins files with one batch, with those copies that are what they read as still.
+/// Pins files with one batch, and commits the copies that are still current.
 fn name_copies<'a>(
     collection: &Arc<Collection>,
     pins: &[Pin],
@@ -409,7 +409,7 @@ fn name_copies<'a>(
     Ok(())
 }
 
-/// Removes copies that no batch names; where that is not known they stay.
+/// Removes uncommitted copies. They stay where the outcome of a batch is unknown.
 fn give_up(collection: &Collection, made: &[Made]) {
     if collection.poisoned().is_none() {
         made.iter().for_each(|made| collection.remove_pinned(made.copy.number));

@@ -1,8 +1,8 @@
-//! Which tensors change their tiers by themselves: a plan, made of values alone.
+//! The policy of moves between tiers: computes a plan from plain values.
 //!
-//! A tensor goes one step a pass: down when it is not used and has been in its tier for a
-//! while, up when it is used and something more precise has it. What may not lose precision
-//! never goes down. Coldest first, ties by the key of the first block: the same history gives
+//! A tensor moves one step in a pass: down when it is not used and has been in its tier for a while,
+//! up when it is used and has a more precise source. Tensors that may not lose precision never move
+//! down. The coldest come first, ties by the key of the first block, so that the same history gives
 //! the same moves.
 
 use std::collections::BTreeMap;
@@ -11,59 +11,59 @@ use crate::codec;
 use crate::model::{GROUP_LEN, ObjectId, Tier};
 use crate::store::Rules;
 
-/// A tensor with a lower score goes down.
+/// Tensors with a lower score move down.
 pub const DOWN_BELOW: f64 = 32.0;
-/// A tensor with a higher score goes up.
+/// Tensors with a higher score move up.
 pub const UP_ABOVE: f64 = 512.0;
-/// A tensor with a lower score can become absent.
+/// Tensors with a lower score can become absent.
 pub const ABSENT_BELOW: f64 = 4.0;
-/// The steps, the most precise first.
+/// The tiers in order of the steps, the most precise first.
 const STEPS: [Tier; 6] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Absent];
-/// Tensors come back to q7 while it holds less than this share of `warm_byte_cap`.
+/// Tensors return to q7 while it holds less than this share of `warm_byte_cap`.
 const WARM_PERCENT: u128 = 80;
 
-/// A tensor that may be moved by itself.
+/// A tensor that may be moved by policy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tensor {
     /// The number of its collection, and the key of its first block.
     pub key: (u32, ObjectId, u32),
     /// The tier of most of its blocks.
     pub tier: Tier,
-    /// Its blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Its elements.
+    /// Number of elements.
     pub elements: u64,
-    /// Bytes of an element.
+    /// Bytes per element.
     pub width: u64,
-    /// When the last of its blocks came to its tier, in seconds since 1970.
+    /// When its last block entered the tier, in seconds since 1970.
     pub since: u64,
-    /// How much it is used, 0 to 1000.
+    /// Score of use, 0 to 1000.
     pub score: f64,
-    /// When it was used last, in seconds since 1970; 0 for never.
+    /// Time of the last access, in seconds since 1970; 0 if never.
     pub last_access: u64,
-    /// Whether precision may be given up for good.
+    /// Whether a permanent loss of precision is allowed.
     pub is_lossy_allowed: bool,
-    /// Whether something besides the payloads has it exactly.
+    /// Whether it has an exact source besides the payloads.
     pub has_exact_source: bool,
-    /// Whether it can be made absent and read still.
+    /// Whether it stays readable when it becomes absent.
     pub can_be_absent: bool,
 }
 
-/// A step that a tensor is to take.
+/// A planned step of a tensor.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Move {
     /// The tensor.
     pub key: (u32, ObjectId, u32),
-    /// Where it is.
+    /// The current tier.
     pub from: Tier,
-    /// Where it goes.
+    /// The new tier.
     pub to: Tier,
-    /// Why, for people.
+    /// The reason, for people.
     pub why: &'static str,
 }
 
 impl Tensor {
-    /// Bytes of its payloads in a tier.
+    /// Size of its payloads in a tier, in bytes.
     pub fn bytes_in(&self, tier: Tier) -> u64 {
         let group = GROUP_LEN as u64;
         match tier {
@@ -81,20 +81,21 @@ impl Tensor {
         STEPS.iter().position(|step| *step == tier).unwrap_or(0)
     }
 
-    /// The next tier down that it may go to at all.
+    /// The next tier down, if it may ever move there.
     fn below(&self) -> Option<Tier> {
         let next = STEPS.get(self.place() + 1).copied()?;
         let may_go = self.is_lossy_allowed || self.has_exact_source;
         (may_go && (next != Tier::Absent || self.can_be_absent)).then_some(next)
     }
 
-    /// The next tier up, if something has it that precisely.
+    /// The next tier up, if it has a source of that precision.
     fn above(&self) -> Option<Tier> {
         let next = STEPS.get(self.place().checked_sub(1)?).copied()?;
         self.has_exact_source.then_some(next)
     }
 
-    /// The next tier down that it may go to now: to absent only what nobody has used for long.
+    /// The next tier down that it may move to now. Only tensors that were idle for long become
+    /// absent.
     fn below_now(&self, rules: &Rules, now: u64) -> Option<Tier> {
         let used = self.last_access.max(self.since);
         let is_idle = self.score < ABSENT_BELOW && now >= used.saturating_add(rules.idle_seconds);
@@ -107,7 +108,7 @@ impl Tensor {
     }
 }
 
-/// What the tiers hold, and the moves so far.
+/// The use of the tiers, and the moves so far.
 struct Pass<'a> {
     tensors: &'a [Tensor],
     rules: &'a Rules,
@@ -117,8 +118,8 @@ struct Pass<'a> {
     moves: Vec<Move>,
 }
 
-/// The moves of a pass at `now`, in seconds since 1970. `may_cool` says whether q7 may be cut
-/// down to its cap in this pass.
+/// The moves of a pass at `now`, in seconds since 1970. `may_cool` is whether this pass may reduce q7
+/// to its cap.
 pub fn plan(tensors: &[Tensor], rules: &Rules, may_cool: bool, now: u64) -> Vec<Move> {
     let mut pass = Pass {
         tensors,
@@ -176,9 +177,9 @@ impl Pass<'_> {
         }
     }
 
-    /// From tiers that hold too much the coldest go down.
+    /// Moves the coldest tensors down from tiers over their limit.
     fn keep_limits(&mut self, coldest: &[(usize, &Tensor)]) {
-        // The most precise first, so that what comes from above counts below.
+        // The most precise tier first, so that moves from above count below.
         for (tier, limit) in &self.rules.limits {
             for (place, tensor) in coldest {
                 let (bytes, blocks) = self.held.get(tier).copied().unwrap_or_default();
@@ -192,7 +193,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Cuts q7 down to its cap: the least recently used go to q5.
+    /// Reduces q7 to its cap: the least recently used tensors move to q5.
     fn cool(&mut self) {
         let cap = self.rules.warm_byte_cap;
         for place in self.by_last_access(Tier::Q7) {
@@ -205,7 +206,7 @@ impl Pass<'_> {
         }
     }
 
-    /// What was used since it went to q5 comes back to q7 while that has room.
+    /// Moves tensors that were used since they came to q5 back to q7, while q7 has room.
     fn warm(&mut self) {
         let cap = u128::from(self.rules.warm_byte_cap) * WARM_PERCENT / 100;
         for place in self.by_last_access(Tier::Q5).into_iter().rev() {
@@ -226,7 +227,7 @@ impl Pass<'_> {
         there.into_iter().map(|(place, _)| place).collect()
     }
 
-    /// Whether a tier still keeps its limit with one more tensor.
+    /// Whether a tier stays within its limit with one more tensor.
     fn has_room(&self, tensor: &Tensor, tier: Tier) -> bool {
         let (bytes, blocks) = self.held.get(&tier).copied().unwrap_or_default();
         let (bytes, blocks) = (bytes.saturating_add(tensor.bytes_in(tier)), blocks + tensor.blocks);

@@ -1,5 +1,5 @@
-//! Other ways to the elements of a block than its payload: the one list of them, and how
-//! reads and moves use it.
+//! Ways to reconstruct the elements of a block without its payload: the one list of them, and their
+//! use by reads and moves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,38 +13,38 @@ use crate::store::Elements;
 use crate::store::OpenObject;
 use crate::store::Rebuild;
 
-/// A way to the elements of a block.
+/// A way to reconstruct the elements of a block.
 pub(super) struct Way {
-    /// The value of the attribute `reconstruct` that asks for it; empty for none.
+    /// The value of the attribute `reconstruct` that selects it; empty if none does.
     pub name: &'static str,
-    /// What it gives.
+    /// Which elements it gives.
     pub gives: Gives,
-    /// Whether it seems to be there, as far as can be told without reading.
+    /// Whether it seems to be available, without reading anything.
     pub is_there: fn(&OpenObject, u32, &Block) -> bool,
-    /// Whether it is there and gives the right elements, which may be read for it.
+    /// Whether it is available and gives the right elements; this may read them.
     pub is_sound: fn(&OpenObject, u32, &Block) -> Result<bool>,
-    /// Puts the elements of a whole block into the last argument; `false` where it is not
-    /// there.
+    /// Reads the elements of a whole block into the last argument. `false` where it is not available.
     pub read: fn(&OpenObject, u32, &Block, &mut [u8]) -> Result<bool>,
-    /// What a move is told of what it gave.
+    /// The kind of its elements, for a move.
     pub elements: Elements,
 }
 
-/// What the elements are that a way gives.
+/// Which elements a way gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Gives {
-    /// Those that were encoded.
+    /// The elements that were encoded.
     Exact,
-    /// What the block read as when it was evicted, more or less; nothing once it is not absent.
+    /// The elements of the evicted block, exactly or nearly. Not available for blocks that are not
+    /// absent.
     Absent,
-    /// Those that a reader sees.
+    /// The elements that a reader sees.
     Seen,
 }
 
 /// All ways, the most precise first.
 pub(super) const WAYS: &[Way] = &[ORIGIN, DELTA, FACTOR, PINNED];
 
-/// The file outside the store that the block came from.
+/// The external file that the block was imported from.
 const ORIGIN: Way = Way {
     name: "origin",
     gives: Gives::Exact,
@@ -63,15 +63,15 @@ const PINNED: Way = Way {
         open.read_pinned(index, Compare::Once, &mut vec![0; open.object().layout().len(index)])
     },
     read: |open, index, block, out| {
-        // Of an absent block there is no checksum.
+        // An absent block has no checksum.
         let compare = if block.stored.tier == Tier::Absent { Compare::Again } else { Compare::Once };
         open.read_pinned(index, compare, out)
     },
     elements: Elements::Other,
 };
 
-/// Reads what a reader is to see of an encoded block out of the copy of a pinned file; whether
-/// there is one. An exact block has a checksum of the same bytes, and needs no other way.
+/// Reads the elements of an encoded block from the copy of a pinned file. Returns whether there is
+/// one. An exact block has a checksum of the same bytes, and does not need this.
 pub(super) fn read_seen(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
     block.stored.tier.code_bits().map_or(Ok(false), |_| open.read_pinned(index, Compare::Again, out))
 }
@@ -96,7 +96,7 @@ const FACTOR: Way = Way {
     elements: Elements::Other,
 };
 
-/// How precise the bytes are that a reader sees of a block; `Absent` for one that nothing has.
+/// The precision of the bytes that a reader sees of a block; `Absent` for an unrecoverable one.
 pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Tier {
     let made =
         || by_delta::precision(open, index, block).or_else(|| by_factor::precision(open, index, block));
@@ -106,15 +106,14 @@ pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Tier {
     }
 }
 
-/// Whether a block can be had exactly, whatever becomes of its payload.
+/// Whether a block has an exact source besides its payload.
 pub(super) fn has_exact_source(open: &OpenObject, index: u32, block: &Block) -> bool {
-    // One that fails has told that itself.
+    // A way that fails has reported that itself.
     let is_sound = |way: &Way| matches!((way.is_sound)(open, index, block), Ok(true));
     WAYS.iter().filter(|way| way.gives == Gives::Exact).any(is_sound)
 }
 
-/// Reads a block as the log describes it without the copies of pinned files: an error says why it
-/// cannot be had.
+/// Verifies that a block can be read without the copies of pinned files. The error states why not.
 pub(super) fn check_without_copy(open: &OpenObject, index: u32, block: &Block) -> Result<()> {
     if block.stored.tier != Tier::Absent {
         return open.check(index).map(|_| ());
@@ -132,7 +131,8 @@ pub(super) fn check_without_copy(open: &OpenObject, index: u32, block: &Block) -
     Err(failed.unwrap_or_else(gone))
 }
 
-/// Reads the exact elements of a block; what gave them, `None` where nothing has them.
+/// Reads the exact elements of a block. Returns the kind of the source, or `None` where there is
+/// none.
 pub(super) fn read_exact(
     open: &OpenObject,
     index: u32,
@@ -150,12 +150,12 @@ pub(super) fn read_exact(
     failed
 }
 
-/// The payload that a block should have, made of what another way gives.
+/// The intact payload of a block, computed from another source.
 pub(super) fn payload(open: &OpenObject, index: u32, block: &Block) -> Result<Option<Vec<u8>>> {
     let mut elements = vec![0; open.object().layout().len(index)];
     for way in WAYS {
         if way.elements == Elements::Origin && block.stored.in_data {
-            // That is where the damage is.
+            // The damaged payload lies in this very file.
             continue;
         }
         match (way.read)(open, index, block, &mut elements) {
@@ -165,7 +165,7 @@ pub(super) fn payload(open: &OpenObject, index: u32, block: &Block) -> Result<Op
                 }
             }
             Ok(false) => {}
-            // It has told that itself.
+            // The way has reported that itself.
             Err(error) if error.kind() == ErrorKind::Corrupt => {}
             Err(error) => return Err(error),
         }
@@ -173,12 +173,12 @@ pub(super) fn payload(open: &OpenObject, index: u32, block: &Block) -> Result<Op
     Ok(None)
 }
 
-/// Answers reads of blocks that are absent or damaged.
+/// Reconstructs absent and damaged blocks for reads.
 #[derive(Default)]
 pub(super) struct Ways {
-    /// Blocks that were found damaged.
+    /// Queue of damaged blocks.
     pub damaged: Arc<Damaged>,
-    /// Whether absent blocks that nothing can make again read as zeros.
+    /// Whether blocks that cannot be reconstructed read as zeros.
     pub fills_with_zeros: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! How absent blocks of a tensor are to be made again.
+//! The setting `reconstruct`: how absent blocks of a tensor are reconstructed.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::store::State;
 use crate::store::{OpenObject, Verify};
 use crate::store::{Touched, now_nanoseconds};
 
-/// The setting's name.
+/// The name of the setting.
 const RECONSTRUCT: &str = "reconstruct";
 
-/// How absent blocks of a tensor are made again.
+/// How absent blocks of a tensor are reconstructed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Reconstruct {
     /// Not at all.
@@ -24,24 +24,24 @@ pub enum Reconstruct {
     Delta,
     /// As a product of matrices.
     Factor(Rank),
-    /// From the file outside the store that it came from.
+    /// From the external file that it was imported from.
     Origin,
 }
 
-/// The rank of the matrices of a product.
+/// The rank of the matrices in a product.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Rank {
-    /// This one.
+    /// A fixed rank.
     Count(u32),
-    /// The smallest whose squared singular values reach this share of those of the matrix.
+    /// The smallest rank whose squared singular values reach this share of those of the matrix.
     Energy(f64),
 }
 
-/// The share where none is asked for.
+/// The default share.
 const ENERGY: Rank = Rank::Energy(0.99);
 
 impl Reconstruct {
-    /// The one of a value of the attribute `reconstruct`.
+    /// Parses a value of the attribute `reconstruct`.
     pub fn parse(text: &str) -> Result<Reconstruct> {
         let wrong = || {
             Error::invalid(format!(
@@ -77,7 +77,7 @@ impl Reconstruct {
         }
     }
 
-    /// The value that is kept.
+    /// The value as it is stored.
     fn value(self) -> String {
         match self {
             Reconstruct::Factor(Rank::Count(rank)) => format!("factor:rank={rank}"),
@@ -86,21 +86,21 @@ impl Reconstruct {
         }
     }
 
-    /// That of a node, or what it inherits.
+    /// The value for a node, possibly inherited.
     pub fn of(state: &State, node: EntryId) -> Reconstruct {
         let set = state.inherited(node, RECONSTRUCT);
         set.and_then(|name| Reconstruct::parse(name).ok()).unwrap_or(Reconstruct::None)
     }
 
-    /// The way that makes blocks again.
+    /// The way that reconstructs the blocks.
     pub(super) fn way(self) -> Option<&'static Way> {
         WAYS.iter().find(|way| way.name == self.name())
     }
 }
 
-/// Says how absent blocks of a tensor, or of those of a container or below a directory, are to
-/// be made again. `Invalid` where there is no such way to any block of one; `Busy` where it is
-/// to be none and blocks are absent that are made so.
+/// Sets how absent blocks of a tensor are reconstructed, or those of all tensors of a container or
+/// below a directory. Fails with `Invalid` where the way is available for no block of a tensor, and
+/// with `Busy` for `none` where absent blocks need the current way.
 pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstruct) -> Result<()> {
     for target in targets(collection, node)? {
         let path = format!("{}/{}", collection.path(), target.path);
@@ -111,7 +111,7 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             None => {}
-            // Whether these are possible is known when it is evicted.
+            // Whether these are possible is known only at the eviction.
             Some(_) if matches!(to, Reconstruct::Delta | Reconstruct::Factor(_)) => {}
             Some(way) => {
                 let is_there = target.objects.iter().any(|object| {
@@ -137,7 +137,7 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
     })
 }
 
-/// Whether blocks of an object are absent that could be made again.
+/// Whether an object has absent blocks that can be reconstructed from their origin.
 fn is_absent(object: &Object) -> bool {
     let layout = object.logged_layout();
     let blocks = object.blocks.read();

@@ -1,5 +1,5 @@
-//! Every stored payload is read and compared with the log; what is damaged is stored anew where
-//! there is another way to it.
+//! Scrubs: reads every stored payload, compares it with the log, and heals damaged blocks that have
+//! another source.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,14 +16,14 @@ use crate::store::State;
 use crate::store::now_seconds;
 use crate::store::{OpenObject, Verify};
 
-/// What a scrub has found.
+/// The result of a scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Scrubbed {
-    /// Blocks that were checked.
+    /// Number of blocks that were checked.
     pub blocks: u64,
-    /// Those whose stored bytes are not what was written, or cannot be read.
+    /// Number of blocks with stored bytes that are wrong or unreadable.
     pub corrupt: u64,
-    /// Those of them that have been stored anew.
+    /// Number of those that were healed.
     pub healed: u64,
     /// When it ended, in seconds since 1970.
     pub at: u64,
@@ -32,7 +32,7 @@ pub struct Scrubbed {
 }
 
 impl Scrubbed {
-    /// Adds what was found elsewhere.
+    /// Adds the result of another collection.
     pub fn add(&mut self, other: Scrubbed) {
         self.blocks += other.blocks;
         self.corrupt += other.corrupt;
@@ -51,10 +51,9 @@ impl fmt::Display for Scrubbed {
 }
 
 impl Engine {
-    /// Checks every block of a collection that the log describes. Those that are damaged are
-    /// stored anew where there is another way to them, unless the collection takes no writes;
-    /// durable when it returns. `Interrupted` where it was told to stop; what it has found is
-    /// kept in either case.
+    /// Checks every block of a collection that the log describes. Damaged blocks that have another
+    /// source are healed, unless the collection is read-only; durable when it returns. Fails with
+    /// `Interrupted` on cancellation. The result is stored in either case.
     pub fn scrub(&self, collection: &Arc<Collection>, progress: &dyn Progress) -> Result<Scrubbed> {
         let mut objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
         objects.sort_by_key(|object| object.entry.creation);
@@ -63,11 +62,10 @@ impl Engine {
         end(collection, found)
     }
 
-    /// Checks every block of these files, those below directories and in containers included,
-    /// as [`scrub`](Self::scrub) does: read by then, they are in the system's cache, and those
-    /// that lie in one file can be read there without the daemon. Copies of pinned files that
-    /// were not compared yet are noted for the job that does it. `Gone` where one of `nodes`
-    /// is; `Interrupted` where it was told to stop.
+    /// Checks every block of these files, with those below directories and in containers, as
+    /// [`scrub`](Self::scrub) does. The blocks are in the page cache then, and files with a single
+    /// extent can be read by passthrough. Queues copies of pinned files that are not verified yet.
+    /// Fails with `Gone` where one of `nodes` is gone, and with `Interrupted` on cancellation.
     pub fn prefetch(
         &self,
         collection: &Arc<Collection>,
@@ -81,13 +79,13 @@ impl Engine {
         end(collection, found)
     }
 
-    /// Logical bytes that a prefetch goes through.
+    /// Logical bytes that a prefetch processes.
     pub fn prefetch_bytes(&self, collection: &Collection, nodes: &[EntryId]) -> Result<u64> {
         let (objects, _) = wanted(&collection.state(), nodes)?;
         Ok(objects.iter().map(|object| object.bytes()).sum())
     }
 
-    /// What the last prefetch in a collection has found since the store was opened.
+    /// The result of the last prefetch in a collection since the store was opened.
     pub fn last_prefetch(&self, collection: &Collection) -> Option<Scrubbed> {
         self.prefetched.lock().get(&collection.path()).copied()
     }
@@ -110,7 +108,7 @@ impl Engine {
         found
     }
 
-    /// What the last scrub of a collection has found since the store was opened.
+    /// The result of the last scrub of a collection since the store was opened.
     pub fn last_scrub(&self, collection: &Collection) -> Option<Scrubbed> {
         self.scrubbed.lock().get(&collection.path()).copied()
     }
@@ -136,13 +134,14 @@ impl Engine {
             if progress.is_cancelled() {
                 return;
             }
-            // What is said of one without a payload is said of all that are alike.
+            // The result for one block without a payload holds for its whole run.
             let (index, count) = (piece.start, piece.len() as u64);
             found.blocks += count;
             progress.advance(layout.bytes_of(&piece));
             let Err(error) = open.check(index).and_then(|_| open.check_hole(&piece)) else { continue };
             if object.block(index, layout) != block {
-                // It was written or moved meanwhile: what was read is not its any more.
+                // The block was written or moved meanwhile, so the bytes that were read are no longer
+                // its own.
                 found.blocks -= count;
                 continue;
             }
@@ -159,7 +158,7 @@ impl Engine {
     }
 }
 
-/// Makes durable what was healed.
+/// Syncs if blocks were healed.
 fn end(collection: &Collection, found: Scrubbed) -> Result<Scrubbed> {
     if found.healed > 0 {
         collection.sync()?;
@@ -170,8 +169,8 @@ fn end(collection: &Collection, found: Scrubbed) -> Result<Scrubbed> {
     }
 }
 
-/// The objects of files, each once, in the order of the files; the files with pinned copies
-/// that were not compared yet.
+/// The objects of files, each once, in the order of the files; and the pinned files whose copies are
+/// missing or not verified yet.
 fn wanted(state: &State, nodes: &[EntryId]) -> Result<(Vec<Arc<Object>>, Vec<Pin>)> {
     let (mut objects, mut pinned) = (Vec::new(), Vec::new());
     let mut seen = HashSet::new();

@@ -1,4 +1,4 @@
-//! Which tensors a request is about.
+//! Selects the tensors of a request.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::store::Object;
 use crate::store::Settings;
 use crate::store::{Node, State};
 
-/// A tensor that something is done to.
+/// A tensor that a request applies to.
 #[derive(Clone)]
 pub struct Target {
     /// Its node.
     pub node: EntryId,
-    /// Its path in the collection; of one whose name was removed: its own name.
+    /// Its path in the collection, or its own name if its path was removed.
     pub path: String,
     /// Its own name, in its container.
     pub name: String,
@@ -35,8 +35,8 @@ impl Target {
     }
 }
 
-/// The tensors that a node is: itself; of a container those in it; of a directory all below
-/// it, each once, in the order of their paths. `Denied` where a file is no tensor.
+/// The tensors of a node: itself, those in a container, or all below a directory, each once, in the
+/// order of their paths. Fails with `Denied` where a file is not a tensor.
 pub fn targets(collection: &Collection, node: EntryId) -> Result<Vec<Target>> {
     let state = collection.state();
     let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
@@ -58,7 +58,7 @@ pub fn targets(collection: &Collection, node: EntryId) -> Result<Vec<Target>> {
     Ok(targets)
 }
 
-/// The tensor that a node is, if it is one.
+/// The tensor of a node, if it is one.
 pub(super) fn target_of(state: &State, node: EntryId) -> Option<Target> {
     target(state, state.node(node)?)
 }
@@ -82,11 +82,11 @@ fn target(state: &State, node: &Node) -> Option<Target> {
     })
 }
 
-/// Tensors below a directory: those in containers too whose own names are gone.
+/// The tensors below a directory, with those in containers whose own names were removed.
 fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
     let mut found = Vec::new();
     let mut waiting = vec![directory];
-    // A damaged catalog could have a circle of directories.
+    // A damaged catalog could contain a cycle of directories.
     let mut seen = HashSet::from([directory]);
     while let Some(directory) = waiting.pop() {
         let Some(names) = state.directory(directory) else { continue };
@@ -106,7 +106,7 @@ fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
     found
 }
 
-/// Of many tensors those that a move takes: see [`MoveTo::takes`].
+/// The tensors of several that a move selects, see [`MoveTo::takes`].
 pub(super) fn taken(targets: Vec<Target>, to: MoveTo, settings: &Settings) -> Vec<Target> {
     let takes = |target: &Target| to.takes(target.dtype, &target.shape, &target.name, settings);
     targets.into_iter().filter(takes).collect()

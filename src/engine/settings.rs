@@ -1,4 +1,4 @@
-//! Settings of files and directories: what the log keeps of them, and what they mean.
+//! Settings of files and directories: their storage in the log, and their meaning.
 
 use crate::format::log::catalog::{Entry, NodeEntry, What};
 use crate::model::{Encoder, EntryId, Error, ErrorKind, Result};
@@ -7,56 +7,56 @@ use crate::store::State;
 use crate::store::Touched;
 use crate::store::allow_until_written;
 
-/// A setting that is kept as a text and inherited: of a tensor from its container, of a file
-/// from the directories above it.
+/// A setting with a text value that is inherited: a tensor inherits from its container, a file from
+/// the directories above it.
 pub struct Setting {
     /// Its name.
     pub name: &'static str,
-    /// What holds where nothing is set: the first of what it may be.
+    /// The possible values; the first is the default.
     pub values: &'static [&'static str],
 }
 
-/// May precision be given up where no exact source remains.
+/// Whether precision may be lost where no exact source remains.
 pub const LOSSY: Setting = Setting { name: crate::store::LOSSY, values: &["deny", "allow"] };
-/// May the engine move it by itself.
+/// Whether the engine moves it by policy.
 pub const POLICY: Setting = Setting { name: "policy", values: &["manual", "auto", "cache"] };
 /// How scales are chosen.
 pub const ENCODER: Setting = Setting { name: "encoder", values: &["best", "absmax"] };
-/// How small writes into an encoded tensor are kept.
+/// How small writes into an encoded tensor are stored.
 pub const WRITES: Setting = Setting { name: "writes", values: &["exact", "delta"] };
 
 impl Setting {
-    /// All of them.
+    /// All settings.
     pub const ALL: [Setting; 4] = [LOSSY, POLICY, ENCODER, WRITES];
 
-    /// The one of a name.
+    /// The setting with a name.
     pub fn from_name(name: &str) -> Option<Setting> {
         Setting::ALL.into_iter().find(|setting| setting.name == name)
     }
 
-    /// What it is where nothing is set.
+    /// The default value.
     pub fn default_value(&self) -> &'static str {
         self.values.first().copied().unwrap_or_default()
     }
 
-    /// What it is for a node.
+    /// The value for a node.
     pub fn of<'a>(&self, state: &'a State, node: EntryId) -> &'a str {
         state.inherited(node, self.name).unwrap_or(self.default_value())
     }
 }
 
-/// Whether precision may be given up.
+/// Whether loss of precision is allowed.
 pub fn is_lossy_allowed(state: &State, node: EntryId) -> bool {
     LOSSY.of(state, node) == "allow"
 }
 
-/// Whether small writes into an encoded tensor are rounded: a person has to have allowed it, since
-/// what is written has no other source.
+/// Whether small writes into an encoded tensor are quantized. A user must have allowed this
+/// explicitly, because written data has no other source.
 pub fn rounds_writes(state: &State, node: EntryId) -> bool {
     WRITES.of(state, node) == "delta" && state.is_loss_asked_for(node)
 }
 
-/// Allows that precision of what an import brought is given up, until it is written to.
+/// Allows loss of precision for an imported node until it is written to.
 pub(super) fn allow_loss_until_written(collection: &Collection, node: EntryId) -> Result<()> {
     collection.record(Touched::default(), |batch, _| {
         batch.entry(allow_until_written(node));
@@ -64,19 +64,19 @@ pub(super) fn allow_loss_until_written(collection: &Collection, node: EntryId) -
     })
 }
 
-/// How scales are chosen for what is encoded from now on.
+/// How scales are chosen for later encodings.
 pub fn encoder(state: &State, node: EntryId) -> Encoder {
     Encoder::from_name(ENCODER.of(state, node)).unwrap_or_default()
 }
 
-/// The quota of a directory whose policy is this value, in stored bytes: `cache 1000000`.
+/// The quota of a directory with this policy, in stored bytes: `cache 1000000`.
 pub fn cache_bytes(value: &str) -> Option<u64> {
     let bytes = value.strip_prefix("cache ")?;
-    // As it is kept and shown: digits, no sign.
+    // In the stored form: digits without a sign.
     bytes.parse().ok().filter(|_| bytes.starts_with(|first: char| first.is_ascii_digit()))
 }
 
-/// Sets a setting of a file or a directory. `Invalid` for a value that it cannot have,
+/// Sets a setting of a file or a directory. Fails with `Invalid` for an impossible value, and with
 /// `Denied` where another setting forbids it.
 pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, value: &str) -> Result<()> {
     let is_cache = setting.name == POLICY.name && cache_bytes(value).is_some();
@@ -101,7 +101,7 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
             batch.entry(Entry::Setting { node, key: name.to_owned(), value: Some(value.to_owned()) });
         };
         if setting.name == WRITES.name && value == "delta" && !state.is_loss_asked_for(node) {
-            // A person who asks for rounded writes allows the loss, where only an import did so far.
+            // A request for quantized writes allows the loss, where only an import did so far.
             set(LOSSY.name, "allow");
         }
         set(setting.name, value);
@@ -111,7 +111,7 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
     })
 }
 
-/// Leaves the reason of a refusal with a file. A directory keeps none.
+/// Stores the reason of a rejection in a file. Directories store none.
 pub fn note_why(collection: &Collection, node: EntryId, why: &str) -> Result<()> {
     collection.record(Touched::default(), |batch, state| {
         let Some(found) = state.node(node) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! What a tensor would read as after a move, without the move.
+//! Previews of moves: the bytes of a tensor after a move, without the move.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub struct WhatIf {
     encoder: Encoder,
 }
 
-/// How scales would be chosen if a tensor went with those of its collection that a move to
-/// `to` takes; `None` where it would stay as it is.
+/// How scales would be chosen if a tensor moved with those of its collection that a move to `to`
+/// selects. `None` where it would stay as it is.
 pub fn would_move(
     collection: &Arc<Collection>,
     node: EntryId,
@@ -36,7 +36,7 @@ pub fn would_move(
     let takes = to.takes(target.dtype, &target.shape, &target.name, settings);
     let is_needed = |id| collection.check_not_needed(id).is_err();
     let is_other = |object: &Arc<Object>| object.dtype() != target.dtype;
-    // That a form is pinned says nothing of what the form shows.
+    // A pinned form does not affect what the form shows.
     let stays = collection.state().is_pinned_with_container(node)
         || target.objects.iter().any(is_other)
         || target.objects.iter().any(|object| is_needed(object.entry.id));
@@ -44,7 +44,7 @@ pub fn would_move(
 }
 
 impl WhatIf {
-    /// An object of a tensor that would go to a tier.
+    /// An object of a tensor, with the tier of the previewed move.
     pub fn new(open: OpenObject, to: Tier, encoder: Encoder) -> WhatIf {
         WhatIf { open, to, encoder }
     }
@@ -64,7 +64,7 @@ impl WhatIf {
                 let elements = out.len() / dtype.bytes() as usize;
                 codec::decode(self.to, dtype, &payload, elements, out)
             }
-            // It would stay exact.
+            // The block would stay exact.
             Err(_) => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! What is under way.
+//! The engine, and the work that it has in progress.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,42 +15,42 @@ use crate::ingest::Progress;
 use crate::model::{EntryId, Tier};
 use crate::store::Store;
 
-/// Does what is asked for, and knows what it is doing.
+/// Moves, evicts, pins and scrubs tensors, and tracks this work.
 pub struct Engine {
     /// The store.
     pub store: Arc<Store>,
-    /// One request changes tiers at a time: others wait for it.
+    /// Serializes the requests that change tiers.
     pub(super) at_work: Mutex<()>,
     moving: Mutex<Vec<Arc<Running>>>,
-    /// Pinned files that are to be looked at.
+    /// Pinned files that need a check of their copies.
     pub(super) pins: Pins,
-    /// What makes the bytes of forms that are pinned.
+    /// The source of the bytes of pinned forms.
     pub(super) forms: Box<dyn Forms>,
     pub(super) ways: Arc<Ways>,
-    /// Held for a look or a change; no other lock is taken with it.
+    /// Held only for a short access; no other lock is taken with it.
     pub(super) automatic: Mutex<Automatic>,
-    /// What the last scrub has found, by the collection's path.
+    /// Result of the last scrub, by path of the collection.
     pub(super) scrubbed: Mutex<BTreeMap<String, Scrubbed>>,
-    /// What the last prefetch has found, by the collection's path.
+    /// Result of the last prefetch, by path of the collection.
     pub(super) prefetched: Mutex<BTreeMap<String, Scrubbed>>,
-    /// What the last compaction has done, by the collection's path.
+    /// Result of the last compaction, by path of the collection.
     pub(super) compacted: Mutex<BTreeMap<String, Compacted>>,
 }
 
-/// A tensor on its way to another tier.
+/// A move of a tensor in progress.
 pub struct Running {
     collection: u32,
     node: EntryId,
-    /// Where it comes from, as attributes show it.
+    /// The tier before, as attributes show it.
     pub from: String,
-    /// Where it goes.
+    /// The tier after.
     pub to: Tier,
     bytes: u64,
     done: AtomicU64,
 }
 
 impl Running {
-    /// How much of it has been moved, in percent, rounded down.
+    /// Share that is finished, in percent, rounded down.
     pub fn percent(&self) -> u64 {
         (self.done.load(Ordering::Relaxed) * 100).checked_div(self.bytes).unwrap_or(100)
     }
@@ -60,12 +60,12 @@ impl Running {
     }
 }
 
-/// How far a job is, for those who ask and for those who stop it.
+/// Progress of a job, with a flag to cancel it.
 #[derive(Default)]
 pub struct Counted {
-    /// Logical bytes that were dealt with.
+    /// Logical bytes that are finished.
     pub done: AtomicU64,
-    /// Set to stop it.
+    /// Set to cancel the job.
     pub is_cancelled: AtomicBool,
 }
 
@@ -85,7 +85,7 @@ impl Engine {
         Engine::with_forms(store, Box::new(NoForms))
     }
 
-    /// As [`new`](Self::new), where forms can be pinned.
+    /// Does as [`new`](Self::new), with a source for pinned forms.
     pub fn with_forms(store: Arc<Store>, forms: Box<dyn Forms>) -> Engine {
         let ways = Arc::new(Ways::default());
         store.set_rebuilder(ways.clone());
@@ -103,18 +103,18 @@ impl Engine {
         }
     }
 
-    /// From now on absent blocks that nothing can make again read as zeros.
+    /// Makes blocks that cannot be reconstructed read as zeros from now on.
     pub fn fill_with_zeros(&self) {
         self.ways.fills_with_zeros.store(true, Ordering::Relaxed);
     }
 
-    /// The move that a tensor is in, if it is in one.
+    /// The move of a tensor in progress, if any.
     pub fn moving(&self, collection: u32, node: EntryId) -> Option<Arc<Running>> {
         let moving = self.moving.lock();
         moving.iter().find(|running| (running.collection, running.node) == (collection, node)).cloned()
     }
 
-    /// Notes that a tensor moves, while what is returned lives.
+    /// Notes that a tensor moves, until the returned guard is dropped.
     pub(super) fn begin(&self, place: (u32, EntryId), from: String, to: Tier, bytes: u64) -> Moving<'_> {
         let (collection, node) = place;
         let running = Arc::new(Running { collection, node, from, to, bytes, done: AtomicU64::new(0) });
@@ -123,7 +123,7 @@ impl Engine {
     }
 }
 
-/// A tensor that is being moved.
+/// Guard for a move in progress.
 pub(super) struct Moving<'a> {
     engine: &'a Engine,
     pub running: Arc<Running>,
