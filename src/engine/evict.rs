@@ -15,7 +15,7 @@ use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::OpenObject;
 
-/// What to evict.
+/// The bytes to evict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evict {
     /// Cached decoded bytes.

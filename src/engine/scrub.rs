@@ -63,9 +63,9 @@ impl Engine {
     }
 
     /// Checks every block of these files, with those below directories and in containers, as
-    /// [`scrub`](Self::scrub) does. The blocks are in the page cache then, and files with a single
-    /// extent can be read by passthrough. Queues copies of pinned files that are not verified yet.
-    /// Fails with `Gone` where one of `nodes` is gone, and with `Interrupted` on cancellation.
+    /// [`scrub`](Self::scrub) does. The blocks are in the page cache then, and files that lie in one
+    /// physical file can be read by passthrough. Queues copies of pinned files that are not verified
+    /// yet. Fails with `Gone` where one of `nodes` is gone, and with `Interrupted` on cancellation.
     pub fn prefetch(
         &self,
         collection: &Arc<Collection>,

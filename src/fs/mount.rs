@@ -158,7 +158,7 @@ impl Mount {
 
     /// Waits until the store is unmounted, or until `stop` returns `true`. `stop` is called twice a
     /// second and on each wake. It then unmounts the store, and gives its users `patience` to finish.
-    /// All writes are durable when this returns. Whether all requests ended in time.
+    /// All writes are durable when this returns. Returns whether all requests ended in time.
     pub fn wait(self, stop: impl Fn() -> bool, patience: Duration) -> Result<bool> {
         let mut synced = Instant::now();
         let [heals, tends, follows] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));

@@ -21,7 +21,7 @@ const CHUNK_BYTES: usize = 4 << 20;
 
 /// The bytes of a written file.
 pub enum Bytes<'a> {
-    /// Those of a data file of the collection, which is not copied.
+    /// The bytes of a data file of the collection, which is not copied.
     DataFile {
         /// Its number.
         number: u64,

@@ -23,7 +23,7 @@ const WINDOW_BYTES: u64 = 1 << 20;
 /// Bytes of a part that are collected before they are stored.
 const GATHERED_BYTES: usize = 2 << 20;
 
-/// What a scan yields, piece by piece.
+/// A piece that a scan yields.
 enum Found<'a> {
     /// The next bytes of the file.
     Source(&'a [u8]),

@@ -75,7 +75,7 @@ pub struct Options {
 pub struct MoveTo {
     /// Every float tensor, not only those that model quantizers usually touch.
     pub tier: Tier,
-    /// Every float tensor, not only those that quantizers of models take.
+    /// Every float tensor, not only those that model quantizers usually touch.
     pub all: bool,
 }
 

@@ -132,7 +132,7 @@ fn missing_directories(
     missing.len() as u64
 }
 
-/// What a file needs beyond what it replaces, with the missing directories.
+/// The quota that a file needs beyond the one that it replaces, with the missing directories.
 pub(super) fn more_than_there(state: &State, target: &Target, whole: Use) -> Use {
     let (directories, replaced) = found(state, target);
     let missing = target.directories.len().saturating_sub(directories.len()) as u64;
@@ -154,7 +154,7 @@ pub(super) fn found(state: &State, target: &Target) -> (Vec<EntryId>, Option<Ent
     (found, state.directory(at).and_then(|directory| directory.get(&target.name)))
 }
 
-/// What is released when another file takes the name of a node.
+/// The quota that is released when another file takes the name of a node.
 fn use_of(state: &State, node: EntryId) -> Use {
     let Some(found) = state.node(node) else { return Use::default() };
     if state.links(node).len() > 1 {

@@ -31,7 +31,7 @@ use crate::model::EntryId;
 /// A name in a directory.
 pub type Name = (EntryId, Vec<u8>);
 
-/// What the kernel must invalidate after a change.
+/// The invalidations that a change requires in the kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
     /// Nodes whose bytes or attributes changed without a request of the kernel.

@@ -36,7 +36,7 @@ const PLACE_MASK: u64 = (FORM - 1) >> PLACE_SHIFT;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Ino(pub u64);
 
-/// What an inode number stands for.
+/// The node, control or form that an inode number identifies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Place {
     /// The directory of tenants.
@@ -144,7 +144,7 @@ impl Ino {
         }
     }
 
-    /// What the number stands for.
+    /// The place that the number identifies.
     pub fn place(self) -> Place {
         let collection = (self.0 >> COLLECTION_SHIFT & COLLECTION_MASK) as u32;
         let low = self.0 & NODE_MASK;
