@@ -75,7 +75,7 @@ impl OpenObject {
     }
 
     /// Verifies that the data file has a hole or zeros where zero blocks are a hole of it, so that the
-    /// file can be read directly. `piece` are all equal blocks there, see [`Object::pieces`].
+    /// file can be read directly. `piece` are all equal blocks there, see `Object::pieces`.
     pub fn check_hole(&self, piece: &Range<u32>) -> Result<()> {
         let layout = self.object.logged_layout();
         let stored = || Some(self.object.blocks.read().get(piece.start, layout)?.stored);

@@ -78,7 +78,7 @@ impl Part {
         }
     }
 
-    /// The blocks of the part, as [`Blocks::pieces`] divides them.
+    /// The blocks of the part, as `Blocks::pieces` divides them.
     pub fn pieces(&self, first: u32, layout: BlockLayout) -> impl Iterator<Item = (Range<u32>, Block)> {
         let end = first + self.count();
         let mut next = first;
