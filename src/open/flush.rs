@@ -371,7 +371,7 @@ impl OpenFile {
                 *now == outdated
             };
             if is_written_over(file, &entry) {
-                // The objects of a container are many, and the same as before.
+                // A short record, because the many objects of a container are unchanged.
                 batch.entry(Entry::Written { node: self.node, mtime, ctime: now });
             } else {
                 let what = What::File(Box::new(entry));
