@@ -159,8 +159,8 @@ impl Engine {
     fn candidates(&self) -> Result<Vec<Candidate>> {
         let mut found = Vec::new();
         for collection in self.store.open_collections() {
-            let is_requested_by_kernel = collection.state().has_setting(POLICY.name, "auto");
-            if is_requested_by_kernel && collection.check_writable().is_ok() {
+            let has_policy = collection.state().has_setting(POLICY.name, "auto");
+            if has_policy && collection.check_writable().is_ok() {
                 for target in targets(&collection, ROOT)? {
                     found.extend(self.candidate(&collection, target)?);
                 }

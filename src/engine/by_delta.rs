@@ -84,15 +84,15 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
         return Ok(false);
     };
     let _deeper = Deeper::enter(open)?;
-    let (extent, parent) = open.parent()?;
+    let (parent_collection, parent) = open.parent()?;
     let layout = parent.layout();
     let found = parent.block(index, layout);
     if found.is_none_or(|found| found.epoch != link.base_epoch) || layout.len(index) != out.len() {
-        return Err(broken(&extent, &format!("block {index} of the parent is another one now")));
+        return Err(broken(&parent_collection, &format!("block {index} of the parent is another one now")));
     }
-    let base = open.open_alike(&extent, &parent)?;
+    let base = open.open_alike(&parent_collection, &parent)?;
     base.read(layout.start(index), out).map_err(|error| match error.kind() {
-        ErrorKind::Absent => broken(&extent, &error.to_string()),
+        ErrorKind::Absent => broken(&parent_collection, &error.to_string()),
         _ => error,
     })?;
     open.apply_link(index, link, out)?;
@@ -199,12 +199,13 @@ fn hold(engine: &Engine, collection: &Arc<Collection>, target: &Target) -> Resul
     let mut parents = Vec::new();
     for object in &target.objects {
         let Some(parent) = &object.entry.parent else { continue };
-        let extent = engine.store.collection(&parent.tenant, &parent.collection)?;
-        let (held, found) = collection.hold_parent(object, &extent).map_err(|error| match error.kind() {
-            ErrorKind::Corrupt => Error::invalid(error.to_string()),
-            _ => error,
-        })?;
-        parents.push(Parent { open: OpenObject::open_by_name(&extent, &found)?, _held: held });
+        let parent_collection = engine.store.collection(&parent.tenant, &parent.collection)?;
+        let (held, found) =
+            collection.hold_parent(object, &parent_collection).map_err(|error| match error.kind() {
+                ErrorKind::Corrupt => Error::invalid(error.to_string()),
+                _ => error,
+            })?;
+        parents.push(Parent { open: OpenObject::open_by_name(&parent_collection, &found)?, _held: held });
     }
     Ok(parents)
 }
@@ -222,8 +223,10 @@ fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
                 "its lineage is more than {DEPTH_MAX} deep; evict it with another reconstruct"
             ));
         }
-        let extent = engine.store.collection(&parent.tenant, &parent.collection);
-        let found = extent.ok().and_then(|extent| extent.state().object(parent.object).cloned());
+        let parent_collection = engine.store.collection(&parent.tenant, &parent.collection);
+        let found = parent_collection
+            .ok()
+            .and_then(|parent_collection| parent_collection.state().object(parent.object).cloned());
         match found {
             Some(found) => at = found,
             // Ancestors above a missing one do not matter.

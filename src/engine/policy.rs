@@ -211,9 +211,9 @@ impl Pass<'_> {
         let cap = u128::from(self.rules.warm_byte_cap) * WARM_PERCENT / 100;
         for place in self.by_last_access(Tier::Q5).into_iter().rev() {
             let Some(tensor) = self.tensors.get(place) else { continue };
-            let is_requested_by_kernel = tensor.last_access > tensor.since && tensor.above().is_some();
+            let is_wanted = tensor.last_access > tensor.since && tensor.above().is_some();
             let after = u128::from(self.bytes(Tier::Q7)) + u128::from(tensor.bytes_in(Tier::Q7));
-            if is_requested_by_kernel && after < cap && self.has_room(tensor, Tier::Q7) {
+            if is_wanted && after < cap && self.has_room(tensor, Tier::Q7) {
                 self.go(place, Tier::Q7, "it is used, and q7 has room");
             }
         }

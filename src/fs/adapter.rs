@@ -156,7 +156,7 @@ impl Filesystem for Adapter {
     ) {
         self.measured(Operation::Release, || {
             let open_file = self.file(handle);
-            let last = self.drop_cached(handle.0);
+            let last = self.release_handle(handle.0);
             match open_file {
                 // Stores to mapped pages arrive after the last flush.
                 Some(open_file) if open_file.is_unclosed() => {

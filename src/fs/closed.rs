@@ -5,7 +5,7 @@ use crate::vfs::Ino;
 
 impl Adapter {
     /// Releases an open file. Returns the file that has lost its last writer by this, if any.
-    pub fn drop_cached(&self, handle: u64) -> Option<Ino> {
+    pub fn release_handle(&self, handle: u64) -> Option<Ino> {
         // First, because the handle may be reused as soon as it is removed.
         let last = self.passthrough.released(handle);
         self.handles.remove(handle);

@@ -30,7 +30,7 @@ pub(super) struct Names {
     /// Number of changes of names.
     changes: AtomicU64,
     /// When the kernel was last sent one, in milliseconds after `since`; 0 before the first.
-    page_cache: AtomicU64,
+    last_given: AtomicU64,
     since: Instant,
     /// How long the kernel caches them.
     kept_for: Duration,
@@ -46,7 +46,7 @@ impl Names {
         Names {
             can_be_old: AtomicBool::new(false),
             changes: AtomicU64::new(0),
-            page_cache: AtomicU64::new(0),
+            last_given: AtomicU64::new(0),
             since: Instant::now(),
             kept_for,
             device: Mutex::default(),
@@ -84,17 +84,17 @@ impl Names {
         if !self.can_be_old.load(Ordering::Acquire) {
             return false;
         }
-        self.page_cache.store(self.now(), Ordering::SeqCst);
+        self.last_given.store(self.now(), Ordering::SeqCst);
         self.changes() == changes
     }
 
     /// Invalidates all names, if the kernel may cache any of a tensor.
     pub fn are_old(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
-        let page_cache = self.page_cache.load(Ordering::SeqCst);
+        let last_given = self.last_given.load(Ordering::SeqCst);
         // A reply takes a while to reach the kernel.
-        let until = page_cache.saturating_add((self.kept_for + TAKEN_IN_AFTER).as_millis() as u64);
-        if page_cache > 0 && self.now() <= until && self.tell() {
+        let until = last_given.saturating_add((self.kept_for + TAKEN_IN_AFTER).as_millis() as u64);
+        if last_given > 0 && self.now() <= until && self.tell() {
             *self.said.lock() = Some(Instant::now());
         }
     }

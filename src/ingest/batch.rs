@@ -199,7 +199,7 @@ struct Sink {
     /// Bytes that are stored at a time: whole blocks.
     step: usize,
     stored: u64,
-    stored_parts: StoredObject,
+    object: StoredObject,
 }
 
 impl Sink {
@@ -222,13 +222,13 @@ impl Sink {
         match (self.tier, &self.file) {
             (None, Some(file)) => {
                 write(file, self.stored, &self.gathered)?;
-                if let StoredBlocks::Run(all) = &mut self.stored_parts.blocks {
-                    all.extend(checksums(&self.gathered, self.stored_parts.block_bytes));
+                if let StoredBlocks::Run(all) = &mut self.object.blocks {
+                    all.extend(checksums(&self.gathered, self.object.block_bytes));
                 }
             }
             _ => {
                 let to = (self.tier.unwrap_or(Tier::Exact), into.encoder);
-                store(into.collection, to, &self.gathered, &mut self.stored_parts, &mut into.touched)?;
+                store(into.collection, to, &self.gathered, &mut self.object, &mut into.touched)?;
             }
         }
         self.stored += self.gathered.len() as u64;
@@ -273,16 +273,8 @@ pub(super) fn take(
             None => StoredBlocks::Each(Vec::new()),
         };
         let step = (GATHERED_BYTES / block_bytes as usize).max(1) * block_bytes as usize;
-        let stored_parts = StoredObject { dtype, bytes, block_bytes, extent, blocks, error: None };
-        sinks.push(Sink {
-            part,
-            tier: *tier,
-            file: own,
-            gathered: Vec::new(),
-            step,
-            stored: 0,
-            stored_parts,
-        });
+        let object = StoredObject { dtype, bytes, block_bytes, extent, blocks, error: None };
+        sinks.push(Sink { part, tier: *tier, file: own, gathered: Vec::new(), step, stored: 0, object });
     }
     let again = read(source, recognized.bytes, &mut |found| match found {
         Found::Source(bytes) => {
@@ -304,7 +296,7 @@ pub(super) fn take(
     }
     Ok(StoredParts {
         bytes: recognized.bytes,
-        objects: sinks.into_iter().map(|sink| sink.stored_parts).collect(),
+        objects: sinks.into_iter().map(|sink| sink.object).collect(),
         digests: digester.finish(),
         touched: into.touched,
         outside: None,

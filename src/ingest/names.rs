@@ -111,8 +111,8 @@ impl<'a> Names<'a> {
             }
             at = found;
         }
-        if let Some(stored_parts) = self.find(at, name.as_bytes())
-            && !self.is_emptied(stored_parts)
+        if let Some(existing) = self.find(at, name.as_bytes())
+            && !self.is_emptied(existing)
         {
             return Ok(false);
         }
@@ -202,16 +202,16 @@ impl<'a> Names<'a> {
         let Some(old) = self.find(parent, name).and_then(|node| self.state.node(node)) else {
             return Ok(());
         };
-        let stored_parts = |by: &str| {
+        let taken = |by: &str| {
             let path = String::from_utf8_lossy(&self.state.path(old.entry.id)).into_owned();
             Error::new(ErrorKind::Exists, format!("{path} is {by}; choose another name, or remove it first"))
         };
         let mut nodes = vec![old.entry.id];
         let mut objects: &[ObjectId] = &[];
         match &old.entry.what {
-            What::Directory => return Err(stored_parts("a directory")),
+            What::Directory => return Err(taken("a directory")),
             What::File(file) if file.container.is_some() => {
-                return Err(stored_parts("a tensor that belongs to another file"));
+                return Err(taken("a tensor that belongs to another file"));
             }
             What::Symlink(_) => {}
             What::File(file) => {

@@ -160,9 +160,9 @@ impl Arrived {
         };
         let names = arrived.tensors.iter().flatten().map(|tensor| tensor.name.as_str());
         let names = TensorNames::new(names)?;
-        let (tenant, extent) = (collection.tenant(), collection.name());
-        let id = TensorId::below(tenant, extent, directory);
-        let of_rest = TensorId::of(tenant, extent, path, TensorId(0));
+        let (tenant, name) = (collection.tenant(), collection.name());
+        let id = TensorId::below(tenant, name, directory);
+        let of_rest = TensorId::of(tenant, name, path, TensorId(0));
         let mut paths = Vec::with_capacity(arrived.tensors.len());
         let mut drafts: Vec<Draft<'_>> = Vec::with_capacity(stored_parts.objects.len());
         let mut found = Vec::with_capacity(stored_parts.objects.len());

@@ -266,7 +266,7 @@ impl Intake<'_> {
     /// longest first.
     fn take(
         &mut self,
-        stored_parts: &Chunk,
+        current: &Chunk,
         next: Option<&Chunk>,
         tier: Option<Tier>,
         object: &mut StoredObject,
@@ -276,7 +276,7 @@ impl Intake<'_> {
         let stays = tier.is_none() && data.number().is_some();
         let block_bytes = object.block_bytes;
         let store = || match (stays, &data) {
-            (true, Data::Own(_, file)) => write(file, stored_parts.at, chunk),
+            (true, Data::Own(_, file)) => write(file, current.at, chunk),
             (true, _) => Ok(()),
             (false, _) => store(collection, (tier.unwrap_or(Tier::Exact), *encoder), chunk, object, touched),
         };
@@ -290,7 +290,7 @@ impl Intake<'_> {
             all.extend(checked);
         }
         std::mem::swap(&mut self.chunk, &mut self.next);
-        self.progress.advance(stored_parts.len as u64);
+        self.progress.advance(current.len as u64);
         if self.progress.is_cancelled() {
             return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
         }
@@ -317,15 +317,15 @@ pub(super) fn store(
     collection: &Collection,
     to: (Tier, Encoder),
     chunk: &[u8],
-    stored_parts: &mut StoredObject,
+    object: &mut StoredObject,
     touched: &mut Touched,
 ) -> Result<()> {
-    let StoredBlocks::Each(blocks) = &mut stored_parts.blocks else { return Ok(()) };
-    let block_bytes = stored_parts.block_bytes as usize;
-    let (stored, measured) = collection.store_blocks(to, stored_parts.dtype, chunk, block_bytes, touched)?;
+    let StoredBlocks::Each(blocks) = &mut object.blocks else { return Ok(()) };
+    let block_bytes = object.block_bytes as usize;
+    let (stored, measured) = collection.store_blocks(to, object.dtype, chunk, block_bytes, touched)?;
     blocks.extend(stored);
     if measured.elements > 0 {
-        stored_parts.error.get_or_insert_default().add(measured);
+        object.error.get_or_insert_default().add(measured);
     }
     Ok(())
 }

@@ -102,9 +102,9 @@ impl Events {
         let value = json!({
             "time": milliseconds as f64 / 1000.0,
             "kind": kind.name(),
-            "path": layout(path),
-            "cause": layout(cause),
-            "text": layout(text),
+            "path": shortened(path),
+            "cause": shortened(cause),
+            "text": shortened(text),
         });
         self.ring.lock().push(format!("{value}\n"));
     }
@@ -154,7 +154,7 @@ impl Ring {
     }
 }
 
-fn layout(text: &str) -> &str {
+fn shortened(text: &str) -> &str {
     beginning(text, TEXT_BYTES_MAX)
 }
 

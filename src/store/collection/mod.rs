@@ -213,8 +213,8 @@ impl Collection {
             // Truncating frees the reserve behind the end too: a full disk may have no other space.
             let len = file.len().map_err(|error| Error::io(format!("measuring {log_path}"), error))?;
             if len != end.bytes {
-                let layout = file.set_len(end.bytes);
-                layout.map_err(|error| Error::io(format!("cutting {log_path}"), error))?;
+                let cut = file.set_len(end.bytes);
+                cut.map_err(|error| Error::io(format!("cutting {log_path}"), error))?;
             }
             Some(Writer {
                 log: Log::resume(file, end),

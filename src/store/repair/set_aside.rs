@@ -29,6 +29,9 @@ use crate::store::state::State;
 /// Explanations for objects without a file.
 pub(in crate::store) type Whys = HashMap<ObjectId, String>;
 
+/// Blocks of an object one after the other: each is one, or zeros of some length.
+type Pieces = Vec<(u32, Block)>;
+
 /// Sets aside what a dropped log end named. An error leaves everything unchanged. Returns what was
 /// done, for the event log.
 pub(in crate::store) fn set_aside(
@@ -65,7 +68,7 @@ pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Wh
     // Of two objects that claim the same bytes, the later one gets them.
     objects.sort_by_key(|object| std::cmp::Reverse(object.entry.creation));
     let mut taken = Places::of(state);
-    let mut made: Vec<(ObjectEntry, Vec<(u32, Block)>, String)> = Vec::new();
+    let mut made: Vec<(ObjectEntry, Pieces, String)> = Vec::new();
     for object in objects {
         let entry = object.entry_now();
         let before = state.object(entry.id);
