@@ -1,4 +1,4 @@
-//! What a program that was built without CUDA answers.
+//! Stubs for a program that was built without CUDA.
 
 use std::path::Path;
 
@@ -10,20 +10,20 @@ fn not_built<T>() -> Result<T> {
     Err(Error::new(ErrorKind::NotSupported, text))
 }
 
-/// Reads a part of a file into memory of a device that is let go of afterwards. Fails: built without the feature.
+/// Reads a part of a file into temporary device memory. Always fails: built without the feature.
 pub fn read(_path: &Path, _span: Span, _options: &Options) -> Result<Report> {
     not_built()
 }
 
-/// Reads a part of a file to `pointer`, in a device's memory. Fails: built without the feature.
+/// Reads a part of a file to `pointer`, in device memory. Always fails: built without the feature.
 ///
 /// # Safety
-/// None here; with the feature, `pointer` is written to.
+/// No requirement here. With the feature, the function writes to `pointer`.
 pub unsafe fn read_into(_path: &Path, _span: Span, _pointer: u64, _options: &Options) -> Result<Report> {
     not_built()
 }
 
-/// What this machine has of what is needed: nothing is looked for without the feature.
+/// The requirements that this machine meets or lacks; empty without the feature.
 pub fn presence() -> Vec<Presence> {
     Vec::new()
 }

@@ -1,6 +1,6 @@
-//! Comparing on the device.
+//! Compares bytes on the device.
 //!
-//! Sources: the references of the CUDA driver API and of PTX.
+//! Sources: the CUDA driver API and PTX references.
 
 use std::ffi::c_void;
 
@@ -11,18 +11,18 @@ use crate::gpu::driver::{given_back, said};
 use crate::gpu::memory::{DeviceBytes, Pinned};
 use crate::model::Result;
 
-/// The program, in the form that the driver compiles for the device.
+/// The program as PTX, which the driver compiles for the device.
 const PROGRAM: &str = concat!(include_str!("compare.ptx"), "\0");
 const THREADS: u32 = 256;
 const THREAD_BLOCKS_MAX: u64 = 4096;
 
-/// A program that is loaded.
+/// A loaded program.
 struct Module(sys::CUmodule);
 
 impl Module {
     fn load() -> Result<Module> {
         let mut module = std::ptr::null_mut();
-        // SAFETY: the place for the module is writable, and the text ends with a zero.
+        // SAFETY: `module` is writable, and the text is null-terminated.
         let code = unsafe { sys::cuModuleLoadData(&raw mut module, PROGRAM.as_ptr().cast()) };
         said("loading the program that compares", code)?;
         Ok(Module(module))
@@ -31,12 +31,12 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: it is unloaded once. Who started something of it has waited for that.
+        // SAFETY: the module is unloaded once, and its user has waited for every kernel that it started.
         given_back("unloading the program that compares", unsafe { sys::cuModuleUnload(self.0) });
     }
 }
 
-/// A program on the device that counts in how many bytes two stretches of its memory differ.
+/// Counts the differing bytes of two ranges of device memory, with a program on the device.
 pub(super) struct Counter<'d> {
     function: sys::CUfunction,
     _module: Module,
@@ -45,33 +45,33 @@ pub(super) struct Counter<'d> {
 }
 
 impl<'d> Counter<'d> {
-    /// Loads the program; the count is 0.
+    /// Loads the program and sets the count to 0.
     pub fn new(device: &'d Device) -> Result<Counter<'d>> {
         let module = Module::load()?;
         let mut function = std::ptr::null_mut();
         let name = c"count_differences".as_ptr();
-        // SAFETY: the place for the function is writable, the module is loaded, the name ends with a zero.
+        // SAFETY: `function` is writable, the module is loaded, and the name is null-terminated.
         let code = unsafe { sys::cuModuleGetFunction(&raw mut function, module.0, name) };
         said("looking for the program that compares", code)?;
         let count = DeviceBytes::new(device, size_of::<u64>() as u64)?;
-        // Last: nothing is given back while this is under way.
-        // SAFETY: the count is in memory of its own, of that many bytes.
+        // The memset comes last, so that no error path frees the memory while it runs.
+        // SAFETY: the count has an allocation of its own with this size.
         let code = unsafe { sys::cuMemsetD8Async(count.pointer(), 0, size_of::<u64>(), device.stream()) };
         said("clearing the count", code)?;
         Ok(Counter { function, _module: module, count, device })
     }
 
-    /// Puts the comparison of `len` bytes at two places into the stream.
+    /// Queues the comparison of `len` bytes at two addresses in the stream.
     ///
     /// # Safety
-    /// The device has `len` bytes at both places until the stream is past it.
+    /// Both addresses have `len` bytes of device memory until the stream has completed the comparison.
     pub unsafe fn add(&mut self, one: u64, other: u64, len: usize) -> Result<()> {
         let (mut one, mut other, mut len, mut count) = (one, other, len as u64, self.count.pointer());
         let grid = len.div_ceil(u64::from(THREADS)).clamp(1, THREAD_BLOCKS_MAX) as u32;
         let mut arguments: [*mut c_void; 4] =
             [(&raw mut one).cast(), (&raw mut other).cast(), (&raw mut len).cast(), (&raw mut count).cast()];
-        // SAFETY: the function takes four numbers of 64 bits, which the driver copies before it returns. The memory is
-        // the caller's.
+        // SAFETY: the function takes four 64-bit numbers, which the driver copies before it returns. The caller
+        // guarantees the memory.
         let code = unsafe {
             sys::cuLaunchKernel(
                 self.function,
@@ -90,10 +90,10 @@ impl<'d> Counter<'d> {
         said("starting the program that compares", code)
     }
 
-    /// The bytes that differed, once the stream is past all comparisons.
+    /// Waits for all comparisons and returns the number of differing bytes.
     pub fn total(&mut self) -> Result<u64> {
         let mut total = Pinned::new(self.device, size_of::<u64>())?;
-        // SAFETY: the count has that many bytes.
+        // SAFETY: the count has this size.
         unsafe { self.device.copy_out(&mut total, self.count.pointer(), size_of::<u64>()) }?;
         Ok(total.bytes().iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
     }
@@ -101,7 +101,7 @@ impl<'d> Counter<'d> {
 
 impl Drop for Counter<'_> {
     fn drop(&mut self) {
-        // What was started may still run.
+        // Kernels may still run.
         if let Err(error) = self.device.finish() {
             log::warn!("{error}");
         }

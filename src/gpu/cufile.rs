@@ -1,10 +1,10 @@
-//! cuFile: reading a physical file straight into a device's memory.
+//! cuFile: reads a physical file directly into device memory.
 //!
-//! `cudarc` loads the library; its functions are called through pointers with the types of `cufile.h`, but with numbers
-//! for error codes: `cudarc`'s bindings return Rust enums, which a code of a newer library would not be a value of, and
-//! `cudarc::cufile::result::read` makes an enum of whatever negative number the library returns.
+//! `cudarc` loads the library. This module calls the functions through pointers with the types of `cufile.h`, but with
+//! integers for error codes. `cudarc`'s bindings return Rust enums, for which an unknown code of a newer library would be
+//! undefined behavior, and `cudarc::cufile::result::read` converts any negative number to such an enum.
 //!
-//! Sources: the API reference of GPUDirect Storage, `cufile.h`.
+//! Sources: the GPUDirect Storage API reference, `cufile.h`.
 
 use std::ffi::{c_int, c_void};
 use std::fs;
@@ -44,15 +44,15 @@ struct Functions {
     read: Read,
 }
 
-/// Loads the library and opens its driver, once for the process; why that cannot be. The driver closes with the process:
-/// others in it may use it too.
+/// Loads the library and opens its driver, once per process, or returns the reason that it cannot. The driver stays open
+/// until the process ends, because other code in the process may use it.
 fn functions() -> Result<&'static Functions, String> {
     static FOUND: OnceLock<Result<Functions, String>> = OnceLock::new();
     FOUND.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
 fn load() -> Result<Functions, String> {
-    // SAFETY: loading a library runs its initializers; cuFile's are made for that.
+    // SAFETY: loading a library runs its initializers, and those of cuFile may run at any time.
     if !unsafe { sys::is_culib_present() } {
         return Err(
             "libcufile.so is not found (it comes with the CUDA toolkit; where only libcufile.so.0 is, link \
@@ -60,11 +60,11 @@ fn load() -> Result<Functions, String> {
                 .to_owned(),
         );
     }
-    // SAFETY: as above; it is there, so this does not panic.
+    // SAFETY: as above. The library is present, so this does not panic.
     let library = unsafe { sys::culib() };
     macro_rules! function {
         ($name:literal, $kind:ty) => {
-            // SAFETY: the type is that of the header, where error codes are numbers of this size.
+            // SAFETY: the type matches the header, where error codes are integers of this size.
             *unsafe { library.get::<$kind>($name.as_bytes()) }
                 .map_err(|_| concat!("the library has no ", $name).to_owned())?
         };
@@ -77,7 +77,7 @@ fn load() -> Result<Functions, String> {
         deregister_bytes: function!("cuFileBufDeregister", DeregisterBytes),
         read: function!("cuFileRead", Read),
     };
-    // SAFETY: the type is that of the header.
+    // SAFETY: the type matches the header.
     let opened = unsafe { open() };
     match opened.error == sys::CUfileOpError::CU_FILE_DRIVER_ALREADY_OPEN as c_int {
         true => Ok(functions),
@@ -85,7 +85,7 @@ fn load() -> Result<Functions, String> {
     }
 }
 
-/// The library's answer as a result.
+/// Converts a status of the library to a result.
 fn said(doing: &str, status: Status) -> Result<(), String> {
     match status {
         Status { error: 0, .. } => Ok(()),
@@ -94,7 +94,7 @@ fn said(doing: &str, status: Status) -> Result<(), String> {
     }
 }
 
-/// The names of the codes that say what can be done about them, or that nothing can.
+/// The name of an error code that tells the user something, otherwise its number.
 fn named(code: c_int) -> String {
     use sys::CUfileOpError as Code;
     let known = [
@@ -122,7 +122,7 @@ fn named(code: c_int) -> String {
     }
 }
 
-/// What was found of the library; why it cannot be used.
+/// Describes the library, or returns the reason that it cannot be used.
 pub(super) fn found() -> Result<String, String> {
     functions()?;
     Ok(match goes_by_the_host() {
@@ -131,7 +131,7 @@ pub(super) fn found() -> Result<String, String> {
     })
 }
 
-/// What is likely to keep cuFile from direct memory access.
+/// The probable reason that cuFile does not use direct memory access, if any.
 pub(super) fn goes_by_the_host() -> Option<&'static str> {
     let is_loaded = Path::new("/proc/driver/nvidia-fs/version").exists();
     (!is_loaded).then_some(
@@ -139,11 +139,11 @@ pub(super) fn goes_by_the_host() -> Option<&'static str> {
     )
 }
 
-/// A file that cuFile knows.
+/// A file that is registered with cuFile.
 struct Handle {
     handle: sys::CUfileHandle_t,
     functions: &'static Functions,
-    /// Closed once cuFile has let go of it.
+    /// Closed after the handle is deregistered.
     _file: fs::File,
 }
 
@@ -151,7 +151,7 @@ impl Handle {
     fn open(functions: &'static Functions, path: &Path) -> Result<Handle, String> {
         let shown = path.display();
         let mut how = fs::OpenOptions::new();
-        // cuFile wants it, and does not set it.
+        // cuFile requires O_DIRECT but does not set it.
         how.read(true).custom_flags(libc::O_DIRECT);
         let file = how.open(path).map_err(|error| format!("opening {shown} with O_DIRECT: {error}"))?;
         let mut description = sys::CUfileDescr_t {
@@ -161,7 +161,7 @@ impl Handle {
         };
         description.handle.fd = file.as_raw_fd();
         let mut handle = std::ptr::null_mut();
-        // SAFETY: both places are writable and live during the call; the descriptor is open as long as the handle.
+        // SAFETY: both pointers are valid for writes during the call. The descriptor stays open as long as the handle.
         let status = unsafe { (functions.register)(&raw mut handle, &raw mut description) };
         said(&format!("registering {shown}"), status)?;
         Ok(Handle { handle, functions, _file: file })
@@ -170,12 +170,12 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: it was registered, and is let go of once; no read is under way.
+        // SAFETY: it is registered and deregistered once, and no read is in progress.
         unsafe { (self.functions.deregister)(self.handle) };
     }
 }
 
-/// Memory of a device that cuFile knows.
+/// Device memory that is registered with cuFile.
 struct Registered {
     base: *mut c_void,
     functions: &'static Functions,
@@ -183,13 +183,13 @@ struct Registered {
 
 impl Registered {
     /// # Safety
-    /// The device has `len` bytes at `base`, longer than this lives.
+    /// `base` has `len` bytes of device memory, which outlive this value.
     unsafe fn new(
         functions: &'static Functions,
         base: *mut c_void,
         len: usize,
     ) -> Result<Registered, String> {
-        // SAFETY: the caller's. The length is in bytes.
+        // SAFETY: guaranteed by the caller. The length is in bytes.
         let status = unsafe { (functions.register_bytes)(base, len, 0) };
         said("registering the memory", status)?;
         Ok(Registered { base, functions })
@@ -198,7 +198,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: it was registered, and is let go of once; no read is under way.
+        // SAFETY: it is registered and deregistered once, and no read is in progress.
         let status = unsafe { (self.functions.deregister_bytes)(self.base) };
         if let Err(error) = said("letting go of memory that cuFile knew", status) {
             log::warn!("{error}");
@@ -206,7 +206,7 @@ impl Drop for Registered {
     }
 }
 
-/// A physical file and memory to read it into.
+/// A physical file and the memory to read it into.
 pub(super) struct Reader<'d> {
     base: *mut c_void,
     functions: &'static Functions,
@@ -216,11 +216,11 @@ pub(super) struct Reader<'d> {
 }
 
 impl<'d> Reader<'d> {
-    /// Makes both known to cuFile; why that cannot be. Memory that it does not register it reads into by way of its
-    /// own, which `steps` is told.
+    /// Registers both with cuFile, or returns the reason that it cannot. If the memory cannot be registered, cuFile
+    /// reads through buffers of its own, and a note goes to `steps`.
     ///
     /// # Safety
-    /// The device has `len` bytes at `base`, longer than this lives.
+    /// `base` has `len` bytes of device memory, which outlive this value.
     pub unsafe fn open(
         _device: &'d Device,
         path: &Path,
@@ -232,7 +232,7 @@ impl<'d> Reader<'d> {
         let handle = Handle::open(functions, path)?;
         let base = base as *mut c_void;
         let len = usize::try_from(len).map_err(|error| error.to_string())?;
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let registered = match unsafe { Registered::new(functions, base, len) } {
             Ok(registered) => Some(registered),
             Err(why) => {
@@ -243,10 +243,10 @@ impl<'d> Reader<'d> {
         Ok(Reader { base, functions, handle, _registered: registered, _device: PhantomData })
     }
 
-    /// Reads `len` bytes of the file from `offset` on to `into` bytes past the memory's begin; why it cannot.
+    /// Reads `len` bytes of the file from `offset` to offset `into` of the memory, or returns the reason that it cannot.
     ///
     /// # Safety
-    /// The memory has `into + len` bytes, and nothing else is done with them meanwhile.
+    /// The memory has `into + len` bytes, and nothing else accesses them meanwhile.
     pub unsafe fn run(&self, offset: u64, len: u64, into: u64) -> Result<(), String> {
         for piece in pieces(offset, len) {
             let mut done = 0;
@@ -254,11 +254,11 @@ impl<'d> Reader<'d> {
                 let past = piece.into + done as u64;
                 let at = |start: u64| libc::off_t::try_from(start + past).map_err(|error| error.to_string());
                 let (from, to) = (at(offset)?, at(into)?);
-                // SAFETY: the handle lives; the memory has the bytes, as the caller says.
+                // SAFETY: the handle is registered, and the caller guarantees the memory.
                 let read = unsafe {
                     (self.functions.read)(self.handle.handle, self.base, piece.len - done, from, to)
                 };
-                // Before anything else can change it.
+                // Save errno before another call changes it.
                 let error = std::io::Error::last_os_error();
                 done += match read {
                     -1 => return Err(format!("reading at {from}: {error}")),

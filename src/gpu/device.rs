@@ -1,6 +1,6 @@
-//! A device that this thread works with: its context and a stream of work.
+//! A device that this thread uses: its context and a stream.
 //!
-//! Sources: the reference of the CUDA driver API.
+//! Sources: the CUDA driver API reference.
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
@@ -15,24 +15,24 @@ const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_MEMORYTYPE_DEVICE`.
 const MEMORY_OF_A_DEVICE: u32 = 2;
 
-/// A context that is the thread's current one while this lives; the one before comes back.
+/// Makes a context current in this thread. Dropping it restores the previous one.
 struct Context {
-    /// Of a device's primary context, the device.
+    /// The device, if this is its primary context, which must be released.
     retained: Option<sys::CUdevice>,
-    /// The current context is the thread's.
+    /// Each thread has its own current context, so this must stay on its thread.
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl Context {
     fn primary(device: sys::CUdevice) -> Result<Context> {
         let mut context = std::ptr::null_mut();
-        // SAFETY: the place for the context is writable, and the device is one of the driver's.
+        // SAFETY: `context` is writable, and the driver returned the device.
         let code = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) };
         said("opening the device", code)?;
         // SAFETY: the context was retained just now.
         let entered = unsafe { sys::cuCtxPushCurrent_v2(context) };
         if let Err(error) = said("entering the device's context", entered) {
-            // SAFETY: it was retained once, and nobody here uses it.
+            // SAFETY: the context was retained once and is not in use.
             given_back("letting go of the device", unsafe { sys::cuDevicePrimaryCtxRelease_v2(device) });
             return Err(error);
         }
@@ -40,9 +40,9 @@ impl Context {
     }
 
     /// # Safety
-    /// The context lives as long as this.
+    /// The context outlives this value.
     unsafe fn of_another(context: sys::CUcontext) -> Result<Context> {
-        // SAFETY: the caller says that it is one.
+        // SAFETY: the caller guarantees a valid context.
         said("entering the memory's context", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
         Ok(Context { retained: None, _of_this_thread: PhantomData })
     }
@@ -51,29 +51,29 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         let mut context = std::ptr::null_mut();
-        // SAFETY: it was pushed on this thread; what was pushed later was popped.
+        // SAFETY: it was pushed on this thread, and all later ones were popped.
         given_back("leaving the context", unsafe { sys::cuCtxPopCurrent_v2(&raw mut context) });
         if let Some(device) = self.retained {
-            // SAFETY: it was retained once.
+            // SAFETY: the context was retained once.
             given_back("letting go of the device", unsafe { sys::cuDevicePrimaryCtxRelease_v2(device) });
         }
     }
 }
 
-/// A device that this thread works with, and a stream of work for it.
+/// A device that this thread uses, with a stream.
 pub(super) struct Device {
     name: String,
     stream: sys::CUstream,
-    /// Left after the stream is gone.
+    /// Dropped after the stream is destroyed.
     _context: Context,
 }
 
 impl Device {
-    /// The device of this number.
+    /// Opens the device with this number, counted from 0.
     pub fn open(ordinal: u32) -> Result<Device> {
         driver()?;
         let mut count = 0;
-        // SAFETY: the place for the number is writable.
+        // SAFETY: `count` is writable.
         said("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
         let ordinal = c_int::try_from(ordinal).ok().filter(|ordinal| *ordinal < count);
         let Some(ordinal) = ordinal else {
@@ -84,10 +84,10 @@ impl Device {
         Device::within(Context::primary(device)?, device)
     }
 
-    /// The device whose memory is at `pointer`, which must have `len` bytes there.
+    /// The device whose memory is at `pointer`. Fails if fewer than `len` bytes are allocated there.
     ///
     /// # Safety
-    /// If there is memory of a device, it stays allocated while this lives.
+    /// If `pointer` is device memory, it stays allocated while this value lives.
     pub unsafe fn of_memory(pointer: u64, len: u64) -> Result<Device> {
         use sys::CUpointer_attribute_enum as Attribute;
         driver()?;
@@ -107,9 +107,9 @@ impl Device {
         let device = device_of(ordinal)?;
         let context: Option<usize> = attribute(pointer, Attribute::CU_POINTER_ATTRIBUTE_CONTEXT).ok();
         let context = match context.filter(|context| *context != 0) {
-            // SAFETY: the driver says that the memory is of it, so it lives as long as the memory.
+            // SAFETY: the memory belongs to this context, so the context lives as long as the memory.
             Some(context) => unsafe { Context::of_another(context as sys::CUcontext) }?,
-            // Memory of a pool belongs to no context.
+            // Memory from a pool belongs to no context.
             None => Context::primary(device)?,
         };
         Device::within(context, device)
@@ -118,45 +118,46 @@ impl Device {
     fn within(context: Context, device: sys::CUdevice) -> Result<Device> {
         let name = name_of(device)?;
         let mut stream = std::ptr::null_mut();
-        // SAFETY: the place for the stream is writable; the context is current.
+        // SAFETY: `stream` is writable, and the context is current.
         said("making a stream", unsafe { sys::cuStreamCreate(&raw mut stream, STREAM_NON_BLOCKING) })?;
         Ok(Device { name, stream, _context: context })
     }
 
-    /// The stream of its work.
+    /// The stream.
     pub fn stream(&self) -> sys::CUstream {
         self.stream
     }
 
-    /// Its name.
+    /// The device's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Waits for all work of the stream.
+    /// Waits for all work in the stream.
     pub fn finish(&self) -> Result<()> {
-        // SAFETY: the stream lives as long as this.
+        // SAFETY: the stream lives as long as `self`.
         said("waiting for the device", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 
-    /// Puts a copy of the first `len` bytes of pinned memory to `pointer` into the stream.
+    /// Queues a copy of the first `len` bytes of pinned memory to `pointer` in the stream.
     ///
     /// # Safety
-    /// `pointer` has room for them on the device. Until the stream is past it the memory stays and is not written to.
+    /// `pointer` has `len` bytes of device memory. Until the copy is complete, both memories stay allocated and nothing
+    /// writes to the pinned memory.
     pub unsafe fn copy_in(&self, pointer: u64, from: &Pinned, len: usize) -> Result<()> {
         assert!(len <= from.len(), "more bytes than the buffer has");
-        // SAFETY: the caller's, and the assertion.
+        // SAFETY: guaranteed by the caller and the assertion.
         let code = unsafe { sys::cuMemcpyHtoDAsync_v2(pointer, from.place(), len, self.stream) };
         said("copying to the device", code)
     }
 
-    /// Copies bytes at `pointer` to the begin of pinned memory, after all work of the stream.
+    /// Copies `len` bytes at `pointer` to the start of pinned memory, after all work in the stream, and waits.
     ///
     /// # Safety
-    /// The device has `len` bytes at `pointer`.
+    /// `pointer` has `len` bytes of device memory.
     pub unsafe fn copy_out(&self, into: &mut Pinned, pointer: u64, len: usize) -> Result<()> {
         assert!(len <= into.len(), "more bytes than the buffer has");
-        // SAFETY: the caller's, and the assertion; it is waited for before the memory is free again.
+        // SAFETY: guaranteed by the caller and the assertion. The copy completes before the borrow of `into` ends.
         let code = unsafe { sys::cuMemcpyDtoHAsync_v2(into.place(), pointer, len, self.stream) };
         said("copying from the device", code)?;
         self.finish()
@@ -165,12 +166,12 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: the stream was made in the context that is current, and nobody else has it.
+        // SAFETY: the stream was created in the current context, and only `self` owns it.
         given_back("ending a stream", unsafe { sys::cuStreamDestroy_v2(self.stream) });
     }
 }
 
-/// What the driver says of memory. `T` is the type that its reference has for the attribute.
+/// An attribute of a pointer. `T` must be the type that the API reference gives for the attribute.
 fn attribute<T: Default>(pointer: u64, which: sys::CUpointer_attribute_enum) -> Result<T> {
     let mut value = T::default();
     // SAFETY: the driver writes a value of the attribute's type, which is `T`.

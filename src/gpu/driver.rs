@@ -1,10 +1,10 @@
-//! The CUDA driver: whether it is there, and what it answers.
+//! Access to the CUDA driver and its error codes.
 //!
-//! The functions are `cudarc`'s bindings, which panic where the library or a function of it is missing. So [`driver`] is
-//! asked first: it looks for the library and for every function that is called. `cudarc`'s own wrappers are not used:
-//! they allocate from the device's memory pool, which cuFile cannot register.
+//! The bindings of `cudarc` panic if the library or a function in it is missing. Callers therefore call [`driver`] first,
+//! which looks for the library and for every function in use. The safe wrappers of `cudarc` are not used: they allocate
+//! from the device's memory pool, which cuFile cannot register.
 //!
-//! Sources: the reference of the CUDA driver API.
+//! Sources: the CUDA driver API reference.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use cudarc::driver::sys::{self, CUresult};
 
 use crate::model::{Error, ErrorKind, Result};
 
-/// Every function of the driver that is called.
+/// Every function of the driver that this program calls.
 const FUNCTIONS: &[&str] = &[
     "cuCtxPopCurrent_v2",
     "cuCtxPushCurrent_v2",
@@ -46,20 +46,20 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamSynchronize",
 ];
 
-/// Loads the driver and starts it, once for the process.
+/// Loads and initializes the driver, once per process.
 pub(super) fn driver() -> Result<()> {
     static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
     let started = STARTED.get_or_init(|| {
-        // SAFETY: loading a library runs its initializers; the CUDA driver's are made for that.
+        // SAFETY: loading a library runs its initializers, and those of the CUDA driver may run at any time.
         if !unsafe { sys::is_culib_present() } {
             return Err("no CUDA driver: libcuda.so.1 is not found; install NVIDIA's driver, and in a container pass \
                         the GPUs on (docker run --gpus all)"
                 .to_owned());
         }
-        // SAFETY: as above; it is there, so this does not panic.
+        // SAFETY: as above. The library is present, so this does not panic.
         let library = unsafe { sys::culib() };
         for name in FUNCTIONS {
-            // SAFETY: the function is looked for and not called, so that its type does not matter.
+            // SAFETY: the function is only looked up, not called, so its type does not matter.
             if unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err() {
                 return Err(format!("the CUDA driver has no {name}; install a newer one"));
             }
@@ -71,34 +71,34 @@ pub(super) fn driver() -> Result<()> {
     started.clone().map_err(|text| Error::new(ErrorKind::NotSupported, text))
 }
 
-/// The driver's answer as a result. The driver was found.
+/// Converts a code of the driver to a result. The driver must be loaded.
 pub(super) fn said(doing: &str, code: CUresult) -> Result<()> {
     if code == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
     let mut name: *const c_char = std::ptr::null();
-    // SAFETY: the place for the name is writable. Of a code that it does not know the driver says null.
+    // SAFETY: `name` is writable. The driver sets it to null for an unknown code.
     let named = unsafe { sys::cuGetErrorName(code, &raw mut name) };
     let name = match named == CUresult::CUDA_SUCCESS && !name.is_null() {
-        // SAFETY: the driver's names are constants that end with a zero.
+        // SAFETY: the names are null-terminated constants of the driver.
         true => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
         false => format!("error {}", code as u32),
     };
     Err(Error::new(ErrorKind::Io, format!("{doing}: {name}")))
 }
 
-/// For what is given back: there is nobody to tell but the log.
+/// Logs an error of releasing a resource, which has no caller to return it to.
 pub(super) fn given_back(what: &str, code: CUresult) {
     if let Err(error) = said(what, code) {
         log::warn!("{error}");
     }
 }
 
-/// The version of CUDA that the driver is for, and the names of the devices.
+/// The CUDA version of the driver and the names of the devices.
 pub(super) fn found() -> Result<String> {
     driver()?;
     let (mut version, mut count) = (0, 0);
-    // SAFETY: the place for the number is writable.
+    // SAFETY: the out parameter is writable.
     said("asking for the driver's version", unsafe { sys::cuDriverGetVersion(&raw mut version) })?;
     // SAFETY: as above.
     said("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
@@ -108,14 +108,14 @@ pub(super) fn found() -> Result<String> {
 
 pub(super) fn device_of(ordinal: c_int) -> Result<sys::CUdevice> {
     let mut device = 0;
-    // SAFETY: the place for the device is writable.
+    // SAFETY: `device` is writable.
     said(&format!("looking for device {ordinal}"), unsafe { sys::cuDeviceGet(&raw mut device, ordinal) })?;
     Ok(device)
 }
 
 pub(super) fn name_of(device: sys::CUdevice) -> Result<String> {
     let mut name = [0_u8; 256];
-    // SAFETY: the driver writes at most the 255 bytes that it is told of; the last stays zero.
+    // SAFETY: the driver writes at most the 255 bytes that it is given, so the last byte stays zero.
     said("asking for a device's name", unsafe {
         sys::cuDeviceGetName(name.as_mut_ptr().cast(), 255, device)
     })?;

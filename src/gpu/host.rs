@@ -1,4 +1,4 @@
-//! By way of the host: read into one pinned buffer while the device copies from the other.
+//! Reads through host memory: fills one pinned buffer while the device copies from the other.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use crate::gpu::memory::{Event, Pinned};
 use crate::gpu::pieces::{PIECE_BYTES, pieces};
 use crate::model::{Error, Result};
 
-/// A buffer, and when it may be written to again.
+/// A buffer, and the event after which it may be overwritten.
 struct Slot<'d> {
     memory: Pinned<'d>,
     copied: Event<'d>,
@@ -21,23 +21,23 @@ impl<'d> Slot<'d> {
     }
 }
 
-/// Two buffers that take turns.
+/// Two buffers that are used alternately.
 pub(super) struct Pipe<'d> {
     device: &'d Device,
     slots: [Slot<'d>; 2],
 }
 
 impl<'d> Pipe<'d> {
-    /// Buffers for pieces of files of `len` bytes.
+    /// Allocates buffers for a read of `len` bytes.
     pub fn new(device: &'d Device, len: u64) -> Result<Pipe<'d>> {
         let bytes = len.min(PIECE_BYTES) as usize;
         Ok(Pipe { device, slots: [Slot::new(device, bytes)?, Slot::new(device, bytes)?] })
     }
 
-    /// Reads `len` bytes of a file from `offset` on and copies them to `pointer`; returns when all are there.
+    /// Reads `len` bytes of a file from `offset` and copies them to `pointer`. Returns when the copies are complete.
     ///
     /// # Safety
-    /// The device has `len` bytes at `pointer`.
+    /// `pointer` has `len` bytes of device memory.
     pub unsafe fn run(&mut self, path: &Path, offset: u64, len: u64, pointer: u64) -> Result<()> {
         let failed = |error| Error::io(format!("reading {}", path.display()), error);
         let file = fs::File::open(path).map_err(failed)?;
@@ -46,8 +46,8 @@ impl<'d> Pipe<'d> {
             let slot = if number % 2 == 0 { even } else { odd };
             slot.copied.wait()?;
             file.read_exact_at(&mut slot.memory.bytes()[..piece.len], offset + piece.into).map_err(failed)?;
-            // SAFETY: the piece lies in the bytes that the caller has there. The buffer is written to again, and given
-            // back, only after its event.
+            // SAFETY: the piece lies within the bytes that the caller guarantees. The buffer is overwritten or freed only
+            // after its event.
             unsafe { self.device.copy_in(pointer + piece.into, &slot.memory, piece.len) }?;
             slot.copied.record()?;
         }
@@ -57,7 +57,7 @@ impl<'d> Pipe<'d> {
 
 impl Drop for Pipe<'_> {
     fn drop(&mut self) {
-        // A read that failed has left a copy under way, which reads of the buffers.
+        // After a failed read a copy from the buffers may still be in progress.
         if let Err(error) = self.device.finish() {
             log::warn!("{error}");
         }

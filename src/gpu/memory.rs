@@ -1,6 +1,6 @@
-//! Memory of a device, pinned memory of the host, and events that say when a copy is done.
+//! Device memory, pinned host memory, and events that mark the end of a copy.
 //!
-//! Sources: the reference of the CUDA driver API.
+//! Sources: the CUDA driver API reference.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use crate::model::{Error, Result};
 const EVENT_BLOCKING_SYNC: u32 = 1;
 const EVENT_DISABLE_TIMING: u32 = 2;
 
-/// Memory of a device, as `cuMemAlloc` gives it: aligned to 256 bytes or more.
+/// Device memory from `cuMemAlloc`, aligned to at least 256 bytes.
 pub(super) struct DeviceBytes<'d> {
     pointer: u64,
     len: u64,
@@ -22,22 +22,22 @@ pub(super) struct DeviceBytes<'d> {
 }
 
 impl<'d> DeviceBytes<'d> {
-    /// `len` bytes, at least one.
+    /// Allocates `len` bytes, at least one.
     pub fn new(_device: &'d Device, len: u64) -> Result<DeviceBytes<'d>> {
         let doing = || format!("getting {len} bytes of the device's memory (--offset and --len read a part)");
         let bytes = usize::try_from(len.max(1)).map_err(|_| Error::invalid(doing()))?;
         let mut pointer = 0;
-        // SAFETY: the place for the pointer is writable; the device's context is current.
+        // SAFETY: the out parameter is writable, and the device's context is current.
         said(&doing(), unsafe { sys::cuMemAlloc_v2(&raw mut pointer, bytes) })?;
         Ok(DeviceBytes { pointer, len, _device: PhantomData })
     }
 
-    /// Where it begins.
+    /// The start address.
     pub fn pointer(&self) -> u64 {
         self.pointer
     }
 
-    /// Its bytes.
+    /// The length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -45,12 +45,12 @@ impl<'d> DeviceBytes<'d> {
 
 impl Drop for DeviceBytes<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is given back once. The driver waits for work that uses it.
+        // SAFETY: it is freed once, and the driver waits for work that uses it.
         given_back("giving back memory of the device", unsafe { sys::cuMemFree_v2(self.pointer) });
     }
 }
 
-/// Memory of the host that the device copies from by itself.
+/// Pinned host memory, which the device accesses directly.
 pub(super) struct Pinned<'d> {
     memory: *mut c_void,
     len: usize,
@@ -58,42 +58,42 @@ pub(super) struct Pinned<'d> {
 }
 
 impl<'d> Pinned<'d> {
-    /// `len` bytes, all zero.
+    /// Allocates `len` zero bytes.
     pub fn new(_device: &'d Device, len: usize) -> Result<Pinned<'d>> {
         let mut memory = std::ptr::null_mut();
-        // SAFETY: the place for the pointer is writable; the device's context is current.
+        // SAFETY: the out parameter is writable, and the device's context is current.
         let code = unsafe { sys::cuMemHostAlloc(&raw mut memory, len.max(1), 0) };
         said(&format!("pinning {len} bytes of memory"), code)?;
-        // SAFETY: there are `len` bytes, which a slice may only show once they have a value.
+        // SAFETY: the allocation has `len` bytes. They must be initialized before a slice refers to them.
         unsafe { memory.cast::<u8>().write_bytes(0, len) };
         Ok(Pinned { memory, len, _device: PhantomData })
     }
 
-    /// Where it is.
+    /// The start address.
     pub fn place(&self) -> *mut c_void {
         self.memory
     }
 
-    /// Its bytes.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// What is in it. No copy from or to it may be under way.
+    /// The contents. No copy from or to the memory may be in progress.
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: there are `len` bytes with values, borrowed as long as this is.
+        // SAFETY: the allocation has `len` initialized bytes, and `self` stays borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.memory.cast(), self.len) }
     }
 }
 
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is given back once; who copies waits first.
+        // SAFETY: it is freed once, and its users wait for their copies first.
         given_back("giving back pinned memory", unsafe { sys::cuMemFreeHost(self.memory) });
     }
 }
 
-/// A place in a stream of work that can be waited for.
+/// A position in a stream that a thread can wait for.
 pub(super) struct Event<'d> {
     event: sys::CUevent,
     device: &'d Device,
@@ -103,27 +103,27 @@ impl<'d> Event<'d> {
     pub fn new(device: &'d Device) -> Result<Event<'d>> {
         let mut event = std::ptr::null_mut();
         let flags = EVENT_BLOCKING_SYNC | EVENT_DISABLE_TIMING;
-        // SAFETY: the place for the event is writable; the device's context is current.
+        // SAFETY: the out parameter is writable, and the device's context is current.
         said("making an event", unsafe { sys::cuEventCreate(&raw mut event, flags) })?;
         Ok(Event { event, device })
     }
 
-    /// Puts it behind the work that is in the stream now.
+    /// Records the event behind the work that is now in the stream.
     pub fn record(&self) -> Result<()> {
-        // SAFETY: event and stream live.
+        // SAFETY: the event and the stream exist.
         said("marking a copy", unsafe { sys::cuEventRecord(self.event, self.device.stream()) })
     }
 
-    /// Waits until the stream is past it; at once where it was never put there.
+    /// Waits until the stream has passed the event. Returns at once if it was never recorded.
     pub fn wait(&self) -> Result<()> {
-        // SAFETY: the event lives.
+        // SAFETY: the event exists.
         said("waiting for a copy", unsafe { sys::cuEventSynchronize(self.event) })
     }
 }
 
 impl Drop for Event<'_> {
     fn drop(&mut self) {
-        // SAFETY: it is given back once.
+        // SAFETY: it is destroyed once.
         given_back("ending an event", unsafe { sys::cuEventDestroy_v2(self.event) });
     }
 }

@@ -1,9 +1,10 @@
-//! Files into the memory of a GPU: from the physical file by cuFile where that can be, otherwise through pinned memory
-//! of the host. The only place that names `cudarc`.
+//! Reads files into GPU memory: with cuFile from the physical file where possible, otherwise through pinned host memory.
+//! Only this layer uses `cudarc`.
 //!
-//! Always there, so that the command line has one shape; without the feature `cuda` each function answers with an error
-//! that says how to build it. With it, the driver and cuFile are loaded when they are first asked for, and what is
-//! missing is an error ([`ErrorKind::NotSupported`](crate::model::ErrorKind::NotSupported)), never a panic.
+//! The module exists in every build, so that the command line is always the same. Without the feature `cuda` each
+//! function returns an error that says how to build with it. With the feature, the driver and cuFile are loaded on
+//! first use, and a missing part is an error
+//! ([`ErrorKind::NotSupported`](crate::model::ErrorKind::NotSupported)), never a panic.
 
 #[cfg(not(feature = "cuda"))]
 mod absent;
@@ -33,53 +34,53 @@ pub use absent::{presence, read, read_into};
 pub use reading::{presence, read, read_into};
 pub use route::{Route, Span};
 
-/// Which route is to be taken.
+/// The requested route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Wanted {
-    /// cuFile where that can be, otherwise by way of the host.
+    /// cuFile where possible, otherwise through host memory.
     #[default]
     Auto,
     /// cuFile, or an error.
     CuFile,
-    /// By way of the host.
+    /// Through host memory.
     Host,
 }
 
-/// How a file is to be read.
+/// Options of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    /// Which route.
+    /// The requested route.
     pub wanted: Wanted,
-    /// Whether what came to the device is compared with what any program reads of the file.
+    /// Whether to compare the bytes on the device with an ordinary read of the file.
     pub verify: bool,
-    /// The device, counted from 0 as the CUDA driver counts.
+    /// The number of the device, as the CUDA driver counts, from 0.
     pub device: u32,
 }
 
-/// How a file was read.
+/// The result of a read.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
-    /// The bytes that are on the device now.
+    /// The number of bytes read.
     pub bytes: u64,
     /// The route that was taken.
     pub route: Route,
-    /// What was tried and not taken, and what else is worth knowing, in order.
+    /// Failed attempts and other notes, in order.
     pub steps: Vec<String>,
-    /// Seconds from the first byte asked for to the last one on the device. Opening the device, getting memory,
-    /// registering it with cuFile and opening the file come before.
+    /// Seconds from the first request to the last byte on the device. Excludes opening the device, allocating memory,
+    /// registering it with cuFile and opening the file.
     pub seconds: f64,
-    /// The device's name, as its driver says it.
+    /// The device's name from the driver.
     pub device: String,
-    /// What the comparison said, if one was wanted.
+    /// The result of the comparison, if one was requested.
     pub compared: Option<Compared>,
 }
 
-/// What a comparison said.
+/// The result of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Compared {
-    /// The bytes that were not the same.
+    /// The number of differing bytes.
     pub differing: u64,
-    /// Where they were compared.
+    /// Where the bytes were compared.
     pub place: ComparedOn,
 }
 
@@ -88,17 +89,17 @@ pub struct Compared {
 pub enum ComparedOn {
     /// On the device.
     Device,
-    /// On the host: the device did not take the program for it.
+    /// On the host, because the device could not load the program.
     Host,
 }
 
-/// Something that reading into a GPU needs.
+/// A requirement of reading into a GPU.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Presence {
-    /// What it is.
+    /// Its name.
     pub what: &'static str,
-    /// What was found; what is missing.
+    /// A description, or what is missing.
     pub found: Result<String, String>,
-    /// What to do where it is missing.
+    /// What to do if it is missing.
     pub advice: &'static str,
 }

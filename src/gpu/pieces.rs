@@ -1,20 +1,20 @@
-//! A stretch of a file, cut into pieces of a read each.
+//! Splits a range of a file into pieces of one read each.
 
-/// Bytes of a read and of a buffer. Longer ones gain little; a multiple of 4096, so that all pieces but the first and
-/// the last can go by direct memory access.
+/// Bytes of a read and of a buffer. Larger ones gain little. A multiple of 4096, so that all pieces but the first and
+/// the last can use direct memory access.
 pub(super) const PIECE_BYTES: u64 = 16 << 20;
 
-/// A piece of a stretch.
+/// A piece of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
-    /// Where it begins, counted from the stretch's first byte.
+    /// Offset from the start of the range.
     pub into: u64,
-    /// Its bytes, at most [`PIECE_BYTES`].
+    /// Length in bytes, at most [`PIECE_BYTES`].
     pub len: usize,
 }
 
-/// The pieces of `len` bytes that begin at `start` of a file, cut at multiples of [`PIECE_BYTES`] of the file. `start`
-/// and `len` together are no more than a file can have.
+/// The pieces of the `len` bytes at `start` of a file, split at multiples of [`PIECE_BYTES`] in the file. `start + len`
+/// must not overflow.
 pub(super) fn pieces(start: u64, len: u64) -> impl Iterator<Item = Piece> {
     let mut into = 0;
     std::iter::from_fn(move || {

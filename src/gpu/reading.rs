@@ -1,4 +1,4 @@
-//! A file to a device: the route, the read, the comparison.
+//! Reads a file to a device: chooses the route, reads, and compares.
 
 use std::path::Path;
 use std::time::Instant;
@@ -10,57 +10,56 @@ use crate::gpu::route::{Plan, plan};
 use crate::gpu::{Options, Presence, Report, Route, Span, Wanted, cufile, driver, verify};
 use crate::model::{Error, ErrorKind, Result};
 
-/// Direct memory access goes by pages of the file.
+/// Direct memory access works in pages of the file.
 const PAGE_BYTES: u64 = 4096;
 
-/// Where the bytes are to go.
+/// The destination of the bytes.
 #[derive(Clone, Copy)]
 struct Target {
-    /// Memory of the device.
+    /// Address of the device memory.
     base: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     len: u64,
-    /// How far into it.
+    /// Offset of the destination in it.
     into: u64,
 }
 
-/// Reads a part of a file into memory of a device that is let go of afterwards.
+/// Reads a part of a file into temporary device memory.
 ///
-/// Fails with [`ErrorKind::NotSupported`] where the driver or the device is missing, or cuFile was wanted and does not
-/// do it.
+/// Fails with [`ErrorKind::NotSupported`] if the driver or the device is missing, or if cuFile was requested and cannot
+/// read the file.
 pub fn read(path: &Path, span: Span, options: &Options) -> Result<Report> {
     let device = Device::open(options.device)?;
     let plan = plan(path, span)?;
-    // As far into a page as in the file, so that what lies between goes by whole pages.
+    // The same offset within a page as in the file, so that cuFile can transfer whole pages.
     let into = match &plan.route {
         Route::CuFile { offset, .. } => offset % PAGE_BYTES,
         Route::Host { .. } => 0,
     };
     let memory = DeviceBytes::new(&device, into + plan.len)?;
     let target = Target { base: memory.pointer(), len: memory.len(), into };
-    // SAFETY: the memory has `into + plan.len` bytes, and lives until this returns.
+    // SAFETY: the memory has `into + plan.len` bytes and lives until this function returns.
     unsafe { transfer(&device, path, (span, plan), target, options) }
 }
 
-/// Reads a part of a file to `pointer`, in a device's memory, and returns when all of it is there. The device is the one
-/// that the memory is of, whatever the options say. That the memory has room is asked of the driver.
+/// Reads a part of a file to `pointer`, in device memory, and returns when it is complete. Uses the device that owns the
+/// memory, whatever `options` says, and checks the size of the memory with the driver.
 ///
-/// Fails as [`read`] does, and with [`ErrorKind::Invalid`] where `pointer` is no memory of a device, or less than the
-/// part's bytes.
+/// Fails as [`read`] does, and with [`ErrorKind::Invalid`] if `pointer` is not device memory or the memory is too small.
 ///
 /// # Safety
-/// The memory at `pointer` is not freed, and nobody uses it, until this returns.
+/// The memory at `pointer` is not freed or accessed until this function returns.
 pub unsafe fn read_into(path: &Path, span: Span, pointer: u64, options: &Options) -> Result<Report> {
     let plan = plan(path, span)?;
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let device = unsafe { Device::of_memory(pointer, plan.len) }?;
     let target = Target { base: pointer, len: plan.len, into: 0 };
-    // SAFETY: the driver says that the memory has the bytes.
+    // SAFETY: the driver has confirmed the size of the memory.
     unsafe { transfer(&device, path, (span, plan), target, options) }
 }
 
 /// # Safety
-/// The target has the plan's bytes, and nobody else uses them.
+/// The target has room for the planned bytes, and nothing else accesses them.
 unsafe fn transfer(
     device: &Device,
     path: &Path,
@@ -72,7 +71,7 @@ unsafe fn transfer(
     let by_cufile = match (&planned.route, options.wanted) {
         (_, Wanted::Host) => Err("the host was asked for".to_owned()),
         (Route::Host { why }, _) => Err(why.clone()),
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         _ => unsafe { by_cufile(device, path, (span, &planned), target, &mut steps) },
     };
     let (route, seconds) = match by_cufile {
@@ -84,7 +83,7 @@ unsafe fn transfer(
         Err(why) => {
             let mut pipe = Pipe::new(device, planned.len)?;
             let started = Instant::now();
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe { pipe.run(path, planned.offset, planned.len, target.base + target.into) }?;
             (Route::Host { why }, started.elapsed().as_secs_f64())
         }
@@ -92,7 +91,7 @@ unsafe fn transfer(
     let compared = match options.verify {
         true => {
             let part = (path, planned.offset, planned.len);
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             Some(unsafe { verify::compare(device, part, target.base + target.into, &mut steps) }?)
         }
         false => None,
@@ -100,7 +99,7 @@ unsafe fn transfer(
     Ok(Report { bytes: planned.len, route, steps, seconds, device: device.name().to_owned(), compared })
 }
 
-/// Reads by cuFile; the seconds, or why not.
+/// Reads with cuFile. Returns the seconds, or the reason that it cannot.
 ///
 /// # Safety
 /// As for [`transfer`].
@@ -115,13 +114,13 @@ unsafe fn by_cufile(
         return Err("it has no physical file".to_owned());
     };
     let mut told = Vec::new();
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let reader = unsafe { cufile::Reader::open(device, physical, target.base, target.len, &mut told) }?;
     let started = Instant::now();
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { reader.run(*offset, planned.len, target.into) }?;
     let seconds = started.elapsed().as_secs_f64();
-    // The daemon was not asked meanwhile: what it would say of the file now must be what it said before.
+    // The read bypassed the daemon, so the file is valid only if the daemon still gives the same plan.
     match plan(path, span) {
         Ok(now) if now == *planned => {
             steps.extend(told);
@@ -133,7 +132,7 @@ unsafe fn by_cufile(
     }
 }
 
-/// What this machine has of what is needed.
+/// The requirements that this machine meets or lacks.
 pub fn presence() -> Vec<Presence> {
     vec![
         Presence {

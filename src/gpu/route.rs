@@ -1,4 +1,5 @@
-//! Where the bytes of a file can be read without the daemon, if they can, and why not otherwise.
+//! Finds the physical file from which the bytes of a file can be read without the daemon, or the reason that they
+//! cannot.
 
 use std::fs;
 use std::io::Read;
@@ -13,52 +14,52 @@ use crate::store::disk::mounted::{MountedThere, topmost};
 /// A part of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
-    /// Its first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Its bytes; `None`: all that follow.
+    /// Length in bytes; `None` means up to the end.
     pub len: Option<u64>,
 }
 
-/// How the bytes of a file come to a device.
+/// The route of a file's bytes to a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Route {
     /// cuFile reads them from a physical file.
     CuFile {
         /// The physical file.
         path: PathBuf,
-        /// Where in it they begin.
+        /// Offset of the bytes in it.
         offset: u64,
     },
-    /// They are read as any program reads them, into pinned memory, and copied from there.
+    /// An ordinary read into pinned memory, followed by a copy to the device.
     Host {
-        /// Why not from a physical file.
+        /// The reason that no physical file is used.
         why: String,
     },
 }
 
-/// A part of a file that is there, and the best route to it.
+/// An existing part of a file and the best route to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Its first byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// The best route, as far as the file says.
+    /// The best route according to the file's extents.
     pub route: Route,
 }
 
-/// Past this a list of extents is not looked at: the bytes lie in thousands of pieces.
+/// Longest list of extents to parse. A longer one means thousands of pieces.
 const EXTENTS_BYTES_MAX: u64 = 1 << 20;
 
-/// The file of exact blocks in slots: of small files, and of blocks that were written over. A slot is used for other blocks once its own has left it, and perhaps for its own
-/// after that: who reads there without the daemon cannot know that it was so all the time.
+/// The file of exact blocks in slots: small files and overwritten blocks. A slot may be reused for another block and
+/// later for the first one again, so a reader that bypasses the daemon cannot detect a reuse during its read.
 const SLOTS: &str = "tier0.dat";
 
-/// Finds a part of a file, and the route to it. Where the blocks were not checked since the store was opened, they are
-/// checked now, which reads all of them.
+/// Finds a part of a file and the route to it. Blocks that were not verified since the store was opened are verified
+/// now, which reads all of them.
 ///
-/// Fails with [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`], and [`ErrorKind::Invalid`] where the path is no file
-/// or the part lies past its end.
+/// Fails with [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`], and [`ErrorKind::Invalid`] if the path is not a regular
+/// file or the part lies past its end.
 pub fn plan(path: &Path, span: Span) -> Result<Plan> {
     let failed = |error| Error::io(path.display(), error);
     let real = fs::canonicalize(path).map_err(failed)?;
@@ -94,7 +95,7 @@ fn layout(span: Span, file_len: u64) -> Result<u64> {
     }
 }
 
-/// Where a part of a file of a mount lies on the disk, in one piece that was checked; why it does not.
+/// The location on disk of a part of a file on a mount, if it is one verified run; else the reason that it is not.
 fn physical(mountpoint: &Path, real: &Path, offset: u64, len: u64) -> Result<(PathBuf, u64), String> {
     let below = real.strip_prefix(mountpoint).map_err(|error| error.to_string())?;
     let mut names = below.components();
@@ -125,11 +126,11 @@ fn physical(mountpoint: &Path, real: &Path, offset: u64, len: u64) -> Result<(Pa
     }
 }
 
-/// Has the daemon put what was written into the log, which is what extents say, and look at both ends: a file in place
-/// that is not what it was fails here.
+/// Has the daemon flush writes to the log, from which it lists extents, and read the first and last byte. This fails if
+/// the source of an in-place import has changed.
 fn ask_the_daemon(real: &Path, offset: u64, len: u64) -> Result<(), String> {
     let said = |error: std::io::Error| format!("asking the daemon of it: {error}");
-    // O_DIRECT: the daemon is asked, not what the kernel kept of it.
+    // O_DIRECT bypasses the page cache, so the reads reach the daemon.
     let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(real).map_err(said)?;
     file.sync_data().map_err(said)?;
     for at in [offset, offset + len - 1] {
@@ -155,7 +156,7 @@ fn read_extents(list: &Path) -> Result<String, String> {
     }
 }
 
-/// Has every stored checksum of a file compared.
+/// Has the daemon verify every stored checksum of a file.
 fn check(control: &Path) -> Result<(), String> {
     let text = fs::read_to_string(control).map_err(|error| format!("{}: {error}", control.display()))?;
     match text.lines().last() {
@@ -164,7 +165,7 @@ fn check(control: &Path) -> Result<(), String> {
     }
 }
 
-/// A part of a file that lies in a physical file as it is read.
+/// A part of a file that a physical file holds contiguously and unencoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Run {
     path: PathBuf,
@@ -172,13 +173,14 @@ struct Run {
     is_verified: bool,
 }
 
-/// The run that holds a part of a file from end to end, by the text of `.ctl/extents/<file>`; why there is none.
+/// The run that holds a whole part of a file, according to the text of `.ctl/extents/<file>`, or the reason that there
+/// is none.
 fn one_run(extents: &str, offset: u64, len: u64) -> Result<Run, String> {
     let unreadable = || "its .ctl/extents is not understood; is the daemon of another version?".to_owned();
     let list: Value = serde_json::from_str(extents).map_err(|_| unreadable())?;
     let end = offset.checked_add(len).ok_or_else(unreadable)?;
     let mut run: Option<Run> = None;
-    // Where the next extent has to begin.
+    // The logical offset up to which the run reaches.
     let mut reached = offset;
     for extent in list.as_array().ok_or_else(unreadable)? {
         let number = |name: &str| extent.get(name).and_then(Value::as_u64).ok_or_else(unreadable);
@@ -188,7 +190,7 @@ fn one_run(extents: &str, offset: u64, len: u64) -> Result<Run, String> {
             continue;
         };
         let tier = text("tier")?;
-        // Exact bytes are stored as they are read; all others are codes.
+        // Only exact bytes are stored unencoded.
         if tier != "exact" || number("length")? != logical_len {
             return Err(format!("it is stored as codes of tier {tier}, which the daemon decodes"));
         }

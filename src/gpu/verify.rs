@@ -1,4 +1,4 @@
-//! What came to the device against what any program reads of the file.
+//! Compares the bytes on the device with an ordinary read of the file.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -11,11 +11,11 @@ use crate::gpu::pieces::{PIECE_BYTES, Piece, pieces};
 use crate::gpu::{Compared, ComparedOn};
 use crate::model::{Error, Result};
 
-/// Compares `len` bytes at `pointer` with those of a file from `offset` on: on the device, or on the host where the
-/// device does not take the program for it, which `steps` is told.
+/// Compares `len` bytes at `pointer` with those of a file from `offset`: on the device or, if it cannot load the program,
+/// on the host, which adds a note to `steps`.
 ///
 /// # Safety
-/// The device has `len` bytes at `pointer`.
+/// `pointer` has `len` bytes of device memory.
 pub(super) unsafe fn compare(
     device: &Device,
     (path, offset, len): (&Path, u64, u64),
@@ -28,15 +28,15 @@ pub(super) unsafe fn compare(
     let fetch = |piece: Piece, into: &mut Pinned| {
         file.read_exact_at(&mut into.bytes()[..piece.len], offset + piece.into).map_err(failed)
     };
-    // Before the program that uses it: it is given back after that.
+    // Declared before the counter that uses it, so it is dropped after it.
     let scratch = DeviceBytes::new(device, read.len() as u64)?;
     let differing = match Counter::new(device) {
         Ok(mut counter) => {
             for piece in pieces(offset, len) {
                 fetch(piece, &mut read)?;
-                // SAFETY: both have the piece's bytes; it is waited for before the buffer is written to again.
+                // SAFETY: both have room for the piece, and `finish` waits before the buffer is overwritten.
                 unsafe { device.copy_in(scratch.pointer(), &read, piece.len) }?;
-                // SAFETY: as above, and the caller's.
+                // SAFETY: as above, and guaranteed by the caller.
                 unsafe { counter.add(pointer + piece.into, scratch.pointer(), piece.len) }?;
                 device.finish()?;
             }
@@ -48,7 +48,7 @@ pub(super) unsafe fn compare(
             let mut differing = 0;
             for piece in pieces(offset, len) {
                 fetch(piece, &mut read)?;
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe { device.copy_out(&mut back, pointer + piece.into, piece.len) }?;
                 let pairs = read.bytes()[..piece.len].iter().zip(&back.bytes()[..piece.len]);
                 differing += pairs.filter(|(one, other)| one != other).count() as u64;
