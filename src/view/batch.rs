@@ -1,7 +1,7 @@
-//! A matrix of floats as an embedding batch, and its index.
+//! Shows a matrix of floats as an embedding batch, with its index.
 //!
-//! Every row is a record without experts: version 2, little-endian, with the hash of its
-//! vector. The layout is in [`cgeb`](crate::format::files::cgeb).
+//! Every row is a record without experts: version 2, little-endian, with the hash of its vector.
+//! The layout is in [`cgeb`](crate::format::files::cgeb).
 
 use std::ops::Range;
 
@@ -12,16 +12,16 @@ use crate::format::files::cgei::Index;
 use crate::model::{Error, Result};
 use crate::stream::{Made, Stream};
 
-/// The most values of a row that has a batch: a record is made whole.
+/// Largest row length that is shown as a batch. A whole record is built in memory.
 pub const DIMENSION_MAX: u32 = 1 << 20;
-/// The most rows of a matrix that has a batch: its index is made whole.
+/// Largest number of rows that is shown as a batch. The whole index is built in memory.
 pub const ROWS_MAX: u64 = 1 << 24;
-/// Bytes of rows that are fetched with one call.
+/// Bytes of rows to fetch with one call.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
-/// Bytes that are hashed at a time.
+/// Bytes to hash at a time.
 const HASH_BYTES: usize = 1 << 20;
 
-/// Rows of f32 as records.
+/// Shows rows of f32 as records.
 pub struct Rows {
     source: Stream,
     rows: u64,
@@ -45,7 +45,7 @@ impl Rows {
         Rows { source, rows, header }
     }
 
-    /// Bytes of `rows` records of `dimension` values; `None` past 2^64.
+    /// Total bytes of `rows` records of `dimension` values; `None` on overflow.
     pub fn bytes_of(rows: u64, dimension: u32) -> Option<u64> {
         rows.checked_mul(stride(dimension))
     }
@@ -54,7 +54,7 @@ impl Rows {
         4 * u64::from(self.header.dimension)
     }
 
-    /// Puts records `records` into `out`, which begins at `skip` bytes into the first of them.
+    /// Writes the given records to `out`, leaving out the first `skip` bytes of the first record.
     fn lay_out(&self, records: Range<u64>, skip: u64, out: &mut [u8]) -> Result<()> {
         let (row, stride) = (self.row_bytes() as usize, stride(self.header.dimension) as usize);
         let mut rows = vec![0; (records.end - records.start) as usize * row];
@@ -77,7 +77,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Fills a record.
+    /// Writes one record.
     fn put(&self, vector: &[u8], record: &mut [u8]) {
         let mut hasher = blake3::Hasher::new();
         hasher.update(vector);
@@ -119,12 +119,12 @@ fn stride(dimension: u32) -> u64 {
     (HEADER_BYTES as u64 + 4 * u64::from(dimension)).next_multiple_of(RECORD_ALIGNMENT)
 }
 
-/// Bytes of the index of so many records; `None` past 2^64.
+/// Bytes of the index of `rows` records; `None` on overflow.
 pub fn index_bytes(rows: u64) -> Option<u64> {
     rows.checked_mul(8)?.checked_add(24)
 }
 
-/// The index of a batch of records of `dimension` values: reads all of it for its hash.
+/// The index of a batch of records of `dimension` values. Reads the whole batch for its hash.
 pub fn index(batch: &Stream, rows: u64, dimension: u32) -> Result<Vec<u8>> {
     let mut hasher = blake3::Hasher::new();
     let mut chunk = vec![0; HASH_BYTES];

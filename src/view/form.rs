@@ -1,8 +1,8 @@
-//! The forms, and how each shows a file.
+//! The forms and how each shows a file.
 
 use crate::model::{Dtype, Tier};
 
-/// A form: the same bytes as a tree of other files.
+/// A form: the same tensors as a tree of other files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Form {
     /// Each tensor as a NumPy file.
@@ -15,13 +15,13 @@ pub enum Form {
     F16,
     /// Floats as bf16.
     Bf16,
-    /// What a move to q8 would give.
+    /// Contents after a move to q8.
     Q8,
-    /// What a move to q7 would give.
+    /// Contents after a move to q7.
     Q7,
-    /// What a move to q5 would give.
+    /// Contents after a move to q5.
     Q5,
-    /// What a move to q3 would give.
+    /// Contents after a move to q3.
     Q3,
     /// Each matrix of floats as an embedding batch, with its index.
     Cgeb,
@@ -29,7 +29,7 @@ pub enum Form {
     Sha256,
 }
 
-/// The number of the indexes of a form, of which one has any.
+/// The number of the index files of `Cgeb`, the only form that has them.
 pub const INDEX_NUMBER: u8 = 12;
 
 /// How a form shows files.
@@ -37,16 +37,16 @@ pub const INDEX_NUMBER: u8 = 12;
 pub enum Shows {
     /// A file of its own format for each tensor, with this suffix.
     Wrapped(&'static str),
-    /// All files, floats cast.
+    /// All files, with floats cast to this type.
     Cast(Dtype),
-    /// All files, as they would read after a move.
+    /// All files, with the contents that they would have after a move to this tier.
     Moved(Tier),
-    /// One file about all of them.
+    /// One file that lists all digests.
     Digests,
 }
 
 impl Form {
-    /// All forms, in the order of their numbers, which are parts of inode numbers.
+    /// All forms, in the order of their numbers, which are part of inode numbers.
     pub const ALL: [Form; 11] = [
         Form::Npy,
         Form::Safetensors,
@@ -61,12 +61,12 @@ impl Form {
         Form::Sha256,
     ];
 
-    /// Its number, from 1 on.
+    /// The form's number, from 1.
     pub fn number(self) -> u8 {
         (1..).zip(Form::ALL).find(|(_, form)| *form == self).map_or(0, |(number, _)| number)
     }
 
-    /// The form of a number, or of its indexes, and whether it is these.
+    /// The form with a number, and whether the number stands for its index files.
     pub fn from_number(number: u8) -> Option<(Form, bool)> {
         if number == INDEX_NUMBER {
             return Some((Form::Cgeb, true));
@@ -91,12 +91,12 @@ impl Form {
         }
     }
 
-    /// The form of a name.
+    /// The form with a name.
     pub fn from_name(name: &[u8]) -> Option<Form> {
         Form::ALL.into_iter().find(|form| form.name().as_bytes() == name)
     }
 
-    /// How it shows files.
+    /// How the form shows files.
     pub fn shows(self) -> Shows {
         match self {
             Form::Npy => Shows::Wrapped(".npy"),
@@ -113,7 +113,7 @@ impl Form {
         }
     }
 
-    /// The file about all of the collection that stands at its top, if it has one.
+    /// The name of the file in the root that covers the whole collection, if the form has one.
     pub fn whole(self) -> Option<&'static str> {
         match self {
             Form::Safetensors => Some("_all.safetensors"),
@@ -122,7 +122,7 @@ impl Form {
         }
     }
 
-    /// The suffix of the second file that each file of it has, if it has one.
+    /// The suffix of the index file that accompanies each file, if the form has them.
     pub fn index_suffix(self) -> Option<&'static str> {
         (self == Form::Cgeb).then_some(".cgei")
     }

@@ -1,4 +1,4 @@
-//! GGUF files whose floats are shown as those of another type.
+//! Shows GGUF files with their floats cast to another type.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::stream::{Segment, Stream, is_castable};
 use crate::view::plan::Piece;
 use crate::view::recipe::{Part, Shown, Source};
 
-/// Bytes of a file that are read at first for its header; four times as many, and so on, while it goes on.
+/// Bytes to read first for the header. The read grows by a factor of four while the header continues.
 const PREFIX_BYTES: u64 = 64 << 10;
 
-/// A file with its floats cast and its header made anew. All else is as it was, but for gaps between tensors. They
-/// stand in the order of the header. Reads the header.
+/// The parts of a file with its floats cast and a new header. The rest is unchanged except for the gaps between tensors.
+/// The tensors are in the order of the header, which this function reads.
 pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) -> Result<Vec<Part>> {
     let (prefix, header) = header(collection, pieces)?;
     let none = || Error::unsupported(format!("{to} in a gguf file"));
@@ -24,7 +24,7 @@ pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) ->
         true => target,
         false => known,
     })?;
-    // Where each object begins. One without bytes has nothing to show.
+    // The start of each object. Empty objects contribute nothing.
     let mut at = 0;
     let mut starts = HashMap::with_capacity(pieces.len());
     for object in pieces.iter().map(|piece| &piece.object).filter(|object| object.bytes() > 0) {
@@ -52,10 +52,10 @@ pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) ->
     Ok(parts)
 }
 
-/// What a file begins with, and its header.
+/// The first bytes of a file, and the header that they contain.
 fn header(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<(Vec<u8>, gguf::Header)> {
     let bytes = pieces.iter().map(|piece| piece.object.bytes()).sum();
-    // All that lies before the tensors: these may be absent.
+    // Only the objects before the tensors: the tensors may be absent.
     let before = pieces.iter().take_while(|piece| piece.tensor.is_none());
     let open =
         |piece: &Piece| OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object);

@@ -1,8 +1,8 @@
-//! Other forms of the same bytes: `.as/<form>/`. What stands where in a form, how long it
-//! is, and its bytes as a stream. Nothing of a form is stored.
+//! Other forms of the same tensors: `.as/<form>/`. Gives the names of a form, the size of each file and its bytes as a
+//! stream. Forms are not stored.
 //!
-//! A form is planned from what the log says: literal headers, objects, and how each is
-//! shown. Sizes are known from the plan; nothing is decoded for them.
+//! A file of a form is planned from the state of the log: literal headers, objects, and the conversion of each. The size
+//! follows from the plan without decoding anything.
 
 mod batch;
 mod form;

@@ -1,4 +1,4 @@
-//! Which files of a form stand in a directory, and what they are of.
+//! The files of a form in a directory, and the nodes that they show.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use crate::stream::is_castable;
 use crate::view::batch::{DIMENSION_MAX, ROWS_MAX};
 use crate::view::form::{Form, Shows};
 
-/// A name has at most this many bytes.
+/// Longest name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What a file or a directory of a form is of.
+/// The source of a file or directory in a form.
 #[derive(Clone)]
 pub enum Item {
-    /// A node: a directory, a symbolic link, or the file of a file.
+    /// A directory, a symbolic link, or the file that shows a file.
     Node(Arc<Node>),
-    /// The index of the file of a file.
+    /// The index file that accompanies the file that shows a file.
     Index(Arc<Node>),
-    /// All of the collection.
+    /// The whole collection.
     Whole,
 }
 
 impl Item {
-    /// The node, if it is of one.
+    /// The node, if there is one.
     pub fn node(&self) -> Option<&Arc<Node>> {
         match self {
             Item::Node(node) | Item::Index(node) => Some(node),
@@ -33,14 +33,13 @@ impl Item {
     }
 }
 
-/// What a name in a directory of a form leads to. The directory is that of the collection
-/// which it mirrors.
+/// Looks up a name in a directory of a form. `directory` is the directory of the collection that it mirrors.
 pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Option<Item> {
     if directory == ROOT && form.whole().is_some_and(|whole| whole.as_bytes() == name) {
         return Some(Item::Whole);
     }
     let node = |name: &[u8]| state.node(state.directory(directory)?.get(name)?);
-    // A directory keeps its name; what has the name of a file of the form comes first.
+    // Directories keep their names. A file of the form takes precedence over a directory with its name.
     let of_file = |suffix: Option<&str>| {
         let found = node(suffix.map_or(Some(name), |suffix| name.strip_suffix(suffix.as_bytes()))?)?;
         Some(found).filter(|node| node.file().is_some() && is_shown(form, node))
@@ -60,8 +59,7 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
     file.or_else(index).or_else(other)
 }
 
-/// The names that a node has in a form where it has `name` in its directory, each with what it
-/// leads to.
+/// The names in a form of a node whose name in its directory is `name`, each with its item.
 pub fn names(form: Form, node: &Arc<Node>, name: &[u8]) -> Vec<(Vec<u8>, Item)> {
     if !is_shown(form, node) {
         return Vec::new();
@@ -78,7 +76,7 @@ pub fn names(form: Form, node: &Arc<Node>, name: &[u8]) -> Vec<(Vec<u8>, Item)> 
     found
 }
 
-/// Whether a node has a place in a form.
+/// Whether a form shows a node.
 fn is_shown(form: Form, node: &Node) -> bool {
     let file = match &node.entry.what {
         What::Directory => return form != Form::Sha256,

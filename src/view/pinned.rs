@@ -1,4 +1,4 @@
-//! Files of forms as what is pinned.
+//! Pins of files in forms.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::view::form::{Form, INDEX_NUMBER};
 use crate::view::names::Item;
 use crate::view::plan::plan;
 
-/// Makes the bytes of pinned forms.
+/// Provides the bytes of pinned files in forms.
 pub struct PinnedForms(pub Arc<Store>);
 
-/// What is pinned with a file of a form. `Denied` for what is made of more than one file.
+/// The pin of a file in a form. Fails with `Denied` for a file that is made of several files.
 pub fn pin_of(collection: &Collection, form: Form, item: &Item) -> Result<Pin> {
     let refused = |text: &str| Err(Error::new(ErrorKind::Denied, text));
     let node = match item {

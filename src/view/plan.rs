@@ -1,4 +1,4 @@
-//! Files of a form as recipes.
+//! Plans the recipe of a file in a form.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use crate::view::names::Item;
 use crate::view::recipe::{Part, Recipe, Shown, Source};
 use crate::view::sums;
 
-/// Data begin at multiples of this many bytes: pages.
+/// Data start at multiples of the page size.
 const ALIGNMENT: u64 = 4096;
 
-/// An object of a file, and the tensor that it is, if it is one.
+/// An object of a file, and the tensor that it holds, if any.
 pub(super) struct Piece {
     pub object: Arc<Object>,
     pub tensor: Option<(EntryId, TensorEntry)>,
 }
 
-/// What a file of a form is made of. `IsDirectory` for an item that is no file, `NotFound` for
-/// one that the form does not show.
+/// The recipe of a file in a form. Fails with `IsDirectory` for an item that is not a file, with `NotFound` for one that
+/// the form does not show.
 pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item: &Item) -> Result<Recipe> {
     let parts = match (item, form.shows()) {
         (Item::Whole, Shows::Digests) => vec![Part::Sums(sums::files(&collection.state())?)],
@@ -44,7 +44,7 @@ pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item:
             }
         },
         (Item::Node(node), shows) => {
-            // The file as it is now: the item is as old as who opened it.
+            // Look the file up again: the item may be older.
             let (node, own) = pieces(collection, node)?;
             let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
             let of_batch = batch_of(collection, &node).filter(|_| form == Form::Cgeb);
@@ -69,7 +69,7 @@ pub fn plan(collection: &Arc<Collection>, settings: &Settings, form: Form, item:
     Ok(Recipe { collection: collection.clone(), created_at, parts })
 }
 
-/// The parts of an embedding batch as the file that it is; other parts as they are.
+/// Assembles the parts of an embedding batch to the batch file. Without records, returns the parts unchanged.
 fn stitched(records: Option<Arc<Runs>>, parts: Vec<Part>) -> Vec<Part> {
     let Some(runs) = records else { return parts };
     let source = |part| match part {
@@ -79,7 +79,7 @@ fn stitched(records: Option<Arc<Runs>>, parts: Vec<Part>) -> Vec<Part> {
     vec![Part::Batch { runs, parts: parts.into_iter().filter_map(source).collect() }]
 }
 
-/// The embedding batch that a node has the vectors of.
+/// The embedding batch whose vectors a node holds, with its records.
 fn batch_of(collection: &Collection, node: &Node) -> Option<(Arc<Node>, Arc<Runs>)> {
     let state = collection.state();
     let vectors = state.node(node.entry.id)?.file()?;
@@ -89,8 +89,7 @@ fn batch_of(collection: &Collection, node: &Node) -> Option<(Arc<Node>, Arc<Runs
     (file.objects.first() == vectors.objects.first()).then(|| (batch.clone(), runs))
 }
 
-/// A file as it is now, and its objects, in order. Those of a tensor in several shards are joined by who wants
-/// the tensor whole.
+/// The current node of a file, and its objects in order. The objects of a sharded tensor are not joined.
 fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>)> {
     let state = collection.state();
     let node = state.node(node.entry.id).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
@@ -109,7 +108,7 @@ fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>
     Ok((node.clone(), pieces))
 }
 
-/// A tensor that is a file, whole.
+/// A tensor that is a file, with all its shards.
 fn tensor(pieces: &[Piece]) -> Result<(Source, TensorEntry)> {
     let entry = pieces.first().and_then(|piece| piece.tensor.clone());
     let (_, entry) = entry.ok_or_else(|| Error::new(ErrorKind::NotFound, "not a tensor"))?;
@@ -123,7 +122,7 @@ fn source(objects: Vec<Arc<Object>>, tensor: &TensorEntry, shown: Shown) -> Resu
     Ok(Source { objects, dtype: tensor.dtype, shown, bytes })
 }
 
-/// Bytes that are shown as they are.
+/// The bytes of an object, unchanged.
 fn plain(object: Arc<Object>) -> Part {
     let (dtype, bytes) = (object.dtype(), object.bytes());
     Part::Source(Source { objects: vec![object], dtype, shown: Shown::Plain, bytes })
@@ -142,7 +141,7 @@ fn wrapped(form: Form, pieces: &[Piece]) -> Result<Vec<Part>> {
     Ok(vec![Part::Literal(header), Part::Source(source)])
 }
 
-/// A matrix of floats as f32, its rows, and the values of each.
+/// A matrix of floats cast to f32, the number of its rows, and the length of a row.
 fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
     let (source, tensor) = tensor(pieces)?;
     let none = || Error::new(ErrorKind::NotFound, "not a matrix of floats");
@@ -151,13 +150,13 @@ fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
     Ok((Source { shown: Shown::Cast(Dtype::F32), ..source }, *rows, dimension))
 }
 
-/// Every tensor of a collection that has a name and that safetensors has a type for. Those of
-/// wide elements come first, as the format's own library orders them, then by name.
+/// Every named tensor of a collection whose type safetensors supports. Sorted by element size, largest first, as the
+/// format's own library sorts them, then by name.
 fn all_tensors(state: &State) -> Result<Vec<Part>> {
     let mut found = Vec::new();
     let mut names = HashSet::new();
     let mut waiting = vec![ROOT];
-    // A damaged catalog could have a circle of directories.
+    // A damaged catalog could contain a cycle of directories.
     let mut seen = HashSet::from([ROOT]);
     while let Some(directory) = waiting.pop() {
         let Some(listed) = state.directory(directory) else { continue };
@@ -171,7 +170,7 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
             };
             let tensor = file.tensor.as_ref().filter(|tensor| tensor.dtype.safetensors_name().is_some());
             let Some(tensor) = tensor.filter(|_| seen.insert(id)) else { continue };
-            // Two containers may have a tensor of one name.
+            // Two containers may have tensors with the same name.
             let own = own_path(state, node, &tensor.name);
             let name = match names.insert(own.clone()) {
                 true => own,
@@ -194,7 +193,7 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
     Ok([Part::Literal(header)].into_iter().chain(sources).collect())
 }
 
-/// A tensor's own name, after the path of the directory that it belongs in.
+/// The name of a tensor, prefixed with the directory of its container, or of its own file if it has none.
 fn own_path(state: &State, node: &Node, name: &str) -> String {
     let container = node.file().and_then(|file| file.container).unwrap_or(node.entry.id);
     let path = state.path(container);
@@ -255,7 +254,7 @@ fn cast(collection: &Arc<Collection>, file: &FileEntry, pieces: Vec<Piece>, to: 
     Ok(parts)
 }
 
-/// What the header of a safetensors file says of the file itself.
+/// The metadata in the header of a safetensors file.
 fn metadata(collection: &Arc<Collection>, pieces: &[Piece]) -> Result<Vec<(String, String)>> {
     let open =
         |piece: &Piece| OpenObject::open(collection, &piece.object, Verify::First).map(Segment::Object);

@@ -1,4 +1,4 @@
-//! What a file of a form is made of.
+//! The recipe of a file in a form: the parts that it consists of.
 
 use std::sync::Arc;
 
@@ -15,57 +15,57 @@ use crate::view::sums::{self, Summed};
 /// How the bytes of a tensor are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shown {
-    /// As they are.
+    /// Unchanged.
     Plain,
-    /// As floats of another type.
+    /// Cast to floats of another type.
     Cast(Dtype),
-    /// As they would be after a move.
+    /// With the values that they would have after a move to a tier.
     Moved(Tier, Encoder),
 }
 
-/// Objects that follow each other, all shown alike.
+/// Consecutive objects that are shown in the same way.
 #[derive(Clone)]
 pub(super) struct Source {
-    /// In order.
+    /// The objects in order.
     pub objects: Vec<Arc<Object>>,
     /// The type of their elements.
     pub dtype: Dtype,
-    /// How they are shown.
+    /// How to show them.
     pub shown: Shown,
-    /// Their bytes as the catalog says.
+    /// Total bytes according to the catalog.
     pub bytes: u64,
 }
 
-/// A stretch of a file of a form.
+/// A part of a file in a form.
 pub(super) enum Part {
     /// A header.
     Literal(Vec<u8>),
-    /// So many zeros.
+    /// A number of zero bytes.
     Zeros(u64),
     /// A tensor, or bytes between tensors.
     Source(Source),
     /// Rows of a matrix as records.
     Rows { source: Source, rows: u64, dimension: u32 },
-    /// The index of such records.
+    /// The index of these records.
     Index { source: Source, rows: u64, dimension: u32 },
-    /// An embedding batch that was taken apart, of its parts.
+    /// An embedding batch, assembled from its parts.
     Batch { runs: Arc<Runs>, parts: Vec<Source> },
-    /// The index of an embedding batch, which is the node.
+    /// The index of the embedding batch `node`.
     BatchIndex { runs: Arc<Runs>, node: EntryId },
     /// Digests of files.
     Sums(Vec<Summed>),
 }
 
-/// What a file of a form is made of: how long it is, and its bytes.
+/// The parts of a file in a form, which determine its size and its bytes.
 pub struct Recipe {
     pub(super) collection: Arc<Collection>,
-    /// When what it is of was made, in seconds since 1970.
+    /// Creation time of the source in Unix seconds.
     pub(super) created_at: u64,
     pub(super) parts: Vec<Part>,
 }
 
 impl Source {
-    /// `None` past 2^64.
+    /// Bytes after the conversion; `None` on overflow.
     fn shown_bytes(&self) -> Option<u64> {
         match self.shown {
             Shown::Cast(to) => (self.bytes / self.dtype.bytes()).checked_mul(to.bytes()),
@@ -143,7 +143,7 @@ impl Part {
 }
 
 impl Recipe {
-    /// Bytes of the file. `Corrupt` past 2^63 - 1.
+    /// Size of the file. Fails with `Corrupt` above 2^63 - 1 bytes.
     pub fn bytes(&self) -> Result<u64> {
         let mut sum = 0_u64;
         for part in &self.parts {
@@ -154,8 +154,8 @@ impl Recipe {
         Ok(sum)
     }
 
-    /// Counts an access of all that it is made of: what the kernel has cached is read without
-    /// asking.
+    /// Counts an access to all source objects. Called when the file is opened, because the daemon does not see reads from
+    /// the page cache.
     pub fn count_use(&self) {
         let ticks = self.collection.ticks();
         let created = ticks.of(self.created_at);
@@ -172,7 +172,7 @@ impl Recipe {
         self.collection.note_use();
     }
 
-    /// Its bytes. `Busy` where something it is made of is being given another size.
+    /// The bytes of the file as a stream. Fails with `Busy` while a source changes its size.
     pub fn stream(&self, verify: Verify) -> Result<Stream> {
         let segments = self.parts.iter().map(|part| part.segment(&self.collection, verify));
         Stream::new(segments.collect::<Result<_>>()?)

@@ -1,4 +1,4 @@
-//! Digests of all files of a collection, as `sha256sum` writes them.
+//! Digests of all files of a collection, in the format of `sha256sum`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use crate::store::Verify;
 use crate::store::{ROOT, State};
 use crate::stream::sums;
 
-/// Hexadecimal digits of a digest.
+/// Number of hexadecimal digits of a digest.
 const DIGEST_DIGITS: u64 = 64;
 
-/// A file with a digest.
+/// A file to digest.
 pub(super) struct Summed {
-    /// Its path below the collection, as `sha256sum` writes it.
+    /// The path below the collection, escaped as by `sha256sum`.
     name: Vec<u8>,
-    /// Whether something in it is escaped, which a backslash before the line says.
+    /// Whether the path contains escapes, which a backslash at the start of the line marks.
     is_escaped: bool,
     objects: Vec<Arc<Object>>,
-    /// Where the records of an embedding batch lie.
+    /// For an embedding batch, the layout of its records.
     records: Option<Arc<Runs>>,
     node: EntryId,
-    /// The digest of the bytes that came in, where it was taken.
+    /// The recorded digest of the original bytes, if any.
     kept: Option<[u8; 32]>,
 }
 
-/// All files of a collection in the order of their paths, by every name.
+/// All files of a collection, once for each name, sorted by path.
 pub(super) fn files(state: &State) -> Result<Vec<Summed>> {
     let mut found = Vec::new();
     let mut waiting = vec![(ROOT, Vec::new())];
-    // A damaged catalog could have a circle of directories.
+    // A damaged catalog could contain a cycle of directories.
     let mut seen = HashSet::from([ROOT]);
     while let Some((directory, path)) = waiting.pop() {
         let Some(names) = state.directory(directory) else { continue };
@@ -64,20 +64,20 @@ fn summed(state: &State, path: &[u8], file: &FileEntry, node: EntryId) -> Result
             byte => name.push(*byte),
         }
     }
-    // An index may show another hash than it came with.
+    // An index may show a different hash than the one that was imported, so its recorded digest does not apply.
     let kept = file.digests.sha256().filter(|_| state.batch_beside(node).is_none());
     let records = file.records.clone();
     Ok(Summed { is_escaped: name.len() != path.len(), name, objects, records, node, kept })
 }
 
-/// Bytes of the text about these files.
+/// Length of the text for these files.
 pub(super) fn bytes(files: &[Summed]) -> u64 {
     let line = |file: &Summed| u64::from(file.is_escaped) + DIGEST_DIGITS + 2 + file.name.len() as u64 + 1;
     files.iter().map(line).sum()
 }
 
-/// The text about these files: reads them, but for those of which a digest was taken when they came
-/// in and those that were read since and did not change.
+/// The text for these files. Reads each file, except those with a recorded digest and those whose digest was computed
+/// since their last change.
 pub(super) fn text(collection: &Arc<Collection>, files: &[Summed], verify: Verify) -> Result<Vec<u8>> {
     let mut text = Vec::with_capacity(bytes(files) as usize);
     for file in files {
@@ -99,7 +99,7 @@ pub(super) fn text(collection: &Arc<Collection>, files: &[Summed], verify: Verif
     Ok(text)
 }
 
-/// Whether all blocks are exact, in the store. A file that was written to has no kept digest.
+/// Whether all blocks are exact and in the store. A file that was written has no recorded digest.
 fn is_as_it_came(object: &Object) -> bool {
     let layout = object.layout();
     let is_exact =
