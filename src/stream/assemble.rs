@@ -1,4 +1,4 @@
-//! Fetching a range of a stream into one buffer.
+//! Reads a range of a stream into one buffer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use crate::stream::batch::Stitched;
 use crate::stream::made::Made;
 use crate::stream::plan::Plan;
 
-/// A stretch of bytes.
+/// A segment of a stream.
 #[derive(Clone)]
 pub enum Segment {
-    /// A whole object, in whatever tier its blocks are.
+    /// A whole object, whatever the tiers of its blocks.
     Object(OpenObject),
-    /// Bytes that are not stored.
+    /// Bytes that are computed on read.
     Made(Arc<dyn Made>),
 }
 
 impl Segment {
-    /// A text.
+    /// A segment of constant bytes.
     pub fn literal(bytes: impl Into<Arc<[u8]>>) -> Segment {
         let bytes: Arc<[u8]> = bytes.into();
         Segment::Made(Arc::new(bytes))
@@ -41,7 +41,7 @@ impl Segment {
     }
 }
 
-/// Segments, one after the other, as one run of bytes.
+/// Concatenated segments.
 #[derive(Clone)]
 pub struct Stream {
     segments: Vec<Segment>,
@@ -49,14 +49,13 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of `segments`. `Corrupt` past 2^63 - 1 bytes in all.
+    /// The stream of `segments`. Fails with `Corrupt` above 2^63 - 1 bytes in total.
     pub fn new(segments: Vec<Segment>) -> Result<Stream> {
         let plan = Plan::new(segments.iter().map(Segment::bytes))?;
         Ok(Stream { segments, plan })
     }
 
-    /// The stream of a file: its objects one after the other, or, where it is an embedding
-    /// batch, stitched of them.
+    /// The stream of a file: its concatenated objects or, for an embedding batch, the batch assembled from them.
     pub fn of_file(objects: Vec<OpenObject>, records: Option<&Arc<Runs>>) -> Result<Stream> {
         let objects = objects.into_iter().map(Segment::Object);
         match records {
@@ -74,7 +73,7 @@ impl Stream {
         self.plan.bytes()
     }
 
-    /// Reads from `offset` on until `out` is full or the stream ends. The bytes read.
+    /// Reads from `offset` until `out` is full or the stream ends. Returns the number of bytes.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let wanted = (out.len() as u64).min(self.bytes().saturating_sub(offset)) as usize;
         let mut rest = out.get_mut(..wanted).unwrap_or_default();
@@ -88,7 +87,7 @@ impl Stream {
         Ok(wanted)
     }
 
-    /// Reads exactly `out` from `offset` on. `Invalid` where the stream ends before.
+    /// Fills `out` from `offset`. Fails with `Invalid` if the stream ends before.
     pub fn read_exact(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match self.read(offset, out)? == out.len() {
             true => Ok(()),

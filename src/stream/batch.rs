@@ -1,9 +1,9 @@
-//! Embedding batches that were taken apart, as the file that they came from.
+//! Assembles embedding batches from the parts that an import split them into.
 //!
-//! Of each run of records the place of a byte is arithmetic. Of records that are small the
-//! rows of many are fetched with one read of each part; of large ones only what is wanted.
-//! What lies between a record's fields and after it is zero. A hash that covers the payload
-//! is that of what is served, always.
+//! The position of a byte in a run of records follows by arithmetic. For small records, one read of
+//! each part fetches the rows of many. For large records, only the requested bytes are fetched. Bytes
+//! between the fields of a record and after it are zero. A hash that covers the payload is always the
+//! hash of the payload that is served.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -13,26 +13,26 @@ use crate::format::files::cgeb::{HEADER_BYTES, Layout, Part, PlacedRun, Runs, le
 use crate::model::{Error, Result};
 use crate::stream::{Made, Stream};
 
-/// Where the content hash lies in a record.
+/// Position of the content hash in a record.
 const HASH: Range<u64> = 16..24;
-/// Bytes of parts that are held at a time.
+/// Bytes of parts to buffer at a time.
 const HELD_BYTES: u64 = 1 << 20;
-/// Records whose parts are larger are not fetched whole.
+/// Largest record, in bytes of its parts, that is fetched whole.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Bytes of a large record that are hashed at a time: whole floats.
+/// Bytes of a large record to hash at a time; a multiple of the float size.
 const HASHED_BYTES: u64 = 256 << 10;
 
-/// The parts of a batch and where its records lie.
+/// The parts of a batch and the layout of its records.
 pub struct Stitched {
     runs: Arc<Runs>,
-    /// In the order of [`Runs::parts`].
+    /// The parts in the order of [`Runs::parts`].
     parts: Vec<Stream>,
 }
 
-/// What is held of each part while records are stitched.
+/// Buffers of the parts while records are assembled.
 #[derive(Default)]
 struct Rows {
-    /// The runs, and how many records of each.
+    /// The runs, and the number of records of each.
     spans: Vec<(PlacedRun, u64)>,
     vectors: Vec<u8>,
     weights: Vec<u8>,
@@ -41,21 +41,21 @@ struct Rows {
 }
 
 thread_local! {
-    /// Kept, so that reading allocates nothing.
+    /// Kept per thread, so that a read does not allocate.
     static ROWS: RefCell<Rows> = RefCell::default();
 }
 
-/// A stretch of a record that lies in one part.
+/// A field of a record, which lies in one part.
 struct Field {
     part: Part,
-    /// Where it lies in the record.
+    /// Position in the record.
     place: Range<u64>,
-    /// Where it begins in the part.
+    /// Start in the part.
     at: u64,
 }
 
 impl Stitched {
-    /// The batch of these parts. `Corrupt` where they have other sizes.
+    /// The batch of these parts. Fails with `Corrupt` if their sizes do not match the runs.
     pub fn new(runs: Arc<Runs>, parts: Vec<Stream>) -> Result<Stitched> {
         let sizes = parts.iter().map(Stream::bytes);
         if !sizes.eq(runs.parts().map(|part| runs.part_bytes(part))) {
@@ -87,7 +87,7 @@ impl Stitched {
         Ok(())
     }
 
-    /// Bytes of the parts of one record.
+    /// Bytes of one record in all parts.
     fn held_bytes(&self, placed: &PlacedRun) -> u64 {
         self.runs.sizes().fixed_bytes().saturating_add(placed.run.aux_length)
     }
@@ -103,8 +103,8 @@ impl Stitched {
         }
     }
 
-    /// Fetches the parts of small records from one of a run on, of the runs after it too, up to
-    /// byte `until` of the file or as many as are held; where they end in the file.
+    /// Fetches the parts of small records, from record `number` of a run on and from later runs too, up
+    /// to byte `until` of the file or until the buffers are full. Returns the end of the last record.
     fn fetch(&self, rows: &mut Rows, placed: &PlacedRun, number: u64, until: u64) -> Result<u64> {
         let sizes = self.runs.sizes();
         let first = placed.first + number;
@@ -144,7 +144,7 @@ impl Stitched {
         Ok(end)
     }
 
-    /// Puts fetched records together; `skip` bytes of the first are not wanted.
+    /// Assembles fetched records in `out`, without the first `skip` bytes of the first record.
     fn stitch(&self, rows: &mut Rows, skip: u64, out: &mut [u8]) {
         let sizes = self.runs.sizes();
         let Rows { spans, vectors, weights, selected, rest } = rows;
@@ -199,8 +199,8 @@ impl Stitched {
         ]
     }
 
-    /// Reads a part of one record from `skip` on; nothing else of it is fetched, but for its
-    /// hash.
+    /// Reads a part of one record from `skip`. Fetches only that part, or the whole payload if the part
+    /// includes the hash.
     fn read_large(&self, placed: &PlacedRun, number: u64, skip: u64, out: &mut [u8]) -> Result<()> {
         let layout = placed.run.layout;
         let end = skip + out.len() as u64;
@@ -231,7 +231,7 @@ impl Stitched {
         Ok(())
     }
 
-    /// Reads from byte `from` of a field on.
+    /// Reads a field from its byte `from`.
     fn read_field(&self, field: &Field, layout: Layout, from: u64, out: &mut [u8]) -> Result<()> {
         if layout == Layout::TwoLittle || !matches!(field.part, Part::Vectors | Part::Weights) {
             return self.read_part(field.part, field.at + from, out);
@@ -264,7 +264,7 @@ impl Made for Stitched {
     }
 
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
-        // Taken, not borrowed: a part may be made of another batch.
+        // Taken, not borrowed: a part may itself read from another batch.
         let mut rows = ROWS.take();
         let read = self.read_with(&mut rows, range.start, out);
         ROWS.set(rows);
@@ -272,7 +272,7 @@ impl Made for Stitched {
     }
 }
 
-/// The next bytes of a part; what there is where that is less.
+/// Takes the next bytes of a part, or all that remain if fewer.
 fn next<'a>(left: &mut &'a mut [u8], bytes: u64) -> &'a mut [u8] {
     let all = std::mem::take(left);
     let (here, after) = all.split_at_mut((bytes as usize).min(all.len()));
@@ -280,14 +280,14 @@ fn next<'a>(left: &mut &'a mut [u8], bytes: u64) -> &'a mut [u8] {
     here
 }
 
-/// Little-endian floats in the byte order of a record.
+/// Converts little-endian floats to the byte order of a record.
 fn to_layout(layout: Layout, floats: &mut [u8]) {
     if layout != Layout::TwoLittle {
         floats.as_chunks_mut::<4>().0.iter_mut().for_each(|float| float.reverse());
     }
 }
 
-/// Puts what lies at `place` of a record where it lies in `out`, which begins at `skip`.
+/// Copies `bytes`, which lie at `place` of a record, to their position in `out`, which starts at `skip`.
 fn copy(out: &mut [u8], skip: u64, place: u64, bytes: &[u8]) {
     let from = place.max(skip);
     let until = (place + bytes.len() as u64).min(skip + out.len() as u64);

@@ -1,22 +1,22 @@
-//! Floats of one type as another.
+//! Casts floats from one type to another.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::model::{Dtype, Error, Result};
 
-/// Elements that are cast by way of a buffer at a time.
+/// Elements to cast through the buffer at a time.
 const STEP: usize = 1024;
 
-/// Whether elements of a type can be cast to f32, f16 and bf16: floats of whole bytes.
+/// Whether elements of a type can be cast to f32, f16 and bf16. True for floats of whole bytes.
 pub fn is_castable(dtype: Dtype) -> bool {
     use Dtype::{Bf16, F8E4M3, F8E5M2, F8E8M0, F16, F32, F64};
     matches!(dtype, F64 | F32 | F16 | Bf16 | F8E4M3 | F8E5M2 | F8E8M0)
 }
 
-/// Casts little-endian elements; both buffers hold the same number of them. Rounds to
-/// nearest, ties to even; what is too large becomes infinite, as IEEE 754 says. `Invalid`
-/// for types that are not [`is_castable`], and for targets other than f32, f16 and bf16.
+/// Casts little-endian elements. Both buffers must hold the same number of elements. Rounds to nearest,
+/// ties to even; too large values become infinite, as in IEEE 754. Fails with `Invalid` for types that
+/// are not [`is_castable`], and for targets other than f32, f16 and bf16.
 pub fn cast(from: Dtype, to: Dtype, source: &[u8], target: &mut [u8]) -> Result<()> {
     if source.len() as u64 / from.bytes() != target.len() as u64 / to.bytes() {
         return Err(Error::invalid("buffers of different numbers of elements"));
@@ -34,11 +34,11 @@ pub fn cast(from: Dtype, to: Dtype, source: &[u8], target: &mut [u8]) -> Result<
     for (source, target) in parts {
         let elements = source.len() / from.bytes() as usize;
         if from == Dtype::F64 {
-            // One rounding only.
+            // Round only once.
             from_f64(to, source, target);
             continue;
         }
-        // f32 holds every value of the narrower types.
+        // f32 represents every value of the narrower types.
         let wide = wide.get_mut(..elements).unwrap_or_default();
         widen(from, source, wide);
         narrow(to, wide, target);
@@ -89,9 +89,9 @@ fn from_f64(to: Dtype, source: &[u8], target: &mut [u8]) {
     }
 }
 
-/// The neighbour in f32 whose last bit is 1 where a value has no place there: rounding that to a
-/// type of fewer bits rounds the value itself. Source: Boldo, Melquiond, "When double rounding is
-/// odd".
+/// Rounds to odd: a value that f32 cannot represent becomes the neighbour whose last bit is 1. Rounding
+/// that to a narrower type gives the same result as rounding the value itself. Source: Boldo, Melquiond,
+/// "When double rounding is odd".
 fn to_odd(value: f64) -> f32 {
     let near = value as f32;
     if near.is_nan() || f64::from(near) == value {
@@ -101,16 +101,16 @@ fn to_odd(value: f64) -> f32 {
     f32::from_bits(inwards.to_bits() | 1)
 }
 
-/// The value of a float of 8 bits. Source: the OCP 8-bit floating point specification, and
-/// for `F8E8M0`, a power of two, the OCP microscaling formats specification.
+/// The value of an 8-bit float. Sources: the OCP 8-bit floating point specification; for `F8E8M0`, a
+/// power of two, the OCP microscaling formats specification.
 fn of_eight_bits(dtype: Dtype, byte: u8) -> f32 {
     let sign = if byte & 0x80 == 0 { 1.0 } else { -1.0 };
     match dtype {
-        // The upper half of a half.
+        // The upper byte of an f16.
         Dtype::F8E5M2 => f16::from_bits(u16::from(byte) << 8).to_f32(),
         Dtype::F8E8M0 if byte == 0xff => f32::NAN,
         Dtype::F8E8M0 => f32::from_bits(if byte == 0 { 1 << 22 } else { u32::from(byte) << 23 }),
-        // Four bits of exponent, biased by 7, without infinities.
+        // Four exponent bits with bias 7, and no infinities.
         _ if byte & 0x7f == 0x7f => f32::NAN.copysign(sign),
         _ => {
             let (exponent, mantissa) = (i32::from(byte >> 3 & 0xf), f32::from(byte & 7));
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn wide_values_are_rounded_once() {
-        // Just over, at and just under the middle of two halves: f32 has no place for the first and the last.
+        // Just above, at and just below the midpoint of two halves. f32 cannot represent the first and the last.
         let (one, step) = (1.0_f64, 2_f64.powi(-10));
         for (value, expected) in [
             (one + step / 2.0 + 2_f64.powi(-40), one + step),

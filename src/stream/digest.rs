@@ -1,4 +1,4 @@
-//! SHA-256 and BLAKE3: of bytes that come one after the other, and of files as they read now.
+//! SHA-256 and BLAKE3 of incoming bytes, and of the current contents of files.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::store::{OpenObject, Verify};
 use crate::store::{Sums, of_one_version};
 use crate::stream::{Stream, put_hash, shown_hash};
 
-/// Bytes that are read at a time.
+/// Bytes to read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Takes digests of bytes that come in.
+/// Computes digests of incoming bytes.
 #[derive(Default)]
 pub struct Digester {
     blake3: blake3::Hasher,
@@ -24,7 +24,7 @@ pub struct Digester {
 }
 
 impl Digester {
-    /// BLAKE3 alone.
+    /// BLAKE3 only.
     pub fn blake3() -> Digester {
         Digester::default()
     }
@@ -34,7 +34,7 @@ impl Digester {
         Digester { sha256: Some(Sha256::new()), ..Digester::default() }
     }
 
-    /// The next bytes; side by side where both digests are taken.
+    /// Adds the next bytes. Computes two digests in parallel.
     pub fn update(&mut self, bytes: &[u8]) {
         let Digester { blake3, sha256 } = self;
         match sha256 {
@@ -56,8 +56,9 @@ impl Digester {
     }
 }
 
-/// The digests of a file as it reads now: of these parts, stitched as `records` says where it is
-/// an embedding batch. Reads all of it, once until it changes. `Busy` where it is being written to.
+/// The digests of the current contents of a file, which consists of `parts`. `records` is the layout of an
+/// embedding batch. Reads the whole file and caches the result until it changes. Fails with `Busy` while
+/// the file is being written.
 pub fn sums(
     collection: &Arc<Collection>,
     node: EntryId,
@@ -76,8 +77,8 @@ pub fn sums(
             Ok(count)
         })
     };
-    // An index shows the hash of the batch beside it, whatever becomes of its own parts.
-    // Asked first: reading takes long, and looks at the state again, which must not be held then.
+    // An index shows the hash of its batch, so a change of the batch changes it too. Look up the batch first:
+    // reading takes long and locks the state again, so the state must not be locked meanwhile.
     let batch = collection.state().batch_beside(node);
     match batch {
         Some(batch) => {
@@ -88,7 +89,7 @@ pub fn sums(
     }
 }
 
-/// SHA-256 takes longest, so the rest goes on beside it: BLAKE3, and reading what comes next.
+/// Computes both digests. SHA-256 takes longest, so BLAKE3 and the next read run in parallel to it.
 fn sums_of(bytes: u64, read: &(dyn Fn(u64, &mut [u8]) -> Result<usize> + Sync)) -> Result<Sums> {
     let (mut sha256, mut blake3) = (Sha256::new(), blake3::Hasher::new());
     let (mut chunk, mut next) = (vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]);

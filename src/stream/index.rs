@@ -1,4 +1,4 @@
-//! Imported embedding batches and their indexes as they read now.
+//! The current contents of imported embedding batches and their indexes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use crate::store::Collection;
 use crate::store::{OpenObject, Verify};
 use crate::stream::{Made, Segment, Stream};
 
-/// Where an index has the hash.
+/// Position of the hash in an index.
 pub const HASH: Range<u64> = 16..24;
-/// Bytes of a batch that are hashed at a time.
+/// Bytes of a batch to hash at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// An imported embedding batch as it reads now; `None` of a file that is none.
+/// The current contents of an imported embedding batch; `None` for any other file.
 pub fn batch_stream(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Option<Stream>> {
     let parts = collection.batch_parts(node)?;
     parts.map(|parts| stream_of(collection, parts, verify)).transpose()
 }
 
-/// The index of an imported embedding batch as it reads now; `None` of a file that is none.
-/// Reads all of the batch the first time after it has changed, to hash it.
+/// The current index of an imported embedding batch; `None` for any other file. Reads the whole batch to
+/// hash it, once after each change.
 pub fn batch_index(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Option<Stream>> {
     let Some((_, runs)) = collection.batch_parts(node)? else { return Ok(None) };
     let Some(data_hash) = batch_hash(collection, node, verify)? else { return Ok(None) };
@@ -32,8 +32,8 @@ pub fn batch_index(collection: &Arc<Collection>, node: EntryId, verify: Verify) 
     Stream::new(segments).map(Some)
 }
 
-/// The data hash of the index of an imported embedding batch as it reads now; `None` of a file
-/// that is none. Reads all of the batch the first time after it has changed.
+/// The current data hash of an imported embedding batch, for its index; `None` for any other file. Reads
+/// the whole batch once after each change.
 pub fn batch_hash(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Option<u64>> {
     let Some((objects, runs)) = collection.batch_parts(node)? else { return Ok(None) };
     if let Some(hash) = collection.first_hash(node).filter(|_| collection.is_where_it_came(node, &objects)) {
@@ -60,7 +60,7 @@ fn stream_of(collection: &Arc<Collection>, (objects, runs): BatchParts, verify: 
     Stream::of_file(objects.collect::<Result<_>>()?, Some(&runs))
 }
 
-/// The offsets of the records of a batch, as its index has them.
+/// The offsets of the records of a batch, in the format of an index.
 struct Offsets(Arc<Runs>);
 
 impl Made for Offsets {
@@ -86,9 +86,9 @@ impl Made for Offsets {
     }
 }
 
-/// The hash that readers see in an index in place of the one that is stored: that of the batch
-/// beside it as that reads now. `None` of a file that is no index of a batch beside it, and
-/// while the batch reads as it came in. `stored` is what is stored of the index.
+/// The hash that an index shows instead of the stored one: that of the current contents of its batch.
+/// `None` if the file is not the index of a batch in the same directory, or if the batch is unchanged
+/// since its import. `stored` is the stored contents of the index.
 pub fn shown_hash(
     collection: &Arc<Collection>,
     index: EntryId,
@@ -107,7 +107,7 @@ pub fn shown_hash(
     Ok(hash.filter(|hash| collection.first_hash(batch) != Some(*hash)))
 }
 
-/// Puts a hash into what was read of an index from `offset` on.
+/// Writes a hash into bytes that were read from an index at `offset`.
 pub fn put_hash(hash: u64, offset: u64, out: &mut [u8]) {
     for (place, byte) in HASH.zip(hash.to_be_bytes()) {
         if let Some(shown) = place.checked_sub(offset).and_then(|place| out.get_mut(place as usize)) {

@@ -1,4 +1,4 @@
-//! Bytes that are made when they are read.
+//! Bytes that are computed when they are read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,25 +7,25 @@ use crate::model::{Dtype, Error, Result};
 use crate::stream::Stream;
 use crate::stream::cast::cast;
 
-/// Bytes that are cast at a time.
+/// Bytes to cast at a time.
 const CAST_BYTES: usize = 64 << 10;
 
-/// A stretch of bytes that is made when it is read.
+/// A range of bytes that is computed when it is read.
 pub trait Made: Send + Sync {
-    /// How many bytes, known before any is made.
+    /// The number of bytes, known without computing them.
     fn bytes(&self) -> u64;
 
-    /// Puts the bytes of `range`, which lies inside, into `out`, which is as long.
+    /// Writes the bytes of `range` to `out`. `range` must lie within the bytes, and `out` have its length.
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()>;
 }
 
-/// Floats of one type as another.
+/// Casts floats from one type to another.
 pub struct Cast {
-    /// Where the elements come from.
+    /// The source of the elements.
     pub source: Stream,
-    /// Their type there.
+    /// Their type in the source.
     pub from: Dtype,
-    /// The type that is shown.
+    /// The type to cast to.
     pub to: Dtype,
 }
 
@@ -76,7 +76,7 @@ impl Made for Stream {
     }
 }
 
-/// So many zeros.
+/// A number of zero bytes.
 pub struct Zeros(pub u64);
 
 impl Made for Zeros {
@@ -90,7 +90,7 @@ impl Made for Zeros {
     }
 }
 
-/// A text that is there already.
+/// Constant bytes.
 impl Made for Arc<[u8]> {
     fn bytes(&self) -> u64 {
         self.len() as u64

@@ -1,7 +1,7 @@
-//! Everything that is read is a stream: segments, one after the other.
+//! Everything that is read is a stream: a concatenation of segments.
 //!
-//! Planning says which parts of which segments a range of bytes is made of, and looks
-//! at nothing else; assembling fetches them, straight into the caller's buffer.
+//! Planning maps a range of bytes to parts of segments by arithmetic alone. Assembling reads these parts
+//! directly into the caller's buffer.
 
 mod assemble;
 mod batch;

@@ -1,10 +1,10 @@
-//! A range of a stream as pieces of its segments: arithmetic only.
+//! Maps a range of a stream to pieces of its segments, by arithmetic only.
 
 use std::ops::Range;
 
 use crate::model::{Error, Result};
 
-/// Where the segments of a stream begin.
+/// The positions of the segments of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Byte offset of each segment's end. Ascending; empty segments repeat the offset.
@@ -14,14 +14,14 @@ pub struct Plan {
 /// A part of one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The place of the segment in the stream.
+    /// The index of the segment in the stream.
     pub segment: usize,
     /// The bytes of the segment, counted from its start.
     pub range: Range<u64>,
 }
 
 impl Plan {
-    /// The plan of segments of these lengths, in bytes. `Corrupt` past 2^63 - 1 in all.
+    /// The plan of segments of these lengths, in bytes. Fails with `Corrupt` above 2^63 - 1 bytes in total.
     pub fn new(lens: impl Iterator<Item = u64>) -> Result<Plan> {
         let mut end: u64 = 0;
         let ends: Option<Vec<u64>> = lens
@@ -38,7 +38,7 @@ impl Plan {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The pieces of `range`, cut at the stream's end. Finds the first by halving.
+    /// The pieces of `range`, which ends at the stream's end at the latest. Finds the first by binary search.
     pub fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = Piece> {
         let first = self.ends.partition_point(|end| *end <= range.start);
         let mut start = if first == 0 { 0 } else { self.ends.get(first - 1).copied().unwrap_or(0) };
