@@ -12,32 +12,31 @@ use crate::cli::shared::output::{human, print, print_json};
 use crate::codec;
 use crate::model::{Dtype, Encoder, Error, Result, Tier};
 
-/// Bytes that are read with a call.
+/// Bytes per read call.
 const CALL_BYTES: usize = 1 << 20;
-/// Bytes of a small read, and how many of them a pass has.
+/// Bytes of a small read, and the number of small reads in a pass.
 const PAGE_BYTES: usize = 4096;
 const SMALL_READS: u64 = 2000;
-/// Elements that the codecs work on: 128 KiB of f32, for the second-level cache.
+/// Elements that the codecs work on: 128 KiB of f32, which fit the second-level cache.
 const ELEMENTS: usize = 32 << 10;
-/// How long a pass of a codec goes on.
+/// Duration of one pass of a codec.
 const PASS: Duration = Duration::from_millis(20);
 
 /// Measure reads of files against a plain copy of them, and the codecs against memcpy.
 ///
-/// Each file is copied to the directory for temporary files first, and what is read is compared
-/// with the copy before anything is timed. Ours and the reference take turns; of the ratios the
-/// median, the least and the largest are shown, and the first turn does not count. Without paths,
-/// the codecs alone.
+/// Copies each file to the directory for temporary files and compares the two before it measures.
+/// Rounds on the file and on the copy alternate; the first round is a warm-up. Prints the median, the
+/// smallest and the largest ratio. Without paths, measures the codecs only.
 ///
 /// Example: tierfs bench /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Files, of a mount or not
+    /// Files, on a mount or not
     paths: Vec<PathBuf>,
-    /// Turns that count
+    /// Number of rounds to measure
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Where the plain copies go: a directory on the file system to compare with
+    /// Directory for the plain copies, on the file system to compare with [default: temporary directory]
     #[arg(long, value_name = "DIRECTORY")]
     copy_to: Option<PathBuf>,
     /// Print a JSON array
@@ -45,7 +44,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// What was measured: figures of each turn.
+/// A measurement, with the figures of each turn: ours and the reference's.
 struct Row {
     what: String,
     reference: &'static str,
@@ -73,19 +72,19 @@ impl Args {
         let failed = |error| Error::io(path.display(), error);
         let bytes = fs::metadata(path).map_err(failed)?.len();
         if bytes < PAGE_BYTES as u64 {
-            let text = format!("{} has {bytes} bytes; the least that is measured is 4096", path.display());
+            let text = format!("{} has {bytes} bytes; a file to measure needs at least 4096", path.display());
             return Err(Error::invalid(text));
         }
         let copy = Copied::of(path, self.copy_to.as_deref())?;
         copy.check(path)?;
         let kinds: [(&str, &str, Figure); 4] = [
-            ("sequential, not in memory", "GB/s", |path| {
+            ("sequential, uncached", "GB/s", |path| {
                 forget(path)?;
                 sequential(path)
             }),
-            ("sequential, again", "GB/s", sequential),
-            ("mapped, every page", "GB/s", mapped),
-            ("4 KiB at random, O_DIRECT, median", "us", random),
+            ("sequential, cached", "GB/s", sequential),
+            ("mmap, every page", "GB/s", mapped),
+            ("random 4 KiB, O_DIRECT, median", "us", random),
         ];
         for (what, unit, figure) in kinds {
             let turns = self.turns(|| figure(path), || figure(&copy.path))?;
@@ -100,7 +99,7 @@ impl Args {
         for tier in Tier::ENCODED {
             let mut payload = Vec::new();
             let encoded = codec::encode(tier, Encoder::Absmax, Dtype::F32, &raw, &mut payload)?;
-            encoded.map_err(|_| Error::invalid("values that cannot be encoded"))?;
+            encoded.map_err(|_| Error::invalid("the values cannot be encoded"))?;
             let mut out = vec![0; raw.len()];
             let mut decode = || codec::decode(tier, Dtype::F32, black_box(&payload), ELEMENTS, &mut out);
             let decoding = || rate(&mut decode);
@@ -119,7 +118,7 @@ impl Args {
         Ok(())
     }
 
-    /// Both, in turn.
+    /// Runs both once to warm up, then measures them in alternation.
     fn turns(
         &self,
         mut ours: impl FnMut() -> Result<f64>,
@@ -132,7 +131,7 @@ impl Args {
 }
 
 impl Row {
-    /// The median of figures, the least, the largest.
+    /// The median, the smallest and the largest figure.
     fn spread(&self, figure: impl Fn(&(f64, f64)) -> f64) -> [f64; 3] {
         let mut sorted: Vec<f64> = self.turns.iter().map(figure).collect();
         sorted.sort_by(f64::total_cmp);
@@ -161,10 +160,10 @@ impl Row {
     }
 }
 
-/// A figure of a file: GB/s, or microseconds.
+/// Measures a file, in GB/s or microseconds.
 type Figure = fn(&Path) -> Result<f64>;
 
-/// A plain copy of a file; it goes with the value.
+/// A plain copy of a file, removed on drop.
 struct Copied {
     path: PathBuf,
 }
@@ -177,12 +176,12 @@ impl Copied {
             |error| Error::io(format!("copying {} to {}", path.display(), directory.display()), error);
         let mut to = File::create_new(&copied.path).map_err(failed)?;
         std::io::copy(&mut File::open(path).map_err(failed)?, &mut to).map_err(failed)?;
-        // What is not on the disk yet could not be forgotten.
+        // The kernel cannot drop dirty pages.
         to.sync_all().map_err(failed)?;
         Ok(copied)
     }
 
-    /// Whether the file reads as its copy, a second time too.
+    /// Fails unless the file still reads the same as its copy.
     fn check(&self, path: &Path) -> Result<()> {
         forget(path)?;
         match digest(path)? == digest(&self.path)? {
@@ -205,7 +204,7 @@ fn digest(path: &Path) -> Result<blake3::Hash> {
     Ok(hasher.finalize())
 }
 
-/// Has the kernel forget the pages of a file.
+/// Asks the kernel to drop a file's page cache.
 fn forget(path: &Path) -> Result<()> {
     let failed = |error| Error::io(path.display(), error);
     let file = File::open(path).map_err(failed)?;
@@ -245,22 +244,22 @@ fn mapped(path: &Path) -> Result<f64> {
     Ok(bytes as f64 / seconds / 1e9)
 }
 
-/// The median of small reads that no cache answers, in microseconds.
+/// The median time of small uncached reads, in microseconds.
 fn random(path: &Path) -> Result<f64> {
     let failed = |error| Error::io(path.display(), error);
-    // Pages that are in memory would be looked at, and thrown away.
+    // A direct read would first have to invalidate cached pages.
     forget(path)?;
     let direct = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
     let file = direct.map_err(failed)?;
     let pages = file.metadata().map_err(failed)?.len() / PAGE_BYTES as u64;
-    // Twice as much, so that a page of it begins at a page.
+    // Twice the size, so that it contains an aligned page.
     let mut memory = vec![1_u8; 2 * PAGE_BYTES];
     let begin = memory.as_ptr().align_offset(PAGE_BYTES);
     let page = memory.get_mut(begin..begin + PAGE_BYTES).unwrap_or_default();
     let mut times = Vec::new();
     let mut number: u64 = 1;
     for _ in 0..SMALL_READS {
-        // A linear congruence by Knuth: its upper bits are random enough.
+        // Knuth's linear congruential generator: its upper bits are random enough.
         number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let begun = Instant::now();
         file.read_exact_at(page, (number >> 16) % pages * PAGE_BYTES as u64).map_err(failed)?;
@@ -270,13 +269,13 @@ fn random(path: &Path) -> Result<f64> {
     Ok(times.get(times.len() / 2).copied().unwrap_or(f64::NAN))
 }
 
-/// Values of many sizes and both signs, as little-endian f32.
+/// Values of many magnitudes and both signs, as little-endian f32.
 fn values() -> Vec<u8> {
     let value = |number: usize| ((number * 7919 % 20_011) as f32 - 10_005.0) / 500_000.0;
     (0..ELEMENTS).flat_map(|number| value(number).to_le_bytes()).collect()
 }
 
-/// How fast the elements go through `work`, in GB/s of f32.
+/// Throughput of `work` over the elements, in GB/s of f32.
 fn rate<T>(work: &mut impl FnMut() -> Result<T>) -> Result<f64> {
     let (begun, mut calls) = (Instant::now(), 0_u32);
     while begun.elapsed() < PASS {

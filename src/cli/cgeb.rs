@@ -1,4 +1,4 @@
-//! `tierfs cgeb`: embedding batches written, shown and verified.
+//! `tierfs cgeb`: writes, shows and verifies embedding batches.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -19,7 +19,7 @@ use crate::model::{Dtype, Error, Result};
 use crate::store::disk::File as Source;
 use crate::store::disk::files::open_source;
 
-/// Records that are larger are not shown whole.
+/// Largest record that `show --record` prints.
 const RECORD_BYTES_MAX: u64 = 1 << 30;
 
 /// Write, show and verify embedding batches (.cgeb) and their indexes (.cgei)
@@ -41,7 +41,7 @@ enum Action {
     Verify(Verify),
 }
 
-/// Write a batch, and its index beside it, of a NumPy file
+/// Write a batch from a NumPy file, with its index next to it
 #[derive(ClapArgs)]
 #[command(after_help = "Example: tierfs cgeb write vectors.npy --weights weights.npy -o table.cgeb")]
 struct Write {
@@ -56,35 +56,35 @@ struct Write {
     /// The selected experts: an array [N, K] of u8
     #[arg(long)]
     selected: Option<PathBuf>,
-    /// The version of the records: 1 has big-endian floats and no hash
+    /// Version of the record format; version 1 has big-endian floats and no hash
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     version: u8,
-    /// Big-endian floats in version 2
+    /// Write big-endian floats in version 2
     #[arg(long)]
     big_endian: bool,
-    /// What to store beside the vectors: a file for each record, in order
+    /// Auxiliary data: one file for each record, in order
     #[arg(long, num_args = 1.., value_name = "FILE")]
     aux: Vec<PathBuf>,
-    /// How aux is stored
+    /// Encoding of the auxiliary data
     #[arg(long, default_value = "raw", value_parser = ["raw", "lz4", "zstd"])]
     aux_encoding: String,
 }
 
-/// Show the header of each record, or all of one
+/// Show the header of each record, or the whole of one record
 #[derive(ClapArgs)]
 #[command(after_help = "Example: tierfs cgeb show table.cgeb --record 7")]
 struct Show {
     /// The batch
     file: PathBuf,
-    /// Only this record, with its values; the first is 0
+    /// Show only this record, with its values; the first is 0
     #[arg(long)]
     record: Option<u64>,
-    /// JSON, a line a record
+    /// Print JSON, one line per record
     #[arg(long)]
     json: bool,
 }
 
-/// Verify all hashes of a batch, and its index if one is beside it; exit 3 where something is wrong
+/// Verify all hashes of a batch and, if present, its index; exit with 3 on corruption
 #[derive(ClapArgs)]
 #[command(after_help = "Example: tierfs cgeb verify table.cgeb")]
 struct Verify {
@@ -102,7 +102,7 @@ impl Args {
     }
 }
 
-/// Rows of a NumPy file, read one by one.
+/// A NumPy file that is read row by row.
 struct Matrix {
     source: Arc<dyn Source>,
     start: u64,
@@ -118,18 +118,18 @@ impl Matrix {
 
     fn open_at(path: &Path, dtype: Dtype) -> Result<Matrix> {
         let source = open(path)?;
-        let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
+        let bytes = source.len().map_err(|error| Error::io("getting its size", error))?;
         let mut prefix = vec![0; bytes.min(npy::PREFIX_BYTES_MAX) as usize];
         source.read_exact_at(&mut prefix, 0).map_err(|error| Error::io("reading it", error))?;
         let header = npy::parse(&prefix, bytes)?;
         let [rows, columns] = header.shape.dimensions() else {
-            return Err(Error::invalid("not an array of two dimensions"));
+            return Err(Error::invalid("not a two-dimensional array"));
         };
         if header.dtype != dtype || !header.is_plain() {
             return Err(Error::invalid(format!("not a C-contiguous little-endian array of {dtype}")));
         }
         let row_bytes = columns.checked_mul(dtype.bytes()).filter(|bytes| *bytes <= RECORD_BYTES_MAX);
-        let row_bytes = row_bytes.ok_or_else(|| Error::invalid("rows of more than a gibibyte"))?;
+        let row_bytes = row_bytes.ok_or_else(|| Error::invalid("rows are longer than 1 GiB"))?;
         Ok(Matrix { source, start: header.data_start, rows: *rows, row_bytes, name: path.to_owned() })
     }
 
@@ -150,13 +150,13 @@ impl Write {
         if let Some(other) = others.find(|other| other.rows != vectors.rows) {
             let name = other.name.display();
             return Err(Error::invalid(format!(
-                "{name} has {} rows, the vectors have {}",
+                "{name} has {} rows, but the vectors have {}",
                 other.rows, vectors.rows
             )));
         }
         if !self.aux.is_empty() && self.aux.len() as u64 != vectors.rows {
             let (files, rows) = (self.aux.len(), vectors.rows);
-            return Err(Error::invalid(format!("{files} files of aux for {rows} records")));
+            return Err(Error::invalid(format!("--aux names {files} files for {rows} records")));
         }
         let layout = match (self.version, self.big_endian) {
             (1, _) => Layout::One,
@@ -208,7 +208,7 @@ impl Show {
 }
 
 fn show(source: &Arc<dyn Source>, only: Option<u64>, is_json: bool) -> Result<()> {
-    let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
+    let bytes = source.len().map_err(|error| Error::io("getting its size", error))?;
     let (mut at, mut number) = (0, 0_u64);
     while at < bytes {
         let wrong = |error: CgebError| Error::from(error).at(format!("record {number} at byte {at}"));
@@ -220,7 +220,9 @@ fn show(source: &Arc<dyn Source>, only: Option<u64>, is_json: bool) -> Result<()
             if only.is_some() {
                 let len = header.record_bytes().min(bytes - at);
                 if len > RECORD_BYTES_MAX {
-                    return Err(Error::invalid(format!("record {number} has {len} bytes, too many to show")));
+                    return Err(Error::invalid(format!(
+                        "record {number} has {len} bytes, which is too large to show"
+                    )));
                 }
                 let mut whole = vec![0; len as usize];
                 source.read_exact_at(&mut whole, at).map_err(|error| Error::io("reading it", error))?;
@@ -241,7 +243,7 @@ fn show(source: &Arc<dyn Source>, only: Option<u64>, is_json: bool) -> Result<()
         number += 1;
     }
     match only {
-        Some(only) => Err(Error::invalid(format!("no record {only}: there are {number}"))),
+        Some(only) => Err(Error::invalid(format!("no record {only}: the batch has {number} records"))),
         None => Ok(()),
     }
 }
@@ -298,7 +300,7 @@ impl Verify {
                 match checked {
                     Ok(true) => "its index agrees",
                     Ok(false) => {
-                        eprintln!("{}: its offsets are not where the records begin", path.display());
+                        eprintln!("{}: the offsets of the index do not match the records", path.display());
                         return Ok(Done::Corrupt);
                     }
                     Err(error) => {
@@ -307,7 +309,7 @@ impl Verify {
                     }
                 }
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => "no index is beside it",
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => "it has no index",
             Err(error) => return Err(Error::io(path.display(), error)),
         };
         println!("{}: ok, {} records; {beside}", self.file.display(), runs.records());
@@ -322,7 +324,7 @@ fn open(path: &Path) -> Result<Arc<dyn Source>> {
 fn index_of(batch: &Path) -> Result<PathBuf> {
     match batch.extension() {
         Some(suffix) if suffix == "cgeb" => Ok(batch.with_extension("cgei")),
-        _ => Err(Error::invalid(format!("{} has not the suffix .cgeb", batch.display()))),
+        _ => Err(Error::invalid(format!("{} does not have the suffix .cgeb", batch.display()))),
     }
 }
 

@@ -18,16 +18,16 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
 
-/// Put together what a store keeps.
+/// Compact a store.
 ///
-/// Blocks that were written over go back to their data files, so that the kernel can read these
-/// itself again; tier files and logs become as short as they can be. A store that is mounted is
-/// compacted by its daemon, and stays in use meanwhile.
+/// Moves overwritten blocks back to their data files, so that the kernel can read those files without
+/// the daemon again, and shortens tier files and logs. The daemon compacts a mounted store, which
+/// stays usable meanwhile.
 ///
 /// Example: tierfs compact /srv/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A store, or where one is mounted
+    /// A store, or the mount point of one
     path: PathBuf,
     /// Print a JSON array
     #[arg(long)]
@@ -51,7 +51,7 @@ impl Args {
     }
 }
 
-/// Has a daemon do it, and waits; a line a collection.
+/// Has the daemon compact the store and waits. Returns one line per collection.
 fn mounted_compact(mounted: &Mounted) -> Result<String> {
     let path = mounted.mountpoint.join(".ctl/compact");
     let failed = |error| Error::io(path.display(), error);
@@ -59,8 +59,8 @@ fn mounted_compact(mounted: &Mounted) -> Result<String> {
     fs::read_to_string(&path).map_err(failed)
 }
 
-/// Compacts a store that nobody has mounted; a line a collection. The first failure is told when
-/// all were tried.
+/// Compacts an unmounted store. Returns one line per collection or, once all collections were tried,
+/// the first error.
 fn compact(path: &Path) -> Result<String> {
     let note = format!("process {}, which compacts", std::process::id());
     let store = Store::open(Arc::new(FileDisk::new(path)), Access::Write, &note);
@@ -100,7 +100,7 @@ fn compact(path: &Path) -> Result<String> {
     first.map(|()| text)
 }
 
-/// Shows how far it is.
+/// Shows progress.
 struct Bar {
     bar: ProgressBar,
     counted: Counted,

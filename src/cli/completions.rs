@@ -1,4 +1,4 @@
-//! `tierfs completions` and `tierfs man`: what the table of arguments makes by itself.
+//! `tierfs completions` and `tierfs man`: generated from the definitions of the arguments.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::cli::shared::output::print;
 use crate::cli::{Cli, Done};
 use crate::model::{Error, Result};
 
-/// Print the completions of a shell.
+/// Print the completion script of a shell.
 ///
 /// Example: tierfs completions bash > /usr/share/bash-completion/completions/tierfs
 #[derive(clap::Args)]
@@ -29,12 +29,12 @@ impl Completions {
     }
 }
 
-/// Write the manual pages, one for each command, or print the first.
+/// Write the manual pages, one for each command, or print tierfs(1).
 ///
 /// Example: tierfs man /usr/share/man/man1
 #[derive(clap::Args)]
 pub(super) struct Manual {
-    /// A directory that is there; without it tierfs(1) goes to standard output
+    /// An existing directory for the pages; without it, tierfs(1) is printed
     directory: Option<PathBuf>,
 }
 
@@ -50,7 +50,7 @@ impl Manual {
     }
 }
 
-/// The page of a command, and those of its subcommands as `tierfs-import.1`.
+/// Writes the page of a command and those of its subcommands, named like `tierfs-import.1`.
 fn write_pages(command: clap::Command, directory: &Path) -> Result<()> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         write_pages(below.clone(), directory)?;
@@ -63,6 +63,6 @@ fn write_pages(command: clap::Command, directory: &Path) -> Result<()> {
 
 fn page(command: clap::Command) -> Result<Vec<u8>> {
     let mut text = Vec::new();
-    Man::new(command).render(&mut text).map_err(|error| Error::io("making a manual page", error))?;
+    Man::new(command).render(&mut text).map_err(|error| Error::io("formatting a manual page", error))?;
     Ok(text)
 }

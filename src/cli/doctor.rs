@@ -12,9 +12,9 @@ use crate::gpu;
 use crate::model::Result;
 use crate::store::disk::descriptors::Descriptors;
 
-/// Say what this machine supports, and what to do about what it does not.
+/// Report what this machine supports, with advice on what is missing.
 ///
-/// Exits with 1 if nothing can be mounted here.
+/// Exits with 1 if tierfs cannot mount here.
 ///
 /// Example: tierfs doctor
 #[derive(clap::Args)]
@@ -26,11 +26,11 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// As it should be.
+    /// As recommended.
     Good,
-    /// Works, but less well.
+    /// Works, with lower performance or without a feature.
     Less,
-    /// Nothing can be mounted.
+    /// Mounting is impossible.
     Bad,
 }
 
@@ -93,11 +93,11 @@ fn device() -> Finding {
         Err(error) => (Verdict::Bad, format!("/dev/fuse: {error}")),
     };
     let advice =
-        "load the module (modprobe fuse); in a container pass --device /dev/fuse --cap-add SYS_ADMIN";
+        "load the module (modprobe fuse); in a container, pass --device /dev/fuse --cap-add SYS_ADMIN";
     Finding { what: "FUSE", verdict, found, advice }
 }
 
-/// Major and minor number of the running kernel.
+/// Major and minor version of the running kernel.
 fn kernel_version() -> Option<(u32, u32)> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut parts = release.split(|letter: char| !letter.is_ascii_digit());
@@ -111,7 +111,12 @@ fn kernel() -> Finding {
         Some(_) => Verdict::Less,
         None => Verdict::Less,
     };
-    Finding { what: "kernel", verdict, found: format!("Linux {release}"), advice: "5.4 or later is tested" }
+    Finding {
+        what: "kernel",
+        verdict,
+        found: format!("Linux {release}"),
+        advice: "use Linux 5.4 or later; older kernels are untested",
+    }
 }
 
 fn privilege() -> Finding {
@@ -122,24 +127,24 @@ fn privilege() -> Finding {
     });
     let (verdict, found) = match (root, helper) {
         (true, _) => (Verdict::Good, "root".to_owned()),
-        (false, true) => (Verdict::Good, "fusermount3 is there".to_owned()),
-        (false, false) => (Verdict::Bad, "neither root nor fusermount3".to_owned()),
+        (false, true) => (Verdict::Good, "fusermount3 is installed".to_owned()),
+        (false, false) => (Verdict::Bad, "not root, and fusermount3 is not installed".to_owned()),
     };
     Finding { what: "mounting", verdict, found, advice }
 }
 
-/// A daemon raises its limit as far as it may.
+/// A daemon raises its soft limit to the hard limit, so the hard limit counts.
 fn descriptors() -> Finding {
     let (verdict, found) = match getrlimit(Resource::Nofile).maximum {
         Some(limit) => {
             let share = Descriptors::share_of(limit);
             let is_most = share == Descriptors::share_of(u64::MAX);
-            let found = format!("limit of open files {limit}: a store uses up to {share} descriptors");
+            let found = format!("limit of open files is {limit}; a store uses up to {share} descriptors");
             (if is_most { Verdict::Good } else { Verdict::Less }, found)
         }
         None => (Verdict::Good, "no limit of open files".to_owned()),
     };
-    let advice = "raise the limit (ulimit -Hn, LimitNOFILE= of a service); until then files are closed and opened again as needed";
+    let advice = "raise the limit (ulimit -Hn, LimitNOFILE= of a service); below it, the daemon closes and reopens files as needed";
     Finding { what: "descriptors", verdict, found, advice }
 }
 
@@ -157,17 +162,17 @@ fn read_ahead() -> Finding {
 fn passthrough() -> Finding {
     let known = kernel_version().is_some_and(|version| version >= (6, 9));
     let (verdict, found) = match known {
-        true => (Verdict::Good, "the kernel has it".to_owned()),
-        false => (Verdict::Less, "the kernel does not have it".to_owned()),
+        true => (Verdict::Good, "the kernel supports it".to_owned()),
+        false => (Verdict::Less, "the kernel does not support it".to_owned()),
     };
-    Finding { what: "passthrough", verdict, found, advice: "Linux 6.9 or later has it" }
+    Finding { what: "passthrough", verdict, found, advice: "use Linux 6.9 or later" }
 }
 
 fn request_size() -> Finding {
     let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").ok();
     let pages = limit.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(256);
     let verdict = if pages >= 256 { Verdict::Good } else { Verdict::Less };
-    let found = format!("{} KiB a request", pages * 4);
+    let found = format!("up to {} KiB per request", pages * 4);
     Finding { what: "requests", verdict, found, advice: "write 256 to /proc/sys/fs/fuse/max_pages_limit" }
 }
 

@@ -8,16 +8,16 @@ use crate::cli::shared::tree::Tree;
 use crate::model::Result;
 use crate::vfs::Shown;
 
-/// Add up what files are and what is stored for them, directory by directory.
+/// Sum up the number of files and their stored bytes for each directory.
 ///
-/// Every byte is counted once: in a container that holds tensors, the tensors' are theirs.
+/// Every byte counts once: bytes of a tensor count for the tensor, not for its container.
 ///
 /// Example: tierfs du /srv/tensors acme
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A store, or a path of a mount
+    /// A store, or a path on a mount
     path: PathBuf,
-    /// A path below it: TENANT/COLLECTION/...
+    /// A path below PATH, such as TENANT/COLLECTION
     below: Option<String>,
     /// Print a JSON array
     #[arg(long)]
@@ -53,7 +53,8 @@ impl Args {
     }
 }
 
-/// Files and stored bytes below; directories after what is in them, as du does.
+/// Adds the lines of a directory and returns its number of files and stored bytes. A directory comes
+/// after its subdirectories, as in du(1).
 fn add(tree: &mut Tree, sums: &mut Sums) -> Result<(u64, u64)> {
     let (mut files, mut stored) = (0, 0);
     for row in tree.rows()? {

@@ -18,20 +18,20 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::vfs::{Attr, FORMS_NAME, Ino, Kind, Located, Shown, Vfs};
 use crate::view::{Form, Shows};
 
-/// Reads from an offset on until a buffer is full or the file ends; how many bytes.
+/// Reads from an offset until the buffer is full or the file ends. Returns the number of bytes.
 type Read = dyn Fn(u64, &mut [u8]) -> Result<usize>;
 
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const CHUNK_BYTES: usize = 4 << 20;
 
 /// Copy a file or a collection out of a store.
 ///
-/// Of a collection: containers, plain files and tensors that are files of their own, so that every
-/// byte is copied once. A file appears under its name only when it is whole. Symbolic links are copied
-/// as links. Those that stand below the destination are replaced, and never followed.
+/// Exporting a collection copies its containers, plain files and tensors that are not in a container,
+/// so that every byte is copied once. A file appears under its name only when it is complete. Symbolic
+/// links are copied as links. Links that exist below the destination are replaced, never followed.
 ///
-/// With --as, what the mount shows in .as/FORM of the collection. There a file is found by its name
-/// in the collection: in npy, `w` is written as `w.npy`.
+/// With --as, exports the files that a mount shows in .as/FORM of the collection. PATH still names the
+/// file by its name in the collection: with npy, `w` is written as `w.npy`.
 ///
 /// Example: tierfs export /srv/tensors acme/llama ./llama
 ///
@@ -42,9 +42,9 @@ pub(super) struct Args {
     store: PathBuf,
     /// TENANT/COLLECTION, or a path below it
     path: String,
-    /// A directory, made if it is not there; for one file also the file's new name
+    /// A directory, created if it does not exist; for a single file, also its new name
     destination: PathBuf,
-    /// In another form of the same bytes
+    /// Convert to this form
     #[arg(long = "as", value_name = "FORM", value_parser = form_parser())]
     form: Option<Form>,
 }
@@ -52,22 +52,23 @@ pub(super) struct Args {
 fn form_parser() -> impl TypedValueParser<Value = Form> {
     PossibleValuesParser::new(Form::ALL.map(Form::name)).try_map(|name| {
         let form = Form::from_name(name.as_bytes());
-        form.ok_or_else(|| Error::invalid("no form"))
+        form.ok_or_else(|| Error::invalid("unknown form"))
     })
 }
 
-/// Where a path is found in a form.
+/// The path of a file or directory below `.as/FORM`.
 fn path_in_form(path: &str, form: Form) -> Result<String> {
     let mut names = path.trim_matches('/').splitn(3, '/');
     let (Some(tenant), Some(collection)) = (names.next(), names.next()) else {
-        let text = format!("{path:?}: forms are those of a collection; say TENANT/COLLECTION or more");
+        let text = format!("{path:?}: --as needs a collection; name TENANT/COLLECTION or a path below it");
         return Err(Error::invalid(text));
     };
     let below = names.next().map(|below| format!("/{below}")).unwrap_or_default();
     Ok(format!("{tenant}/{collection}/{FORMS_NAME}/{}{below}", form.name()))
 }
 
-/// A path, or one in a form, where a file may have another name than in its collection.
+/// Looks up a path. In a form a file may have a suffix that it lacks in its collection, which is tried
+/// first.
 fn found(vfs: &Vfs, path: &[u8], form: Option<Form>) -> Result<(Vec<u8>, Ino, Located)> {
     let here = |path: Vec<u8>| {
         let (ino, located) = vfs.walk(&path)?;
@@ -85,7 +86,10 @@ fn found(vfs: &Vfs, path: &[u8], form: Option<Form>) -> Result<(Vec<u8>, Ino, Lo
     }
     here(path.to_vec()).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
-            let text = format!("{error}: not in the collection, or the form {} leaves it out", form.name());
+            let text = format!(
+                "{error}: it is not in the collection, or the form {} does not include it",
+                form.name()
+            );
             Error::new(ErrorKind::NotFound, text)
         }
         _ => error,
@@ -100,7 +104,7 @@ impl Args {
         };
         let tree = Tree::open(&self.store, Some(&path), Shown::Containers)?;
         let Tree::Store { vfs, below } = &tree else {
-            let text = format!("{} is mounted: copy {} with cp", self.store.display(), tree.place());
+            let text = format!("{} is mounted; copy {} with cp instead", self.store.display(), tree.place());
             return Err(Error::new(ErrorKind::Busy, text));
         };
         let (path, ino, located) = found(vfs, below, self.form)?;
@@ -115,7 +119,7 @@ impl Args {
             let mut folder = self.destination.as_path();
             let mut name = OsStr::from_bytes(name);
             if !self.destination.is_dir() {
-                // The destination is the file's new name; what stands there is replaced.
+                // The destination is the file's new name. An existing file there is replaced.
                 name = folder.file_name().unwrap_or(name);
                 folder = folder.parent().unwrap_or(folder);
             }
@@ -127,11 +131,11 @@ impl Args {
     }
 }
 
-/// A directory that is being copied.
+/// A directory whose copy is in progress.
 struct Copying {
     ino: Ino,
     to: Folder,
-    /// The names in it that were not copied yet.
+    /// The names that remain to be copied.
     names: std::vec::IntoIter<Vec<u8>>,
 }
 
@@ -148,7 +152,8 @@ impl Copying {
     }
 }
 
-/// Copies all that is below a directory. Whoever made it may have made it deep: nothing here calls itself.
+/// Copies everything below a directory. Iterates instead of recursing because a user may have created
+/// a very deep tree.
 fn all_below(vfs: &Vfs, ino: Ino, to: Folder, sum: &mut (u64, u64)) -> Result<()> {
     let mut open = vec![Copying::new(vfs, ino, to)?];
     while let Some(at) = open.last_mut() {
@@ -190,7 +195,7 @@ fn entry(
             let stream = vfs.open_form(view, &vfs.recipe(view)?)?;
             Box::new(move |at, out| stream.read(at, out))
         }
-        _ => return Err(Error::invalid("only what is in a collection can be copied")),
+        _ => return Err(Error::invalid("only files and directories of a collection can be exported")),
     };
     let (draft, file) = folder.draft_file()?;
     sum.1 += write(&read, attr, (draft, file), name)?;
@@ -198,7 +203,7 @@ fn entry(
     Ok(())
 }
 
-/// Writes all bytes, and gives them their name when they are durable; how many they are.
+/// Writes all bytes to a draft, syncs it and then gives it its name. Returns the number of bytes.
 fn write(read: &Read, attr: &Attr, (draft, mut file): (Draft<'_>, File), name: &OsStr) -> Result<u64> {
     let failed = |error| Error::io(draft.path().display(), error);
     let mut chunk = vec![0; CHUNK_BYTES];

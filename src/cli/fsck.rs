@@ -14,17 +14,17 @@ use crate::store::{Access, Collection, Store};
 use crate::store::{Lost, Repaired};
 use crate::store::{OpenObject, Verify};
 
-/// Check a store that is not mounted: every log, every stored checksum.
+/// Check every log and every stored checksum of an unmounted store.
 ///
-/// Nothing is changed without --repair. Exits with 3 where corruption was found, and says
-/// where, repaired or not.
+/// Changes nothing without --repair. Prints where corruption was found and then exits with 3, repaired
+/// or not.
 ///
 /// Example: tierfs fsck /srv/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store
     store: PathBuf,
-    /// Keep what can be read, name what was lost, and let damaged collections take writes again
+    /// Keep readable data, list what was lost, and make damaged collections writable again
     #[arg(long)]
     repair: bool,
     /// Print a JSON object
@@ -39,10 +39,10 @@ struct Findings {
     blocks: u64,
     notes: Vec<String>,
     corrupt: Vec<String>,
-    /// The highest number of a collection.
+    /// The highest number of any collection.
     number: u32,
     repaired: Vec<(String, Repaired)>,
-    /// What is wrong still after a repair.
+    /// Problems that remain after a repair.
     left: Vec<String>,
 }
 
@@ -79,7 +79,9 @@ impl Findings {
         match store.look_at(tenant, name) {
             Ok(collection) => return self.collection(&collection),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.notes.push(format!("{tenant}/{name} was never finished; the next import makes it"));
+                self.notes.push(format!(
+                    "{tenant}/{name} was never created completely; the next import creates it"
+                ));
             }
             Err(error) => self.corrupt.push(error.to_string()),
         }
@@ -91,7 +93,7 @@ impl Findings {
         self.number += 1;
         match store.repair(tenant, name, self.number) {
             Ok(Some(repaired)) => self.repaired.push((path, repaired)),
-            Ok(None) => self.left.push(format!("{path}: nothing that a repair could change")),
+            Ok(None) => self.left.push(format!("{path}: there is nothing to repair")),
             Err(error) => {
                 self.left.push(error.to_string());
                 return Ok(());
@@ -126,7 +128,7 @@ impl Findings {
                 let Some(file) = node.file() else { continue };
                 files += 1;
                 for object in &file.objects {
-                    // A tensor's own name says more than its container's.
+                    // The name of a tensor tells the user more than that of its container.
                     if file.container.is_some() || !owners.contains_key(object) {
                         owners.insert(*object, node.entry.id);
                     }
@@ -143,7 +145,9 @@ impl Findings {
         for (below, copy) in copies {
             if let Err(error) = collection.check_copy(&copy, &|| false) {
                 let below = String::from_utf8_lossy(&below);
-                let text = format!("{path}/{below}: {error}; it is made anew once the store is mounted");
+                let text = format!(
+                    "{path}/{below}: {error}; the daemon rebuilds the copy when the store is mounted"
+                );
                 self.corrupt.push(text);
             }
         }
@@ -159,7 +163,7 @@ impl Findings {
                 owner.map_or_else(|| "no file".into(), |path| String::from_utf8_lossy(&path).into_owned());
             if found.lost > 0 {
                 self.notes.push(format!(
-                    "{path}/{owner}: {} of {blocks} blocks were lost before a repair",
+                    "{path}/{owner}: {} of {blocks} blocks were recorded as lost by an earlier repair",
                     found.lost
                 ));
             }
@@ -178,12 +182,15 @@ impl Findings {
         self.notes.iter().for_each(|note| line("note", note));
         self.corrupt.iter().for_each(|corrupt| line("corrupt", corrupt));
         for (path, repaired) in &self.repaired {
-            line("repaired", &format!("{path}; its log of before is {}", repaired.kept_log));
+            line("repaired", &format!("{path}; the old log is kept as {}", repaired.kept_log));
             for lost in &repaired.lost {
                 line("lost", &format!("{path}/{}: {}", lost.path, bytes_of(lost)));
             }
             for unsure in &repaired.unsure {
-                line("perhaps old", &format!("{path}/{unsure}: from before the damaged part of the log"));
+                line(
+                    "perhaps old",
+                    &format!("{path}/{unsure}: described only before the damaged part of the log"),
+                );
             }
             repaired.moved.iter().for_each(|moved| line("found", moved));
         }
@@ -240,12 +247,12 @@ fn bytes_of(lost: &Lost) -> String {
     }
 }
 
-/// What was found of an object's blocks.
+/// The result of checking an object's blocks.
 struct Checked {
-    /// How many fail, and how the first does.
+    /// How many blocks fail, and the error of the first.
     bad: u32,
     first: Option<Error>,
-    /// How many are recorded as lost.
+    /// How many blocks are recorded as lost.
     lost: u32,
 }
 
@@ -253,7 +260,7 @@ fn check(open: &OpenObject, blocks: u32) -> Checked {
     let mut found = Checked { bad: 0, first: None, lost: 0 };
     let object = open.object();
     for (piece, _) in object.pieces(0..blocks, object.layout()) {
-        // What is said of one without a payload is said of all that are alike.
+        // A piece of several blocks has no payload: checking the first block covers all of them.
         let count = piece.end - piece.start;
         match open.check(piece.start) {
             Ok(block) if block.stored.is_lost() => found.lost += count,

@@ -9,33 +9,33 @@ use crate::cli::shared::output::{print, print_json};
 use crate::gpu::{self, Compared, ComparedOn, Options, Report, Route, Span, Wanted};
 use crate::model::{ErrorKind, Result};
 
-/// Read files into the memory of a GPU, and say which way they went.
+/// Read files into the memory of a GPU and report the route of each read.
 ///
-/// A file whose bytes lie in one physical file is read there by cuFile, any other through pinned memory of the host.
-/// Exits with 1 where the CUDA driver or a device is missing, with 3 where bytes differed.
+/// cuFile reads a file whose bytes lie in one physical file. Any other file goes through pinned host memory.
+/// Exits with 1 if the CUDA driver or the device is missing, with 3 if compared bytes differ.
 ///
 /// Example: tierfs gpu-read --verify /mnt/acme/llama/model.layers.0.weight
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Files, of a mount or not
+    /// Files, on a mount or not
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Begin at this byte of each file
+    /// Start at this byte of each file
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     offset: u64,
-    /// Read so many bytes [default: all that follow]
+    /// Number of bytes to read [default: up to the end of the file]
     #[arg(long, value_name = "BYTES")]
     len: Option<u64>,
-    /// Compare what came to the device with what any program reads
+    /// Compare the bytes on the device with an ordinary read of the file
     #[arg(long)]
     verify: bool,
-    /// Read each file five times by each way that there is, and print rows of a table
+    /// Read each file five times by each available route and print table rows
     #[arg(long)]
     bench: bool,
-    /// Which way to go
+    /// Route of the reads
     #[arg(long, value_enum, default_value_t = Way::Auto)]
     route: Way,
-    /// Which device, counted from 0
+    /// Number of the CUDA device, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     device: u32,
     /// Print a JSON array
@@ -45,15 +45,15 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Way {
-    /// cuFile where that can be, else by way of the host
+    /// cuFile where possible, otherwise through host memory
     Auto,
-    /// cuFile, or fail
+    /// cuFile only; fail where it cannot read the file
     Cufile,
-    /// By way of the host
+    /// Through host memory
     Host,
 }
 
-/// Reads of a benchmark. The first has to fetch what the kernel does not keep.
+/// Reads per route in a benchmark. The first may find the page cache empty.
 const BENCH_READS: usize = 5;
 
 impl Args {
@@ -90,8 +90,8 @@ impl Args {
         gpu::read(path, Span { offset: self.offset, len: self.len }, options)
     }
 
-    /// The reads of each way, one way after the other. A way that a file does not have is said and left out; that it has
-    /// none is an error.
+    /// Reads by each route in turn. A route that is not available for the file is logged and skipped. Fails if no
+    /// route is available.
     fn bench(&self, path: &Path, options: &Options) -> Result<Vec<Report>> {
         let ways: &[Wanted] = match options.wanted {
             Wanted::Auto => &[Wanted::CuFile, Wanted::Host],
@@ -123,7 +123,7 @@ impl Args {
     }
 }
 
-/// Billions of bytes a second.
+/// Speed in GB/s (10^9 bytes per second).
 fn speed(report: &Report) -> f64 {
     report.bytes as f64 / 1e9 / report.seconds.max(1e-9)
 }

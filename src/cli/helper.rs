@@ -1,5 +1,5 @@
-//! `mount.tierfs`: the same program under the name by which mount(8) calls it for `mount -t tierfs`
-//! and for the lines of /etc/fstab.
+//! `mount.tierfs`: the name by which mount(8) calls this program for `mount -t tierfs` and for lines of
+//! /etc/fstab.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -13,46 +13,46 @@ use crate::model::{Error, Result};
 
 const NAME: &str = "mount.tierfs";
 
-/// Mount a store of tierfs. Called by mount(8).
+/// Mount a tierfs store. Called by mount(8).
 ///
 /// Example: mount -t tierfs -o allow_other /srv/tensors /mnt
 #[derive(Parser)]
 #[command(name = NAME, version)]
 pub(super) struct Helper {
-    /// The store
+    /// The store to mount
     store: OsString,
-    /// A directory
+    /// The directory to mount on
     mountpoint: OsString,
-    /// Pass over options that are not known
+    /// Ignore unknown options
     #[arg(short)]
     sloppy: bool,
-    /// Do everything but mounting
+    /// Check the arguments but do not mount
     #[arg(short)]
     fake: bool,
-    /// Say more: mount(8) passes it on
+    /// Accepted for mount(8); has no effect
     #[arg(short)]
     verbose: bool,
-    /// Write no /etc/mtab, as tierfs never does
+    /// Accepted for mount(8): tierfs never writes /etc/mtab
     #[arg(short)]
     no_mtab: bool,
-    /// A namespace, which mount(8) has entered by then
+    /// Accepted for mount(8), which has already entered the namespace
     #[arg(short = 'N', value_name = "NAMESPACE")]
     vfs: Option<OsString>,
-    /// Options, as `tierfs mount -o` takes them
+    /// Options, as for tierfs mount -o
     #[arg(short = 'o', value_name = "OPTION[,...]")]
     options: Option<String>,
-    /// The type, as it stood in fstab
+    /// The file system type from fstab; ignored
     #[arg(short = 't', value_name = "TYPE")]
     kind: Option<OsString>,
 }
 
-/// Whether the program was called by this name.
+/// Whether the program was called as `mount.tierfs`.
 pub(super) fn is_called(program: Option<&OsStr>) -> bool {
     program.and_then(|program| Path::new(program).file_name()).is_some_and(|name| name == NAME)
 }
 
 impl Helper {
-    /// Becomes `tierfs mount`.
+    /// Replaces this process with `tierfs mount`.
     pub fn run(self) -> Result<Done> {
         let options =
             self.options.as_deref().unwrap_or_default().split(',').filter(|option| !option.is_empty());

@@ -18,49 +18,50 @@ use crate::model::{Encoder, Error, ErrorKind, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
 
-/// Take files into a collection: .safetensors, .gguf and .npy with their tensors, others as they are.
+/// Import files into a collection; tensors in .safetensors, .gguf and .npy files become files too.
 ///
-/// A directory's content goes to the collection as it lies in the directory; symbolic links are
-/// followed. A file that is there already is replaced, whole. On an error nothing of that file
-/// appears, and the others are taken in. A store that is mounted is imported to by its daemon.
+/// The contents of a directory keep their relative paths in the collection. Symbolic links are followed.
+/// An existing file is replaced as a whole. If a file fails, none of it appears, and the import goes on
+/// with the others. The daemon imports into a mounted store.
 ///
 /// Example: tierfs import /srv/tensors acme/llama ~/models/llama --tier q8
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store; made if it is not there
+    /// The store; created if it does not exist
     store: PathBuf,
-    /// The collection, as TENANT/COLLECTION; made if it is not there
+    /// The collection, as TENANT/COLLECTION; created if it does not exist
     #[arg(value_name = "TENANT/COLLECTION", value_parser = parse_collection)]
     collection: (String, String),
-    /// Files and directories
+    /// Files and directories to import
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Keep float matrices in this tier: exact, q8, q7, q5, q3 or q3x; with :all every float tensor
+    /// Store float matrices in this tier: exact, q8, q7, q5, q3 or q3x; with :all, every float tensor
     #[arg(long, value_name = "TIER[:all]", value_parser = parse_tier)]
     tier: Option<String>,
-    /// How scales are chosen: best (least squared error) or absmax
+    /// How the encoder chooses scales: best (least squared error) or absmax
     #[arg(long, default_value = "best", value_parser = parse_encoder)]
     encoder: Encoder,
-    /// The paths are the shards, in this order, of one tensor of this name
+    /// Import the paths as the shards, in this order, of one tensor with this name
     #[arg(long, value_name = "NAME", conflicts_with_all = ["tier", "manifest"])]
     shard_of: Option<String>,
-    /// What it was made from: TENANT/COLLECTION, each tensor from the one of its name and shape
-    /// there, or TENANT/COLLECTION/TENSOR
+    /// Lineage parent: TENANT/COLLECTION, where each tensor has the tensor of the same name and shape as
+    /// its parent, or TENANT/COLLECTION/TENSOR
     #[arg(long, value_name = "COLLECTION-OR-TENSOR")]
     parent: Option<String>,
-    /// Copy nothing: the bytes stay in the files, which must not change from now on
+    /// Copy nothing; the bytes stay in the source files, which must not change any more
     #[arg(long, conflicts_with_all = ["tier", "shard_of"])]
     in_place: bool,
-    /// Evict what came in, to be made again so: delta, origin, factor, factor:rank=K or factor:energy=E
+    /// Evict the tensors after the import; reconstruct them by delta, origin, factor, factor:rank=K or
+    /// factor:energy=E
     #[arg(long, value_name = "HOW", value_parser = parse_reconstruct)]
     reconstruct: Option<String>,
-    /// Bytes of a block, 4096 to 131072
+    /// Block size in bytes, 4096 to 131072
     #[arg(long, value_name = "N", value_parser = |text: &str| checked(text, Blocking::bytes), conflicts_with = "head_dim")]
     block_bytes: Option<u64>,
-    /// Blocks of whole positions of N elements: for caches of keys and values
+    /// Align blocks to positions of N elements, for key-value caches
     #[arg(long, value_name = "N", value_parser = |text: &str| checked(text, Blocking::head_dim))]
     head_dim: Option<u64>,
-    /// Take in only what has the SHA-256 that this file, in the form of sha256sum, says
+    /// Import only files whose SHA-256 matches this list, which is in the format of sha256sum
     #[arg(long, value_name = "SHA256SUMS")]
     manifest: Option<PathBuf>,
     /// Print a JSON object
@@ -77,7 +78,7 @@ fn parse_reconstruct(text: &str) -> Result<String> {
 }
 
 fn checked(text: &str, check: fn(u64) -> Result<Blocking>) -> Result<u64> {
-    let number = text.parse().map_err(|_| Error::invalid(format!("{text:?} is no number")))?;
+    let number = text.parse().map_err(|_| Error::invalid(format!("{text:?} is not a number")))?;
     check(number).map(|_| number)
 }
 
@@ -127,7 +128,7 @@ impl Args {
     }
 }
 
-/// Has the daemon of a mount do it, and waits. `busy` is what is said where it does not write.
+/// Has the daemon of a mount import and waits. Returns `busy` if the mount is read-only.
 fn through(mounted: &Mounted, plan: &Plan, busy: Error, bar: &Bar) -> Result<Sum> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let tag = format!("{}-{}", std::process::id(), since.map_or(0, |since| since.as_nanos()));
@@ -136,12 +137,15 @@ fn through(mounted: &Mounted, plan: &Plan, busy: Error, bar: &Bar) -> Result<Sum
     if let Err(error) = std::fs::write(&path, line) {
         return Err(match error.raw_os_error() {
             Some(number) if number == rustix::io::Errno::ROFS.raw_os_error() => busy,
-            _ => Error::io(format!("{} (.ctl/events of the mount says why)", path.display()), error),
+            _ => {
+                Error::io(format!("{} (see .ctl/events of the mount for the reason)", path.display()), error)
+            }
         });
     }
     let ended = wait_for_tagged_job(mounted, &format!("{IMPORT}:{tag}"), &bar.bar)?;
     let json = ended.split_once(": ").map_or("", |(_, json)| json);
-    let sum = Sum::from_json(json).ok_or_else(|| Error::invalid(format!("the daemon says {ended:?}")))?;
+    let sum = Sum::from_json(json)
+        .ok_or_else(|| Error::invalid(format!("unexpected result from the daemon: {ended:?}")))?;
     let tried = (sum.files as usize).saturating_add(sum.failed.len());
     for (source, target, bytes) in plan.sources().take(tried) {
         match sum.failed.iter().find(|(failed, _)| *failed == absolute(&source)) {
@@ -152,7 +156,7 @@ fn through(mounted: &Mounted, plan: &Plan, busy: Error, bar: &Bar) -> Result<Sum
     Ok(sum)
 }
 
-/// As the daemon names a source.
+/// The absolute path by which the daemon reports a source.
 fn absolute(source: &str) -> String {
     std::path::absolute(source).map_or_else(|_| source.to_owned(), |path| path.display().to_string())
 }
@@ -179,7 +183,7 @@ fn make_if_missing(path: &Path) -> Result<()> {
     if Store::exists(&FileDisk::new(path)) { Ok(()) } else { init::create(path) }
 }
 
-/// Opens a store to write, made if it is not there.
+/// Opens a store for writing and creates it if it does not exist.
 fn open(path: &Path) -> Result<Store> {
     make_if_missing(path)?;
     let note = format!("process {}, which imports", std::process::id());
@@ -187,7 +191,7 @@ fn open(path: &Path) -> Result<Store> {
     Store::open(Arc::new(disk), Access::Write, &note).map_err(|error| mounts::with_mounts(error, path))
 }
 
-/// A bar on a terminal, lines elsewhere.
+/// Shows progress as a bar on a terminal, and as lines elsewhere.
 struct Bar {
     bar: ProgressBar,
     quiet: bool,

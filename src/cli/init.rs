@@ -9,29 +9,35 @@ use crate::model::{Error, Result, StoreId};
 use crate::store::Store;
 use crate::store::disk::files::FileDisk;
 
-/// Make an empty store.
+/// Create an empty store.
 ///
 /// Example: tierfs init /srv/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A directory that is empty, or not there yet
+    /// An empty directory, or a path at which to create one
     store: PathBuf,
 }
 
 impl Args {
     pub fn run(self) -> Result<Done> {
         create(&self.store)?;
-        print(&format!("made the store {}\n", self.store.display()))?;
+        print(&format!("created store at {}\n", shown(&self.store).display()))?;
         Ok(Done::Well)
     }
 }
 
-/// Makes a store in a directory, and the directory.
+/// Creates a store, and its directory if that does not exist.
 pub(super) fn create(path: &Path) -> Result<()> {
     refuse_own_mount("store", path)?;
     let disk =
-        FileDisk::create(path).map_err(|error| Error::io(format!("making {}", path.display()), error))?;
+        FileDisk::create(path).map_err(|error| Error::io(format!("creating {}", path.display()), error))?;
     Store::create(&disk, random_id()?)
+}
+
+/// `path`, with `./` before a lone name.
+fn shown(path: &Path) -> PathBuf {
+    let is_name = path.parent().is_some_and(|parent| parent.as_os_str().is_empty());
+    if is_name { Path::new(".").join(path) } else { path.to_owned() }
 }
 
 fn random_id() -> Result<StoreId> {

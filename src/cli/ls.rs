@@ -9,14 +9,14 @@ use crate::control::Cost;
 use crate::model::Result;
 use crate::vfs::Shown;
 
-/// List a directory of a store or of a mount, with element types, shapes and tiers.
+/// List a directory of a store or mount, with tiers, element types, sizes and shapes.
 ///
 /// Example: tierfs ls /srv/tensors acme/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A store, or a path of a mount
+    /// A store, or a path on a mount
     path: PathBuf,
-    /// A path below it: TENANT/COLLECTION/...
+    /// A path below PATH, such as TENANT/COLLECTION/FILE
     below: Option<String>,
     /// Print a JSON array
     #[arg(long)]
@@ -27,7 +27,7 @@ impl Args {
     pub fn run(self) -> Result<Done> {
         let mut tree = Tree::open(&self.path, self.below.as_deref(), Shown::Both)?;
         let rows = tree.rows()?;
-        // A file's own row names it: there is nothing to enter.
+        // The row of a single file names the file itself, so there is no entry to descend into.
         let alone = !tree.is_directory()?;
         let mut lines = Vec::new();
         for row in rows {

@@ -1,4 +1,4 @@
-//! The command line: one file a subcommand.
+//! The command line. Each subcommand has a file of its own.
 
 mod bench;
 mod cgeb;
@@ -26,7 +26,7 @@ use clap::{Parser, Subcommand};
 
 use crate::model::{ErrorKind, Result};
 
-/// A file system for tensors: weights, embeddings and caches as files, in precision tiers.
+/// A file system that shows tensors as files and stores them in precision tiers.
 #[derive(Parser)]
 #[command(name = "tierfs", version, about, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
@@ -60,18 +60,18 @@ enum Command {
     Man(completions::Manual),
 }
 
-/// How a command ended, if not with an error.
+/// The outcome of a command that did not return an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Done {
-    /// As it should.
+    /// The command succeeded.
     Well,
-    /// It said itself what failed.
+    /// The command failed in part and has printed what failed.
     Failed,
-    /// It found corruption and said where.
+    /// The command found corruption and has printed where.
     Corrupt,
 }
 
-/// Exit codes, the same for all commands; 2 is the usage errors' of clap.
+/// Exit codes, the same for all commands. clap exits with 2 on a usage error.
 const FAILED: u8 = 1;
 const CORRUPT: u8 = 3;
 

@@ -20,69 +20,69 @@ use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
 use crate::vfs::Shown;
 
-/// Mount a store: its tensors and files appear below the mount point.
+/// Mount a store; its tensors and files appear below the mount point.
 ///
-/// Returns when the mount is ready.
+/// Returns when the mount is ready, and leaves a daemon in the background.
 ///
 /// Example: tierfs mount /srv/tensors /mnt
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store
     store: PathBuf,
-    /// A directory
+    /// The directory to mount on
     mountpoint: PathBuf,
-    /// Stay in the foreground, and log to standard error
+    /// Stay in the foreground and log to standard error
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// Make the store if it is not there
+    /// Create the store if it does not exist
     #[arg(long)]
     create: bool,
-    /// Change nothing in the store, so that others may read it at the same time
+    /// Open the store read-only; several processes may then read it at the same time
     #[arg(long)]
     read_only: bool,
-    /// Let other users in, as the files' modes say
+    /// Let other users access the mount, as the modes of files permit
     #[arg(long)]
     allow_other: bool,
-    /// Bytes that are absent, and that nothing can make again, read as zeros
+    /// Read unrecoverable blocks as zeros instead of failing
     #[arg(long)]
     zero_fill: bool,
-    /// Threads that answer requests; as many as cores without it
+    /// Number of threads that answer requests [default: number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
-    /// Check stored bytes at their first use, or always
+    /// When to verify stored bytes: first (on first use) or always (on every read)
     #[arg(long, value_name = "WHEN", default_value = "first", value_parser = parse_verify)]
     verify: Verify,
-    /// Let the kernel read files that lie whole and exact in the store by itself: on, off
+    /// Let the kernel read contiguous exact files without the daemon: on or off
     #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
     passthrough: Switch,
-    /// Let the kernel keep names of tensors for a while: on, off
+    /// Let the kernel cache the names of tensors for a while: on or off
     #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
     keep_names: Switch,
-    /// What listings show: both, tensors, or containers; all open by name
+    /// Files that listings show: both, tensors or containers; hidden files still open by name
     #[arg(long, value_name = "WHAT", default_value = "both", value_parser = parse_shown)]
     list: Shown,
-    /// Options as mount(8) writes them: list=containers,verify=always,ro,allow_other,threads=4
+    /// Options in the syntax of mount(8), for example ro,allow_other,threads=4,list=containers
     #[arg(short = 'o', value_name = "OPTION[,...]", value_delimiter = ',', value_parser = parse_option)]
     options: Vec<MountOption>,
-    /// Where a daemon in the background logs to; nowhere without it
+    /// Log file of the background daemon [default: no log]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Say on standard output when the mount is ready, then let go of the terminal
+    /// Print a line when the mount is ready, then detach from the terminal
     #[arg(long, hide = true)]
     announce: bool,
 }
 
-/// How long a mount that is told to end waits for those who use it.
+/// How long a mount that is asked to end waits until nobody uses it.
 const PATIENCE: Duration = Duration::from_secs(5);
 const READY: &str = "ready";
-/// What ends a mount.
+/// The signals that end a mount.
 const SIGNALS: [i32; 3] = [consts::SIGTERM, consts::SIGINT, consts::SIGHUP];
 
 fn parse_verify(text: &str) -> Result<Verify> {
     match text {
         "first" => Ok(Verify::First),
         "always" => Ok(Verify::Always),
-        _ => Err(Error::invalid(format!("{text:?} is neither first nor always"))),
+        _ => Err(Error::invalid(format!("invalid value {text:?}; expected first or always"))),
     }
 }
 
@@ -96,16 +96,17 @@ fn parse_switch(text: &str) -> Result<Switch> {
     match text {
         "on" => Ok(Switch::On),
         "off" => Ok(Switch::Off),
-        _ => Err(Error::invalid(format!("{text:?} is neither on nor off"))),
+        _ => Err(Error::invalid(format!("invalid value {text:?}; expected on or off"))),
     }
 }
 
 fn parse_shown(text: &str) -> Result<Shown> {
-    Shown::from_name(text)
-        .ok_or_else(|| Error::invalid(format!("{text:?} is none of both, tensors, containers")))
+    Shown::from_name(text).ok_or_else(|| {
+        Error::invalid(format!("invalid value {text:?}; expected both, tensors or containers"))
+    })
 }
 
-/// An option as mount(8) writes it.
+/// A mount option in the syntax of mount(8).
 #[derive(Clone)]
 enum MountOption {
     List(Shown),
@@ -116,9 +117,9 @@ enum MountOption {
     ReadOnly,
     AllowOther,
     ZeroFill,
-    /// For the kernel.
+    /// An option that is passed to the kernel.
     Kernel(String),
-    /// What fstab and mount(8) add by themselves.
+    /// An option that has no effect here.
     Nothing,
 }
 
@@ -130,7 +131,7 @@ fn parse_option(text: &str) -> Result<MountOption> {
         Some(("keep_names", value)) => MountOption::KeepNames(parse_switch(value)?),
         Some(("threads", value)) => {
             let threads = value.parse().ok().filter(|threads| (1..=256).contains(threads));
-            let wrong = || Error::invalid(format!("{value:?} threads: 1 to 256 are possible"));
+            let wrong = || Error::invalid(format!("invalid value {value:?} of threads; expected 1 to 256"));
             MountOption::Threads(threads.ok_or_else(wrong)?)
         }
         None if text == "ro" => MountOption::ReadOnly,
@@ -139,12 +140,12 @@ fn parse_option(text: &str) -> Result<MountOption> {
         None if matches!(text, "nosuid" | "nodev" | "noexec") => MountOption::Kernel(text.to_owned()),
         None if IDLE_OPTIONS.contains(&text) => MountOption::Nothing,
         _ if IDLE_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) => MountOption::Nothing,
-        _ => return Err(Error::invalid(format!("{text:?} is no mount option"))),
+        _ => return Err(Error::invalid(format!("unknown mount option {text:?}"))),
     };
     Ok(option)
 }
 
-/// What fstab(5) and mount(8) have for themselves, or is so anyway.
+/// Options that fstab(5) and mount(8) handle themselves, and options that describe the default.
 const IDLE_OPTIONS: [&str; 22] = [
     "_netdev",
     "async",
@@ -171,12 +172,12 @@ const IDLE_OPTIONS: [&str; 22] = [
 ];
 const IDLE_PREFIXES: [&str; 3] = ["x-", "X-", "comment="];
 
-/// Whether an option is one that a mount takes.
+/// Whether `text` is a valid mount option.
 pub(super) fn is_option(text: &str) -> bool {
     parse_option(text).is_ok()
 }
 
-/// Whether a mount answers like one whose daemon has ended.
+/// Whether an error shows that the daemon of a mount has ended.
 fn is_gone(error: &std::io::Error) -> bool {
     let number = error.raw_os_error();
     [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED]
@@ -186,7 +187,7 @@ fn is_gone(error: &std::io::Error) -> bool {
 
 fn daemon_is_gone(mountpoint: &Path) -> Error {
     let shown = mountpoint.display();
-    let text = format!("the daemon of {shown} is gone; tierfs umount --lazy {shown} takes its mount away");
+    let text = format!("the daemon of {shown} has ended; remove the mount with tierfs umount --lazy {shown}");
     Error::new(ErrorKind::Busy, text)
 }
 
@@ -204,15 +205,18 @@ impl Args {
         })?;
         self.refuse_second_mount()?;
         if !self.mountpoint.is_dir() {
-            return Err(Error::invalid(format!("{} is no directory", self.mountpoint.display())));
+            return Err(Error::invalid(format!("{} is not a directory", self.mountpoint.display())));
         }
         if self.store.starts_with(&self.mountpoint) || self.mountpoint.starts_with(&self.store) {
-            return Err(Error::invalid("a store cannot be mounted on itself, or on what it lies in"));
+            return Err(Error::invalid(
+                "a store cannot be mounted on itself or on a directory above or below it",
+            ));
         }
         if self.foreground || self.announce { self.serve(kernel) } else { self.start() }
     }
 
-    /// One tierfs on another would hide it, and one on a dead one cannot be.
+    /// Refuses to mount over another tierfs, which the new mount would hide, or over one whose daemon
+    /// has ended, which would fail.
     fn refuse_second_mount(&self) -> Result<()> {
         let mounted = mounts::mount_of(&self.mountpoint)?;
         let Some(mounted) = mounted.filter(|mounted| mounted.mountpoint == self.mountpoint) else {
@@ -222,13 +226,14 @@ impl Args {
             Err(error) if is_gone(&error) => Err(daemon_is_gone(&self.mountpoint)),
             _ => {
                 let (shown, store) = (self.mountpoint.display(), mounted.store.display());
-                let text = format!("{store} is mounted on {shown} already; tierfs umount {shown} ends that");
+                let text =
+                    format!("{store} is already mounted on {shown}; unmount it with tierfs umount {shown}");
                 Err(Error::new(ErrorKind::Busy, text))
             }
         }
     }
 
-    /// Puts the options where their flags are; what is left is for the kernel.
+    /// Applies the options of `-o` to the fields of their flags. Returns the options for the kernel.
     fn take_options(&mut self) -> Vec<String> {
         let mut kernel = Vec::new();
         for option in std::mem::take(&mut self.options) {
@@ -252,23 +257,24 @@ impl Args {
     fn start(&self) -> Result<Done> {
         let program = std::env::current_exe().map_err(|error| Error::io("finding this program", error))?;
         let mut command = Command::new(program);
-        // As they were given, behind the command's name: the daemon takes them apart again.
+        // The arguments after the subcommand go unchanged to the daemon, which parses them again.
         command.args(["mount", "--announce"]).args(std::env::args_os().skip(2));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut daemon = command.spawn().map_err(|error| Error::io("starting the daemon", error))?;
-        let output = daemon.stdout.take().ok_or_else(|| Error::invalid("a daemon without an output"))?;
+        let output =
+            daemon.stdout.take().ok_or_else(|| Error::invalid("the daemon has no standard output"))?;
         let mut line = String::new();
         let read = BufReader::new(output).read_line(&mut line);
         read.map_err(|error| Error::io("waiting for the daemon", error))?;
         if line.trim_end() == READY {
             return Ok(Done::Well);
         }
-        // It has said why.
+        // The daemon has printed the reason.
         daemon.wait().map_err(|error| Error::io("waiting for the daemon", error))?;
         Ok(Done::Failed)
     }
 
-    /// Mounts and answers until somebody unmounts or stops it.
+    /// Mounts the store and serves it until it is unmounted or a signal ends it.
     fn serve(&self, kernel: Vec<String>) -> Result<Done> {
         let stop = Arc::new(AtomicBool::new(false));
         let deaf = |error| Error::io("waiting for signals", error);
@@ -302,15 +308,15 @@ impl Args {
         let ended = mount.wait(|| stop.load(Ordering::Relaxed), PATIENCE)?;
         if !ended {
             log::warn!("{} was still in use after {} s", self.mountpoint.display(), PATIENCE.as_secs());
-            // Who still reads gets errors after this; what was written is in the log.
+            // Later reads of open files fail. Everything written is in the log.
             std::process::exit(0);
         }
         Ok(Done::Well)
     }
 
-    /// Says that the mount is ready and lets go of the terminal.
+    /// Prints that the mount is ready and detaches from the terminal.
     fn detach(&self) -> Result<()> {
-        let failed = |error: rustix::io::Errno| Error::io("leaving the terminal", error.into());
+        let failed = |error: rustix::io::Errno| Error::io("detaching from the terminal", error.into());
         crate::cli::shared::output::print(&format!("{READY}\n"))?;
         rustix::process::setsid().map_err(failed)?;
         let nowhere = fs::OpenOptions::new().write(true).open("/dev/null");

@@ -13,15 +13,14 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
 
-/// Check every stored checksum, and store anew what is damaged where it can be made again.
+/// Verify every stored checksum and repair damaged blocks that can be reconstructed.
 ///
-/// A store that is mounted is scrubbed by its daemon. Exits with 3 where corruption was found,
-/// healed or not.
+/// The daemon scrubs a mounted store. Exits with 3 if corruption was found, healed or not.
 ///
 /// Example: tierfs scrub /srv/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A store, or where one is mounted
+    /// A store, or the mount point of one
     path: PathBuf,
     /// Print a JSON object
     #[arg(long)]
@@ -43,7 +42,8 @@ impl Args {
     }
 }
 
-/// Has a daemon do it, and waits; a line a collection, and how many blocks were corrupt.
+/// Has the daemon scrub the store and waits. Returns one line per collection and the number of corrupt
+/// blocks.
 fn mounted_scrub(mounted: &Mounted) -> Result<(String, u64)> {
     let path = mounted.mountpoint.join(".ctl/scrub");
     let failed = |error| Error::io(path.display(), error);

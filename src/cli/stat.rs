@@ -14,11 +14,11 @@ use crate::vfs::Shown;
 /// Example: tierfs stat /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// A store, or a path of a mount
+    /// A store, or a path on a mount
     path: PathBuf,
-    /// A path below it: TENANT/COLLECTION/...
+    /// A path below PATH, such as TENANT/COLLECTION/FILE
     below: Option<String>,
-    /// Digests too, though the whole file may have to be read
+    /// Also print digests; this may read the whole file
     #[arg(long)]
     digests: bool,
     /// Print a JSON object
@@ -32,7 +32,10 @@ impl Args {
         let most = if self.digests { Cost::WholeFile } else { Cost::Small };
         let attributes = tree.attributes(most)?;
         if attributes.is_empty() {
-            let text = format!("{} has no attributes: only what is in a collection has", tree.place());
+            let text = format!(
+                "{} has no attributes; only files and directories of a collection have them",
+                tree.place()
+            );
             return Err(Error::new(ErrorKind::NotFound, text));
         }
         if self.json {

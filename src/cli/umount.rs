@@ -10,22 +10,22 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::disk::{Disk, Lock};
 
-/// Unmount a store and wait until its daemon has let go of it.
+/// Unmount a store and wait until its daemon has released it.
 ///
 /// Example: tierfs umount /mnt/tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Where it is mounted
+    /// The mount point
     mountpoint: PathBuf,
-    /// Take the name away now; the daemon ends when the last file is closed
+    /// Detach the mount point now; the daemon ends when the last file is closed
     #[arg(long)]
     lazy: bool,
 }
 
-/// After this the daemon is said not to end.
+/// How long to wait for the daemon to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Programs that look at all mounts, as `df` does, use each for a moment.
+/// How long to retry while the mount is busy: programs such as `df` use each mount for a moment.
 const PASSING_USE: Duration = Duration::from_millis(500);
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
@@ -39,7 +39,8 @@ impl Args {
                 std::path::absolute(&self.mountpoint).is_ok_and(|path| same(&path, &mounted.mountpoint))
             })
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no tierfs is mounted on {shown}")))?;
-        // Asked while it can answer. Others may read the store too, so that its lock does not tell.
+        // Ask the daemon while it can answer. The store's lock is not enough: other processes may hold it
+        // shared.
         let daemon = Process::of_mount(&mounted).filter(|_| !self.lazy);
         unmount(&mounted.mountpoint, self.lazy)?;
         if self.lazy {
@@ -49,7 +50,7 @@ impl Args {
         let until = Instant::now() + PATIENCE;
         while let Some(daemon) = daemon.as_ref().filter(|daemon| !daemon.has_ended()) {
             if Instant::now() >= until {
-                let text = format!("{shown} is unmounted, but its daemon has not ended: {daemon}");
+                let text = format!("{shown} is unmounted, but its daemon, {daemon}, has not ended");
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -60,7 +61,7 @@ impl Args {
             }
             if Instant::now() >= until {
                 let holder = error.to_string();
-                let text = format!("{} is unmounted, but {} still has its store", shown, holder.trim_end());
+                let text = format!("{} is unmounted, but {} still uses its store", shown, holder.trim_end());
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -84,12 +85,12 @@ fn unmount(mountpoint: &std::path::Path, lazy: bool) -> Result<()> {
             Ok(()) => return Ok(()),
             Err(rustix::io::Errno::BUSY) if is_last => {
                 let text = format!(
-                    "{shown} is in use: close what has files open there (fuser -vm {shown}), or use --lazy"
+                    "{shown} is in use; end the programs that have files open there (fuser -vm {shown}) or use --lazy"
                 );
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             Err(rustix::io::Errno::BUSY) => {}
-            // Users without privilege have a helper for it.
+            // Unprivileged users unmount with the helper of libfuse.
             Err(rustix::io::Errno::PERM) => {
                 if helped(mountpoint, lazy, is_last)? {
                     return Ok(());
@@ -105,7 +106,8 @@ fn unmount(mountpoint: &std::path::Path, lazy: bool) -> Result<()> {
     }
 }
 
-/// Has the helper unmount it; only the last time it says what is wrong. Whether it did.
+/// Unmounts with `fusermount3` and returns whether that succeeded. Shows the helper's messages only
+/// on the last try.
 fn helped(mountpoint: &std::path::Path, lazy: bool, is_last: bool) -> Result<bool> {
     let mut helper = std::process::Command::new("fusermount3");
     helper.arg(if lazy { "-uz" } else { "-u" }).arg(mountpoint);

@@ -8,14 +8,14 @@ use crate::cli::shared::mounts::mount_of;
 use crate::cli::shared::output::{print, print_json};
 use crate::model::{Error, Result};
 
-/// Check the stored checksums of files of a mount.
+/// Verify the stored checksums of files on a mount.
 ///
-/// Exits with 3 where corruption was found, and says where.
+/// Prints where corruption was found and then exits with 3.
 ///
 /// Example: tierfs verify /mnt/acme/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Files or directories of a mount
+    /// Files or directories on a mount
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Print a JSON array
@@ -50,7 +50,7 @@ impl Args {
     }
 }
 
-/// The file itself, or those below a directory, in order.
+/// `path` itself if it is a file, else the files below the directory, sorted. Skips symbolic links.
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
     let failed = |error| Error::io(path.display(), error);
     let kind = fs::symlink_metadata(path).map_err(failed)?;
@@ -69,11 +69,11 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What the daemon says of a file.
+/// The daemon's report on a file.
 fn verify(path: &Path) -> Result<String> {
     let failed = |error| Error::io(path.display(), error);
     let mounted = mount_of(path)?.ok_or_else(|| {
-        let text = format!("{} lies on no tierfs mount; tierfs scrub checks a store", path.display());
+        let text = format!("{} is not on a tierfs mount; use tierfs scrub to check a store", path.display());
         Error::invalid(text)
     })?;
     let real = fs::canonicalize(path).map_err(failed)?;
@@ -81,7 +81,7 @@ fn verify(path: &Path) -> Result<String> {
     let mut parts = below.components();
     let (tenant, collection) = (parts.next(), parts.next());
     let (Some(tenant), Some(collection)) = (tenant, collection) else {
-        return Err(Error::invalid(format!("{} is no file of a collection", path.display())));
+        return Err(Error::invalid(format!("{} is not a file of a collection", path.display())));
     };
     let controls = mounted.mountpoint.join(tenant).join(collection).join(".ctl/verify");
     fs::read_to_string(controls.join(parts.as_path())).map_err(failed)

@@ -1,4 +1,4 @@
-//! `tierfs tier`, `pin`, `unpin`, `evict`: attributes of files of a mount, set, and waited for.
+//! `tierfs tier`, `pin`, `unpin`, `evict`: set an attribute of files on a mount and wait for its effect.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -15,21 +15,21 @@ use crate::cli::shared::output::{print, print_json};
 use crate::control::PREFIX;
 use crate::model::{Error, ErrorKind, Result};
 
-/// How often it is looked at what goes on.
+/// Interval at which progress is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Move tensors to a precision tier.
 ///
-/// Of a container or a directory those tensors go that quantizers of models take too; with
-/// :all after the tier every float tensor. Precision goes only where user.tierfs.lossy is
-/// allow, or where an exact source remains.
+/// On a container or directory, moves the tensors that model quantizers usually touch; with :all
+/// after the tier, every float tensor. Precision is given up only where user.tierfs.lossy is allow
+/// or an exact source remains.
 ///
 /// Example: tierfs tier q5 /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
 pub(in crate::cli) struct Tier {
-    /// exact, q8, q7, q5, q3 or q3x; with :all after it every float tensor
+    /// exact, q8, q7, q5, q3 or q3x; append :all to move every float tensor
     tier: String,
-    /// Files or directories of a mount
+    /// Files or directories on a mount
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Print a JSON array
@@ -37,15 +37,15 @@ pub(in crate::cli) struct Tier {
     json: bool,
 }
 
-/// Keep files as they read now, contiguous, and in their tier.
+/// Keep files contiguous, with the bytes that they have now, and in their tier.
 ///
-/// The kernel reads the copy itself. Of a container its tensors too, of a directory every file
-/// below it.
+/// tierfs stores a contiguous copy of each file, which the kernel reads without the daemon. Pinning
+/// a container also pins its tensors; pinning a directory pins every file below it.
 ///
 /// Example: tierfs pin /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
 pub(in crate::cli) struct Pin {
-    /// Files or directories of a mount
+    /// Files or directories on a mount
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Print a JSON array
@@ -53,12 +53,12 @@ pub(in crate::cli) struct Pin {
     json: bool,
 }
 
-/// Let pinned files go, and remove their copies.
+/// Unpin files and remove their copies.
 ///
 /// Example: tierfs unpin /mnt/acme/llama/model.safetensors
 #[derive(clap::Args)]
 pub(in crate::cli) struct Unpin {
-    /// Files or directories of a mount
+    /// Files or directories on a mount
     #[arg(required = true)]
     paths: Vec<PathBuf>,
     /// Print a JSON array
@@ -66,22 +66,22 @@ pub(in crate::cli) struct Unpin {
     json: bool,
 }
 
-/// Give up what is stored of tensors, or the kernel's pages of files.
+/// Remove the stored bytes of tensors, or drop the page cache of files.
 ///
-/// Without an option only of tensors that can be made again: user.tierfs.reconstruct says how.
-/// Of a container or a directory nothing is given up where one of the tensors is pinned, needed
-/// by others, or has no way back.
+/// Without an option, evicts only tensors that can be reconstructed (see user.tierfs.reconstruct). A
+/// container or directory is left unchanged if any of its tensors is pinned, is needed by another
+/// tensor, or cannot be reconstructed.
 ///
 /// Example: tierfs evict --cache /mnt/acme/llama
 #[derive(clap::Args)]
 pub(in crate::cli) struct Evict {
-    /// Files or directories of a mount
+    /// Files or directories on a mount
     #[arg(required = true)]
     paths: Vec<PathBuf>,
-    /// Drop the kernel's pages of what was read, and nothing that is stored
+    /// Drop only the kernel's page cache; stored bytes stay
     #[arg(long, conflicts_with = "discard")]
     cache: bool,
-    /// Stored bytes for good; user.tierfs.lossy must be allow
+    /// Remove the stored bytes permanently; requires user.tierfs.lossy=allow
     #[arg(long)]
     discard: bool,
     /// Print a JSON array
@@ -118,8 +118,8 @@ impl Evict {
     }
 }
 
-/// Sets an attribute of each path, and waits until that has done what it does. Goes on when
-/// one fails.
+/// Sets an attribute of each path and waits for its effect. Continues with the next path when one
+/// fails.
 pub(in crate::cli) fn set_all(paths: &[PathBuf], name: &str, value: &str, json: bool) -> Result<Done> {
     let mut done = Done::Well;
     let mut rows = Vec::new();
@@ -148,7 +148,7 @@ pub(in crate::cli) fn set_all(paths: &[PathBuf], name: &str, value: &str, json: 
 
 fn set_one(path: &Path, name: &str, value: &str) -> Result<String> {
     let mounted = mount_of(path)?.ok_or_else(|| {
-        Error::invalid("it lies on no tierfs mount; mount the store and name a path of the mount")
+        Error::invalid("not on a tierfs mount; mount the store and name a path below its mount point")
     })?;
     let is_directory = fs::metadata(path).map_err(|error| Error::io(path.display(), error))?.is_dir();
     let before = if is_directory { last_job(&mounted)?.map_or(0, |job| job.number) } else { 0 };
@@ -173,7 +173,7 @@ fn set_one(path: &Path, name: &str, value: &str) -> Result<String> {
     }
 }
 
-/// The reason that the daemon left, or what the error number says.
+/// The reason that the daemon recorded in `why`, or else the text of the error number.
 fn refusal(path: &Path, errno: rustix::io::Errno) -> Error {
     let error = std::io::Error::from(errno);
     let mut why = vec![0; 4096];
@@ -182,11 +182,11 @@ fn refusal(path: &Path, errno: rustix::io::Errno) -> Error {
             why.truncate(len);
             Error::new(ErrorKind::Denied, format!("{error}: {}", String::from_utf8_lossy(&why)))
         }
-        _ => Error::new(ErrorKind::Denied, format!("{error}; /.ctl/events of the mount may say why")),
+        _ => Error::new(ErrorKind::Denied, format!("{error}; see .ctl/events of the mount for the reason")),
     }
 }
 
-/// Shows how far a file is, until it is there.
+/// Shows the progress of a move until `has_ended` is set.
 fn show_tier(path: &Path, has_ended: &AtomicBool) {
     let bar = new_bar();
     while !has_ended.load(Ordering::Acquire) {
@@ -234,7 +234,8 @@ fn job_of(line: &str) -> Option<JobLine> {
     Some(JobLine { number: number.parse().ok()?, text: text.to_owned() })
 }
 
-/// Starts something that queues a job, and waits for its end with a bar; what it said.
+/// Runs `start`, which queues a job, and waits for the job with a progress bar. Returns the job's
+/// result text.
 pub(in crate::cli) fn wait_for_new_job(
     mounted: &Mounted,
     start: impl FnOnce() -> Result<()>,
@@ -244,7 +245,7 @@ pub(in crate::cli) fn wait_for_new_job(
     wait_for_job(mounted, before)
 }
 
-/// Waits for the job that came after number `before`.
+/// Waits for the first job with a number above `before`.
 fn wait_for_job(mounted: &Mounted, before: u64) -> Result<String> {
     let path = mounted.mountpoint.join(".ctl/jobs");
     let bar = new_bar();
@@ -262,8 +263,8 @@ fn wait_for_job(mounted: &Mounted, before: u64) -> Result<String> {
     }
 }
 
-/// Waits for the job of this name, and shows on a bar of bytes how far it is; what it said.
-/// Jobs that ended are shown for a while only, so it must have been queued just now.
+/// Waits for the job with this name, showing its progress on a bar of bytes, and returns its result
+/// text. `/.ctl/jobs` drops jobs some time after they end, so the job must have been queued just now.
 pub(in crate::cli) fn wait_for_tagged_job(
     mounted: &Mounted,
     what: &str,
@@ -274,7 +275,9 @@ pub(in crate::cli) fn wait_for_tagged_job(
         let text = fs::read_to_string(&path).map_err(|error| Error::io(path.display(), error))?;
         let mut jobs = text.lines().filter_map(job_of);
         let job = jobs.find(|job| job.text.split(' ').next() == Some(what));
-        let job = job.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("the job {what} is gone")))?;
+        let job = job.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("job {what} is no longer listed in .ctl/jobs"))
+        })?;
         if let Some(ended) = how_it_ended(&job.text) {
             return ended;
         }
@@ -285,7 +288,7 @@ pub(in crate::cli) fn wait_for_tagged_job(
     }
 }
 
-/// What a job that has ended says, or why it failed.
+/// The result text of a job that has ended, or the reason that it failed.
 fn how_it_ended(text: &str) -> Option<Result<String>> {
     if let Some(at) = text.find(" done in ") {
         return Some(Ok(text.split_at(at + 1).1.to_owned()));

@@ -1,4 +1,4 @@
-//! A directory that is written to without following links, whoever else may write there.
+//! Writes into a directory without following symbolic links, even if other users can write there.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,25 +11,26 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 use crate::model::{Error, Result};
 
-/// How often another name is tried for a draft.
+/// Number of further names to try for a draft when a name is taken.
 const TRIES: u32 = 100;
 
-/// A directory, held open: no name above it is looked up again.
+/// An open directory. Later operations are relative to its descriptor, so no path above it is
+/// resolved again.
 pub(in crate::cli) struct Folder {
     directory: OwnedFd,
     /// For messages.
     path: PathBuf,
 }
 
-/// Something in a folder that has not got its name yet; it is removed when this is dropped before.
+/// A file or link under a temporary name in a folder. Dropping it before [`name`](Self::name) removes it.
 pub(in crate::cli) struct Draft<'a> {
     folder: &'a Folder,
-    /// Empty once it has its name.
+    /// The temporary name; empty once the file has its final name.
     draft: OsString,
 }
 
 impl Folder {
-    /// A directory that the user names, links on the way to it included.
+    /// Opens a directory that the user names. Follows symbolic links in `path`.
     pub fn open(path: &Path) -> Result<Folder> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(path, flags, Mode::empty());
@@ -37,7 +38,7 @@ impl Folder {
         Ok(Folder { directory, path: path.to_owned() })
     }
 
-    /// The directory of this name in it, made if nothing has the name.
+    /// Opens the subdirectory `name` and creates it if the name is free. Does not follow a link.
     pub fn enter(&self, name: &OsStr) -> Result<Folder> {
         let path = self.path.join(name);
         let failed = |error: io::Error| Error::io(path.display(), error);
@@ -54,7 +55,7 @@ impl Folder {
                 if found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink) {
                     let path = path.display();
                     return Err(Error::invalid(format!(
-                        "{path} is a symbolic link where a directory must stand; remove it, or choose another destination"
+                        "{path} is a symbolic link, but the export needs a directory there; remove the link or choose another destination"
                     )));
                 }
                 Err(failed(error.into()))
@@ -62,19 +63,19 @@ impl Folder {
         }
     }
 
-    /// An empty file that nobody else may open.
+    /// Creates an empty draft file with mode 0600.
     pub fn draft_file(&self) -> Result<(Draft<'_>, File)> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         self.draft(|draft| rustix::fs::openat(&self.directory, draft, flags, Mode::RUSR | Mode::WUSR))
             .map(|(draft, file)| (draft, File::from(file)))
     }
 
-    /// A symbolic link.
+    /// Creates a draft symbolic link.
     pub fn draft_link(&self, target: &OsStr) -> Result<Draft<'_>> {
         self.draft(|draft| rustix::fs::symlinkat(target, &self.directory, draft)).map(|(draft, ())| draft)
     }
 
-    /// Makes something under a name that nothing has.
+    /// Calls `make` with random names until one is free.
     fn draft<T>(&self, make: impl Fn(&OsStr) -> rustix::io::Result<T>) -> Result<(Draft<'_>, T)> {
         let mut tries = 0;
         loop {
@@ -83,7 +84,7 @@ impl Folder {
                 Ok(made) => return Ok((Draft { folder: self, draft }, made)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES => tries += 1,
                 Err(error) => {
-                    let doing = format!("making a file in {}", self.path.display());
+                    let doing = format!("creating a file in {}", self.path.display());
                     return Err(Error::io(doing, error));
                 }
             }
@@ -92,12 +93,12 @@ impl Folder {
 }
 
 impl Draft<'_> {
-    /// Where it is, for messages.
+    /// The path of the draft, for messages.
     pub fn path(&self) -> PathBuf {
         self.folder.path.join(&self.draft)
     }
 
-    /// Gives it its name; what has the name is replaced, unless it is a directory.
+    /// Renames the draft to its final name. Replaces an existing file, but not a directory.
     pub fn name(mut self, name: &OsStr) -> Result<()> {
         let directory = &self.folder.directory;
         let named = rustix::fs::renameat(directory, &self.draft, directory, name);

@@ -1,4 +1,4 @@
-//! Shared by subcommands: what they look at, what they print, whom they wait for.
+//! Code that several subcommands share: finding mounts and stores, printing, waiting for jobs.
 
 pub(in crate::cli) mod act;
 pub(in crate::cli) mod folder;

@@ -1,4 +1,4 @@
-//! Which file systems are mounted where, as the kernel says.
+//! Finds mounted tierfs file systems in /proc/self/mountinfo.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use crate::store::disk::mounted::{MountedThere, mounted, topmost};
 /// A mounted tierfs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cli) struct Mounted {
-    /// Where.
+    /// The mount point.
     pub mountpoint: PathBuf,
-    /// The store.
+    /// The directory of the store.
     pub store: PathBuf,
 }
 
-/// Names, in the error of a store that is in use, where it is mounted: those who only
-/// read it leave no note of that.
+/// Adds the mount points of a store to the error that it is in use. Read-only mounts leave no note in
+/// the lock file, so the error alone may not name them.
 pub(in crate::cli) fn with_mounts(busy: Error, store: &Path) -> Error {
     let found = || -> Option<String> {
         let store = fs::canonicalize(store).ok()?;
@@ -29,16 +29,16 @@ pub(in crate::cli) fn with_mounts(busy: Error, store: &Path) -> Error {
     match (busy.kind(), found()) {
         (ErrorKind::Busy, Some(places)) if !text.contains("mounted on") => Error::new(
             ErrorKind::Busy,
-            format!("{text}; it is mounted on {places}: unmount it first (tierfs umount)"),
+            format!("{text}; it is mounted on {places}; unmount it first (tierfs umount)"),
         ),
         _ => busy,
     }
 }
 
-/// The tierfs that a path lies on, if it lies on one.
+/// The tierfs mount that a path lies on, if any.
 pub(in crate::cli) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
     let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), error))?;
-    // The mount itself is not asked: its daemon may be gone.
+    // Only the parent is resolved: the path may be a mount point whose daemon has ended.
     let real = match (absolute.parent(), absolute.file_name()) {
         (Some(parent), Some(name)) => {
             fs::canonicalize(parent).map_or(absolute.clone(), |real| real.join(name))
@@ -51,8 +51,9 @@ pub(in crate::cli) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
     Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store: found.source }))
 }
 
-/// The mount that a path is the root of, or where the store that it is is mounted to be
-/// written.
+/// The mount whose root is `path` or, if `path` is a store, a mount of that store.
+///
+/// Fails for a path below a mount point.
 pub(in crate::cli) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
     if let Some(mounted) = mount_of(path)? {
         if std::path::absolute(path).is_ok_and(|path| path == mounted.mountpoint) {
@@ -60,7 +61,7 @@ pub(in crate::cli) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
         }
         let (path, root) = (path.display(), mounted.mountpoint.display());
         return Err(Error::invalid(format!(
-            "{path} is neither a store nor the root of a mount; that is {root}"
+            "{path} is neither a store nor a mount point; it lies on the mount {root}"
         )));
     }
     let Ok(store) = fs::canonicalize(path) else { return Ok(None) };
@@ -70,7 +71,7 @@ pub(in crate::cli) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
     Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store }))
 }
 
-/// Refuses a path that lies on a tierfs: a daemon that reads itself would wait for
+/// Refuses a path that lies on a tierfs mount. A daemon that reads its own mount would wait for
 /// itself.
 pub(in crate::cli) fn refuse_own_mount(what: &str, path: &Path) -> Result<()> {
     match mount_of(path)? {

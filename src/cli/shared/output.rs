@@ -1,10 +1,10 @@
-//! Text for people and for scripts.
+//! Printing of text and JSON.
 
 use std::io::{self, Write};
 
 use crate::model::{Error, Result};
 
-/// Prints to standard output. A reader that went away, such as `head`, is no error.
+/// Prints to standard output. A closed pipe, for example by `head`, is not an error.
 pub(in crate::cli) fn print(text: &str) -> Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -17,7 +17,7 @@ pub(in crate::cli) fn print_json(value: &serde_json::Value) -> Result<()> {
     print(&format!("{value:#}\n"))
 }
 
-/// A number of bytes for people: `1.4 GiB`.
+/// A number of bytes with a binary unit: `1.4 GiB`.
 pub(in crate::cli) fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;

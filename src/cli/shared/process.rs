@@ -1,4 +1,4 @@
-//! The process of a daemon: which it is, and whether it has ended.
+//! Identifies the process of a daemon and tells whether it has ended.
 
 use std::fs;
 use std::path::Path;
@@ -7,23 +7,22 @@ use std::time::Duration;
 
 use crate::cli::shared::mounts::Mounted;
 
-/// After this a daemon that does not say who it is is not asked any more.
+/// How long to wait for a daemon to report its process number.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A process, told from others that get its number later.
+/// A process, identified by number and start time because the kernel reuses numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cli) struct Process {
     number: u32,
-    /// When it began, in ticks of the system since that did.
+    /// Start time in clock ticks since boot.
     began: String,
 }
 
 impl Process {
-    /// The daemon of a mount; `None` where it does not answer, or lives where its processes have
-    /// other numbers.
+    /// The daemon of a mount; `None` if it does not answer or runs in another PID namespace.
     pub fn of_mount(mounted: &Mounted) -> Option<Process> {
         let (path, (sender, answer)) = (mounted.mountpoint.join(".ctl/config"), mpsc::channel());
-        // It may never answer: nobody waits for this thread.
+        // The read may block forever, so nobody joins this thread.
         std::thread::spawn(move || sender.send(fs::read_to_string(path)));
         let text = answer.recv_timeout(PATIENCE).ok()?.ok()?;
         let table: toml::Table = text.parse().ok()?;
@@ -34,7 +33,7 @@ impl Process {
         is_tierfs.then_some(number).and_then(began).map(|began| Process { number, began })
     }
 
-    /// Whether it is there no more.
+    /// Whether the process has ended.
     pub fn has_ended(&self) -> bool {
         began(self.number).as_ref() != Some(&self.began)
     }
@@ -46,11 +45,11 @@ impl std::fmt::Display for Process {
     }
 }
 
-/// When a process began; `None` where there is none, or it has ended and nobody has asked how.
+/// The start time of a process; `None` if it does not exist or is a zombie.
 fn began(number: u32) -> Option<String> {
     let stat = fs::read(format!("/proc/{number}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat).into_owned();
-    // The name, the second field, may have spaces and parentheses: see proc_pid_stat(5).
+    // The second field, the name, may contain spaces and parentheses: see proc_pid_stat(5).
     let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_whitespace();
     let state = fields.next()?;
     (!matches!(state, "Z" | "X")).then(|| fields.nth(18).map(str::to_owned)).flatten()

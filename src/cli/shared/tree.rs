@@ -1,4 +1,4 @@
-//! What commands look at: a store that is not mounted, or a path of a mount.
+//! The tree that a command reads: an unmounted store, or a path on a mount.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,34 +15,34 @@ use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
 use crate::vfs::{Ino, Kind, Located, Shown, Vfs};
 
-/// What a command was told to look at.
+/// The tree that a command reads.
 pub(in crate::cli) enum Tree {
-    /// A store, and a path below it.
+    /// An unmounted store and a path below it.
     Store {
         /// The store's tree.
         vfs: Box<Vfs>,
-        /// The path below it.
+        /// The path below the store.
         below: Vec<u8>,
     },
-    /// A path of a mount.
+    /// A path on a mount.
     Mount(PathBuf),
 }
 
 /// A line of a listing.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct Row {
-    /// Its name.
+    /// The name.
     pub name: OsString,
     /// Whether it is a directory.
     pub is_directory: bool,
     /// Logical bytes.
     pub bytes: u64,
-    /// What is stored for it, in bytes, rounded up to 512.
+    /// Stored bytes, rounded up to a multiple of 512.
     pub stored: u64,
 }
 
 impl Tree {
-    /// `path` is a store or lies on a mount; `below` goes on from there.
+    /// Opens `path`, a store or a path on a mount, joined with `below`.
     pub fn open(path: &Path, below: Option<&str>, shown: Shown) -> Result<Tree> {
         let below = below.unwrap_or_default().trim_matches('/');
         if mount_of(path)?.is_some() {
@@ -51,7 +51,7 @@ impl Tree {
         }
         let opened = Store::open(Arc::new(FileDisk::new(path)), Access::Read, "");
         let store = match opened {
-            // Mounted: what the daemon says is true at once.
+            // The store is mounted: ask the daemon, which knows the current state.
             Err(error) if error.kind() == ErrorKind::Busy => {
                 return mounted_at(&error).map(|mountpoint| Tree::Mount(mountpoint.join(below))).ok_or(error);
             }
@@ -61,7 +61,7 @@ impl Tree {
         Ok(Tree::Store { vfs: Box::new(vfs), below: below.as_bytes().to_vec() })
     }
 
-    /// The names in a directory, sorted; of a file itself.
+    /// The entries of a directory, sorted by name; for a file, the file itself.
     pub fn rows(&self) -> Result<Vec<Row>> {
         let mut rows = match self {
             Tree::Store { vfs, below } => {
@@ -74,7 +74,7 @@ impl Tree {
         Ok(rows)
     }
 
-    /// Whether it has names in it.
+    /// Whether the path is a directory.
     pub fn is_directory(&self) -> Result<bool> {
         match self {
             Tree::Store { vfs, below } => {
@@ -89,7 +89,7 @@ impl Tree {
         }
     }
 
-    /// The same tree, further below.
+    /// Descends into `name`.
     pub fn enter(&mut self, name: &OsStr) {
         match self {
             Tree::Store { below, .. } => {
@@ -102,7 +102,7 @@ impl Tree {
         }
     }
 
-    /// The tree above again.
+    /// Returns to the parent directory.
     pub fn leave(&mut self) {
         match self {
             Tree::Store { below, .. } => {
@@ -115,7 +115,7 @@ impl Tree {
         }
     }
 
-    /// The attributes that have values, by name.
+    /// The attributes that have a value and cost at most `most` to read.
     pub fn attributes(&self, most: Cost) -> Result<Vec<(&'static str, String)>> {
         match self {
             Tree::Store { vfs, below } => match vfs.walk(below)?.1 {
@@ -126,7 +126,7 @@ impl Tree {
         }
     }
 
-    /// For messages.
+    /// The path, for messages.
     pub fn place(&self) -> String {
         match self {
             Tree::Store { vfs, below } => {
@@ -137,7 +137,7 @@ impl Tree {
     }
 }
 
-/// Where the process that has a store says it is mounted.
+/// The mount point that the holder of the store's lock has noted.
 pub(in crate::cli) fn mounted_at(busy: &Error) -> Option<PathBuf> {
     let text = busy.to_string();
     text.split_once("which has it mounted on ").map(|(_, mountpoint)| PathBuf::from(mountpoint))
