@@ -1,30 +1,31 @@
-//! The settings of the whole mount, and what acts on all of it.
+//! The settings of the mount, and actions on the whole mount.
 
 use crate::control::files::Context;
 use crate::model::{Error, Result};
 use crate::store::Access;
 use crate::vfs::Invalidation;
 
-/// Makes everything durable that was written. What the kernel must forget is owed: who closes a
-/// file meanwhile does not wait for all of it.
+/// Makes everything written durable. Queues the kernel invalidations instead of returning them, so
+/// that a close meanwhile does not wait for all of them.
 pub(super) fn sync(context: &Context, _: &str) -> Result<Invalidation> {
     let vfs = &context.mounted.vfs;
     vfs.sync(&mut |forget| vfs.queue_invalidation(forget))?;
     Ok(Invalidation::default())
 }
 
-/// `cancel N` stops a job.
+/// `cancel N` cancels job N.
 pub(super) fn jobs(context: &Context, text: &str) -> Result<Invalidation> {
     let number = text.strip_prefix("cancel ").and_then(|number| number.trim().parse().ok());
-    let number =
-        number.ok_or_else(|| Error::invalid(format!("{text:?}: write cancel and a job's number")))?;
+    let number = number.ok_or_else(|| {
+        Error::invalid(format!("unknown command {text:?}; write cancel and the number of a job"))
+    })?;
     match context.mounted.jobs.cancel(number) {
         true => Ok(Invalidation::default()),
-        false => Err(Error::invalid(format!("there is no job {number} that could be cancelled"))),
+        false => Err(Error::invalid(format!("no job {number} is running or waiting"))),
     }
 }
 
-/// The settings in effect: those of the store, and how it is mounted.
+/// The settings in effect: those of the store and those of the mount.
 pub(super) fn config(context: &Context) -> Result<String> {
     let mounted = context.mounted;
     let store = mounted.store();
@@ -35,5 +36,5 @@ pub(super) fn config(context: &Context) -> Result<String> {
     mount.insert("process".to_owned(), i64::from(std::process::id()).into());
     let mut table = toml::Table::new();
     table.insert("mount".to_owned(), mount.into());
-    Ok(format!("{}\n# How it is mounted.\n{table}", store.settings().to_text()))
+    Ok(format!("{}\n# The mount.\n{table}", store.settings().to_text()))
 }

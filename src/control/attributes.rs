@@ -8,29 +8,29 @@ use crate::format::log::catalog::FileEntry;
 use crate::model::{Dtype, Error, ErrorKind, Result, TensorId};
 use crate::vfs::{FileView, Vfs};
 
-/// What every name begins with.
+/// The prefix of every name.
 pub const PREFIX: &str = "user.tierfs.";
 
-/// What it costs to read an attribute.
+/// The cost of reading an attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cost {
-    /// Memory is looked at.
+    /// Reads memory only.
     Small,
-    /// The whole file may be read.
+    /// May read the whole file.
     WholeFile,
 }
 
 /// An extended attribute.
 pub struct Attribute {
-    /// Its name, after [`PREFIX`].
+    /// The name after [`PREFIX`].
     pub name: &'static str,
-    /// What it shows, and in what form.
+    /// The meaning and the form of the value.
     pub help: &'static str,
-    /// What reading it costs.
+    /// The cost of reading it.
     pub cost: Cost,
-    /// What sets it, in a mount that takes writes.
+    /// Sets it on a writable mount; `None` if it is read-only.
     pub set: Option<Set>,
-    /// Whether listings name it: copying tools restore what they list.
+    /// Whether listxattr(2) names it. Copying tools restore the attributes that they list.
     pub is_listed: bool,
     get: fn(&Vfs, &FileView) -> Result<Option<String>>,
 }
@@ -68,7 +68,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
     },
     setting(
         "tier",
-        "exact, q8, q7, q5, q3, q3x, absent, or mixed; moves it (hot, warm, warm5, cold are q8, q7, q5, q3)",
+        "exact, q8, q7, q5, q3, q3x, absent or mixed; set to move (hot, warm, warm5, cold mean q8, q7, q5, q3)",
         sets::TIER,
         |vfs, view| {
             let number = view.collection.state().number();
@@ -80,29 +80,24 @@ pub const ATTRIBUTES: &[Attribute] = &[
     ),
     setting(
         "lossy",
-        "may precision be given up where no exact source remains: deny or allow; inherited",
+        "whether the last exact copy may be given up: deny or allow; inherited",
         sets::LOSSY,
         |_, view| Ok(Some(inherited(view, &engine::LOSSY))),
     ),
-    setting(
-        "pin",
-        "1: kept as it reads, in a file of its own, and not moved; 0: may be moved",
-        sets::PIN,
-        |_, view| {
-            let is_pinned = view.collection.state().is_pinned(view.node.entry.id);
-            Ok(Some(u8::from(is_pinned).to_string()))
-        },
-    ),
+    setting("pin", "1: kept contiguous in its present form and tier; 0: not pinned", sets::PIN, |_, view| {
+        let is_pinned = view.collection.state().is_pinned(view.node.entry.id);
+        Ok(Some(u8::from(is_pinned).to_string()))
+    }),
     setting(
         "evict",
-        "set only: cache drops decoded copies, 1 stored bytes that can be made again, discard all, for good",
+        "write-only: cache drops cached pages, 1 evicts reconstructible bytes, discard removes all bytes for good",
         sets::EVICT,
         |_, _| Ok(None),
     ),
     setting(
         "reconstruct",
-        "how absent blocks are made again: none; delta, from the lineage parent; factor (factor:rank=K, \
-         factor:energy=E), from matrices; origin, from the file that was imported in place; inherited",
+        "how absent blocks are reconstructed: none; delta, from the lineage parent; factor (factor:rank=K, \
+         factor:energy=E), from low-rank matrices; origin, from the source of an in-place import; inherited",
         sets::RECONSTRUCT,
         |_, view| {
             let found = engine::Reconstruct::of(&view.collection.state(), view.node.entry.id);
@@ -111,20 +106,23 @@ pub const ATTRIBUTES: &[Attribute] = &[
     ),
     setting(
         "policy",
-        "may tiers change by themselves: manual, auto; cache BYTES: a directory with a quota; inherited",
+        "who moves tiers: manual, auto, or cache BYTES (a directory with a size limit); inherited",
         sets::POLICY,
         |_, view| Ok(Some(inherited(view, &engine::POLICY))),
     ),
-    setting("encoder", "how scales are chosen: best or absmax; inherited", sets::ENCODER, |_, view| {
-        Ok(Some(inherited(view, &engine::ENCODER)))
-    }),
+    setting(
+        "encoder",
+        "how the encoder chooses scales: best or absmax; inherited",
+        sets::ENCODER,
+        |_, view| Ok(Some(inherited(view, &engine::ENCODER))),
+    ),
     setting(
         "writes",
-        "how small writes into an encoded tensor are kept: exact or delta; inherited",
+        "how small writes into an encoded tensor are stored: exact or delta; inherited",
         sets::WRITES,
         |_, view| Ok(Some(inherited(view, &engine::WRITES))),
     ),
-    shown("id", "tensor_id: 32 hex digits, from the present name", |_, view| {
+    shown("id", "tensor_id: 32 hex digits, computed from the current name", |_, view| {
         let below = view.collection.state().path(view.node.entry.id);
         let path = String::from_utf8_lossy(&below);
         let name = match (tensor(view), path.rsplit_once('/')) {
@@ -139,7 +137,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
     }),
     shown("shards", "number of shards", |_, view| on_file(view, |measure| measure.objects.to_string())),
     shown("blocks", "number of blocks", |_, view| on_file(view, |measure| measure.sum().blocks.to_string())),
-    shown("bits", "stored bits of an element, scales included", |_, view| {
+    shown("bits", "stored bits per element, including scales", |_, view| {
         let measure = measured(view)?;
         let dtype = tensor(view).map_or(Dtype::U8, |tensor| tensor.dtype);
         let sum = measure.map(|measure| measure.sum());
@@ -149,67 +147,70 @@ pub const ATTRIBUTES: &[Attribute] = &[
             format!("{}", (bits * 1000.0).round() / 1000.0)
         }))
     }),
-    shown("bytes_stored", "bytes of the payloads", |_, view| {
+    shown("bytes_stored", "bytes of the stored payloads", |_, view| {
         on_file(view, |measure| measure.sum().stored.to_string())
     }),
-    shown("checksum", "crc32c: over the stored payloads, in order", |_, view| {
+    shown("checksum", "CRC32C of the stored payloads, in order", |_, view| {
         let joined = view.node.file().map(|_| checksum(view)).transpose()?;
         Ok(joined.map(|checksum| format!("crc32c:{checksum:08x}")))
     }),
     Attribute {
         cost: Cost::WholeFile,
-        ..shown("blake3", "of the bytes that came in, while all of them are exact", |vfs, view| {
+        ..shown("blake3", "BLAKE3 of the bytes as imported or written, while all are exact", |vfs, view| {
             view.node.file().map(|_| blake3(vfs, view).map(hex)).transpose()
         })
     },
     Attribute {
         cost: Cost::WholeFile,
-        ..shown("sha256", "of the bytes that came in, while all of them are exact", |vfs, view| {
+        ..shown("sha256", "SHA-256 of the bytes as imported or written, while all are exact", |vfs, view| {
             view.node.file().map(|_| sha256(vfs, view).map(hex)).transpose()
         })
     },
-    shown("error", "max=... rms=...: measured against what was encoded", |_, view| {
+    shown("error", "max=... rms=...: encoding error against the source", |_, view| {
         let measured = view.node.file().map(|file| file.error.as_deref().copied().unwrap_or_default());
         Ok(tensor(view).and(measured).map(|error| format!("max={:e} rms={:e}", error.maximum, error.rms())))
     }),
     shown(
         "access",
-        "accesses of the most used block, and the last one in seconds since 1970 or 0",
+        "access count of the hottest block, then its last access in Unix seconds, or 0",
         |_, view| Ok(heat(view).map(|heat| format!("{} {}", heat.count, heat.last_access))),
     ),
-    shown("score", "how much its most used block is used: 0 to 1000", |_, view| {
+    shown("score", "how hot the hottest block is, 0 to 1000", |_, view| {
         Ok(heat(view).map(|heat| ((heat.score * 1000.0).round() / 1000.0).to_string()))
     }),
-    shown("chain", "links of the longest chain of deltas", |_, view| {
+    shown("chain", "largest number of deltas on a block", |_, view| {
         on_file(view, |measure| measure.chain.to_string())
     }),
-    shown("why", "the last refusal or surprise about this file", |_, view| {
+    shown("why", "reason of the last refusal or unexpected event of this file", |_, view| {
         Ok(view.node.file().map(|file| file.why.to_string()).filter(|why| !why.is_empty()))
     }),
 ];
 
-/// The attribute of a full name. `NotSupported` for a namespace that is not ours,
-/// `Absent` for a name that is no attribute.
+/// Finds an attribute by its full name. Fails with `NotSupported` for a name without [`PREFIX`], with
+/// `Absent` for an unknown name.
 pub fn attribute(name: &[u8]) -> Result<&'static Attribute> {
     let own = std::str::from_utf8(name).ok().and_then(|name| name.strip_prefix(PREFIX));
     let Some(own) = own else {
-        return Err(Error::new(ErrorKind::NotSupported, "attributes of tierfs begin with user.tierfs."));
+        return Err(Error::new(
+            ErrorKind::NotSupported,
+            "the names of tierfs attributes begin with user.tierfs.",
+        ));
     };
     ATTRIBUTES
         .iter()
         .find(|attribute| attribute.name == own)
-        .ok_or_else(|| Error::new(ErrorKind::Absent, format!("{own} is no attribute of tierfs")))
+        .ok_or_else(|| Error::new(ErrorKind::Absent, format!("unknown attribute user.tierfs.{own}")))
 }
 
 impl Attribute {
-    /// Its value for a file or a directory. `Absent` where it has none.
+    /// The value for a file or directory. Fails with `Absent` if there is none.
     pub fn get(&self, vfs: &Vfs, view: &FileView) -> Result<String> {
         let value = (self.get)(vfs, view)?;
         value.ok_or_else(|| Error::new(ErrorKind::Absent, format!("{} has no {}", view.path(), self.name)))
     }
 }
 
-/// The full names that listings show for a file.
+/// The full names that listxattr(2) returns for a file.
 pub fn listed(vfs: &Vfs, view: &FileView) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for attribute in ATTRIBUTES.iter().filter(|attribute| attribute.is_listed) {
@@ -220,7 +221,7 @@ pub fn listed(vfs: &Vfs, view: &FileView) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Every attribute that has a value, by name: what `tierfs stat` prints.
+/// Every attribute that has a value and costs at most `most`, by name, as `tierfs stat` prints them.
 pub fn values(vfs: &Vfs, view: &FileView, most: Cost) -> Result<Vec<(&'static str, String)>> {
     let mut values = Vec::new();
     for attribute in ATTRIBUTES {
@@ -245,8 +246,8 @@ fn parent(view: &FileView) -> TensorId {
     tensor(view).map_or(TensorId(0), |tensor| tensor.parent)
 }
 
-/// A tensor's own name after the path of the directory that its file, or the container
-/// it is in, stands in.
+/// The name of a tensor, prefixed with the directory of its file or, if it is in a container, of its
+/// container.
 fn own_path(view: &FileView, name: &str) -> String {
     let state = view.collection.state();
     let file = view.node.file().and_then(|file| file.container).unwrap_or(view.node.entry.id);

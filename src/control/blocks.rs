@@ -1,4 +1,5 @@
-//! The blocks of a file: where they lie, and whether what is stored is what was written.
+//! The control files `blocks`, `extents` and `verify`: the location of each block of a file and the
+//! verification of its checksum.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,19 +16,20 @@ use crate::store::Object;
 use crate::store::{OpenObject, Verify};
 use crate::vfs::FileView;
 
-/// Pieces that are looked at before the locks are let go of.
+/// Pieces to visit before the locks are released.
 const PIECES: usize = 256;
-/// Bytes of blocks that are checked before somebody is told.
+/// Stored bytes to check between two results.
 const CHECKED_BYTES: u64 = 16 << 20;
 
-/// The blocks of a file, piece by piece: those without a payload that are alike come together.
+/// Visits the blocks of a file piece by piece. A piece is one block, or several equal blocks without a
+/// payload.
 struct Walk {
     collection: Arc<Collection>,
     objects: Vec<Arc<Object>>,
-    /// Which object, and which block of it, is next.
+    /// The index of the current object, and its next block.
     place: usize,
     next: u32,
-    /// Blocks and bytes of the objects before.
+    /// Blocks and bytes of the objects before the current one.
     blocks: u64,
     bytes: u64,
 }
@@ -39,13 +41,13 @@ impl Walk {
         Ok(Walk { collection, objects, place: 0, next: 0, blocks: 0, bytes: 0 })
     }
 
-    /// The object of which the first blocks are told next.
+    /// The current object, if none of its blocks was visited yet.
     fn begun(&self) -> Option<&Arc<Object>> {
         self.objects.get(self.place).filter(|_| self.next == 0)
     }
 
-    /// Tells some more blocks that records describe; `false` when all were told. With `tell` go the
-    /// object, the piece, what is known of its first block, and blocks and bytes before the object.
+    /// Visits the next blocks that records describe. Returns `false` when all were visited. Passes `tell`
+    /// the object, the piece, its first block, and the blocks and bytes before the object.
     fn more(&mut self, mut tell: impl FnMut(&Collection, &Object, &Range<u32>, &Block, (u64, u64))) -> bool {
         let Some(object) = self.objects.get(self.place) else { return false };
         let layout = object.logged_layout();
@@ -67,10 +69,10 @@ impl Walk {
     }
 }
 
-/// A line a block, as the log says them: the index, counted over the whole file; the tier,
-/// how and where the payload lies, its CRC32C, the number of its record, and how many deltas
-/// lie on it. Blocks without a payload that one record describes have one line: the first
-/// index, and the last.
+/// One line per block, as recorded in the log: the index, counted over the whole file; the tier; the
+/// encoding and location of the payload; its CRC32C; the number of its record; and the number of its
+/// deltas. Blocks without a payload that one record describes share a line with the first and the last
+/// index.
 pub(super) fn table(context: &Context) -> Result<Make> {
     let view = context.file()?;
     Ok(Box::new(move || {
@@ -100,7 +102,7 @@ pub(super) fn table(context: &Context) -> Result<Make> {
     }))
 }
 
-/// How a tier's payloads are laid out.
+/// The layout of a tier's payloads.
 fn encoding(tier: Tier) -> &'static str {
     match (tier.encoding(), tier) {
         (_, Tier::Absent) => "none",
@@ -110,7 +112,7 @@ fn encoding(tier: Tier) -> &'static str {
     }
 }
 
-/// A run of stored bytes.
+/// A contiguous run of stored bytes.
 struct Extent {
     file: String,
     offset: u64,
@@ -122,7 +124,7 @@ struct Extent {
 }
 
 impl Extent {
-    /// Takes over the next one if both are one run.
+    /// Appends `next` if both form one contiguous run of exact bytes. Returns whether it did.
     fn joins(&mut self, next: &Extent) -> bool {
         let joins = self.tier == Tier::Exact
             && next.tier == Tier::Exact
@@ -150,13 +152,13 @@ impl Extent {
     }
 }
 
-/// Where the bytes of a file lie on the disk, as the log says it: exact bytes as long runs, holes of
-/// data files among them, codes block by block.
+/// The location of a file's bytes on disk, as recorded in the log: exact bytes, including holes of data
+/// files, as maximal runs; encoded bytes block by block.
 pub(super) fn extents(context: &Context) -> Result<Make> {
     let view = context.file()?;
     if view.node.file().is_some_and(|file| file.records.is_some()) {
         let text =
-            "the bytes of an embedding batch are stitched of its tensors: ask for the extents of these";
+            "the bytes of an embedding batch are assembled from its tensors; read the extents of the tensors";
         return Err(Error::invalid(format!("{}: {text}", view.path())));
     }
     let place = std::path::PathBuf::from(context.mounted.store().place());
@@ -189,7 +191,7 @@ pub(super) fn extents(context: &Context) -> Result<Make> {
                     return;
                 }
                 let extent = Extent {
-                    // Joined to another, an absolute path stands for itself.
+                    // `join` keeps an absolute path as it is.
                     file: place.join(collection.path_of_payload(object, &block.stored)).display().to_string(),
                     offset,
                     len: if is_hole { logical_len } else { u64::from(block.stored.len) },
@@ -212,8 +214,8 @@ pub(super) fn extents(context: &Context) -> Result<Make> {
     }))
 }
 
-/// Reads every payload of a file that the log describes and compares its checksum with the
-/// log's. A line for each block that is wrong, then the sum.
+/// Reads every payload of a file that the log describes and verifies its checksum. Writes a line for
+/// each corrupt block, then the sum.
 pub(super) fn verify(context: &Context) -> Result<Make> {
     let view = context.file()?;
     Ok(Box::new(move || {
@@ -242,8 +244,8 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
             let object = opened.object();
             let mut checked_bytes = 0;
             while checked_bytes < CHECKED_BYTES {
-                // The file may be written and cut meanwhile: what was wrong of a block that is another
-                // now, or is gone, is no corruption.
+                // The file may be written and truncated meanwhile. A failure of a block that has changed
+                // or is gone is not corruption.
                 let blocks = object.described().min(object.logged_layout().blocks());
                 if index >= blocks {
                     open = None;
@@ -269,7 +271,7 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
     }))
 }
 
-/// What the log says of a block, and where something else may begin.
+/// The block as recorded in the log, and the end of the run of blocks equal to it.
 fn described(object: &Object, index: u32) -> (Option<Block>, u32) {
     object.blocks.read().alike(index, object.logged_layout())
 }

@@ -1,4 +1,4 @@
-//! Compactions: started, stopped, and what they have done.
+//! The control file `compact`: starts and stops compactions and shows their results.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::vfs::Invalidation;
 
-/// What a job is called that compacts.
+/// The name of a compaction job.
 const COMPACT: &str = "compact";
 /// The path of a job that compacts all collections.
 const ALL: &str = "/";
 
-/// How a collection was last compacted.
+/// The result of a collection's last compaction.
 pub(super) fn shown(context: &Context) -> Result<String> {
     Ok(line(context, context.collection()?))
 }
 
-/// How each collection was last compacted.
+/// The result of each collection's last compaction.
 pub(super) fn of_mount(context: &Context) -> Result<String> {
     Ok(collections(context)?.iter().map(|collection| line(context, collection)).collect())
 }
@@ -31,8 +31,8 @@ pub(super) fn act(context: &Context, text: &str) -> Result<Invalidation> {
     start_or_stop(context, text, path, vec![collection])
 }
 
-/// Starts or stops the compaction of all collections. The first failure is told when all were
-/// tried.
+/// Starts or stops the compaction of all collections. The job tries all of them and then reports the
+/// first failure.
 pub(super) fn act_on_all(context: &Context, text: &str) -> Result<Invalidation> {
     start_or_stop(context, text, ALL.to_owned(), collections(context)?)
 }
@@ -62,10 +62,10 @@ fn start_or_stop(
             Ok(Invalidation::default())
         }
         "stop" => match jobs.cancel_all(COMPACT, &path) {
-            0 => Err(Error::invalid("no compaction runs here or waits that was started here")),
+            0 => Err(Error::invalid("no compaction that was started here is running or waiting")),
             _ => Ok(Invalidation::default()),
         },
-        _ => Err(Error::invalid(format!("{text:?} is nothing that compact does; there are start and stop"))),
+        _ => Err(Error::invalid(format!("unknown command {text:?}; write start or stop"))),
     }
 }
 
@@ -80,7 +80,7 @@ fn line(context: &Context, collection: &Arc<Collection>) -> String {
     format!("{path}: log at {at} from {before} to {after} bytes{payloads}\n")
 }
 
-/// All collections of the store that can be opened, in order.
+/// All collections of the store that can be opened, in the order of their names. Logs the others.
 pub(super) fn collections(context: &Context) -> Result<Vec<Arc<Collection>>> {
     let store = context.mounted.store();
     let mut found = Vec::new();

@@ -1,10 +1,10 @@
-//! What was done since the mount began: counts and times by kind of request. Counting takes
-//! no lock and never waits.
+//! Counts and times of requests by kind, since the mount began. Counting takes no lock and never waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the buckets of times: 1 µs, and four times as much each; the last has none.
+/// Number of bounded buckets. The first bound is 1 µs, each next one is four times as large. One more
+/// bucket has no bound.
 const BOUNDS: usize = 12;
 const FIRST_BOUND_NANOSECONDS: u64 = 1_000;
 
@@ -20,7 +20,7 @@ macro_rules! operations {
             /// Every kind.
             pub const ALL: &[Operation] = &[$(Operation::$kind,)*];
 
-            /// As the kernel calls it.
+            /// The kernel's name of the operation.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Operation::$kind => $name,)*
@@ -61,29 +61,29 @@ operations! {
     Removexattr "removexattr",
 }
 
-/// How long requests took.
+/// A histogram of the durations of requests.
 #[derive(Default)]
 pub struct Times {
-    /// How many took at most the bound of each bucket and more than that of the one before.
+    /// Number of requests in each bucket: at most its bound, and more than the bound before.
     buckets: [AtomicU64; BOUNDS + 1],
     nanoseconds: AtomicU64,
 }
 
-/// What [`Times`] held at one time.
+/// A snapshot of [`Times`].
 pub struct Taken {
-    /// Upper bounds in seconds, and how many took at most so long. The last has no bound.
+    /// Upper bounds in seconds with cumulative counts. The last bound is infinite.
     pub buckets: Vec<(f64, u64)>,
-    /// How many there were.
+    /// Number of requests.
     pub count: u64,
-    /// The seconds that they took together.
+    /// The sum of the durations in seconds.
     pub seconds: f64,
 }
 
 impl Times {
-    /// Counts one.
+    /// Counts one request.
     pub fn add(&self, took: Duration) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        // The power of four of microseconds, rounded up.
+        // The logarithm to base 4 of the microseconds, rounded up.
         let microseconds = nanoseconds.div_ceil(FIRST_BOUND_NANOSECONDS).max(1);
         let place = (u64::BITS - (microseconds - 1).leading_zeros()).div_ceil(2) as usize;
         if let Some(bucket) = self.buckets.get(place.min(BOUNDS)) {
@@ -92,12 +92,12 @@ impl Times {
         self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// How many there were.
+    /// Number of requests.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 
-    /// All of it.
+    /// A snapshot.
     pub fn taken(&self) -> Taken {
         let mut count = 0;
         let mut bound = FIRST_BOUND_NANOSECONDS as f64 / 1e9;
@@ -111,10 +111,10 @@ impl Times {
     }
 }
 
-/// What was done since the mount began.
+/// Counters since the mount began.
 pub struct Counters {
     operations: Vec<Times>,
-    /// Files opened whose reads the kernel answers itself.
+    /// Opens of files that the kernel reads without the daemon.
     pub passthrough_opens: AtomicU64,
     /// Bytes of answered reads.
     pub read_bytes: AtomicU64,
@@ -122,7 +122,7 @@ pub struct Counters {
     pub written_bytes: AtomicU64,
     /// Requests that ended with an error of the store.
     pub errors: AtomicU64,
-    /// Those of them that found stored bytes wrong.
+    /// Requests that failed because stored bytes are corrupt; `errors` includes them.
     pub corrupt: AtomicU64,
 }
 
@@ -140,20 +140,19 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Counts a request that took so long until it was answered, or given to a thread that
-    /// answers it.
+    /// Counts a request. `took` is the time until it was answered or handed to a thread that answers it.
     pub fn done(&self, operation: Operation, took: Duration) {
         if let Some(times) = self.operations.get(operation as usize) {
             times.add(took);
         }
     }
 
-    /// How often each kind of request came, and how long they took.
+    /// Each kind of request with its times.
     pub fn operations(&self) -> impl Iterator<Item = (Operation, &Times)> {
         Operation::ALL.iter().copied().zip(&self.operations)
     }
 
-    /// How many requests of some kinds came.
+    /// Number of requests of the given kinds.
     pub fn count(&self, of: &[Operation]) -> u64 {
         self.operations()
             .filter(|(operation, _)| of.contains(operation))

@@ -1,4 +1,4 @@
-//! The digests of the bytes that a file came in with.
+//! Digests of the bytes of a file as they were imported or last written whole.
 
 use crate::control::measure::Measure;
 use crate::format::log::catalog::Digests;
@@ -7,9 +7,9 @@ use crate::store::Sums;
 use crate::stream::sums;
 use crate::vfs::{FileView, Vfs};
 
-/// The BLAKE3 of the bytes that came in whole: that which was taken then, otherwise of all bytes
-/// as they are read now. `Absent` where they are not there any more: after a write to a part of
-/// them, and where a block is not exact. `Busy` while the file is being written to.
+/// The BLAKE3 of the original bytes: the digest recorded then, otherwise computed by reading the file.
+/// Fails with `Absent` after a write to a part of the file and if a block is not exact, with `Busy`
+/// while the file is being written.
 pub fn blake3(vfs: &Vfs, view: &FileView) -> Result<[u8; 32]> {
     refuse_unflushed(vfs, view)?;
     match taken(view)?.blake3() {
@@ -18,9 +18,9 @@ pub fn blake3(vfs: &Vfs, view: &FileView) -> Result<[u8; 32]> {
     }
 }
 
-/// Their SHA-256: that which was taken then, otherwise of all bytes as they are read now, which are
-/// those that came in where their BLAKE3 is that which was taken. `Absent` as for
-/// [`blake3`](blake3()), `Busy` too.
+/// The SHA-256 of the original bytes: the digest recorded then, otherwise computed by reading the file,
+/// provided that the BLAKE3 of the bytes read equals the recorded one. Fails with `Absent` and `Busy` as
+/// [`blake3`](blake3()) does.
 pub fn sha256(vfs: &Vfs, view: &FileView) -> Result<[u8; 32]> {
     refuse_unflushed(vfs, view)?;
     let taken = taken(view)?;
@@ -30,29 +30,29 @@ pub fn sha256(vfs: &Vfs, view: &FileView) -> Result<[u8; 32]> {
     let sums = read(vfs, view)?;
     match taken.blake3().is_none_or(|blake3| blake3 == sums.blake3) {
         true => Ok(sums.sha256),
-        false => Err(absent(view, "it reads as something else than what came in")),
+        false => Err(absent(view, "its bytes differ from the original ones")),
     }
 }
 
-/// `Busy` where something was written that the log does not say yet: which bytes came in is known
-/// when it does.
+/// Fails with `Busy` if some writes are not in the log yet: the digests are known once they are.
 fn refuse_unflushed(vfs: &Vfs, view: &FileView) -> Result<()> {
     let objects = view.collection.objects_of(view.node.entry.id)?;
     if !vfs.is_written_to(view) && !objects.iter().any(|object| object.is_dirty()) {
         return Ok(());
     }
-    let text = format!("{}: it is being written to; ask again when that is closed or synced", view.path());
+    let text =
+        format!("{}: it is being written; try again after the writer has closed or synced it", view.path());
     Err(Error::new(ErrorKind::Busy, text))
 }
 
 fn taken(view: &FileView) -> Result<Digests> {
     let digests = view.node.file().map(|file| file.digests.clone()).unwrap_or_default();
     if digests == Digests::Outdated {
-        return Err(absent(view, "a part of it was written to"));
+        return Err(absent(view, "a part of it was overwritten"));
     }
     match Measure::of(view)?.is_exact() {
         true => Ok(digests),
-        false => Err(absent(view, "not all of it is exact")),
+        false => Err(absent(view, "some of its blocks are not exact")),
     }
 }
 
@@ -64,5 +64,5 @@ fn read(vfs: &Vfs, view: &FileView) -> Result<Sums> {
 
 fn absent(view: &FileView, why: &str) -> Error {
     let path = view.path();
-    Error::new(ErrorKind::Absent, format!("{path}: {why}, so the bytes that came in are not there to digest"))
+    Error::new(ErrorKind::Absent, format!("{path}: {why}, so the original bytes cannot be digested"))
 }

@@ -1,5 +1,4 @@
-//! The one table of control files: what each shows when it is read, and does when it is
-//! written.
+//! The tables of control files: what a read of each shows and what a write to it does.
 
 use std::sync::Arc;
 
@@ -13,17 +12,17 @@ use crate::store::Collection;
 use crate::store::{EventKind, Events};
 use crate::vfs::{Control, ControlView, Controls, FileView, Invalidation, Scope, Shape};
 
-/// Bytes of a text that is written at once. The kernel cuts what is much longer, and a part
-/// of a text must not act.
+/// Most bytes of a text that one write may have. The kernel splits much longer writes, and a part of
+/// a text must not act.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// What a control file is asked about.
+/// The context of a request to a control file.
 pub struct Context<'a> {
     /// The mount.
     pub mounted: &'a Mounted,
-    /// The file.
+    /// The control file.
     pub view: &'a ControlView,
-    /// Who asks.
+    /// The user ID of the caller.
     pub user: u32,
 }
 
@@ -36,31 +35,31 @@ impl Context<'_> {
         }
     }
 
-    /// In a tree: the file of the collection that it stands for.
+    /// For a control file in a tree: the file of the collection that it represents.
     pub fn file(&self) -> Result<FileView> {
         self.view.file().ok_or_else(no_file)
     }
 }
 
-/// What reading shows.
+/// Produces the text that a read returns.
 enum Show {
     Text(fn(&Context) -> Result<String>),
-    /// Made as it is read: it may be long.
+    /// Produced while it is read, because it may be long.
     Lines(fn(&Context) -> Result<Make>),
 }
-/// What writing a text does: all of it or, where it fails, nothing. White space around the
-/// text is gone; `Invalid` for a text that it does not take.
+/// Carries out a written text, with white space at its ends removed: completely, or not at all if it
+/// fails. Fails with `Invalid` for an unknown text.
 type Act = fn(&Context, &str) -> Result<Invalidation>;
 
 /// A control file, or a tree of them.
 pub struct File {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What reading it shows, and writing to it does.
+    /// What a read shows and what a write does.
     pub help: &'static str,
-    /// A file, or a tree with one for each file of the collection.
+    /// A file, or a tree with one control file for each file of the collection.
     pub shape: Shape,
-    /// Whether only who runs the mount may read it.
+    /// Whether only the owner of the mount may read it.
     pub is_private: bool,
     show: Option<Show>,
     act: Option<Act>,
@@ -70,7 +69,7 @@ const fn shown(name: &'static str, help: &'static str, show: fn(&Context) -> Res
     File { name, help, shape: Shape::File, is_private: false, show: Some(Show::Text(show)), act: None }
 }
 
-/// A file that acts, and shows something too.
+/// A file that can be read and written.
 const fn acting(
     name: &'static str,
     help: &'static str,
@@ -84,20 +83,22 @@ const fn tree(name: &'static str, help: &'static str, lines: fn(&Context) -> Res
     File { name, help, shape: Shape::Tree, is_private: false, show: Some(Show::Lines(lines)), act: None }
 }
 
-/// The files of the mount's `.ctl`. New ones go to the end: places are inode numbers.
+/// The files of the mount's `.ctl`. Append new ones: positions are part of inode numbers.
 pub const MOUNT_FILES: &[File] = &[
-    shown("status", "what the store holds, for people", status::of_mount),
+    shown("status", "summary of the store, as text", status::of_mount),
     shown("stats.json", "counters, as JSON", status::stats),
     File {
         show: None,
         act: Some(actions::sync),
-        ..shown("sync", "write anything: all that was written is durable then", actions::config)
+        ..shown("sync", "write anything to make all earlier writes durable", actions::config)
     },
     File {
         act: Some(actions::jobs),
-        ..shown("jobs", "running and last jobs, a line each; write cancel N", |context| {
-            Ok(context.mounted.jobs.text())
-        })
+        ..shown(
+            "jobs",
+            "jobs that wait, run or have ended, one per line; write cancel N to cancel job N",
+            |context| Ok(context.mounted.jobs.text()),
+        )
     },
     shown("config", "settings in effect, as TOML", actions::config),
     shown("metrics", "counters, as Prometheus text", metrics::text),
@@ -105,17 +106,17 @@ pub const MOUNT_FILES: &[File] = &[
         shape: Shape::Growing,
         is_private: true,
         show: None,
-        ..shown("events", "what happened, a line of JSON each", actions::config)
+        ..shown("events", "events, one JSON object per line", actions::config)
     },
     acting(
         "compact",
-        "start, stop: files are made whole again, tier files and logs short; the last result",
+        "write start or stop to compact data files, tier files and logs; shows the last results",
         compact::of_mount,
         compact::act_on_all,
     ),
     acting(
         "scrub",
-        "start, stop: every stored checksum is checked; what the last scrubs have found",
+        "write start or stop to verify every stored checksum; shows the last results",
         scrub::of_mount,
         scrub::act_on_all,
     ),
@@ -123,42 +124,51 @@ pub const MOUNT_FILES: &[File] = &[
     File {
         show: None,
         act: Some(import::start),
-        ..shown("import", "a line of JSON with the options of tierfs import; a job does it", actions::config)
+        ..shown(
+            "import",
+            "write the options of tierfs import as one line of JSON; a job runs the import",
+            actions::config,
+        )
     },
 ];
 
-const QUOTA_HELP: &str = "what is used, and limits; write bytes=10G stored=1G files=1000, none for no limit";
+const QUOTA_HELP: &str = "usage and limits; write bytes=10G stored=1G files=1000, or none for no limit";
 
 /// The files of a tenant's `.ctl`; at most 15.
 pub const TENANT_FILES: &[File] = &[
-    shown("status", "what the tenant holds, for people", status::of_tenant),
+    shown("status", "summary of the tenant, as text", status::of_tenant),
     acting("quota", QUOTA_HELP, quota::of_tenant, quota::set_of_tenant),
 ];
 
 /// The files of a collection's `.ctl`.
 pub const COLLECTION_FILES: &[File] = &[
-    shown("status", "what the collection holds, for people", status::of_collection),
+    shown("status", "summary of the collection, as text", status::of_collection),
     shown("tiers", "tensors, blocks and bytes by tier", tiers::table),
-    acting("policy", "the setting policy: manual, auto, or cache BYTES: a quota", policy::shown, policy::set),
-    tree("blocks", "a line a block, or for all of a hole: where it lies and how", blocks::table),
-    tree("verify", "checks every stored checksum: ends with ok, or corrupt N of M", blocks::verify),
-    File { is_private: true, ..tree("extents", "where the bytes lie on the disk, as JSON", blocks::extents) },
+    acting(
+        "policy",
+        "who moves tiers: manual, auto, or cache BYTES (a size limit)",
+        policy::shown,
+        policy::set,
+    ),
+    tree("blocks", "one line per block or hole: its location, tier and encoding", blocks::table),
+    tree("verify", "verifies every stored checksum; ends with ok or corrupt N of M", blocks::verify),
+    File { is_private: true, ..tree("extents", "location of the bytes on disk, as JSON", blocks::extents) },
     acting(
         "compact",
-        "start, stop: files are made whole again, tier files and the log short; the last result",
+        "write start or stop to compact data files, tier files and the log; shows the last result",
         compact::shown,
         compact::act,
     ),
     acting(
         "scrub",
-        "start, stop: every stored checksum is checked; what the last scrub has found",
+        "write start or stop to verify every stored checksum; shows the last result",
         scrub::shown,
         scrub::act,
     ),
     acting("quota", QUOTA_HELP, quota::of_collection, quota::set_of_collection),
     acting(
         "prefetch",
-        "names of files or directories: checked and read ahead, so that the kernel can read them",
+        "write names of files or directories to verify them and read them ahead; shows the last result",
         prefetch::shown,
         prefetch::start,
     ),
@@ -172,7 +182,7 @@ fn table(scope: &Scope) -> &'static [File] {
     }
 }
 
-/// What listings and stat show of the tables, made once a mount.
+/// The rows that listings and stat(2) need, built once per mount.
 pub fn controls() -> Controls {
     let rows = |files: &'static [File]| -> &'static [Control] {
         Vec::leak(files.iter().map(File::control).collect())
@@ -190,28 +200,28 @@ impl File {
         Control { name: self.name, shape: self.shape, mode, is_private: self.is_private }
     }
 
-    /// Whether writing to it does something.
+    /// Whether it can be written.
     pub fn acts(&self) -> bool {
         self.act.is_some()
     }
 
-    /// Whether reading it shows something.
+    /// Whether it can be read.
     pub fn shows(&self) -> bool {
         self.show.is_some() || self.shape == Shape::Growing
     }
 }
 
-/// The row of a control file. `IsDirectory` for a control directory.
+/// The row of a control file. Fails with `IsDirectory` for a control directory.
 pub fn file_of(view: &ControlView) -> Result<&'static File> {
-    let directory = || Error::new(ErrorKind::IsDirectory, "a directory of control files");
+    let directory = || Error::new(ErrorKind::IsDirectory, "is a directory of control files");
     let place = (view.place as usize).checked_sub(1).ok_or_else(directory)?;
     let file = table(&view.scope).get(place).ok_or_else(no_file)?;
     let is_file = file.shape != Shape::Tree || view.node.as_ref().is_some_and(|node| node.file().is_some());
     if is_file { Ok(file) } else { Err(directory()) }
 }
 
-/// What a control file shows now; nothing where it only acts. May take as long as reading
-/// what it is about, and so may reading the text.
+/// The current text of a control file; empty for a write-only one. This call, and reads of the text, may
+/// take as long as reading the files that the text describes.
 pub fn show(mounted: &Mounted, view: &ControlView, user: u32) -> Result<Text> {
     let context = Context { mounted, view, user };
     match &file_of(view)?.show {
@@ -221,8 +231,8 @@ pub fn show(mounted: &Mounted, view: &ControlView, user: u32) -> Result<Text> {
     }
 }
 
-/// Does what a text that is written to a control file asks for; what the kernel must forget
-/// then. `Denied` for a file that only shows, `Invalid` for a text that it does not take.
+/// Carries out a text that was written to a control file. Returns what the kernel must invalidate. Fails
+/// with `Denied` for a read-only file, with `Invalid` for an unknown text.
 pub fn act(mounted: &Mounted, view: &ControlView, user: u32, text: &[u8]) -> Result<Invalidation> {
     let file = file_of(view)?;
     let done = done(&Context { mounted, view, user }, file, text);
@@ -231,7 +241,7 @@ pub fn act(mounted: &Mounted, view: &ControlView, user: u32, text: &[u8]) -> Res
     done
 }
 
-/// Tells that something was asked for, and whether it was done.
+/// Records the event of a request, or of its refusal.
 pub(super) fn tell<T>(events: &Events, path: &str, cause: &str, asked: &str, done: &Result<T>) {
     match done {
         Ok(_) => events.tell(EventKind::Control, path, cause, asked.trim()),
@@ -243,13 +253,13 @@ fn done(context: &Context, file: &File, text: &[u8]) -> Result<Invalidation> {
     let act = file.act.ok_or_else(|| read_only(file))?;
     if text.len() > TEXT_BYTES_MAX {
         let most = TEXT_BYTES_MAX;
-        return Err(Error::invalid(format!("{}: more than {most} bytes at once", file.name)));
+        return Err(Error::invalid(format!("{}: a write of more than {most} bytes", file.name)));
     }
     let text = std::str::from_utf8(text).map_err(|_| Error::invalid(format!("{}: not text", file.name)))?;
     act(context, text.trim())
 }
 
-/// The refusal to write to a file that only shows.
+/// The error of a write to a read-only file.
 pub fn read_only(file: &File) -> Error {
     Error::new(ErrorKind::Denied, format!("{} can only be read", file.name))
 }

@@ -1,4 +1,4 @@
-//! The one attribute that files of forms have: `pin`.
+//! `pin`, the only attribute of files in forms.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::store::Pin;
 use crate::vfs::{FormView, Vfs};
 use crate::view;
 
-/// The value of an attribute of a file of a form. `Absent` for all but `pin`.
+/// The value of an attribute of a file in a form. Fails with `Absent` for all but `pin`.
 pub fn form_attribute(view: &FormView, name: &[u8]) -> Result<String> {
     check_name(name)?;
     let pin = pin_of(view)?;
@@ -17,8 +17,7 @@ pub fn form_attribute(view: &FormView, name: &[u8]) -> Result<String> {
     Ok(u8::from(is_pinned).to_string())
 }
 
-/// Pins a file of a form, or lets it go; done, and durable, when it returns. What the kernel must
-/// forget is owed by the namespace.
+/// Pins or unpins a file in a form. The change is durable on return. Kernel invalidations are queued.
 pub fn set_form_attribute(vfs: &Arc<Vfs>, view: &FormView, name: &[u8], value: &[u8]) -> Result<()> {
     check_name(name)?;
     let pin = pin_of(view)?;
@@ -29,7 +28,7 @@ pub fn set_form_attribute(vfs: &Arc<Vfs>, view: &FormView, name: &[u8], value: &
             engine.pin_form(&view.collection, pin, &Counted::default()).map(|_| ())
         }
         b"0" => engine.unpin_form(&view.collection, pin).map(|_| ()),
-        _ => Err(Error::invalid("pin is 0 or 1")),
+        _ => Err(Error::invalid("invalid value of pin; expected 0 or 1")),
     }
 }
 
@@ -37,7 +36,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     match attribute(name)?.name {
         "pin" => Ok(()),
         other => {
-            let text = format!("{other} is an attribute of the file itself; a form has only pin");
+            let text = format!("{other} is an attribute of the file itself; files in forms have only pin");
             Err(Error::new(ErrorKind::Absent, text))
         }
     }
@@ -45,6 +44,6 @@ fn check_name(name: &[u8]) -> Result<()> {
 
 fn pin_of(view: &FormView) -> Result<Pin> {
     let (form, item) =
-        view.of.as_ref().ok_or_else(|| Error::new(ErrorKind::Absent, "not a file of a form"))?;
+        view.of.as_ref().ok_or_else(|| Error::new(ErrorKind::Absent, "not a file in a form"))?;
     view::pin_of(&view.collection, *form, item)
 }

@@ -1,4 +1,4 @@
-//! What is held, summed up: files, bytes by tier, problems.
+//! Totals of a store, tenant or collection: files, bytes by tier, problems.
 
 use std::collections::BTreeMap;
 
@@ -9,36 +9,36 @@ use crate::model::{ErrorKind, Result, Tier};
 use crate::store::ROOT;
 use crate::store::{Collection, Store};
 
-/// The bits of a mode that let a directory's owner list and enter it.
+/// Mode bits that let the owner list and enter a directory.
 const OWNER_LISTS: u32 = 0o500;
-/// Those that let everybody else do so, whatever groups they are in.
+/// Mode bits that let any other user do so, whatever the user's groups.
 const OTHERS_LIST: u32 = 0o055;
 
-/// What a store holds.
+/// Totals of a store, tenant or collection.
 #[derive(Default)]
 pub(super) struct Held {
-    /// Tenants.
+    /// Number of tenants.
     pub tenants: u64,
-    /// Collections.
+    /// Number of collections.
     pub collections: u64,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Bytes of their logs when they were opened.
+    /// Bytes of the logs, as of opening each collection.
     pub log_bytes: u64,
     /// Bytes of the copies of pinned files.
     pub pinned: u64,
     /// Blocks and bytes by tier.
     pub tiers: BTreeMap<Tier, Tally>,
-    /// The links of each chain of deltas.
+    /// The number of deltas of each block that has any.
     pub chains: Vec<u64>,
-    /// What is wrong.
+    /// The problems.
     pub problems: Vec<Problem>,
 }
 
-/// Something that is wrong with a collection.
+/// A problem of a collection.
 pub(super) struct Problem {
     tenant: String,
-    /// Who has the collection, and its mode; unknown of one that does not open.
+    /// Owner and mode of the collection; `None` if it cannot be opened.
     collection: Option<(u32, u32)>,
     text: String,
 }
@@ -49,7 +49,7 @@ impl Problem {
         Problem { tenant: collection.tenant().to_owned(), collection: root, text }
     }
 
-    /// Whether it is told to who asks: it names a collection, which not everybody may list.
+    /// Whether the caller may see it. It names a collection, so the caller must be allowed to list that.
     fn is_told(&self, context: &Context) -> bool {
         let user = context.user;
         let lists = |owner: u32, mode: u32| {
@@ -67,7 +67,7 @@ impl Problem {
 }
 
 impl Held {
-    /// All of a store.
+    /// The totals of a store.
     pub fn of(store: &Store) -> Result<Held> {
         let mut held = Held::default();
         for tenant in store.tenants()? {
@@ -76,7 +76,7 @@ impl Held {
         Ok(held)
     }
 
-    /// Adds what a tenant holds.
+    /// Adds a tenant.
     pub fn add_tenant(&mut self, store: &Store, tenant: &str) -> Result<()> {
         self.tenants += 1;
         for name in store.collections(tenant)? {
@@ -92,7 +92,7 @@ impl Held {
         Ok(())
     }
 
-    /// Adds what a collection holds.
+    /// Adds a collection.
     pub fn add(&mut self, collection: &Collection) {
         let state = collection.state();
         self.collections += 1;
@@ -114,7 +114,7 @@ impl Held {
         self.problems.extend(texts.map(|text| Problem::of(collection, text)));
     }
 
-    /// Blocks and bytes by tier, a line each.
+    /// A table of blocks and bytes, one line per tier.
     pub fn table(&self) -> String {
         let mut text =
             format!("{:<8}{:>12}{:>20}{:>20}\n", "tier", "blocks", "logical bytes", "stored bytes");
@@ -125,7 +125,7 @@ impl Held {
         text
     }
 
-    /// What is wrong, as far as who asks may know of it; how much more there is.
+    /// The problems that the caller may see, then the number of the others.
     pub fn told(&self, context: &Context) -> Vec<String> {
         let told = self.problems.iter().filter(|problem| problem.is_told(context));
         let mut told: Vec<String> = told.map(|problem| problem.text.clone()).collect();
@@ -136,7 +136,7 @@ impl Held {
         told
     }
 
-    /// The same, a line each.
+    /// [`told`](Self::told) as text, one line per problem.
     pub fn problems(&self, context: &Context) -> String {
         self.told(context).iter().map(|problem| format!("! {problem}\n")).collect()
     }

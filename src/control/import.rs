@@ -1,4 +1,4 @@
-//! Imports into the mounted store: started by a line of JSON, done as jobs.
+//! The control file `import`: a line of JSON starts an import into the mounted store as a job.
 
 use std::path::PathBuf;
 
@@ -10,17 +10,17 @@ use crate::ingest::{Plan, Progress, Request, Sum, Watch};
 use crate::model::{Error, ErrorKind, Result};
 use crate::vfs::Invalidation;
 
-/// What a job is called that imports; a tag follows after a colon.
+/// The name of an import job; a colon and the tag of the request may follow.
 pub const IMPORT: &str = "import";
 
-/// Nobody but those who look at the job.
+/// Reports the progress of an import to its job only.
 struct Watched<'a>(&'a dyn Progress);
 
-/// Checks what is asked for and queues it; what the job ends with is JSON, as
-/// `tierfs import --json` prints it.
+/// Checks a request and queues its job. The job's result is JSON as `tierfs import --json` prints it.
 pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     if !runs_mount(context) {
-        let text = "only root and who runs the mount import: the daemon reads the files";
+        let text =
+            "only root and the owner of the mount may import, because the daemon reads the source files";
         return Err(Error::new(ErrorKind::Denied, text));
     }
     let vfs = context.mounted.vfs.clone();
@@ -41,7 +41,7 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
         };
         let mut sum = Sum::default();
         let done = plan.run(store, vfs.owner(), &Watched(progress), Some(&evict), &mut sum);
-        // Of one that was stopped too: the files that were whole by then are there.
+        // Also after a cancelled import: the files that were complete by then have appeared.
         let (tenant, name) = &plan.request().collection;
         if let Ok(collection) = store.collection(tenant, name) {
             vfs.finish_renames(&collection);

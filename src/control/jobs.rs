@@ -1,4 +1,4 @@
-//! Work that goes on after the request that asked for it: a job after another, in order.
+//! Background jobs, which outlive the request that queued them. They run one after the other, in order.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use crate::engine::Counted;
 use crate::ingest::Progress;
 use crate::model::{Error, ErrorKind, Result};
 
-/// Jobs that ended are shown until so many others have.
+/// Number of jobs to list. Older jobs that have ended are dropped from the list.
 const ENDED_MAX: usize = 100;
 
 /// A piece of work.
@@ -43,13 +43,13 @@ pub struct Jobs {
 struct Inner {
     last: u64,
     waiting: VecDeque<(Arc<Job>, Work)>,
-    /// Those that wait, run or have ended, by number.
+    /// Jobs that wait, run or have ended, by number.
     shown: VecDeque<(u64, Arc<Job>)>,
     is_ending: bool,
 }
 
 impl Job {
-    /// A job on a path. `bytes` is what it will deal with, 0 where that is not known.
+    /// A job on a path. `bytes` is the amount to process, 0 if unknown.
     pub fn new(what: String, path: String, bytes: u64) -> Job {
         Job { what, path, bytes, counted: Counted::default(), state: Mutex::new(State::Waiting) }
     }
@@ -71,7 +71,7 @@ impl Job {
 }
 
 impl Jobs {
-    /// Puts a job behind the others; its number.
+    /// Queues a job and returns its number.
     pub fn push(&self, job: Job, work: impl FnOnce(&dyn Progress) -> Result<String> + Send + 'static) -> u64 {
         let job = Arc::new(job);
         let mut inner = self.inner.lock();
@@ -87,13 +87,13 @@ impl Jobs {
         number
     }
 
-    /// A line for each job: its number, what it does, where, and how far it is.
+    /// One line per job: its number, its action, its path and its state.
     pub fn text(&self) -> String {
         let shown: Vec<_> = self.inner.lock().shown.iter().cloned().collect();
         shown.iter().map(|(number, job)| job.line(*number)).collect()
     }
 
-    /// Stops a job, or takes it out of the queue. Whether there was one to stop.
+    /// Cancels a running or waiting job. Returns whether there was one.
     pub fn cancel(&self, number: u64) -> bool {
         let mut inner = self.inner.lock();
         let found = inner.shown.iter().find(|(known, _)| *known == number).map(|(_, job)| job.clone());
@@ -110,15 +110,15 @@ impl Jobs {
         true
     }
 
-    /// Stops all jobs that do this on a path; how many there were.
+    /// Cancels all jobs with this action and path. Returns their number.
     pub fn cancel_all(&self, what: &str, path: &str) -> usize {
         let shown: Vec<_> = self.inner.lock().shown.iter().cloned().collect();
         let is_it = |job: &Arc<Job>| job.what == what && job.path == path;
         shown.iter().filter(|(number, job)| is_it(job) && self.cancel(*number)).count()
     }
 
-    /// Does jobs until [`end`](Self::end). `flushed` is called when one has come to its end, and
-    /// before anybody sees that.
+    /// Runs jobs until [`end`](Self::end). Calls `flushed` after each job and before its end becomes
+    /// visible.
     pub fn work(&self, flushed: &dyn Fn()) {
         loop {
             let (job, work) = {
@@ -136,12 +136,13 @@ impl Jobs {
             let since = Instant::now();
             *job.state.lock() = State::Running(since);
             let done = catch_unwind(AssertUnwindSafe(|| work(&job.counted)));
-            let bug = || Err(Error::new(ErrorKind::Io, "a bug in tierfs ended it; its log says more"));
+            let bug =
+                || Err(Error::new(ErrorKind::Io, "a bug in tierfs ended it; see the log of the daemon"));
             let done = done.unwrap_or_else(|_| bug());
             flushed();
             let ended = match done {
                 Ok(note) if note.is_empty() => {
-                    // It found nothing to do: nobody is to look at it.
+                    // The job found nothing to do, so it is not listed.
                     self.inner.lock().shown.retain(|(_, shown)| !Arc::ptr_eq(shown, &job));
                     continue;
                 }
@@ -156,7 +157,7 @@ impl Jobs {
         }
     }
 
-    /// Ends the work after the step that it is in; what waits is not done.
+    /// Cancels all jobs. The running one stops after its current step; waiting ones do not start.
     pub fn end(&self) {
         let mut inner = self.inner.lock();
         inner.is_ending = true;

@@ -1,4 +1,4 @@
-//! What is stored of a file: tiers, blocks, bytes, a checksum over the payloads.
+//! Measures the stored form of a file: tiers, blocks, bytes, and the checksum of the payloads.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -10,10 +10,10 @@ use crate::store::Object;
 use crate::store::Part;
 use crate::vfs::FileView;
 
-/// Blocks of one tier.
+/// Blocks and bytes of one tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// How many.
+    /// Number of blocks.
     pub blocks: u64,
     /// Their logical bytes.
     pub logical: u64,
@@ -21,20 +21,20 @@ pub struct Tally {
     pub stored: u64,
 }
 
-/// What is stored of a file.
+/// Measurements of the stored form of a file.
 pub(super) struct Measure {
-    /// By tier, most precise first, without zeros that nobody wrote.
+    /// By tier, most precise first, without holes.
     pub tiers: BTreeMap<Tier, Tally>,
-    /// Zeros that nobody wrote: they are exact in every tier.
+    /// Holes, which are exact in every tier.
     zeros: Tally,
-    /// Objects.
+    /// Number of objects.
     pub objects: u64,
-    /// The links of the longest chain of deltas.
+    /// The largest number of deltas on a block.
     pub chain: usize,
 }
 
 impl Measure {
-    /// Measures a file; of a container its tensors only, where it has any.
+    /// Measures a file. For a container with tensors, measures only the tensors.
     pub fn of(view: &FileView) -> Result<Measure> {
         let mut measure = Measure { tiers: BTreeMap::new(), zeros: Tally::default(), objects: 0, chain: 0 };
         let objects = view.collection.objects_of(view.node.entry.id)?;
@@ -63,7 +63,7 @@ impl Measure {
         Ok(measure)
     }
 
-    /// All tiers together.
+    /// The sum over all tiers and holes.
     pub fn sum(&self) -> Tally {
         let mut sum = self.zeros;
         for tally in self.tiers.values() {
@@ -89,7 +89,7 @@ impl Measure {
 }
 
 impl Tally {
-    /// Adds another.
+    /// Adds `other`.
     pub fn add(&mut self, other: Tally) {
         self.blocks += other.blocks;
         self.logical += other.logical;
@@ -97,8 +97,8 @@ impl Tally {
     }
 }
 
-/// CRC32C over all payloads of a file, in the order of the blocks: from the blocks' own,
-/// nothing is read. Zeros that nobody wrote are taken for their own payload.
+/// CRC32C of all payloads of a file in the order of the blocks. Combines the recorded checksums of the
+/// blocks and reads no payload. Zeros stand for the payload of a hole.
 pub(super) fn checksum(view: &FileView) -> Result<u32> {
     let mut joined = Joined::default();
     for object in view.collection.objects_of(view.node.entry.id)? {
@@ -113,11 +113,11 @@ pub(super) fn checksum(view: &FileView) -> Result<u32> {
     Ok(joined.checksum)
 }
 
-/// The CRC32C of byte strings one after the other.
+/// The CRC32C of concatenated byte strings.
 ///
-/// That of A and B is that of A, shifted by B's length, plus that of B, and the shift is
-/// linear over single bits (Mark Adler's `crc32_combine` in zlib): for a length that
-/// comes often, 32 shifted bits make a table.
+/// The CRC of A followed by B is the CRC of A, shifted by the length of B, XOR the CRC of B. The shift is
+/// linear over GF(2) (Mark Adler's `crc32_combine` in zlib), so a table of the 32 shifted bits serves a
+/// length that occurs often.
 #[derive(Default)]
 struct Joined {
     checksum: u32,
@@ -131,10 +131,10 @@ struct Length {
 }
 
 impl Joined {
-    /// A table costs as much as so many shifts without one.
+    /// A table costs as much as this many shifts without one.
     const TABLE_FROM: u32 = 32;
 
-    /// Adds so many zeros: those of twice as many are joined of two halves.
+    /// Appends `bytes` zeros, doubling a run of zeros to reach each power of two.
     fn add_zeros(&mut self, bytes: u64) {
         let (mut checksum, mut len) = (checksum::of(&[0]), 1_u64);
         let mut rest = bytes;
@@ -163,7 +163,7 @@ impl Joined {
     }
 }
 
-/// Blocks and bytes of objects by tier.
+/// Blocks and bytes of objects, by tier.
 pub fn tally<'a>(objects: impl Iterator<Item = &'a std::sync::Arc<Object>>) -> BTreeMap<Tier, Tally> {
     let mut tiers: BTreeMap<Tier, Tally> = BTreeMap::new();
     for object in objects {
@@ -184,7 +184,7 @@ pub fn tally<'a>(objects: impl Iterator<Item = &'a std::sync::Arc<Object>>) -> B
     tiers
 }
 
-/// A block, or several without a payload that are alike; how many deltas are on it.
+/// The tally of a piece (one block, or several equal ones without a payload), and its number of deltas.
 fn one(object: &Object, piece: &Range<u32>, block: &Block) -> (Tally, usize) {
     let logical = object.layout().bytes_of(piece);
     let (links, link_bytes) = object.chain_size(piece.start, block.epoch);

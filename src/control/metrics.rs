@@ -1,4 +1,4 @@
-//! Counters and what is held, as Prometheus text (exposition format 0.0.4).
+//! Counters and totals as Prometheus text (exposition format 0.0.4).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,17 +11,17 @@ use crate::control::held::Held;
 use crate::control::measure::Tally;
 use crate::model::{Error, ErrorKind, Result, Tier};
 
-/// All metrics, in the order of their names' groups.
+/// All metrics, grouped by source.
 pub(super) fn text(context: &Context) -> Result<String> {
     let mounted = context.mounted;
     let mut families = counted(&mounted.counters);
     let uptime = mounted.since.elapsed().as_secs_f64();
     families.push(gauge("tierfs_uptime_seconds", "seconds since the mount began", uptime));
     let healed = mounted.vfs.engine().healed();
-    families.push(counter("tierfs_healed_total", "damaged blocks that were stored anew", healed));
+    families.push(counter("tierfs_healed_total", "damaged blocks that were healed", healed));
     families.extend(held(&Held::of(mounted.store())?));
     let text = TextEncoder::new().encode_to_string(&families);
-    text.map_err(|error| Error::new(ErrorKind::Unsupported, format!("metrics cannot be written: {error}")))
+    text.map_err(|error| Error::new(ErrorKind::Unsupported, format!("cannot format metrics: {error}")))
 }
 
 fn counted(counters: &Counters) -> Vec<MetricFamily> {
@@ -30,19 +30,23 @@ fn counted(counters: &Counters) -> Vec<MetricFamily> {
     vec![
         family(
             "tierfs_operation_seconds",
-            "time until a request of the kernel was answered, or given to a thread of its own",
+            "time until a kernel request was answered or handed to a thread of its own",
             MetricType::HISTOGRAM,
             times,
         ),
         counter(
             "tierfs_passthrough_opens_total",
-            "opens whose reads the kernel answers itself",
+            "opens of files that the kernel reads without the daemon",
             count(&counters.passthrough_opens),
         ),
         counter("tierfs_read_bytes_total", "bytes of answered reads", count(&counters.read_bytes)),
         counter("tierfs_written_bytes_total", "bytes of answered writes", count(&counters.written_bytes)),
-        counter("tierfs_errors_total", "requests that failed for the store", count(&counters.errors)),
-        counter("tierfs_corrupt_total", "requests that found stored bytes wrong", count(&counters.corrupt)),
+        counter(
+            "tierfs_errors_total",
+            "requests that failed with an error of the store",
+            count(&counters.errors),
+        ),
+        counter("tierfs_corrupt_total", "requests that found corrupt stored bytes", count(&counters.corrupt)),
     ]
 }
 
@@ -64,14 +68,14 @@ fn held(held: &Held) -> Vec<MetricFamily> {
         gauge("tierfs_tenants", "tenants", held.tenants as f64),
         gauge("tierfs_collections", "collections that can be opened", held.collections as f64),
         gauge("tierfs_files", "files", held.files as f64),
-        gauge("tierfs_problems", "what /.ctl/status says is wrong", held.problems.len() as f64),
-        gauge("tierfs_chain_links_max", "deltas on the block that has most", longest as f64),
-        gauge("tierfs_chain_links_mean", "deltas on a block that has any", mean),
+        gauge("tierfs_problems", "problems listed in /.ctl/status", held.problems.len() as f64),
+        gauge("tierfs_chain_links_max", "largest number of deltas on a block", longest as f64),
+        gauge("tierfs_chain_links_mean", "mean number of deltas on blocks that have any", mean),
     ];
     if !held.tiers.is_empty() {
         families.extend([
             of_tiers("tierfs_blocks", "blocks by tier", |tally| tally.blocks),
-            of_tiers("tierfs_logical_bytes", "bytes as they are read, by tier", |tally| tally.logical),
+            of_tiers("tierfs_logical_bytes", "logical bytes by tier", |tally| tally.logical),
             of_tiers("tierfs_stored_bytes", "bytes of payloads and deltas, by tier", |tally| tally.stored),
         ]);
     }

@@ -1,5 +1,5 @@
-//! What extended attributes and `.ctl` files show: one table of each, from which
-//! look-ups, listings and help come.
+//! Extended attributes and the control files in `.ctl`. Lookups, listings and help texts come from one
+//! table of each.
 
 mod actions;
 mod attributes;

@@ -1,4 +1,4 @@
-//! What is mounted, for those who show it.
+//! The state of a mount that attributes and control files show.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,19 +8,19 @@ use crate::control::jobs::Jobs;
 use crate::store::Store;
 use crate::vfs::Vfs;
 
-/// What is mounted.
+/// A mounted store.
 pub struct Mounted {
-    /// Its tree.
+    /// The tree.
     pub vfs: Arc<Vfs>,
-    /// Where.
+    /// The mount point.
     pub mountpoint: String,
-    /// How.
+    /// The mount options.
     pub options: toml::Table,
-    /// Since when.
+    /// The time of the mount.
     pub since: Instant,
-    /// What was done.
+    /// Counts of requests.
     pub counters: Counters,
-    /// What goes on in the background.
+    /// Background jobs.
     pub jobs: Jobs,
 }
 

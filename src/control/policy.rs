@@ -1,4 +1,4 @@
-//! The setting `policy` of a collection: whether tiers change by themselves.
+//! The control file `policy`: whether the engine moves the tiers of a collection by itself.
 
 use crate::control::files::Context;
 use crate::engine;
@@ -12,7 +12,7 @@ pub(super) fn shown(context: &Context) -> Result<String> {
     Ok(format!("{}\n", engine::POLICY.of(&state, ROOT)))
 }
 
-/// Sets it for all that has none of its own.
+/// Sets the policy of the collection. Files and directories with a setting of their own keep it.
 pub(super) fn set(context: &Context, text: &str) -> Result<Invalidation> {
     engine::set_setting(context.collection()?, ROOT, &engine::POLICY, text)?;
     Ok(Invalidation::default())

@@ -1,4 +1,4 @@
-//! Files that are checked and read ahead.
+//! The control file `prefetch`: verifies files and reads them ahead.
 
 use crate::control::files::Context;
 use crate::control::jobs::Job;
@@ -6,12 +6,12 @@ use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::ROOT;
 use crate::vfs::{FileView, Invalidation, Located};
 
-/// What a job is called that reads ahead.
+/// The name of a prefetch job.
 const PREFETCH: &str = "prefetch";
-/// The name that stands for all of the collection.
+/// The name of the whole collection.
 const ALL: &str = ".";
 
-/// What the last prefetch in a collection has found.
+/// The result of the last prefetch in a collection.
 pub(super) fn shown(context: &Context) -> Result<String> {
     let collection = context.collection()?;
     let path = collection.path();
@@ -21,8 +21,8 @@ pub(super) fn shown(context: &Context) -> Result<String> {
     })
 }
 
-/// Has a job check and read the named files ahead. `Invalid` where a name leads to no file:
-/// nothing is done then.
+/// Queues a job that verifies the named files and reads them ahead. Fails with `Invalid`, and queues
+/// nothing, if a name does not exist.
 pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     let collection = context.collection()?.clone();
     let mut nodes = Vec::new();
@@ -32,14 +32,14 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
             None => {
                 for name in line.split_whitespace() {
                     let node = node(context, name)?;
-                    let none = || Error::invalid(format!("{name:?}: {} has no such file", collection.path()));
+                    let none = || Error::invalid(format!("no file {name:?} in {}", collection.path()));
                     nodes.push(node.ok_or_else(none)?);
                 }
             }
         }
     }
     if nodes.is_empty() {
-        return Err(Error::invalid("write names of files or directories; . is all of the collection"));
+        return Err(Error::invalid("write names of files or directories; . stands for the whole collection"));
     }
     let vfs = context.mounted.vfs.clone();
     let bytes = vfs.engine().prefetch_bytes(&collection, &nodes)?;

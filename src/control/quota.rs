@@ -1,27 +1,27 @@
-//! What a tenant and a collection use, how much they may, and who may change that.
+//! The control file `quota`: usage and limits of a tenant or collection, and who may change the limits.
 
 use crate::control::files::Context;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::{Limits, Use};
 use crate::vfs::{Invalidation, Scope};
 
-/// The user who may do everything.
+/// The user ID of root.
 pub(super) const ROOT_USER: u32 = 0;
 
-/// What a tenant uses and may use.
+/// Usage and limits of a tenant.
 pub(super) fn of_tenant(context: &Context) -> Result<String> {
     let tenant = tenant(context)?;
     let store = context.mounted.store();
     Ok(text(store.tenant_use(tenant)?, store.tenant(tenant).entry().limits))
 }
 
-/// What a collection uses and may use.
+/// Usage and limits of a collection.
 pub(super) fn of_collection(context: &Context) -> Result<String> {
     let meter = context.collection()?.meter();
     Ok(text(meter.used(), meter.limits()))
 }
 
-/// Sets limits of a tenant. Only root and who runs the mount raise them.
+/// Sets limits of a tenant. Only root and the owner of the mount may raise them.
 pub(super) fn set_of_tenant(context: &Context, asked: &str) -> Result<Invalidation> {
     let tenant = tenant(context)?;
     let store = context.mounted.store();
@@ -32,7 +32,7 @@ pub(super) fn set_of_tenant(context: &Context, asked: &str) -> Result<Invalidati
     Ok(Invalidation::default())
 }
 
-/// Sets limits of a collection. Its tenant's owner raises them too.
+/// Sets limits of a collection. Root, the owner of the mount and the owner of the tenant may raise them.
 pub(super) fn set_of_collection(context: &Context, asked: &str) -> Result<Invalidation> {
     let collection = context.collection()?;
     let before = collection.meter().limits();
@@ -51,13 +51,13 @@ fn tenant<'a>(context: &'a Context) -> Result<&'a str> {
     }
 }
 
-/// Whether root or who runs the mount asks.
+/// Whether the caller is root or the owner of the mount.
 pub(super) fn runs_mount(context: &Context) -> bool {
     context.user == ROOT_USER || context.user == context.mounted.vfs.owner().0
 }
 
 fn refuse_raise(is_refused: bool, path: &str) -> Result<()> {
-    let text = || format!("{path}: its quota is raised by those above only; it can be lowered here");
+    let text = || format!("{path}: you may lower its quota but not raise it");
     if is_refused { Err(Error::new(ErrorKind::Denied, text())) } else { Ok(()) }
 }
 

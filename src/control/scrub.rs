@@ -1,4 +1,4 @@
-//! Scrubs: started, stopped, and what they have found.
+//! The control file `scrub`: starts and stops scrubs and shows their results.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use crate::model::{Error, Result};
 use crate::store::Collection;
 use crate::vfs::Invalidation;
 
-/// What a job is called that scrubs.
+/// The name of a scrub job.
 const SCRUB: &str = "scrub";
 /// The path of a job that scrubs all collections.
 const ALL: &str = "/";
 
-/// What the last scrub of a collection has found.
+/// The result of a collection's last scrub.
 pub(super) fn shown(context: &Context) -> Result<String> {
     Ok(line(context, context.collection()?))
 }
 
-/// What the last scrub of each collection has found.
+/// The result of each collection's last scrub.
 pub(super) fn of_mount(context: &Context) -> Result<String> {
     Ok(collections(context)?.iter().map(|collection| line(context, collection)).collect())
 }
@@ -61,10 +61,10 @@ fn start_or_stop(
             Ok(Invalidation::default())
         }
         "stop" => match jobs.cancel_all(SCRUB, &path) {
-            0 => Err(Error::invalid("no scrub runs here or waits that was started here")),
+            0 => Err(Error::invalid("no scrub that was started here is running or waiting")),
             _ => Ok(Invalidation::default()),
         },
-        _ => Err(Error::invalid(format!("{text:?} is nothing that scrub does; there are start and stop"))),
+        _ => Err(Error::invalid(format!("unknown command {text:?}; write start or stop"))),
     }
 }
 

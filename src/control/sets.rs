@@ -1,4 +1,4 @@
-//! What setting an extended attribute does.
+//! Sets extended attributes.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::open;
 use crate::store::EventKind;
 use crate::vfs::{FileView, Vfs};
 
-/// How long setting an attribute takes.
+/// The duration of setting an attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Acts {
-    /// A batch is appended.
+    /// Short: appends a batch to the log.
     AtOnce,
-    /// Blocks are read and written: others must be answered meanwhile.
+    /// Long: reads and writes blocks. Must not block other requests.
     Slowly,
 }
 
-/// What sets an attribute.
+/// Sets an attribute.
 #[derive(Clone, Copy)]
 pub struct Set {
-    /// How long it takes.
+    /// The duration.
     pub acts: Acts,
     set: fn(&Arc<Vfs>, &Jobs, &FileView, &str) -> Result<()>,
 }
@@ -59,9 +59,11 @@ pub(super) const EVICT: Set = Set { acts: Acts::Slowly, set: evict };
 
 pub(super) const PIN: Set = Set { acts: Acts::Slowly, set: set_pin };
 
-/// Sets an attribute of a file or a directory. `Denied` for one that can only be read.
-/// A refusal leaves its reason in `why` of a file. `user` is who asks. What the kernel must
-/// forget is owed by the namespace, where it fails too.
+/// Sets an attribute of a file or directory for the caller `user`. Records the reason of a refusal in
+/// the attribute `why` of the file. Queues kernel invalidations, also when it fails.
+///
+/// # Errors
+/// `Denied` for a read-only attribute.
 pub fn set(
     vfs: &Arc<Vfs>,
     jobs: &Jobs,
@@ -76,14 +78,15 @@ pub fn set(
     done
 }
 
-/// What is set on a directory is of all that is below it, whoever may write that: only the owner
-/// sets it, root, and who runs the mount. That others may not write a file the kernel has seen to.
+/// Lets only its owner, root and the owner of the mount set attributes of a directory, because they
+/// apply to everything below it, which other users may own. For files the kernel has checked the write
+/// permission.
 fn check_owner(vfs: &Vfs, view: &FileView, user: u32) -> Result<()> {
     let entry = &view.node.entry;
     if entry.what != What::Directory || [ROOT_USER, vfs.owner().0, entry.uid].contains(&user) {
         return Ok(());
     }
-    let text = "what is set on a directory is of all that is below it: its owner sets it";
+    let text = "attributes of a directory apply to everything below it, so only its owner may set them";
     Err(Error::new(ErrorKind::Denied, text))
 }
 
@@ -92,16 +95,16 @@ fn done(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, attribute: &Attribute, val
         return Err(Error::new(ErrorKind::Denied, format!("{} can only be read", attribute.name)));
     };
     view.collection.check_writable()?;
-    let text = std::str::from_utf8(value).map_err(|_| Error::invalid("a value that is not text"))?;
+    let text = std::str::from_utf8(value).map_err(|_| Error::invalid("the value is not valid UTF-8"))?;
     (set.set)(vfs, jobs, view, text.trim_end_matches('\n')).inspect_err(|error| {
         let why = format!("{}={text}{REFUSED}{error}", attribute.name);
         if let Err(error) = engine::note_why(&view.collection, view.node.entry.id, &why) {
-            log::warn!("{}: the reason of a refusal is not kept: {error}", view.path());
+            log::warn!("{}: cannot record the reason of a refusal: {error}", view.path());
         }
     })
 }
 
-/// Says what a file is as a tensor: its forms have other headers then.
+/// Sets the element type or shape of a file. Its forms then have other headers.
 fn set_tensor(vfs: &Vfs, view: &FileView, dtype: Option<Dtype>, shape: Option<Shape>) -> Result<()> {
     let node = view.node.entry.id;
     open::set_tensor(&view.collection, node, dtype, shape)?;
@@ -158,10 +161,10 @@ fn set_pin(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<(
     Ok(())
 }
 
-/// What changes the bytes of tensors.
+/// Changes the stored bytes of tensors.
 type Act = dyn Fn(&dyn Progress, &(Arc<Vfs>, FileView), &mut Moved) -> Result<()> + Send;
 
-/// On a file it is done on return; on a directory it is queued.
+/// Acts on a file at once; queues a job for a directory.
 fn do_or_queue(
     jobs: &Jobs,
     place: (Arc<Vfs>, FileView),
@@ -175,7 +178,7 @@ fn do_or_queue(
     let work = move |progress: &dyn Progress| {
         let mut moved = Moved::default();
         let done = act(progress, &place, &mut moved);
-        // What fails or is told to stop may have moved some.
+        // A failed or cancelled move may have moved some tensors.
         let (vfs, view) = &place;
         vfs.queue_invalidation(vfs.invalidate_nodes(&view.collection, moved.nodes));
         done?;
@@ -192,5 +195,5 @@ fn do_or_queue(
 }
 
 fn wrong(name: &str, text: &str) -> Error {
-    Error::invalid(format!("{text:?} is no {name}"))
+    Error::invalid(format!("invalid value {text:?} of {name}"))
 }

@@ -1,4 +1,4 @@
-//! What a store, a tenant and a collection hold, for people and as counters.
+//! The control files `status` and `stats.json`: totals of a store, tenant or collection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::Access;
 use crate::vfs::Scope;
 
-/// What the store holds.
+/// The totals of the store.
 pub(super) fn of_mount(context: &Context) -> Result<String> {
     let (mounted, store) = (context.mounted, context.mounted.store());
     let held = Held::of(store)?;
@@ -34,7 +34,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
     ))
 }
 
-/// What a tenant holds.
+/// The totals of a tenant.
 pub(super) fn of_tenant(context: &Context) -> Result<String> {
     let (tenant, held) = held_by_tenant(context)?;
     Ok(format!(
@@ -56,7 +56,7 @@ fn held_by_tenant<'a>(context: &'a Context) -> Result<(&'a str, Held)> {
     Ok((tenant, held))
 }
 
-/// What a collection holds.
+/// The totals of a collection.
 pub(super) fn of_collection(context: &Context) -> Result<String> {
     let collection = context.collection()?;
     let mut held = Held::default();
@@ -69,7 +69,7 @@ pub(super) fn of_collection(context: &Context) -> Result<String> {
     ))
 }
 
-/// What the store holds and what was done, as JSON.
+/// The totals of the store and the counters of the mount, as JSON.
 pub(super) fn stats(context: &Context) -> Result<String> {
     let mounted = context.mounted;
     let held = Held::of(mounted.store())?;

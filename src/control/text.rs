@@ -1,36 +1,36 @@
-//! What control files show: a text, or one that is made while it is read, so that it takes the same
-//! memory however long it is.
+//! The text of a control file: complete, or produced while it is read, which bounds its memory whatever
+//! its length.
 
 use parking_lot::Mutex;
 
 use crate::model::Result;
 
-/// A text of at most so many bytes is made when its file is opened, and stays as it was then.
+/// A text up to this length is produced completely when its file is opened, and does not change then.
 const AHEAD_BYTES: usize = 256 << 10;
 
-/// Appends some more of a text; `false` at its end.
+/// Appends the next part of a text. Returns `false` at the end.
 pub type Lines = Box<dyn FnMut(&mut Vec<u8>) -> Result<bool> + Send>;
-/// Begins a text.
+/// Starts a text from its beginning.
 pub type Make = Box<dyn Fn() -> Result<Lines> + Send + Sync>;
 
-/// What an open control file shows.
+/// The text of an open control file.
 pub struct Text {
     make: Option<Make>,
-    /// Held while more of it is made.
+    /// Locked while the next part is produced.
     reading: Mutex<Reading>,
 }
 
-/// The part of a text that was made last.
+/// The part of a text that was produced last.
 struct Reading {
-    /// Where in the text it begins.
+    /// Offset of `bytes` in the text.
     begin: u64,
     bytes: Vec<u8>,
-    /// What makes the rest; `None` at the end.
+    /// Produces the rest; `None` at the end.
     rest: Option<Lines>,
 }
 
 impl Reading {
-    /// Makes more, up to `end` or the end of the text. What is before `from` may go.
+    /// Produces the text up to `end` or its own end. May drop bytes before `from`.
     fn make(&mut self, from: u64, end: u64) -> Result<()> {
         while let Some(more) = self.rest.as_mut()
             && self.begin + (self.bytes.len() as u64) < end
@@ -49,24 +49,25 @@ impl Reading {
 }
 
 impl Text {
-    /// One that is there.
+    /// A complete text.
     pub fn whole(text: String) -> Text {
         Text { make: None, reading: Mutex::new(Reading { begin: 0, bytes: text.into_bytes(), rest: None }) }
     }
 
-    /// One that is made as it is read. Its beginning is made now, and all of it if it is short.
+    /// A text that is produced while it is read. Produces its beginning now, or all of it if it is short.
     pub fn made(make: Make) -> Result<Text> {
         let mut reading = Reading { begin: 0, bytes: Vec::new(), rest: Some(make()?) };
         reading.make(0, AHEAD_BYTES as u64)?;
         Ok(Text { make: Some(make), reading: Mutex::new(reading) })
     }
 
-    /// Whether reading it makes nothing, and takes no time.
+    /// Whether the whole text is in memory.
     pub fn is_there(&self) -> bool {
         self.reading.try_lock().is_some_and(|reading| reading.begin == 0 && reading.rest.is_none())
     }
 
-    /// Reads from `offset` on; the bytes read. Who goes back in a long text reads it as it is now.
+    /// Reads from `offset` and returns the number of bytes. Reading backwards in a long text produces it
+    /// again from the current state.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let mut reading = self.reading.lock();
         if offset < reading.begin

@@ -1,4 +1,4 @@
-//! What of a collection is in which tier.
+//! The control file `tiers`: the distribution of a collection over tiers.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -6,7 +6,8 @@ use crate::control::files::Context;
 use crate::control::measure::{Tally, tally};
 use crate::model::{Result, Tier};
 
-/// A line a tier: tensors that have blocks in it, and all blocks and bytes of the collection.
+/// One line per tier: the tensors that have blocks in it, and the blocks and bytes of the whole
+/// collection.
 pub(super) fn table(context: &Context) -> Result<String> {
     let state = context.collection()?.state();
     let mut tensors: BTreeMap<Tier, u64> = BTreeMap::new();
