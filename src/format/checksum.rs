@@ -1,18 +1,18 @@
 //! CRC32C, the checksum of payloads, slots and records: the Castagnoli polynomial
-//! (RFC 3720, 12.1), reflected, begun with ones and inverted at the end.
+//! (RFC 3720, 12.1), reflected, initialized with ones and inverted at the end.
 
-/// The CRC32C of `bytes`. The instructions are those that the processor has: carry-less
-/// products of 64 bytes where it has AVX-512 with VPCLMULQDQ.
+/// The CRC32C of `bytes`. Uses the best instructions of the processor: carry-less products of 64 bytes
+/// with AVX-512 and VPCLMULQDQ.
 pub fn of(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// The CRC32C of bytes whose own is `first` and of `bytes` behind them.
+/// The CRC32C of a string with the CRC32C `first`, followed by `bytes`.
 pub fn continued(first: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(first, bytes)
 }
 
-/// The CRC32C of two byte strings one after the other, of theirs and the bytes of the second.
+/// The CRC32C of two concatenated byte strings, from their CRC32Cs and the length of the second.
 pub fn joined(first: u32, second: u32, second_bytes: usize) -> u32 {
     crc32c::crc32c_combine(first, second, second_bytes)
 }

@@ -1,13 +1,12 @@
-//! Reading and writing numbers in bytes. The only place that knows byte orders.
+//! Reads and writes numbers in bytes. Byte orders are handled only here.
 //!
 //! Names without a suffix are little-endian; `_be` is big-endian. Signed numbers are
 //! two's complement, floats are IEEE 754 and keep every bit, NaN payloads included.
 
 use crate::model::{Error, Result};
 
-/// Reads numbers one after the other. Every read past the end is
-/// [`Corrupt`](crate::model::ErrorKind::Corrupt), says where the bytes end, and reads
-/// nothing.
+/// Reads numbers in sequence. A read past the end fails with
+/// [`Corrupt`](crate::model::ErrorKind::Corrupt), with the end in its text, and consumes nothing.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -89,14 +88,14 @@ impl<'a> Reader<'a> {
         Ok(*taken)
     }
 
-    /// The next `count` f32, little-endian. Nothing is allocated if they are not there.
+    /// The next `count` f32, little-endian. Allocates only if enough bytes remain.
     pub fn f32s(&mut self, count: usize) -> Result<Vec<f32>> {
         let bytes = self.bytes(count.saturating_mul(4))?;
         let (values, _) = bytes.as_chunks();
         Ok(values.iter().copied().map(f32::from_le_bytes).collect())
     }
 
-    /// Passes over the next `count` bytes.
+    /// Skips the next `count` bytes.
     pub fn skip(&mut self, count: usize) -> Result<()> {
         self.bytes(count).map(|_| ())
     }

@@ -1,4 +1,4 @@
-//! Bytes to validated structures and back.
+//! Parses bytes to validated structures, and writes them.
 
 pub mod checksum;
 pub mod cursor;

@@ -1,4 +1,4 @@
-//! One record of a `.cgeb` file: an embedding and what its producer says of it.
+//! One record of a `.cgeb` file: an embedding with the data of its producer.
 //!
 //! | at | len | field |
 //! |---|---|---|
@@ -20,7 +20,7 @@
 //! | .. | .. | aux |
 //!
 //! Numbers of the header are big-endian; floats are big-endian without bit 0. In a file
-//! every record begins at a multiple of [`RECORD_ALIGNMENT`]; what lies between is zero.
+//! every record begins at a multiple of [`RECORD_ALIGNMENT`]; bytes between records are zero.
 //! The index of a file is in [`cgei`](crate::format::files::cgei); the errors of both are here.
 
 use std::ops::Range;
@@ -41,7 +41,7 @@ pub use runs::{Part, PlacedRun, RUNS_MAX, Run, Runs, Sizes};
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;
 
-/// Records begin at multiples of this many bytes of their file.
+/// Alignment of records in a file, in bytes.
 pub const RECORD_ALIGNMENT: u64 = 4096;
 
 const MAGIC: [u8; 4] = *b"CGEB";
@@ -56,23 +56,23 @@ pub enum Layout {
     One,
     /// Version 2, big-endian floats.
     TwoBig,
-    /// Version 2, little-endian floats: usable as they lie.
+    /// Version 2, little-endian floats, which need no conversion on common machines.
     TwoLittle,
 }
 
 /// How aux is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum AuxEncoding {
-    /// As it is.
+    /// Unencoded.
     #[default]
     Raw,
-    /// An LZ4 block after its length, uncompressed, as u32 little-endian.
+    /// The uncompressed length as u32 little-endian, then an LZ4 block.
     Lz4,
     /// A Zstandard frame.
     Zstandard,
 }
 
-/// What a content hash is.
+/// The kind and value of a content hash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ContentHash {
     /// The producer's own number.
@@ -96,21 +96,21 @@ pub struct Header {
     pub top_k: u8,
     /// The content hash.
     pub content_hash: ContentHash,
-    /// Microseconds, as the producer measured.
+    /// Latency in microseconds as measured by the producer.
     pub pipeline_latency_us: u64,
-    /// Where aux begins, in bytes from the record's start; 0 for none.
+    /// Offset of aux from the record's start; 0 if there is none.
     pub aux_offset: u64,
     /// Bytes of aux.
     pub aux_length: u64,
 }
 
 impl Header {
-    /// Reads the header at the start of `bytes`: the work is the same for any length of
-    /// record, of which nothing else is looked at.
+    /// Reads the header at the start of `bytes`. Reads nothing else of the record, so the work does
+    /// not depend on its length.
     ///
     /// # Errors
-    /// All of [`CgebError`] but those of hashes, indexes and writing; `Truncated` only for
-    /// the header itself and `AuxOutside` only for an aux whose end cannot be counted.
+    /// All of [`CgebError`] except those of hashes, indexes and writing; `Truncated` only for
+    /// the header itself and `AuxOutside` only for an aux whose end overflows.
     pub fn parse(bytes: &[u8]) -> Result<Header, CgebError> {
         let mut input = Reader::new(bytes);
         let truncated = |_| CgebError::Truncated { needed: HEADER_BYTES as u64, present: bytes.len() as u64 };
@@ -149,7 +149,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The header's bytes; allocates nothing. A version 1 with flags cannot be read again.
+    /// The header's bytes. Allocates nothing. The result of a version 1 with flags cannot be parsed.
     pub fn write(&self) -> [u8; HEADER_BYTES] {
         let (ContentHash::Own(hash) | ContentHash::OfPayload(hash)) = self.content_hash;
         let mut bytes = [0; HEADER_BYTES];
@@ -195,25 +195,25 @@ impl Header {
         order | hashed | aux << AUX_SHIFT
     }
 
-    /// Where the vector lies in the record.
+    /// The range of the vector in the record.
     pub fn vector_range(&self) -> Range<u64> {
         let start = HEADER_BYTES as u64;
         start..start + 4 * u64::from(self.dimension)
     }
 
-    /// Where the weights lie.
+    /// The range of the weights.
     pub fn weights_range(&self) -> Range<u64> {
         let start = self.vector_range().end;
         start..start + 4 * u64::from(self.experts)
     }
 
-    /// Where the selected experts lie.
+    /// The range of the selected experts.
     pub fn selected_range(&self) -> Range<u64> {
         let start = self.weights_range().end;
         start..start + u64::from(self.top_k)
     }
 
-    /// Where aux lies: after all else, perhaps with a gap. Empty without aux.
+    /// The range of aux, after all other fields, possibly with a gap. Empty without aux.
     pub fn aux_range(&self) -> Range<u64> {
         let start = match self.aux_offset {
             0 => self.selected_range().end,
@@ -227,13 +227,13 @@ impl Header {
         self.aux_range().end
     }
 
-    /// Bytes from the start of this record to that of the next in a file: a multiple of
-    /// [`RECORD_ALIGNMENT`]. `None` past 2^64.
+    /// Bytes from the start of this record to the start of the next in a file, a multiple of
+    /// [`RECORD_ALIGNMENT`]. `None` on overflow.
     pub fn stride(&self) -> Option<u64> {
         self.record_bytes().checked_next_multiple_of(RECORD_ALIGNMENT)
     }
 
-    /// Version 1 has no flags.
+    /// Refuses flags in version 1.
     fn check_version(&self) -> Result<(), CgebError> {
         flags_of(self.version(), self.flags()).map(|_| ())
     }
@@ -267,7 +267,7 @@ fn flags_of(version: u16, flags: u16) -> Result<(Layout, AuxEncoding), CgebError
     }
 }
 
-/// Reserved bytes that begin at `start` of a record or an index.
+/// Refuses reserved bytes, at `start` of a record or an index, that are not zero.
 pub(super) fn zero(bytes: &[u8], start: u64) -> Result<(), CgebError> {
     match bytes.iter().position(|byte| *byte != 0) {
         Some(place) => Err(CgebError::ReservedNotZero { at: start + place as u64 }),
@@ -275,8 +275,8 @@ pub(super) fn zero(bytes: &[u8], start: u64) -> Result<(), CgebError> {
     }
 }
 
-/// The first 8 bytes, big-endian, of what `hasher` has taken: content hashes, and the
-/// data hash of an index.
+/// The first 8 bytes of a hash as a big-endian number, for content hashes and the data hash of an
+/// index.
 pub fn leading_hash(hasher: &blake3::Hasher) -> u64 {
     let mut bytes = [0; 8];
     hasher.finalize_xof().fill(&mut bytes);

@@ -1,4 +1,4 @@
-//! A `.cgei` file: where the records of a `.cgeb` file begin.
+//! A `.cgei` file: the offsets of the records of a `.cgeb` file.
 //!
 //! | at | len | field |
 //! |---|---|---|
@@ -19,15 +19,15 @@ const VERSION: u16 = 1;
 /// Bytes before the offsets.
 pub const HEAD_BYTES: u64 = 24;
 
-/// The bytes before the offsets of an index of so many records.
+/// The bytes before the offsets of an index of `count` records.
 pub fn head(count: u64, data_hash: u64) -> Vec<u8> {
     let mut out = Writer::with_capacity(HEAD_BYTES as usize);
     out.bytes(&MAGIC).u16_be(VERSION).zeros(2).u64_be(count).u64_be(data_hash);
     out.into_bytes()
 }
 
-/// Reads the number of records and the data hash at the start of an index of `present` bytes,
-/// of which `bytes` are the first.
+/// Reads the number of records and the data hash at the start of an index of `present` bytes.
+/// `bytes` are the first of them.
 ///
 /// # Errors
 /// `WrongMagic`, `UnsupportedVersion`, `ReservedNotZero`, `Truncated`, `TrailingBytes`.
@@ -53,7 +53,7 @@ pub fn parse_head(bytes: &[u8], present: u64) -> Result<(u64, u64), CgebError> {
     }
 }
 
-/// An index in the bytes it lies in, at any alignment.
+/// An index that borrows its bytes, at any alignment.
 #[derive(Clone, Copy, Debug)]
 pub struct BorrowedIndex<'a> {
     /// The data hash, as in [`Index`].
@@ -62,8 +62,7 @@ pub struct BorrowedIndex<'a> {
 }
 
 impl<'a> BorrowedIndex<'a> {
-    /// The index in `bytes`. Allocates nothing; reads the head only: offsets are as they stand
-    /// there.
+    /// The index in `bytes`. Allocates nothing and reads only the head; the offsets are not checked.
     ///
     /// # Errors
     /// Those of [`parse_head`].
@@ -73,17 +72,17 @@ impl<'a> BorrowedIndex<'a> {
         Ok(BorrowedIndex { data_hash, offsets })
     }
 
-    /// How many records there are.
+    /// The number of records.
     pub fn len(&self) -> usize {
         self.offsets.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.offsets.is_empty()
     }
 
-    /// Where record `number` begins, in bytes.
+    /// Byte offset of record `number`.
     pub fn offset(&self, number: usize) -> Option<u64> {
         self.offsets.get(number).copied().map(u64::from_be_bytes)
     }
@@ -93,7 +92,7 @@ impl<'a> BorrowedIndex<'a> {
         self.offsets.iter().copied().map(u64::from_be_bytes)
     }
 
-    /// Whether each offset is one that a record can have, after the one before it.
+    /// Checks that the offsets are possible for records and ascend.
     ///
     /// # Errors
     /// `WrongOffset`.
@@ -102,10 +101,10 @@ impl<'a> BorrowedIndex<'a> {
     }
 }
 
-/// Where the records of a file begin.
+/// The offsets of the records of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Index {
-    /// The first 8 bytes, big-endian, of the blake3 of the file that it is of;
+    /// The first 8 bytes, big-endian, of the blake3 of the `.cgeb` file;
     /// [`leading_hash`](crate::format::files::cgeb::leading_hash) computes it.
     pub data_hash: u64,
     /// The records' offsets in bytes: ascending multiples of [`RECORD_ALIGNMENT`].
@@ -113,8 +112,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Reads a whole index. Nothing is allocated before the length is what the number of
-    /// records says.
+    /// Reads a whole index. Allocates only after the length was found to match the number of records.
     ///
     /// # Errors
     /// `WrongMagic`, `UnsupportedVersion`, `ReservedNotZero`, `Truncated`,
@@ -139,7 +137,7 @@ impl Index {
         Ok(out.into_bytes())
     }
 
-    /// Whether it is of the file whose data hash is `computed`.
+    /// Checks that the index belongs to the file with the data hash `computed`.
     ///
     /// # Errors
     /// `HashMismatch`.

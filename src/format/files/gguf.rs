@@ -15,9 +15,9 @@
 //! 7 bool (a byte), 8 text, 9 array (u32 type, u64 count, the values), 10 u64, 11 i64, 12 f64. The alignment is 32
 //! or the u32 `general.alignment`.
 //!
-//! Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Version 1 had shorter counts; in big-endian
-//! files the version's bytes are swapped. Neither is read. Tensors may stand in any order and leave gaps, as readers
-//! of Python take them.
+//! Source: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>. Version 1 had shorter counts, and big-endian
+//! files have a byte-swapped version. Both are refused. Tensors may have any order and leave gaps, as the Python reader
+//! permits.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -31,13 +31,13 @@ mod write;
 pub use types::{GgmlType, TYPES};
 pub use write::{Place, Retyped, type_of_elements, with_types};
 
-/// Bytes up to the data that are read at most. Tokenizers take tens of megabytes of them.
+/// Longest header in bytes, up to the data. Tokenizers take tens of megabytes of it.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// Tensors of a file that are read at most. An import takes a few kilobytes for each; models have a few thousand.
+/// Largest number of tensors in a file. An import needs a few kilobytes for each; models have a few thousand.
 pub const TENSORS_MAX: u64 = 1 << 14;
 
-/// The alignment of a file that does not say its own, in bytes.
+/// The default alignment in bytes.
 pub const ALIGNMENT: u64 = 32;
 
 /// The key of the alignment.
@@ -45,28 +45,28 @@ pub const ALIGNMENT_KEY: &[u8] = b"general.alignment";
 
 const MAGIC: [u8; 4] = *b"GGUF";
 
-/// Arrays may be in arrays this deep. `llama.cpp` takes none.
+/// Largest nesting depth of arrays. `llama.cpp` accepts no nesting.
 const DEPTH_MAX: u32 = 4;
 
 /// The bytes of a tensor's entry without its name and dimensions.
 const ENTRY_BYTES_MIN: u64 = 24;
 
-/// The bytes of a key that is empty, a type, and a value of one byte.
+/// The bytes of an empty key, a type, and a value of one byte.
 const METADATA_BYTES_MIN: u64 = 13;
 
-/// What a header says.
+/// A parsed header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
     /// 2 or 3.
     pub version: u32,
     /// Entries of the metadata.
     pub metadata_count: u64,
-    /// Where the metadata is, in bytes from the file's start: all keys, types and values as they stand. The entries
-    /// of the tensors follow.
+    /// The range of the metadata, in bytes from the file's start: all keys, types and values. The entries of the
+    /// tensors follow.
     pub metadata: Range<u64>,
-    /// Tensors begin at multiples of so many bytes, counted from `data_start`. A power of two.
+    /// Alignment of tensors in bytes, counted from `data_start`. A power of two.
     pub alignment: u64,
-    /// Where the data begins, in bytes from the file's start; without tensors perhaps past its end.
+    /// Start of the data, in bytes from the file's start. Without tensors it may lie past the file's end.
     pub data_start: u64,
     /// The tensors in the order of the header.
     pub tensors: Vec<Entry>,
@@ -79,31 +79,30 @@ pub struct Entry {
     pub name: String,
     /// The type of its elements.
     pub ggml_type: &'static GgmlType,
-    /// Its dimensions in elements, outermost first: those of the file, reversed.
+    /// Its dimensions in elements, outermost first, which is the reverse of the file's order.
     pub elements: Shape,
     /// Its first byte, counted from [`Header::data_start`].
     pub offset: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub bytes: u64,
 }
 
 impl Entry {
-    /// What it is as a tensor. Of blocks of ggml it is `OPAQUE`, and the innermost dimension counts the bytes of a
-    /// row.
+    /// Its element type and shape in this program. Blocks of ggml are `OPAQUE`, with the bytes of a row as the innermost
+    /// dimension.
     pub fn tensor(&self) -> (Dtype, Shape) {
         (self.ggml_type.dtype, self.ggml_type.stored(&self.elements).unwrap_or_default())
     }
 }
 
-/// What the header at the start of `prefix` says, the beginning of a file of `file_len` bytes. `None` where it goes
-/// on past `prefix`: more of the file is needed then, up to [`HEADER_BYTES_MAX`]. Needs memory in
-/// proportion to the tensors in `prefix`, whatever their count is said to be.
+/// Parses the header at the start of `prefix`, the first bytes of a file of `file_len` bytes. `None` if the header
+/// continues past `prefix`; the caller then needs a longer prefix, up to [`HEADER_BYTES_MAX`]. Needs memory in
+/// proportion to the tensors in `prefix`, whatever count the header claims.
 ///
 /// # Errors
-/// `Unsupported` for other versions and byte orders, for ggml types that this version does not know, since the
-/// lengths of such tensors cannot be checked, for more than 8 dimensions, for more than [`TENSORS_MAX`] tensors, and
-/// for names that no tensor can have;
-/// `Invalid` for all else.
+/// `Unsupported` for other versions and byte orders, for unknown ggml types, whose lengths cannot be checked, for more
+/// than 8 dimensions, for more than [`TENSORS_MAX`] tensors, and for names that a tensor cannot have; `Invalid` for all
+/// other errors.
 pub fn parse(prefix: &[u8], file_len: u64) -> Result<Option<Header>> {
     let bytes_max = file_len.min(HEADER_BYTES_MAX);
     let mut input = Input { rest: Reader::new(prefix), bytes_max, is_short: false };
@@ -113,12 +112,12 @@ pub fn parse(prefix: &[u8], file_len: u64) -> Result<Option<Header>> {
     }
 }
 
-/// The beginning of a file.
+/// The first bytes of a file.
 struct Input<'a> {
     rest: Reader<'a>,
-    /// No header goes past this.
+    /// Largest possible end of a header.
     bytes_max: u64,
-    /// Whether bytes were wanted that a longer beginning has.
+    /// Whether a read failed only because the prefix is too short.
     is_short: bool,
 }
 
@@ -163,7 +162,7 @@ fn header(input: &mut Input<'_>, file_len: u64) -> Result<Header> {
     if count > TENSORS_MAX {
         return Err(Error::unsupported(format!("{count} tensors; at most {TENSORS_MAX} are read")));
     }
-    // What cannot stand in the file is refused before anything is read for it.
+    // Refuse counts that cannot fit the file before reading any entry.
     let least = count
         .checked_mul(ENTRY_BYTES_MIN)
         .zip(metadata_count.checked_mul(METADATA_BYTES_MIN))
@@ -190,7 +189,7 @@ fn header(input: &mut Input<'_>, file_len: u64) -> Result<Header> {
 fn check_version(version: u32) -> Result<()> {
     match version {
         2 | 3 => Ok(()),
-        // The low half of a swapped version is zero, that of a true one never was.
+        // The low half of a swapped version is zero, which no real version has.
         version if version & 0xffff == 0 && version != 0 => {
             Err(Error::unsupported("big-endian; convert it to little-endian first"))
         }
@@ -198,7 +197,7 @@ fn check_version(version: u32) -> Result<()> {
     }
 }
 
-/// Passes over the metadata; the alignment that it says.
+/// Skips the metadata. Returns the alignment that it specifies.
 fn metadata(input: &mut Input<'_>, count: u64) -> Result<u64> {
     let mut alignment = None;
     for _ in 0..count {
@@ -222,7 +221,7 @@ fn metadata(input: &mut Input<'_>, count: u64) -> Result<u64> {
     Ok(alignment.unwrap_or(ALIGNMENT))
 }
 
-/// The bytes of a value of this type, if all have as many.
+/// The bytes of a value of this type, if the type has a fixed size.
 fn fixed_bytes(kind: u32) -> Option<u64> {
     Some(match kind {
         0 | 1 | 7 => 1,
@@ -233,7 +232,7 @@ fn fixed_bytes(kind: u32) -> Option<u64> {
     })
 }
 
-/// Passes over a value. What it does is bounded by the bytes of it, since none has no bytes.
+/// Skips a value. The work is bounded by its bytes, because every value has at least one.
 fn value(input: &mut Input<'_>, kind: u32, depth: u32) -> Result<()> {
     match (fixed_bytes(kind), kind) {
         (Some(bytes), _) => input.bytes(bytes).map(|_| ()),
@@ -263,7 +262,7 @@ fn entry(input: &mut Input<'_>) -> Result<Entry> {
         .ok()
         .and_then(|count| sizes.get_mut(..count))
         .ok_or_else(|| place(Error::unsupported(format!("{count} dimensions; at most {DIMENSIONS_MAX}"))))?;
-    // In the file the fastest stands first.
+    // The file lists the fastest dimension first.
     for size in sizes.iter_mut().rev() {
         *size = input.u64()?;
     }
@@ -284,7 +283,7 @@ fn entry(input: &mut Input<'_>) -> Result<Entry> {
     Ok(Entry { name, ggml_type, elements, offset, bytes })
 }
 
-/// Names stand once, and bytes are in the file, aligned, and of one tensor only.
+/// Checks that names are unique, and that tensors are aligned, lie within the file and do not overlap.
 fn check_tensors(header: &Header, file_len: u64) -> Result<()> {
     let mut names = HashSet::with_capacity(header.tensors.len());
     if let Some(twice) = header.tensors.iter().find(|tensor| !names.insert(tensor.name.as_str())) {

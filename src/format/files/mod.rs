@@ -1,4 +1,4 @@
-//! Files that are taken apart: headers of tensors, embedding batches.
+//! File formats of imports and forms: tensor containers, embedding batches.
 
 pub mod cgeb;
 pub mod cgei;

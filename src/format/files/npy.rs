@@ -8,62 +8,58 @@
 //! | 10 or 12 | .. | a Python dict literal `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`, spaces, a newline; UTF-8 in version 3, else Latin-1 |
 //! | .. | .. | the elements, to the end of the file |
 //!
-//! Source: the NumPy Enhancement Proposal 1 and `numpy.lib.format`. The text is read in
-//! `npy/literal.rs`.
+//! Source: NumPy Enhancement Proposal 1 and `numpy.lib.format`. `npy/literal.rs` parses the text.
 //!
-//! NumPy has no name for bfloat16: `ml_dtypes` writes it as `<V2`, and that is how it is
-//! read and written here. It writes several 8-bit types as `<V1`; which one is not
-//! recorded, so those are not read.
+//! NumPy has no name for bfloat16. `ml_dtypes` writes it as `<V2`, and so does this module. `ml_dtypes`
+//! writes several 8-bit types as `<V1` without recording which, so those are refused.
 
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{Dtype, Error, Result, Shape};
 
 mod literal;
 
-/// The text of a header has at most this many bytes.
+/// Longest text of a header in bytes.
 pub const HEADER_BYTES_MAX: u64 = 65_536;
 
-/// This many bytes from the start of a file, or the whole file, hold any header that is
-/// read.
+/// A prefix of a file with this many bytes contains the header, unless the header is too long.
 pub const PREFIX_BYTES_MAX: u64 = HEADER_BYTES_MAX + 12;
 
 const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
-/// NumPy leaves room for so many digits of the dimension that grows when a file is
-/// appended to (`GROWTH_AXIS_MAX_DIGITS` of `numpy.lib.format`).
+/// Digits that NumPy reserves for the dimension that grows on an append
+/// (`GROWTH_AXIS_MAX_DIGITS` of `numpy.lib.format`).
 const GROWTH_DIGITS: usize = 21;
 
-/// What a header says.
+/// A parsed header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The type of the elements.
     pub dtype: Dtype,
     /// The dimensions, outermost first.
     pub shape: Shape,
-    /// Whether the first dimension, not the last, varies fastest in the data.
+    /// Whether the first dimension varies fastest in the data, rather than the last.
     pub fortran_order: bool,
     /// Whether elements of more than one byte are big-endian.
     pub big_endian: bool,
-    /// Where the elements begin, in bytes from the file's start. They end with the file.
+    /// Start of the elements, in bytes from the file's start. They extend to the end of the file.
     pub data_start: u64,
 }
 
 impl Header {
-    /// Whether the bytes of the data are those of a little-endian, row-major tensor. In
-    /// Fortran order they are if at most one dimension is longer than 1.
+    /// Whether the data are little-endian and row-major. In Fortran order they are row-major too if at most
+    /// one dimension is longer than 1.
     pub fn is_plain(&self) -> bool {
         let long = self.shape.dimensions().iter().filter(|size| **size > 1);
         !self.big_endian && (!self.fortran_order || long.count() < 2 || self.shape.elements() == 0)
     }
 }
 
-/// What the header at the start of `prefix` says. `prefix` is the beginning of a file of
-/// `file_len` bytes: [`PREFIX_BYTES_MAX`] of them, or all.
+/// Parses the header at the start of `prefix`, which is the first [`PREFIX_BYTES_MAX`] bytes of a file
+/// of `file_len` bytes, or all of it.
 ///
 /// # Errors
-/// `Unsupported` for versions, element types (structures, objects, texts, complex
-/// numbers, dates) and numbers of dimensions that a tensor cannot have; `Invalid` for
-/// all else.
+/// `Unsupported` for versions, element types (structures, objects, texts, complex numbers, dates) and
+/// numbers of dimensions that a tensor cannot have; `Invalid` for all other errors.
 pub fn parse(prefix: &[u8], file_len: u64) -> Result<Header> {
     let (text, data_start) = text_of(prefix)?;
     let literal::Fields { descr, fortran_order, dimensions } =
@@ -86,7 +82,7 @@ pub fn parse(prefix: &[u8], file_len: u64) -> Result<Header> {
     Ok(Header { dtype, shape, fortran_order, big_endian, data_start })
 }
 
-/// The text of the header, and the byte after it.
+/// The text of the header, and the offset of the byte after it.
 fn text_of(prefix: &[u8]) -> Result<(&[u8], u64)> {
     let short = |error: Error| Error::invalid(format!("npy header: {error}"));
     let mut input = Reader::new(prefix);
@@ -112,8 +108,8 @@ fn text_of(prefix: &[u8]) -> Result<(&[u8], u64)> {
     Ok((text, data_start))
 }
 
-/// The element type of a `descr`, and whether it is big-endian. `=`, which NumPy itself
-/// never writes, is taken as little-endian.
+/// The element type of a `descr`, and whether it is big-endian. Treats `=`, which NumPy itself never
+/// writes, as little-endian.
 fn dtype_of(descr: &str) -> Result<(Dtype, bool)> {
     let (big_endian, kind) = match descr.split_at_checked(1) {
         Some((">", kind)) => (true, kind),
@@ -144,7 +140,7 @@ fn dtype_of(descr: &str) -> Result<(Dtype, bool)> {
     Ok((dtype, big_endian && dtype.bytes() > 1))
 }
 
-/// The `descr` of an element type: 8-bit floats as `|V1`, which NumPy shows as bytes.
+/// The `descr` of an element type. 8-bit floats become `|V1`, which NumPy shows as raw bytes.
 fn descr_of(dtype: Dtype) -> Option<&'static str> {
     Some(match dtype {
         Dtype::F64 => "<f8",
@@ -165,10 +161,9 @@ fn descr_of(dtype: Dtype) -> Option<&'static str> {
     })
 }
 
-/// The beginning of a file of row-major, little-endian elements: everything before them,
-/// a multiple of `alignment` bytes. With 64, what NumPy itself writes. Version 1, or 2
-/// where the length needs it; NumPy refuses headers of more than 10,000 bytes unless
-/// told otherwise, so 4096 is a good alignment and 16384 is not.
+/// The header of a file of row-major, little-endian elements, padded to a multiple of `alignment` bytes.
+/// With 64, the result equals the output of NumPy. Writes version 1, or 2 if the length requires it. By
+/// default NumPy refuses headers of more than 10,000 bytes, so 4096 is a good alignment and 16384 is not.
 ///
 /// # Errors
 /// `Unsupported` for `F4` and `Opaque`; `Invalid` for an alignment of 0 or one that makes

@@ -6,35 +6,35 @@
 //! | 8 | .. | JSON, padded with spaces: an object of `name: {"dtype", "shape", "data_offsets": [begin, end]}`, offsets counted from the end of the JSON; `__metadata__`, if present, is an object of texts |
 //! | .. | .. | the tensors' bytes, without gap or overlap, to the end of the file |
 //!
-//! Source: <https://huggingface.co/docs/safetensors>. A file that the `safetensors`
-//! crate refuses is refused here; beyond that, so are duplicate names, which that crate
-//! lets pass, and what a tensor of this program cannot be (more than 8 dimensions, element
-//! types it does not know). The JSON is read in `safetensors/json.rs`.
+//! Source: <https://huggingface.co/docs/safetensors>. This parser refuses every file that the
+//! `safetensors` crate refuses. It also refuses duplicate names, which that crate accepts, and tensors
+//! that this program does not support (more than 8 dimensions, unknown element types).
+//! `safetensors/json.rs` reads the JSON.
 
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{CONTAINER_NAMES_MAX, Dtype, Error, Result, Shape, quoted_name};
 
 mod json;
 
-/// The JSON of a header has at most this many bytes.
+/// Longest JSON of a header in bytes.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// A header has at most this many tensors.
+/// Largest number of tensors in a header.
 pub const TENSORS_MAX: usize = CONTAINER_NAMES_MAX;
 
 /// Bytes before the JSON.
 const LENGTH_BYTES: u64 = 8;
 
-/// The name that stands for the file's metadata among the names of tensors.
+/// The key of the file's metadata among the names of tensors.
 const METADATA: &str = "__metadata__";
 
-/// What a header says.
+/// A parsed header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The tensors in the order of their bytes in the file. They cover it from
     /// `data_start` to its end.
     pub tensors: Vec<Entry>,
-    /// Where the tensors begin, in bytes from the file's start.
+    /// Start of the tensors, in bytes from the file's start.
     pub data_start: u64,
     /// The file's own metadata, in the order of the header.
     pub metadata: Vec<(String, String)>,
@@ -55,9 +55,8 @@ pub struct Entry {
     pub end: u64,
 }
 
-/// The length in bytes of the JSON of a file of `file_len` bytes that begins with
-/// `first`. Nothing past [`HEADER_BYTES_MAX`] or the file's end is accepted, so the
-/// answer can be allocated.
+/// The length in bytes of the JSON of a file of `file_len` bytes that begins with `first`. Refuses
+/// lengths past [`HEADER_BYTES_MAX`] or the file's end, so the caller can allocate the result.
 ///
 /// # Errors
 /// `Invalid`.
@@ -74,12 +73,12 @@ pub fn header_len(first: [u8; 8], file_len: u64) -> Result<u64> {
     Ok(length)
 }
 
-/// What the header `json` of a file of `file_len` bytes says. Needs memory in
-/// proportion to the header, whatever it says.
+/// Parses the header `json` of a file of `file_len` bytes. Needs memory in proportion to the length of
+/// the header, whatever its contents.
 ///
 /// # Errors
-/// `Unsupported` for element types that this version does not know, for more than 8 dimensions, for more than
-/// [`TENSORS_MAX`] tensors, and for names that no tensor can have; `Invalid` for all else.
+/// `Unsupported` for unknown element types, for more than 8 dimensions, for more than [`TENSORS_MAX`] tensors, and for
+/// names that a tensor cannot have; `Invalid` for all other errors.
 pub fn parse(json: &[u8], file_len: u64) -> Result<Header> {
     let text =
         std::str::from_utf8(json).map_err(|error| Error::invalid(format!("safetensors header: {error}")))?;
@@ -121,7 +120,7 @@ fn check_unique<'a>(names: impl Iterator<Item = &'a str>, what: &str) -> Result<
     }
 }
 
-/// The tensors, sorted, follow each other without gap or overlap and fill the file.
+/// Checks that the sorted tensors fill the file without gap or overlap.
 fn check_cover(tensors: &[Entry], data_start: u64, file_len: u64) -> Result<()> {
     let mut expected = data_start;
     for tensor in tensors {
@@ -152,7 +151,7 @@ fn check_cover(tensors: &[Entry], data_start: u64, file_len: u64) -> Result<()> 
 ///
 /// # Errors
 /// `Unsupported` for an element type that safetensors lacks; `Invalid` for an alignment
-/// of 0, a name that cannot stand or stands twice, and a header or file too long.
+/// of 0, an invalid or duplicate name, and a header or file that is too long.
 pub fn write_header<'a>(
     tensors: impl IntoIterator<Item = (&'a str, Dtype, &'a Shape)>,
     metadata: &[(String, String)],
@@ -197,12 +196,12 @@ pub fn write_header<'a>(
     padded(json, alignment)
 }
 
-/// `text` as JSON has it.
+/// `text` as a JSON string.
 fn quoted(text: &str) -> Result<String> {
     serde_json::to_string(text).map_err(|error| Error::invalid(format!("{text:?}: {error}")))
 }
 
-/// The length of `json` and `json`, together a multiple of `alignment` bytes.
+/// The length of `json` followed by `json`, padded to a multiple of `alignment` bytes.
 fn padded(json: String, alignment: u64) -> Result<Vec<u8>> {
     let too_long = || {
         Error::invalid(format!(

@@ -1,4 +1,4 @@
-//! The side file `access`: when blocks were used. Not durable, and nothing is lost with it.
+//! The side file `access`: usage of blocks. It is not synced, and its loss does no harm.
 //!
 //! | at | bytes | what |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 //! | 16 | 48 each | records |
 //! | end | 4 | CRC32C of all before |
 //!
-//! A record is of blocks one after the other that have the same history:
+//! A record describes consecutive blocks with the same history:
 //!
 //! | at | bytes | what |
 //! |---|---|---|
@@ -35,22 +35,22 @@ const HEADER_BYTES: u64 = 16;
 const RECORD_BYTES: u64 = 48;
 const CHECKSUM_BYTES: u64 = 4;
 
-/// When a block was used. Ticks count from 1970.
+/// The usage of a block. Ticks count from 1970.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct History {
-    /// Accesses; `u32::MAX` stands for more too.
+    /// Number of accesses; `u32::MAX` also stands for more.
     pub count: u32,
-    /// The tick of the last access; of a block without one, the tick from which it counts.
+    /// The tick of the last access, or the tick of creation if there was none.
     pub last: u32,
-    /// The tick from which it counts.
+    /// The tick from which the history counts.
     pub created: u32,
     /// Bit i: accessed i ticks before the last.
     pub window: u64,
-    /// Accesses a tick, averaged; 0 to 1.
+    /// Moving average of accesses per tick, 0 to 1.
     pub ema: f32,
 }
 
-/// The histories of a file, read as they are asked for: they can be.
+/// The validated histories of a file, decoded on demand.
 #[derive(Clone, Copy, Debug)]
 pub struct Histories<'a> {
     /// Seconds of a tick.
@@ -59,8 +59,8 @@ pub struct Histories<'a> {
 }
 
 impl<'a> Histories<'a> {
-    /// Objects with the histories of their blocks, of those together that have the same one, in the
-    /// order of the file: an object as often as others stand between.
+    /// The objects with their runs of blocks and histories, in the order of the file. An object appears
+    /// again if records of others lie between its records.
     pub fn by_object(
         &self,
     ) -> impl Iterator<Item = (ObjectId, impl Iterator<Item = (Range<u32>, History)> + 'a)> {
@@ -76,7 +76,7 @@ fn object_of(record: &[u8; RECORD_BYTES as usize]) -> ObjectId {
     ObjectId(record.first_chunk().copied().map_or(0, u128::from_le_bytes))
 }
 
-/// The blocks and their history; `Corrupt` where it cannot be.
+/// The blocks of a record and their history. Fails with `Corrupt` for impossible values.
 #[inline]
 fn history_of(record: &[u8; RECORD_BYTES as usize]) -> Result<(Range<u32>, History)> {
     let mut reader = Reader::new(record);
@@ -96,20 +96,19 @@ fn wrong(what: &str) -> Error {
     Error::corrupt(format!("the access history {what}"))
 }
 
-/// Bytes of a file of so many records.
+/// Bytes of a file with `records` records.
 pub fn file_bytes(records: u64) -> u64 {
     records.saturating_mul(RECORD_BYTES).saturating_add(HEADER_BYTES + CHECKSUM_BYTES)
 }
 
-/// The histories of blocks, collected for a file: those of neighbours that are the same are one
-/// record.
+/// Collects histories for a file. Equal histories of consecutive blocks become one record.
 #[derive(Default)]
 pub struct Kept {
     records: Vec<(ObjectId, Range<u32>, History)>,
 }
 
 impl Kept {
-    /// Adds that of a block.
+    /// Adds the history of a block.
     pub fn add(&mut self, object: ObjectId, block: u32, history: History) {
         match self.records.last_mut() {
             Some((of, blocks, same)) if (*of, blocks.end, *same) == (object, block, history) => {
@@ -134,14 +133,14 @@ impl Kept {
     }
 }
 
-/// The bytes of a file that has these histories.
+/// The bytes of a file with these histories.
 pub fn to_bytes(tick_seconds: u32, histories: &[(ObjectId, u32, History)]) -> Vec<u8> {
     let mut kept = Kept::default();
     histories.iter().for_each(|(object, block, history)| kept.add(*object, *block, *history));
     kept.to_bytes(tick_seconds)
 }
 
-/// The histories in the bytes of a file. `Corrupt` for bytes that no program wrote.
+/// Decodes the bytes of a file. Fails with `Corrupt` for damaged bytes.
 pub fn parse(bytes: &[u8]) -> Result<Histories<'_>> {
     let body = bytes.len().checked_sub(CHECKSUM_BYTES as usize).ok_or_else(|| wrong("is cut off"))?;
     let (body, checksum) = bytes.split_at_checked(body).ok_or_else(|| wrong("is cut off"))?;

@@ -1,4 +1,4 @@
-//! Structures of a log and of its side file.
+//! Structures of the log and of its side file `access`.
 
 pub mod access;
 pub mod catalog;

@@ -1,5 +1,5 @@
-//! What Create and Migrate say of a block, without what they say of its object: all that the
-//! index takes in of them. Where the fields stand is written in `record`.
+//! The block fields of Create and Migrate records, without the description of the object. Replay needs
+//! nothing else of them. [`record`](crate::format::log::record) documents the layout.
 
 use crate::format::log::record::{Record, Stored};
 use crate::format::log::slot::RawSlot;
@@ -9,29 +9,29 @@ const IN_DATA: u8 = 1;
 const CREATE: u8 = 0;
 const MIGRATE: u8 = 2;
 
-/// A block that is there, or that went elsewhere.
+/// A block that was created or moved.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Placed {
-    /// The object that it is of.
+    /// The object of the block.
     pub object: ObjectId,
     /// The record's sequence number.
     pub sequence: u64,
-    /// When it was made or moved, in seconds since 1970.
+    /// Time of the creation or move in Unix seconds.
     pub at: u64,
-    /// Where its payload lies.
+    /// The location of its payload.
     pub stored: Stored,
     /// Its number in the object.
     pub block: u32,
-    /// Whether a Migrate says so, and not a Create.
+    /// Whether the record is a Migrate rather than a Create.
     pub is_move: bool,
 }
 
-// A line of the cache: a batch of them is kept until its Commit.
+// One cache line: replay keeps a batch of them until its Commit.
 const _: () = assert!(size_of::<Placed>() <= 64);
 
 impl Placed {
-    /// What an intact slot says of a block. `None` where it is of another kind, and where
-    /// [`Record::parse`] refuses it and says why.
+    /// Decodes an intact slot. `None` for other kinds of records, and for a slot that [`Record::parse`]
+    /// refuses with a reason.
     #[inline]
     pub fn parse(slot: &RawSlot) -> Option<Placed> {
         let kind = slot.kind();
@@ -50,13 +50,13 @@ impl Placed {
         })
     }
 
-    /// Whether a slot is of a kind that says something of a block.
+    /// Whether a slot holds a Create or Migrate.
     #[inline]
     pub fn is_in(slot: &RawSlot) -> bool {
         matches!(slot.kind(), CREATE | MIGRATE)
     }
 
-    /// What a record with this number says of a block, if it is one that does.
+    /// The block of a Create or Migrate with this sequence number; `None` for other records.
     pub fn of(record: &Record, sequence: u64) -> Option<Placed> {
         match *record {
             Record::Create { object, block, stored, created_at, .. } => {
@@ -70,14 +70,14 @@ impl Placed {
     }
 }
 
-/// Whether a Create describes an object that can be.
+/// Whether a Create describes a possible object.
 fn describes(slot: &RawSlot) -> bool {
     let [dtype] = slot.get::<21, 1>();
     let [dimensions] = slot.get::<71, 1>();
     Dtype::from_code(dtype).is_some() && usize::from(dimensions) <= DIMENSIONS_MAX
 }
 
-/// What Create and CreateRun say of a payload, and when it was made.
+/// The payload and the creation time of a Create or CreateRun.
 #[inline]
 pub(super) fn created(slot: &RawSlot) -> Result<(Stored, u64)> {
     let stored = Stored {
@@ -98,7 +98,7 @@ pub(super) fn created(slot: &RawSlot) -> Result<(Stored, u64)> {
     Ok((stored, u64::from_le_bytes(slot.get::<30, 8>())))
 }
 
-/// What Migrate says of a payload, and when it was moved.
+/// The payload and the time of a Migrate.
 #[inline]
 pub(super) fn moved(slot: &RawSlot) -> Result<(Stored, u64)> {
     let stored = Stored {
@@ -119,7 +119,7 @@ pub(super) fn moved(slot: &RawSlot) -> Result<(Stored, u64)> {
     Ok((stored, u64::from_le_bytes(slot.get::<48, 8>())))
 }
 
-/// The payload in the tier that its record says, where that can be.
+/// Sets the tier of a payload from the fields of its record. Fails if they contradict each other.
 #[inline]
 fn checked(stored: Stored, tier: u8, bits: u8, encoding: u8, group_len: u16) -> Result<Stored> {
     let encoding = Encoding::from_byte(encoding).ok_or_else(|| {

@@ -1,6 +1,6 @@
-//! The records of `meta.log`, each in one slot; some are followed by payload slots.
+//! The records of `meta.log`. Each takes one slot; payload slots follow some of them.
 //!
-//! Offsets count from the slot's start; the frame around the body is `slot`'s.
+//! Offsets count from the slot's start. [`slot`](crate::format::log::slot) documents the frame around the body.
 //!
 //! | type | body |
 //! |---|---|
@@ -29,10 +29,10 @@ const IN_DATA: u8 = 1;
 const EMPTY_ZEROS: u8 = 0;
 const EMPTY_LOST: u8 = 1;
 
-/// Where a block's payload lies and how it is encoded.
+/// The location and encoding of a block's payload.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Stored {
-    /// How precisely the block is kept; `Absent`: no payload.
+    /// The precision of the block; `Absent` means no payload.
     pub tier: Tier,
     /// The largest magnitude of its groups' scales.
     pub scale: f32,
@@ -42,17 +42,16 @@ pub struct Stored {
     pub offset: u64,
     /// Bytes of the payload.
     pub len: u32,
-    /// Whether that file is the object's data file instead of the tier's.
+    /// Whether that file is the object's data file rather than the tier's file.
     pub in_data: bool,
 }
 
-/// What Create and CreateRun say of the object a block belongs to. The catalog
-/// overrides it.
+/// The object of a block as described by Create and CreateRun. The catalog takes precedence.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Described {
     /// Element type.
     pub dtype: Dtype,
-    /// Shape; sizes past 32 bits are cut to 0xFFFFFFFF here.
+    /// Shape. Sizes above 32 bits are stored as 0xFFFFFFFF.
     pub shape: Shape,
     /// The object of the lineage parent.
     pub parent: Option<ObjectId>,
@@ -60,24 +59,24 @@ pub struct Described {
     pub reconstruct: u8,
 }
 
-/// What a record says.
+/// A decoded record.
 #[derive(Clone, PartialEq, Debug)]
 #[expect(missing_docs, reason = "the table above says what each field is")]
 pub enum Record {
-    /// A block is there.
+    /// Creates a block.
     Create { object: ObjectId, block: u32, described: Described, stored: Stored, created_at: u64 },
-    /// Exact blocks stand one after the other in the object's data file. `stored.len`
-    /// is the number of blocks, `stored.checksum` that of the array which follows.
+    /// Creates consecutive exact blocks in the object's data file. `stored.len` is the number of
+    /// blocks, `stored.checksum` the checksum of the array that follows.
     CreateRun { object: ObjectId, block: u32, described: Described, stored: Stored, created_at: u64 },
-    /// Blocks one after the other have no payload: zeros, a hole of the data file from
-    /// `stored.offset` on among them, or lost ones.
+    /// Creates consecutive blocks without a payload: zeros, which may be a hole of the data file
+    /// from `stored.offset`, or lost blocks.
     EmptyRun { object: ObjectId, block: u32, count: u32, stored: Stored, created_at: u64 },
-    /// A block went to another tier, or elsewhere in its own. `bits` are those of a
-    /// code, of an element where the block is exact now, 0 where it is absent.
+    /// Moves a block to another tier, or within its own. `bits` is the size of a code, of an
+    /// element if the block is now exact, or 0 if it is now absent.
     Migrate { object: ObjectId, block: u32, old_tier: u8, bits: u8, stored: Stored, migrated_at: u64 },
-    /// The object is gone.
+    /// Deletes an object.
     Delete { object: ObjectId },
-    /// A delta lies on a block.
+    /// Adds a delta to a block.
     Delta {
         object: ObjectId,
         block: u32,
@@ -89,11 +88,11 @@ pub enum Record {
         checksum: u32,
         kind: u8,
     },
-    /// A factorization of an object, or of one block.
+    /// Adds a factorization of an object, or of one block.
     Factor { object: ObjectId, block: u32, offset: u64, len: u64, rank: u32, checksum: u32 },
-    /// An entry of the catalog; its payload follows.
+    /// An entry of the catalog, whose payload follows.
     Catalog { len: u32, checksum: u32, kind: u8, version: u8 },
-    /// The records since the last one count.
+    /// Commits the records since the previous Commit.
     Commit { batch: u64, slots: u32, checksum: u32, unsynced: u32 },
     /// The first record of a log.
     Header { version: u16, store: StoreId, generation: u64 },
@@ -123,8 +122,8 @@ impl Record {
         }
     }
 
-    /// The record of an intact slot. Unknown types are `Unsupported`, values that
-    /// cannot be are `Corrupt`.
+    /// Decodes an intact slot. Fails with `Unsupported` for unknown types, with `Corrupt` for
+    /// impossible values.
     pub fn parse(slot: &RawSlot) -> Result<Record> {
         let object = ObjectId(slot.object());
         let block = slot.block();
@@ -212,7 +211,7 @@ impl Record {
         })
     }
 
-    /// The record as a slot, not sealed yet.
+    /// The record as a slot that is not sealed yet.
     pub fn to_slot(&self) -> RawSlot {
         match self {
             Record::Create { object, block, described, stored, created_at } => {
@@ -298,44 +297,43 @@ impl Stored {
     /// A block that is not stored.
     pub const ABSENT: Stored =
         Stored { tier: Tier::Absent, scale: 0.0, checksum: 0, offset: 0, len: 0, in_data: false };
-    /// A block whose bytes were lost: no payload, and a checksum that nothing has.
+    /// A block whose bytes were lost: no payload, and a checksum that no empty payload has.
     pub const LOST: Stored = Stored { checksum: u32::MAX, ..Stored::ABSENT };
     /// A block of zeros: exact, without a payload.
     pub const ZEROS: Stored = Stored { tier: Tier::Exact, ..Stored::ABSENT };
 
-    /// Zeros, and from `offset` on the data file has a hole.
+    /// Zeros, as a hole of the data file from `offset`.
     pub fn hole(offset: u64) -> Stored {
         Stored { offset, in_data: true, ..Stored::ZEROS }
     }
 
-    /// Whether its bytes were lost.
+    /// Whether the bytes were lost.
     pub fn is_lost(&self) -> bool {
         self.tier == Tier::Absent && self.checksum == Stored::LOST.checksum
     }
 
-    /// Whether it was made absent: what was lost is something else.
+    /// Whether the block was evicted, as opposed to lost.
     pub fn is_absent(&self) -> bool {
         self.tier == Tier::Absent && !self.is_lost()
     }
 
-    /// Whether a slot of a tier file has its payload.
+    /// Whether its payload lies in a slot of a tier file.
     pub fn has_slot(&self) -> bool {
         !self.in_data && self.len > 0
     }
 
-    /// Whether it is zeros without a payload. Not of what was written since the last batch.
+    /// Whether it is zeros without a payload. Not meaningful for writes since the last batch.
     pub fn is_zeros(&self) -> bool {
         self.tier == Tier::Exact && self.len == 0
     }
 
-    /// Bytes that it counts as in quotas and tables: zeros as many as were to be stored if somebody
-    /// wrote them.
+    /// The bytes that it counts in quotas and tables. Zeros count as if they were stored.
     pub fn counted(&self, logical: u64) -> u64 {
         if self.is_zeros() { logical } else { u64::from(self.len) }
     }
 
-    /// The bits field: of a code, of an element of an exact block, 0 for an absent one.
-    /// An exact block is told from an absent one by it: the log has tier 0 for both.
+    /// The bits field: the size of a code, of an element if exact, or 0 if absent. It distinguishes
+    /// exact blocks from absent ones, which both have tier 0 in the log.
     pub fn bits(&self, dtype: Dtype) -> u8 {
         match self.tier {
             Tier::Absent => 0,
@@ -381,7 +379,7 @@ fn create(
     slot
 }
 
-/// What an EmptyRun says of its first block.
+/// The first block of an EmptyRun.
 fn parse_empty(slot: &RawSlot) -> Result<Stored> {
     let [what] = slot.get::<21, 1>();
     let [flags] = slot.get::<22, 1>();
@@ -407,8 +405,8 @@ fn parse_described(slot: &RawSlot) -> Result<Described> {
     for (size, bytes) in sizes.iter_mut().zip(slot.get::<72, 32>().as_chunks().0) {
         *size = u64::from(u32::from_le_bytes(*bytes));
     }
-    // Sizes cut to 32 bits can make a product that no shape has; the catalog has the
-    // true ones.
+    // Sizes truncated to 32 bits may give a product that no shape has. The catalog has the true
+    // sizes.
     let shape = sizes.get(..dimensions).map(|sizes| Shape::new(sizes).unwrap_or_default());
     let parent = u128::from_le_bytes(slot.get::<54, 16>());
     Ok(Described {

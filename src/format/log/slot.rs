@@ -12,7 +12,7 @@
 //! | 124 | 4 | zero |
 //!
 //! All numbers are little-endian. A record may be followed by payload slots, which
-//! have no structure of their own: the record's length and checksum cover them.
+//! have no structure of their own. The record's length and checksum cover them.
 
 use crate::format::checksum;
 
@@ -32,7 +32,7 @@ const ZERO_AT: usize = 124;
 pub struct RawSlot(pub [u8; SLOT_BYTES]);
 
 impl RawSlot {
-    /// A slot with nothing in its body.
+    /// A slot with an empty body.
     pub fn new(kind: u8, object: u128, block: u32) -> RawSlot {
         let mut slot = RawSlot([0; SLOT_BYTES]);
         slot.put(0, [kind]);
@@ -41,8 +41,7 @@ impl RawSlot {
         slot
     }
 
-    /// The `N` bytes at `AT`. Both are known when it is compiled, and so is that they
-    /// lie inside.
+    /// The `N` bytes at `AT`. The bounds are checked at compile time.
     #[inline]
     pub fn get<const AT: usize, const N: usize>(&self) -> [u8; N] {
         const { assert!(AT + N <= SLOT_BYTES) };
@@ -50,8 +49,8 @@ impl RawSlot {
         found.copied().unwrap_or([0; N])
     }
 
-    /// Puts bytes at `at`; where they would reach past the end, which only a bug of a
-    /// caller could ask for, nothing is put.
+    /// Writes bytes at `at`. Writes nothing if they exceed the slot, which only a bug of the
+    /// caller can cause.
     #[inline]
     pub fn put<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
         debug_assert!(at + N <= SLOT_BYTES);
@@ -60,7 +59,7 @@ impl RawSlot {
         }
     }
 
-    /// Puts a field of the body; the body begins at byte 21.
+    /// Writes a field of the body, which starts at byte 21.
     pub fn body<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> &mut RawSlot {
         debug_assert!(at >= BODY_AT && at + N <= GENERATION_AT);
         self.put(at, bytes);
@@ -72,17 +71,17 @@ impl RawSlot {
         u8::from_le_bytes(self.get::<0, 1>())
     }
 
-    /// The object that the record is about, 0 for none.
+    /// The object of the record; 0 if there is none.
     pub fn object(&self) -> u128 {
         u128::from_le_bytes(self.get::<1, 16>())
     }
 
-    /// The block that the record is about.
+    /// The block of the record.
     pub fn block(&self) -> u32 {
         u32::from_le_bytes(self.get::<17, 4>())
     }
 
-    /// The low 32 bits of the generation of the log that it was written to.
+    /// The low 32 bits of the generation of its log.
     pub fn generation(&self) -> u32 {
         u32::from_le_bytes(self.get::<GENERATION_AT, 4>())
     }
@@ -92,7 +91,7 @@ impl RawSlot {
         u64::from_le_bytes(self.get::<SEQUENCE_AT, 8>())
     }
 
-    /// Whether it may be one of a log of this generation, with a number that is not below this one.
+    /// Whether it can belong to a log of this generation, with at least this sequence number.
     #[inline]
     pub fn is_of(&self, generation: u64, sequence_min: u64) -> bool {
         self.generation() == generation as u32 && (sequence_min..=SEQUENCE_MAX).contains(&self.sequence())
@@ -103,7 +102,7 @@ impl RawSlot {
         u32::from_le_bytes(self.get::<CHECKSUM_AT, 4>())
     }
 
-    /// Sets generation, sequence number and checksum: the slot is complete.
+    /// Completes the slot: sets generation, sequence number and checksum.
     pub fn seal(&mut self, generation: u64, sequence: u64) {
         self.put(GENERATION_AT, (generation as u32).to_le_bytes());
         self.put(SEQUENCE_AT, sequence.to_le_bytes());
@@ -111,13 +110,13 @@ impl RawSlot {
         self.put(ZERO_AT, [0; 4]);
     }
 
-    /// Whether the checksum agrees and the end is zero.
+    /// Whether the checksum matches and the last four bytes are zero.
     pub fn is_intact(&self) -> bool {
         self.get::<ZERO_AT, 4>() == [0; 4] && checksum::of(self.covered()) == self.checksum()
     }
 
-    /// The slot with the one flipped bit put right that makes it intact, if there is
-    /// one. At this length the CRC tells every single bit from every other.
+    /// The slot with a single flipped bit corrected, if that makes it intact. At this length the
+    /// CRC distinguishes all single bits.
     pub fn corrected(&self) -> Option<RawSlot> {
         let mut slot = *self;
         for bit in 0..SLOT_BYTES * 8 {

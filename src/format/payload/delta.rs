@@ -10,18 +10,17 @@
 //! | 34 | .. | the changes, in ascending order of the element they change |
 //!
 //! A change is a u16, the index of the element in its block, and then: in a scaled record
-//! an i16, in a patch the element's own bytes. Which of the two a record is, its element
-//! type, and its checksum stand in the log.
+//! an i16, in a patch the element's own bytes. The log holds the kind of a record, its element
+//! type, and its checksum.
 //!
-//! `F4` counts as bytes here: an index means a byte, two elements.
+//! For `F4` an index means a byte, which holds two elements.
 
 use half::{bf16, f16};
 
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{Dtype, Error, ObjectId, Result};
 
-/// A record has at most this many changes; where more elements change, the block is
-/// written anew.
+/// Largest number of changes of a record. If more elements change, the block is rewritten.
 pub const CHANGES_MAX: usize = u16::MAX as usize;
 
 /// Bytes before the changes.
@@ -30,9 +29,9 @@ pub const HEAD_BYTES: usize = 34;
 /// How a record changes elements: the kind byte of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DeltaKind {
-    /// A number times a scale is added to an element.
+    /// Adds a number times a scale to an element.
     Scaled,
-    /// An element is replaced.
+    /// Replaces an element.
     Patch,
 }
 
@@ -45,7 +44,7 @@ impl DeltaKind {
         }
     }
 
-    /// The kind of a byte of the log; `None` where this version does not know it.
+    /// The kind of a byte of the log; `None` if unknown.
     pub fn from_byte(byte: u8) -> Option<DeltaKind> {
         match byte {
             0 => Some(DeltaKind::Scaled),
@@ -58,9 +57,9 @@ impl DeltaKind {
 /// Changes to the elements of one block.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Delta {
-    /// What the block belongs to.
+    /// The object of the block.
     pub object: ObjectId,
-    /// Which block of the object.
+    /// The block of the object.
     pub block: u32,
     /// The epoch of the block that the changes apply to.
     pub base_epoch: u64,
@@ -68,21 +67,21 @@ pub struct Delta {
     pub changes: Changes,
 }
 
-/// Changes, ascending in the index of the element they change.
+/// Changes, in ascending order of the index of their element.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Changes {
     /// `x[index] + value * scale`.
     Scaled {
-        /// What each value is multiplied by. Finite.
+        /// The factor of each value. Finite.
         scale: f32,
         /// Index and value.
         pairs: Vec<(u16, i16)>,
     },
     /// New elements.
     Patch {
-        /// Which elements.
+        /// The indexes of the elements.
         indices: Vec<u16>,
-        /// The new elements' bytes, one after the other.
+        /// The bytes of the new elements, concatenated.
         elements: Vec<u8>,
     },
 }
@@ -131,8 +130,7 @@ impl Delta {
     /// The record's bytes, for a block of elements of `dtype`.
     ///
     /// # Errors
-    /// `Invalid` for changes that [`Delta::parse`] would not take, and more than
-    /// [`CHANGES_MAX`].
+    /// `Invalid` for changes that [`Delta::parse`] would refuse, and for more than [`CHANGES_MAX`].
     pub fn write(&self, dtype: Dtype) -> Result<Vec<u8>> {
         let count = self.changes.len();
         let nnz = u16::try_from(count)
@@ -158,9 +156,9 @@ impl Delta {
         Ok(out.into_bytes())
     }
 
-    /// Changes `block`, elements of `dtype`: `x + (value as f32) * scale` in f32, rounded
-    /// after the multiplication and after the addition, then to `dtype`, ties to even; or
-    /// the new bytes. After an error the block is as it was.
+    /// Applies the changes to `block`, elements of `dtype`. A scaled change computes
+    /// `x + (value as f32) * scale` in f32, rounded after the multiplication and after the addition, and
+    /// rounds the sum to `dtype`, ties to even. After an error the block is unchanged.
     ///
     /// # Errors
     /// `Corrupt` for changes that do not fit the block.
@@ -193,7 +191,7 @@ impl Delta {
 }
 
 impl Changes {
-    /// How they change elements.
+    /// The kind of the changes.
     pub fn kind(&self) -> DeltaKind {
         match self {
             Changes::Scaled { .. } => DeltaKind::Scaled,
@@ -201,7 +199,7 @@ impl Changes {
         }
     }
 
-    /// How many elements they change.
+    /// The number of changed elements.
     pub fn len(&self) -> usize {
         match self {
             Changes::Scaled { pairs, .. } => pairs.len(),
@@ -209,12 +207,12 @@ impl Changes {
         }
     }
 
-    /// Whether they change nothing.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What keeps them from a block of `elements` elements of `dtype`, if anything does.
+    /// Checks that the changes fit a block of `elements` elements of `dtype`. Returns the problem if not.
     fn check(&self, dtype: Dtype, elements: u64) -> Result<(), String> {
         let (ascending, last) = match self {
             Changes::Scaled { scale, pairs } => {
@@ -277,7 +275,7 @@ fn add(dtype: Dtype, element: &mut [u8], change: f32) {
             let sum = bf16::from_le_bytes([*a, *b]).to_f32() + change;
             [*a, *b] = bf16::from_f32(sum).to_le_bytes();
         }
-        // Changes::check lets no other type and width come here.
+        // Changes::check refuses all other types and widths.
         _ => {}
     }
 }

@@ -1,4 +1,4 @@
-//! One record of `factor.dat`: a matrix as a product of three.
+//! One record of `factor.dat`: a matrix as a product of three matrices.
 //!
 //! | at | len | field |
 //! |---|---|---|
@@ -11,14 +11,14 @@
 //! | .. | 4k | S, f32 |
 //! | .. | 4kn | V, f32, row-major |
 //!
-//! `out[i][j] = sum over r of U[i][r] * S[r] * V[r][j]`. The checksum stands in the log.
+//! `out[i][j] = sum over r of U[i][r] * S[r] * V[r][j]`. The log holds the checksum.
 
 use std::ops::Range;
 
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{Error, ObjectId, Result};
 
-/// The block index of a record that is for the whole tensor.
+/// The block index of a record for the whole tensor.
 pub const WHOLE_TENSOR: u32 = u32::MAX;
 
 /// Bytes before U.
@@ -27,9 +27,9 @@ const HEAD_BYTES: u64 = 32;
 /// A matrix of `rows` x `columns` as the product of three of rank `rank`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Factor {
-    /// What it belongs to.
+    /// The object that it belongs to.
     pub object: ObjectId,
-    /// Which block of the object, or [`WHOLE_TENSOR`].
+    /// The block of the object, or [`WHOLE_TENSOR`].
     pub block: u32,
     shape: FactorShape,
     /// `rows` x `rank`, row-major.
@@ -47,13 +47,12 @@ pub struct FactorShape {
     pub rows: u32,
     /// Columns of the product, n.
     pub columns: u32,
-    /// Rank, k: at most the smaller of the two.
+    /// Rank, k, at most the smaller of rows and columns.
     pub rank: u32,
 }
 
 impl FactorShape {
-    /// Bytes of a record of this shape. Exact: three products of 32-bit numbers, as
-    /// bytes, fit 128 bits.
+    /// Bytes of a record of this shape. Never overflows: three products of 32-bit numbers fit 128 bits.
     pub fn record_bytes(self) -> u128 {
         let (rows, columns) = (u128::from(self.rows), u128::from(self.columns));
         u128::from(HEAD_BYTES) + 4 * u128::from(self.rank) * (rows + 1 + columns)
@@ -72,8 +71,7 @@ impl Factor {
     /// A factorization of `shape`: `left` is U, `scales` S, `right` V.
     ///
     /// # Errors
-    /// `Invalid` where the factors have another shape, the rank is too large, or a value
-    /// is not finite.
+    /// `Invalid` if the factors have another shape, the rank is too large, or a value is not finite.
     pub fn new(
         object: ObjectId,
         block: u32,
@@ -102,8 +100,7 @@ impl Factor {
         Ok(factor)
     }
 
-    /// Reads a whole record. Nothing is allocated before the length is what the shape
-    /// says.
+    /// Reads a whole record. Allocates only after the length was found to match the shape.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -156,10 +153,10 @@ impl Factor {
         self.shape
     }
 
-    /// Multiplies out `rows` into `out`, row-major.
+    /// Computes the product's `rows` into `out`, row-major.
     ///
     /// # Errors
-    /// `Invalid` for rows that the matrix lacks or an `out` of another size.
+    /// `Invalid` for rows outside the matrix or an `out` of another size.
     pub fn rows(&self, rows: Range<u32>, out: &mut [f32]) -> Result<()> {
         let columns = u64::from(self.shape.columns);
         let wanted = u64::from(rows.end.saturating_sub(rows.start)) * columns;
@@ -172,11 +169,11 @@ impl Factor {
         self.elements(u64::from(rows.start) * columns, out)
     }
 
-    /// Multiplies out the elements from number `start` of the row-major product, as many
-    /// as `out` holds. Sums in f32, in ascending order of the rank.
+    /// Computes the elements of the row-major product from number `start`, as many as `out` holds. Sums in
+    /// f32, in ascending order of the rank.
     ///
     /// # Errors
-    /// `Invalid` for elements that the matrix lacks.
+    /// `Invalid` for elements outside the matrix.
     pub fn elements(&self, start: u64, out: &mut [f32]) -> Result<()> {
         let FactorShape { rows, columns, rank } = self.shape;
         let total = u64::from(rows) * u64::from(columns);
@@ -224,7 +221,7 @@ impl Factor {
     }
 }
 
-/// Adds `factor` times each value of `line` to the sum at its place.
+/// Adds `factor` times each value of `line` to the sum at the same index.
 fn add_multiple(factor: f32, line: &[f32], sums: &mut [f32]) {
     for (sum, value) in sums.iter_mut().zip(line) {
         *sum += factor * value;

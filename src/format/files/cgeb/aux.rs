@@ -1,7 +1,7 @@
-//! What a producer stores beside an embedding, as it is stored and as it was.
+//! Encodes and decodes the auxiliary data that a producer stores with an embedding.
 //!
-//! An LZ4 block stands after its length as u32 little-endian (`lz4_Block_format.md` of the
-//! LZ4 project); a Zstandard frame is that of RFC 8878.
+//! An LZ4 block follows its uncompressed length as u32 little-endian (`lz4_Block_format.md` of the LZ4
+//! project). A Zstandard frame is as in RFC 8878.
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -11,15 +11,15 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use super::{AuxEncoding, CgebError};
 
-/// A frame whose decoder would need a larger window is refused: RFC 8878 asks for no more.
+/// Largest window of a frame that is decoded. RFC 8878 requires no more of decoders.
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
 
 const LZ4_DAMAGED: CgebError = CgebError::AuxDamaged { encoding: "LZ4 block after its length" };
 const ZSTANDARD_DAMAGED: CgebError = CgebError::AuxDamaged { encoding: "Zstandard frame" };
 
 impl AuxEncoding {
-    /// What was stored, decoded to at most `bytes_max` bytes: what `stored` says of its length
-    /// is not believed before that. Nothing is decoded of a raw or an empty one.
+    /// Decodes `stored` to at most `bytes_max` bytes. Checks the length in `stored` before it allocates.
+    /// Returns raw or empty data unchanged.
     ///
     /// # Errors
     /// `AuxDamaged`, `AuxTooLong`.
@@ -37,7 +37,7 @@ impl AuxEncoding {
                 if len > bytes_max {
                     return Err(too_long);
                 }
-                // A byte of a block is at most 255 bytes of what it was made of.
+                // A byte of a block decodes to at most 255 bytes.
                 if len > block.len().saturating_mul(255) {
                     return Err(LZ4_DAMAGED);
                 }
@@ -69,10 +69,10 @@ impl AuxEncoding {
         }
     }
 
-    /// What is stored for these bytes.
+    /// Encodes `bytes`.
     ///
     /// # Errors
-    /// `AuxTooLong` for more than an LZ4 block can count.
+    /// `AuxTooLong` for more bytes than the length of an LZ4 block can hold.
     pub fn encode(self, bytes: &[u8]) -> Result<Cow<'_, [u8]>, CgebError> {
         match self {
             AuxEncoding::Raw => Ok(Cow::Borrowed(bytes)),

@@ -1,4 +1,4 @@
-//! Writing a `.cgeb` file record by record, and its index.
+//! Writes a `.cgeb` file record by record, and its index.
 
 use std::io::Write;
 
@@ -6,8 +6,8 @@ use super::{NewRecord, RECORD_ALIGNMENT, leading_hash};
 use crate::format::files::cgei::Index;
 use crate::model::{Error, Result};
 
-/// Writes records to where they belong, front to back; holds one record and the offsets.
-/// After an error what was written is no batch.
+/// Writes aligned records in order. Keeps one record and all offsets in memory. After an error the
+/// output is not a valid batch.
 pub struct BatchWriter<W> {
     out: W,
     at: u64,
@@ -17,12 +17,12 @@ pub struct BatchWriter<W> {
 }
 
 impl<W: Write> BatchWriter<W> {
-    /// A batch without records.
+    /// Starts a batch.
     pub fn new(out: W) -> BatchWriter<W> {
         BatchWriter { out, at: 0, offsets: Vec::new(), hasher: blake3::Hasher::new(), record: Vec::new() }
     }
 
-    /// Writes a record and the zeros after it; where it begins, in bytes.
+    /// Writes a record and the zeros after it. Returns its byte offset.
     ///
     /// # Errors
     /// Those of [`NewRecord::write`] as `Invalid` or `Unsupported`; those of `out`.
@@ -41,7 +41,7 @@ impl<W: Write> BatchWriter<W> {
         Ok(offset)
     }
 
-    /// Ends the batch; where it was written to, and its index.
+    /// Ends the batch. Returns the output and the index.
     ///
     /// # Errors
     /// Those of `out`, which is flushed.

@@ -1,17 +1,17 @@
-//! What can be wrong with a `.cgeb` record or a `.cgei` index.
+//! Errors of `.cgeb` records and `.cgei` indexes.
 
 use crate::model::{Error, ErrorKind};
 
-/// What can be wrong with a record or an index.
+/// An error of a record or an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CgebError {
-    /// It begins with other bytes.
+    /// The magic is wrong.
     #[error("begins with {found:02x?}, which is no magic of its format")]
     WrongMagic {
-        /// What it begins with.
+        /// The first bytes.
         found: [u8; 4],
     },
-    /// A version that this program does not know.
+    /// Unknown version.
     #[error("version {version} is not known; 1 and 2 of records and 1 of indexes are")]
     UnsupportedVersion {
         /// The version.
@@ -31,58 +31,58 @@ pub enum CgebError {
         /// The first such byte.
         at: u64,
     },
-    /// It ends before what it says it holds.
+    /// The bytes end before the length that the header implies.
     #[error("ends at byte {present} of {needed}")]
     Truncated {
-        /// Bytes that it needs, as far as they are known.
+        /// Needed bytes, as far as they are known.
         needed: u64,
-        /// Bytes that are there.
+        /// Present bytes.
         present: u64,
     },
-    /// It goes on after what it says it holds.
+    /// The bytes continue after the length that the header implies.
     #[error("goes on to byte {present} after its end at byte {end}")]
     TrailingBytes {
-        /// Where it should end.
+        /// The expected end.
         end: u64,
-        /// Where it ends.
+        /// The actual end.
         present: u64,
     },
-    /// Aux lies over the header, the vector, the weights or the selected experts, or has
-    /// a length without an offset.
+    /// Aux overlaps the header, the vector, the weights or the selected experts, or has a length without
+    /// an offset.
     #[error("aux at byte {offset} lies over the first {fixed} bytes of the record")]
     AuxOverlaps {
-        /// Where aux begins.
+        /// The offset of aux.
         offset: u64,
         /// Bytes before aux.
         fixed: u64,
     },
-    /// Aux goes on past the bytes that are there.
+    /// Aux extends past the present bytes.
     #[error("aux of {length} bytes at byte {offset} of {present} bytes")]
     AuxOutside {
-        /// Where aux begins.
+        /// The offset of aux.
         offset: u64,
         /// Its length.
         length: u64,
-        /// Bytes that are there.
+        /// Present bytes.
         present: u64,
     },
-    /// The hash of the content is another.
+    /// The hash does not match the content.
     #[error("hash {computed:016x} instead of {stored:016x}")]
     HashMismatch {
-        /// The hash that is stored.
+        /// The stored hash.
         stored: u64,
-        /// The hash of what is there.
+        /// The hash of the content.
         computed: u64,
     },
-    /// An offset of an index that no record can have, or out of order.
+    /// An offset of an index is misaligned or out of order.
     #[error("record {number} at byte {offset}: not a multiple of 4096, or not ascending")]
     WrongOffset {
-        /// Which record, counted from 0.
+        /// The number of the record, from 0.
         number: u64,
         /// Its offset in the file.
         offset: u64,
     },
-    /// A buffer that a record is written to ends before it.
+    /// The buffer is too small for the record to write.
     #[error("a buffer of {present} bytes for a record of {needed}")]
     NoRoom {
         /// Bytes of the record.
@@ -90,24 +90,24 @@ pub enum CgebError {
         /// Bytes of the buffer.
         present: u64,
     },
-    /// An aux that is not what its encoding says.
+    /// Aux is not valid in its encoding.
     #[error("an aux that is no sound {encoding}")]
     AuxDamaged {
-        /// What it should be.
+        /// The encoding.
         encoding: &'static str,
     },
-    /// An aux that is, or says that it is, longer than its reader allows.
+    /// Aux is, or claims to be, longer than the reader allows.
     #[error("an aux of more than {most} bytes, the most that its reader allows")]
     AuxTooLong {
-        /// The most that there can be.
+        /// The maximum.
         most: u64,
     },
-    /// More values than a record can hold, when one is written.
+    /// A record to write has more values than the format can hold.
     #[error("{count} values where at most {most} can be")]
     TooMany {
-        /// How many there are.
+        /// The number of values.
         count: usize,
-        /// How many can be.
+        /// The maximum number.
         most: u32,
     },
 }

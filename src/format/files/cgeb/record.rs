@@ -1,10 +1,10 @@
-//! A record, borrowed from the bytes it lies in.
+//! Reads and writes records.
 
 use std::ops::Range;
 
 use super::{AuxEncoding, CgebError, ContentHash, HEADER_BYTES, Header, Layout, leading_hash};
 
-/// A record in the bytes it lies in, at any alignment.
+/// A record that borrows its bytes, at any alignment.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// The header.
@@ -15,11 +15,11 @@ pub struct Record<'a> {
     pub weights: Floats<'a>,
     /// The numbers of the experts that were selected.
     pub selected: &'a [u8],
-    /// What else the producer stored, encoded as the header says.
+    /// The producer's auxiliary data, encoded as the header says.
     pub aux: &'a [u8],
 }
 
-/// A record with everything in it, on its own.
+/// A decoded record that owns its data.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OwnedRecord {
     /// The header.
@@ -30,11 +30,11 @@ pub struct OwnedRecord {
     pub weights: Vec<f32>,
     /// The numbers of the experts that were selected.
     pub selected: Vec<u8>,
-    /// What else the producer stored, decoded.
+    /// The producer's auxiliary data, decoded.
     pub aux: Vec<u8>,
 }
 
-/// Floats of a record, read one by one.
+/// Floats of a record, converted on access.
 #[derive(Clone, Copy, Debug)]
 pub struct Floats<'a> {
     bytes: &'a [[u8; 4]],
@@ -49,8 +49,8 @@ pub struct FloatsIter<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record at the start of `bytes`, which may go on after it. Allocates nothing and
-    /// reads only the header.
+    /// The record at the start of `bytes`, which may be longer. Allocates nothing and reads only
+    /// the header.
     ///
     /// # Errors
     /// Those of [`Header::parse`], `Truncated`, and `AuxOutside`.
@@ -79,8 +79,8 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// Checks the content hash and decodes everything: an aux that is encoded to at most
-    /// `aux_bytes_max` bytes.
+    /// Verifies the content hash and decodes everything, an encoded aux to at most `aux_bytes_max`
+    /// bytes.
     ///
     /// # Errors
     /// `HashMismatch`, and those of [`AuxEncoding::decode`].
@@ -95,8 +95,8 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// The hash of the payload: the first 8 bytes of blake3 of vector, weights, selected
-    /// experts and aux as they are stored.
+    /// The hash of the payload: the first 8 bytes of blake3 of vector, weights, selected experts and
+    /// aux, all as stored.
     pub fn payload_hash(&self) -> u64 {
         let mut hasher = blake3::Hasher::new();
         hasher
@@ -107,8 +107,8 @@ impl<'a> Record<'a> {
         leading_hash(&hasher)
     }
 
-    /// Whether the payload is the one that the content hash covers. A hash of the
-    /// producer's own says nothing and is taken as right.
+    /// Verifies that the payload matches the content hash. A producer's own hash cannot be verified and
+    /// passes.
     ///
     /// # Errors
     /// `HashMismatch`.
@@ -122,12 +122,12 @@ impl<'a> Record<'a> {
 }
 
 impl<'a> Floats<'a> {
-    /// How many there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -189,18 +189,18 @@ pub struct NewRecord<'a> {
     pub weights: &'a [f32],
     /// The numbers of the selected experts.
     pub selected: &'a [u8],
-    /// What else to store, encoded already.
+    /// The auxiliary data, already encoded.
     pub aux: &'a [u8],
     /// How `aux` is encoded.
     pub aux_encoding: AuxEncoding,
-    /// Microseconds.
+    /// Latency in microseconds.
     pub pipeline_latency_us: u64,
-    /// The producer's own hash, or `None` for that of the payload.
+    /// The producer's own hash, or `None` to hash the payload.
     pub own_hash: Option<u64>,
 }
 
 impl NewRecord<'_> {
-    /// Bytes of the record. `None` past 2^64.
+    /// Bytes of the record. `None` on overflow.
     pub fn bytes(&self) -> Option<u64> {
         let floats = (self.vector.len() as u64).checked_add(self.weights.len() as u64)?.checked_mul(4)?;
         let rest = (self.selected.len() as u64).checked_add(self.aux.len() as u64)?;
@@ -210,8 +210,8 @@ impl NewRecord<'_> {
     /// The record's bytes, aux right after the selected experts.
     ///
     /// # Errors
-    /// `TooMany` for more values than the header can count; `UnsupportedFlags` for an
-    /// encoded aux or the hash of the payload in version 1.
+    /// `TooMany` for more values than the header can hold; `UnsupportedFlags` for an encoded aux or
+    /// a hash of the payload in version 1.
     pub fn write(&self) -> Result<Vec<u8>, CgebError> {
         self.header()?;
         let mut bytes = vec![0; self.bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)];
@@ -219,11 +219,11 @@ impl NewRecord<'_> {
         Ok(bytes)
     }
 
-    /// Writes the record to the start of a buffer, as [`write`](Self::write); the bytes
-    /// written. Allocates nothing.
+    /// Writes the record to the start of a buffer, as [`write`](Self::write) does. Returns the number of
+    /// bytes. Allocates nothing.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write), and `NoRoom`; nothing is written then.
+    /// Those of [`write`](Self::write), and `NoRoom`. After an error nothing was written.
     pub fn write_into(&self, out: &mut [u8]) -> Result<usize, CgebError> {
         let mut header = self.header()?;
         let present = out.len() as u64;

@@ -1,37 +1,36 @@
-//! Where the records of a `.cgeb` file begin, run by run: what is kept of a file that was
-//! taken apart, beside its tensors.
+//! The layout of the records of a `.cgeb` file as runs. The store keeps it for an imported batch, next
+//! to the batch's tensors.
 //!
-//! A run is records one after the other whose headers agree in layout, in whether the hash
-//! covers the payload, and in the place and the length of aux. In a batch whose records are
-//! alike there is one run, however many records it has.
+//! A run is a sequence of records whose headers agree in layout, in whether the hash covers the payload,
+//! and in the offset and length of aux. A batch of uniform records has one run, whatever its length.
 //!
 //! The parts of a batch of N records: the vectors, N x D f32; the weights, N x E f32; the
 //! selected experts, N x K bytes; and the rest, for each record its header and then its aux.
-//! Floats are little-endian in them. Weights of no experts, and no selected ones, are no part.
+//! Their floats are little-endian. The parts of weights and selected experts are omitted if empty.
 
 use std::ops::Range;
 
 use super::{ContentHash, HEADER_BYTES, Header, Layout, RECORD_ALIGNMENT};
 
-/// A batch has at most this many runs: they are held in memory while the store is open.
+/// Largest number of runs of a batch. They stay in memory while the store is open.
 pub const RUNS_MAX: usize = 1 << 20;
 
-/// Records one after the other that differ in content only.
+/// Consecutive records that differ only in content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// How many there are.
+    /// Number of records.
     pub count: u64,
     /// Version and byte order.
     pub layout: Layout,
     /// Whether the content hash covers the payload.
     pub is_hashed: bool,
-    /// Where aux begins, in bytes from a record's start; 0 for none.
+    /// Offset of aux from a record's start; 0 if there is none.
     pub aux_offset: u64,
     /// Bytes of aux.
     pub aux_length: u64,
 }
 
-/// The sizes that all records of a batch have.
+/// The sizes that all records of a batch share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Values of a vector.
@@ -55,22 +54,22 @@ pub enum Part {
     Rest,
 }
 
-/// A run and where it lies.
+/// A run and its location.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlacedRun {
     /// The run.
     pub run: Run,
     /// The number of its first record.
     pub first: u64,
-    /// Where it begins in the file.
+    /// Its start in the file.
     pub start: u64,
-    /// Where it begins in the rest.
+    /// Its start in the rest.
     pub rest: u64,
-    /// Bytes from the start of a record to that of the next.
+    /// Bytes from the start of a record to the start of the next.
     pub stride: u64,
 }
 
-/// All runs of a batch: at least one record.
+/// All runs of a batch, with at least one record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Runs {
     sizes: Sizes,
@@ -81,7 +80,7 @@ pub struct Runs {
 }
 
 impl Sizes {
-    /// Those of a record.
+    /// The sizes of a record.
     pub fn of(header: &Header) -> Sizes {
         Sizes { dimension: header.dimension, experts: header.experts, top_k: header.top_k }
     }
@@ -114,7 +113,7 @@ impl Run {
         }
     }
 
-    /// Bytes of a record in the rest. Checked when the run was placed.
+    /// Bytes of a record in the rest. Adding a run checks that this does not overflow.
     pub fn rest_stride(&self) -> u64 {
         (HEADER_BYTES as u64).saturating_add(self.aux_length)
     }
@@ -130,8 +129,8 @@ impl Run {
 }
 
 impl Runs {
-    /// The runs of a batch. `None` where they can be of no file: without records, an aux over
-    /// other fields, flags in version 1, or more than 2^63 - 1 bytes.
+    /// The runs of a batch. `None` if no file can have them: no records, an aux that overlaps other
+    /// fields, flags in version 1, or more than 2^63 - 1 bytes.
     pub fn new(sizes: Sizes, runs: impl IntoIterator<Item = Run>) -> Option<Runs> {
         let mut all = Runs { sizes, placed: Vec::new(), records: 0, bytes: 0, rest_bytes: 0 };
         for run in runs {
@@ -163,8 +162,7 @@ impl Runs {
         Some(())
     }
 
-    /// Adds a record. `None` where it makes the batch one that cannot be, or gives it too many
-    /// runs.
+    /// Adds a record. `None` if no file can have the resulting batch, or if it has too many runs.
     pub fn add(runs: Option<Runs>, header: &Header) -> Option<Runs> {
         let mut runs = match runs {
             Some(runs) => runs,
@@ -179,7 +177,7 @@ impl Runs {
         self.sizes
     }
 
-    /// How many records there are: at least one.
+    /// The number of records, at least one.
     pub fn records(&self) -> u64 {
         self.records
     }
@@ -194,7 +192,7 @@ impl Runs {
         &self.placed
     }
 
-    /// The parts that there are, in the order in which they are kept.
+    /// The parts of the batch, in the order of its objects.
     pub fn parts(&self) -> impl Iterator<Item = Part> + use<> {
         let Sizes { experts, top_k, .. } = self.sizes;
         let is_there = move |part: &Part| match part {
@@ -208,7 +206,7 @@ impl Runs {
     /// Bytes of a part.
     pub fn part_bytes(&self, part: Part) -> u64 {
         match part {
-            // Not more than the file, which was counted.
+            // At most the size of the file, which does not overflow.
             Part::Vectors => self.records.saturating_mul(self.sizes.vector_bytes()),
             Part::Weights => self.records.saturating_mul(self.sizes.weights_bytes()),
             Part::Selected => self.records.saturating_mul(u64::from(self.sizes.top_k)),
@@ -216,27 +214,27 @@ impl Runs {
         }
     }
 
-    /// The run that has byte `offset` of the file.
+    /// The run that contains byte `offset` of the file.
     pub fn run_at(&self, offset: u64) -> Option<&PlacedRun> {
         let after = self.placed.partition_point(|placed| placed.start <= offset);
         self.placed.get(after.checked_sub(1)?).filter(|_| offset < self.bytes)
     }
 
-    /// Where record `number` begins in the file.
+    /// The offset of record `number` in the file.
     pub fn offset(&self, number: u64) -> Option<u64> {
         let after = self.placed.partition_point(|placed| placed.first <= number);
         let placed = self.placed.get(after.checked_sub(1)?).filter(|_| number < self.records)?;
         Some(placed.start + (number - placed.first) * placed.stride)
     }
 
-    /// The number of the record that byte `offset` of the file lies in.
+    /// The number of the record that contains byte `offset` of the file, and its offset in the rest.
     fn record_at(&self, offset: u64) -> Option<(u64, u64)> {
         let placed = self.run_at(offset)?;
         let inside = (offset - placed.start) / placed.stride;
         Some((placed.first + inside, placed.rest + inside * placed.run.rest_stride()))
     }
 
-    /// What of each part the bytes of the file in `range` are made of, whole records of it.
+    /// The range of each part that supplies the bytes of the file in `range`, in whole records.
     pub fn part_ranges(&self, range: Range<u64>) -> Vec<(Part, Range<u64>)> {
         let end = range.end.min(self.bytes);
         let Some(last) = end.checked_sub(1).filter(|last| range.start <= *last) else { return Vec::new() };

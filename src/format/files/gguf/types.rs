@@ -1,8 +1,8 @@
-//! The element types of ggml: how many elements a block has, in how many bytes.
+//! The element types of ggml, with the elements and bytes of a block.
 //!
-//! Source: `ggml.h` (numbers) and `ggml-common.h` (blocks) of <https://github.com/ggml-org/ggml>, as the Python package
-//! `gguf` 0.19 has them in `GGML_QUANT_SIZES`, but for Q2_0, which it lacks, and Q8_1, where `ggml-common.h` has
-//! 4 bytes less. Numbers that are missing were taken back.
+//! Source: `ggml.h` (numbers) and `ggml-common.h` (blocks) of <https://github.com/ggml-org/ggml>. The values agree with
+//! `GGML_QUANT_SIZES` of the Python package `gguf` 0.19, except for Q2_0, which it lacks, and Q8_1, where
+//! `ggml-common.h` has 4 bytes less. ggml has withdrawn the missing numbers.
 
 use crate::model::{Dtype, Shape};
 
@@ -25,7 +25,7 @@ const fn row(code: u32, name: &'static str, block_elements: u64, block_bytes: u6
     GgmlType { code, name, block_elements, block_bytes, dtype }
 }
 
-/// All that are known, by their numbers.
+/// All known types, by number.
 pub static TYPES: [GgmlType; 35] = [
     row(0, "F32", 1, 4, Dtype::F32),
     row(1, "F16", 1, 2, Dtype::F16),
@@ -65,13 +65,13 @@ pub static TYPES: [GgmlType; 35] = [
 ];
 
 impl GgmlType {
-    /// The type of a number in files.
+    /// The type with this number in files.
     pub fn from_code(code: u32) -> Option<&'static GgmlType> {
         TYPES.iter().find(|known| known.code == code)
     }
 
-    /// The shape of a tensor of these elements as it is stored: the same, or, of blocks, with the bytes of a row for
-    /// its innermost dimension, as the Python package `gguf` shows them. `None` where rows are no whole blocks.
+    /// The stored shape of a tensor of `elements`. For blocks, the innermost dimension is the bytes of a row, as in the
+    /// Python package `gguf`; otherwise the shape is unchanged. `None` if blocks do not divide a row.
     pub fn stored(&self, elements: &Shape) -> Option<Shape> {
         if self.dtype != Dtype::Opaque {
             return Some(elements.clone());

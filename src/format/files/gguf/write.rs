@@ -1,36 +1,36 @@
-//! The header of a GGUF file whose tensors have other types.
+//! Writes the header of a GGUF file with other tensor types.
 
 use crate::format::cursor::Writer;
 use crate::format::files::gguf::{GgmlType, Header};
 use crate::model::{Dtype, Error, Result};
 
-/// A header, and where it says that its tensors lie.
+/// A header with the locations of its tensors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Retyped {
-    /// All of the header. Zeros go on to `data_start`.
+    /// The header. Zeros follow up to `data_start`.
     pub bytes: Vec<u8>,
-    /// Where the data begins, in bytes from the file's start.
+    /// Start of the data, in bytes from the file's start.
     pub data_start: u64,
-    /// The tensors in the order of the header. They lie one after the other, with zeros up to the next multiple of the
-    /// alignment after each, after the last too, as `ggml` wants it.
+    /// The tensors in the order of the header. Zeros follow each tensor up to the next multiple of the alignment, also
+    /// the last one, as `ggml` requires.
     pub tensors: Vec<Place>,
 }
 
-/// Where a tensor lies.
+/// The space of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Its bytes.
+    /// The tensor's bytes.
     pub bytes: u64,
-    /// The zeros after them.
+    /// The zeros after the tensor.
     pub padding: u64,
 }
 
-/// The header of a file with the tensors of another one, of which those that `type_of` says have another type. Its
-/// metadata is that of the other file, byte for byte. `prefix` is what `header` was read of.
+/// The header of a copy of a file in which each tensor has the type that `type_of` returns. Copies the metadata byte for
+/// byte. `prefix` is the prefix of the file from which `header` was parsed.
 ///
 /// # Errors
-/// `Invalid` for more bytes than can be counted, for a prefix that is not the header's, and for a type whose blocks
-/// are no rows of a tensor.
+/// `Invalid` on overflow, for a prefix that does not belong to the header, and for a type whose blocks do not divide the
+/// rows of a tensor.
 pub fn with_types(
     prefix: &[u8],
     header: &Header,
@@ -62,7 +62,7 @@ pub fn with_types(
     Ok(Retyped { bytes: out.into_bytes(), data_start: data_start.ok_or_else(too_long)?, tensors })
 }
 
-/// The type of single elements like these; none where ggml has no such.
+/// The ggml type with these elements, unblocked; `None` if ggml has none.
 pub fn type_of_elements(dtype: Dtype) -> Option<&'static GgmlType> {
     super::TYPES.iter().find(|known| known.dtype == dtype && dtype != Dtype::Opaque)
 }

@@ -1,7 +1,7 @@
-//! The Python dict literal of a `.npy` header: three keys, in any order.
+//! Parses the Python dict literal of a `.npy` header: three keys, in any order.
 //!
-//! Texts have no escapes, since no element type needs one. A size may end in `L`, as
-//! NumPy under Python 2 wrote it.
+//! Texts have no escapes, because no element type needs one. A size may end in `L`, as written by NumPy
+//! under Python 2.
 
 use crate::model::{DIMENSIONS_MAX, Error, Result};
 
@@ -9,11 +9,11 @@ use crate::model::{DIMENSIONS_MAX, Error, Result};
 pub(super) struct Fields {
     pub(super) descr: String,
     pub(super) fortran_order: bool,
-    /// The sizes, of which one more than a shape can have is kept and the rest only read.
+    /// The sizes. At most one more than a shape can have is kept.
     pub(super) dimensions: Vec<u64>,
 }
 
-/// Reads the whole of `text`.
+/// Parses the whole of `text`.
 pub(super) fn parse(text: &[u8]) -> Result<Fields> {
     let mut input = Scanner { rest: text };
     let (mut descr, mut fortran_order, mut dimensions) = (None, None, None);
@@ -51,7 +51,7 @@ struct Scanner<'a> {
 }
 
 impl Scanner<'_> {
-    /// The next byte that is not white space, left in place.
+    /// The next byte that is not white space, without taking it.
     fn peek(&mut self) -> Option<u8> {
         self.rest = self.rest.trim_ascii_start();
         self.rest.first().copied()
@@ -81,7 +81,7 @@ impl Scanner<'_> {
         self.rest = self.rest.get(count..).unwrap_or_default();
     }
 
-    /// The bytes up to the first that `ends`, taken.
+    /// Takes the bytes before the first one for which `ends` is true.
     fn until(&mut self, ends: impl Fn(u8) -> bool) -> &[u8] {
         let length = self.rest.iter().position(|byte| ends(*byte));
         let (taken, rest) = self.rest.split_at(length.unwrap_or(self.rest.len()));

@@ -1,9 +1,7 @@
-//! The JSON of a safetensors header, read strictly and without keeping what is not
-//! needed.
+//! Parses the JSON of a safetensors header strictly, keeping only the needed values.
 //!
-//! No tree of values is built: it would be many times as large as a hostile header.
-//! Values that no field asks for are read and dropped, nested as deeply as `serde_json`
-//! allows (128).
+//! The parser builds no tree of values, which could be many times as large as a hostile header. It reads
+//! and drops unknown values, nested as deeply as `serde_json` allows (128).
 
 use std::fmt;
 
@@ -12,18 +10,18 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error as _, MapAcces
 use super::{Entry, METADATA, TENSORS_MAX};
 use crate::model::{DIMENSIONS_MAX, Error, Result, check_tensor_name, quoted_name};
 
-/// A file's own metadata has at most this many entries: the shortest would need far
-/// more memory than the header.
+/// Largest number of metadata entries. More of the shortest entries would need far more memory than
+/// the header.
 const METADATA_ENTRIES_MAX: usize = 1 << 18;
 
-/// What is read of a header. Tensors stand in the order of the JSON.
+/// The fields of a header. Tensors are in the order of the JSON.
 #[derive(Default)]
 pub(super) struct Fields {
     pub(super) tensors: Vec<Entry>,
     pub(super) metadata: Vec<(String, String)>,
 }
 
-/// One tensor's fields as they stand in the JSON.
+/// The fields of one tensor as in the JSON.
 pub(super) struct Tensor {
     pub(super) name: String,
     pub(super) dtype: String,
@@ -31,7 +29,7 @@ pub(super) struct Tensor {
     pub(super) offsets: (u64, u64),
 }
 
-/// The dimensions of a tensor, of which only as many are kept as a shape can have.
+/// The dimensions of a tensor. Keeps only as many as a shape can have, and counts all.
 #[derive(Default)]
 pub(super) struct Dimensions {
     sizes: [u64; DIMENSIONS_MAX],
@@ -39,13 +37,13 @@ pub(super) struct Dimensions {
 }
 
 impl Dimensions {
-    /// The dimensions, outermost first, or `None` where there are too many.
+    /// The dimensions, outermost first, or `None` if there are too many.
     pub(super) fn sizes(&self) -> Option<&[u64]> {
         self.sizes.get(..self.count)
     }
 }
 
-/// Reads `text`; `entry` checks each tensor as it comes.
+/// Parses `text`. `entry` checks each tensor as soon as it is read.
 pub(super) fn parse(text: &str, entry: impl Fn(Tensor) -> Result<Entry>) -> Result<Fields> {
     let mut reading = Reading { fields: Fields::default(), entry, refused: None };
     let mut input = serde_json::Deserializer::from_str(text);
@@ -68,12 +66,12 @@ pub(super) fn duplicate<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a 
 struct Reading<F> {
     fields: Fields,
     entry: F,
-    /// An error of ours: passed through `serde_json` it would lose its kind.
+    /// An error of this program, which would lose its kind in `serde_json`.
     refused: Option<Error>,
 }
 
 impl<F> Reading<F> {
-    /// Whether one more tensor can be taken.
+    /// Fails if there are too many tensors for one more.
     fn check_count(&self) -> Result<()> {
         match self.fields.tensors.len() < TENSORS_MAX {
             true => Ok(()),
@@ -104,7 +102,7 @@ impl<'de, F: Fn(Tensor) -> Result<Entry>> Visitor<'de> for Top<'_, F> {
         let mut metadata_seen = false;
         while let Some(name) = map.next_key::<String>()? {
             if name != METADATA {
-                // Before anything is made of it.
+                // Check before reading the value.
                 let checked = check_tensor_name(&name).and_then(|()| self.0.check_count());
                 let entry = match checked {
                     Ok(()) => (self.0.entry)(map.next_value_seed(OneTensor(name))?),
@@ -128,7 +126,7 @@ impl<'de, F: Fn(Tensor) -> Result<Entry>> Visitor<'de> for Top<'_, F> {
     }
 }
 
-/// The object of the tensor of this name.
+/// The object that describes the tensor with this name.
 struct OneTensor(String);
 
 impl<'de> DeserializeSeed<'de> for OneTensor {
@@ -167,7 +165,7 @@ impl<'de> Visitor<'de> for OneTensor {
     }
 }
 
-/// Puts `value` into a field that must not have one yet.
+/// Sets a field. Fails if it is set already.
 fn once<T, E: serde::de::Error>(field: &mut Option<T>, name: &'static str, value: T) -> Result<(), E> {
     match field.replace(value) {
         Some(_) => Err(E::duplicate_field(name)),
@@ -243,8 +241,7 @@ impl<'de> Visitor<'de> for Metadata {
     }
 }
 
-/// A value that is read, so that what is wrong in it is found, and dropped.
-/// `IgnoredAny` of serde would pass over texts and numbers that are not valid.
+/// A value that is validated and dropped. `IgnoredAny` of serde would accept invalid texts and numbers.
 struct Dropped;
 
 impl<'de> Deserialize<'de> for Dropped {

@@ -1,5 +1,5 @@
-//! The catalog: what names, nodes and objects a collection has. Each entry is the
-//! payload of a Catalog record; its kind and version stand in the record.
+//! The catalog: the names, nodes and objects of a collection. Each entry is the payload of a
+//! Catalog record, which contains its kind and version.
 //!
 //! Integers are little-endian; a text or a list is its length, u32, and its bytes or
 //! items; an optional value is a byte, 0 or 1, and the value after a 1.
@@ -32,7 +32,7 @@
 //! the payload. Its objects are the vectors, the weights where there are experts, the
 //! selected experts where top_k is not 0, and headers and aux, record by record.
 //!
-//! An entry of an unknown kind or another version is refused: `Unsupported`.
+//! An entry of an unknown kind or version fails with `Unsupported`.
 
 mod pieces;
 mod records;
@@ -53,64 +53,64 @@ pub const NODE: u8 = 3;
 pub const ENTRY_VERSION: u8 = 1;
 /// The version of an Object entry that names a lineage parent.
 pub const OBJECT_WITH_PARENT_VERSION: u8 = 2;
-/// The version of a Node entry. Those before had no atime.
+/// The version of a Node entry. Earlier versions had no atime.
 pub const NODE_VERSION: u8 = 3;
 /// The version of a Node entry that is an embedding batch.
 pub const NODE_WITH_RECORDS_VERSION: u8 = 4;
-/// Nodes and names have numbers up to this, given out one by one: never used up, and one more
-/// is always a number.
+/// The highest number of a node or name. Numbers are assigned one by one, so they never run out, and
+/// adding one to a number does not overflow.
 pub const NUMBER_MAX: u64 = (1 << 48) - 1;
-/// A name in a directory has at most this many bytes.
+/// Longest name in a directory, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// A block has at most this many bytes: what a reader must hold of one at a time.
+/// Largest block in bytes, which bounds the memory that a reader needs for one.
 pub const BLOCK_BYTES_MAX: u32 = 128 << 10;
 
 /// One entry of the catalog.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Entry {
-    /// What the collection itself is.
+    /// The collection itself.
     Collection {
-        /// Its number in the store: the upper part of its inode numbers.
+        /// Its number in the store, which is the upper part of its inode numbers.
         number: u32,
-        /// When it was made, in seconds since 1970.
+        /// Creation time in Unix seconds.
         created_at: u64,
-        /// The highest number that a node or a name has had.
+        /// The highest number that any node or name has had.
         last_entry: u64,
     },
-    /// Something that blocks are keyed by.
+    /// An object, to which blocks belong.
     Object(ObjectEntry),
     /// A file, a directory or a symbolic link, without its name.
     Node(Box<NodeEntry>),
-    /// The node is gone.
+    /// The removal of a node.
     NodeRemoved(EntryId),
     /// A name in a directory.
     Name {
         /// The directory.
         parent: EntryId,
-        /// The name's own number: its place in listings.
+        /// The name's own number, which is its position in listings.
         entry: EntryId,
-        /// The name, as it is shown.
+        /// The name as it is shown.
         name: Arc<[u8]>,
-        /// What it leads to.
+        /// The node that it refers to.
         node: EntryId,
     },
-    /// The name is gone.
+    /// The removal of a name.
     NameRemoved {
         /// The directory.
         parent: EntryId,
         /// The name.
         name: Arc<[u8]>,
     },
-    /// A setting of a node; without a value it is inherited again.
+    /// A setting of a node. Without a value, the node inherits it again.
     Setting {
         /// The node.
         node: EntryId,
-        /// Its name, as in the attributes.
+        /// The name of its attribute.
         key: String,
         /// Its value.
         value: Option<String>,
     },
-    /// A data file that is a file outside the store.
+    /// A data file that lies outside the store.
     Outside(OutsideFile),
     /// Bytes of a file were written over: its digests are outdated from here on, and all else of
     /// it is as before. A Node says the same and names every object of a container.
@@ -124,39 +124,39 @@ pub enum Entry {
     },
 }
 
-/// A file outside the store that is only ever read: exact bytes of objects lie in it.
+/// A file outside the store that holds exact bytes of objects and is never written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutsideFile {
-    /// The number that names it among the data files.
+    /// Its number among the data files.
     pub file: u64,
     /// Its absolute path.
     pub path: Vec<u8>,
-    /// Bytes that it had when it came in.
+    /// Its size in bytes at the import.
     pub bytes: u64,
-    /// When its bytes had changed then, in nanoseconds since 1970.
+    /// Its mtime at the import, in nanoseconds since 1970.
     pub mtime: i64,
 }
 
-/// Something that blocks are keyed by: a shard of a tensor, or a stretch of other bytes.
+/// An object, to which blocks belong: a shard of a tensor, or a range of other bytes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ObjectEntry {
     /// Its identity.
     pub id: ObjectId,
     /// The tensor that it was created for.
     pub tensor: TensorId,
-    /// Its place among the shards.
+    /// Its position among the shards.
     pub seed: SeedId,
-    /// The number that tells it from others of the same tensor and seed.
+    /// A number that distinguishes it from other objects of the same tensor and seed.
     pub creation: u64,
     /// Element type.
     pub dtype: Dtype,
     /// Logical bytes.
     pub bytes: u64,
-    /// Logical bytes of every block but the last.
+    /// Logical bytes of every block except the last.
     pub block_bytes: u32,
-    /// Where its exact bytes lie: a data file and an offset in it.
+    /// The location of its exact bytes: a data file and an offset.
     pub extent: Option<Extent>,
-    /// What it was made from, where that is known: its blocks can be kept as differences.
+    /// The object that it was derived from, if known. Its blocks can then be stored as deltas.
     pub parent: Option<Box<Parent>>,
 }
 
@@ -165,16 +165,16 @@ pub struct ObjectEntry {
 pub struct Parent {
     /// The parent itself.
     pub object: ObjectId,
-    /// The tenant of the collection that it is in.
+    /// The tenant of its collection.
     pub tenant: String,
     /// The collection's name.
     pub collection: String,
 }
 
-/// A place in a data file.
+/// A location in a data file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
-    /// The number that names the data file.
+    /// The number of the data file.
     pub file: u64,
     /// Byte offset.
     pub offset: u64,
@@ -183,7 +183,7 @@ pub struct Extent {
 /// A file, a directory or a symbolic link.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NodeEntry {
-    /// Its number in the collection: the lower part of its inode number.
+    /// Its number in the collection, which is the lower part of its inode number.
     pub id: EntryId,
     /// Permission bits.
     pub mode: u32,
@@ -191,20 +191,19 @@ pub struct NodeEntry {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// When it was used, in nanoseconds since 1970: as set, else when it was made. Reads do not
-    /// change it.
+    /// Access time in nanoseconds since 1970: as set, else the creation time. Reads do not change it.
     pub atime: i64,
-    /// When its bytes changed, in nanoseconds since 1970.
+    /// Time of the last change of its bytes, in nanoseconds since 1970.
     pub mtime: i64,
-    /// When anything of it changed, in nanoseconds since 1970.
+    /// Time of the last change of its bytes or metadata, in nanoseconds since 1970.
     pub ctime: i64,
-    /// When it was made, in seconds since 1970.
+    /// Creation time in Unix seconds.
     pub created_at: u64,
-    /// What it is.
+    /// Its type, with the data of that type.
     pub what: What,
 }
 
-/// What a node is.
+/// The type of a node, with the data of that type.
 #[derive(Clone, PartialEq, Debug)]
 pub enum What {
     /// A directory.
@@ -215,37 +214,37 @@ pub enum What {
     File(Box<FileEntry>),
 }
 
-/// The objects of a file: of one without memory of its own.
+/// The objects of a file. A single one needs no allocation.
 pub type ObjectIds = SmallVec<[ObjectId; 1]>;
 
-/// What a file's bytes are.
+/// The contents of a file.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FileEntry {
     /// The kind of its content.
     pub content: Content,
-    /// Its bytes are those of these objects, one after the other.
+    /// The objects whose concatenation is the file.
     pub objects: ObjectIds,
-    /// What it is as a tensor.
+    /// Its description as a tensor, if it is one.
     pub tensor: Option<TensorEntry>,
-    /// The container that it is a part of.
+    /// The container that contains it.
     pub container: Option<EntryId>,
-    /// Digests of the bytes that came in.
+    /// Digests of the original bytes.
     pub digests: Digests,
-    /// How far it is from what was encoded.
+    /// The error of the encoding.
     pub error: Option<Box<Measured>>,
-    /// The last refusal or surprise.
+    /// The reason of the last refusal or unexpected event.
     pub why: Box<str>,
-    /// Of an embedding batch, where its records lie: its bytes are stitched from its objects.
+    /// For an embedding batch, the layout of its records, from which its bytes are assembled.
     pub records: Option<Arc<Runs>>,
 }
 
-// A collection has as many as it has tensors, and more.
+// A collection has at least one per tensor.
 const _: () = assert!(size_of::<FileEntry>() <= 176);
 
 /// The kind of a file's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// Bytes.
+    /// Other bytes.
     Plain,
     /// A tensor that is a file of its own.
     Tensor,
@@ -261,7 +260,7 @@ pub enum Content {
     Gguf,
 }
 
-/// What a file is as a tensor.
+/// The description of a tensor.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TensorEntry {
     /// Its own name, unescaped.
@@ -270,34 +269,33 @@ pub struct TensorEntry {
     pub dtype: Dtype,
     /// Shape.
     pub shape: Shape,
-    /// The lineage parent, zero for none.
+    /// The lineage parent; zero if there is none.
     pub parent: TensorId,
 }
 
-/// Digests that were taken.
+/// Recorded digests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
     /// BLAKE3.
     pub blake3: [u8; 32],
-    /// SHA-256, where it had to be compared.
+    /// SHA-256, recorded only if the import compared it.
     pub sha256: Option<[u8; 32]>,
 }
 
-/// Digests of the bytes that a file came in with.
+/// Digests of the original bytes of a file: as imported, or as last written whole.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Digests {
-    /// None were taken. Those of the bytes as they are read now are of what came in, as long
-    /// as all of them are exact.
+    /// None are recorded. While all blocks are exact, the current bytes are the original ones.
     #[default]
     NotTaken,
-    /// They were taken when the file came in.
+    /// Recorded with the original bytes.
     Taken(Box<Taken>),
-    /// A part of the file was written to since: what came in is not there to digest.
+    /// A part of the file was overwritten since, so the original bytes no longer exist.
     Outdated,
 }
 
 impl Digests {
-    /// The BLAKE3 that was taken.
+    /// The recorded BLAKE3.
     pub fn blake3(&self) -> Option<[u8; 32]> {
         match self {
             Digests::Taken(taken) => Some(taken.blake3),
@@ -305,7 +303,7 @@ impl Digests {
         }
     }
 
-    /// The SHA-256 that was taken.
+    /// The recorded SHA-256.
     pub fn sha256(&self) -> Option<[u8; 32]> {
         match self {
             Digests::Taken(taken) => taken.sha256,
@@ -314,12 +312,12 @@ impl Digests {
     }
 }
 
-/// Differences between what is read and what was encoded.
+/// Differences between decoded elements and their source.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Measured {
-    /// The largest.
+    /// The largest difference.
     pub maximum: f32,
-    /// The sum of their squares.
+    /// The sum of the squared differences.
     pub squares: f64,
     /// The number of elements compared.
     pub elements: u64,
@@ -331,7 +329,7 @@ impl Measured {
         (self.squares / (self.elements.max(1)) as f64).sqrt()
     }
 
-    /// Adds what was measured elsewhere.
+    /// Adds the measurements of other elements.
     pub fn add(&mut self, other: Measured) {
         self.maximum = self.maximum.max(other.maximum);
         self.squares += other.squares;
@@ -362,7 +360,7 @@ impl Content {
         }
     }
 
-    /// Whether its tensors appear beside it as files.
+    /// Whether its tensors appear as files in the same directory.
     pub fn is_container(self) -> bool {
         matches!(self, Content::Safetensors | Content::Npy | Content::Gguf | Content::Cgeb)
     }

@@ -1,4 +1,4 @@
-//! What entries of the catalog are made of: texts, lists, optional values.
+//! The building blocks of catalog entries: texts, lists, optional values.
 
 use crate::format::cursor::{Reader, Writer};
 use crate::model::{Dtype, Error, Result};
@@ -59,8 +59,8 @@ pub(super) fn read_list<'a, T>(
     Ok(list)
 }
 
-/// How many items a list has. They must lie in what is left: a length cannot ask for more memory
-/// than that.
+/// Reads the number of items of a list. Refuses a number whose items exceed the remaining bytes, which
+/// bounds the memory that a length can request.
 pub(super) fn read_count(bytes: &mut Reader<'_>, longest: usize, item_bytes: usize) -> Result<usize> {
     let count = bytes.u32()? as usize;
     if count > longest || count.saturating_mul(item_bytes) > bytes.remaining() {

@@ -1,4 +1,4 @@
-//! Where the records of an embedding batch lie, as bytes of its Node entry.
+//! Encodes the layout of an embedding batch's records in its Node entry.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(super) fn records_of(node: &NodeEntry) -> Option<&Arc<Runs>> {
     }
 }
 
-/// Batches, and nothing else, say where their records lie.
+/// Sets the records of a node. Fails unless exactly the embedding batches have records.
 pub(super) fn put_records(node: &mut NodeEntry, records: Option<Runs>) -> Result<()> {
     let file = match &mut node.what {
         What::File(file) => Some(file),

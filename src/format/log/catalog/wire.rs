@@ -1,4 +1,4 @@
-//! Entries of the catalog as bytes; the layout stands above.
+//! Encodes and decodes catalog entries; the parent module documents the layout.
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::log::catalog::pieces::{
@@ -12,11 +12,11 @@ use crate::format::log::catalog::{
 };
 use crate::model::{DIMENSIONS_MAX, EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId, check_label};
 
-/// A symbolic link's target has at most this many bytes.
+/// Longest target of a symbolic link in bytes.
 const TARGET_BYTES_MAX: usize = 4096;
-/// The path of an outside file has at most this many bytes.
+/// Longest path of an outside file in bytes.
 const PATH_BYTES_MAX: usize = 4096;
-/// A tensor has at most this many shards, a file at most this many parts.
+/// Largest number of shards of a tensor, and of parts of a file.
 const OBJECTS_MAX: usize = 1 << 24;
 
 impl Entry {
@@ -45,7 +45,7 @@ impl Entry {
         }
     }
 
-    /// The payload.
+    /// The payload of its record.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::new();
         match self {
@@ -88,7 +88,7 @@ impl Entry {
         out.into_bytes()
     }
 
-    /// The entry of a payload.
+    /// Decodes a payload.
     pub fn parse(kind: u8, version: u8, payload: &[u8]) -> Result<Entry> {
         let has_parent = (kind, version) == (OBJECT, OBJECT_WITH_PARENT_VERSION);
         let has_records = (kind, version) == (NODE, NODE_WITH_RECORDS_VERSION);
