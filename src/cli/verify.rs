@@ -73,7 +73,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
 fn verify(path: &Path) -> Result<String> {
     let failed = |error| Error::io(path.display(), error);
     let mounted = mount_of(path)?.ok_or_else(|| {
-        let text = format!("{} is not on a tierfs mount; use tierfs scrub to check a store", path.display());
+        let text = format!("no tierfs mount contains {}; use tierfs scrub to check a store", path.display());
         Error::invalid(text)
     })?;
     let real = fs::canonicalize(path).map_err(failed)?;

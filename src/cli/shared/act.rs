@@ -148,7 +148,9 @@ pub(in crate::cli) fn set_all(paths: &[PathBuf], name: &str, value: &str, json: 
 
 fn set_one(path: &Path, name: &str, value: &str) -> Result<String> {
     let mounted = mount_of(path)?.ok_or_else(|| {
-        Error::invalid("not on a tierfs mount; mount the store and name a path below its mount point")
+        Error::invalid(
+            "no tierfs mount contains this path; mount the store and name a path below its mount point",
+        )
     })?;
     let is_directory = fs::metadata(path).map_err(|error| Error::io(path.display(), error))?.is_dir();
     let before = if is_directory { last_job(&mounted)?.map_or(0, |job| job.number) } else { 0 };
