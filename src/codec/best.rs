@@ -1,8 +1,8 @@
 //! `best`: the scale of least squared error, over the full range of codes.
 //!
-//! For fixed codes c the best scale is `sum(x c) / sum(c c)`, and it removes
-//! `sum(x c)^2 / sum(c c)` of the squared sum of the values: the gain. So trial scales
-//! need only give codes; the codes of the largest gain are refitted a few times.
+//! For fixed codes c the best scale is `sum(x c) / sum(c c)`. It reduces the sum of the
+//! squared values by `sum(x c)^2 / sum(c c)`, the gain. So trial scales serve only to find
+//! codes; the codes with the largest gain are refitted a few times.
 
 use super::arch::{Group, Kernel};
 use super::code_range;
@@ -13,8 +13,8 @@ struct Trials {
     first: f32,
     step: f32,
     count: u8,
-    /// Whether scales of either sign are tried, or only those that give the largest
-    /// magnitude the code that has no counterpart of the other sign.
+    /// Whether to try scales of either sign, or only those that give the largest magnitude
+    /// the code without a counterpart of the other sign.
     both_signs: bool,
 }
 
@@ -28,22 +28,22 @@ fn trials(bits: usize) -> Trials {
     }
 }
 
-/// How often the codes and the scale of the best trial are fitted to each other.
+/// Number of refits of the codes and the scale of the best trial.
 const REFITS: usize = 2;
 
-/// The best encoding found; `absmax` where none loses less.
+/// The best encoding found, or `absmax` if no other has a smaller error.
 #[inline(always)]
 pub(super) fn better<K: Kernel>(source: &Source<K>, bits: usize, absmax: Candidate<K>) -> Candidate<K> {
     let Some(scale) = best_scale(source, bits) else {
         return absmax;
     };
     let found = source.candidate(scale, code_range(bits));
-    // Also false where a value would be read as infinite.
+    // Also false if a value would decode to infinity.
     if found.loss.square_sum < absmax.loss.square_sum { found } else { absmax }
 }
 
-/// The values times a power of two: the largest magnitude between 4 and 8, so that no
-/// square leaves the range of f32.
+/// The values times a power of two, with the largest magnitude between 4 and 8, so that the
+/// squares stay in the range of f32.
 pub(super) struct Scaled<K: Kernel> {
     pub(super) kernel: K,
     pub(super) values: Group<K>,
@@ -56,8 +56,8 @@ impl<K: Kernel> Scaled<K> {
     #[inline(always)]
     pub(super) fn of(source: &Source<K>) -> Scaled<K> {
         let kernel = source.kernel;
-        // 2^(2 - e) for a largest magnitude of 2^e to 2^(e+1), by its exponent's bits:
-        // e + 127 is 2 to 254, so that 256 - (e + 127) is 2 to 254 as well.
+        // 2^(2 - e) for a largest magnitude of 2^e to 2^(e+1), computed from its exponent's
+        // bits: e + 127 is 2 to 254, so 256 - (e + 127) is 2 to 254 too.
         let exponent = source.max.to_bits() >> 23;
         let factor = f32::from_bits((256 - exponent) << 23);
         let factors = kernel.splat(factor);
@@ -65,7 +65,7 @@ impl<K: Kernel> Scaled<K> {
         Scaled { kernel, values, max: source.max * factor, factor }
     }
 
-    /// A scale of these values as one of the group's; `None` where it is not normal.
+    /// Converts a scale of these values to a scale of the group; `None` if it is not normal.
     #[inline(always)]
     pub(super) fn unscale(&self, scale: f32) -> Option<f32> {
         let scale = scale / self.factor;
@@ -87,7 +87,7 @@ impl<K: Kernel> Scaled<K> {
         (kernel.sum(products), kernel.sum(squares))
     }
 
-    /// Whether the largest magnitude is that of a positive value.
+    /// Whether a positive value has the largest magnitude.
     #[inline(always)]
     fn peak_is_positive(&self) -> bool {
         let below = self.kernel.splat(self.max.next_down());
@@ -106,7 +106,7 @@ pub(super) fn best_scale<K: Kernel>(source: &Source<K>, bits: usize) -> Option<f
     scaled.unscale(best_scale_of(&scaled, bits)?)
 }
 
-/// As [`best_scale`], a scale of the scaled values.
+/// Like [`best_scale`], but returns a scale of the scaled values.
 #[inline(always)]
 pub(super) fn best_scale_of<K: Kernel>(scaled: &Scaled<K>, bits: usize) -> Option<f32> {
     let range = code_range(bits);
@@ -139,7 +139,7 @@ struct Fit {
 impl Fit {
     #[inline(always)]
     fn take_better(&mut self, (products, squares): (f32, f32)) {
-        // No codes but 0 give a NaN, which is not larger.
+        // If all codes are 0 the gain is a NaN, which is not larger.
         let gain = products * products / squares;
         if gain > self.gain {
             *self = Fit { gain, scale: products / squares };

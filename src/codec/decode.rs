@@ -1,4 +1,4 @@
-//! Payloads to elements: `code * scale` in f32, then rounded to the element type.
+//! Decodes payloads to elements: `code * scale` in f32, then rounded to the element type.
 
 use super::arch::{Group, InstructionSet, Job, Kernel};
 use super::element::Element;
@@ -51,17 +51,17 @@ impl InstructionSet {
     }
 }
 
-/// That `tier` keeps no codes.
+/// The error that `tier` has no codes.
 pub(super) fn without_codes(tier: Tier) -> Error {
     Error::invalid(format!("a block in tier {tier} holds no codes"))
 }
 
-// `Element`s as constants, so that each loop is compiled for one.
+// `Element`s as constants, so that each loop is compiled for one element type.
 const F32: u8 = 0;
 const F16: u8 = 1;
 const BF16: u8 = 2;
 
-/// A scale that is a NaN or infinite.
+/// The error of a scale that is a NaN or infinite.
 struct BadScale {
     group: usize,
 }
@@ -88,7 +88,8 @@ impl<const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool> Job
         let group_len = head_len + codes_len(BITS);
         let out_len = GROUP_LEN * element.len();
 
-        // A short group of 63 values can be as long as a full one: count, do not chunk.
+        // A short group of 63 values can be as long as a full one, so count groups instead of
+        // chunking bytes.
         let full = self.out.len() / out_len;
         let (groups, last) = self.payload.split_at(full * group_len);
         let (outs, out) = self.out.split_at_mut(full * out_len);
@@ -118,7 +119,7 @@ fn head_len(two_level: bool) -> usize {
     if two_level { 2 * SCALE_LEN + FLAGS_LEN } else { SCALE_LEN }
 }
 
-/// Decodes a full group; `None` where a scale is not finite.
+/// Decodes a full group; `None` if a scale is not finite.
 #[inline(always)]
 fn store<K: Kernel, const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool>(
     kernel: K,
@@ -143,12 +144,12 @@ fn store<K: Kernel, const ELEMENT: u8, const BITS: usize, const TWO_LEVEL: bool>
 
 /// The values of a group.
 enum Values<K: Kernel> {
-    /// None is subnormal.
+    /// No value is subnormal.
     Normal(Group<K>),
     Any(Group<K>),
 }
 
-/// The values of a full group; `None` where a scale is not finite.
+/// The values of a full group; `None` if a scale is not finite.
 #[inline(always)]
 fn values<K: Kernel, const BITS: usize, const TWO_LEVEL: bool>(kernel: K, group: &[u8]) -> Option<Values<K>> {
     let (head, codes) = group.split_at(head_len(TWO_LEVEL));
@@ -156,7 +157,7 @@ fn values<K: Kernel, const BITS: usize, const TWO_LEVEL: bool>(kernel: K, group:
     if TWO_LEVEL { two_scales(kernel, head, codes) } else { one_scale(kernel, head, codes) }
 }
 
-/// A short group of `elements` values laid out as a full one.
+/// Extends a short group of `elements` values to the layout of a full one.
 fn padded<const TWO_LEVEL: bool>(group: &[u8], elements: usize, head_len: usize) -> [u8; 68] {
     let short_head = if TWO_LEVEL { 2 * SCALE_LEN + elements.div_ceil(8) } else { SCALE_LEN };
     let (head, codes) = group.split_at(short_head);
@@ -173,7 +174,7 @@ pub(super) fn signed<K: Kernel, const BITS: usize>(kernel: K, stream: &[u8]) -> 
     if BITS == 8 { codes } else { kernel.shift_codes(codes, -super::largest_code(BITS)) }
 }
 
-/// The scale at byte `at`; `None` where it is not finite.
+/// The scale at byte `at`; `None` if it is not finite.
 #[inline(always)]
 fn scale(head: &[u8], at: usize) -> Option<f32> {
     let scale = f32::from_le_bytes(*head[at..].first_chunk()?);
@@ -184,7 +185,7 @@ fn scale(head: &[u8], at: usize) -> Option<f32> {
 fn one_scale<K: Kernel>(kernel: K, head: &[u8], codes: Group<K>) -> Option<Values<K>> {
     let scale = scale(head, 0)?;
     let values = kernel.mul_group(codes, kernel.splat(scale));
-    // Codes are whole numbers: their products are zero or no smaller than the scale.
+    // Codes are integers, so their products are zero or at least as large as the scale.
     Some(if scale.is_subnormal() { Values::Any(values) } else { Values::Normal(values) })
 }
 

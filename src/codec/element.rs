@@ -1,9 +1,9 @@
-//! The element types that codes are made of and decoded to.
+//! The element types that can be encoded and decoded.
 
 use super::arch::{Group, Kernel, LANES};
 use crate::model::{Dtype, Error, GROUP_LEN, Result};
 
-/// An element type that can be kept in codes.
+/// An element type that can be encoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Element {
     F32,
@@ -12,7 +12,7 @@ pub(super) enum Element {
 }
 
 impl Element {
-    /// The element type of `dtype`. Errors: `Invalid` for one that is never quantized.
+    /// The element type of `dtype`. Fails with `Invalid` for a type that is never quantized.
     pub(super) fn of(dtype: Dtype) -> Result<Element> {
         match dtype {
             Dtype::F32 => Ok(Element::F32),
@@ -32,7 +32,7 @@ impl Element {
         }
     }
 
-    /// The values of a group; past the end of `bytes`, a short last group, zeros.
+    /// The values of a group. Zeros follow the end of `bytes` in a short last group.
     #[inline(always)]
     pub(super) fn load<K: Kernel>(self, kernel: K, bytes: &[u8]) -> Group<K> {
         let len = GROUP_LEN * self.len();
@@ -67,7 +67,7 @@ impl Element {
         group
     }
 
-    /// The values of a full group, none of them subnormal, as [`store`](Element::store) does.
+    /// Stores the values of a full group as [`store`](Element::store) does. None may be subnormal.
     #[inline(always)]
     pub(super) fn store_normal<K: Kernel>(self, kernel: K, group: Group<K>, bytes: &mut [u8]) {
         if self != Element::Bf16 {
@@ -79,7 +79,7 @@ impl Element {
         }
     }
 
-    /// The values of a full group as elements, rounded ties to even.
+    /// Stores the values of a full group as elements, rounded ties to even.
     #[inline(always)]
     pub(super) fn store<K: Kernel>(self, kernel: K, group: Group<K>, bytes: &mut [u8]) {
         match self {
@@ -101,7 +101,7 @@ impl Element {
         }
     }
 
-    /// What a reader sees of values that are kept as these elements.
+    /// The values that a reader gets after rounding to this element type.
     #[inline(always)]
     pub(super) fn round<K: Kernel>(self, kernel: K, group: Group<K>) -> Group<K> {
         let mut read = group;

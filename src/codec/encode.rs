@@ -1,4 +1,4 @@
-//! Elements to payloads: the group loop, `absmax`, and what a group's codes cost.
+//! Encodes elements to payloads: the group loop, `absmax`, and the error of a group's codes.
 
 use super::arch::{Group, InstructionSet, Job, Kernel};
 use super::decode::without_codes;
@@ -9,24 +9,24 @@ use super::stream::pack_bytes;
 use super::{best, largest_code, two_level};
 use crate::model::{Dtype, Encoder, Encoding, Error, GROUP_LEN, Result, Tier};
 
-/// What an encoded block lost, measured between its elements and what a reader sees.
+/// The error of an encoded block, measured between its elements and the decoded ones.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Encoded {
     /// The largest magnitude of its groups' scales.
     pub scale: f32,
     /// The largest difference of an element.
     pub error_max: f32,
-    /// The sum of the squared differences; divided by the number of elements, its root
-    /// is the RMS error.
+    /// The sum of the squared differences. The RMS error is the root of this sum divided by the
+    /// number of elements.
     pub error_square_sum: f64,
 }
 
-/// Why a block must stay exact.
+/// The reason that a block must stay exact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotEncodable {
-    /// An element is a NaN or infinite, or would be read back as infinite.
+    /// An element is a NaN or infinite, or would decode to infinity.
     NotFinite,
-    /// A group's values are so small that its scale would be subnormal.
+    /// The values of a group are so small that its scale would be subnormal.
     SubnormalScale,
 }
 
@@ -95,7 +95,7 @@ impl Job for Encode<'_> {
 }
 
 impl Encoded {
-    /// Counts one more group in.
+    /// Adds the error of a group.
     #[inline(always)]
     pub(super) fn add(&mut self, scale: f32, loss: Loss) {
         self.scale = self.scale.max(scale.abs());
@@ -104,16 +104,16 @@ impl Encoded {
     }
 }
 
-/// What a group's elements differ from what a reader sees.
+/// The difference between a group's elements and the decoded ones.
 #[derive(Clone, Copy)]
 pub(super) struct Loss {
-    /// The largest difference; infinite where a value is read as infinite.
+    /// The largest difference; infinite if a value decodes to infinity.
     pub(super) max: f64,
     /// The sum of the squared differences.
     pub(super) square_sum: f64,
 }
 
-/// A group to encode. A short one is filled up with zeros, which cost nothing.
+/// A group to encode. Zeros fill a short group; they add no error.
 pub(super) struct Source<K: Kernel> {
     pub(super) kernel: K,
     pub(super) element: Element,
@@ -125,7 +125,7 @@ pub(super) struct Source<K: Kernel> {
 /// One way to encode a group.
 pub(super) struct Candidate<K: Kernel> {
     pub(super) scale: f32,
-    /// Whole numbers in the range of codes.
+    /// Integers in the range of codes.
     pub(super) codes: Group<K>,
     pub(super) loss: Loss,
 }
@@ -164,7 +164,7 @@ impl<K: Kernel> Source<K> {
         Ok(self.candidate(scale, (-largest, largest)))
     }
 
-    /// The group with the codes that are nearest at `scale`, within `range`.
+    /// Encodes the group with the nearest codes at `scale`, within `range`.
     #[inline(always)]
     pub(super) fn candidate(&self, scale: f32, range: (i8, i8)) -> Candidate<K> {
         let kernel = self.kernel;
@@ -177,7 +177,7 @@ impl<K: Kernel> Source<K> {
         Candidate { scale, codes, loss }
     }
 
-    /// What is lost where a reader multiplies codes and scales to `products`.
+    /// The error if `products` are the decoded products of codes and scales.
     #[inline(always)]
     pub(super) fn loss(&self, products: Group<K>) -> Loss {
         let read = self.element.round(self.kernel, products);
@@ -186,10 +186,10 @@ impl<K: Kernel> Source<K> {
     }
 }
 
-/// The whole numbers nearest to `quotients`, ties to even, within `range`.
+/// The integers nearest to `quotients`, ties to even, within `range`.
 #[inline(always)]
 pub(super) fn nearest_code<K: Kernel>(kernel: K, quotients: K::Lanes, range: (i8, i8)) -> K::Lanes {
-    // Added to a small number, 3 * 2^22 leaves no bits behind the point.
+    // Adding 3 * 2^22 to a small number rounds away its fraction.
     let whole = kernel.splat(12_582_912.0);
     let low = kernel.splat(f32::from(range.0));
     let high = kernel.splat(f32::from(range.1));
@@ -216,10 +216,10 @@ pub(super) fn append_codes<K: Kernel>(
     }
     let used = (elements * bits).div_ceil(8);
     if let (Some(last), bits @ 1..) = (stream[..used].last_mut(), elements * bits % 8) {
-        // The fill's codes are not part of a short group.
+        // The padding's codes are not part of a short group.
         *last &= (1 << bits) - 1;
     }
-    // A length that is known when this is compiled: one store, no call.
+    // A length known at compile time gives one store instead of a call.
     let end = out.len() + used;
     out.extend_from_slice(&stream);
     out.truncate(end);

@@ -43,7 +43,7 @@ impl Job for MaxAbs<'_> {
     }
 }
 
-/// The largest magnitude of a group; a NaN where a value is one.
+/// The largest magnitude of a group; a NaN if a value is a NaN.
 #[inline(always)]
 pub(super) fn magnitude<K: Kernel>(kernel: K, group: Group<K>) -> f32 {
     let [a, b, c, d] = group;

@@ -1,13 +1,13 @@
-//! Numbers to packed codes and back: pure functions of bytes.
+//! Encodes numbers to packed codes and decodes them, with pure functions of bytes.
 //!
-//! Values are cut into groups of [`GROUP_LEN`], the last of a block may be shorter. A
-//! group is its scale and its codes ([`payload_len`] has the sizes); a value is read as
+//! Values are split into groups of [`GROUP_LEN`]; the last group of a block may be shorter. A
+//! group is its scale and its codes ([`payload_len`] has the sizes). A value decodes to
 //! `code * scale` in f32, rounded to the element type. Codes of 8 bits are signed
 //! bytes; those of 7, 5 and 3 bits are `code + q`, `q` = 63, 15, 3, in a stream that
 //! begins with the least significant bit.
 //!
-//! One decoder reads what every encoder writes. [`InstructionSet`] says what runs; all
-//! sets give the same bytes.
+//! One decoder reads the output of every encoder. [`InstructionSet`] selects the
+//! instructions; all sets give the same bytes.
 
 mod arch;
 mod best;
@@ -30,8 +30,8 @@ use crate::model::{ErrorKind, GROUP_LEN};
 
 /// Decodes a whole block of `elements` elements into `out`, without allocating.
 ///
-/// Errors: [`ErrorKind::Corrupt`] where `payload` has another length than
-/// [`payload_len`] says or a scale is not finite (`out` may have been written in part);
+/// Errors: [`ErrorKind::Corrupt`] if the length of `payload` differs from
+/// [`payload_len`] or a scale is not finite (`out` may be partly written);
 /// [`ErrorKind::Invalid`] for a type that is never quantized, a tier without codes, or
 /// an `out` that is not `elements` elements long.
 pub fn decode(tier: Tier, dtype: Dtype, payload: &[u8], elements: usize, out: &mut [u8]) -> Result<()> {
@@ -45,20 +45,20 @@ pub fn decode(tier: Tier, dtype: Dtype, payload: &[u8], elements: usize, out: &m
     decode_groups(tier, dtype, payload, out)
 }
 
-/// Decodes consecutive groups of a block, as many as `out` has room for: whole groups,
-/// but for a block's last one, which may be short.
+/// Decodes consecutive groups of a block, as many as fit `out`. Only the last group of a
+/// block may be short.
 ///
-/// `payload` is exactly the bytes of those groups: from [`group_offset`] of the first
-/// to that of the one behind the last, or to the payload's end. Errors: as [`decode`],
-/// group numbers counted from the first one given.
+/// `payload` has exactly the bytes of those groups: from [`group_offset`] of the first group
+/// to that of the group after the last, or to the payload's end. Errors: as [`decode`], with
+/// group numbers counted from the first given group.
 pub fn decode_groups(tier: Tier, dtype: Dtype, payload: &[u8], out: &mut [u8]) -> Result<()> {
     InstructionSet::detected().decode_groups(tier, dtype, payload, out)
 }
 
 /// Appends to `out` the payload of a block: `raw`, little-endian elements of `dtype`.
 ///
-/// Where the block must stay exact, `out` is left as it was and the inner error says
-/// why. Errors: [`ErrorKind::Invalid`] for a type that is never quantized, a tier
+/// If the block must stay exact, `out` is unchanged and the inner error gives the
+/// reason. Errors: [`ErrorKind::Invalid`] for a type that is never quantized, a tier
 /// without codes, or a `raw` that is not a whole number of elements.
 pub fn encode(
     tier: Tier,
@@ -70,7 +70,7 @@ pub fn encode(
     InstructionSet::detected().encode(tier, encoder, dtype, raw, out)
 }
 
-/// The largest magnitude of `values`: 0 where there are none, a NaN where one is.
+/// The largest magnitude of `values`: 0 if there are none, a NaN if one is a NaN.
 pub fn max_abs(values: &[f32]) -> f32 {
     InstructionSet::detected().max_abs(values)
 }
@@ -96,12 +96,12 @@ pub fn instruction_set() -> &'static str {
     InstructionSet::detected().name()
 }
 
-/// The code that absmax gives the largest magnitude: 127, 63, 15, 3.
+/// The code that absmax assigns to the largest magnitude: 127, 63, 15, 3.
 const fn largest_code(bits: usize) -> i8 {
     ((1u8 << (bits - 1)) - 1) as i8
 }
 
-/// The least and the largest code of `bits` bits.
+/// The smallest and the largest code of `bits` bits.
 fn code_range(bits: usize) -> (i8, i8) {
     let largest = largest_code(bits);
     if bits == 8 { (i8::MIN, largest) } else { (-largest, largest + 1) }

@@ -1,4 +1,4 @@
-//! Where things lie in a payload: the arithmetic of group sizes.
+//! The layout of a payload: the arithmetic of group sizes.
 //!
 //! | tiers | one group of n values | full group |
 //! |---|---|---|

@@ -1,4 +1,5 @@
-//! Codes and their streams: value i takes bits `i * b ..`, least significant first.
+//! Packs codes to streams and unpacks them: value i has the bits from `i * b`, least significant
+//! first.
 
 use super::arch::{InstructionSet, Job, Kernel};
 use super::decode::signed;
@@ -6,8 +7,8 @@ use super::payload::codes_len;
 use super::{code_range, largest_code};
 use crate::model::{Error, GROUP_LEN, Result};
 
-/// Bytes of the stream of `codes` codes of `bits` bits. Errors: `Invalid` for bits
-/// other than 3, 5, 7 and 8, and for a length past the address space.
+/// Bytes of the stream of `codes` codes of `bits` bits. Fails with `Invalid` for bits other
+/// than 3, 5, 7 and 8, and for a length past the address space.
 pub fn stream_len(bits: u8, codes: usize) -> Result<usize> {
     if !matches!(bits, 3 | 5 | 7 | 8) {
         return Err(Error::invalid(format!("codes of {bits} bits do not exist, only of 3, 5, 7 and 8")));
@@ -18,7 +19,7 @@ pub fn stream_len(bits: u8, codes: usize) -> Result<usize> {
         .ok_or_else(|| Error::invalid(format!("{codes} codes are more than memory can hold")))
 }
 
-/// Errors unless `stream` is as long as `codes` codes need.
+/// Fails unless `stream` has the length of `codes` codes.
 fn check_len(bits: u8, codes: usize, stream: usize) -> Result<()> {
     let expected = stream_len(bits, codes)?;
     if stream != expected {
@@ -70,14 +71,14 @@ impl<const BITS: usize> Job for Pack<'_, BITS> {
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) {
-        // 63 codes can take as many bytes as 64: count, do not chunk.
+        // 63 codes can take as many bytes as 64, so count groups instead of chunking bytes.
         let (full, rest) = self.codes.as_chunks::<GROUP_LEN>();
         let (streams, out) = self.stream.split_at_mut(full.len() * codes_len(BITS));
         for (codes, stream) in full.iter().zip(streams.chunks_exact_mut(codes_len(BITS))) {
             pack_group::<K, BITS>(kernel, codes, stream);
         }
         let mut stream = [0; GROUP_LEN];
-        // Unused bits of the last byte are zero: those of the least code.
+        // Unused bits of the last byte are zero, which is the smallest code.
         let mut codes = [if BITS == 8 { 0 } else { -largest_code(BITS) }; GROUP_LEN];
         codes[..rest.len()].copy_from_slice(rest);
         pack_group::<K, BITS>(kernel, &codes, &mut stream[..codes_len(BITS)]);

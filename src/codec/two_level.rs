@@ -1,4 +1,4 @@
-//! Two scales a group, and for each value a flag that says which.
+//! Encodes groups with two scales, and a flag for each value that selects one.
 
 use super::arch::{Group, Job, Kernel};
 use super::best::{Scaled, best_scale_of};
@@ -49,11 +49,11 @@ struct Candidate<K: Kernel> {
     loss: Loss,
 }
 
-/// Pairs of scales that are tried: the largest magnitude divided by the first number is
-/// the secondary scale, times the second number the primary one. Chosen one after the
-/// other from a grid of 108, each the one that gained most on normal, Laplace and
-/// Student values. Scales of opposite signs
-/// give the code without a counterpart to both sides.
+/// Pairs of scales to try: the largest magnitude divided by the first number is the
+/// secondary scale, which times the second number is the primary one. They were chosen one
+/// after the other from a grid of 108, each for the largest gain on normal, Laplace and
+/// Student values. With scales of opposite signs, the code without a counterpart serves
+/// both sides.
 const TRIALS: [(f32, f32); 12] = [
     (3.6, -0.35),
     (-4.0, -0.35),
@@ -69,13 +69,13 @@ const TRIALS: [(f32, f32); 12] = [
     (-4.0, 0.65),
 ];
 
-/// How often a trial's values are assigned and its two scales refitted.
+/// Number of rounds in which a trial assigns its values and refits its two scales.
 const TRIAL_REFITS: u8 = 2;
 
-/// How often that is done to the best trial, further.
+/// Number of further rounds for the best trial.
 const LAST_REFITS: u8 = 5;
 
-/// The best of the fits from all pairs, and of one scale for all values.
+/// The best of the fits from all pairs and of the encodings with one scale.
 #[inline(always)]
 fn choose<K: Kernel>(source: &Source<K>) -> Result<Candidate<K>, NotEncodable> {
     let absmax = source.absmax(BITS)?;
@@ -104,7 +104,7 @@ fn choose<K: Kernel>(source: &Source<K>) -> Result<Candidate<K>, NotEncodable> {
     Ok(best)
 }
 
-/// The group with the scale and the code for each value that are nearest.
+/// Encodes the group with the nearest scale and code for each value.
 #[inline(always)]
 fn candidate<K: Kernel>(source: &Source<K>, scales: [f32; 2]) -> Candidate<K> {
     let kernel = source.kernel;
@@ -126,7 +126,7 @@ fn candidate<K: Kernel>(source: &Source<K>, scales: [f32; 2]) -> Candidate<K> {
 struct Nearest<K: Kernel> {
     codes: K::Lanes,
     products: K::Lanes,
-    /// The differences without their signs.
+    /// The absolute differences.
     distance: K::Lanes,
 }
 
@@ -147,7 +147,7 @@ struct Fit {
 }
 
 impl Fit {
-    /// Assigns values to the nearer of `scales` and refits these, several times over.
+    /// Assigns values to the nearer of `scales` and refits these, several times.
     #[inline(always)]
     fn take_better<K: Kernel>(&mut self, scaled: &Scaled<K>, scales: [f32; 2], refits: u8) {
         let mut scales = scales;
@@ -162,7 +162,7 @@ impl Fit {
 }
 
 /// The squared error with each value at the nearer scale, and the best scales for the
-/// codes that they get: `sum(x c) / sum(c c)` each.
+/// resulting codes: `sum(x c) / sum(c c)` each.
 #[inline(always)]
 fn refit<K: Kernel>(scaled: &Scaled<K>, scales: [f32; 2]) -> (f32, [f32; 2]) {
     let kernel = scaled.kernel;

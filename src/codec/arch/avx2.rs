@@ -4,19 +4,19 @@ use std::arch::x86_64::*;
 
 use super::{Group, Job, Kernel, avx2_codes};
 
-/// Proof that the processor has the set: made by [`Avx2::detect`] only.
+/// Proof that the processor supports the set. Only [`Avx2::detect`] creates it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Avx2(());
 
 impl Avx2 {
-    /// The proof, where the processor and the system have all of the set.
+    /// The proof, if the processor and the operating system support the whole set.
     pub(super) fn detect() -> Option<Avx2> {
         let has_all = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
         has_all.then_some(Avx2(()))
     }
 }
 
-/// Calls an intrinsic that touches registers only: what it needs is the set.
+/// Calls an intrinsic that uses registers only, so the set is its only requirement.
 macro_rules! with_proof {
     ($proof:ident, $call:expr) => {{
         let Avx2(()) = $proof;
@@ -40,7 +40,7 @@ impl Avx2 {
     }
 }
 
-// Functions of the set, not closures: these would be compiled without it.
+// These are functions with the target features, because closures would be compiled without them.
 
 /// The two halves of a vector.
 #[inline]
@@ -55,7 +55,7 @@ fn widen_bf16(eight: __m128i) -> __m256 {
     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(eight)))
 }
 
-/// The bits of bf16, a 32-bit lane each, rounded ties to even.
+/// The bits of bf16 in 32-bit lanes, rounded ties to even.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn narrow_bf16(value: __m256) -> __m256i {
@@ -74,7 +74,7 @@ fn lanes_of_mask(mask: u16) -> __m256 {
     _mm256_castsi256_ps(_mm256_cmpeq_epi32(bits, lanes))
 }
 
-/// Four differences in f64, counted into their maxima and the sums of squares.
+/// Adds four differences in f64 to the maxima and the sums of squares.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn more_difference((largest, sums): (__m256d, __m256d), a: __m128, b: __m128) -> (__m256d, __m256d) {
@@ -164,7 +164,7 @@ impl Kernel for Avx2 {
 
     #[inline(always)]
     fn store_bf16(self, values: [__m256; 2], bytes: &mut [u8; 32]) {
-        // Packing works in 128-bit halves: the middle quarters change places after it.
+        // Packing works in 128-bit halves, so the middle quarters must be swapped afterwards.
         let rounded = with_proof!(
             self,
             _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(

@@ -1,19 +1,19 @@
-//! AVX2: the codes of a group, from streams and floats and back.
+//! AVX2: converts the codes of a group from and to streams and floats.
 
 use std::arch::x86_64::*;
 
 use super::Spread;
 use super::avx2::halves;
 
-/// Where a quarter of a stream of `8 * bits` bytes, sixteen codes, is read so that
-/// sixteen bytes are within the stream.
+/// The offset at which to read a quarter (sixteen codes) of a stream of `8 * bits` bytes, so
+/// that sixteen bytes lie within the stream.
 const fn quarter(bits: usize, number: usize) -> usize {
     let at = 2 * bits * number;
     let last = 8 * bits - 16;
     if at < last { at } else { last }
 }
 
-/// For each quarter, the bytes of its two runs of eight codes, one run a 64-bit lane.
+/// For each quarter, the bytes of its two runs of eight codes, one run per 64-bit lane.
 const fn split(bits: usize) -> [[u8; 16]; 4] {
     let mut index = [[0x80; 16]; 4];
     let mut i = 0;
@@ -53,7 +53,7 @@ fn read(bytes: &[u8; 16]) -> __m128i {
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
 
-/// The sixteen bytes of the stream at `at`.
+/// Loads the sixteen bytes of the stream at `at`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn read_at(stream: &[u8], at: usize) -> __m128i {
@@ -124,7 +124,7 @@ pub(super) fn compress<const BITS: usize>(codes: [__m256i; 2], stream: &mut [u8]
     let join = read(&Shuffles::<BITS>::JOIN);
     let [a, b] = halves(gather::<BITS>(codes[0]));
     let [c, d] = halves(gather::<BITS>(codes[1]));
-    // Each quarter is written whole; the next one overwrites its empty end.
+    // Each quarter is stored as a whole vector, whose unused end the next one overwrites.
     let mut bytes = [0; 64];
     for (number, runs) in [a, b, c, d].into_iter().enumerate() {
         if let Some(bytes) = bytes[2 * BITS * number..].first_chunk_mut::<16>() {
@@ -154,18 +154,18 @@ pub(super) fn lanes_of(codes: [__m256i; 2]) -> [[__m256; 2]; 4] {
     [widen(a), widen(b), widen(c), widen(d)]
 }
 
-/// Whole numbers as 16-bit lanes, within each 128-bit half low before high.
+/// Integers as 16-bit lanes, in each 128-bit half low before high.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn narrow(values: [__m256; 2]) -> __m256i {
     _mm256_packs_epi32(_mm256_cvtps_epi32(values[0]), _mm256_cvtps_epi32(values[1]))
 }
 
-/// Whole numbers in -128..=127 as signed bytes.
+/// Integers in -128..=127 as signed bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn bytes_of(values: [[__m256; 2]; 4]) -> [__m256i; 2] {
-    // Packing works in 128-bit halves: fours of bytes go back into order.
+    // Packing works in 128-bit halves, so groups of four bytes must be reordered.
     let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     let low = _mm256_packs_epi16(narrow(values[0]), narrow(values[1]));
     let high = _mm256_packs_epi16(narrow(values[2]), narrow(values[3]));

@@ -6,13 +6,13 @@ use std::arch::x86_64::*;
 use super::avx512_codes::{Permutations, UPPER_HALVES, Words};
 use super::{Group, Job, Kernel};
 
-/// Proof that the processor has the set, and, with `BF16`, the conversion to bf16 too:
-/// made by [`Avx512::detect`] only.
+/// Proof that the processor supports the set and, with `BF16`, the conversion to bf16. Only
+/// [`Avx512::detect`] creates it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Avx512<const BF16: bool>(());
 
 impl<const BF16: bool> Avx512<BF16> {
-    /// The proof, where the processor and the system have all of the set.
+    /// The proof, if the processor and the operating system support the whole set.
     pub(super) fn detect() -> Option<Avx512<BF16>> {
         let has_all = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
@@ -24,7 +24,7 @@ impl<const BF16: bool> Avx512<BF16> {
     }
 }
 
-/// Calls an intrinsic that touches registers only: what it needs is the set.
+/// Calls an intrinsic that uses registers only, so the set is its only requirement.
 macro_rules! with_proof {
     ($proof:ident, $call:expr) => {{
         let Avx512(()) = $proof;
@@ -34,7 +34,7 @@ macro_rules! with_proof {
     }};
 }
 
-// Functions of the set, not closures: these would be compiled without it.
+// These are functions with the target features, because closures would be compiled without them.
 
 /// Sixteen signed bytes as f32.
 #[inline]
@@ -43,8 +43,8 @@ fn widen(codes: __m128i) -> __m512 {
     _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))
 }
 
-/// The bits of sixteen values, rounded ties to even to their upper halves; what is left
-/// in the lower halves says nothing.
+/// The bits of sixteen values, rounded ties to even to their upper halves. The lower halves
+/// are meaningless.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn round_to_upper_half(values: __m512) -> __m512i {
@@ -54,22 +54,22 @@ fn round_to_upper_half(values: __m512) -> __m512i {
     _mm512_add_epi32(bits, half)
 }
 
-/// Thirty-two bf16 as what they are kept in.
+/// Thirty-two bf16 as a plain vector.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn bits_of_bf16(values: __m512bh) -> __m512i {
-    // SAFETY: both are 64 bytes of which every pattern is valid.
+    // SAFETY: both have 64 bytes, and every bit pattern is valid.
     unsafe { std::mem::transmute(values) }
 }
 
-/// Sixteen whole numbers as signed bytes.
+/// Sixteen integers as signed bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn narrow(values: __m512) -> __m128i {
     _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(values))
 }
 
-/// Eight differences in f64, counted into their maxima and the sums of squares.
+/// Adds eight differences in f64 to the maxima and the sums of squares.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn more_difference(largest: __m512d, sums: __m512d, a: __m256, b: __m256) -> (__m512d, __m512d) {
@@ -97,10 +97,10 @@ impl<const BF16: bool> Avx512<BF16> {
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
-    /// A stream of 24 to 64 bytes: its first part, then its last, 16 or 32 bytes each.
+    /// Loads a stream of 24 to 64 bytes as its first and its last part, 16 or 32 bytes each.
     #[inline(always)]
     fn read_parts(self, stream: &[u8]) -> __m512i {
-        // Not one masked load: on Zen 5 that costs more than these two.
+        // Two loads, because one masked load costs more on Zen 5.
         if let (Some(first), Some(last)) = (stream.first_chunk(), stream.last_chunk()) {
             let (first, last) = (self.read_half(first), self.read_half(last));
             return with_proof!(self, _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), last));
@@ -109,14 +109,14 @@ impl<const BF16: bool> Avx512<BF16> {
         with_proof!(self, _mm512_inserti32x4::<1>(_mm512_castsi128_si512(first), last))
     }
 
-    /// A pair as bf16, ties to even; with the instruction for it only where none is subnormal.
+    /// A pair as bf16, ties to even. No value may be subnormal if the conversion instruction is used.
     #[inline(always)]
     fn narrow(self, [low, high]: [__m512; 2]) -> __m512i {
         if BF16 {
             return with_proof!(self, bits_of_bf16(_mm512_cvtne2ps_pbh(high, low)));
         }
         let upper_halves = self.read(&UPPER_HALVES);
-        // Not one by one: narrowing into memory is slow on Zen 4 and 5.
+        // Both at once, because narrowing stores are slow on Zen 4 and 5.
         with_proof!(self, {
             let (low, high) = (round_to_upper_half(low), round_to_upper_half(high));
             _mm512_permutex2var_epi16(low, upper_halves, high)
@@ -204,7 +204,7 @@ impl<const BF16: bool> Kernel for Avx512<BF16> {
 
     #[inline(always)]
     fn store_bf16_products<const BITS: usize>(self, stream: &[u8], scale: f32, bytes: &mut [u8; 128]) {
-        // There are at most 32 codes: the product of each is rounded once, and looked up.
+        // There are at most 32 codes, so the product of each is rounded once and then looked up.
         let all =
             Words::<BITS>::CODES.each_ref().map(|codes| self.mul(self.load_f32(codes), self.splat(scale)));
         let products = self.narrow(all);
@@ -212,8 +212,8 @@ impl<const BF16: bool> Kernel for Avx512<BF16> {
         for (half, bytes) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
             let split = self.read(&Words::<BITS>::SPLIT[half]);
             let starts = self.read(&Words::<BITS>::STARTS[half]);
-            // What a lane has beside its code does not count: the look-up takes five bits
-            // of it, and eight products are there four times.
+            // Other bits of a lane do not matter: the lookup uses five bits, and eight products
+            // are repeated four times.
             let found = with_proof!(self, {
                 let codes = _mm512_srlv_epi16(_mm512_permutexvar_epi8(split, packed), starts);
                 _mm512_permutexvar_epi16(codes, products)
@@ -346,7 +346,7 @@ impl<const BF16: bool> Kernel for Avx512<BF16> {
             if BITS == 8 {
                 codes
             } else {
-                // Pairs: a + b * 2^BITS, of bytes, then of 16-bit lanes, then of halves.
+                // Combines pairs to a + b * 2^BITS: bytes, then 16-bit lanes, then halves.
                 let second = _mm512_set1_epi16(1 | 1 << (BITS + 8));
                 let pairs = _mm512_maddubs_epi16(second, codes);
                 let second = _mm512_set1_epi32(1 | 1 << (2 * BITS + 16));
@@ -357,8 +357,8 @@ impl<const BF16: bool> Kernel for Avx512<BF16> {
                 _mm512_permutexvar_epi8(join, _mm512_or_si512(low, high))
             }
         });
-        // SAFETY: the mask admits the 8 * BITS bytes that the slice was just seen to
-        // have, no more are touched; `self` proves AVX-512.
+        // SAFETY: the mask selects the first 8 * BITS bytes, which the check above has shown to
+        // exist, and no other byte is accessed; `self` proves AVX-512.
         unsafe {
             _mm512_mask_storeu_epi8(stream.as_mut_ptr().cast(), Permutations::<BITS>::STREAM, packed);
         }

@@ -1,25 +1,25 @@
-//! Which bytes AVX-512 moves where: tables of its permutations.
+//! Tables of the byte permutations for AVX-512.
 
-/// Bytes of each of the two parts that a stream of codes is loaded in: its first and its
-/// last ones, some of them twice.
+/// Bytes of each of the two parts in which a stream of codes is loaded: its first and its
+/// last bytes. The parts may overlap.
 const fn part_len(bits: usize) -> usize {
     if bits == 3 { 16 } else { 32 }
 }
 
-/// A permutation that gives each 64-bit lane the bytes of eight codes, of a stream in two
-/// parts.
+/// A permutation of a stream in two parts that gives each 64-bit lane the bytes of eight
+/// codes.
 const fn split(bits: usize) -> [u8; 64] {
     let mut index = [0; 64];
     let mut i = 0;
     while i < 64 {
-        // Past a lane's own bytes any byte will do: its bits are masked off.
+        // Past a lane's own bytes any byte is valid, because its bits are masked off.
         index[i] = in_parts(bits, i / 8 * bits + i % 8);
         i += 1;
     }
     index
 }
 
-/// Where byte `at` of a stream in two parts is; any place if it has none.
+/// The index of byte `at` of a stream in two parts; arbitrary if the stream does not have it.
 const fn in_parts(bits: usize, at: usize) -> u8 {
     let again = if at < part_len(bits) { 0 } else { 2 * part_len(bits) - 8 * bits };
     if at < 8 * bits { (at + again) as u8 } else { 0 }
@@ -29,11 +29,11 @@ const fn in_parts(bits: usize, at: usize) -> u8 {
 pub(super) struct Words<const BITS: usize>;
 
 impl<const BITS: usize> Words<BITS> {
-    /// The two bytes that a code lies in.
+    /// The two bytes that contain a code.
     pub(super) const SPLIT: [[u8; 64]; 2] = Self::LANES.0;
-    /// Where it begins in them.
+    /// The first bit of the code in them.
     pub(super) const STARTS: [[u8; 64]; 2] = Self::LANES.1;
-    /// The codes themselves, signed, as f32; eight of them four times.
+    /// The signed codes as f32. Eight codes are repeated four times.
     pub(super) const CODES: [[u8; 64]; 2] = {
         let mut codes = [[0; 64]; 2];
         let mut i = 0;
@@ -76,7 +76,7 @@ const fn join(bits: usize) -> [u8; 64] {
     index
 }
 
-/// Where each of a lane's eight codes begins.
+/// The first bit of each of a lane's eight codes.
 const fn starts(bits: usize) -> [u8; 64] {
     let mut shifts = [0; 64];
     let mut i = 0;
@@ -87,7 +87,7 @@ const fn starts(bits: usize) -> [u8; 64] {
     shifts
 }
 
-/// The upper halves of the 32-bit lanes of two vectors, 16-bit words of them both.
+/// The upper halves of the 32-bit lanes of two vectors, as indexes of 16-bit words.
 pub(super) const UPPER_HALVES: [u8; 64] = {
     let mut index = [0; 64];
     let mut i = 0;

@@ -1,4 +1,4 @@
-//! Instruction sets: what the codecs ask of one, and which the processor has.
+//! Instruction sets: the operations that codecs need, and the sets that the processor supports.
 //!
 //! A codec is written once, as a [`Job`] over any [`Kernel`]; each set compiles it
 //! with its own instructions. Every operation is defined to the bit, the order of
@@ -28,12 +28,12 @@ pub(super) type Group<K> = [<K as Kernel>::Lanes; 4];
 
 const _: () = assert!(4 * LANES == crate::model::GROUP_LEN);
 
-/// The operations of one instruction set. A value of the type proves that the
-/// processor has the set.
+/// The operations of one instruction set. A value of the type proves that the processor
+/// supports the set.
 pub(super) trait Kernel: Copy {
     /// Sixteen f32 values.
     type Lanes: Copy;
-    /// The 64 codes of a group, a byte each.
+    /// The 64 codes of a group, one byte each.
     type Bytes: Copy;
 
     /// Runs `job` compiled for this set.
@@ -54,8 +54,8 @@ pub(super) trait Kernel: Copy {
     /// The values, none a NaN, as little-endian bf16, ties to even.
     fn store_bf16(self, values: Self::Lanes, bytes: &mut [u8; 32]);
 
-    /// Two vectors, as [`store_bf16`](Kernel::store_bf16) each; none of the values is
-    /// subnormal: what rounds in one instruction takes those for zero.
+    /// Stores two vectors as [`store_bf16`](Kernel::store_bf16) does. No value may be
+    /// subnormal, because the rounding instruction treats those as zero.
     #[inline(always)]
     fn store_bf16_pair(self, pair: [Self::Lanes; 2], bytes: &mut [u8; 64]) {
         for (values, bytes) in pair.into_iter().zip(bytes.as_chunks_mut().0) {
@@ -96,10 +96,11 @@ pub(super) trait Kernel: Copy {
     fn less(self, a: Self::Lanes, b: Self::Lanes) -> u16;
     /// `set[i]` where bit i of `mask` is set, else `clear[i]`.
     fn select(self, mask: u16, set: Self::Lanes, clear: Self::Lanes) -> Self::Lanes;
-    /// The sum: lanes i and i+8, then i and i+4, then i and i+2, then the two.
+    /// The sum of all lanes: adds lanes i and i+8, then i and i+4, then i and i+2, then the
+    /// last two.
     fn sum(self, values: Self::Lanes) -> f32;
-    /// The largest magnitude of `a - b` in f64, and the sum of the squares: eight sums
-    /// of every eighth difference in their order, then added as [`Kernel::sum`] does.
+    /// The largest magnitude of `a - b` in f64, and the sum of the squares. Sums every eighth
+    /// difference in order, then adds the eight sums as [`Kernel::sum`] does.
     fn difference(self, a: Group<Self>, b: Group<Self>) -> (f64, f64);
     /// The bits of the values without their signs, the larger of each pair as an
     /// integer. A NaN is larger than infinity.
@@ -113,27 +114,27 @@ pub(super) trait Kernel: Copy {
     fn store_bytes(self, codes: Self::Bytes, bytes: &mut [u8; 64]);
     /// Adds `offset` to every byte, wrapping.
     fn shift_codes(self, codes: Self::Bytes, offset: i8) -> Self::Bytes;
-    /// A stream of exactly `8 * BITS` bytes, its codes unsigned, one a byte. `BITS`
+    /// Expands a stream of exactly `8 * BITS` bytes to unsigned codes, one per byte. `BITS`
     /// is 3, 5, 7 or 8.
     fn expand<const BITS: usize>(self, stream: &[u8]) -> Self::Bytes;
     /// The reverse of `expand`; every byte must be below `2^BITS`.
     fn compress<const BITS: usize>(self, codes: Self::Bytes, stream: &mut [u8]);
     /// Signed bytes as f32.
     fn lanes_of(self, codes: Self::Bytes) -> Group<Self>;
-    /// Whole numbers in -128..=127 as signed bytes.
+    /// Integers in -128..=127 as signed bytes.
     fn bytes_of(self, values: Group<Self>) -> Self::Bytes;
 }
 
-/// A codec's inner loop. Its `run`, and all that it calls, must be inlined: only so
-/// does it get the instructions of the set.
+/// The inner loop of a codec. `run` and everything that it calls must be inlined to be
+/// compiled with the instructions of the set.
 pub(super) trait Job {
-    /// What it gives back.
+    /// The result.
     type Output;
-    /// Does the work with the instructions of `kernel`.
+    /// Runs with the instructions of `kernel`.
     fn run<K: Kernel>(self, kernel: K) -> Self::Output;
 }
 
-/// An instruction set that this processor has. All sets give the same bytes; the
+/// An instruction set that this processor supports. All sets give the same bytes. The
 /// functions of [`codec`](super) use the widest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InstructionSet(Choice);
@@ -150,7 +151,7 @@ enum Choice {
 }
 
 impl InstructionSet {
-    /// Every set that this processor has, the widest first.
+    /// Every set that this processor supports, widest first.
     pub fn available() -> impl Iterator<Item = InstructionSet> {
         #[cfg(target_arch = "x86_64")]
         let wide = [
@@ -163,12 +164,12 @@ impl InstructionSet {
         wide.into_iter().flatten().chain([Choice::Scalar(Scalar)]).map(InstructionSet)
     }
 
-    /// The widest set that this processor has.
+    /// The widest set that this processor supports.
     pub fn detected() -> InstructionSet {
         InstructionSet::available().next().unwrap_or(InstructionSet(Choice::Scalar(Scalar)))
     }
 
-    /// Its name: `avx512-bf16`, `avx512`, `avx2` or `scalar`.
+    /// The name: `avx512-bf16`, `avx512`, `avx2` or `scalar`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Choice::Scalar(_) => "scalar",
@@ -195,13 +196,13 @@ impl InstructionSet {
     }
 }
 
-/// The masks and shifts that spread eight codes of `BITS` bits over the bytes of a
-/// u64, or gather them: halves to 32-bit lanes, to 16-bit lanes, to bytes.
+/// The masks and shifts that spread eight codes of `BITS` bits over the bytes of a u64, or
+/// gather them, in three steps: halves to 32-bit lanes, to 16-bit lanes, to bytes.
 pub(super) struct Spread<const BITS: usize>;
 
 impl<const BITS: usize> Spread<BITS> {
-    /// For each step, widest lanes first: the distance that the upper half moves,
-    /// the lower halves' bits, and the upper halves' when spread and when gathered.
+    /// For each step, widest lanes first: the distance that the upper half moves, the bits of
+    /// the lower halves, and the bits of the upper halves when spread and when gathered.
     pub(super) const STEPS: [(u32, u64, u64, u64); 3] = [Self::step(32), Self::step(16), Self::step(8)];
 
     const fn step(lane: usize) -> (u32, u64, u64, u64) {

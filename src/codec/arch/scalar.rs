@@ -1,10 +1,10 @@
-//! Portable Rust: the definition that the other sets must match.
+//! Portable Rust, which defines the results that the other instruction sets must match.
 
 use half::{bf16, f16};
 
 use super::{Group, Job, Kernel, LANES, Spread};
 
-/// Every processor has it.
+/// The portable set, which every processor supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Scalar;
 
@@ -39,11 +39,11 @@ fn store<const BYTES: usize>(values: Lanes, bytes: &mut [u8], narrow: impl Fn(f3
 #[inline(always)]
 fn narrow_bf16(value: f32) -> [u8; 2] {
     let bits = value.to_bits();
-    // At most the bits of infinity, so that the sum stays far below 2^32.
+    // The operand is at most the bits of infinity, so the sum stays far below 2^32.
     (((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16).to_le_bytes()
 }
 
-/// Eight codes of `BITS` bits, one a byte.
+/// Eight codes of `BITS` bits, one per byte.
 #[inline(always)]
 fn spread<const BITS: usize>(packed: u64) -> u64 {
     Spread::<BITS>::STEPS
@@ -189,8 +189,8 @@ impl Kernel for Scalar {
 
     #[inline(always)]
     fn larger_magnitude(self, a: Lanes, b: Lanes) -> Lanes {
-        // The bits of positive floats are ordered as the floats are. Signed integers:
-        // every processor compares vectors of these.
+        // The bits of positive floats have the order of the floats. Signed, because every
+        // processor can compare vectors of signed integers.
         each(a, b, |a, b| {
             let bits = |value: f32| value.abs().to_bits().cast_signed();
             f32::from_bits(bits(a).max(bits(b)).cast_unsigned())
