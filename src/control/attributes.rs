@@ -106,7 +106,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
     ),
     setting(
         "policy",
-        "who moves tiers: manual, auto, or cache BYTES (a directory with a size limit); inherited",
+        "how tiers move: manual, auto, or cache BYTES (a directory with a size limit); inherited",
         sets::POLICY,
         |_, view| Ok(Some(inherited(view, &engine::POLICY))),
     ),

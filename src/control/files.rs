@@ -146,7 +146,7 @@ pub const COLLECTION_FILES: &[File] = &[
     shown("tiers", "tensors, blocks and bytes by tier", tiers::table),
     acting(
         "policy",
-        "who moves tiers: manual, auto, or cache BYTES (a size limit)",
+        "how tiers move: manual, auto, or cache BYTES (a size limit)",
         policy::shown,
         policy::set,
     ),
