@@ -37,7 +37,7 @@ pub(super) struct Helper {
     no_mtab: bool,
     /// Accepted for mount(8), which has already entered the namespace
     #[arg(short = 'N', value_name = "NAMESPACE")]
-    vfs: Option<OsString>,
+    namespace: Option<OsString>,
     /// Options, as for tierfs mount -o
     #[arg(short = 'o', value_name = "OPTION[,...]")]
     options: Option<String>,

@@ -71,7 +71,7 @@ pub fn plan(path: &Path, span: Span) -> Result<Plan> {
     if !found.is_file() {
         return Err(Error::invalid(format!("{} is not a file that can be read by offset", path.display())));
     }
-    let len = layout(span, found.len()).map_err(|error| error.at(path.display()))?;
+    let len = checked_len(span, found.len()).map_err(|error| error.at(path.display()))?;
     let offset = span.offset;
     let mounts = fs::read_to_string("/proc/self/mountinfo")
         .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
@@ -87,7 +87,7 @@ pub fn plan(path: &Path, span: Span) -> Result<Plan> {
 }
 
 /// The length of a part of a file that has `file_len` bytes.
-fn layout(span: Span, file_len: u64) -> Result<u64> {
+fn checked_len(span: Span, file_len: u64) -> Result<u64> {
     let rest = file_len.checked_sub(span.offset);
     match rest.map(|rest| (rest, span.len.unwrap_or(rest))) {
         Some((rest, len)) if len <= rest => Ok(len),
@@ -217,7 +217,7 @@ fn one_run(extents: &str, offset: u64, len: u64) -> Result<Run, String> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::{Run, Span, layout, one_run};
+    use super::{Run, Span, checked_len, one_run};
 
     fn extent(file: &str, at: u64, logical: u64, len: u64, stored: u64, tier: &str) -> String {
         format!(
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_part_past_the_end_is_refused_and_the_end_itself_is_empty() {
-        let of = |offset, len| layout(Span { offset, len }, 10).ok();
+        let of = |offset, len| checked_len(Span { offset, len }, 10).ok();
         assert_eq!((of(0, None), of(10, None), of(11, None)), (Some(10), Some(0), None));
         assert_eq!((of(4, Some(6)), of(4, Some(7)), of(u64::MAX, Some(u64::MAX))), (Some(6), None, None));
     }

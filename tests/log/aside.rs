@@ -37,8 +37,8 @@ fn copy(disk: &Arc<dyn Disk>) -> Arc<dyn Disk> {
 fn flip_two(disk: &Arc<dyn Disk>, at: usize) {
     let log = disk.open(LOG, Open::Write).unwrap();
     let mut bytes = [0; 2];
-    log.read_exact_at(&mut bytes, at as u64 + 30).unwrap();
-    log.write_at(&[bytes[0] ^ 0x10, bytes[1] ^ 4], at as u64 + 30).unwrap();
+    log.read_exact_at(&mut bytes, at as u64 + 5).unwrap();
+    log.write_at(&[bytes[0] ^ 0x10, bytes[1] ^ 4], at as u64 + 5).unwrap();
 }
 
 /// What stands in `lost+found`.
@@ -214,7 +214,8 @@ fn a_damaged_end_leads_back_to_the_bytes_before_it_and_sets_the_later_ones_aside
         drop(again);
         let collection = open(&disk, Access::Write).unwrap();
         assert!(found(&collection) == set_aside, "slot {slot}");
-        assert!(collection.events().is_empty() && collection.damage().is_none(), "slot {slot}");
+        let (events, damage) = (collection.events(), collection.damage());
+        assert!(events.is_empty() && damage.is_none(), "slot {slot}: {events:?}, {damage:?}");
     }
 }
 
