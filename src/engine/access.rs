@@ -24,6 +24,7 @@ impl Heat {
         let now = ticks.now();
         let mut heat = Heat { score: History::new(ticks.of(created_at)).score(now), ..Heat::default() };
         for object in objects {
+            object.accesses.turn_back(now);
             object.accesses.each_used(object.layout().blocks(), |_, history| {
                 heat.count = heat.count.max(history.count);
                 heat.last_access = heat.last_access.max(ticks.begins(history.last));

@@ -31,6 +31,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 pub(super) struct Automatic {
     /// When q7 was last reduced, in seconds since 1970.
     cooled: u64,
+    /// When the first pass was, in seconds since 1970, or the first one since the clock went back.
+    begun: Option<u64>,
     /// Moves that had no effect, with the newest epoch of the tensor at that time. They are retried
     /// once the tensor has changed.
     stuck: HashMap<(u32, ObjectId, u32), (Tier, u64)>,
@@ -83,11 +85,17 @@ impl Engine {
         let rules = &self.store.settings().rules;
         let now = self.store.ticks().seconds();
         let candidates = self.candidates()?;
-        let tensors: Vec<Tensor> = candidates.iter().map(|candidate| candidate.tensor.clone()).collect();
-        let may_cool = {
-            let automatic = self.automatic.lock();
-            now >= automatic.cooled.saturating_add(COOL_EVERY) || now < automatic.cooled
+        let mut tensors: Vec<Tensor> = candidates.iter().map(|candidate| candidate.tensor.clone()).collect();
+        let (may_cool, begun) = {
+            let mut automatic = self.automatic.lock();
+            let begun = automatic.begun.filter(|begun| *begun <= now).unwrap_or(now);
+            automatic.begun = Some(begun);
+            (now >= automatic.cooled.saturating_add(COOL_EVERY) || now < automatic.cooled, begun)
         };
+        // A clock that was ahead must not keep a tensor in its tier until that time comes.
+        for tensor in tensors.iter_mut().filter(|it| it.since > now.saturating_add(rules.hold_seconds)) {
+            tensor.since = begun;
+        }
         let moves = plan(&tensors, rules, may_cool, now);
         if may_cool && moves.iter().any(|step| step.from == Tier::Q7 && step.to == Tier::Q5) {
             self.automatic.lock().cooled = now;

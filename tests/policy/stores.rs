@@ -214,3 +214,30 @@ fn a_clock_that_goes_back_loses_nothing_and_the_policy_goes_on_later() {
         assert_ne!(tier(&held.collection, "norm"), Tier::Absent);
     });
 }
+
+#[test]
+fn a_clock_that_goes_back_years_leaves_no_tensor_hot_or_held() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
+    let (held, now, _) = made(&disk);
+    let engine = Engine::new(held.store.clone());
+    for (setting, value) in [(POLICY, "auto"), (LOSSY, "allow")] {
+        set_setting(&held.collection, ROOT, &setting, value).unwrap();
+    }
+    // The clock is ten years ahead: `a` is used, and `b` goes down a step.
+    let seen = pass_hours(&held, &engine, now + 10 * 365 * 24 * HOUR, 1);
+    assert_eq!(seen, [[Tier::Exact, Tier::Q8, Tier::Exact]]);
+    assert!(heat(&held, "a").score > 100.0);
+    // It is put right, and nobody uses them.
+    let mut tiers = Vec::new();
+    for minute in 0..12 * 60 {
+        held.clock.set(now + HOUR + minute * 60);
+        engine.move_automatically(&Silent, &mut |_, _| ()).unwrap();
+        if minute % 60 == 50 {
+            tiers.push(["a", "b"].map(|path| tier(&held.collection, path)));
+        }
+    }
+    assert_eq!(tiers[0][1], Tier::Q8, "a step needs its hour: {tiers:?}");
+    assert_eq!(tiers.last(), Some(&[Tier::Q3, Tier::Q3]), "{tiers:?}");
+    let last = heat(&held, "a").last_access;
+    assert!((now..now + 2 * HOUR).contains(&last), "{last} is not near {now}");
+}

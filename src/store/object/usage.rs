@@ -97,6 +97,15 @@ impl Slot {
         self.ticks.store(new.ticks.into_inner(), Ordering::Relaxed);
     }
 
+    fn turn_back(&self, now: u32) {
+        let turned = |both: u64| {
+            let (last, created) = parted(both);
+            (last > now.saturating_add(1)).then(|| joined(now, created.min(now)))
+        };
+        // Of most there is nothing to change.
+        self.ticks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, turned).ok();
+    }
+
     /// Updates the history as [`History::accessed`] does.
     fn count(&self, now: u32) {
         let later = |both: u64| {
@@ -175,6 +184,14 @@ impl Accesses {
             for slot in slots.unwrap_or_default() {
                 slot.count(now);
             }
+        }
+    }
+
+    /// Lets accesses of a clock that was ahead count as of now: the clock went back, and the blocks
+    /// would look used until it has come so far again. A tick more is of who looked a moment later.
+    pub fn turn_back(&self, now: u32) {
+        for slot in self.chunks.read().all().flat_map(|(_, slots)| slots) {
+            slot.turn_back(now);
         }
     }
 
