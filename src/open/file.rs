@@ -236,19 +236,22 @@ impl OpenFile {
             self.refuse_part()?;
             return self.cut_logged(&mut layout, bytes);
         }
-        if bytes > before {
-            self.grow(&mut layout, bytes)?;
-        }
-        let mtime = layout.mtime.replace(now_nanoseconds());
-        let was_changed = self.changed.swap(true, Ordering::AcqRel);
-        drop(layout);
-        self.flush().inspect_err(|_| {
-            self.shrink_back(before, bytes);
-            if bytes == before && !was_changed {
-                self.layout.write().mtime = mtime;
+        if bytes == before {
+            let mtime = layout.mtime.replace(now_nanoseconds());
+            let was_changed = self.changed.swap(true, Ordering::AcqRel);
+            let flushed = self.flush_locked(&mut layout);
+            if flushed.is_err() && !was_changed {
+                // The layout is held: nobody else has written meanwhile.
+                layout.mtime = mtime;
                 self.changed.store(false, Ordering::Release);
             }
-        })
+            return flushed;
+        }
+        self.grow(&mut layout, bytes)?;
+        layout.mtime = Some(now_nanoseconds());
+        self.changed.store(true, Ordering::Release);
+        drop(layout);
+        self.flush().inspect_err(|_| self.shrink_back(before, bytes))
     }
 
     /// Truncates the file in memory. Objects that are in the log keep their bytes.
