@@ -152,6 +152,9 @@ impl Collection {
     /// [`sync`](Self::sync) if nothing was recorded since the last one. Otherwise
     /// [`sync_unmarked`](Self::sync_unmarked), because more records are likely.
     pub fn sync_or_mark(&self) -> Result<()> {
+        if self.has_orphans() {
+            self.remove_orphans()?;
+        }
         let mut writer = self.writer.lock();
         let writer = self.writable(&mut writer)?;
         if writer.log.is_synced() { self.mark_all(writer) } else { self.sync_all(writer) }
