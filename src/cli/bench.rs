@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::output::{human, print, print_json};
 use crate::codec;
 use crate::model::{Dtype, Encoder, Error, Result, Tier};
@@ -53,7 +53,7 @@ struct Row {
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let mut rows = Vec::new();
         for path in &self.paths {
             self.measure_file(path, &mut rows)?;
@@ -65,7 +65,7 @@ impl Args {
             true => print_json(&rows.iter().map(Row::to_json).collect::<Vec<_>>().into())?,
             false => print(&rows.iter().map(Row::line).collect::<String>())?,
         }
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 
     fn measure_file(&self, path: &Path, rows: &mut Vec<Row>) -> Result<()> {

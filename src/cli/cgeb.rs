@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::{Value, json};
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::format::files::cgeb::{
     AuxEncoding, BatchWriter, CgebError, ContentHash, HEADER_BYTES, Header, Layout, NewRecord, Record,
 };
@@ -93,7 +93,7 @@ struct Verify {
 }
 
 impl Args {
-    pub(super) fn run(self) -> Result<Done> {
+    pub(super) fn run(self) -> Result<Outcome> {
         match self.action {
             Action::Write(write) => write.run(),
             Action::Show(show) => show.run(),
@@ -141,7 +141,7 @@ impl Matrix {
 }
 
 impl Write {
-    fn run(self) -> Result<Done> {
+    fn run(self) -> Result<Outcome> {
         let vectors = Matrix::open(&self.vectors, Dtype::F32)?;
         let open =
             |path: &Option<PathBuf>, dtype| path.as_deref().map(|path| Matrix::open(path, dtype)).transpose();
@@ -195,15 +195,15 @@ impl Write {
         let (_, index) = writer.finish()?;
         fs::write(&index_path, index.write()?).map_err(|error| Error::io(index_path.display(), error))?;
         println!("{}: {} records; {}", self.output.display(), vectors.rows, index_path.display());
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 }
 
 impl Show {
-    fn run(self) -> Result<Done> {
+    fn run(self) -> Result<Outcome> {
         let source = open(&self.file)?;
         let shown = show(&source, self.record, self.json);
-        shown.map_err(|error| error.at(self.file.display())).map(|()| Done::Well)
+        shown.map_err(|error| error.at(self.file.display())).map(|()| Outcome::Succeeded)
     }
 }
 
@@ -280,13 +280,13 @@ fn print(value: &Value, is_json: bool) {
 }
 
 impl Verify {
-    fn run(self) -> Result<Done> {
+    fn run(self) -> Result<Outcome> {
         let source = open(&self.file)?;
         let (runs, data_hash) = match check_batch(&source) {
             Ok(checked) => checked,
             Err(error) => {
                 eprintln!("{}: {error}", self.file.display());
-                return Ok(Done::Corrupt);
+                return Ok(Outcome::Corrupt);
             }
         };
         let path = index_of(&self.file)?;
@@ -301,11 +301,11 @@ impl Verify {
                     Ok(true) => "its index agrees",
                     Ok(false) => {
                         eprintln!("{}: the offsets of the index do not match the records", path.display());
-                        return Ok(Done::Corrupt);
+                        return Ok(Outcome::Corrupt);
                     }
                     Err(error) => {
                         eprintln!("{}: {error}", path.display());
-                        return Ok(Done::Corrupt);
+                        return Ok(Outcome::Corrupt);
                     }
                 }
             }
@@ -313,7 +313,7 @@ impl Verify {
             Err(error) => return Err(Error::io(path.display(), error)),
         };
         println!("{}: ok, {} records; {beside}", self.file.display(), runs.records());
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 }
 

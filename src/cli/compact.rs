@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use indicatif::ProgressBar;
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::act::wait_for_new_job;
 use crate::cli::shared::mounts::{self, Mounted};
 use crate::cli::shared::output::{print, print_json};
@@ -35,7 +35,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let text = match mounts::mount_for(&self.path)? {
             Some(mounted) => mounted_compact(&mounted)?,
             None => compact(&self.path)?,
@@ -47,7 +47,7 @@ impl Args {
         } else {
             print(&text)?;
         }
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 }
 

@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::cli::shared::output::print;
-use crate::cli::{Cli, Done};
+use crate::cli::{Cli, Outcome};
 use crate::model::{Error, Result};
 
 /// Print the completion script of a shell.
@@ -21,11 +21,11 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "tierfs", &mut text);
         print(&String::from_utf8_lossy(&text))?;
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 }
 
@@ -39,14 +39,14 @@ pub(super) struct Manual {
 }
 
 impl Manual {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let mut command = Cli::command().disable_help_subcommand(true);
         command.build();
         match &self.directory {
             None => print(&String::from_utf8_lossy(&page(command)?))?,
             Some(directory) => write_pages(command, directory)?,
         }
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 }
 

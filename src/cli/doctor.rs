@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::output::{print, print_json};
 use crate::codec;
 use crate::gpu;
@@ -42,7 +42,7 @@ struct Finding {
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let mut findings = vec![
             device(),
             kernel(),
@@ -82,7 +82,7 @@ impl Args {
             }
         }
         let can_mount = findings.iter().all(|finding| finding.verdict != Verdict::Bad);
-        Ok(if can_mount { Done::Well } else { Done::Failed })
+        Ok(if can_mount { Outcome::Succeeded } else { Outcome::Failed })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::output::{human, print, print_json};
 use crate::cli::shared::tree::Tree;
 use crate::model::Result;
@@ -30,7 +30,7 @@ struct Sums {
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let mut tree = Tree::open(&self.path, self.below.as_deref(), Shown::Both)?;
         let mut sums = Sums::default();
         add(&mut tree, &mut sums)?;
@@ -49,7 +49,7 @@ impl Args {
             };
             print(&sums.lines.iter().map(line).collect::<String>())?;
         }
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 }
 

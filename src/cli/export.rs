@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::folder::{Draft, Folder};
 use crate::cli::shared::output::{human, print};
 use crate::cli::shared::tree::Tree;
@@ -97,7 +97,7 @@ fn found(vfs: &Vfs, path: &[u8], form: Option<Form>) -> Result<(Vec<u8>, Ino, Lo
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let path = match self.form {
             Some(form) => path_in_form(&self.path, form)?,
             None => self.path.clone(),
@@ -127,7 +127,7 @@ impl Args {
             entry(vfs, &located, &attr, (&Folder::open(folder)?, name), &mut sum)?;
         }
         print(&format!("{} files, {}\n", sum.0, human(sum.1)))?;
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::output::{print, print_json};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::disk::files::FileDisk;
@@ -47,7 +47,7 @@ struct Findings {
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let disk = Arc::new(FileDisk::new(&self.store));
         let access = if self.repair { Access::Write } else { Access::Read };
         let note = format!("process {}, which repairs it", std::process::id());
@@ -68,7 +68,7 @@ impl Args {
                 findings.repair(&store, &tenant, &name)?;
             }
         }
-        let done = if findings.corrupt.is_empty() { Done::Well } else { Done::Corrupt };
+        let done = if findings.corrupt.is_empty() { Outcome::Succeeded } else { Outcome::Corrupt };
         if self.json { findings.json() } else { findings.text(self.repair) }?;
         Ok(done)
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::output::{print, print_json};
 use crate::gpu::{self, Compared, ComparedOn, Options, Report, Route, Span, Wanted};
 use crate::model::{ErrorKind, Result};
@@ -57,20 +57,20 @@ enum Way {
 const BENCH_READS: usize = 5;
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let wanted = match self.route {
             Way::Auto => Wanted::Auto,
             Way::Cufile => Wanted::CuFile,
             Way::Host => Wanted::Host,
         };
         let options = Options { wanted, verify: self.verify, device: self.device };
-        let mut done = Done::Well;
+        let mut done = Outcome::Succeeded;
         let mut rows = Vec::new();
         for path in &self.paths {
             let reports =
                 if self.bench { self.bench(path, &options)? } else { vec![self.once(path, &options)?] };
             if reports.iter().any(|report| report.compared.is_some_and(|compared| compared.differing > 0)) {
-                done = Done::Corrupt;
+                done = Outcome::Corrupt;
             }
             match (self.json, self.bench) {
                 (true, _) => rows.extend(reports.iter().map(|report| value(path, report))),

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use clap::Parser;
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::model::{Error, Result};
 
 const NAME: &str = "mount.tierfs";
@@ -53,7 +53,7 @@ pub(super) fn is_called(program: Option<&OsStr>) -> bool {
 
 impl Helper {
     /// Replaces this process with `tierfs mount`.
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let options =
             self.options.as_deref().unwrap_or_default().split(',').filter(|option| !option.is_empty());
         let options: Vec<&str> =
@@ -66,7 +66,7 @@ impl Helper {
         if self.fake {
             super::Cli::try_parse_from(std::iter::once("tierfs".into()).chain(arguments))
                 .map_err(|error| Error::invalid(error.to_string()))?;
-            return Ok(Done::Well);
+            return Ok(Outcome::Succeeded);
         }
         let program = std::env::current_exe().map_err(|error| Error::io("finding this program", error))?;
         Err(Error::io("starting tierfs mount", Command::new(program).args(arguments).exec()))

@@ -10,7 +10,7 @@ use crate::cli::shared::act::wait_for_tagged_job;
 use crate::cli::shared::mounts;
 use crate::cli::shared::mounts::Mounted;
 use crate::cli::shared::output::{human, print, print_json};
-use crate::cli::{Done, init};
+use crate::cli::{Outcome, init};
 use crate::control::IMPORT;
 use crate::engine::{Engine, Reconstruct, evict_imported};
 use crate::ingest::{Blocking, MoveTo, Plan, Progress, Request, Sum, Watch, parse_collection, parse_encoder};
@@ -83,7 +83,7 @@ fn checked(text: &str, check: fn(u64) -> Result<Blocking>) -> Result<u64> {
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let (place, json) = (self.store, self.json);
         mounts::refuse_own_mount("store", &place)?;
         let request = Request {
@@ -161,7 +161,7 @@ fn absolute(source: &str) -> String {
     std::path::absolute(source).map_or_else(|_| source.to_owned(), |path| path.display().to_string())
 }
 
-fn report(plan: &Plan, sum: &Sum, json: bool) -> Result<Done> {
+fn report(plan: &Plan, sum: &Sum, json: bool) -> Result<Outcome> {
     let path = plan.path();
     if json {
         print_json(&sum.to_json(&path))?;
@@ -176,7 +176,7 @@ fn report(plan: &Plan, sum: &Sum, json: bool) -> Result<Done> {
             "{path}: {files} files with {tensors} tensors{lineage}, {bytes}, stored in {stored}\n"
         ))?;
     }
-    Ok(if sum.failed.is_empty() { Done::Well } else { Done::Failed })
+    Ok(if sum.failed.is_empty() { Outcome::Succeeded } else { Outcome::Failed })
 }
 
 fn make_if_missing(path: &Path) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::mounts::refuse_own_mount;
 use crate::cli::shared::output::print;
 use crate::model::{Error, Result, StoreId};
@@ -19,10 +19,10 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         create(&self.store)?;
         print(&format!("created store at {}\n", shown(&self.store).display()))?;
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::output::{human, print, print_json};
 use crate::cli::shared::tree::{Row, Tree};
 use crate::control::Cost;
@@ -24,7 +24,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let mut tree = Tree::open(&self.path, self.below.as_deref(), Shown::Both)?;
         let rows = tree.rows()?;
         // The row of a single file names the file itself, so there is no entry to descend into.
@@ -41,7 +41,7 @@ impl Args {
             lines.push((row, attributes));
         }
         if self.json { json(&lines) } else { table(&lines) }?;
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 }
 

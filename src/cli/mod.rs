@@ -62,9 +62,9 @@ enum Command {
 
 /// The outcome of a command that did not return an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Done {
+enum Outcome {
     /// The command succeeded.
-    Well,
+    Succeeded,
     /// The command failed in part and has printed what failed.
     Failed,
     /// The command found corruption and has printed where.
@@ -109,11 +109,11 @@ pub fn main() -> ExitCode {
     exit_code(done)
 }
 
-fn exit_code(done: Result<Done>) -> ExitCode {
+fn exit_code(done: Result<Outcome>) -> ExitCode {
     match done {
-        Ok(Done::Well) => ExitCode::SUCCESS,
-        Ok(Done::Failed) => ExitCode::from(FAILED),
-        Ok(Done::Corrupt) => ExitCode::from(CORRUPT),
+        Ok(Outcome::Succeeded) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::from(FAILED),
+        Ok(Outcome::Corrupt) => ExitCode::from(CORRUPT),
         Err(error) => {
             eprintln!("tierfs: {error}");
             ExitCode::from(if error.kind() == ErrorKind::Corrupt { CORRUPT } else { FAILED })

@@ -12,7 +12,7 @@ use std::time::Duration;
 use signal_hook::consts;
 
 use crate::cli::shared::mounts;
-use crate::cli::{Done, init};
+use crate::cli::{Outcome, init};
 use crate::fs::{Options, mount};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
@@ -192,7 +192,7 @@ fn daemon_is_gone(mountpoint: &Path) -> Error {
 }
 
 impl Args {
-    pub fn run(mut self) -> Result<Done> {
+    pub fn run(mut self) -> Result<Outcome> {
         let kernel = self.take_options();
         if self.create && !Store::exists(&FileDisk::new(&self.store)) {
             init::create(&self.store)?;
@@ -254,7 +254,7 @@ impl Args {
     }
 
     /// Starts a daemon and waits until its mount is ready.
-    fn start(&self) -> Result<Done> {
+    fn start(&self) -> Result<Outcome> {
         let program = std::env::current_exe().map_err(|error| Error::io("finding this program", error))?;
         let mut command = Command::new(program);
         // The arguments after the subcommand go unchanged to the daemon, which parses them again.
@@ -267,15 +267,15 @@ impl Args {
         let read = BufReader::new(output).read_line(&mut line);
         read.map_err(|error| Error::io("waiting for the daemon", error))?;
         if line.trim_end() == READY {
-            return Ok(Done::Well);
+            return Ok(Outcome::Succeeded);
         }
         // The daemon has printed the reason.
         daemon.wait().map_err(|error| Error::io("waiting for the daemon", error))?;
-        Ok(Done::Failed)
+        Ok(Outcome::Failed)
     }
 
     /// Mounts the store and serves it until it is unmounted or a signal ends it.
-    fn serve(&self, kernel: Vec<String>) -> Result<Done> {
+    fn serve(&self, kernel: Vec<String>) -> Result<Outcome> {
         let stop = Arc::new(AtomicBool::new(false));
         let deaf = |error| Error::io("waiting for signals", error);
         for signal in SIGNALS {
@@ -311,7 +311,7 @@ impl Args {
             // Later reads of open files fail. Everything written is in the log.
             std::process::exit(0);
         }
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 
     /// Prints that the mount is ready and detaches from the terminal.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::act::wait_for_new_job;
 use crate::cli::shared::mounts::{self, Mounted};
 use crate::cli::shared::output::{print, print_json};
@@ -28,7 +28,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let (text, corrupt) = match mounts::mount_for(&self.path)? {
             Some(mounted) => mounted_scrub(&mounted)?,
             None => scrub(&self.path)?,
@@ -38,7 +38,7 @@ impl Args {
         } else {
             print(&text)?;
         }
-        Ok(if corrupt > 0 { Done::Corrupt } else { Done::Well })
+        Ok(if corrupt > 0 { Outcome::Corrupt } else { Outcome::Succeeded })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::output::{print, print_json};
 use crate::cli::shared::tree::Tree;
 use crate::control::Cost;
@@ -27,7 +27,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let tree = Tree::open(&self.path, self.below.as_deref(), Shown::Both)?;
         let most = if self.digests { Cost::WholeFile } else { Cost::Small };
         let attributes = tree.attributes(most)?;
@@ -45,6 +45,6 @@ impl Args {
             let lines = attributes.iter().map(|(name, value)| format!("{name:<13} {value}\n"));
             print(&lines.collect::<String>())?;
         }
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::mounts::mount_of;
 use crate::cli::shared::process::Process;
 use crate::model::{Error, ErrorKind, Result};
@@ -31,7 +31,7 @@ const PASSING_USE: Duration = Duration::from_millis(500);
 const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let shown = self.mountpoint.display();
         let mounted = mount_of(&self.mountpoint)?;
         let mounted = mounted
@@ -44,7 +44,7 @@ impl Args {
         let daemon = Process::of_mount(&mounted).filter(|_| !self.lazy);
         unmount(&mounted.mountpoint, self.lazy)?;
         if self.lazy {
-            return Ok(Done::Well);
+            return Ok(Outcome::Succeeded);
         }
         let disk = FileDisk::new(&mounted.store);
         let until = Instant::now() + PATIENCE;
@@ -66,7 +66,7 @@ impl Args {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(Done::Well)
+        Ok(Outcome::Succeeded)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::mounts::mount_of;
 use crate::cli::shared::output::{print, print_json};
 use crate::model::{Error, Result};
@@ -24,15 +24,15 @@ pub(super) struct Args {
 }
 
 impl Args {
-    pub fn run(self) -> Result<Done> {
-        let mut done = Done::Well;
+    pub fn run(self) -> Result<Outcome> {
+        let mut done = Outcome::Succeeded;
         let mut rows = Vec::new();
         for path in &self.paths {
             for file in files(path)? {
                 let text = verify(&file)?;
                 let is_well = text.lines().last() == Some("ok");
                 if !is_well {
-                    done = Done::Corrupt;
+                    done = Outcome::Corrupt;
                 }
                 let shown = file.display().to_string();
                 match self.json {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::XattrFlags;
 
-use crate::cli::Done;
+use crate::cli::Outcome;
 use crate::cli::shared::mounts::{Mounted, mount_of};
 use crate::cli::shared::output::{print, print_json};
 use crate::control::PREFIX;
@@ -90,25 +90,25 @@ pub(in crate::cli) struct Evict {
 }
 
 impl Tier {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         set_all(&self.paths, "tier", &self.tier, self.json)
     }
 }
 
 impl Pin {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         set_all(&self.paths, "pin", "1", self.json)
     }
 }
 
 impl Unpin {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         set_all(&self.paths, "pin", "0", self.json)
     }
 }
 
 impl Evict {
-    pub fn run(self) -> Result<Done> {
+    pub fn run(self) -> Result<Outcome> {
         let value = match (self.cache, self.discard) {
             (true, _) => "cache",
             (_, true) => "discard",
@@ -120,8 +120,8 @@ impl Evict {
 
 /// Sets an attribute of each path and waits for its effect. Continues with the next path when one
 /// fails.
-pub(in crate::cli) fn set_all(paths: &[PathBuf], name: &str, value: &str, json: bool) -> Result<Done> {
-    let mut done = Done::Well;
+pub(in crate::cli) fn set_all(paths: &[PathBuf], name: &str, value: &str, json: bool) -> Result<Outcome> {
+    let mut done = Outcome::Succeeded;
     let mut rows = Vec::new();
     for path in paths {
         let ended = set_one(path, name, value);
@@ -130,7 +130,7 @@ pub(in crate::cli) fn set_all(paths: &[PathBuf], name: &str, value: &str, json: 
             Err(error) => (error.to_string(), true),
         };
         if failed {
-            done = Done::Failed;
+            done = Outcome::Failed;
         }
         match (json, failed) {
             (true, _) => rows.push(serde_json::json!({
