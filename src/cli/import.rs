@@ -118,7 +118,7 @@ impl Args {
                 plan.run(&engine.store, owner, &bar, Some(&evict), &mut sum).map(|()| sum)
             }
             Err(error) if error.kind() == ErrorKind::Busy => match mounts::mount_for(&place)? {
-                Some(mounted) => through(&mounted, &plan, error, &bar),
+                Some(mounted) => import_through_daemon(&mounted, &plan, error, &bar),
                 None => Err(error),
             },
             Err(error) => Err(error),
@@ -129,7 +129,7 @@ impl Args {
 }
 
 /// Has the daemon of a mount import and waits. Returns `busy` if the mount is read-only.
-fn through(mounted: &Mounted, plan: &Plan, busy: Error, bar: &Bar) -> Result<Sum> {
+fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: Error, bar: &Bar) -> Result<Sum> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let tag = format!("{}-{}", std::process::id(), since.map_or(0, |since| since.as_nanos()));
     let line = Request { tag: Some(tag.clone()), ..plan.request().clone() }.to_json()?;

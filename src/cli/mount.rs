@@ -119,8 +119,8 @@ enum MountOption {
     ZeroFill,
     /// An option that is passed to the kernel.
     Kernel(String),
-    /// An option that has no effect here.
-    Nothing,
+    /// An option that is accepted and ignored.
+    Ignored,
 }
 
 fn parse_option(text: &str) -> Result<MountOption> {
@@ -138,15 +138,15 @@ fn parse_option(text: &str) -> Result<MountOption> {
         None if text == "allow_other" => MountOption::AllowOther,
         None if matches!(text, "zero_fill" | "zero-fill") => MountOption::ZeroFill,
         None if matches!(text, "nosuid" | "nodev" | "noexec") => MountOption::Kernel(text.to_owned()),
-        None if IDLE_OPTIONS.contains(&text) => MountOption::Nothing,
-        _ if IDLE_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) => MountOption::Nothing,
+        None if IGNORED_OPTIONS.contains(&text) => MountOption::Ignored,
+        _ if IGNORED_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) => MountOption::Ignored,
         _ => return Err(Error::invalid(format!("unknown mount option {text:?}"))),
     };
     Ok(option)
 }
 
 /// Options that fstab(5) and mount(8) handle themselves, and options that describe the default.
-const IDLE_OPTIONS: [&str; 22] = [
+const IGNORED_OPTIONS: [&str; 22] = [
     "_netdev",
     "async",
     "auto",
@@ -170,7 +170,7 @@ const IDLE_OPTIONS: [&str; 22] = [
     "user",
     "users",
 ];
-const IDLE_PREFIXES: [&str; 3] = ["x-", "X-", "comment="];
+const IGNORED_PREFIXES: [&str; 3] = ["x-", "X-", "comment="];
 
 /// Whether `text` is a valid mount option.
 pub(super) fn is_option(text: &str) -> bool {
@@ -247,7 +247,7 @@ impl Args {
                 MountOption::AllowOther => self.allow_other = true,
                 MountOption::ZeroFill => self.zero_fill = true,
                 MountOption::Kernel(option) => kernel.push(option),
-                MountOption::Nothing => {}
+                MountOption::Ignored => {}
             }
         }
         kernel
