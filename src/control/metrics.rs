@@ -7,8 +7,8 @@ use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, Me
 
 use crate::control::counters::{Counters, Operation, Times};
 use crate::control::files::Context;
-use crate::control::held::Held;
 use crate::control::measure::Tally;
+use crate::control::totals::Totals;
 use crate::model::{Error, ErrorKind, Result, Tier};
 
 /// All metrics, grouped by source.
@@ -19,7 +19,7 @@ pub(super) fn text(context: &Context) -> Result<String> {
     families.push(gauge("tierfs_uptime_seconds", "seconds since the mount began", uptime));
     let healed = mounted.vfs.engine().healed();
     families.push(counter("tierfs_healed_total", "damaged blocks that were healed", healed));
-    families.extend(held(&Held::of(mounted.store())?));
+    families.extend(gauges(&Totals::of(mounted.store())?));
     let text = TextEncoder::new().encode_to_string(&families);
     text.map_err(|error| Error::new(ErrorKind::Unsupported, format!("cannot format metrics: {error}")))
 }
@@ -50,7 +50,7 @@ fn counted(counters: &Counters) -> Vec<MetricFamily> {
     ]
 }
 
-fn held(held: &Held) -> Vec<MetricFamily> {
+fn gauges(totals: &Totals) -> Vec<MetricFamily> {
     let of_tiers = |name: &str, help: &str, value: fn(&Tally) -> u64| {
         let metric = |(tier, tally): (&Tier, &Tally)| {
             let mut gauge = Gauge::default();
@@ -59,20 +59,20 @@ fn held(held: &Held) -> Vec<MetricFamily> {
             metric.set_gauge(gauge);
             metric
         };
-        family(name, help, MetricType::GAUGE, held.tiers.iter().map(metric).collect())
+        family(name, help, MetricType::GAUGE, totals.tiers.iter().map(metric).collect())
     };
-    let links: u64 = held.chains.iter().sum();
-    let mean = if held.chains.is_empty() { 0.0 } else { links as f64 / held.chains.len() as f64 };
-    let longest = held.chains.iter().copied().max().unwrap_or(0);
+    let links: u64 = totals.chains.iter().sum();
+    let mean = if totals.chains.is_empty() { 0.0 } else { links as f64 / totals.chains.len() as f64 };
+    let longest = totals.chains.iter().copied().max().unwrap_or(0);
     let mut families = vec![
-        gauge("tierfs_tenants", "tenants", held.tenants as f64),
-        gauge("tierfs_collections", "collections that can be opened", held.collections as f64),
-        gauge("tierfs_files", "files", held.files as f64),
-        gauge("tierfs_problems", "problems listed in /.ctl/status", held.problems.len() as f64),
+        gauge("tierfs_tenants", "tenants", totals.tenants as f64),
+        gauge("tierfs_collections", "collections that can be opened", totals.collections as f64),
+        gauge("tierfs_files", "files", totals.files as f64),
+        gauge("tierfs_problems", "problems listed in /.ctl/status", totals.problems.len() as f64),
         gauge("tierfs_chain_links_max", "largest number of deltas on a block", longest as f64),
         gauge("tierfs_chain_links_mean", "mean number of deltas on blocks that have any", mean),
     ];
-    if !held.tiers.is_empty() {
+    if !totals.tiers.is_empty() {
         families.extend([
             of_tiers("tierfs_blocks", "blocks by tier", |tally| tally.blocks),
             of_tiers("tierfs_logical_bytes", "logical bytes by tier", |tally| tally.logical),

@@ -9,7 +9,6 @@ mod counters;
 mod digests;
 mod files;
 mod forms;
-mod held;
 #[cfg(feature = "mount")]
 mod import;
 mod jobs;
@@ -24,6 +23,7 @@ mod sets;
 mod status;
 mod text;
 mod tiers;
+mod totals;
 
 pub use attributes::{ATTRIBUTES, Attribute, Cost, PREFIX, attribute, listed, values};
 pub use counters::{Counters, Operation, Taken, Times};

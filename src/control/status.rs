@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::control::counters::Operation;
 use crate::control::files::Context;
-use crate::control::held::Held;
 use crate::control::measure::Tally;
+use crate::control::totals::Totals;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Access;
 use crate::vfs::Scope;
@@ -13,7 +13,7 @@ use crate::vfs::Scope;
 /// The totals of the store.
 pub(super) fn of_mount(context: &Context) -> Result<String> {
     let (mounted, store) = (context.mounted, context.mounted.store());
-    let held = Held::of(store)?;
+    let totals = Totals::of(store)?;
     let access = match store.access() {
         Access::Read => "read-only",
         Access::Write => "exclusive",
@@ -25,45 +25,45 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
         store.id(),
         mounted.mountpoint,
         mounted.since.elapsed().as_secs(),
-        held.tenants,
-        held.collections,
-        held.files,
-        held.pinned,
-        held.table(),
-        held.problems(context)
+        totals.tenants,
+        totals.collections,
+        totals.files,
+        totals.pinned,
+        totals.table(),
+        totals.problems(context)
     ))
 }
 
 /// The totals of a tenant.
 pub(super) fn of_tenant(context: &Context) -> Result<String> {
-    let (tenant, held) = held_by_tenant(context)?;
+    let (tenant, totals) = totals_of_tenant(context)?;
     Ok(format!(
         "tenant       {tenant}\ncollections  {}\nfiles        {}\npinned bytes {}\n\n{}{}",
-        held.collections,
-        held.files,
-        held.pinned,
-        held.table(),
-        held.problems(context)
+        totals.collections,
+        totals.files,
+        totals.pinned,
+        totals.table(),
+        totals.problems(context)
     ))
 }
 
-fn held_by_tenant<'a>(context: &'a Context) -> Result<(&'a str, Held)> {
+fn totals_of_tenant<'a>(context: &'a Context) -> Result<(&'a str, Totals)> {
     let Scope::Tenant(tenant) = &context.view.scope else {
         return Err(Error::new(ErrorKind::NotFound, "there is no such control file"));
     };
-    let mut held = Held::default();
-    held.add_tenant(context.mounted.store(), tenant)?;
-    Ok((tenant, held))
+    let mut totals = Totals::default();
+    totals.add_tenant(context.mounted.store(), tenant)?;
+    Ok((tenant, totals))
 }
 
 /// The totals of a collection.
 pub(super) fn of_collection(context: &Context) -> Result<String> {
     let collection = context.collection()?;
-    let mut held = Held::default();
-    held.add(collection);
-    let (path, files, log_bytes) = (collection.path(), held.files, held.log_bytes);
-    let (table, problems) = (held.table(), held.problems(context));
-    let pinned = held.pinned;
+    let mut totals = Totals::default();
+    totals.add(collection);
+    let (path, files, log_bytes) = (collection.path(), totals.files, totals.log_bytes);
+    let (table, problems) = (totals.table(), totals.problems(context));
+    let pinned = totals.pinned;
     Ok(format!(
         "collection   {path}\nfiles        {files}\npinned bytes {pinned}\nlog bytes    {log_bytes}\n\n{table}{problems}"
     ))
@@ -72,10 +72,10 @@ pub(super) fn of_collection(context: &Context) -> Result<String> {
 /// The totals of the store and the counters of the mount, as JSON.
 pub(super) fn stats(context: &Context) -> Result<String> {
     let mounted = context.mounted;
-    let held = Held::of(mounted.store())?;
+    let totals = Totals::of(mounted.store())?;
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &mounted.counters;
-    let tiers: serde_json::Map<String, serde_json::Value> = held
+    let tiers: serde_json::Map<String, serde_json::Value> = totals
         .tiers
         .iter()
         .map(|(tier, tally)| {
@@ -92,11 +92,11 @@ pub(super) fn stats(context: &Context) -> Result<String> {
     let value = serde_json::json!({
         "store": mounted.store().id().to_string(),
         "uptime_seconds": mounted.since.elapsed().as_secs(),
-        "tenants": held.tenants,
-        "collections": held.collections,
-        "files": held.files,
-        "log_bytes": held.log_bytes,
-        "pinned_bytes": held.pinned,
+        "tenants": totals.tenants,
+        "collections": totals.collections,
+        "files": totals.files,
+        "log_bytes": totals.log_bytes,
+        "pinned_bytes": totals.pinned,
         "tiers": tiers,
         "operations": operations,
         "opens": counters.count(&[Operation::Open, Operation::Create]),
@@ -107,7 +107,7 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "errors": count(&counters.errors),
         "corrupt": count(&counters.corrupt),
         "healed": mounted.vfs.engine().healed(),
-        "problems": held.told(context),
+        "problems": totals.told(context),
     });
     Ok(format!("{value:#}\n"))
 }

@@ -16,7 +16,7 @@ const OTHERS_LIST: u32 = 0o055;
 
 /// Totals of a store, tenant or collection.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct Totals {
     /// Number of tenants.
     pub tenants: u64,
     /// Number of collections.
@@ -66,14 +66,14 @@ impl Problem {
     }
 }
 
-impl Held {
+impl Totals {
     /// The totals of a store.
-    pub fn of(store: &Store) -> Result<Held> {
-        let mut held = Held::default();
+    pub fn of(store: &Store) -> Result<Totals> {
+        let mut totals = Totals::default();
         for tenant in store.tenants()? {
-            held.add_tenant(store, &tenant)?;
+            totals.add_tenant(store, &tenant)?;
         }
-        Ok(held)
+        Ok(totals)
     }
 
     /// Adds a tenant.
