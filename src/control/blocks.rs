@@ -46,9 +46,9 @@ impl Walk {
         self.objects.get(self.place).filter(|_| self.next == 0)
     }
 
-    /// Visits the next blocks that records describe. Returns `false` when all were visited. Passes `tell`
+    /// Visits the next blocks that records describe. Returns `false` when all were visited. Passes `visit`
     /// the object, the piece, its first block, and the blocks and bytes before the object.
-    fn more(&mut self, mut tell: impl FnMut(&Collection, &Object, &Range<u32>, &Block, (u64, u64))) -> bool {
+    fn more(&mut self, mut visit: impl FnMut(&Collection, &Object, &Range<u32>, &Block, (u64, u64))) -> bool {
         let Some(object) = self.objects.get(self.place) else { return false };
         let layout = object.logged_layout();
         {
@@ -56,7 +56,7 @@ impl Walk {
             for (piece, block) in blocks.pieces_in(self.next..layout.blocks(), layout).take(PIECES) {
                 self.next = piece.end;
                 if let Some(block) = block {
-                    tell(&self.collection, object, &piece, &block, (self.blocks, self.bytes));
+                    visit(&self.collection, object, &piece, &block, (self.blocks, self.bytes));
                 }
             }
         }

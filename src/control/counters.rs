@@ -70,7 +70,7 @@ pub struct Times {
 }
 
 /// A snapshot of [`Times`].
-pub struct Taken {
+pub struct Snapshot {
     /// Upper bounds in seconds with cumulative counts. The last bound is infinite.
     pub buckets: Vec<(f64, u64)>,
     /// Number of requests.
@@ -98,7 +98,7 @@ impl Times {
     }
 
     /// A snapshot.
-    pub fn taken(&self) -> Taken {
+    pub fn snapshot(&self) -> Snapshot {
         let mut count = 0;
         let mut bound = FIRST_BOUND_NANOSECONDS as f64 / 1e9;
         let mut buckets = Vec::with_capacity(BOUNDS + 1);
@@ -107,7 +107,7 @@ impl Times {
             buckets.push((if place < BOUNDS { bound } else { f64::INFINITY }, count));
             bound *= 4.0;
         }
-        Taken { buckets, count, seconds: self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9 }
+        Snapshot { buckets, count, seconds: self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9 }
     }
 }
 
@@ -175,9 +175,9 @@ mod tests {
             let times = Times::default();
             times.add(Duration::from_nanos(nanoseconds));
             let mut bound = 1_000_u128;
-            let taken = times.taken();
-            for (place, (seconds, count)) in taken.buckets.iter().enumerate() {
-                let is_last = place + 1 == taken.buckets.len();
+            let snapshot = times.snapshot();
+            for (place, (seconds, count)) in snapshot.buckets.iter().enumerate() {
+                let is_last = place + 1 == snapshot.buckets.len();
                 assert_eq!(
                     *count,
                     u64::from(is_last || u128::from(nanoseconds) <= bound),
@@ -186,7 +186,7 @@ mod tests {
                 assert!(is_last == seconds.is_infinite());
                 bound *= 4;
             }
-            assert_eq!((taken.count, times.count()), (1, 1));
+            assert_eq!((snapshot.count, times.count()), (1, 1));
         }
     }
 

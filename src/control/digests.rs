@@ -12,8 +12,8 @@ use crate::vfs::{FileView, Vfs};
 /// while the file is being written.
 pub fn blake3(vfs: &Vfs, view: &FileView) -> Result<[u8; 32]> {
     refuse_unflushed(vfs, view)?;
-    match taken(view)?.blake3() {
-        Some(taken) => Ok(taken),
+    match recorded(view)?.blake3() {
+        Some(blake3) => Ok(blake3),
         None => read(vfs, view).map(|sums| sums.blake3),
     }
 }
@@ -23,12 +23,12 @@ pub fn blake3(vfs: &Vfs, view: &FileView) -> Result<[u8; 32]> {
 /// [`blake3`](blake3()) does.
 pub fn sha256(vfs: &Vfs, view: &FileView) -> Result<[u8; 32]> {
     refuse_unflushed(vfs, view)?;
-    let taken = taken(view)?;
-    if let Some(sha256) = taken.sha256() {
+    let recorded = recorded(view)?;
+    if let Some(sha256) = recorded.sha256() {
         return Ok(sha256);
     }
     let sums = read(vfs, view)?;
-    match taken.blake3().is_none_or(|blake3| blake3 == sums.blake3) {
+    match recorded.blake3().is_none_or(|blake3| blake3 == sums.blake3) {
         true => Ok(sums.sha256),
         false => Err(absent(view, "its bytes differ from the original ones")),
     }
@@ -45,7 +45,7 @@ fn refuse_unflushed(vfs: &Vfs, view: &FileView) -> Result<()> {
     Err(Error::new(ErrorKind::Busy, text))
 }
 
-fn taken(view: &FileView) -> Result<Digests> {
+fn recorded(view: &FileView) -> Result<Digests> {
     let digests = view.node.file().map(|file| file.digests.clone()).unwrap_or_default();
     if digests == Digests::Outdated {
         return Err(absent(view, "a part of it was overwritten"));

@@ -237,12 +237,12 @@ pub fn act(mounted: &Mounted, view: &ControlView, user: u32, text: &[u8]) -> Res
     let file = file_of(view)?;
     let done = done(&Context { mounted, view, user }, file, text);
     let cause = format!(".ctl/{}, user {user}", file.name);
-    tell(mounted.store().events(), &view.path(), &cause, &String::from_utf8_lossy(text), &done);
+    note_event(mounted.store().events(), &view.path(), &cause, &String::from_utf8_lossy(text), &done);
     done
 }
 
 /// Records the event of a request, or of its refusal.
-pub(super) fn tell<T>(events: &Events, path: &str, cause: &str, asked: &str, done: &Result<T>) {
+pub(super) fn note_event<T>(events: &Events, path: &str, cause: &str, asked: &str, done: &Result<T>) {
     match done {
         Ok(_) => events.tell(EventKind::Control, path, cause, asked.trim()),
         Err(error) => events.tell(EventKind::Refusal, path, cause, &error.to_string()),

@@ -83,7 +83,7 @@ fn gauges(totals: &Totals) -> Vec<MetricFamily> {
 }
 
 fn took(operation: Operation, times: &Times) -> Metric {
-    let taken = times.taken();
+    let snapshot = times.snapshot();
     let bucket = |(bound, count): (f64, u64)| {
         let mut bucket = Bucket::default();
         bucket.set_upper_bound(bound);
@@ -91,9 +91,9 @@ fn took(operation: Operation, times: &Times) -> Metric {
         bucket
     };
     let mut histogram = Histogram::default();
-    histogram.set_sample_count(taken.count);
-    histogram.set_sample_sum(taken.seconds);
-    histogram.set_bucket(taken.buckets.into_iter().map(bucket).collect());
+    histogram.set_sample_count(snapshot.count);
+    histogram.set_sample_sum(snapshot.seconds);
+    histogram.set_bucket(snapshot.buckets.into_iter().map(bucket).collect());
     let mut metric = labelled("operation", operation.name());
     metric.set_histogram(histogram);
     metric

@@ -26,7 +26,7 @@ mod tiers;
 mod totals;
 
 pub use attributes::{ATTRIBUTES, Attribute, Cost, PREFIX, attribute, listed, values};
-pub use counters::{Counters, Operation, Taken, Times};
+pub use counters::{Counters, Operation, Snapshot, Times};
 pub use digests::{blake3, sha256};
 pub use files::{
     COLLECTION_FILES, Context, File, MOUNT_FILES, TENANT_FILES, act, controls, file_of, read_only, show,

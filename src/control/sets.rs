@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::control::attributes::{Attribute, attribute};
-use crate::control::files::tell;
+use crate::control::files::note_event;
 use crate::control::jobs::{Job, Jobs};
 use crate::control::quota::ROOT_USER;
 use crate::engine::{self, Counted, Evict, Moved, REFUSED, Reconstruct, Setting};
@@ -36,17 +36,17 @@ const fn at_once(set: fn(&Arc<Vfs>, &Jobs, &FileView, &str) -> Result<()>) -> Se
 }
 
 pub(super) const DTYPE: Set = at_once(|vfs, _, view, text| {
-    let dtype = Dtype::from_name(text).ok_or_else(|| wrong("dtype", text))?;
+    let dtype = Dtype::from_name(text).ok_or_else(|| invalid_value("dtype", text))?;
     set_tensor(vfs, view, Some(dtype), None)
 });
 pub(super) const SHAPE: Set = at_once(|vfs, _, view, text| {
-    let shape = Shape::parse(text).ok_or_else(|| wrong("shape", text))?;
+    let shape = Shape::parse(text).ok_or_else(|| invalid_value("shape", text))?;
     set_tensor(vfs, view, None, Some(shape))
 });
-pub(super) const LOSSY: Set = at_once(|_, _, view, text| set_kept(view, &engine::LOSSY, text));
-pub(super) const POLICY: Set = at_once(|_, _, view, text| set_kept(view, &engine::POLICY, text));
-pub(super) const ENCODER: Set = at_once(|_, _, view, text| set_kept(view, &engine::ENCODER, text));
-pub(super) const WRITES: Set = at_once(|_, _, view, text| set_kept(view, &engine::WRITES, text));
+pub(super) const LOSSY: Set = at_once(|_, _, view, text| set_inherited(view, &engine::LOSSY, text));
+pub(super) const POLICY: Set = at_once(|_, _, view, text| set_inherited(view, &engine::POLICY, text));
+pub(super) const ENCODER: Set = at_once(|_, _, view, text| set_inherited(view, &engine::ENCODER, text));
+pub(super) const WRITES: Set = at_once(|_, _, view, text| set_inherited(view, &engine::WRITES, text));
 pub(super) const RECONSTRUCT: Set = Set {
     acts: Acts::Slowly,
     set: |_, _, view, text| {
@@ -74,7 +74,7 @@ pub fn set(
     let attribute = attribute(name)?;
     let done = check_owner(vfs, view, user).and_then(|()| done(vfs, jobs, view, attribute, value));
     let (cause, asked) = (format!("{}, user {user}", attribute.name), String::from_utf8_lossy(value));
-    tell(view.collection.event_log(), &view.path(), &cause, &asked, &done);
+    note_event(view.collection.event_log(), &view.path(), &cause, &asked, &done);
     done
 }
 
@@ -112,7 +112,7 @@ fn set_tensor(vfs: &Vfs, view: &FileView, dtype: Option<Dtype>, shape: Option<Sh
     Ok(())
 }
 
-fn set_kept(view: &FileView, setting: &Setting, text: &str) -> Result<()> {
+fn set_inherited(view: &FileView, setting: &Setting, text: &str) -> Result<()> {
     engine::set_setting(&view.collection, view.node.entry.id, setting, text)
 }
 
@@ -128,7 +128,7 @@ fn set_tier(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<
 }
 
 fn evict(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
-    let what = Evict::from_name(text).ok_or_else(|| wrong("evict", text))?;
+    let what = Evict::from_name(text).ok_or_else(|| invalid_value("evict", text))?;
     // Lineage parents may be in other collections.
     vfs.flush_everything()?;
     let (view, vfs) = (view.clone(), vfs.clone());
@@ -142,7 +142,7 @@ fn set_pin(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<(
     let is_pin = match text {
         "0" => false,
         "1" => true,
-        _ => return Err(wrong("pin", text)),
+        _ => return Err(invalid_value("pin", text)),
     };
     vfs.flush_all(&view.collection)?;
     let (vfs, of) = (vfs.clone(), view.clone());
@@ -194,6 +194,6 @@ fn do_or_queue(
     Ok(())
 }
 
-fn wrong(name: &str, text: &str) -> Error {
+fn invalid_value(name: &str, text: &str) -> Error {
     Error::invalid(format!("invalid value {text:?} of {name}"))
 }

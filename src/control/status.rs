@@ -107,7 +107,7 @@ pub(super) fn stats(context: &Context) -> Result<String> {
         "errors": count(&counters.errors),
         "corrupt": count(&counters.corrupt),
         "healed": mounted.vfs.engine().healed(),
-        "problems": totals.told(context),
+        "problems": totals.visible_problems(context),
     });
     Ok(format!("{value:#}\n"))
 }

@@ -50,7 +50,7 @@ impl Problem {
     }
 
     /// Whether the caller may see it. It names a collection, so the caller must be allowed to list that.
-    fn is_told(&self, context: &Context) -> bool {
+    fn is_visible_to(&self, context: &Context) -> bool {
         let user = context.user;
         let lists = |owner: u32, mode: u32| {
             let bits = if owner == user { OWNER_LISTS } else { OTHERS_LIST };
@@ -126,18 +126,18 @@ impl Totals {
     }
 
     /// The problems that the caller may see, then the number of the others.
-    pub fn told(&self, context: &Context) -> Vec<String> {
-        let told = self.problems.iter().filter(|problem| problem.is_told(context));
-        let mut told: Vec<String> = told.map(|problem| problem.text.clone()).collect();
-        match self.problems.len() - told.len() {
+    pub fn visible_problems(&self, context: &Context) -> Vec<String> {
+        let visible = self.problems.iter().filter(|problem| problem.is_visible_to(context));
+        let mut visible: Vec<String> = visible.map(|problem| problem.text.clone()).collect();
+        match self.problems.len() - visible.len() {
             0 => {}
-            more => told.push(format!("{more} more problems in collections that you may not list")),
+            more => visible.push(format!("{more} more problems in collections that you may not list")),
         }
-        told
+        visible
     }
 
-    /// [`told`](Self::told) as text, one line per problem.
+    /// [`visible_problems`](Self::visible_problems) as text, one line per problem.
     pub fn problems(&self, context: &Context) -> String {
-        self.told(context).iter().map(|problem| format!("! {problem}\n")).collect()
+        self.visible_problems(context).iter().map(|problem| format!("! {problem}\n")).collect()
     }
 }
