@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use cudarc::driver::sys;
 
 use crate::gpu::device::Device;
-use crate::gpu::driver::{given_back, said};
+use crate::gpu::driver::{check, log_release_error};
 use crate::gpu::memory::{DeviceBytes, Pinned};
 use crate::model::Result;
 
@@ -24,7 +24,7 @@ impl Module {
         let mut module = std::ptr::null_mut();
         // SAFETY: `module` is writable, and the text is null-terminated.
         let code = unsafe { sys::cuModuleLoadData(&raw mut module, PROGRAM.as_ptr().cast()) };
-        said("loading the program that compares", code)?;
+        check("loading the program that compares", code)?;
         Ok(Module(module))
     }
 }
@@ -32,7 +32,7 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         // SAFETY: the module is unloaded once, and its user has waited for every kernel that it started.
-        given_back("unloading the program that compares", unsafe { sys::cuModuleUnload(self.0) });
+        log_release_error("unloading the program that compares", unsafe { sys::cuModuleUnload(self.0) });
     }
 }
 
@@ -52,12 +52,12 @@ impl<'d> Counter<'d> {
         let name = c"count_differences".as_ptr();
         // SAFETY: `function` is writable, the module is loaded, and the name is null-terminated.
         let code = unsafe { sys::cuModuleGetFunction(&raw mut function, module.0, name) };
-        said("looking for the program that compares", code)?;
+        check("looking for the program that compares", code)?;
         let count = DeviceBytes::new(device, size_of::<u64>() as u64)?;
         // The memset comes last, so that no error path frees the memory while it runs.
         // SAFETY: the count has an allocation of its own with this size.
         let code = unsafe { sys::cuMemsetD8Async(count.pointer(), 0, size_of::<u64>(), device.stream()) };
-        said("clearing the count", code)?;
+        check("clearing the count", code)?;
         Ok(Counter { function, _module: module, count, device })
     }
 
@@ -87,7 +87,7 @@ impl<'d> Counter<'d> {
                 std::ptr::null_mut(),
             )
         };
-        said("starting the program that compares", code)
+        check("starting the program that compares", code)
     }
 
     /// Waits for all comparisons and returns the number of differing bytes.

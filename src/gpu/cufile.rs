@@ -81,12 +81,12 @@ fn load() -> Result<Functions, String> {
     let opened = unsafe { open() };
     match opened.error == sys::CUfileOpError::CU_FILE_DRIVER_ALREADY_OPEN as c_int {
         true => Ok(functions),
-        false => said("opening its driver", opened).map(|()| functions),
+        false => check("opening its driver", opened).map(|()| functions),
     }
 }
 
 /// Converts a status of the library to a result.
-fn said(doing: &str, status: Status) -> Result<(), String> {
+fn check(doing: &str, status: Status) -> Result<(), String> {
     match status {
         Status { error: 0, .. } => Ok(()),
         Status { error, cuda: 0 } => Err(format!("{doing}: {}", named(error))),
@@ -163,7 +163,7 @@ impl Handle {
         let mut handle = std::ptr::null_mut();
         // SAFETY: both pointers are valid for writes during the call. The descriptor stays open as long as the handle.
         let status = unsafe { (functions.register)(&raw mut handle, &raw mut description) };
-        said(&format!("registering {shown}"), status)?;
+        check(&format!("registering {shown}"), status)?;
         Ok(Handle { handle, functions, _file: file })
     }
 }
@@ -191,7 +191,7 @@ impl Registered {
     ) -> Result<Registered, String> {
         // SAFETY: guaranteed by the caller. The length is in bytes.
         let status = unsafe { (functions.register_bytes)(base, len, 0) };
-        said("registering the memory", status)?;
+        check("registering the memory", status)?;
         Ok(Registered { base, functions })
     }
 }
@@ -200,7 +200,7 @@ impl Drop for Registered {
     fn drop(&mut self) {
         // SAFETY: it is registered and deregistered once, and no read is in progress.
         let status = unsafe { (self.functions.deregister_bytes)(self.base) };
-        if let Err(error) = said("letting go of memory that cuFile knew", status) {
+        if let Err(error) = check("deregistering the memory", status) {
             log::warn!("{error}");
         }
     }

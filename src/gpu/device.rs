@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 use cudarc::driver::sys;
 
-use crate::gpu::driver::{device_of, driver, given_back, name_of, said};
+use crate::gpu::driver::{check, device_of, driver, log_release_error, name_of};
 use crate::gpu::memory::Pinned;
 use crate::model::{Error, ErrorKind, Result};
 
@@ -28,12 +28,12 @@ impl Context {
         let mut context = std::ptr::null_mut();
         // SAFETY: `context` is writable, and the driver returned the device.
         let code = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) };
-        said("opening the device", code)?;
+        check("opening the device", code)?;
         // SAFETY: the context was retained just now.
         let entered = unsafe { sys::cuCtxPushCurrent_v2(context) };
-        if let Err(error) = said("entering the device's context", entered) {
+        if let Err(error) = check("entering the device's context", entered) {
             // SAFETY: the context was retained once and is not in use.
-            given_back("letting go of the device", unsafe { sys::cuDevicePrimaryCtxRelease_v2(device) });
+            log_release_error("releasing the device", unsafe { sys::cuDevicePrimaryCtxRelease_v2(device) });
             return Err(error);
         }
         Ok(Context { retained: Some(device), _of_this_thread: PhantomData })
@@ -43,7 +43,7 @@ impl Context {
     /// The context outlives this value.
     unsafe fn of_another(context: sys::CUcontext) -> Result<Context> {
         // SAFETY: the caller guarantees a valid context.
-        said("entering the memory's context", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
+        check("entering the memory's context", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
         Ok(Context { retained: None, _of_this_thread: PhantomData })
     }
 }
@@ -52,10 +52,10 @@ impl Drop for Context {
     fn drop(&mut self) {
         let mut context = std::ptr::null_mut();
         // SAFETY: it was pushed on this thread, and all later ones were popped.
-        given_back("leaving the context", unsafe { sys::cuCtxPopCurrent_v2(&raw mut context) });
+        log_release_error("leaving the context", unsafe { sys::cuCtxPopCurrent_v2(&raw mut context) });
         if let Some(device) = self.retained {
             // SAFETY: the context was retained once.
-            given_back("letting go of the device", unsafe { sys::cuDevicePrimaryCtxRelease_v2(device) });
+            log_release_error("releasing the device", unsafe { sys::cuDevicePrimaryCtxRelease_v2(device) });
         }
     }
 }
@@ -74,7 +74,7 @@ impl Device {
         driver()?;
         let mut count = 0;
         // SAFETY: `count` is writable.
-        said("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
+        check("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
         let ordinal = c_int::try_from(ordinal).ok().filter(|ordinal| *ordinal < count);
         let Some(ordinal) = ordinal else {
             let text = format!("there are {count} CUDA devices, counted from 0");
@@ -119,7 +119,7 @@ impl Device {
         let name = name_of(device)?;
         let mut stream = std::ptr::null_mut();
         // SAFETY: `stream` is writable, and the context is current.
-        said("making a stream", unsafe { sys::cuStreamCreate(&raw mut stream, STREAM_NON_BLOCKING) })?;
+        check("making a stream", unsafe { sys::cuStreamCreate(&raw mut stream, STREAM_NON_BLOCKING) })?;
         Ok(Device { name, stream, _context: context })
     }
 
@@ -136,7 +136,7 @@ impl Device {
     /// Waits for all work in the stream.
     pub fn finish(&self) -> Result<()> {
         // SAFETY: the stream lives as long as `self`.
-        said("waiting for the device", unsafe { sys::cuStreamSynchronize(self.stream) })
+        check("waiting for the device", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 
     /// Queues a copy of the first `len` bytes of pinned memory to `pointer` in the stream.
@@ -148,7 +148,7 @@ impl Device {
         assert!(len <= from.len(), "more bytes than the buffer has");
         // SAFETY: guaranteed by the caller and the assertion.
         let code = unsafe { sys::cuMemcpyHtoDAsync_v2(pointer, from.place(), len, self.stream) };
-        said("copying to the device", code)
+        check("copying to the device", code)
     }
 
     /// Copies `len` bytes at `pointer` to the start of pinned memory, after all work in the stream, and waits.
@@ -159,7 +159,7 @@ impl Device {
         assert!(len <= into.len(), "more bytes than the buffer has");
         // SAFETY: guaranteed by the caller and the assertion. The copy completes before the borrow of `into` ends.
         let code = unsafe { sys::cuMemcpyDtoHAsync_v2(into.place(), pointer, len, self.stream) };
-        said("copying from the device", code)?;
+        check("copying from the device", code)?;
         self.finish()
     }
 }
@@ -167,7 +167,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         // SAFETY: the stream was created in the current context, and only `self` owns it.
-        given_back("ending a stream", unsafe { sys::cuStreamDestroy_v2(self.stream) });
+        log_release_error("ending a stream", unsafe { sys::cuStreamDestroy_v2(self.stream) });
     }
 }
 
@@ -176,7 +176,7 @@ fn attribute<T: Default>(pointer: u64, which: sys::CUpointer_attribute_enum) -> 
     let mut value = T::default();
     // SAFETY: the driver writes a value of the attribute's type, which is `T`.
     let code = unsafe { sys::cuPointerGetAttribute((&raw mut value).cast::<c_void>(), which, pointer) };
-    match said("asking what memory that is", code) {
+    match check("asking what memory that is", code) {
         Ok(()) => Ok(value),
         Err(error) => Err(Error::invalid(format!("{pointer:#x} is no memory that CUDA knows: {error}"))),
     }

@@ -65,14 +65,14 @@ pub(super) fn driver() -> Result<()> {
             }
         }
         // SAFETY: the flags must be 0.
-        said("starting the CUDA driver", unsafe { sys::cuInit(0) })
+        check("starting the CUDA driver", unsafe { sys::cuInit(0) })
             .map_err(|error| format!("{error}; nvidia-smi says whether a device is seen"))
     });
     started.clone().map_err(|text| Error::new(ErrorKind::NotSupported, text))
 }
 
 /// Converts a code of the driver to a result. The driver must be loaded.
-pub(super) fn said(doing: &str, code: CUresult) -> Result<()> {
+pub(super) fn check(doing: &str, code: CUresult) -> Result<()> {
     if code == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
@@ -88,8 +88,8 @@ pub(super) fn said(doing: &str, code: CUresult) -> Result<()> {
 }
 
 /// Logs an error of releasing a resource, which has no caller to return it to.
-pub(super) fn given_back(what: &str, code: CUresult) {
-    if let Err(error) = said(what, code) {
+pub(super) fn log_release_error(what: &str, code: CUresult) {
+    if let Err(error) = check(what, code) {
         log::warn!("{error}");
     }
 }
@@ -99,9 +99,9 @@ pub(super) fn found() -> Result<String> {
     driver()?;
     let (mut version, mut count) = (0, 0);
     // SAFETY: the out parameter is writable.
-    said("asking for the driver's version", unsafe { sys::cuDriverGetVersion(&raw mut version) })?;
+    check("asking for the driver's version", unsafe { sys::cuDriverGetVersion(&raw mut version) })?;
     // SAFETY: as above.
-    said("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
+    check("counting devices", unsafe { sys::cuDeviceGetCount(&raw mut count) })?;
     let names: Result<Vec<String>> = (0..count).map(|ordinal| name_of(device_of(ordinal)?)).collect();
     Ok(format!("CUDA {}.{}: {}", version / 1000, version % 1000 / 10, names?.join(", ")))
 }
@@ -109,14 +109,14 @@ pub(super) fn found() -> Result<String> {
 pub(super) fn device_of(ordinal: c_int) -> Result<sys::CUdevice> {
     let mut device = 0;
     // SAFETY: `device` is writable.
-    said(&format!("looking for device {ordinal}"), unsafe { sys::cuDeviceGet(&raw mut device, ordinal) })?;
+    check(&format!("looking for device {ordinal}"), unsafe { sys::cuDeviceGet(&raw mut device, ordinal) })?;
     Ok(device)
 }
 
 pub(super) fn name_of(device: sys::CUdevice) -> Result<String> {
     let mut name = [0_u8; 256];
     // SAFETY: the driver writes at most the 255 bytes that it is given, so the last byte stays zero.
-    said("asking for a device's name", unsafe {
+    check("asking for a device's name", unsafe {
         sys::cuDeviceGetName(name.as_mut_ptr().cast(), 255, device)
     })?;
     Ok(CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned())

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use cudarc::driver::sys;
 
 use crate::gpu::device::Device;
-use crate::gpu::driver::{given_back, said};
+use crate::gpu::driver::{check, log_release_error};
 use crate::model::{Error, Result};
 
 const EVENT_BLOCKING_SYNC: u32 = 1;
@@ -28,7 +28,7 @@ impl<'d> DeviceBytes<'d> {
         let bytes = usize::try_from(len.max(1)).map_err(|_| Error::invalid(doing()))?;
         let mut pointer = 0;
         // SAFETY: the out parameter is writable, and the device's context is current.
-        said(&doing(), unsafe { sys::cuMemAlloc_v2(&raw mut pointer, bytes) })?;
+        check(&doing(), unsafe { sys::cuMemAlloc_v2(&raw mut pointer, bytes) })?;
         Ok(DeviceBytes { pointer, len, _device: PhantomData })
     }
 
@@ -46,7 +46,7 @@ impl<'d> DeviceBytes<'d> {
 impl Drop for DeviceBytes<'_> {
     fn drop(&mut self) {
         // SAFETY: it is freed once, and the driver waits for work that uses it.
-        given_back("giving back memory of the device", unsafe { sys::cuMemFree_v2(self.pointer) });
+        log_release_error("freeing memory of the device", unsafe { sys::cuMemFree_v2(self.pointer) });
     }
 }
 
@@ -63,7 +63,7 @@ impl<'d> Pinned<'d> {
         let mut memory = std::ptr::null_mut();
         // SAFETY: the out parameter is writable, and the device's context is current.
         let code = unsafe { sys::cuMemHostAlloc(&raw mut memory, len.max(1), 0) };
-        said(&format!("pinning {len} bytes of memory"), code)?;
+        check(&format!("pinning {len} bytes of memory"), code)?;
         // SAFETY: the allocation has `len` bytes. They must be initialized before a slice refers to them.
         unsafe { memory.cast::<u8>().write_bytes(0, len) };
         Ok(Pinned { memory, len, _device: PhantomData })
@@ -89,7 +89,7 @@ impl<'d> Pinned<'d> {
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         // SAFETY: it is freed once, and its users wait for their copies first.
-        given_back("giving back pinned memory", unsafe { sys::cuMemFreeHost(self.memory) });
+        log_release_error("freeing pinned memory", unsafe { sys::cuMemFreeHost(self.memory) });
     }
 }
 
@@ -104,26 +104,26 @@ impl<'d> Event<'d> {
         let mut event = std::ptr::null_mut();
         let flags = EVENT_BLOCKING_SYNC | EVENT_DISABLE_TIMING;
         // SAFETY: the out parameter is writable, and the device's context is current.
-        said("making an event", unsafe { sys::cuEventCreate(&raw mut event, flags) })?;
+        check("making an event", unsafe { sys::cuEventCreate(&raw mut event, flags) })?;
         Ok(Event { event, device })
     }
 
     /// Records the event behind the work that is now in the stream.
     pub fn record(&self) -> Result<()> {
         // SAFETY: the event and the stream exist.
-        said("marking a copy", unsafe { sys::cuEventRecord(self.event, self.device.stream()) })
+        check("marking a copy", unsafe { sys::cuEventRecord(self.event, self.device.stream()) })
     }
 
     /// Waits until the stream has passed the event. Returns at once if it was never recorded.
     pub fn wait(&self) -> Result<()> {
         // SAFETY: the event exists.
-        said("waiting for a copy", unsafe { sys::cuEventSynchronize(self.event) })
+        check("waiting for a copy", unsafe { sys::cuEventSynchronize(self.event) })
     }
 }
 
 impl Drop for Event<'_> {
     fn drop(&mut self) {
         // SAFETY: it is destroyed once.
-        given_back("ending an event", unsafe { sys::cuEventDestroy_v2(self.event) });
+        log_release_error("ending an event", unsafe { sys::cuEventDestroy_v2(self.event) });
     }
 }

@@ -129,12 +129,12 @@ fn physical(mountpoint: &Path, real: &Path, offset: u64, len: u64) -> Result<(Pa
 /// Has the daemon flush writes to the log, from which it lists extents, and read the first and last byte. This fails if
 /// the source of an in-place import has changed.
 fn ask_the_daemon(real: &Path, offset: u64, len: u64) -> Result<(), String> {
-    let said = |error: std::io::Error| format!("asking the daemon of it: {error}");
+    let check = |error: std::io::Error| format!("asking the daemon of it: {error}");
     // O_DIRECT bypasses the page cache, so the reads reach the daemon.
-    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(real).map_err(said)?;
-    file.sync_data().map_err(said)?;
+    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(real).map_err(check)?;
+    file.sync_data().map_err(check)?;
     for at in [offset, offset + len - 1] {
-        file.read_exact_at(&mut [0], at).map_err(said)?;
+        file.read_exact_at(&mut [0], at).map_err(check)?;
     }
     Ok(())
 }
@@ -272,8 +272,8 @@ mod tests {
             (400, 1, "not stored"),
         ];
         for (offset, len, why) in expected {
-            let said = one_run(&text, offset, len).unwrap_err();
-            assert!(said.contains(why), "{offset}: {said}");
+            let check = one_run(&text, offset, len).unwrap_err();
+            assert!(check.contains(why), "{offset}: {check}");
         }
     }
 
@@ -289,8 +289,8 @@ mod tests {
         assert!(one_run(&huge, 0, 1).is_ok());
         let far = list(&[extent("/s/1", 0, u64::MAX, u64::MAX, u64::MAX, "exact")]);
         for text in ["", "{}", "[1]", "[{}]", "[[]]", r#"[{"logical_offset":-1}]"#, &huge] {
-            let said = one_run(text, 1, 1).unwrap_err();
-            assert!(said.contains("not understood"), "{text}: {said}");
+            let check = one_run(text, 1, 1).unwrap_err();
+            assert!(check.contains("not understood"), "{text}: {check}");
         }
         assert!(one_run(&far, 1, 1).unwrap_err().contains("not stored"));
         assert!(one_run(&far, u64::MAX, 1).unwrap_err().contains("not understood"));
