@@ -15,7 +15,7 @@ use crate::store::Collection;
 use crate::store::Object;
 use crate::store::OpenObject;
 use crate::store::Settings;
-use crate::stream::Made;
+use crate::stream::Computed;
 
 /// An object as it would read after a move.
 pub struct WhatIf {
@@ -70,7 +70,7 @@ impl WhatIf {
     }
 }
 
-impl Made for WhatIf {
+impl Computed for WhatIf {
     fn bytes(&self) -> u64 {
         self.open.bytes()
     }

@@ -7,7 +7,7 @@ use crate::format::files::cgeb::Runs;
 use crate::model::{Error, Result};
 use crate::store::OpenObject;
 use crate::stream::batch::Stitched;
-use crate::stream::made::Made;
+use crate::stream::computed::Computed;
 use crate::stream::plan::Plan;
 
 /// A segment of a stream.
@@ -16,27 +16,27 @@ pub enum Segment {
     /// A whole object, whatever the tiers of its blocks.
     Object(OpenObject),
     /// Bytes that are computed on read.
-    Made(Arc<dyn Made>),
+    Computed(Arc<dyn Computed>),
 }
 
 impl Segment {
     /// A segment of constant bytes.
     pub fn literal(bytes: impl Into<Arc<[u8]>>) -> Segment {
         let bytes: Arc<[u8]> = bytes.into();
-        Segment::Made(Arc::new(bytes))
+        Segment::Computed(Arc::new(bytes))
     }
 
     fn bytes(&self) -> u64 {
         match self {
             Segment::Object(object) => object.bytes(),
-            Segment::Made(made) => made.bytes(),
+            Segment::Computed(computed) => computed.bytes(),
         }
     }
 
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         match self {
             Segment::Object(object) => object.read(range.start, out),
-            Segment::Made(made) => made.read(range, out),
+            Segment::Computed(computed) => computed.read(range, out),
         }
     }
 }
@@ -62,7 +62,7 @@ impl Stream {
             Some(runs) => {
                 let parts = objects.map(|object| Stream::new(vec![object])).collect::<Result<_>>()?;
                 let batch = Stitched::new(runs.clone(), parts)?;
-                Stream::new(vec![Segment::Made(Arc::new(batch))])
+                Stream::new(vec![Segment::Computed(Arc::new(batch))])
             }
             None => Stream::new(objects.collect()),
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::format::files::cgeb::{HEADER_BYTES, Layout, Part, PlacedRun, Runs, leading_hash};
 use crate::model::{Error, Result};
-use crate::stream::{Made, Stream};
+use crate::stream::{Computed, Stream};
 
 /// Position of the content hash in a record.
 const HASH: Range<u64> = 16..24;
@@ -258,7 +258,7 @@ impl Stitched {
     }
 }
 
-impl Made for Stitched {
+impl Computed for Stitched {
     fn bytes(&self) -> u64 {
         self.runs.bytes()
     }

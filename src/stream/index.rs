@@ -9,7 +9,7 @@ use crate::model::{EntryId, Error, Result};
 use crate::store::BatchParts;
 use crate::store::Collection;
 use crate::store::{OpenObject, Verify};
-use crate::stream::{Made, Segment, Stream};
+use crate::stream::{Computed, Segment, Stream};
 
 /// Position of the hash in an index.
 pub const HASH: Range<u64> = 16..24;
@@ -28,7 +28,7 @@ pub fn batch_index(collection: &Arc<Collection>, node: EntryId, verify: Verify) 
     let Some((_, runs)) = collection.batch_parts(node)? else { return Ok(None) };
     let Some(data_hash) = batch_hash(collection, node, verify)? else { return Ok(None) };
     let head = cgei::head(runs.records(), data_hash);
-    let segments = vec![Segment::literal(head), Segment::Made(Arc::new(Offsets(runs)))];
+    let segments = vec![Segment::literal(head), Segment::Computed(Arc::new(Offsets(runs)))];
     Stream::new(segments).map(Some)
 }
 
@@ -63,7 +63,7 @@ fn stream_of(collection: &Arc<Collection>, (objects, runs): BatchParts, verify: 
 /// The offsets of the records of a batch, in the format of an index.
 struct Offsets(Arc<Runs>);
 
-impl Made for Offsets {
+impl Computed for Offsets {
     fn bytes(&self) -> u64 {
         8 * self.0.records()
     }

@@ -6,15 +6,15 @@
 mod assemble;
 mod batch;
 mod cast;
+mod computed;
 mod digest;
 mod index;
-mod made;
 mod plan;
 
 pub use assemble::{Segment, Stream};
 pub use batch::Stitched;
 pub use cast::{cast, is_castable};
+pub use computed::{Cast, Computed, Zeros};
 pub use digest::{Digester, sums};
 pub use index::{HASH, batch_hash, batch_index, batch_stream, put_hash, shown_hash};
-pub use made::{Cast, Made, Zeros};
 pub use plan::{Piece, Plan};

@@ -10,7 +10,7 @@ use crate::format::files::cgeb::{
 };
 use crate::format::files::cgei::Index;
 use crate::model::{Error, Result};
-use crate::stream::{Made, Stream};
+use crate::stream::{Computed, Stream};
 
 /// Largest row length that is shown as a batch. A whole record is built in memory.
 pub const DIMENSION_MAX: u32 = 1 << 20;
@@ -91,7 +91,7 @@ impl Rows {
     }
 }
 
-impl Made for Rows {
+impl Computed for Rows {
     fn bytes(&self) -> u64 {
         self.rows.saturating_mul(stride(self.header.dimension))
     }

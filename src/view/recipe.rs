@@ -82,7 +82,7 @@ impl Source {
         let segments = self.objects.iter().map(|object| {
             let open = OpenObject::open(collection, object, verify)?;
             Ok(match self.shown {
-                Shown::Moved(to, encoder) => Segment::Made(Arc::new(WhatIf::new(open, to, encoder))),
+                Shown::Moved(to, encoder) => Segment::Computed(Arc::new(WhatIf::new(open, to, encoder))),
                 _ => Segment::Object(open),
             })
         });
@@ -90,7 +90,7 @@ impl Source {
         match self.shown {
             Shown::Cast(to) if to != self.dtype => {
                 let cast = Cast { source, from: self.dtype, to };
-                Stream::new(vec![Segment::Made(Arc::new(cast))])
+                Stream::new(vec![Segment::Computed(Arc::new(cast))])
             }
             _ => Ok(source),
         }
@@ -114,13 +114,13 @@ impl Part {
     fn segment(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Segment> {
         let rows = |source: &Source, rows, dimension| {
             let rows = Rows::new(source.stream(collection, verify)?, rows, dimension);
-            Ok(Segment::Made(Arc::new(rows)))
+            Ok(Segment::Computed(Arc::new(rows)))
         };
         match self {
             Part::Literal(bytes) => Ok(Segment::literal(bytes.as_slice())),
-            Part::Zeros(bytes) => Ok(Segment::Made(Arc::new(Zeros(*bytes)))),
+            Part::Zeros(bytes) => Ok(Segment::Computed(Arc::new(Zeros(*bytes)))),
             Part::Source(source) => {
-                source.stream(collection, verify).map(|stream| Segment::Made(Arc::new(stream)))
+                source.stream(collection, verify).map(|stream| Segment::Computed(Arc::new(stream)))
             }
             Part::Rows { source, rows: count, dimension } => rows(source, *count, *dimension),
             Part::Index { source, rows: count, dimension } => {
@@ -130,12 +130,12 @@ impl Part {
             Part::Batch { runs, parts } => {
                 let parts =
                     parts.iter().map(|part| part.stream(collection, verify)).collect::<Result<_>>()?;
-                Ok(Segment::Made(Arc::new(Stitched::new(runs.clone(), parts)?)))
+                Ok(Segment::Computed(Arc::new(Stitched::new(runs.clone(), parts)?)))
             }
             Part::BatchIndex { node, .. } => {
                 let index = batch_index(collection, *node, verify)?;
                 let gone = || Error::new(crate::model::ErrorKind::Gone, "it is no embedding batch any more");
-                Ok(Segment::Made(Arc::new(index.ok_or_else(gone)?)))
+                Ok(Segment::Computed(Arc::new(index.ok_or_else(gone)?)))
             }
             Part::Sums(files) => Ok(Segment::literal(sums::text(collection, files, verify)?)),
         }

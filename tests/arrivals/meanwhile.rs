@@ -11,7 +11,7 @@ use tierfs::store::Collection;
 use tierfs::store::ROOT;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{OpenObject, Verify};
-use tierfs::stream::Made;
+use tierfs::stream::Computed;
 
 use crate::disk::CutDisk;
 use crate::history::{History, STORE};

@@ -11,7 +11,7 @@ use crate::stream::cast::cast;
 const CAST_BYTES: usize = 64 << 10;
 
 /// A range of bytes that is computed when it is read.
-pub trait Made: Send + Sync {
+pub trait Computed: Send + Sync {
     /// The number of bytes, known without computing them.
     fn bytes(&self) -> u64;
 
@@ -29,7 +29,7 @@ pub struct Cast {
     pub to: Dtype,
 }
 
-impl Made for Cast {
+impl Computed for Cast {
     fn bytes(&self) -> u64 {
         (self.source.bytes() / self.from.bytes()).saturating_mul(self.to.bytes())
     }
@@ -66,7 +66,7 @@ impl Made for Cast {
     }
 }
 
-impl Made for Stream {
+impl Computed for Stream {
     fn bytes(&self) -> u64 {
         Stream::bytes(self)
     }
@@ -79,7 +79,7 @@ impl Made for Stream {
 /// A number of zero bytes.
 pub struct Zeros(pub u64);
 
-impl Made for Zeros {
+impl Computed for Zeros {
     fn bytes(&self) -> u64 {
         self.0
     }
@@ -91,7 +91,7 @@ impl Made for Zeros {
 }
 
 /// Constant bytes.
-impl Made for Arc<[u8]> {
+impl Computed for Arc<[u8]> {
     fn bytes(&self) -> u64 {
         self.len() as u64
     }
