@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::format::files::cgeb::Runs;
 use crate::model::{Error, Result};
 use crate::store::OpenObject;
-use crate::stream::batch::Stitched;
+use crate::stream::batch::AssembledBatch;
 use crate::stream::computed::Computed;
 use crate::stream::plan::Plan;
 
@@ -61,7 +61,7 @@ impl Stream {
         match records {
             Some(runs) => {
                 let parts = objects.map(|object| Stream::new(vec![object])).collect::<Result<_>>()?;
-                let batch = Stitched::new(runs.clone(), parts)?;
+                let batch = AssembledBatch::new(runs.clone(), parts)?;
                 Stream::new(vec![Segment::Computed(Arc::new(batch))])
             }
             None => Stream::new(objects.collect()),

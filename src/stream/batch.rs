@@ -23,7 +23,7 @@ const SMALL_BYTES: u64 = 64 << 10;
 const HASHED_BYTES: u64 = 256 << 10;
 
 /// The parts of a batch and the layout of its records.
-pub struct Stitched {
+pub struct AssembledBatch {
     runs: Arc<Runs>,
     /// The parts in the order of [`Runs::parts`].
     parts: Vec<Stream>,
@@ -54,14 +54,14 @@ struct Field {
     at: u64,
 }
 
-impl Stitched {
+impl AssembledBatch {
     /// The batch of these parts. Fails with `Corrupt` if their sizes do not match the runs.
-    pub fn new(runs: Arc<Runs>, parts: Vec<Stream>) -> Result<Stitched> {
+    pub fn new(runs: Arc<Runs>, parts: Vec<Stream>) -> Result<AssembledBatch> {
         let sizes = parts.iter().map(Stream::bytes);
         if !sizes.eq(runs.parts().map(|part| runs.part_bytes(part))) {
             return Err(Error::corrupt("an embedding batch whose parts have other sizes"));
         }
-        Ok(Stitched { runs, parts })
+        Ok(AssembledBatch { runs, parts })
     }
 
     fn read_with(&self, rows: &mut Rows, mut at: u64, mut out: &mut [u8]) -> Result<()> {
@@ -258,7 +258,7 @@ impl Stitched {
     }
 }
 
-impl Computed for Stitched {
+impl Computed for AssembledBatch {
     fn bytes(&self) -> u64 {
         self.runs.bytes()
     }

@@ -12,7 +12,7 @@ mod index;
 mod plan;
 
 pub use assemble::{Segment, Stream};
-pub use batch::Stitched;
+pub use batch::AssembledBatch;
 pub use cast::{cast, is_castable};
 pub use computed::{Cast, Computed, Zeros};
 pub use digest::{Digester, sums};

@@ -8,7 +8,7 @@ use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::{OpenObject, Verify};
-use crate::stream::{Cast, Segment, Stitched, Stream, Zeros, batch_index};
+use crate::stream::{AssembledBatch, Cast, Segment, Stream, Zeros, batch_index};
 use crate::view::batch::{self, Rows};
 use crate::view::sums::{self, Summed};
 
@@ -130,7 +130,7 @@ impl Part {
             Part::Batch { runs, parts } => {
                 let parts =
                     parts.iter().map(|part| part.stream(collection, verify)).collect::<Result<_>>()?;
-                Ok(Segment::Computed(Arc::new(Stitched::new(runs.clone(), parts)?)))
+                Ok(Segment::Computed(Arc::new(AssembledBatch::new(runs.clone(), parts)?)))
             }
             Part::BatchIndex { node, .. } => {
                 let index = batch_index(collection, *node, verify)?;
