@@ -27,7 +27,7 @@ pub(super) struct Summed {
     records: Option<Arc<Runs>>,
     node: EntryId,
     /// The recorded digest of the original bytes, if any.
-    kept: Option<[u8; 32]>,
+    recorded: Option<[u8; 32]>,
 }
 
 /// All files of a collection, once for each name, sorted by path.
@@ -65,9 +65,9 @@ fn summed(state: &State, path: &[u8], file: &FileEntry, node: EntryId) -> Result
         }
     }
     // An index may show a different hash than the one that was imported, so its recorded digest does not apply.
-    let kept = file.digests.sha256().filter(|_| state.batch_beside(node).is_none());
+    let recorded = file.digests.sha256().filter(|_| state.batch_beside(node).is_none());
     let records = file.records.clone();
-    Ok(Summed { is_escaped: name.len() != path.len(), name, objects, records, node, kept })
+    Ok(Summed { is_escaped: name.len() != path.len(), name, objects, records, node, recorded })
 }
 
 /// Length of the text for these files.
@@ -81,8 +81,8 @@ pub(super) fn bytes(files: &[Summed]) -> u64 {
 pub(super) fn text(collection: &Arc<Collection>, files: &[Summed], verify: Verify) -> Result<Vec<u8>> {
     let mut text = Vec::with_capacity(bytes(files) as usize);
     for file in files {
-        let digest = match file.kept.filter(|_| file.objects.iter().all(|object| is_as_it_came(object))) {
-            Some(kept) => kept,
+        let digest = match file.recorded.filter(|_| file.objects.iter().all(|object| is_as_it_came(object))) {
+            Some(recorded) => recorded,
             None => {
                 let parts = (file.objects.as_slice(), file.records.as_ref());
                 sums(collection, file.node, parts, verify)?.sha256
