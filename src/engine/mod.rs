@@ -15,6 +15,7 @@ mod compact;
 mod evict;
 mod heal;
 mod imported;
+mod move_preview;
 mod moves;
 mod pins;
 pub mod policy;
@@ -23,13 +24,13 @@ mod reconstruct;
 mod scrub;
 mod select;
 mod settings;
-mod what_if;
 mod work;
 
 pub use access::Heat;
 pub use compact::{Compacted, compact};
 pub use evict::Evict;
 pub use imported::evict_imported;
+pub use move_preview::{MovePreview, would_move};
 pub use moves::{Moved, REFUSED};
 pub use pins::{Forms, Pinned};
 pub use reconstruct::{Reconstruct, set_reconstruct};
@@ -38,5 +39,4 @@ pub use select::{Target, targets};
 pub use settings::{
     ENCODER, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, rounds_writes, set_setting,
 };
-pub use what_if::{WhatIf, would_move};
 pub use work::{Counted, Engine, Running};

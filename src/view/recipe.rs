@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::WhatIf;
+use crate::engine::MovePreview;
 use crate::format::files::cgeb::Runs;
 use crate::model::{Dtype, Encoder, EntryId, Error, Result, Tier};
 use crate::store::Collection;
@@ -82,7 +82,7 @@ impl Source {
         let segments = self.objects.iter().map(|object| {
             let open = OpenObject::open(collection, object, verify)?;
             Ok(match self.shown {
-                Shown::Moved(to, encoder) => Segment::Computed(Arc::new(WhatIf::new(open, to, encoder))),
+                Shown::Moved(to, encoder) => Segment::Computed(Arc::new(MovePreview::new(open, to, encoder))),
                 _ => Segment::Object(open),
             })
         });

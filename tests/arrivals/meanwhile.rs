@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tierfs::engine::{self, WhatIf};
+use tierfs::engine::{self, MovePreview};
 use tierfs::ingest::Progress;
 use tierfs::model::{Dtype, Encoder, Tier};
 use tierfs::open::{self, OpenFiles};
@@ -117,7 +117,7 @@ fn what_a_move_would_give_of_a_file_that_is_cut_is_refused() {
     open::set_tensor(&collection, node, Some(Dtype::F32), None).unwrap();
     let object = collection.objects_of(node).unwrap().remove(0);
     let open = OpenObject::open(&collection, &object, Verify::First).unwrap();
-    let shown = WhatIf::new(open, Tier::Q8, Encoder::Best);
+    let shown = MovePreview::new(open, Tier::Q8, Encoder::Best);
     let all = 0..shown.bytes();
     let mut found = vec![0; bytes.len()];
     shown.read(all.clone(), &mut found).unwrap();

@@ -10,9 +10,9 @@ mod content;
 mod export;
 mod gguf;
 mod listed;
+mod move_preview;
 mod pinned;
 mod places;
-mod what_if;
 // Other test programs use the rest of it.
 #[path = "../mounts/support/mod.rs"]
 #[allow(unused)]

@@ -18,7 +18,7 @@ use crate::store::Settings;
 use crate::stream::Computed;
 
 /// An object as it would read after a move.
-pub struct WhatIf {
+pub struct MovePreview {
     open: OpenObject,
     to: Tier,
     encoder: Encoder,
@@ -43,10 +43,10 @@ pub fn would_move(
     (takes && !stays).then(|| encoder(&collection.state(), node))
 }
 
-impl WhatIf {
+impl MovePreview {
     /// An object of a tensor, with the tier of the previewed move.
-    pub fn new(open: OpenObject, to: Tier, encoder: Encoder) -> WhatIf {
-        WhatIf { open, to, encoder }
+    pub fn new(open: OpenObject, to: Tier, encoder: Encoder) -> MovePreview {
+        MovePreview { open, to, encoder }
     }
 
     fn block(&self, index: u32, out: &mut [u8]) -> Result<()> {
@@ -70,7 +70,7 @@ impl WhatIf {
     }
 }
 
-impl Computed for WhatIf {
+impl Computed for MovePreview {
     fn bytes(&self) -> u64 {
         self.open.bytes()
     }
