@@ -7,11 +7,11 @@
 use std::path::Path;
 
 use proptest::prelude::*;
+use tierfs::format::log::block_record::BlockRecord;
 use tierfs::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE_VERSION,
     NUMBER_MAX, NodeEntry, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry, What,
 };
-use tierfs::format::log::placed::Placed;
 use tierfs::format::log::record::{Described, LOG_VERSION, Record, Stored};
 use tierfs::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
@@ -369,10 +369,10 @@ proptest! {
             slot.0[at] = byte;
         }
         slot.seal(1, number);
-        let whole = Record::parse(&slot).ok().and_then(|record| Placed::of(&record, number));
-        prop_assert_eq!(Placed::parse(&slot), whole);
+        let whole = Record::parse(&slot).ok().and_then(|record| BlockRecord::of(&record, number));
+        prop_assert_eq!(BlockRecord::parse(&slot), whole);
         if let Some(placed) = whole {
-            prop_assert!(Placed::is_in(&slot));
+            prop_assert!(BlockRecord::is_in(&slot));
             prop_assert_eq!((placed.object.0, placed.block), (slot.object(), slot.block()));
         }
     }

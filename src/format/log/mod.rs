@@ -1,7 +1,7 @@
 //! Structures of the log and of its side file `access`.
 
 pub mod access;
+pub mod block_record;
 pub mod catalog;
-pub mod placed;
 pub mod record;
 pub mod slot;

@@ -15,7 +15,7 @@
 //! | 10 EmptyRun | 21 what u8: 0 zeros, 1 lost, 22 flags u8 (bit 0: zeros that are a hole in data/), 23 block count u32, 27 data_offset u64 of the hole, 35 created_at u64 (s) |
 //! | 16 Log header | 21 magic `TFML`, 25 version u16, 27 store uuid 16 bytes, 43 generation u64 |
 
-use crate::format::log::placed::{created, moved};
+use crate::format::log::block_record::{created, moved};
 use crate::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use crate::model::{DIMENSIONS_MAX, Dtype, Error, GROUP_LEN, ObjectId, Result, Shape, StoreId, Tier};
 

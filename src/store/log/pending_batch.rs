@@ -1,7 +1,7 @@
 //! Records that were read and wait for the Commit of their batch.
 
+use crate::format::log::block_record::BlockRecord;
 use crate::format::log::catalog::{Entry, NODE, OBJECT, ObjectEntry};
-use crate::format::log::placed::Placed;
 use crate::format::log::record::Record;
 use crate::model::{Error, ObjectId, Result};
 use crate::store::object::blocks::Checksums;
@@ -13,7 +13,7 @@ use crate::store::state::State;
 pub(in crate::store) struct PendingBatch {
     records: Vec<Held>,
     /// Content of the block records, in order.
-    blocks: Vec<Placed>,
+    blocks: Vec<BlockRecord>,
     /// Records of other kinds with their sequence numbers, in order.
     others: Vec<(Record, u64)>,
     /// Payloads, in order.
@@ -35,7 +35,7 @@ const _: () = assert!(size_of::<Held>() <= 16);
 impl PendingBatch {
     /// Adds a record and its payload.
     pub fn push(&mut self, record: Record, sequence: u64, payload: &[u8]) {
-        if let Some(placed) = Placed::of(&record, sequence) {
+        if let Some(placed) = BlockRecord::of(&record, sequence) {
             return self.push_block(placed);
         }
         self.payloads.extend_from_slice(payload);
@@ -50,7 +50,7 @@ impl PendingBatch {
 
     /// Adds the content of a block record.
     #[inline]
-    pub fn push_block(&mut self, placed: Placed) {
+    pub fn push_block(&mut self, placed: BlockRecord) {
         let before = self.blocks.last().map(|before| before.object);
         match self.records.last_mut() {
             Some(Held::Blocks(count)) if before == Some(placed.object) => *count += 1,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::checksum;
-use crate::format::log::placed::Placed;
+use crate::format::log::block_record::BlockRecord;
 use crate::format::log::record::Record;
 use crate::format::log::slot::{RawSlot, SLOT_BYTES};
 use crate::model::{Error, ErrorKind, Result};
@@ -90,7 +90,7 @@ impl<'a> Read<'a> {
         at: u64,
         generation: u64,
         sequence_min: u64,
-        mut take: impl FnMut(Placed, u32),
+        mut take: impl FnMut(BlockRecord, u32),
     ) -> Result<u64> {
         if self.bytes(at, SLOT_BYTES)?.is_none() {
             return Ok(at);
@@ -99,8 +99,9 @@ impl<'a> Read<'a> {
         let mut end = at;
         for bytes in loaded.as_chunks().0 {
             let slot = RawSlot(*bytes);
-            let is_ours = Placed::is_in(&slot) && slot.is_intact() && slot.is_of(generation, sequence_min);
-            let Some(placed) = is_ours.then(|| Placed::parse(&slot)).flatten() else { break };
+            let is_ours =
+                BlockRecord::is_in(&slot) && slot.is_intact() && slot.is_of(generation, sequence_min);
+            let Some(placed) = is_ours.then(|| BlockRecord::parse(&slot)).flatten() else { break };
             take(placed, slot.checksum());
             end += SLOT;
         }

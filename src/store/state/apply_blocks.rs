@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
-use crate::format::log::placed::Placed;
+use crate::format::log::block_record::BlockRecord;
 use crate::format::log::record::Stored;
 use crate::model::{Error, ObjectId, Result, Tier};
 use crate::store::io::migrate::is_relocation;
@@ -114,7 +114,7 @@ impl State {
     /// cannot be applied and the reason; an error from `failed` ends the call.
     pub(in crate::store) fn apply_blocks(
         &mut self,
-        records: &[Placed],
+        records: &[BlockRecord],
         mut failed: impl FnMut(u64, Error) -> Result<()>,
     ) -> Result<()> {
         let Some(id) = records.first().map(|first| first.object) else { return Ok(()) };
@@ -133,7 +133,7 @@ impl State {
     fn miss(
         &self,
         id: ObjectId,
-        records: &[Placed],
+        records: &[BlockRecord],
         mut failed: impl FnMut(u64, Error) -> Result<()>,
     ) -> Result<()> {
         for record in records {
@@ -143,7 +143,7 @@ impl State {
     }
 
     /// Applies a block record and notes the space it frees.
-    fn place(&mut self, object: &Arc<Object>, placing: &mut Placing<'_>, record: &Placed) -> Result<()> {
+    fn place(&mut self, object: &Arc<Object>, placing: &mut Placing<'_>, record: &BlockRecord) -> Result<()> {
         let index = record.block;
         let mut found = Block { epoch: record.sequence, stored: record.stored, since: record.at as u32 };
         if record.is_move {

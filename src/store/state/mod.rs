@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::format::log::block_record::BlockRecord;
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeEntry, OutsideFile, What};
-use crate::format::log::placed::Placed;
 use crate::format::log::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
 use crate::store::io::origin::OriginRun;
@@ -310,7 +310,7 @@ impl State {
 
     /// Applies a record about blocks. `checksums` are those of a run.
     pub fn apply_record(&mut self, record: &Record, sequence: u64, checksums: Checksums) -> Result<()> {
-        if let Some(placed) = Placed::of(record, sequence) {
+        if let Some(placed) = BlockRecord::of(record, sequence) {
             return self.apply_blocks(&[placed], |_, error| Err(error));
         }
         match *record {

@@ -11,7 +11,7 @@ const MIGRATE: u8 = 2;
 
 /// A block that was created or moved.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Placed {
+pub struct BlockRecord {
     /// The object of the block.
     pub object: ObjectId,
     /// The record's sequence number.
@@ -27,20 +27,20 @@ pub struct Placed {
 }
 
 // One cache line: replay keeps a batch of them until its Commit.
-const _: () = assert!(size_of::<Placed>() <= 64);
+const _: () = assert!(size_of::<BlockRecord>() <= 64);
 
-impl Placed {
+impl BlockRecord {
     /// Decodes an intact slot. `None` for other kinds of records, and for a slot that [`Record::parse`]
     /// refuses with a reason.
     #[inline]
-    pub fn parse(slot: &RawSlot) -> Option<Placed> {
+    pub fn parse(slot: &RawSlot) -> Option<BlockRecord> {
         let kind = slot.kind();
         let (stored, at) = match kind {
             CREATE if describes(slot) => created(slot).ok()?,
             MIGRATE => moved(slot).ok()?,
             _ => return None,
         };
-        Some(Placed {
+        Some(BlockRecord {
             object: ObjectId(slot.object()),
             sequence: slot.sequence(),
             at,
@@ -57,13 +57,13 @@ impl Placed {
     }
 
     /// The block of a Create or Migrate with this sequence number; `None` for other records.
-    pub fn of(record: &Record, sequence: u64) -> Option<Placed> {
+    pub fn of(record: &Record, sequence: u64) -> Option<BlockRecord> {
         match *record {
             Record::Create { object, block, stored, created_at, .. } => {
-                Some(Placed { object, sequence, at: created_at, stored, block, is_move: false })
+                Some(BlockRecord { object, sequence, at: created_at, stored, block, is_move: false })
             }
             Record::Migrate { object, block, stored, migrated_at, .. } => {
-                Some(Placed { object, sequence, at: migrated_at, stored, block, is_move: true })
+                Some(BlockRecord { object, sequence, at: migrated_at, stored, block, is_move: true })
             }
             _ => None,
         }
