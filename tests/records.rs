@@ -12,7 +12,7 @@ use tierfs::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE_VERSION,
     NUMBER_MAX, NodeEntry, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry, What,
 };
-use tierfs::format::log::record::{Described, LOG_VERSION, Record, Stored};
+use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
 use tierfs::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
 
@@ -81,7 +81,7 @@ fn the_golden_create_is_read_and_written() {
     let right = Record::Create {
         object: ObjectId(id(&case, "object")),
         block: number(&case, "block") as u32,
-        described: Described {
+        described: ObjectDescription {
             dtype: Dtype::Bf16,
             shape: Shape::new(&[512, 64]).unwrap(),
             parent: None,
@@ -165,11 +165,11 @@ fn stored(tiers: &[Tier]) -> impl Strategy<Value = Stored> {
     )
 }
 
-fn described() -> impl Strategy<Value = Described> {
+fn described() -> impl Strategy<Value = ObjectDescription> {
     let shape = prop::collection::vec(0_u64..100, 0..=8);
     (dtype(), shape, any::<Option<u128>>(), any::<u8>()).prop_map(|(dtype, shape, parent, reconstruct)| {
         let parent = parent.filter(|parent| *parent != 0).map(ObjectId);
-        Described { dtype, shape: Shape::new(&shape).unwrap(), parent, reconstruct }
+        ObjectDescription { dtype, shape: Shape::new(&shape).unwrap(), parent, reconstruct }
     })
 }
 

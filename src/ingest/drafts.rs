@@ -1,7 +1,7 @@
 //! Commits the objects of an import and their blocks.
 
 use crate::format::log::catalog::{Entry, ObjectEntry, Parent};
-use crate::format::log::record::{Described, Record, Stored};
+use crate::format::log::record::{ObjectDescription, Record, Stored};
 use crate::ingest::store_parts::{StoredBlocks, StoredObject, TakenPart};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier};
@@ -74,7 +74,7 @@ fn add_object(batch: &mut Batch, draft: &Draft<'_>) -> ObjectId {
 /// Adds the blocks from `first` until the batch is full. Returns the next block to add, or `None`
 /// when all are added.
 fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) -> Option<usize> {
-    let described = Described {
+    let described = ObjectDescription {
         dtype: draft.object.dtype,
         shape: draft.shape.clone(),
         parent: draft.parent.as_ref().map(|parent| parent.object),

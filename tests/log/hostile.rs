@@ -8,7 +8,7 @@ use tierfs::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, Entry, Extent, FileEntry, NodeEntry, ObjectEntry, Parent, TensorEntry,
     What,
 };
-use tierfs::format::log::record::{Described, LOG_VERSION, Record, Stored};
+use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, TensorId, Tier};
 use tierfs::store::Access;
 
@@ -171,8 +171,8 @@ pub fn name(of: u64) -> Entry {
     }
 }
 
-fn described() -> Described {
-    Described { dtype: Dtype::F32, shape: Shape::default(), parent: None, reconstruct: 0 }
+fn described() -> ObjectDescription {
+    ObjectDescription { dtype: Dtype::F32, shape: Shape::default(), parent: None, reconstruct: 0 }
 }
 
 pub fn create(object: u128, block: u32, stored: Stored) -> Record {

@@ -48,7 +48,7 @@ pub struct Stored {
 
 /// The object of a block as described by Create and CreateRun. The catalog takes precedence.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Described {
+pub struct ObjectDescription {
     /// Element type.
     pub dtype: Dtype,
     /// Shape. Sizes above 32 bits are stored as 0xFFFFFFFF.
@@ -64,10 +64,10 @@ pub struct Described {
 #[expect(missing_docs, reason = "the table above says what each field is")]
 pub enum Record {
     /// Creates a block.
-    Create { object: ObjectId, block: u32, described: Described, stored: Stored, created_at: u64 },
+    Create { object: ObjectId, block: u32, described: ObjectDescription, stored: Stored, created_at: u64 },
     /// Creates consecutive exact blocks in the object's data file. `stored.len` is the number of
     /// blocks, `stored.checksum` the checksum of the array that follows.
-    CreateRun { object: ObjectId, block: u32, described: Described, stored: Stored, created_at: u64 },
+    CreateRun { object: ObjectId, block: u32, described: ObjectDescription, stored: Stored, created_at: u64 },
     /// Creates consecutive blocks without a payload: zeros, which may be a hole of the data file
     /// from `stored.offset`, or lost blocks.
     EmptyRun { object: ObjectId, block: u32, count: u32, stored: Stored, created_at: u64 },
@@ -354,7 +354,7 @@ fn create(
     kind: u8,
     object: ObjectId,
     block: u32,
-    described: &Described,
+    described: &ObjectDescription,
     stored: &Stored,
     created_at: u64,
 ) -> RawSlot {
@@ -395,7 +395,7 @@ fn parse_empty(slot: &RawSlot) -> Result<Stored> {
     }
 }
 
-fn parse_described(slot: &RawSlot) -> Result<Described> {
+fn parse_described(slot: &RawSlot) -> Result<ObjectDescription> {
     let code = u8::from_le_bytes(slot.get::<21, 1>());
     let dtype = Dtype::from_code(code).ok_or_else(|| {
         Error::unsupported(format!("element type {code}, which this program does not know"))
@@ -409,7 +409,7 @@ fn parse_described(slot: &RawSlot) -> Result<Described> {
     // sizes.
     let shape = sizes.get(..dimensions).map(|sizes| Shape::new(sizes).unwrap_or_default());
     let parent = u128::from_le_bytes(slot.get::<54, 16>());
-    Ok(Described {
+    Ok(ObjectDescription {
         dtype,
         shape: shape.ok_or_else(|| Error::corrupt(format!("{dimensions} dimensions")))?,
         parent: (parent != 0).then_some(ObjectId(parent)),

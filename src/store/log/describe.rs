@@ -1,16 +1,16 @@
 //! Builds the records that describe blocks.
 
 use crate::format::log::catalog::ObjectEntry;
-use crate::format::log::record::{Described, Record, Stored};
+use crate::format::log::record::{ObjectDescription, Record, Stored};
 use crate::model::Shape;
 use crate::store::collection::now_seconds;
 use crate::store::log::append::Batch;
 
 /// The fields that a record of a block repeats about its object.
-pub(in crate::store) fn described(entry: &ObjectEntry) -> Described {
+pub(in crate::store) fn described(entry: &ObjectEntry) -> ObjectDescription {
     let shape = Shape::new(&[entry.bytes / entry.dtype.bytes()]).unwrap_or_default();
     let parent = entry.parent.as_ref().map(|parent| parent.object);
-    Described { dtype: entry.dtype, shape, parent, reconstruct: 0 }
+    ObjectDescription { dtype: entry.dtype, shape, parent, reconstruct: 0 }
 }
 
 /// Adds an object's blocks to a batch. Consecutive blocks of a data file become one run.
