@@ -88,11 +88,11 @@ fn history_of(record: &[u8; RECORD_BYTES as usize]) -> Result<(Range<u32>, Histo
     let blocks = reader.u32()?;
     match block.checked_add(blocks) {
         Some(end) if is_possible && blocks > 0 && created <= last => Ok((block..end, history)),
-        _ => Err(wrong("has a record that cannot be")),
+        _ => Err(corrupt("has a record that cannot be")),
     }
 }
 
-fn wrong(what: &str) -> Error {
+fn corrupt(what: &str) -> Error {
     Error::corrupt(format!("the access history {what}"))
 }
 
@@ -103,11 +103,11 @@ pub fn file_bytes(records: u64) -> u64 {
 
 /// Collects histories for a file. Equal histories of consecutive blocks become one record.
 #[derive(Default)]
-pub struct Kept {
+pub struct HistoryWriter {
     records: Vec<(ObjectId, Range<u32>, History)>,
 }
 
-impl Kept {
+impl HistoryWriter {
     /// Adds the history of a block.
     pub fn add(&mut self, object: ObjectId, block: u32, history: History) {
         match self.records.last_mut() {
@@ -135,28 +135,28 @@ impl Kept {
 
 /// The bytes of a file with these histories.
 pub fn to_bytes(tick_seconds: u32, histories: &[(ObjectId, u32, History)]) -> Vec<u8> {
-    let mut kept = Kept::default();
-    histories.iter().for_each(|(object, block, history)| kept.add(*object, *block, *history));
-    kept.to_bytes(tick_seconds)
+    let mut writer = HistoryWriter::default();
+    histories.iter().for_each(|(object, block, history)| writer.add(*object, *block, *history));
+    writer.to_bytes(tick_seconds)
 }
 
 /// Decodes the bytes of a file. Fails with `Corrupt` for damaged bytes.
 pub fn parse(bytes: &[u8]) -> Result<Histories<'_>> {
-    let body = bytes.len().checked_sub(CHECKSUM_BYTES as usize).ok_or_else(|| wrong("is cut off"))?;
-    let (body, checksum) = bytes.split_at_checked(body).ok_or_else(|| wrong("is cut off"))?;
+    let body = bytes.len().checked_sub(CHECKSUM_BYTES as usize).ok_or_else(|| corrupt("is cut off"))?;
+    let (body, checksum) = bytes.split_at_checked(body).ok_or_else(|| corrupt("is cut off"))?;
     if Reader::new(checksum).u32()? != checksum::of(body) {
-        return Err(wrong("is not what was written"));
+        return Err(corrupt("is not what was written"));
     }
     let mut reader = Reader::new(body);
     if reader.array::<4>()? != MAGIC {
-        return Err(wrong("has another magic"));
+        return Err(corrupt("has another magic"));
     }
     if reader.u16()? != VERSION || reader.u16()? != 0 {
         return Err(Error::unsupported("the access history is of a newer program"));
     }
     let (tick_seconds, count) = (reader.u32()?, reader.u32()?);
     if tick_seconds == 0 || file_bytes(u64::from(count)) != bytes.len() as u64 {
-        return Err(wrong("has another length than it says"));
+        return Err(corrupt("has another length than it says"));
     }
     let (records, _) = reader.bytes(reader.remaining())?.as_chunks();
     records.iter().try_for_each(|record| history_of(record).map(drop))?;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::format::log::access::{History, Kept, file_bytes, parse};
+use crate::format::log::access::{History, HistoryWriter, file_bytes, parse};
 use crate::model::Result;
 use crate::store::clock::Ticks;
 use crate::store::collection::{Access, Collection};
@@ -107,7 +107,7 @@ impl Collection {
         let draft = format!("{path}.new");
         let mut objects: Vec<_> = self.state().objects().cloned().collect();
         objects.sort_unstable_by_key(|object| object.entry.id);
-        let mut histories = Kept::default();
+        let mut histories = HistoryWriter::default();
         for object in &objects {
             let id = object.entry.id;
             object
