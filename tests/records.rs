@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tierfs::format::log::block_record::BlockRecord;
 use tierfs::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE_VERSION,
-    NUMBER_MAX, NodeEntry, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry, What,
+    NUMBER_MAX, NodeEntry, NodeType, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry,
 };
 use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
 use tierfs::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
@@ -288,10 +288,10 @@ fn name() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    let what = prop_oneof![
-        Just(What::Directory),
-        prop::collection::vec(any::<u8>(), 0..300).prop_map(What::Symlink),
-        file_entry().prop_map(|file| What::File(Box::new(file))),
+    let node_type = prop_oneof![
+        Just(NodeType::Directory),
+        prop::collection::vec(any::<u8>(), 0..300).prop_map(NodeType::Symlink),
+        file_entry().prop_map(|file| NodeType::File(Box::new(file))),
     ];
     let extent = prop::option::of((any::<u64>(), 0..u64::MAX >> 2));
     let object = (any::<[u128; 3]>(), any::<u64>(), dtype(), 0_u64..1 << 40, 4096..=BLOCK_BYTES_MAX, extent);
@@ -318,9 +318,19 @@ fn entry() -> impl Strategy<Value = Entry> {
                 }),
             })
         }),
-        (entry_id(), any::<(u32, u32, u32, i64, i64, i64, u64)>(), what).prop_map(
-            |(id, (mode, uid, gid, atime, mtime, ctime, created_at), what)| {
-                Entry::Node(Box::new(NodeEntry { id, mode, uid, gid, atime, mtime, ctime, created_at, what }))
+        (entry_id(), any::<(u32, u32, u32, i64, i64, i64, u64)>(), node_type).prop_map(
+            |(id, (mode, uid, gid, atime, mtime, ctime, created_at), node_type)| {
+                Entry::Node(Box::new(NodeEntry {
+                    id,
+                    mode,
+                    uid,
+                    gid,
+                    atime,
+                    mtime,
+                    ctime,
+                    created_at,
+                    node_type,
+                }))
             }
         ),
         entry_id().prop_map(Entry::NodeRemoved),

@@ -7,7 +7,7 @@ use crate::control::files::note_event;
 use crate::control::jobs::{Job, Jobs};
 use crate::control::quota::ROOT_USER;
 use crate::engine::{self, Counted, Evict, Moved, REFUSED, Reconstruct, Setting};
-use crate::format::log::catalog::What;
+use crate::format::log::catalog::NodeType;
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
 use crate::open;
@@ -83,7 +83,7 @@ pub fn set(
 /// permission.
 fn check_owner(vfs: &Vfs, view: &FileView, user: u32) -> Result<()> {
     let entry = &view.node.entry;
-    if entry.what != What::Directory || [ROOT_USER, vfs.owner().0, entry.uid].contains(&user) {
+    if entry.node_type != NodeType::Directory || [ROOT_USER, vfs.owner().0, entry.uid].contains(&user) {
         return Ok(());
     }
     let text = "attributes of a directory apply to everything below it, so only its owner may set them";
@@ -154,7 +154,7 @@ fn set_pin(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<(
         };
         Ok(format!("{} files, {} bytes copied", done.files, done.bytes))
     };
-    if view.node.entry.what != What::Directory {
+    if view.node.entry.node_type != NodeType::Directory {
         return act(&Counted::default()).map(|_| ());
     }
     jobs.push(Job::new(format!("pin={text}"), view.path(), 0), act);
@@ -173,7 +173,7 @@ fn do_or_queue(
     act: Box<Act>,
 ) -> Result<()> {
     let asked = what.clone();
-    let is_directory = place.1.node.entry.what == What::Directory;
+    let is_directory = place.1.node.entry.node_type == NodeType::Directory;
     let job = Job::new(what, place.1.path(), bytes);
     let work = move |progress: &dyn Progress| {
         let mut moved = Moved::default();

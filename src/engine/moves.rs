@@ -7,7 +7,7 @@ use crate::engine::rebuild::{has_exact_source, precision, read_exact};
 use crate::engine::select::{Target, taken, targets};
 use crate::engine::settings::{encoder, is_lossy_allowed};
 use crate::engine::work::Engine;
-use crate::format::log::catalog::{Entry, Measured, NodeEntry, What};
+use crate::format::log::catalog::{Entry, Measured, NodeEntry, NodeType};
 use crate::ingest::{MoveTo, Progress};
 use crate::model::{Encoder, EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Block;
@@ -306,7 +306,7 @@ pub(super) fn touch(
     for id in [Some(node), container].into_iter().flatten() {
         let Some(found) = state.node(id) else { continue };
         let mut entry = NodeEntry { mtime: now, ctime: now, ..found.entry.clone() };
-        if let What::File(file) = &mut entry.what {
+        if let NodeType::File(file) = &mut entry.node_type {
             if id == node {
                 file.error = Some(Box::new(measured)).filter(|measured| measured.elements > 0);
             }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::engine::rebuild::check_without_copy;
 use crate::engine::work::Engine;
-use crate::format::log::catalog::{TensorEntry, What};
+use crate::format::log::catalog::{NodeType, TensorEntry};
 use crate::ingest::Progress;
 use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
@@ -319,18 +319,18 @@ pub(super) fn files_of(state: &State, node: EntryId) -> Result<Vec<EntryId>> {
                 waiting.push(found.clone());
             }
         };
-        match &node.entry.what {
-            What::File(file) => {
+        match &node.entry.node_type {
+            NodeType::File(file) => {
                 files.push(node.entry.id);
                 if file.content.is_container() {
                     state.parts(file).for_each(add);
                 }
             }
-            What::Directory => {
+            NodeType::Directory => {
                 let Some(names) = state.directory(node.entry.id) else { continue };
                 names.after(EntryId(0)).filter_map(|(_, _, node)| state.node(node)).for_each(&mut add);
             }
-            What::Symlink(_) => {}
+            NodeType::Symlink(_) => {}
         }
     }
     files.sort_unstable();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::format::log::catalog::{Content, What};
+use crate::format::log::catalog::{Content, NodeType};
 use crate::ingest::MoveTo;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
 use crate::store::Collection;
@@ -41,11 +41,11 @@ pub fn targets(collection: &Collection, node: EntryId) -> Result<Vec<Target>> {
     let state = collection.state();
     let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
     let mut nodes = Vec::new();
-    match &found.entry.what {
-        What::File(file) if file.content.is_container() => nodes.extend(state.parts(file).cloned()),
-        What::File(file) if file.tensor.is_some() => nodes.push(found.clone()),
-        What::Directory => nodes = below(&state, node),
-        What::File(_) | What::Symlink(_) => {
+    match &found.entry.node_type {
+        NodeType::File(file) if file.content.is_container() => nodes.extend(state.parts(file).cloned()),
+        NodeType::File(file) if file.tensor.is_some() => nodes.push(found.clone()),
+        NodeType::Directory => nodes = below(&state, node),
+        NodeType::File(_) | NodeType::Symlink(_) => {
             let path = String::from_utf8_lossy(&state.path(node)).into_owned();
             let text = format!("{path} is not a tensor; setting its dtype and shape makes it one");
             return Err(Error::new(ErrorKind::Denied, text));
@@ -91,12 +91,12 @@ fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
     while let Some(directory) = waiting.pop() {
         let Some(names) = state.directory(directory) else { continue };
         for node in names.after(EntryId(0)).filter_map(|(_, _, node)| state.node(node)) {
-            match &node.entry.what {
-                What::Directory if seen.insert(node.entry.id) => waiting.push(node.entry.id),
-                What::File(file) if file.content.is_container() => {
+            match &node.entry.node_type {
+                NodeType::Directory if seen.insert(node.entry.id) => waiting.push(node.entry.id),
+                NodeType::File(file) if file.content.is_container() => {
                     found.extend(state.parts(file).cloned());
                 }
-                What::File(file) if matches!(file.content, Content::Part | Content::Tensor) => {
+                NodeType::File(file) if matches!(file.content, Content::Part | Content::Tensor) => {
                     found.push(node.clone());
                 }
                 _ => {}

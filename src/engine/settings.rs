@@ -1,6 +1,6 @@
 //! Settings of files and directories: their storage in the log, and their meaning.
 
-use crate::format::log::catalog::{Entry, NodeEntry, What};
+use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
 use crate::model::{Encoder, EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::State;
@@ -116,7 +116,7 @@ pub fn note_why(collection: &Collection, node: EntryId, why: &str) -> Result<()>
     collection.record(Touched::default(), |batch, state| {
         let Some(found) = state.node(node) else { return Ok(()) };
         let mut entry = found.entry.clone();
-        let What::File(file) = &mut entry.what else { return Ok(()) };
+        let NodeType::File(file) = &mut entry.node_type else { return Ok(()) };
         if *file.why != *why {
             file.why = why.into();
             batch.entry(Entry::Node(Box::new(entry)));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::format::log::catalog::{Entry, FileEntry, NodeEntry, What};
+use crate::format::log::catalog::{Entry, FileEntry, NodeEntry, NodeType};
 use crate::ingest::Origin;
 use crate::ingest::names::Names;
 use crate::ingest::publish::hidden_names;
@@ -46,7 +46,7 @@ pub fn name_parts_again(
                 hidden.push(*name);
             }
             let mut entry = NodeEntry { ctime, ..part.entry.clone() };
-            if let What::File(file) = &mut entry.what
+            if let NodeType::File(file) = &mut entry.node_type
                 && let Some(tensor) = &mut file.tensor
             {
                 tensor.name = (*name).into();
@@ -54,8 +54,8 @@ pub fn name_parts_again(
             renamed.push(entry);
         }
         let why = if hidden.is_empty() { String::new() } else { hidden_names(&hidden) };
-        let what = What::File(Box::new(FileEntry { why: why.into(), ..file.clone() }));
-        renamed.push(NodeEntry { ctime, what, ..entry.clone() });
+        let node_type = NodeType::File(Box::new(FileEntry { why: why.into(), ..file.clone() }));
+        renamed.push(NodeEntry { ctime, node_type, ..entry.clone() });
         names.entries(renamed.into_iter().map(|entry| Entry::Node(Box::new(entry))));
         names.finish();
         Ok(true)

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::format::log::catalog::{Entry, FileEntry, NodeEntry, What};
+use crate::format::log::catalog::{Entry, FileEntry, NodeEntry, NodeType};
 use crate::format::log::record::Record;
 use crate::ingest::Origin;
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
@@ -71,7 +71,7 @@ impl<'a> Names<'a> {
 
     pub fn is_directory(&self, node: EntryId) -> bool {
         self.made_directories.contains(&node)
-            || self.state.node(node).is_some_and(|node| node.entry.what == What::Directory)
+            || self.state.node(node).is_some_and(|node| node.entry.node_type == NodeType::Directory)
     }
 
     /// The directory at a path. Creates missing ones.
@@ -93,7 +93,7 @@ impl<'a> Names<'a> {
             return Ok(self.is_directory(node).then_some(node));
         }
         let node = self.number();
-        self.node(node, 0o755, What::Directory);
+        self.node(node, 0o755, NodeType::Directory);
         self.made_directories.insert(node);
         self.name(parent, name, node);
         Ok(Some(node))
@@ -152,7 +152,7 @@ impl<'a> Names<'a> {
         self.made_nodes.insert((parent, name.to_vec()), node);
     }
 
-    pub fn node(&mut self, id: EntryId, mode: u32, what: What) {
+    pub fn node(&mut self, id: EntryId, mode: u32, node_type: NodeType) {
         let (uid, gid) = self.origin.owner;
         self.batch.entry(Entry::Node(Box::new(NodeEntry {
             id,
@@ -163,7 +163,7 @@ impl<'a> Names<'a> {
             mtime: self.origin.mtime,
             ctime: self.now,
             created_at: now_seconds(),
-            what,
+            node_type,
         })));
     }
 
@@ -171,7 +171,7 @@ impl<'a> Names<'a> {
         // The set-user-ID bits of a file do not extend to its tensors.
         let bits = if file.container.is_some() { PERMISSIONS } else { MODE_BITS };
         let mode = self.origin.mode & bits;
-        self.node(id, mode, What::File(Box::new(file)));
+        self.node(id, mode, NodeType::File(Box::new(file)));
     }
 
     pub fn entries(&mut self, entries: impl Iterator<Item = Entry>) {
@@ -208,13 +208,13 @@ impl<'a> Names<'a> {
         };
         let mut nodes = vec![old.entry.id];
         let mut objects: &[ObjectId] = &[];
-        match &old.entry.what {
-            What::Directory => return Err(taken("a directory")),
-            What::File(file) if file.container.is_some() => {
+        match &old.entry.node_type {
+            NodeType::Directory => return Err(taken("a directory")),
+            NodeType::File(file) if file.container.is_some() => {
                 return Err(taken("a tensor that belongs to another file"));
             }
-            What::Symlink(_) => {}
-            What::File(file) => {
+            NodeType::Symlink(_) => {}
+            NodeType::File(file) => {
                 nodes.extend(self.state.parts(file).map(|node| node.entry.id));
                 objects = &file.objects;
             }

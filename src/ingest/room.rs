@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::codec;
-use crate::format::log::catalog::What;
+use crate::format::log::catalog::NodeType;
 use crate::ingest::recognize::{Part, PartTensor, Recognized};
 use crate::ingest::{Options, Target};
 use crate::model::{Dtype, EntryId, EscapedPath, Result, TensorId, TensorNames, Tier};
@@ -161,13 +161,13 @@ fn use_of(state: &State, node: EntryId) -> Use {
         // It keeps its other names.
         return Use::FILE;
     }
-    match &found.entry.what {
-        What::File(file) => {
+    match &found.entry.node_type {
+        NodeType::File(file) => {
             let stored = file.objects.iter().filter_map(|id| Some(state.object(*id)?.stored())).sum();
             Use { logical: found.bytes, stored, files: 1 + state.parts(file).count() as u64 }
         }
-        What::Symlink(_) => Use::FILE,
-        What::Directory => Use::default(),
+        NodeType::Symlink(_) => Use::FILE,
+        NodeType::Directory => Use::default(),
     }
 }
 

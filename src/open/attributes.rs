@@ -1,6 +1,6 @@
 //! Sets modes, owners and times.
 
-use crate::format::log::catalog::{Entry, NodeEntry, What};
+use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
 use crate::ingest::PERMISSIONS;
 use crate::model::{EntryId, Result};
 use crate::open::Changes;
@@ -34,7 +34,7 @@ impl SetAttr {
     /// Sets the attributes of `entry`, and its `ctime` to now.
     pub fn apply(self, entry: &mut NodeEntry) {
         entry.mode = self.mode.map_or(entry.mode, |mode| mode & 0o7777);
-        if self.lends_nothing && matches!(entry.what, What::File(_)) {
+        if self.lends_nothing && matches!(entry.node_type, NodeType::File(_)) {
             entry.mode = without_lent(entry.mode);
         }
         entry.uid = self.uid.unwrap_or(entry.uid);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::engine;
-use crate::format::log::catalog::{Content, NodeEntry, ObjectEntry, What};
+use crate::format::log::catalog::{Content, NodeEntry, NodeType, ObjectEntry};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
 use crate::open::Changes;
@@ -389,8 +389,8 @@ impl OpenFile {
     pub(super) fn refuse_part(&self) -> Result<()> {
         // `entry` is from the time of opening: a tensor whose container was split anew still shares
         // its bytes.
-        match &self.entry.what {
-            What::File(file) if file.content == Content::Part => {
+        match &self.entry.node_type {
+            NodeType::File(file) if file.content == Content::Part => {
                 let text =
                     "a tensor of a container has the size that the container says; change the container";
                 Err(Error::new(ErrorKind::Denied, text))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::engine;
-use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, What};
+use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry};
 use crate::format::log::record::Record;
 use crate::ingest::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized, name_parts_again, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
@@ -374,8 +374,8 @@ impl OpenFile {
                 // A short record, because the many objects of a container are unchanged.
                 batch.entry(Entry::Written { node: self.node, mtime, ctime: now });
             } else {
-                let what = What::File(Box::new(entry));
-                let entry = NodeEntry { mtime, ctime: now, what, ..node.entry.clone() };
+                let node_type = NodeType::File(Box::new(entry));
+                let entry = NodeEntry { mtime, ctime: now, node_type, ..node.entry.clone() };
                 batch.entry(Entry::Node(Box::new(entry)));
             }
             for other in others.into_iter().filter_map(|id| state.node(id)) {
@@ -385,7 +385,7 @@ impl OpenFile {
                     continue;
                 }
                 let mut entry = NodeEntry { mtime, ctime: now, ..other.entry.clone() };
-                if let What::File(file) = &mut entry.what {
+                if let NodeType::File(file) = &mut entry.node_type {
                     file.digests = self.digests();
                 }
                 batch.entry(Entry::Node(Box::new(entry)));

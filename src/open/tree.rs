@@ -1,6 +1,6 @@
 //! Changes of names and attributes. Each change is one batch.
 
-use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectIds, What};
+use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectIds};
 use crate::format::log::record::Record;
 use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, Error, ErrorKind, Result};
@@ -37,7 +37,7 @@ pub fn create(
         why: Box::default(),
         records: None,
     };
-    make(collection, parent, name, mode, owner, What::File(Box::new(file)))
+    make(collection, parent, name, mode, owner, NodeType::File(Box::new(file)))
 }
 
 /// Creates a directory. Fails with `Exists` where the name is taken.
@@ -48,7 +48,7 @@ pub fn make_directory(
     mode: u32,
     owner: (u32, u32),
 ) -> Result<EntryId> {
-    make(collection, parent, name, mode, owner, What::Directory)
+    make(collection, parent, name, mode, owner, NodeType::Directory)
 }
 
 /// Creates a symbolic link. Fails with `Exists` where the name is taken.
@@ -59,7 +59,7 @@ pub fn symlink(
     target: &[u8],
     owner: (u32, u32),
 ) -> Result<EntryId> {
-    make(collection, parent, name, 0o777, owner, What::Symlink(target.to_vec()))
+    make(collection, parent, name, 0o777, owner, NodeType::Symlink(target.to_vec()))
 }
 
 fn make(
@@ -68,12 +68,12 @@ fn make(
     name: &[u8],
     mode: u32,
     owner: (u32, u32),
-    what: What,
+    node_type: NodeType,
 ) -> Result<EntryId> {
     let _counted = collection.meter().reserve(Use::FILE)?;
     collection.record(Touched::default(), |batch, state| {
         check_free(state, parent, name)?;
-        let (mode, owner) = inherited(state, parent, mode, owner, what == What::Directory);
+        let (mode, owner) = inherited(state, parent, mode, owner, node_type == NodeType::Directory);
         let id = EntryId(state.last_entry() + 1);
         let now = now_nanoseconds();
         batch.entry(Entry::Node(Box::new(NodeEntry {
@@ -85,7 +85,7 @@ fn make(
             mtime: now,
             ctime: now,
             created_at: now_seconds(),
-            what,
+            node_type,
         })));
         put_name(batch, parent, name, EntryId(id.0 + 1), id);
         touch_directory(batch, state, parent);
@@ -117,9 +117,9 @@ pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]
     collection.record(Touched::default(), |batch, state| {
         check_free(state, parent, name)?;
         let found = known(state, node)?;
-        match &found.entry.what {
-            What::Directory => return Err(Error::new(ErrorKind::Denied, "a directory has one name")),
-            What::File(file) if file.container.is_some() => return Err(belongs()),
+        match &found.entry.node_type {
+            NodeType::Directory => return Err(Error::new(ErrorKind::Denied, "a directory has one name")),
+            NodeType::File(file) if file.container.is_some() => return Err(belongs()),
             _ => {}
         }
         put_name(batch, parent, name, EntryId(state.last_entry() + 1), node);
@@ -134,7 +134,7 @@ pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]
 pub fn unlink(collection: &Collection, parent: EntryId, name: &[u8]) -> Result<Changes> {
     collection.record(Touched::default(), |batch, state| {
         let node = named(state, parent, name)?;
-        if node.entry.what == What::Directory {
+        if node.entry.node_type == NodeType::Directory {
             return Err(Error::new(ErrorKind::IsDirectory, "a directory is removed with rmdir"));
         }
         let changes = take_away(batch, state, parent, name, node);
@@ -172,7 +172,7 @@ pub fn rename(
         check_name(to.1)?;
         let node = named(state, from.0, from.1)?;
         let id = node.entry.id;
-        if let What::File(file) = &node.entry.what
+        if let NodeType::File(file) = &node.entry.node_type
             && file.container.is_some()
         {
             return Err(belongs());
@@ -180,7 +180,7 @@ pub fn rename(
         // The new name may make the file be split anew.
         let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
         objects.try_for_each(|object| collection.check_not_needed(*object))?;
-        let is_directory = node.entry.what == What::Directory;
+        let is_directory = node.entry.node_type == NodeType::Directory;
         if is_directory && (to.0 == id || is_below(state, to.0, id)) {
             return Err(Error::invalid("a directory cannot go into itself"));
         }
@@ -211,7 +211,7 @@ pub fn rename(
                     batch.entry(Entry::NodeRemoved(old.entry.id));
                 }
                 (false, None) => {
-                    if let What::File(file) = &old.entry.what
+                    if let NodeType::File(file) = &old.entry.node_type
                         && file.container.is_some()
                         && file.container != Some(id)
                     {
@@ -247,9 +247,9 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
     let id = node.entry.id;
     batch.mark_requested_by_kernel(parent, name);
     batch.entry(Entry::NameRemoved { parent, name: name.into() });
-    match &node.entry.what {
+    match &node.entry.node_type {
         // The tensor still exists inside its container.
-        What::File(file) if file.container.is_some() => return changes,
+        NodeType::File(file) if file.container.is_some() => return changes,
         _ if state.links(id).len() > 1 => {
             // The tensors lie next to the first name.
             if let [first, next, ..] = state.links(id)
@@ -262,14 +262,14 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
             changes.nodes.push(id);
             return changes;
         }
-        What::File(file) => {
+        NodeType::File(file) => {
             changes.names = remove_parts(batch, state, file);
             batch.entry(Entry::NodeRemoved(id));
             for object in &file.objects {
                 batch.record(Record::Delete { object: *object });
             }
         }
-        What::Directory | What::Symlink(_) => batch.entry(Entry::NodeRemoved(id)),
+        NodeType::Directory | NodeType::Symlink(_) => batch.entry(Entry::NodeRemoved(id)),
     }
     changes.nodes.extend(changes.names.iter().map(|(parent, _)| *parent));
     changes

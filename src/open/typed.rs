@@ -1,6 +1,6 @@
 //! Declares a file to be a tensor, by its attributes `dtype` and `shape`.
 
-use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
+use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry, TensorEntry};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape, TensorId};
 use crate::open::tree::known;
 use crate::store::Collection;
@@ -49,10 +49,10 @@ pub fn set_tensor(
         let name = String::from_utf8_lossy(name).into();
         let tensor = Some(TensorEntry { name, dtype, shape, parent: TensorId(0) });
         let file = FileEntry { content: Content::Tensor, tensor, ..file.clone() };
-        let what = What::File(Box::new(file));
+        let node_type = NodeType::File(Box::new(file));
         batch.entry(Entry::Node(Box::new(NodeEntry {
             ctime: now_nanoseconds(),
-            what,
+            node_type,
             ..found.entry.clone()
         })));
         Ok(())

@@ -1,6 +1,6 @@
 //! The attributes of a node, as stat(2) shows them.
 
-use crate::format::log::catalog::{NodeEntry, What};
+use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::open::OpenFile;
 use crate::store::Directory;
 use crate::store::{Node, State};
@@ -129,13 +129,13 @@ impl Attr {
     pub(super) fn node(ino: Ino, node: &Node, state: &State) -> Attr {
         let NodeEntry { mode, uid, gid, atime, mtime, ctime, id, .. } = node.entry;
         let names = state.links(id).len() as u32;
-        let (kind, links, stored) = match &node.entry.what {
-            What::Directory => {
+        let (kind, links, stored) = match &node.entry.node_type {
+            NodeType::Directory => {
                 let below = state.directory(id).map_or(0, Directory::directories);
                 (Kind::Directory, directory_links(below), 0)
             }
-            What::Symlink(_) => (Kind::Symlink, names, node.bytes),
-            What::File(file) => (Kind::File, names, state.stored(file)),
+            NodeType::Symlink(_) => (Kind::Symlink, names, node.bytes),
+            NodeType::File(file) => (Kind::File, names, state.stored(file)),
         };
         let blocks = stored.div_ceil(STAT_BLOCK_BYTES).max(u64::from(node.bytes > 0));
         let is_part = node.file().is_some_and(|file| file.container.is_some());

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::engine::{Heat, POLICY, cache_bytes};
-use crate::format::log::catalog::What;
+use crate::format::log::catalog::NodeType;
 use crate::model::EntryId;
 use crate::store::Collection;
 use crate::store::EventKind;
@@ -118,12 +118,12 @@ fn cached(collection: &Collection, state: &State, directory: EntryId) -> Vec<Cac
         let Some(names) = state.directory(parent) else { continue };
         for (_, name, id) in names.after(EntryId(0)) {
             let Some(node) = state.node(id) else { continue };
-            match &node.entry.what {
-                What::Directory if state.setting(id, POLICY.name).is_none() && seen.insert(id) => {
+            match &node.entry.node_type {
+                NodeType::Directory if state.setting(id, POLICY.name).is_none() && seen.insert(id) => {
                     waiting.push(id);
                 }
                 // A tensor of a container is removed with the container.
-                What::File(file) if file.container.is_none() => {
+                NodeType::File(file) if file.container.is_none() => {
                     let mut related = state.parts(file).map(|part| part.entry.id).chain([id]);
                     if related.any(|id| state.is_pinned(id)) {
                         continue;

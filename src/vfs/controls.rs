@@ -181,7 +181,8 @@ impl Vfs {
 
     /// Whether trees contain a node: they contain no symbolic links.
     pub(super) fn is_in_tree(&self, node: &Node) -> bool {
-        node.file().is_some() || matches!(node.entry.what, crate::format::log::catalog::What::Directory)
+        node.file().is_some()
+            || matches!(node.entry.node_type, crate::format::log::catalog::NodeType::Directory)
     }
 
     /// The attributes of a control.

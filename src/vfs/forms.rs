@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::format::log::catalog::What;
+use crate::format::log::catalog::NodeType;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::{Node, ROOT, State};
@@ -132,8 +132,8 @@ impl Vfs {
         let directory = Attr::directory(ino, entry.mode & ENTER_BITS, entry.mtime, (entry.uid, entry.gid));
         let directory = Attr { atime: entry.atime, ..directory };
         let links = view.collection.state().links(entry.id).len().max(1) as u32;
-        match (&view.of, &entry.what) {
-            (Some((_, Item::Whole)), _) | (Some(_), What::File(_)) => {
+        match (&view.of, &entry.node_type) {
+            (Some((_, Item::Whole)), _) | (Some(_), NodeType::File(_)) => {
                 let recipe = self.recipe(view).and_then(|recipe| recipe.bytes());
                 let bytes = recipe.unwrap_or_else(|error| {
                     log::debug!("{}: {error}", view.path());
@@ -155,7 +155,7 @@ impl Vfs {
                     ..directory
                 }
             }
-            (Some(_), What::Symlink(target)) => {
+            (Some(_), NodeType::Symlink(target)) => {
                 let bytes = target.len() as u64;
                 Attr { kind: Kind::Symlink, links, mode: entry.mode, bytes, blocks: 1, ..directory }
             }

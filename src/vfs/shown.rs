@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::format::log::catalog::{Content, What};
+use crate::format::log::catalog::{Content, NodeType};
 use crate::model::EntryId;
 use crate::store::{Node, State};
 
@@ -53,11 +53,11 @@ impl Shown {
                 let below = directory.after(EntryId(0)).filter_map(|(_, _, node)| state.node(node));
                 waiting.extend(below.map(|node| &**node));
             }
-            match (&node.entry.what, self) {
-                (What::File(file), Shown::Tensors) if file.content.is_container() => hides = true,
-                (What::File(file), Shown::Containers) if file.content == Content::Part => hides = true,
-                (What::File(_) | What::Symlink(_), _) => return true,
-                (What::Directory, _) => {}
+            match (&node.entry.node_type, self) {
+                (NodeType::File(file), Shown::Tensors) if file.content.is_container() => hides = true,
+                (NodeType::File(file), Shown::Containers) if file.content == Content::Part => hides = true,
+                (NodeType::File(_) | NodeType::Symlink(_), _) => return true,
+                (NodeType::Directory, _) => {}
             }
         }
         !hides

@@ -7,7 +7,7 @@ use foldhash::quality::RandomState;
 use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Engine;
-use crate::format::log::catalog::What;
+use crate::format::log::catalog::NodeType;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::open::{OpenFile, OpenFiles};
 use crate::store::Verify;
@@ -265,8 +265,8 @@ impl Vfs {
             Located::Form(view) => view.of.and_then(|(_, item)| item.node().cloned()),
             _ => None,
         };
-        match node.as_ref().map(|node| &node.entry.what) {
-            Some(What::Symlink(target)) => Ok(target.clone()),
+        match node.as_ref().map(|node| &node.entry.node_type) {
+            Some(NodeType::Symlink(target)) => Ok(target.clone()),
             _ => Err(Error::invalid("not a symbolic link")),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::format::log::catalog::{NodeEntry, What};
+use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::model::EntryId;
 use crate::store::{ROOT, State};
 
@@ -23,13 +23,13 @@ pub(super) fn read_bits(state: &State) -> u32 {
         let Some(names) = state.directory(directory) else { continue };
         for (_, _, id) in names.after(EntryId(0)) {
             let Some(node) = state.node(id).filter(|_| seen.insert(id)) else { continue };
-            match node.entry.what {
-                What::File(_) => bits &= allowed(root, &node.entry, READ),
-                What::Directory => {
+            match node.entry.node_type {
+                NodeType::File(_) => bits &= allowed(root, &node.entry, READ),
+                NodeType::Directory => {
                     bits &= allowed(root, &node.entry, ENTER) & allowed(root, &node.entry, READ);
                     waiting.push(id);
                 }
-                What::Symlink(_) => {}
+                NodeType::Symlink(_) => {}
             }
         }
     }

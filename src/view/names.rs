@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::format::log::catalog::What;
+use crate::format::log::catalog::NodeType;
 use crate::model::{Dtype, EntryId};
 use crate::store::{Node, ROOT, State};
 use crate::stream::is_castable;
@@ -78,10 +78,10 @@ pub fn names(form: Form, node: &Arc<Node>, name: &[u8]) -> Vec<(Vec<u8>, Item)> 
 
 /// Whether a form shows a node.
 fn is_shown(form: Form, node: &Node) -> bool {
-    let file = match &node.entry.what {
-        What::Directory => return form != Form::Sha256,
-        What::Symlink(_) => return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_)),
-        What::File(file) => file,
+    let file = match &node.entry.node_type {
+        NodeType::Directory => return form != Form::Sha256,
+        NodeType::Symlink(_) => return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_)),
+        NodeType::File(file) => file,
     };
     let Some(tensor) = &file.tensor else {
         return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_));

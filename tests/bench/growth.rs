@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tierfs::open::OpenFiles;
-use tierfs::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, What};
+use tierfs::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, NodeType};
 use tierfs::format::log::record::Stored;
 use tierfs::model::{Dtype, EntryId, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
 use tierfs::store::Touched;
@@ -243,7 +243,7 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
     };
     collection.record(Touched::default(), |batch, state| {
         let id = EntryId(state.last_entry() + 1);
-        let what = What::File(Box::new(file));
+        let node_type = NodeType::File(Box::new(file));
         let (mtime, created_at) = (0, 0);
         batch.entry(Entry::Node(Box::new(NodeEntry {
             id,
@@ -254,7 +254,7 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
             mtime,
             ctime: mtime,
             created_at,
-            what,
+            node_type,
         })));
         let name = b"values".as_slice().into();
         batch.entry(Entry::Name { parent: ROOT, entry: EntryId(id.0 + 1), name, node: id });

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use safetensors::Dtype;
-use tierfs::format::log::catalog::{Entry, NodeEntry, What};
+use tierfs::format::log::catalog::{Entry, NodeEntry, NodeType};
 use tierfs::ingest::{Options, Target, import_file};
 use tierfs::model::{EntryId, ErrorKind};
 use tierfs::store::Collection;
@@ -199,7 +199,7 @@ fn a_symbolic_link_of_the_name_is_replaced_and_gone() {
             mtime: 0,
             ctime: 0,
             created_at: 0,
-            what: What::Symlink(b"elsewhere".to_vec()),
+            node_type: NodeType::Symlink(b"elsewhere".to_vec()),
         })));
         batch.entry(Entry::Name { parent: ROOT, entry: id, name: b"l".as_slice().into(), node: id });
         Ok(())

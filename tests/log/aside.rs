@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tierfs::format::log::catalog::What;
+use tierfs::format::log::catalog::NodeType;
 use tierfs::format::log::record::Record;
 use tierfs::format::log::slot::RawSlot;
 use tierfs::ingest::{Blocking, MoveTo, Options};
@@ -64,7 +64,9 @@ fn two_flipped_bits_in_any_slot_of_the_last_batch_remove_nothing_that_the_import
         let all = picture(&collection);
         let right: Vec<Vec<u8>> = all
             .iter()
-            .filter(|(path, (node, _))| !before.contains_key(*path) && matches!(node.what, What::File(_)))
+            .filter(|(path, (node, _))| {
+                !before.contains_key(*path) && matches!(node.node_type, NodeType::File(_))
+            })
             .map(|(_, (_, bytes))| bytes.clone().unwrap())
             .collect();
         drop(collection);

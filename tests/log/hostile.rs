@@ -5,8 +5,8 @@ use std::cell::Cell;
 
 use proptest::prelude::*;
 use tierfs::format::log::catalog::{
-    BLOCK_BYTES_MAX, Content, Digests, Entry, Extent, FileEntry, NodeEntry, ObjectEntry, Parent, TensorEntry,
-    What,
+    BLOCK_BYTES_MAX, Content, Digests, Entry, Extent, FileEntry, NodeEntry, NodeType, ObjectEntry, Parent,
+    TensorEntry,
 };
 use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored};
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, TensorId, Tier};
@@ -110,7 +110,7 @@ pub fn world_of(batches: &[Vec<Said>]) -> World {
     World { files: [(LOG.to_owned(), log_of(batches)), zeros].into(), steps: Vec::new() }
 }
 
-fn node(id: u64, what: What) -> Entry {
+fn node(id: u64, node_type: NodeType) -> Entry {
     let id = EntryId(id);
     Entry::Node(Box::new(NodeEntry {
         id,
@@ -121,14 +121,14 @@ fn node(id: u64, what: What) -> Entry {
         mtime: 0,
         ctime: 0,
         created_at: 0,
-        what,
+        node_type,
     }))
 }
 
 pub fn file(id: u64, object: u128) -> Entry {
     node(
         id,
-        What::File(Box::new(FileEntry {
+        NodeType::File(Box::new(FileEntry {
             content: Content::Plain,
             objects: [ObjectId(object)].into(),
             tensor: None,
@@ -186,7 +186,7 @@ pub fn exact(offset: u64, len: u32) -> Stored {
 pub fn root() -> Vec<Said> {
     vec![
         Said::Entry(Entry::Collection { number: 1, created_at: 0, last_entry: 0 }),
-        Said::Entry(node(1, What::Directory)),
+        Said::Entry(node(1, NodeType::Directory)),
     ]
 }
 
@@ -370,7 +370,7 @@ fn a_tensor_whose_shape_has_other_bytes_than_its_objects_is_damage() {
     };
     for (shape, is_right) in [(&[2, 5][..], true), (&[2, 6], false), (&[], false), (&[1 << 62], false)] {
         let Entry::Node(mut entry) = file(2, 9) else { panic!() };
-        let What::File(file) = &mut entry.what else { panic!() };
+        let NodeType::File(file) = &mut entry.node_type else { panic!() };
         file.tensor = Some(tensor(shape));
         let said = vec![
             Said::Entry(object(9, Dtype::F32, 40, 4096)),
@@ -388,7 +388,7 @@ fn a_tensor_whose_shape_has_other_bytes_than_its_objects_is_damage() {
 fn a_file_that_has_an_object_twice_is_damage() {
     for (objects, is_right) in [([8, 9], true), ([9, 9], false)] {
         let Entry::Node(mut entry) = file(2, 9) else { panic!() };
-        let What::File(file) = &mut entry.what else { panic!() };
+        let NodeType::File(file) = &mut entry.node_type else { panic!() };
         file.objects = objects.map(ObjectId).as_slice().into();
         let said = vec![
             Said::Entry(object(8, Dtype::F32, 40, 4096)),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
-use tierfs::format::log::catalog::{Digests, Entry, Taken, What};
+use tierfs::format::log::catalog::{Digests, Entry, NodeType, Taken};
 use tierfs::store::ROOT;
 use tierfs::store::Touched;
 use tierfs::store::disk::files::FileDisk;
@@ -278,7 +278,7 @@ fn a_sha256_is_shown_only_of_bytes_whose_blake3_is_that_which_came_in() {
         let collection = store.collection("t", "c").unwrap();
         let node = collection.state().directory(ROOT).unwrap().get(b"data.bin").unwrap();
         let mut entry = collection.state().node(node).unwrap().entry.clone();
-        let What::File(file) = &mut entry.what else { panic!("no file") };
+        let NodeType::File(file) = &mut entry.node_type else { panic!("no file") };
         file.digests = Digests::Taken(Box::new(Taken { blake3: [7; 32], sha256: None }));
         let written = collection.commit(Touched::default(), |batch, _| {
             batch.entry(Entry::Node(Box::new(entry)));

@@ -16,7 +16,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::files::cgeb::Runs;
-use crate::format::log::catalog::{Entry, NodeEntry, What};
+use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::clock::Ticks;
 use crate::store::collection::digest_cache::DigestCache;
@@ -174,7 +174,7 @@ impl Collection {
             mtime: now,
             ctime: now,
             created_at: now_seconds(),
-            what: What::Directory,
+            node_type: NodeType::Directory,
         })));
         log.append(&batch)?;
         log.sync()?;

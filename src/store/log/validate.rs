@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::format::log::catalog::{Entry, FileEntry, What};
+use crate::format::log::catalog::{Entry, FileEntry, NodeType};
 use crate::format::log::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::collection::lineage::Lineage;
@@ -62,7 +62,7 @@ impl Planned<'_> {
                 self.objects.insert(object.id, Some(layout));
             }
             Entry::Node(node) => {
-                if let What::File(file) = &node.what {
+                if let NodeType::File(file) = &node.node_type {
                     let mut bytes = 0;
                     for object in &file.objects {
                         bytes += self.object(*object)?.bytes;
@@ -74,7 +74,7 @@ impl Planned<'_> {
                         return Err(Error::invalid(format!("a tensor of another size than {bytes} bytes")));
                     }
                 }
-                self.nodes.insert(node.id, Some(node.what == What::Directory));
+                self.nodes.insert(node.id, Some(node.node_type == NodeType::Directory));
             }
             Entry::NodeRemoved(id) => {
                 self.nodes.insert(*id, None);
@@ -129,7 +129,7 @@ impl Planned<'_> {
     }
 
     fn is_directory(&self, id: EntryId) -> Option<bool> {
-        let known = || self.state.node(id).map(|node| node.entry.what == What::Directory);
+        let known = || self.state.node(id).map(|node| node.entry.node_type == NodeType::Directory);
         self.nodes.get(&id).copied().unwrap_or_else(known)
     }
 

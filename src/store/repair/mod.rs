@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::log::catalog::{Entry, NodeEntry, What};
+use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
 use crate::format::log::record::{Record, Stored};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
 use crate::store::Collection;
@@ -228,7 +228,7 @@ impl Collection {
             let path = String::from_utf8_lossy(&state.path(node.entry.id)).into_owned();
             if !ranges.is_empty() {
                 let mut entry = node.entry.clone();
-                if let What::File(file) = &mut entry.what {
+                if let NodeType::File(file) = &mut entry.node_type {
                     file.why = format!("{} were lost; copy the file in again", sentence(&ranges)).into();
                 }
                 noted.push(entry);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::{
-    Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, ObjectIds, What,
+    Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry, ObjectIds,
 };
 use crate::format::log::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId};
@@ -119,7 +119,7 @@ impl Mending<'_> {
             mtime: now,
             ctime: now,
             created_at: now_seconds(),
-            what: What::Directory,
+            node_type: NodeType::Directory,
         })))
     }
 
@@ -181,8 +181,8 @@ impl Mending<'_> {
     /// Ensures that every file has all its objects; removes the others.
     fn nodes(&mut self, refused: BTreeMap<EntryId, NodeEntry>, lost: &mut LostBlocks) -> Result<()> {
         let known: Vec<NodeEntry> = self.state.nodes().map(|node| node.entry.clone()).collect();
-        let is_whole = |state: &State, entry: &NodeEntry| match &entry.what {
-            What::File(file) => file.objects.iter().all(|id| state.object(*id).is_some()),
+        let is_whole = |state: &State, entry: &NodeEntry| match &entry.node_type {
+            NodeType::File(file) => file.objects.iter().all(|id| state.object(*id).is_some()),
             _ => true,
         };
         let mut all: BTreeMap<EntryId, NodeEntry> = refused;
@@ -234,7 +234,7 @@ impl Mending<'_> {
     /// Adapts an entry to its objects. A tensor whose container is gone becomes a file of its own; a
     /// file whose length differs from the tensor's is no tensor any more.
     fn fitting(&self, mut entry: NodeEntry, objects: &HashMap<EntryId, ObjectIds>) -> NodeEntry {
-        let What::File(file) = &mut entry.what else { return entry };
+        let NodeType::File(file) = &mut entry.node_type else { return entry };
         let is_alone = |container: &EntryId| {
             objects.get(container).is_none_or(|all| file.objects.iter().any(|id| !all.contains(id)))
         };
@@ -317,7 +317,10 @@ impl Mending<'_> {
             let id = node.entry.id;
             let is_part = node.file().is_some_and(|file| file.container.is_some());
             if id != ROOT && !is_part && self.state.links(id).is_empty() {
-                nameless.push((id, if node.entry.what == What::Directory { "directory" } else { "file" }));
+                nameless.push((
+                    id,
+                    if node.entry.node_type == NodeType::Directory { "directory" } else { "file" },
+                ));
             }
         }
         nameless.sort_unstable();
@@ -364,7 +367,7 @@ impl Mending<'_> {
                 mtime: now,
                 ctime: now,
                 created_at: now_seconds(),
-                what: What::File(Box::new(file)),
+                node_type: NodeType::File(Box::new(file)),
             })))?;
             self.rescue("object", node)?;
         }
@@ -373,8 +376,8 @@ impl Mending<'_> {
 }
 
 fn file_of(entry: &NodeEntry) -> Option<&FileEntry> {
-    match &entry.what {
-        What::File(file) => Some(file),
+    match &entry.node_type {
+        NodeType::File(file) => Some(file),
         _ => None,
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::format::log::block_record::BlockRecord;
-use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeEntry, OutsideFile, What};
+use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeEntry, NodeType, OutsideFile};
 use crate::format::log::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
 use crate::store::io::origin::OriginRun;
@@ -44,8 +44,8 @@ pub struct Node {
 impl Node {
     /// The file entry, if the node is a file.
     pub fn file(&self) -> Option<&FileEntry> {
-        match &self.entry.what {
-            What::File(file) => Some(file),
+        match &self.entry.node_type {
+            NodeType::File(file) => Some(file),
             _ => None,
         }
     }
@@ -235,16 +235,16 @@ impl State {
             Entry::Node(node) => {
                 self.last_entry = self.last_entry.max(node.id.0);
                 let mut bytes = 0;
-                match &node.what {
-                    What::Directory => {
+                match &node.node_type {
+                    NodeType::Directory => {
                         let known = self.directories.len();
                         self.directories.entry(node.id).or_default();
                         if self.directories.len() > known {
                             self.count_directory(node.id, 1);
                         }
                     }
-                    What::Symlink(target) => bytes = target.len() as u64,
-                    What::File(file) => {
+                    NodeType::Symlink(target) => bytes = target.len() as u64,
+                    NodeType::File(file) => {
                         bytes = self.bytes_of(file)?;
                         if file.container.is_some() {
                             let parts = file.objects.iter().filter_map(|object| self.object(*object));
@@ -262,7 +262,7 @@ impl State {
                 };
                 let mut entry = node.entry.clone();
                 (entry.mtime, entry.ctime) = (mtime, ctime);
-                if let What::File(file) = &mut entry.what {
+                if let NodeType::File(file) = &mut entry.node_type {
                     file.digests = Digests::Outdated;
                 }
                 return self.apply_entry(Entry::Node(Box::new(entry)));

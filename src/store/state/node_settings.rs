@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
-use crate::format::log::catalog::{Digests, Entry, FileEntry, What};
+use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
 use crate::model::EntryId;
 use crate::store::log::append::Batch;
 use crate::store::state::State;
@@ -115,7 +115,7 @@ impl State {
             match entry {
                 Entry::Node(node) => {
                     let before = self.node(node.id).and_then(|node| node.file());
-                    if let (Some(before), What::File(file)) = (before, &node.what)
+                    if let (Some(before), NodeType::File(file)) = (before, &node.node_type)
                         && self.is_allowed_until_written(node.id)
                         && is_other_content(before, file)
                     {

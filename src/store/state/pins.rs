@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use crate::format::log::catalog::{Entry, What};
+use crate::format::log::catalog::{Entry, NodeType};
 use crate::format::log::record::Record;
 use crate::model::{EntryId, ObjectId, Result};
 use crate::store::collection::pinned_copies::{PIN, PinnedCopy, WITHOUT_COPY};
@@ -154,7 +154,7 @@ impl State {
                 }
                 (_, Some(Entry::Node(node))) => {
                     let before = self.node(node.id).and_then(|node| node.file());
-                    if let (Some(before), What::File(file)) = (before, &node.what) {
+                    if let (Some(before), NodeType::File(file)) = (before, &node.node_type) {
                         let is_other = before.objects != file.objects;
                         // A change of type changes the headers of forms.
                         let is_retyped = before.tensor != file.tensor;

@@ -1,6 +1,6 @@
 //! Entries of the catalog: the kind, the version, the payload.
 
-use tierfs::format::log::catalog::{BLOCK_BYTES_MAX, Content, Entry, NAME_BYTES_MAX, What};
+use tierfs::format::log::catalog::{BLOCK_BYTES_MAX, Content, Entry, NAME_BYTES_MAX, NodeType};
 
 pub fn check(bytes: &[u8]) {
     let [kind, version, payload @ ..] = bytes else { return };
@@ -18,7 +18,7 @@ pub fn check(bytes: &[u8]) {
             assert!(extent.checked_add(object.bytes).is_some_and(|end| end <= i64::MAX as u64));
         }
         Entry::Node(node) => {
-            if let What::File(file) = &node.what {
+            if let NodeType::File(file) = &node.node_type {
                 assert!(file.objects.len() * 16 <= payload.len());
                 assert_eq!(file.records.is_some(), file.content == Content::Cgeb);
             }

@@ -200,12 +200,12 @@ pub struct NodeEntry {
     /// Creation time in Unix seconds.
     pub created_at: u64,
     /// Its type, with the data of that type.
-    pub what: What,
+    pub node_type: NodeType,
 }
 
 /// The type of a node, with the data of that type.
 #[derive(Clone, PartialEq, Debug)]
-pub enum What {
+pub enum NodeType {
     /// A directory.
     Directory,
     /// A symbolic link.

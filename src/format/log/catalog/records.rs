@@ -5,23 +5,23 @@ use std::sync::Arc;
 use crate::format::cursor::{Reader, Writer};
 use crate::format::files::cgeb::{Layout, RUNS_MAX, Run, Runs, Sizes};
 use crate::format::log::catalog::pieces::read_list;
-use crate::format::log::catalog::{Content, NodeEntry, What};
+use crate::format::log::catalog::{Content, NodeEntry, NodeType};
 use crate::model::{Error, Result};
 
 /// Bytes of a run.
 const RUN_BYTES: usize = 25;
 
 pub(super) fn records_of(node: &NodeEntry) -> Option<&Arc<Runs>> {
-    match &node.what {
-        What::File(file) => file.records.as_ref(),
+    match &node.node_type {
+        NodeType::File(file) => file.records.as_ref(),
         _ => None,
     }
 }
 
 /// Sets the records of a node. Fails unless exactly the embedding batches have records.
 pub(super) fn put_records(node: &mut NodeEntry, records: Option<Runs>) -> Result<()> {
-    let file = match &mut node.what {
-        What::File(file) => Some(file),
+    let file = match &mut node.node_type {
+        NodeType::File(file) => Some(file),
         _ => None,
     };
     let is_batch = file.as_ref().is_some_and(|file| file.content == Content::Cgeb);

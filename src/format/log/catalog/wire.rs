@@ -7,8 +7,8 @@ use crate::format::log::catalog::pieces::{
 use crate::format::log::catalog::records::{put_records, read_records, records_of, write_records};
 use crate::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NAME_BYTES_MAX,
-    NODE, NODE_VERSION, NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, OBJECT, OBJECT_WITH_PARENT_VERSION,
-    ObjectEntry, ObjectIds, OutsideFile, Parent, Taken, TensorEntry, What,
+    NODE, NODE_VERSION, NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, NodeType, OBJECT,
+    OBJECT_WITH_PARENT_VERSION, ObjectEntry, ObjectIds, OutsideFile, Parent, Taken, TensorEntry,
 };
 use crate::model::{DIMENSIONS_MAX, EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId, check_label};
 
@@ -233,15 +233,15 @@ fn read_outside(bytes: &mut Reader<'_>) -> Result<OutsideFile> {
 fn write_node(out: &mut Writer, node: &NodeEntry) {
     out.u64(node.id.0).u32(node.mode).u32(node.uid).u32(node.gid);
     out.u64(node.atime as u64).u64(node.mtime as u64).u64(node.ctime as u64).u64(node.created_at);
-    match &node.what {
-        What::Directory => {
+    match &node.node_type {
+        NodeType::Directory => {
             out.u8(0);
         }
-        What::Symlink(target) => {
+        NodeType::Symlink(target) => {
             out.u8(1);
             write_text(out, target);
         }
-        What::File(file) => {
+        NodeType::File(file) => {
             out.u8(2);
             write_file(out, file);
         }
@@ -258,10 +258,10 @@ fn read_node(bytes: &mut Reader<'_>) -> Result<NodeEntry> {
         mtime: bytes.u64()? as i64,
         ctime: bytes.u64()? as i64,
         created_at: bytes.u64()?,
-        what: match bytes.u8()? {
-            0 => What::Directory,
-            1 => What::Symlink(read_text(bytes, TARGET_BYTES_MAX)?.to_vec()),
-            2 => What::File(Box::new(read_file(bytes)?)),
+        node_type: match bytes.u8()? {
+            0 => NodeType::Directory,
+            1 => NodeType::Symlink(read_text(bytes, TARGET_BYTES_MAX)?.to_vec()),
+            2 => NodeType::File(Box::new(read_file(bytes)?)),
             what => return Err(Error::unsupported(format!("a node of kind {what}"))),
         },
     })
