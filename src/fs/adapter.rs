@@ -216,7 +216,7 @@ impl Filesystem for Adapter {
         self.measured(Operation::Readdirplus, || {
             let changes = self.names.changes();
             let listed = self.vfs.list(Ino(ino.0), offset, &mut |listed| {
-                let times = self.times.of_listed(&listed.attr, || self.names.may_be_kept(changes));
+                let times = self.times.of_listed(&listed.attr, || self.names.may_be_cached(changes));
                 let (attr, name) = (file_attr(&listed.attr), OsStr::from_bytes(&listed.name));
                 !reply.add(attr.ino, listed.offset, name, &times, &attr, GENERATION)
             });

@@ -175,8 +175,8 @@ impl Mount {
                 guarded(&self.mounted, "syncing", || self.sync());
                 synced = Instant::now();
             }
-            self.names.say_again(Instant::now());
-            self.vfs.let_go_forgotten();
+            self.names.notify_again(Instant::now());
+            self.vfs.release_forgotten();
             self.heal(&heals);
             self.tend_pins(&tends);
             if looked.elapsed() >= tick {

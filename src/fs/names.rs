@@ -26,31 +26,31 @@ const NOTIFY_INC_EPOCH: i32 = 8;
 
 /// Invalidates cached names in the kernel.
 pub(super) struct Names {
-    can_be_old: AtomicBool,
+    is_supported: AtomicBool,
     /// Number of changes of names.
     changes: AtomicU64,
     /// When the kernel was last sent one, in milliseconds after `since`; 0 before the first.
-    last_given: AtomicU64,
+    last_sent: AtomicU64,
     since: Instant,
     /// How long the kernel caches them.
-    kept_for: Duration,
+    cached_for: Duration,
     /// The mount's device, while it is mounted. No lock is taken with it held.
     device: Mutex<Option<OwnedFd>>,
     /// Time of the last notification, until it is repeated.
-    said: Mutex<Option<Instant>>,
+    notified_at: Mutex<Option<Instant>>,
 }
 
 impl Names {
-    /// Names that the kernel caches for `kept_for`, if it supports the notification.
-    pub fn new(kept_for: Duration) -> Names {
+    /// Names that the kernel caches for `cached_for`, if it supports the notification.
+    pub fn new(cached_for: Duration) -> Names {
         Names {
-            can_be_old: AtomicBool::new(false),
+            is_supported: AtomicBool::new(false),
             changes: AtomicU64::new(0),
-            last_given: AtomicU64::new(0),
+            last_sent: AtomicU64::new(0),
             since: Instant::now(),
-            kept_for,
+            cached_for,
             device: Mutex::default(),
-            said: Mutex::default(),
+            notified_at: Mutex::default(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Names {
         match send(&device) {
             Ok(()) => {
                 *self.device.lock() = Some(device);
-                self.can_be_old.store(true, Ordering::Release);
+                self.is_supported.store(true, Ordering::Release);
             }
             Err(error) => {
                 log::info!("names of tensors are not kept by this kernel ({error}): it is before 6.16")
@@ -69,7 +69,7 @@ impl Names {
 
     /// Ends the caching of names.
     pub fn end(&self) {
-        self.can_be_old.store(false, Ordering::Release);
+        self.is_supported.store(false, Ordering::Release);
         self.device.lock().take();
     }
 
@@ -80,22 +80,22 @@ impl Names {
 
     /// Whether the kernel may cache the name of a tensor that was looked up after `changes`. Counts
     /// the name as sent, so that a later change notifies the kernel.
-    pub fn may_be_kept(&self, changes: u64) -> bool {
-        if !self.can_be_old.load(Ordering::Acquire) {
+    pub fn may_be_cached(&self, changes: u64) -> bool {
+        if !self.is_supported.load(Ordering::Acquire) {
             return false;
         }
-        self.last_given.store(self.now(), Ordering::SeqCst);
+        self.last_sent.store(self.now(), Ordering::SeqCst);
         self.changes() == changes
     }
 
     /// Invalidates all names, if the kernel may cache any of a tensor.
-    pub fn are_old(&self) {
+    pub fn invalidate(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
-        let last_given = self.last_given.load(Ordering::SeqCst);
+        let last_sent = self.last_sent.load(Ordering::SeqCst);
         // A reply takes a while to reach the kernel.
-        let until = last_given.saturating_add((self.kept_for + TAKEN_IN_AFTER).as_millis() as u64);
-        if last_given > 0 && self.now() <= until && self.tell() {
-            *self.said.lock() = Some(Instant::now());
+        let until = last_sent.saturating_add((self.cached_for + TAKEN_IN_AFTER).as_millis() as u64);
+        if last_sent > 0 && self.now() <= until && self.notify() {
+            *self.notified_at.lock() = Some(Instant::now());
         }
     }
 
@@ -105,14 +105,14 @@ impl Names {
     }
 
     /// Repeats the notification for names from listings that were in progress at the first one.
-    pub fn say_again(&self, now: Instant) {
-        let is_due = |said: &mut Instant| now.duration_since(*said) >= TAKEN_IN_AFTER;
-        if self.said.lock().take_if(is_due).is_some() {
-            self.tell();
+    pub fn notify_again(&self, now: Instant) {
+        let is_due = |notified_at: &mut Instant| now.duration_since(*notified_at) >= TAKEN_IN_AFTER;
+        if self.notified_at.lock().take_if(is_due).is_some() {
+            self.notify();
         }
     }
 
-    fn tell(&self) -> bool {
+    fn notify(&self) -> bool {
         let device = self.device.lock();
         let Some(device) = device.as_ref() else { return false };
         // This fails after the unmount, when no names are cached.
@@ -144,9 +144,9 @@ mod tests {
     fn a_device_that_does_not_know_of_it_is_not_told() {
         let names = names();
         names.begin(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
-        assert!(!names.may_be_kept(names.changes()));
-        names.are_old();
-        names.say_again(Instant::now() + TAKEN_IN_AFTER);
+        assert!(!names.may_be_cached(names.changes()));
+        names.invalidate();
+        names.notify_again(Instant::now() + TAKEN_IN_AFTER);
     }
 
     #[test]
@@ -155,19 +155,19 @@ mod tests {
         let names = names();
         names.begin(OwnedFd::from(into));
         // No name is cached yet.
-        names.are_old();
-        assert!(names.may_be_kept(names.changes()));
-        names.are_old();
+        names.invalidate();
+        assert!(names.may_be_cached(names.changes()));
+        names.invalidate();
         let now = Instant::now();
         for later in [now, now + TAKEN_IN_AFTER, now + 3 * TAKEN_IN_AFTER] {
-            names.say_again(later);
+            names.notify_again(later);
         }
         names.end();
-        names.are_old();
-        let mut told = Vec::new();
-        out.read_to_end(&mut told).unwrap();
+        names.invalidate();
+        let mut sent = Vec::new();
+        out.read_to_end(&mut sent).unwrap();
         let once = [16, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(told, [once, once, once].concat(), "at the beginning, at once, once more");
+        assert_eq!(sent, [once, once, once].concat(), "at the beginning, at once, once more");
     }
 
     #[test]
@@ -176,9 +176,9 @@ mod tests {
         let names = names();
         names.begin(OwnedFd::from(into));
         let asked = names.changes();
-        names.are_old();
-        assert!(!names.may_be_kept(asked));
-        assert!(names.may_be_kept(names.changes()));
+        names.invalidate();
+        assert!(!names.may_be_cached(asked));
+        assert!(names.may_be_cached(names.changes()));
     }
 
     #[test]
@@ -186,12 +186,12 @@ mod tests {
         let (mut out, into) = std::io::pipe().unwrap();
         let mut names = Names::new(Duration::ZERO);
         names.begin(OwnedFd::from(into));
-        assert!(names.may_be_kept(names.changes()));
+        assert!(names.may_be_cached(names.changes()));
         names.since = names.since.checked_sub(2 * TAKEN_IN_AFTER).unwrap();
-        names.are_old();
+        names.invalidate();
         names.end();
-        let mut told = Vec::new();
-        out.read_to_end(&mut told).unwrap();
-        assert_eq!(told.len(), super::HEADER_BYTES as usize, "only at the beginning");
+        let mut sent = Vec::new();
+        out.read_to_end(&mut sent).unwrap();
+        assert_eq!(sent.len(), super::HEADER_BYTES as usize, "only at the beginning");
     }
 }

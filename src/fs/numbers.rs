@@ -29,10 +29,10 @@ impl Adapter {
         match (backed, found) {
             (Some(backed), Ok((_, located))) => {
                 let attr = self.vfs.attr(backed, &located);
-                let time = self.times.of_name(&attr, || self.names.may_be_kept(changes));
+                let time = self.times.of_name(&attr, || self.names.may_be_cached(changes));
                 reply.entry_with_ttls(&Duration::ZERO, &time, &file_attr(&attr), GENERATION);
             }
-            (_, found) => self.entry("lookup", reply, found, || self.names.may_be_kept(changes)),
+            (_, found) => self.entry("lookup", reply, found, || self.names.may_be_cached(changes)),
         }
     }
 

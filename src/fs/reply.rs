@@ -30,15 +30,15 @@ impl Times {
 
 impl Times {
     /// Timeout of a name. On a writable mount, names that are created and removed with a container
-    /// have none, unless they `may_be_kept`.
-    pub fn of_name(&self, attr: &Attr, may_be_kept: impl FnOnce() -> bool) -> Duration {
-        let is_kept = !attr.of_container || self.listings || may_be_kept();
+    /// have none, unless they `may_be_cached`.
+    pub fn of_name(&self, attr: &Attr, may_be_cached: impl FnOnce() -> bool) -> Duration {
+        let is_kept = !attr.of_container || self.listings || may_be_cached();
         if is_kept { self.of_place(attr) } else { Duration::ZERO }
     }
 
     /// Timeout of a listing entry, which covers name and attributes.
-    pub fn of_listed(&self, attr: &Attr, may_be_kept: impl FnOnce() -> bool) -> Duration {
-        self.of_name(attr, may_be_kept).min(self.of_attr(attr))
+    pub fn of_listed(&self, attr: &Attr, may_be_cached: impl FnOnce() -> bool) -> Duration {
+        self.of_name(attr, may_be_cached).min(self.of_attr(attr))
     }
 
     /// Timeout of attributes. Those of unflushed writes change at the flush without an invalidation,

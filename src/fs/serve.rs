@@ -65,7 +65,7 @@ impl Adapter {
         let handles = Arc::default();
         let names = Arc::new(Names::new(times.entries));
         let renamed = names.clone();
-        vfs.store().tell_of_names(move || renamed.are_old());
+        vfs.store().tell_of_names(move || renamed.invalidate());
         let passthrough = Passthrough::new(vfs.store().settings().passthrough_files_max as usize);
         let (passthrough, verify_on_open) = (Arc::new(passthrough), Arc::new(VerifyOnOpen::new()));
         Adapter {
@@ -104,19 +104,19 @@ impl Adapter {
         self.entry(doing, reply, made, || false);
     }
 
-    /// Replies with the node of a name. The kernel may cache a tensor's name if it `may_be_kept`.
+    /// Replies with the node of a name. The kernel may cache a tensor's name if it `may_be_cached`.
     pub fn entry(
         &self,
         doing: &str,
         reply: ReplyEntry,
         found: Result<(Ino, Located)>,
-        may_be_kept: impl FnOnce() -> bool,
+        may_be_cached: impl FnOnce() -> bool,
     ) {
         match found {
             Ok((ino, located)) => {
                 let attr = self.vfs.attr(ino, &located);
                 let attributes = self.times.of_attr(&attr);
-                let name = self.times.of_name(&attr, may_be_kept);
+                let name = self.times.of_name(&attr, may_be_cached);
                 reply.entry_with_ttls(&attributes, &name, &file_attr(&attr), GENERATION);
             }
             Err(error) => reply.error(self.failed(doing, &error)),

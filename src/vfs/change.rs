@@ -102,7 +102,7 @@ impl Vfs {
 
     /// Releases the nameless files that the kernel forgot long enough ago that no earlier lookup is
     /// in progress. It skips open files, which the kernel still knows.
-    pub fn let_go_forgotten(&self) {
+    pub fn release_forgotten(&self) {
         let is_over = |_: &Ino, file: &mut Nameless| {
             let is_due = file.forgotten.is_some_and(|since| since.elapsed() >= FORGOTTEN_AFTER);
             is_due && file.going == 0 && Arc::strong_count(&file.open_file) == 1
