@@ -256,7 +256,7 @@ impl Adapter {
 
     /// Flushes a file, and replies after the kernel has invalidated what changed with it.
     pub fn flush(&self, open_file: &OpenFile, durable: Durable, doing: &'static str, reply: ReplyEmpty) {
-        let _telling = open_file.telling();
+        let _invalidation_order = open_file.invalidation_order();
         let flushed = match durable {
             Durable::Yes => self.vfs.flush(open_file),
             Durable::No => self.vfs.flush_closed(open_file),

@@ -44,7 +44,7 @@ pub struct OpenFile {
     pub(super) grown: Mutex<Grown>,
     /// Objects that were not in the log when they were created.
     made: Mutex<Vec<Arc<Object>>>,
-    telling: Mutex<()>,
+    invalidation_order: Mutex<()>,
     /// End of the furthest write that has finished.
     reached: AtomicU64,
     /// Which bytes the kernel has read and may cache.
@@ -71,16 +71,16 @@ impl OpenFile {
             unclosed: AtomicBool::new(false),
             forgotten: AtomicBool::new(false),
             made: Mutex::default(),
-            telling: Mutex::default(),
+            invalidation_order: Mutex::default(),
             reached: AtomicU64::new(0),
             page_cache: PageCache::default(),
         })
     }
 
-    /// The lock that orders invalidations: a thread holds it from before the flush until it tells the
+    /// The lock that orders invalidations: a thread holds it from before the flush until it has notified the
     /// kernel. A thread that finds the file flushed by another thus tells the kernel after that one.
-    pub fn telling(&self) -> MutexGuard<'_, ()> {
-        self.telling.lock()
+    pub fn invalidation_order(&self) -> MutexGuard<'_, ()> {
+        self.invalidation_order.lock()
     }
 
     /// The collection of the file.

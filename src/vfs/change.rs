@@ -162,7 +162,7 @@ impl Vfs {
     ) -> Result<()> {
         let mut first = Ok(());
         for open_file in self.open_files.all().iter().filter(|open_file| !self.is_given_up(open_file)) {
-            let _telling = open_file.telling();
+            let _invalidation_order = open_file.invalidation_order();
             first = first.and(self.flush(open_file).map(&mut *forget));
         }
         first = first.and(self.flush_kept(forget));
@@ -353,7 +353,7 @@ impl Vfs {
     fn set_bytes(&self, view: &FileView, bytes: u64) -> Result<()> {
         let (collection, node) = (&view.collection, view.node.entry.id);
         let open_file = self.open(view)?;
-        let _telling = open_file.telling();
+        let _invalidation_order = open_file.invalidation_order();
         let changes = self.with_room(|| open_file.truncate(bytes)).inspect_err(|_| {
             self.keep_unflushed(&open_file);
             // On an error the kernel would keep its cached size.

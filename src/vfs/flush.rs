@@ -49,7 +49,7 @@ impl Vfs {
     /// Flushes an open file. It queues the invalidations before anybody else can find the file
     /// flushed; the thread that closes the file then sends them.
     pub fn flush_and_queue(&self, open_file: &OpenFile) -> Result<()> {
-        let _telling = open_file.telling();
+        let _invalidation_order = open_file.invalidation_order();
         self.flush(open_file).map(|forget| self.queue_invalidation(forget))
     }
 }

@@ -30,7 +30,7 @@ impl Vfs {
         let mut first = Ok(());
         let kept = self.unflushed.lock().clone();
         for open_file in kept.iter().filter(|open_file| open_file.collection().check_writable().is_ok()) {
-            let _telling = open_file.telling();
+            let _invalidation_order = open_file.invalidation_order();
             let flushed = self.flush_closed(open_file).and_then(|flushed| {
                 forget(flushed);
                 let is_renamed = must_be_looked_at(open_file);
