@@ -22,7 +22,7 @@ use crate::fs::reply::{GENERATION, Times, file_attr, own};
 use crate::fs::verify_on_open::VerifyOnOpen;
 use crate::fs::waker::Waker;
 use crate::model::{Error, ErrorKind, Result};
-use crate::open::{OpenFile, SetAttr, lends};
+use crate::open::{OpenFile, SetAttr, has_setid};
 use crate::store::Access;
 use crate::store::EventKind;
 use crate::vfs::{FileView, Ino, Invalidation, Kind, Located, Vfs};
@@ -190,21 +190,21 @@ impl Adapter {
     /// Clears the set-user-ID and set-group-ID bits when owner or bytes change.
     fn without_privilege(&self, ino: INodeNo, set: SetAttr, bytes: Option<u64>) -> SetAttr {
         let changes = set.uid.is_some() || set.gid.is_some() || bytes.is_some();
-        SetAttr { lends_nothing: changes && set.mode.is_none() && self.lends(own(ino)), ..set }
+        SetAttr { clears_setid: changes && set.mode.is_none() && self.has_setid(own(ino)), ..set }
     }
 
     /// Clears the set-user-ID and set-group-ID bits, if there are any.
     pub fn drop_privilege(&self, ino: INodeNo) -> Result<()> {
-        if self.lends(Ino(ino.0)) {
-            let set = SetAttr { lends_nothing: true, ..SetAttr::default() };
+        if self.has_setid(Ino(ino.0)) {
+            let set = SetAttr { clears_setid: true, ..SetAttr::default() };
             let forget = self.vfs.set_attr(Ino(ino.0), set, None)?;
             self.invalidator.invalidate_pending(&self.vfs, forget, || ());
         }
         Ok(())
     }
 
-    fn lends(&self, ino: Ino) -> bool {
-        self.vfs.stat(ino).is_ok_and(|attr| attr.kind == Kind::File && lends(attr.mode))
+    fn has_setid(&self, ino: Ino) -> bool {
+        self.vfs.stat(ino).is_ok_and(|attr| attr.kind == Kind::File && has_setid(attr.mode))
     }
 
     /// Makes the names of a directory durable by syncing its collection.

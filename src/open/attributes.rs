@@ -27,15 +27,15 @@ pub struct SetAttr {
     /// Modification time, in nanoseconds since 1970.
     pub mtime: Option<i64>,
     /// Whether a file loses its set-user-ID and set-group-ID bits. The rest of its mode stays.
-    pub lends_nothing: bool,
+    pub clears_setid: bool,
 }
 
 impl SetAttr {
     /// Sets the attributes of `entry`, and its `ctime` to now.
     pub fn apply(self, entry: &mut NodeEntry) {
         entry.mode = self.mode.map_or(entry.mode, |mode| mode & 0o7777);
-        if self.lends_nothing && matches!(entry.node_type, NodeType::File(_)) {
-            entry.mode = without_lent(entry.mode);
+        if self.clears_setid && matches!(entry.node_type, NodeType::File(_)) {
+            entry.mode = without_setid(entry.mode);
         }
         entry.uid = self.uid.unwrap_or(entry.uid);
         entry.gid = self.gid.unwrap_or(entry.gid);
@@ -46,14 +46,14 @@ impl SetAttr {
 }
 
 /// A mode without the set-user-ID bit, and without an effective set-group-ID bit.
-fn without_lent(mode: u32) -> u32 {
+fn without_setid(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTES != 0 { SET_GROUP_ID } else { 0 };
     mode & !(SET_USER_ID | group)
 }
 
 /// Whether a mode has the set-user-ID bit or an effective set-group-ID bit.
-pub fn lends(mode: u32) -> bool {
-    without_lent(mode) != mode
+pub fn has_setid(mode: u32) -> bool {
+    without_setid(mode) != mode
 }
 
 /// Sets attributes of a node. The tensors of a container get its owner and permissions too, so that a
@@ -71,7 +71,7 @@ pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<
             mode: set.mode.map(|mode| mode & PERMISSIONS),
             atime: None,
             mtime: None,
-            lends_nothing: set.lends_nothing || has_owner,
+            clears_setid: set.clears_setid || has_owner,
             ..set
         };
         let container = found.file().filter(|file| file.content.is_container());

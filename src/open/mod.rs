@@ -19,7 +19,7 @@ mod table;
 mod tree;
 mod typed;
 
-pub use attributes::{SetAttr, lends, set_attr};
+pub use attributes::{SetAttr, has_setid, set_attr};
 pub use file::OpenFile;
 pub use renamed::{finish_renames, is_another_place};
 pub use table::OpenFiles;
