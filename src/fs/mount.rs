@@ -190,8 +190,8 @@ impl Mount {
         if self.jobs.join().is_err() {
             log::error!("jobs: a bug in tierfs: the last one was not finished");
         }
-        // The kernel no longer opens nameless files.
-        self.vfs.release_unnamed();
+        // The kernel no longer opens unlinked files.
+        self.vfs.release_unlinked();
         self.vfs.sync(&mut |_| ())?;
         self.vfs.store().open_collections().iter().for_each(|open| open.keep_accesses(Keep::Now));
         if ended {

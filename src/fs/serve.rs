@@ -238,7 +238,7 @@ impl Adapter {
         let located = match self.vfs.locate(ino) {
             Ok(located) => located,
             // The name was removed after the kernel looked it up.
-            Err(error) => return file(self.vfs.unnamed(ino).ok_or(error)?),
+            Err(error) => return file(self.vfs.unlinked_open_file(ino).ok_or(error)?),
         };
         match located {
             Located::Node(view) => file(self.vfs.open(&view)?),

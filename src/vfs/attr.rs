@@ -103,7 +103,7 @@ impl Attr {
     }
 
     /// An open file that has no name any more.
-    pub(super) fn unnamed(ino: Ino, open_file: &OpenFile, entry: &NodeEntry) -> Attr {
+    pub(super) fn of_unlinked(ino: Ino, open_file: &OpenFile, entry: &NodeEntry) -> Attr {
         let NodeEntry { mode, uid, gid, atime, mtime, ctime, .. } = *entry;
         let bytes = open_file.bytes();
         let blocks = bytes.div_ceil(STAT_BLOCK_BYTES);

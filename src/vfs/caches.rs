@@ -51,7 +51,7 @@ impl Vfs {
         }
         if gone > 0 {
             // The kernel may still know these files, and they would use space until it forgets them.
-            self.release_unnamed();
+            self.release_unlinked();
         }
         gone
     }

@@ -21,35 +21,35 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
 /// The write permission of the owner.
 const OWNER_WRITES: u32 = 0o200;
 
-/// A nameless file that was open, or could still be opened, when its name was removed.
-pub(super) struct Nameless {
+/// An unlinked file that was open, or could still be opened, when its name was removed.
+pub(super) struct UnlinkedFile {
     pub open_file: Arc<OpenFile>,
     /// Its last catalog entry, with the attributes that were set since.
     pub entry: NodeEntry,
     /// How many requests in progress may remove its last name.
-    going: u32,
+    unlinking: u32,
     /// When the kernel last forgot one of its inode numbers.
     forgotten: Option<Instant>,
 }
 
-/// A file whose name a request is about to remove. It counts as nameless until the request has ended,
+/// A file whose name a request is about to remove. It counts as unlinked until the request has ended,
 /// so that an open finds it at every moment.
-struct Going<'a> {
+struct Unlinking<'a> {
     vfs: &'a Vfs,
     ino: Ino,
     open_file: Arc<OpenFile>,
     node: EntryId,
 }
 
-impl Drop for Going<'_> {
+impl Drop for Unlinking<'_> {
     fn drop(&mut self) {
-        let mut nameless = self.vfs.nameless.lock();
+        let mut unlinked = self.vfs.unlinked.lock();
         let is_there = self.open_file.collection().state().node(self.node).is_some();
-        let Some(file) = nameless.get_mut(&self.ino) else { return };
-        file.going -= 1;
+        let Some(file) = unlinked.get_mut(&self.ino) else { return };
+        file.unlinking -= 1;
         // `self.open_file` is dropped after the lock is released.
-        if is_there && file.going == 0 {
-            nameless.remove(&self.ino);
+        if is_there && file.unlinking == 0 {
+            unlinked.remove(&self.ino);
         }
     }
 }
@@ -79,42 +79,47 @@ impl Vfs {
 
     /// The open file of an inode number whose last name a program removed. There is none for a file
     /// that an import replaced: an open by its name gets the new file.
-    pub fn unnamed(&self, ino: Ino) -> Option<Arc<OpenFile>> {
-        self.nameless.lock().get(&ino).map(|file| file.open_file.clone())
+    pub fn unlinked_open_file(&self, ino: Ino) -> Option<Arc<OpenFile>> {
+        self.unlinked.lock().get(&ino).map(|file| file.open_file.clone())
     }
 
     /// Fails with `Gone` for a file that an import has replaced: its name leads to the new file.
     pub fn check_named(&self, ino: Ino) -> Result<()> {
-        match (self.locate(ino), self.unnamed(ino)) {
+        match (self.locate(ino), self.unlinked_open_file(ino)) {
             (Err(error), None) => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Handles a forget of the kernel. A nameless file stays for a while: the kernel may know it by
+    /// Handles a forget of the kernel. An unlinked file stays for a while: the kernel may know it by
     /// its other inode number, or have just looked it up again.
     pub fn forget_inode(&self, ino: Ino) {
         self.forms.forget(ino);
-        if let Some(file) = self.nameless.lock().get_mut(&ino) {
+        if let Some(file) = self.unlinked.lock().get_mut(&ino) {
             file.forgotten = Some(Instant::now());
         }
     }
 
-    /// Releases the nameless files that the kernel forgot long enough ago that no earlier lookup is
+    /// Releases the unlinked files that the kernel forgot long enough ago that no earlier lookup is
     /// in progress. It skips open files, which the kernel still knows.
     pub fn release_forgotten(&self) {
-        let is_over = |_: &Ino, file: &mut Nameless| {
+        let is_over = |_: &Ino, file: &mut UnlinkedFile| {
             let is_due = file.forgotten.is_some_and(|since| since.elapsed() >= FORGOTTEN_AFTER);
-            is_due && file.going == 0 && Arc::strong_count(&file.open_file) == 1
+            is_due && file.unlinking == 0 && Arc::strong_count(&file.open_file) == 1
         };
-        let gone: Vec<_> = self.nameless.lock().extract_if(is_over).collect();
+        let gone: Vec<_> = self.unlinked.lock().extract_if(is_over).collect();
         // Closing files may take a while, so the lock is released first.
         drop(gone);
     }
 
     /// The file that may lose its last name with this one. The kernel may still open it, because it
     /// has looked it up. Its other names may be removed meanwhile, so this is only a possibility.
-    fn unnamed_file(&self, collection: &Arc<Collection>, parent: EntryId, name: &[u8]) -> Option<Going<'_>> {
+    fn file_to_unlink(
+        &self,
+        collection: &Arc<Collection>,
+        parent: EntryId,
+        name: &[u8],
+    ) -> Option<Unlinking<'_>> {
         let (number, entry) = {
             let state = collection.state();
             let node = state.node(state.directory(parent)?.get(name)?)?;
@@ -125,16 +130,16 @@ impl Vfs {
         let open_file = self.open_files.open(collection, entry.id, self.verify).ok()?;
         let node = entry.id;
         let ino = Ino::of(Place::Node { collection: number, node })?;
-        let mut nameless = self.nameless.lock();
-        let unused = || Nameless { open_file: open_file.clone(), entry, going: 0, forgotten: None };
-        nameless.entry(ino).or_insert_with(unused).going += 1;
-        drop(nameless);
-        Some(Going { vfs: self, ino, open_file, node })
+        let mut unlinked = self.unlinked.lock();
+        let unused = || UnlinkedFile { open_file: open_file.clone(), entry, unlinking: 0, forgotten: None };
+        unlinked.entry(ino).or_insert_with(unused).unlinking += 1;
+        drop(unlinked);
+        Some(Unlinking { vfs: self, ino, open_file, node })
     }
 
     /// Handles the removal of a file's name. The tensors of a file with other names move next to the
-    /// first. A nameless file stays until the kernel forgets it.
-    fn keep(&self, file: Option<Going<'_>>) -> Changes {
+    /// first. An unlinked file stays until the kernel forgets it.
+    fn keep(&self, file: Option<Unlinking<'_>>) -> Changes {
         let Some(file) = file else { return Changes::default() };
         let has_moved = file.open_file.collection().state().must_be_looked_at(file.node);
         match has_moved {
@@ -258,7 +263,7 @@ impl Vfs {
     /// Removes a name of a file.
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Invalidation> {
         let directory = self.directory_for(parent, name)?;
-        let last = self.unnamed_file(&directory.collection, directory.node, name);
+        let last = self.file_to_unlink(&directory.collection, directory.node, name);
         let unlink = || open::unlink(&directory.collection, directory.node, name);
         let mut changes = match self.with_room(unlink) {
             // Dependent tensors may have been removed since the last sync.
@@ -299,7 +304,7 @@ impl Vfs {
             return Err(other_collection());
         }
         let (from, to) = ((source.node, from.1), (target.node, to.1));
-        let last = self.unnamed_file(collection, to.0, to.1);
+        let last = self.file_to_unlink(collection, to.0, to.1);
         let (node, mut changes) = self.with_room(|| open::rename(collection, from, to, keep))?;
         changes.merge(self.keep(last));
         let (is_file, is_marked) = {
@@ -325,7 +330,7 @@ impl Vfs {
     pub fn set_attr(&self, ino: Ino, set: SetAttr, bytes: Option<u64>) -> Result<Invalidation> {
         self.check_access()?;
         let located = match self.locate(ino) {
-            Err(error) => return self.set_nameless(ino, set, bytes, error),
+            Err(error) => return self.set_unlinked(ino, set, bytes, error),
             Ok(located) => located,
         };
         let view = match located {
@@ -370,23 +375,23 @@ impl Vfs {
         if is_cut && is_written { Ok(Invalidation::default()) } else { Err(not_here()) }
     }
 
-    /// Sets attributes of an open nameless file. They are lost with it.
-    fn set_nameless(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Invalidation> {
+    /// Sets attributes of an open unlinked file. They are lost with it.
+    fn set_unlinked(&self, ino: Ino, set: SetAttr, bytes: Option<u64>, gone: Error) -> Result<Invalidation> {
         let open_file = self.open_file(ino).ok_or(gone)?;
         if let Some(bytes) = bytes {
             open_file.truncate(bytes)?;
         }
-        if let Some(file) = self.nameless.lock().get_mut(&ino) {
+        if let Some(file) = self.unlinked.lock().get_mut(&ino) {
             set.apply(&mut file.entry);
         }
         Ok(Invalidation::default())
     }
 
-    /// Releases the nameless files that nobody has open: they use space, because the kernel could
+    /// Releases the unlinked files that nobody has open: they use space, because the kernel could
     /// still open them. Whether there were any.
-    pub fn release_unnamed(&self) -> bool {
-        let is_idle = |_: &Ino, file: &mut Nameless| Arc::strong_count(&file.open_file) == 1;
-        let idle: Vec<_> = self.nameless.lock().extract_if(is_idle).collect();
+    pub fn release_unlinked(&self) -> bool {
+        let is_idle = |_: &Ino, file: &mut UnlinkedFile| Arc::strong_count(&file.open_file) == 1;
+        let idle: Vec<_> = self.unlinked.lock().extract_if(is_idle).collect();
         !idle.is_empty()
     }
 

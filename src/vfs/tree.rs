@@ -15,7 +15,7 @@ use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
 use crate::store::{Node, ROOT, State};
 use crate::vfs::attr::{Attr, Unlogged};
-use crate::vfs::change::Nameless;
+use crate::vfs::change::UnlinkedFile;
 use crate::vfs::controls::{ControlView, Controls, Scope};
 use crate::vfs::forms::{FormView, OpenedForms};
 use crate::vfs::ino::{Ino, Place};
@@ -68,8 +68,8 @@ pub struct Vfs {
     shown: Shown,
     pub(super) verify: Verify,
     pub(super) open_files: OpenFiles,
-    /// Nameless files that the kernel may still open.
-    pub(super) nameless: Mutex<HashMap<Ino, Nameless>>,
+    /// Unlinked files that the kernel may still open.
+    pub(super) unlinked: Mutex<HashMap<Ino, UnlinkedFile>>,
     /// Files that differ from the log although nobody may have them open.
     pub(super) unflushed: Mutex<Vec<Arc<OpenFile>>>,
     /// Invalidations that jobs and slow requests have queued so far.
@@ -102,14 +102,14 @@ impl Vfs {
         let (mounted_at, engine) =
             (now_nanoseconds(), Engine::with_forms(store.clone(), Box::new(PinnedForms(store.clone()))));
         let (collections, tenants) = (RwLock::default(), RwLock::default());
-        let (open_files, nameless) = (OpenFiles::default(), Mutex::default());
+        let (open_files, unlinked) = (OpenFiles::default(), Mutex::default());
         Vfs {
             store,
             engine,
             shown,
             verify,
             open_files,
-            nameless,
+            unlinked,
             unflushed: Mutex::default(),
             pending_invalidations: Mutex::default(),
             owner,
@@ -243,15 +243,15 @@ impl Vfs {
         open.filter_map(|open_file| Some((open_file.node(), written(open_file)?))).collect()
     }
 
-    /// The attributes of an inode number, also of an open nameless file.
+    /// The attributes of an inode number, also of an open unlinked file.
     pub fn stat(&self, ino: Ino) -> Result<Attr> {
         match self.locate(ino) {
             Ok(located) => Ok(self.attr(ino, &located)),
             Err(error) => match self.open_file(ino) {
                 Some(open_file) => {
-                    let nameless = self.nameless.lock();
-                    let entry = nameless.get(&ino).map_or(open_file.entry(), |file| &file.entry);
-                    Ok(Attr::unnamed(ino, &open_file, entry))
+                    let unlinked = self.unlinked.lock();
+                    let entry = unlinked.get(&ino).map_or(open_file.entry(), |file| &file.entry);
+                    Ok(Attr::of_unlinked(ino, &open_file, entry))
                 }
                 None => Err(error),
             },

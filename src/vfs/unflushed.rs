@@ -67,7 +67,7 @@ impl Vfs {
         })
     }
 
-    /// Retries work that found the disk full, after reclaiming space: nameless files that nobody has
+    /// Retries work that found the disk full, after reclaiming space: unlinked files that nobody has
     /// open, and released space of any collection that is not durable yet.
     pub(super) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
         work().or_else(|error| match error.kind() {
@@ -78,11 +78,11 @@ impl Vfs {
 
     fn make_room(&self) -> bool {
         let flushed = self.release_flushed();
-        let unnamed = self.release_unnamed();
+        let unlinked = self.release_unlinked();
         let open = self.store().open_collections();
         let writable = open.iter().filter(|open| open.access() == Access::Write);
         let freed = writable.filter(|open| open.make_room()).count();
-        flushed || unnamed || freed > 0
+        flushed || unlinked || freed > 0
     }
 }
 
