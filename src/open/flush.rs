@@ -348,7 +348,7 @@ impl OpenFile {
             }
             if is_cut && bytes == 0 {
                 // This releases the space of drafts too.
-                batch.give_back();
+                batch.mark_freeing();
             }
             let now = now_nanoseconds();
             let digests = if bytes == 0 { Digests::NotTaken } else { self.digests() };

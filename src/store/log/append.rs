@@ -82,7 +82,7 @@ pub struct Batch {
     next_sequence: u64,
     slots: u64,
     keeps_bytes: bool,
-    gives_back: bool,
+    frees_space: bool,
     /// Names whose change the kernel requested.
     asked: Vec<(EntryId, Vec<u8>)>,
 }
@@ -104,14 +104,14 @@ impl Batch {
     }
 
     /// Marks the batch as one that frees space, so that it may use the reserve.
-    pub fn give_back(&mut self) {
-        self.gives_back = true;
+    pub fn mark_freeing(&mut self) {
+        self.frees_space = true;
     }
 
     /// Whether the batch frees space: it was marked so, or it removes names or objects and adds nothing
     /// new.
-    pub fn gives_back(&self) -> bool {
-        if self.gives_back {
+    pub fn frees_space(&self) -> bool {
+        if self.frees_space {
             return true;
         }
         let is_new = |added: &Added| {
@@ -253,7 +253,7 @@ impl Log {
             next_sequence: self.next_sequence,
             slots: 0,
             keeps_bytes: false,
-            gives_back: false,
+            frees_space: false,
             asked: Vec::new(),
         }
     }
@@ -287,7 +287,7 @@ impl Log {
             append(&mut bytes, &slot, payload);
         }
         append(&mut bytes, &self.commit(1, batch.next_sequence, slots, checksum::of(&checksums)), &[]);
-        self.write(&bytes, batch.gives_back())?;
+        self.write(&bytes, batch.frees_space())?;
         self.batch += 1;
         self.last = self.batch;
         self.said = self.synced;
