@@ -1,10 +1,20 @@
-//! The clock interface: other hosts have their own clock, and tests set one.
+//! The time of the system, and the clock interface: other hosts have their own clock, and tests set one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::store::collection::now_seconds;
-use crate::store::rules::TICK_SECONDS;
+use crate::store::settings::TICK_SECONDS;
+
+/// Seconds since 1970.
+pub fn now_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Nanoseconds since 1970.
+pub fn now_nanoseconds() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
+}
 
 /// A wall clock. It may go back.
 pub trait Clock: Send + Sync {

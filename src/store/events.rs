@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::format::log::record::Stored;
 use crate::model::{Error, ErrorKind, Result, beginning};
 use crate::store::Collection;
-use crate::store::collection::now_nanoseconds;
+use crate::store::clock::now_nanoseconds;
 use crate::store::io::read::OpenObject;
 use crate::store::object::Object;
 use crate::store::state::Node;

@@ -1,7 +1,8 @@
-//! `tierfs.toml`: identity and settings of a store.
+//! `tierfs.toml`: identity and settings of a store, and the rules for automatic changes of tier.
 
-use crate::model::{Error, Result, StoreId};
-use crate::store::rules::Rules;
+use std::collections::BTreeMap;
+
+use crate::model::{Error, Result, StoreId, Tier};
 
 /// Version of the store layout that this program creates and opens.
 pub const FORMAT_VERSION: i64 = 1;
@@ -105,10 +106,133 @@ impl Settings {
     }
 }
 
+/// Default length of a tick in seconds.
+pub const TICK_SECONDS: u32 = 60;
+
+/// Rules for automatic changes of tier.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// Length of a tick in seconds. Accesses are counted in ticks, and tiers change once a tick.
+    pub tick_seconds: u32,
+    /// Minimum time in seconds that a tensor stays in its tier before it moves further down.
+    pub hold_seconds: u64,
+    /// Seconds without an access after which a tensor is made absent.
+    pub idle_seconds: u64,
+    /// Logical bytes moved in a tick. The last tensor may exceed it.
+    pub pass_bytes: u64,
+    /// Stored bytes in q7 above which the least recently used tensors move to q5; 0 for no limit.
+    pub warm_byte_cap: u64,
+    /// Capacities of tiers that have a limit.
+    pub limits: BTreeMap<Tier, Limit>,
+}
+
+/// Capacity of a tier; 0 for no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limit {
+    /// Stored bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub blocks: u64,
+}
+
+impl Limit {
+    /// Whether these amounts exceed the capacity.
+    pub fn is_passed(self, bytes: u64, blocks: u64) -> bool {
+        self.bytes > 0 && bytes > self.bytes || self.blocks > 0 && blocks > self.blocks
+    }
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules {
+            tick_seconds: TICK_SECONDS,
+            hold_seconds: 3600,
+            idle_seconds: 24 * 3600,
+            pass_bytes: 4 << 30,
+            warm_byte_cap: 0,
+            limits: BTreeMap::new(),
+        }
+    }
+}
+
+impl Rules {
+    /// The text for the end of `tierfs.toml`.
+    pub fn to_text(&self) -> String {
+        let mut text = format!(
+            "# Tiers of tensors with the policy auto change once in so many seconds, by so many bytes at most.\n\
+             tick_seconds = {}\n\
+             pass_bytes = {}\n\
+             # A tensor stays so long in its tier before it goes further down, and so long unused before it is absent.\n\
+             hold_seconds = {}\n\
+             idle_seconds = {}\n\
+             # Bytes in q7 from which the least recently used go to q5; 0: no matter how many.\n\
+             warm_byte_cap = {}\n",
+            self.tick_seconds, self.pass_bytes, self.hold_seconds, self.idle_seconds, self.warm_byte_cap
+        );
+        if self.limits.is_empty() {
+            text.push_str("# What a tier may hold: limits.q8 = { bytes = 1000000000, blocks = 0 }\n");
+        }
+        for (tier, limit) in &self.limits {
+            let Limit { bytes, blocks } = limit;
+            text.push_str(&format!("limits.{tier} = {{ bytes = {bytes}, blocks = {blocks} }}\n"));
+        }
+        text
+    }
+
+    /// Reads a setting. Returns whether the key is one of these.
+    fn take(&mut self, key: &str, value: &toml::Value) -> Result<bool> {
+        let number = || number(key, value);
+        match key {
+            "tick_seconds" => {
+                let seconds = u32::try_from(number()?).ok().filter(|seconds| *seconds > 0);
+                self.tick_seconds =
+                    seconds.ok_or_else(|| Error::invalid("tierfs.toml: tick_seconds is at least 1"))?;
+            }
+            "hold_seconds" => self.hold_seconds = number()?,
+            "idle_seconds" => self.idle_seconds = number()?,
+            "pass_bytes" => self.pass_bytes = number()?,
+            "warm_byte_cap" => self.warm_byte_cap = number()?,
+            "limits" => {
+                let tiers = value.as_table();
+                let tiers =
+                    tiers.ok_or_else(|| Error::invalid("tierfs.toml: limits is no table of tiers"))?;
+                for (name, value) in tiers {
+                    let tier = Tier::from_name(name).filter(|tier| *tier != Tier::Absent);
+                    let tier =
+                        tier.ok_or_else(|| Error::invalid(format!("tierfs.toml: limits.{name} is no tier")))?;
+                    self.limits.insert(tier, limit(name, value)?);
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn number(key: &str, value: &toml::Value) -> Result<u64> {
+    let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
+    number.ok_or_else(|| Error::invalid(format!("tierfs.toml: {key} is no number of 0 or more")))
+}
+
+fn limit(tier: &str, value: &toml::Value) -> Result<Limit> {
+    let wrong =
+        || Error::invalid(format!("tierfs.toml: limits.{tier} has bytes and blocks, and nothing else"));
+    let mut limit = Limit::default();
+    for (key, value) in value.as_table().ok_or_else(wrong)? {
+        let place = match key.as_str() {
+            "bytes" => &mut limit.bytes,
+            "blocks" => &mut limit.blocks,
+            _ => return Err(wrong()),
+        };
+        *place = number(key, value)?;
+    }
+    Ok(limit)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Settings;
-    use crate::model::StoreId;
+    use super::{Limit, Rules, Settings};
+    use crate::model::{StoreId, Tier};
 
     #[test]
     fn settings_are_read_as_they_are_written() {
@@ -132,5 +256,43 @@ mod tests {
         let settings = Settings::new(StoreId(1));
         assert!(settings.keeps("encoder.LayerNorm.weight") && settings.keeps("model.embed_tokens"));
         assert!(!settings.keeps("layers.0.q_proj.weight"));
+    }
+
+    fn rules_of(text: &str) -> Option<Rules> {
+        let mut rules = Rules::default();
+        let table: toml::Table = text.parse().ok()?;
+        table.iter().all(|(key, value)| rules.take(key, value).unwrap_or(false)).then_some(rules)
+    }
+
+    #[test]
+    fn rules_are_read_as_they_are_written() {
+        let mut rules = Rules { tick_seconds: 1, warm_byte_cap: 7, ..Rules::default() };
+        assert_eq!(rules_of(&rules.to_text()).unwrap(), rules);
+        rules.limits.insert(Tier::Q8, Limit { bytes: 5, blocks: 0 });
+        rules.limits.insert(Tier::Exact, Limit { bytes: 0, blocks: 9 });
+        assert_eq!(rules_of(&rules.to_text()).unwrap(), rules);
+    }
+
+    #[test]
+    fn rules_that_cannot_be_are_refused() {
+        for text in [
+            "tick_seconds = 0",
+            "hold_seconds = -1",
+            "warm_byte_cap = \"much\"",
+            "limits = 3",
+            "limits.q9 = { bytes = 1 }",
+            "limits.absent = { bytes = 1 }",
+            "limits.q8 = { octets = 1 }",
+            "limits.q8 = 1",
+        ] {
+            assert!(rules_of(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_nothing_is_none() {
+        assert!(!Limit::default().is_passed(u64::MAX, u64::MAX));
+        let limit = Limit { bytes: 10, blocks: 2 };
+        assert!(!limit.is_passed(10, 2) && limit.is_passed(11, 0) && limit.is_passed(0, 3));
     }
 }

@@ -11,14 +11,14 @@ pub(in crate::store) mod usage_file;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
-use crate::store::clock::Ticks;
+use crate::store::clock::{Ticks, now_nanoseconds, now_seconds};
 use crate::store::collection::digest_cache::DigestCache;
 use crate::store::collection::lineage::Lineage;
 use crate::store::disk::{Disk, File, Open};
@@ -126,16 +126,6 @@ pub struct Touched {
     pub(in crate::store) tiers: HashSet<u8>,
     /// Slots reserved for what was written. Dropping this returns those that no batch names.
     pub(in crate::store) slots: ReservedSlots,
-}
-
-/// Seconds since 1970.
-pub fn now_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// Nanoseconds since 1970.
-pub fn now_nanoseconds() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64)
 }
 
 impl Collection {

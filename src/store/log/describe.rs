@@ -3,7 +3,7 @@
 use crate::format::log::catalog::ObjectEntry;
 use crate::format::log::record::{ObjectDescription, Record, Stored};
 use crate::model::Shape;
-use crate::store::collection::now_seconds;
+use crate::store::clock::now_seconds;
 use crate::store::log::append::Batch;
 
 /// The fields that a record of a block repeats about its object.

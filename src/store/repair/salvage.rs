@@ -10,7 +10,7 @@ use crate::format::log::catalog::{
 };
 use crate::format::log::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId};
-use crate::store::collection::{now_nanoseconds, now_seconds};
+use crate::store::clock::{now_nanoseconds, now_seconds};
 use crate::store::object::blocks::Checksums;
 use crate::store::repair::set_aside::Whys;
 use crate::store::repair::{Lost, LostBlocks, lost_whole, unnamed};

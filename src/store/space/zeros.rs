@@ -7,7 +7,7 @@ use std::ops::Range;
 use crate::format::log::catalog::{Extent, ObjectEntry};
 use crate::format::log::record::{Record, Stored};
 use crate::model::{Result, Tier};
-use crate::store::collection::now_seconds;
+use crate::store::clock::now_seconds;
 use crate::store::io::read::OpenObject;
 use crate::store::log::append::Batch;
 use crate::store::object::Object;
