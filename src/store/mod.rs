@@ -2,6 +2,7 @@
 //!
 //! The rooms, each of which may use those before it: `disk`, `object`, `state`, `log`, `space`, `collection`, `io`, `repair`.
 
+mod batch;
 mod clock;
 mod collection;
 pub mod disk;
@@ -18,6 +19,7 @@ mod state;
 mod store;
 mod tenant;
 
+pub use batch::{Batch, add_blocks};
 pub use clock::{SetClock, Ticks, now_nanoseconds, now_seconds};
 pub use collection::contiguous::{Backing, Unchecked};
 pub use collection::digest_cache::{Sums, of_one_version};
@@ -32,9 +34,7 @@ pub use io::read::{OpenObject, Verify};
 pub use io::rebuild::Rebuild;
 pub use io::scaled_delta::Writes;
 pub use io::write::Written;
-pub use log::append::Batch;
 pub use log::checkpoint::Compaction;
-pub use log::describe::add_blocks;
 pub use log::replay::replay;
 pub use object::Object;
 pub use object::blocks::Block;

@@ -5,16 +5,15 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use crate::format::log::catalog::{Measured, ObjectEntry};
+use crate::format::log::catalog::Measured;
 use crate::format::log::record::{Record, Stored};
 use crate::model::{Encoder, Result, Tier};
+use crate::store::batch::{Batch, described, migrate};
 use crate::store::collection::Touched;
 use crate::store::io::read::OpenObject;
-use crate::store::log::append::Batch;
-use crate::store::log::describe::described;
 use crate::store::object::blocks::Block;
 use crate::store::object::write_state::Writing;
-use crate::store::object::{DIRTY, Object};
+use crate::store::object::{DIRTY, Object, is_relocation};
 
 /// Blocks that are stored in another tier, before a batch records that. The object cannot be written
 /// while this lives.
@@ -186,27 +185,4 @@ impl Migration<'_> {
             });
         }
     }
-}
-
-/// The record of a block that moves to another location or tier.
-pub(in crate::store) fn migrate(
-    entry: &ObjectEntry,
-    block: u32,
-    old_tier: Tier,
-    stored: Stored,
-    migrated_at: u64,
-) -> Record {
-    let bits = match stored.tier {
-        Tier::Absent => 0,
-        Tier::Exact => (entry.dtype.bytes() * 8) as u8,
-        tier => tier.code_bits().unwrap_or(0),
-    };
-    Record::Migrate { object: entry.id, block, old_tier: old_tier.byte(), bits, stored, migrated_at }
-}
-
-/// Whether only the location of a block changes: it keeps its payload and its deltas.
-pub(in crate::store) fn is_relocation(before: &Stored, after: &Stored) -> bool {
-    let payload = |stored: &Stored| (stored.tier, stored.checksum, stored.len);
-    let place = |stored: &Stored| (stored.in_data, stored.offset);
-    before.len > 0 && payload(before) == payload(after) && place(before) != place(after)
 }

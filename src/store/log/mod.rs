@@ -2,7 +2,6 @@
 
 pub(in crate::store) mod append;
 pub(in crate::store) mod checkpoint;
-pub(in crate::store) mod describe;
 pub(in crate::store) mod pending_batch;
 pub(in crate::store) mod replay;
 pub(in crate::store) mod scan;

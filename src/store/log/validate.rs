@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use crate::format::log::catalog::{Entry, FileEntry, NodeType};
 use crate::format::log::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result};
+use crate::store::batch::Batch;
 use crate::store::collection::lineage::Lineage;
-use crate::store::io::migrate::is_relocation;
-use crate::store::log::append::Batch;
 use crate::store::object::blocks::BlockLayout;
+use crate::store::object::is_relocation;
 use crate::store::state::State;
 use crate::store::state::by_id::ByObject;
 

@@ -501,3 +501,10 @@ pub(in crate::store) fn exact_at(offset: u64, in_data: bool) -> Stored {
 pub(in crate::store) fn lies_in_a_file(offset: u64, bytes: u64) -> bool {
     offset.checked_add(bytes).is_some_and(|end| end <= i64::MAX as u64)
 }
+
+/// Whether only the location of a block changes: it keeps its payload and its deltas.
+pub(in crate::store) fn is_relocation(before: &Stored, after: &Stored) -> bool {
+    let payload = |stored: &Stored| (stored.tier, stored.checksum, stored.len);
+    let place = |stored: &Stored| (stored.in_data, stored.offset);
+    before.len > 0 && payload(before) == payload(after) && place(before) != place(after)
+}

@@ -9,11 +9,10 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use crate::format::log::block_record::BlockRecord;
 use crate::format::log::record::Stored;
 use crate::model::{Error, ObjectId, Result, Tier};
-use crate::store::io::migrate::is_relocation;
 use crate::store::object::blocks::{Block, BlockLayout, Blocks};
 use crate::store::object::checked::{Checked, Words};
 use crate::store::object::parts::Part;
-use crate::store::object::{Freed, Object, lies_in_a_file};
+use crate::store::object::{Freed, Object, is_relocation, lies_in_a_file};
 use crate::store::state::State;
 
 /// The index of an object while block records are applied to it. Locks `blocks`, then `checked`.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::format::log::catalog::Entry;
 use crate::model::EntryId;
-use crate::store::log::append::Batch;
+use crate::store::batch::Batch;
 use crate::store::state::directory::Directory;
 use crate::store::state::{Link, State};
 

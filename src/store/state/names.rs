@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::format::log::catalog::Entry;
 use crate::model::EntryId;
-use crate::store::log::append::Batch;
+use crate::store::batch::Batch;
 use crate::store::state::State;
 use crate::store::{Collection, Store};
 

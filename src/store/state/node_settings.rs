@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType};
 use crate::model::EntryId;
-use crate::store::log::append::Batch;
+use crate::store::batch::Batch;
 use crate::store::state::State;
 
 /// Setting that says whether precision may be reduced.

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use crate::format::log::catalog::{Entry, NodeType};
 use crate::format::log::record::Record;
 use crate::model::{EntryId, ObjectId, Result};
+use crate::store::batch::Batch;
 use crate::store::collection::pinned_copies::{PIN, PinnedCopy, WITHOUT_COPY};
-use crate::store::io::migrate::is_relocation;
-use crate::store::log::append::Batch;
-use crate::store::object::{Freed, Object};
+use crate::store::object::{Freed, Object, is_relocation};
 use crate::store::state::State;
 
 /// A pinned file, or a pinned form of it.
