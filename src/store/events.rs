@@ -1,19 +1,13 @@
 //! The event log: the latest events as lines of JSON, in memory.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::format::log::record::Stored;
 use crate::model::{Error, ErrorKind, Result, beginning};
-use crate::store::Collection;
 use crate::store::clock::now_nanoseconds;
-use crate::store::io::read::OpenObject;
-use crate::store::object::Object;
-use crate::store::state::Node;
 
 /// Maximum number of lines kept.
 pub const LINES_MAX: usize = 10_000;
@@ -156,59 +150,6 @@ impl Ring {
 
 fn shortened(text: &str) -> &str {
     beginning(text, TEXT_BYTES_MAX)
-}
-
-impl Collection {
-    /// Sends its events to `events` from now on, starting with those of its opening.
-    pub fn reporting_to(mut self, events: &Arc<Events>) -> Collection {
-        for note in self.events() {
-            events.tell(note.kind, &self.path(), "open", &note.text);
-        }
-        if let Some(damage) = self.damage() {
-            events.tell(EventKind::Corruption, &self.path(), "open", &damage.reason);
-        }
-        self.event_log = events.clone();
-        self
-    }
-
-    /// The log that receives its events.
-    pub fn event_log(&self) -> &Arc<Events> {
-        &self.event_log
-    }
-}
-
-/// The corrupt blocks of an object that were reported, with their locations. A block is reported again
-/// only after it moved.
-#[derive(Debug, Default)]
-pub(super) struct ReportedBlocks(Mutex<HashMap<u32, Stored>>);
-
-impl OpenObject {
-    /// Reports a corrupt block, once until it changes.
-    pub(super) fn report_corruption(&self, index: u32, stored: &Stored, error: Error) -> Error {
-        if error.kind() == ErrorKind::Corrupt {
-            let before = self.object.write_state().reported.0.lock().insert(index, *stored);
-            if before != Some(*stored) {
-                let path = self.collection.path_of(&self.object);
-                self.collection.event_log.tell(EventKind::Corruption, &path, "read", &error.to_string());
-            }
-        }
-        error
-    }
-}
-
-impl Collection {
-    /// The path of the file that contains an object, as far as names lead to it.
-    pub fn path_of(&self, object: &Object) -> String {
-        let state = self.state();
-        let id = object.entry.id;
-        let has = |node: &&Arc<Node>| node.file().is_some_and(|file| file.objects.contains(&id));
-        let node = state.part_of(id).or_else(|| state.nodes().find(has).map(|node| node.entry.id));
-        let below = node.map(|node| state.path(node)).filter(|below| !below.is_empty());
-        below.map_or_else(
-            || self.path(),
-            |below| format!("{}/{}", self.path(), String::from_utf8_lossy(&below)),
-        )
-    }
 }
 
 #[cfg(test)]

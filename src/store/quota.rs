@@ -9,15 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::format::log::catalog::Entry;
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::Collection;
-use crate::store::collection::Touched;
-use crate::store::object::Object;
-use crate::store::state::{Node, ROOT, State};
-
-/// Setting of a collection's own directory that holds its limits.
-const SETTING: &str = "quota";
 
 /// Amounts of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -212,7 +204,7 @@ impl Meter {
     }
 
     /// Sets the use to what the log records now.
-    pub(super) fn set_used(&self, now: Use) {
+    pub(in crate::store) fn set_used(&self, now: Use) {
         let mut counts = self.counts.lock();
         let before = std::mem::replace(&mut counts.used, now);
         if let Some(above) = &self.above {
@@ -264,73 +256,6 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         self.meter.give_back(self.held);
-    }
-}
-
-impl State {
-    /// The use recorded in the log.
-    pub fn used(&self) -> Use {
-        self.used
-    }
-
-    /// Updates the use after an object changed.
-    pub(super) fn count(used: &mut Use, object: &Object) {
-        let now = Use { logical: object.logged_layout().bytes, stored: object.stored(), files: 0 };
-        let before = object.counted_as(now);
-        *used = used.and(now.without(before)).without(before.without(now));
-    }
-
-    /// Updates the use after an object was removed.
-    pub(super) fn uncount(used: &mut Use, object: &Object) {
-        *used = used.without(object.counted_as(Use::default()));
-    }
-
-    /// Updates the use after a node was added, changed or removed.
-    pub(super) fn count_node(used: &mut Use, before: Option<&Arc<Node>>, now: Option<&Arc<Node>>) {
-        let one = |node: Option<&Arc<Node>>| u64::from(node.is_some_and(|node| node.entry.id != ROOT));
-        used.files = (used.files + one(now)).saturating_sub(one(before));
-    }
-
-    /// Updates the use after a node's number of names changed.
-    pub(super) fn count_names(used: &mut Use, before: usize, now: usize) {
-        let further = |names: usize| names.saturating_sub(1) as u64;
-        used.files = (used.files + further(now)).saturating_sub(further(before));
-    }
-}
-
-impl Collection {
-    /// The meter of its use.
-    pub fn meter(&self) -> &Arc<Meter> {
-        &self.meter
-    }
-
-    /// Counts its use for its tenant too.
-    pub(super) fn metered(mut self, above: Arc<Meter>) -> Collection {
-        let path = self.path();
-        let kept = self.state.get_mut();
-        let limits = match kept.setting(ROOT, SETTING).map(|text| Limits::default().changed(text)) {
-            Some(Ok(limits)) => limits,
-            Some(Err(error)) => {
-                log::warn!("{path}: its quota cannot be read, and it has none: {error}");
-                Limits::default()
-            }
-            None => Limits::default(),
-        };
-        let used = kept.used();
-        self.meter = Meter::new(&path, Some(above), limits);
-        self.meter.set_used(used);
-        self
-    }
-
-    /// Sets the limits, durably.
-    pub fn set_limits(&self, limits: Limits) -> Result<()> {
-        self.commit(Touched::default(), |batch, _| {
-            let value = (!limits.are_none()).then(|| limits.to_text());
-            batch.entry(Entry::Setting { node: ROOT, key: SETTING.to_owned(), value });
-            Ok(())
-        })?;
-        self.meter.set_limits(limits);
-        Ok(())
     }
 }
 

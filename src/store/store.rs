@@ -9,14 +9,13 @@ use parking_lot::Mutex;
 use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
 use crate::store::clock::{Clock, SystemClock, Ticks};
 use crate::store::collection::lineage::{Lineage, relatives};
-use crate::store::collection::{Access, Collection, refuse_remains};
+use crate::store::collection::{Access, Collection, NameWatcher, refuse_remains};
 use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::{Disk, Lock, Open, Space};
 use crate::store::events::Events;
 use crate::store::io::rebuild::{Rebuild, Rebuilder};
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::Settings;
-use crate::store::state::names::NameWatcher;
 use crate::store::tenant::Tenant;
 
 const SETTINGS_NAME: &str = "tierfs.toml";
@@ -309,6 +308,12 @@ impl Store {
     /// Sets the provider of other sources of blocks. Only the first call has an effect.
     pub fn set_rebuilder(&self, rebuilder: Arc<dyn Rebuild>) {
         self.rebuilder.get_or_init(|| rebuilder);
+    }
+
+    /// Sets the function that is called, before a batch counts as recorded, when names lead elsewhere
+    /// or nowhere. Only the first call has an effect. `tell` takes no lock of a store.
+    pub fn tell_of_names(&self, tell: impl Fn() + Send + Sync + 'static) {
+        self.names.get_or_init(|| Box::new(tell));
     }
 
     /// The open collections.

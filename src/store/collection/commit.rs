@@ -16,10 +16,9 @@ use crate::store::collection::{Touched, Writer};
 use crate::store::events::EventKind;
 use crate::store::log::pending_batch::checksums_of;
 use crate::store::log::validate::check;
-use crate::store::object::Freed;
-use crate::store::object::deltas::DELTA_FILE;
-use crate::store::object::factors::FACTOR_FILE;
+use crate::store::object::links::{DELTA_FILE, FACTOR_FILE};
 use crate::store::state::State;
+use crate::store::state::freed::Freed;
 
 impl Collection {
     /// Makes earlier records durable, then [`record`](Self::record)s a batch and makes it durable. The

@@ -13,13 +13,12 @@ use parking_lot::Mutex;
 
 use crate::model::{Error, Result};
 use crate::store::Collection;
-use crate::store::collection::pinned_copies::PinnedCopy;
 use crate::store::disk::{File, Open};
 use crate::store::io::read::{OpenObject, Verify};
 use crate::store::object::Object;
 use crate::store::object::blocks::Blocks;
 use crate::store::object::parts::Part;
-use crate::store::state::{Node, State};
+use crate::store::state::pinned_copy::PinnedCopy;
 
 /// Bytes that a thread verifies at a time, so that they fit the second-level cache. A longer block is
 /// left to its readers.
@@ -125,17 +124,6 @@ impl OpenObject {
 /// The lock is held while the item is taken, not while it is used.
 fn next_of<T>(items: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     items.lock().next()
-}
-
-impl State {
-    /// Whether no physical file can ever be read directly for a file, whatever is verified: it is not
-    /// pinned, and it begins inside a data file, as most do, or lies in none.
-    pub fn is_never_backed(&self, node: &Node) -> bool {
-        let objects = node.file().into_iter().flat_map(|file| &file.objects);
-        let first = objects.filter_map(|id| self.object(*id)).find(|object| object.bytes() > 0);
-        let begins = first.and_then(|first| first.extent()).is_some_and(|extent| extent.offset == 0);
-        !begins && self.pins_of(node.entry.id).next().is_none()
-    }
 }
 
 impl Collection {

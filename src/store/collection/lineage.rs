@@ -21,7 +21,7 @@ use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;
 use crate::store::io::read::OpenObject;
-use crate::store::object::{Freed, Object};
+use crate::store::object::Object;
 use crate::store::state::by_id::ByObject;
 use crate::store::state::{ROOT, State};
 
@@ -271,15 +271,4 @@ pub fn broken(collection: &Collection, why: &str) -> Error {
         "{}: a block is kept as a difference, and the chain is broken: {why}; restore it, or import the tensor again",
         collection.path()
     ))
-}
-
-impl Freed {
-    /// Whether reclaiming this may end the need for a lineage parent.
-    pub(in crate::store) fn frees_parent(&self) -> bool {
-        match self {
-            Freed::Chain { links, .. } => links.iter().any(|link| link.is_on_parent),
-            Freed::Object(object) => object.needs_parent(),
-            _ => false,
-        }
-    }
 }

@@ -3,6 +3,7 @@
 pub(in crate::store) mod commit;
 pub(in crate::store) mod contiguous;
 pub(in crate::store) mod digest_cache;
+pub(in crate::store) mod limits;
 pub(in crate::store) mod lineage;
 pub(in crate::store) mod pinned_copies;
 pub(in crate::store) mod recover;
@@ -22,17 +23,18 @@ use crate::store::clock::{Ticks, now_nanoseconds, now_seconds};
 use crate::store::collection::digest_cache::DigestCache;
 use crate::store::collection::lineage::Lineage;
 use crate::store::disk::{Disk, File, Open};
-use crate::store::events::{Events, Note};
+use crate::store::events::{EventKind, Events, Note};
 use crate::store::io::rebuild::Rebuilder;
 use crate::store::log::append::Log;
 use crate::store::log::checkpoint::{Compaction, due};
 use crate::store::log::replay::{Damage, Replayed, replay};
-use crate::store::object::{Freed, Object};
+use crate::store::object::Object;
 use crate::store::quota::{Limits, Meter};
 use crate::store::repair::set_aside::set_aside;
 use crate::store::space::reservations::{Reservations, ReservedSlots};
 use crate::store::space::slots::Slots;
-use crate::store::state::names::NameWatcher;
+use crate::store::state::freed::Freed;
+use crate::store::state::node::Node;
 use crate::store::state::{ROOT, State};
 
 /// Number of payload files: the tier files, `delta.dat` and `factor.dat`.
@@ -98,6 +100,9 @@ pub struct Collection {
     /// Cached values of its files.
     pub(in crate::store) digest_cache: DigestCache,
 }
+
+/// Called when names change, once it is set. The writer's locks are held during the call.
+pub(in crate::store) type NameWatcher = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
 pub(in crate::store) struct Writer {
     pub log: Log,
@@ -399,6 +404,49 @@ impl Collection {
             })
             .collect::<Result<_>>()?;
         Ok((objects, file.records.clone()))
+    }
+}
+
+impl Collection {
+    /// Sends its events to `events` from now on, starting with those of its opening.
+    pub fn reporting_to(mut self, events: &Arc<Events>) -> Collection {
+        for note in self.events() {
+            events.tell(note.kind, &self.path(), "open", &note.text);
+        }
+        if let Some(damage) = self.damage() {
+            events.tell(EventKind::Corruption, &self.path(), "open", &damage.reason);
+        }
+        self.event_log = events.clone();
+        self
+    }
+
+    /// The log that receives its events.
+    pub fn event_log(&self) -> &Arc<Events> {
+        &self.event_log
+    }
+}
+
+impl Collection {
+    /// The path of the file that contains an object, as far as names lead to it.
+    pub fn path_of(&self, object: &Object) -> String {
+        let state = self.state();
+        let id = object.entry.id;
+        let has = |node: &&Arc<Node>| node.file().is_some_and(|file| file.objects.contains(&id));
+        let node = state.part_of(id).or_else(|| state.nodes().find(has).map(|node| node.entry.id));
+        let below = node.map(|node| state.path(node)).filter(|below| !below.is_empty());
+        below.map_or_else(
+            || self.path(),
+            |below| format!("{}/{}", self.path(), String::from_utf8_lossy(&below)),
+        )
+    }
+}
+
+impl Collection {
+    /// Notifies that names lead elsewhere or nowhere.
+    pub fn names_are_old(&self) {
+        if let Some(tell) = self.names.get() {
+            tell();
+        }
     }
 }
 

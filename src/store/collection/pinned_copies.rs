@@ -12,67 +12,17 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::disk::{File, Open};
 use crate::store::events::EventKind;
 use crate::store::io::read::OpenObject;
-use crate::store::object::Freed;
+use crate::store::state::freed::Freed;
+use crate::store::state::pinned_copy::{PIN, PinnedCopy};
 use crate::store::state::pins::Pin;
 
-/// Setting of a pinned file, with the location of its copy.
-pub const PIN: &str = "pin";
-/// Its value for a file without a copy.
-pub(in crate::store) const WITHOUT_COPY: &str = "1";
 /// A copy is read in chunks of this many bytes.
 const CHUNK_BYTES: usize = 1 << 20;
-
-/// The content of a file, in a file of its own.
-#[derive(Debug)]
-pub struct PinnedCopy {
-    /// Its number, unique among the data files and copies of the collection.
-    pub number: u64,
-    /// Length in bytes.
-    pub bytes: u64,
-    /// BLAKE3 of the content.
-    pub blake3: [u8; 32],
-    /// Whether the content matches the hash, once it was verified. Locked during the verification.
-    sound: Mutex<Option<bool>>,
-}
-
-impl PinnedCopy {
-    /// A copy that was just written, and is sound.
-    pub fn written(number: u64, bytes: u64, blake3: [u8; 32]) -> PinnedCopy {
-        PinnedCopy { number, bytes, blake3, sound: Mutex::new(Some(true)) }
-    }
-
-    /// Marks the copy as just written and sound.
-    pub fn was_written(&self) {
-        *self.sound.lock() = Some(true);
-    }
-
-    /// Value of the setting: `1 NUMBER BYTES BLAKE3`.
-    pub fn value(&self) -> String {
-        let hash = blake3::Hash::from_bytes(self.blake3).to_hex();
-        format!("{WITHOUT_COPY} {} {} {hash}", self.number, self.bytes)
-    }
-
-    /// The copy that a value of the setting names, if any.
-    pub(in crate::store) fn parse(value: &str) -> Option<PinnedCopy> {
-        let mut words = value.split(' ').skip(1);
-        let (number, bytes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let blake3 = *blake3::Hash::from_hex(words.next()?).ok()?.as_bytes();
-        words.next().is_none().then_some(PinnedCopy { number, bytes, blake3, sound: Mutex::new(None) })
-    }
-
-    /// Whether the content matches the hash; `None` if it was not verified since the store was opened,
-    /// or is being verified.
-    pub fn is_sound(&self) -> Option<bool> {
-        self.sound.try_lock().and_then(|sound| *sound)
-    }
-}
 
 impl Collection {
     fn pinned_directory(&self) -> String {
@@ -176,30 +126,21 @@ impl Collection {
     /// Whether a copy of a file is sound. Verifies it once and reports a corrupt one. Also `false` if
     /// `stop` returned true before the result was known.
     pub fn is_sound(&self, pin: Pin, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> bool {
-        let mut sound = copy.sound.lock();
-        match *sound {
-            Some(sound) => sound,
-            None => self.look_at_copy(pin, copy, &mut sound, stop),
-        }
+        copy.is_sound_by(false, || self.verify_copy(pin, copy, stop))
     }
 
-    fn look_at_copy(
-        &self,
-        pin: Pin,
-        copy: &PinnedCopy,
-        sound: &mut Option<bool>,
-        stop: &dyn Fn() -> bool,
-    ) -> bool {
+    /// Verifies a copy and reports a corrupt one. `None` if `stop` returned true.
+    fn verify_copy(&self, pin: Pin, copy: &PinnedCopy, stop: &dyn Fn() -> bool) -> Option<bool> {
         let checked = self.check_copy(copy, stop);
         if checked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted) {
-            return false;
+            return None;
         }
         if let Err(error) = &checked {
             let below = String::from_utf8_lossy(&self.state().path(pin.node)).into_owned();
             let path = format!("{}/{below}", self.path());
             self.event_log.tell(EventKind::Corruption, &path, PIN, &error.to_string());
         }
-        *sound.insert(checked.is_ok())
+        Some(checked.is_ok())
     }
 }
 
@@ -230,9 +171,10 @@ impl OpenObject {
         }
         for (pin, copy, offset) in copies {
             let collection = &self.collection;
+            // A copy that was found corrupt is not compared again.
             let is_sound = collection.is_sound(pin, &copy, &|| false)
                 && (compare == Compare::Once
-                    || collection.look_at_copy(pin, &copy, &mut copy.sound.lock(), &|| false));
+                    || copy.is_sound_by(true, || collection.verify_copy(pin, &copy, &|| false)));
             if !is_sound {
                 continue;
             }
@@ -250,23 +192,4 @@ impl OpenObject {
 
 fn draft_of(path: &str) -> String {
     format!("{path}.new")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::PinnedCopy;
-
-    #[test]
-    fn values_of_the_setting_read_as_they_were_written_and_others_name_no_copy() {
-        let copy = PinnedCopy::written(7, 12, [0xab; 32]);
-        let value = copy.value();
-        let read = PinnedCopy::parse(&value).unwrap();
-        assert_eq!((read.number, read.bytes, read.blake3), (7, 12, [0xab; 32]));
-        assert_eq!((copy.is_sound(), read.is_sound()), (Some(true), None));
-        for wrong in
-            ["1", "", "1 7", "1 7 12", "1 7 12 ab", "1 -7 12 ab", &format!("{value} 1"), &value[..70]]
-        {
-            assert!(PinnedCopy::parse(wrong).is_none(), "{wrong}");
-        }
-    }
 }

@@ -6,13 +6,13 @@ use crate::format::log::record::{Record, Stored};
 use crate::model::{Error, ErrorKind, ObjectId, Result};
 use crate::store::Collection;
 use crate::store::collection::Touched;
+use crate::store::object::Object;
 use crate::store::object::blocks::Blocks;
-use crate::store::object::deltas::{place_of, place_of_stored};
-use crate::store::object::factors::place_of_factor;
+use crate::store::object::links::{place_of, place_of_factor, place_of_stored};
 use crate::store::object::parts::Part;
-use crate::store::object::{Freed, Object};
 use crate::store::space::slots::Slots;
 use crate::store::state::ROOT;
+use crate::store::state::freed::Freed;
 
 impl Collection {
     /// The free space of a payload file, derived from the blocks. Freed space that may still be read

@@ -11,8 +11,8 @@ use crate::store::clock::now_seconds;
 use crate::store::collection::Touched;
 use crate::store::io::read::OpenObject;
 use crate::store::object::blocks::Block;
-use crate::store::object::deltas::Link;
 use crate::store::object::exact_at;
+use crate::store::object::links::Link;
 
 impl OpenObject {
     /// The payload that the log describes for a block, built from the elements that it was encoded

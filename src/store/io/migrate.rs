@@ -11,9 +11,9 @@ use crate::model::{Encoder, Result, Tier};
 use crate::store::batch::{Batch, described, migrate};
 use crate::store::collection::Touched;
 use crate::store::io::read::OpenObject;
-use crate::store::object::blocks::Block;
+use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::write_state::Writing;
-use crate::store::object::{DIRTY, Object, is_relocation};
+use crate::store::object::{Object, is_relocation};
 
 /// Blocks that are stored in another tier, before a batch records that. The object cannot be written
 /// while this lives.

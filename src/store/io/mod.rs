@@ -1,6 +1,7 @@
 //! I/O of payloads: read, verify, write, migrate, relocate and repair.
 
 pub(in crate::store) mod buffer;
+pub(in crate::store) mod deltas;
 pub(in crate::store) mod encode;
 pub(in crate::store) mod heal;
 pub(in crate::store) mod migrate;
@@ -8,8 +9,7 @@ pub(in crate::store) mod origin;
 pub(in crate::store) mod read;
 pub(in crate::store) mod rebuild;
 pub(in crate::store) mod relocate;
-pub(in crate::store) mod retype;
 pub(in crate::store) mod scaled_delta;
+pub(in crate::store) mod side_records;
 pub(in crate::store) mod verify;
 pub(in crate::store) mod write;
-pub(in crate::store) mod write_checksums;

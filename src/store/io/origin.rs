@@ -11,126 +11,14 @@
 //!    present name: `open_by_name`.
 
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
-
 use crate::format::checksum;
-use crate::format::log::catalog::{ObjectEntry, OutsideFile};
-use crate::format::log::record::Stored;
+use crate::format::log::catalog::OutsideFile;
 use crate::model::{Error, Result};
 use crate::store::Collection;
 use crate::store::disk::{File, Identity};
 use crate::store::io::read::OpenObject;
-use crate::store::object::blocks::{Block, Checksums};
-use crate::store::object::checked::Checked;
-use crate::store::object::{Object, exact_at};
-use crate::store::state::State;
-
-/// The imported content of an object's blocks, in a file outside the store.
-#[derive(Debug)]
-pub struct Origin {
-    /// The file.
-    pub file: Arc<OutsideFile>,
-    /// The record that describes the blocks.
-    run: RwLock<OriginRun>,
-    /// Blocks written since the import.
-    severed: Checked,
-}
-
-/// The record of the blocks of an outside file, from the first block on.
-#[derive(Clone, Debug, Default)]
-pub(in crate::store) struct OriginRun {
-    /// The record's sequence number.
-    pub epoch: u64,
-    /// Time of the import, in seconds since 1970.
-    pub since: u32,
-    /// CRC32C of each block.
-    pub checksums: Checksums,
-}
-
-impl Origin {
-    /// An origin whose record is not applied yet.
-    pub(in crate::store) fn new(file: Arc<OutsideFile>) -> Origin {
-        Origin { file, run: RwLock::default(), severed: Checked::none() }
-    }
-
-    /// The checksum of a block in the outside file; `None` if the block was written since.
-    pub fn checksum(&self, index: u32) -> Option<u32> {
-        if self.severed.get(index) {
-            return None;
-        }
-        self.run.read().checksums.get(index as usize).copied()
-    }
-
-    /// Its path, for messages.
-    pub fn path(&self) -> String {
-        String::from_utf8_lossy(&self.file.path).into_owned()
-    }
-
-    pub(in crate::store) fn run(&self) -> OriginRun {
-        self.run.read().clone()
-    }
-
-    pub(in crate::store) fn set_run(&self, run: OriginRun) {
-        *self.run.write() = run;
-    }
-
-    pub(in crate::store) fn sever(&self, index: u32) {
-        self.severed.set(index);
-    }
-
-    /// Detaches the blocks of `range` that have an origin.
-    pub(in crate::store) fn sever_all(&self, range: Range<u32>) {
-        let end = (self.run.read().checksums.len() as u32).min(range.end);
-        (range.start..end).for_each(|index| self.sever(index));
-    }
-
-    /// Whether a block was written since the import.
-    pub(in crate::store) fn is_severed(&self, index: u32) -> bool {
-        self.severed.get(index)
-    }
-
-    pub(in crate::store) fn truncate(&self, count: u32) {
-        self.run.write().checksums.truncate(count as usize);
-    }
-}
-
-impl Object {
-    /// Location of a block in the outside file; `None` if the block was written, or there is no outside
-    /// file.
-    pub fn origin_place(&self, index: u32) -> Option<Stored> {
-        let checksum = self.origin.as_ref()?.checksum(index)?;
-        let (extent, layout) = (self.extent()?, self.logged_layout());
-        let place = exact_at(extent.offset + layout.start(index), true);
-        Some(Stored { checksum, len: layout.len(index) as u32, ..place })
-    }
-
-    /// Checks that a block that the log moves into an outside file is there.
-    pub(in crate::store) fn check_extent(&self, index: u32, block: &Block) -> Result<()> {
-        if self.origin.is_some() && block.stored.in_data && self.origin_place(index) != Some(block.stored) {
-            let id = self.entry.id;
-            return Err(Error::corrupt(format!(
-                "block {index} of object {id} in an outside file that has not it"
-            )));
-        }
-        Ok(())
-    }
-}
-
-impl State {
-    /// A new object for a catalog entry. Its data file may be an outside file.
-    pub(in crate::store) fn object_of(&self, entry: ObjectEntry) -> Result<Object> {
-        let outside = entry.extent.and_then(|extent| Some((extent, self.outside(extent.file)?)));
-        // The object may have grown since, so its end may exceed the file: such blocks lie elsewhere.
-        let Some((extent, outside)) = outside else { return Ok(Object::new(entry)) };
-        if extent.offset > outside.bytes {
-            return Err(Error::corrupt(format!("object {} past the end of an outside file", entry.id)));
-        }
-        Ok(Object::of_outside(entry, Origin::new(outside.clone())))
-    }
-}
 
 impl OpenObject {
     /// Reads the imported content of a block into `out`, which has the block's length. `false` if the

@@ -14,8 +14,8 @@ use crate::model::{Error, ErrorKind, GROUP_LEN, Result, Tier};
 use crate::store::collection::Collection;
 use crate::store::disk::File;
 use crate::store::io::buffer::PageBuffer;
-use crate::store::object::blocks::Block;
-use crate::store::object::{DIRTY, Object};
+use crate::store::object::Object;
+use crate::store::object::blocks::{Block, DIRTY};
 
 /// Number of blocks looked up at a time.
 const LOOKED_UP: usize = 64;

@@ -8,8 +8,7 @@ use parking_lot::RwLockReadGuard;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::io::read::{OpenObject, overlap};
-use crate::store::object::DIRTY;
-use crate::store::object::blocks::Block;
+use crate::store::object::blocks::{Block, DIRTY};
 
 /// Provides blocks from other sources. Called by reads, from many threads, and may read itself.
 pub trait Rebuild: Send + Sync {

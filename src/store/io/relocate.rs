@@ -14,9 +14,10 @@ use crate::store::Collection;
 use crate::store::batch::migrate;
 use crate::store::collection::Touched;
 use crate::store::io::read::OpenObject;
-use crate::store::object::blocks::Block;
-use crate::store::object::deltas::{DELTA_FILE, place_of_stored};
-use crate::store::object::{DIRTY, Freed, Object};
+use crate::store::object::Object;
+use crate::store::object::blocks::{Block, DIRTY};
+use crate::store::object::links::{DELTA_FILE, place_of_stored};
+use crate::store::state::freed::Freed;
 
 /// Use of space in a tier file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use crate::format::checksum;
 use crate::format::log::record::Stored;
-use crate::model::{Error, Result, Tier};
+use crate::model::{Error, ErrorKind, Result, Tier};
+use crate::store::events::EventKind;
 use crate::store::io::read::OpenObject;
-use crate::store::object::DIRTY;
-use crate::store::object::blocks::Block;
+use crate::store::object::blocks::{Block, DIRTY};
 
 /// Bytes compared with zeros at a time.
 const HOLE_BYTES: u64 = 1 << 20;
@@ -17,7 +17,7 @@ impl OpenObject {
     /// `fsck`.
     pub fn check(&self, index: u32) -> Result<Block> {
         let _reading = self.collection.begin_read();
-        let (layout, found, described) = self.object.as_logged(&self.collection.state(), index);
+        let (layout, found, described) = self.collection.state().logged_block(&self.object, index);
         if found.is_none() && index >= described {
             // The block was truncated, and the log does not have that yet.
             return Ok(Block { epoch: DIRTY, stored: Stored::ABSENT, since: 0 });
@@ -165,5 +165,18 @@ impl OpenObject {
 
     pub(in crate::store) fn place(&self, index: u32, stored: &Stored) -> String {
         format!("{}, block {index} of object {}", self.file_place(stored), self.object.entry.id)
+    }
+}
+
+impl OpenObject {
+    /// Reports a corrupt block, once until it changes.
+    pub(in crate::store) fn report_corruption(&self, index: u32, stored: &Stored, error: Error) -> Error {
+        if error.kind() == ErrorKind::Corrupt {
+            if self.object.write_state().reported.note(index, stored) {
+                let path = self.collection.path_of(&self.object);
+                self.collection.event_log.tell(EventKind::Corruption, &path, "read", &error.to_string());
+            }
+        }
+        error
     }
 }

@@ -1,5 +1,10 @@
 //! Writes to an object. Readers see them at once, and the next batch describes them. `object` has the
 //! invariants.
+//!
+//! Checksums of written blocks are computed from the bytes as they arrive, so that blocks need not be
+//! read back before the log records them. `WriteState::dirty` has the checksum of the first bytes of each
+//! dirty block, and their number. A write that follows them extends the checksum; a write that changes
+//! them drops it first. Both happen while `WriteState::writing` is locked.
 
 use std::sync::Arc;
 
@@ -12,10 +17,10 @@ use crate::model::{Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::batch::{Batch, add_blocks};
 use crate::store::collection::Touched;
 use crate::store::disk::File;
+use crate::store::io::deltas::Patch;
 use crate::store::io::read::OpenObject;
 use crate::store::io::scaled_delta::Writes;
 use crate::store::object::blocks::BlockLayout;
-use crate::store::object::deltas::Patch;
 use crate::store::object::write_state::Writing;
 use crate::store::object::{Object, exact_at};
 use crate::store::space::slots::SLOT_ALIGN;
@@ -462,5 +467,47 @@ impl Written<'_> {
     /// The present size of the object.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+}
+
+impl Stored {
+    /// The state of a dirty block after `bytes` were written to it at offset `skip`.
+    pub(in crate::store) fn after_write(self, skip: usize, bytes: &[u8]) -> Stored {
+        if skip != self.len as usize {
+            // The bytes before them have no checksum.
+            return self;
+        }
+        let checksum = match skip {
+            0 => checksum::of(bytes),
+            _ => checksum::continued(self.checksum, bytes),
+        };
+        Stored { checksum, len: self.len + bytes.len() as u32, ..self }
+    }
+}
+
+impl OpenObject {
+    /// Writes to a dirty block in place.
+    pub(in crate::store) fn put_over(
+        &self,
+        index: u32,
+        stored: Stored,
+        skip: usize,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let mut stored = stored;
+        if skip < stored.len as usize {
+            // Dropped first, because the write may fail halfway.
+            stored = Stored { checksum: 0, len: 0, ..stored };
+            self.object.write_state().dirty.write().insert(index, stored);
+        }
+        {
+            let _whole = self.object.write_state().in_place.write();
+            self.put(&stored, skip as u64, bytes)?;
+        }
+        let after = stored.after_write(skip, bytes);
+        if after.len != stored.len {
+            self.object.write_state().dirty.write().insert(index, after);
+        }
+        Ok(())
     }
 }

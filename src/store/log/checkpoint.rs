@@ -17,11 +17,11 @@ use crate::store::clock::now_seconds;
 use crate::store::collection::{LOG_NAME, Writer};
 use crate::store::disk::Open;
 use crate::store::events::EventKind;
-use crate::store::io::origin::OriginRun;
 use crate::store::log::append::Log;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, Blocks};
-use crate::store::object::factors::FactorLink;
+use crate::store::object::links::FactorLink;
+use crate::store::object::origin::OriginRun;
 use crate::store::object::parts::Part;
 use crate::store::state::{ROOT, State};
 

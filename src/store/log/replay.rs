@@ -22,7 +22,8 @@ use crate::store::events::{EventKind, Note};
 use crate::store::log::append::LogEnd;
 use crate::store::log::pending_batch::PendingBatch;
 use crate::store::log::scan::{Found, Read, SLOT, durable_before};
-use crate::store::object::{Freed, Object};
+use crate::store::object::Object;
+use crate::store::state::freed::Freed;
 use crate::store::state::{ROOT, State};
 
 /// The result of a replay.

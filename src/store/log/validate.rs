@@ -1,8 +1,8 @@
 //! Validates a batch before it is written: in the log, an invalid one would count as damage.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use crate::format::log::catalog::{Entry, FileEntry, NodeType};
+use crate::format::log::catalog::{Entry, NodeType};
 use crate::format::log::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::batch::Batch;
@@ -138,46 +138,5 @@ impl Planned<'_> {
             Some(true) => Ok(()),
             _ => Err(Error::invalid(format!("a name in node {}, which is no directory", id.0))),
         }
-    }
-}
-
-impl State {
-    /// Logical bytes of a file. Its objects come before it in the log.
-    pub(in crate::store) fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
-        if let Some(records) = &file.records {
-            let logged = file.objects.iter().map(|id| Ok(self.known(*id)?.logged_layout().bytes));
-            return match logged
-                .collect::<Result<Vec<_>>>()?
-                .into_iter()
-                .eq(records.parts().map(|part| records.part_bytes(part)))
-            {
-                true => Ok(records.bytes()),
-                false => Err(Error::corrupt("an embedding batch whose parts have other sizes")),
-            };
-        }
-        let mut bytes: u64 = 0;
-        // One object cannot repeat.
-        let mut seen = (file.objects.len() > 1).then(|| HashSet::with_capacity(file.objects.len()));
-        for id in &file.objects {
-            if seen.as_mut().is_some_and(|seen| !seen.insert(id)) {
-                // Locking a file's objects would deadlock on a repeated one.
-                return Err(Error::corrupt(format!("a file that has object {id} twice")));
-            }
-            let object = self.known(*id)?;
-            // The length in the log, because an open file may have grown since.
-            let logged = object.logged_layout().bytes;
-            let sum = bytes.checked_add(logged).filter(|sum| *sum <= i64::MAX as u64);
-            bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
-        }
-        if let Some(tensor) = &file.tensor
-            && tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes)
-        {
-            return Err(Error::corrupt(format!(
-                "{} elements of {} in {bytes} bytes",
-                tensor.shape.elements(),
-                tensor.dtype
-            )));
-        }
-        Ok(bytes)
     }
 }

@@ -8,8 +8,10 @@ use smallvec::SmallVec;
 
 use crate::format::log::record::Stored;
 use crate::model::{Error, Result, Tier};
-use crate::store::object::DIRTY;
 use crate::store::object::parts::{Part, Parts};
+
+/// The epoch of a block written since the last batch.
+pub(in crate::store) const DIRTY: u64 = u64::MAX;
 
 /// The recorded state of one block.
 #[derive(Clone, Copy, PartialEq, Debug)]

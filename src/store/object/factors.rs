@@ -5,42 +5,10 @@
 //!    sequence number. It does not cover blocks that became absent later.
 //! 2. It exists as long as a block of the object is absent.
 
-use crate::format::checksum;
-use crate::format::log::record::Record;
-use crate::format::payload::factor::{Factor, WHOLE_TENSOR};
 use crate::model::{Error, Result, Tier};
-use crate::store::Collection;
-use crate::store::collection::Touched;
-use crate::store::io::read::OpenObject;
 use crate::store::object::blocks::Block;
+use crate::store::object::links::{FactorLink, IsEnded};
 use crate::store::object::{Object, lies_in_a_file};
-
-/// Number of `factor.dat` among the payload files.
-pub(in crate::store) const FACTOR_FILE: u8 = 5;
-
-/// The factorization of an object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FactorLink {
-    /// The sequence number of its record.
-    pub epoch: u64,
-    /// Byte offset of its record in `factor.dat`.
-    pub offset: u64,
-    /// Bytes of the record.
-    pub len: u64,
-    /// Number of products in the sum.
-    pub rank: u32,
-    /// CRC32C of the record.
-    pub checksum: u32,
-}
-
-/// Whether a factorization was ended and waits for its last reader.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store) struct IsEnded(bool);
-
-/// File number, offset and length of a factorization.
-pub(in crate::store) fn place_of_factor(link: &FactorLink) -> (u8, u64, u64) {
-    (FACTOR_FILE, link.offset, link.len)
-}
 
 impl Object {
     /// The object's factorization, including one that was ended but still has readers.
@@ -86,57 +54,5 @@ impl Object {
         if factor.is_some_and(|(known, _)| known == *link) {
             *factor = None;
         }
-    }
-}
-
-impl OpenObject {
-    /// Verifies the object's factorization, once since the store was opened.
-    pub(in crate::store) fn check_factor(&self, link: &FactorLink) -> Result<()> {
-        let mut checked = self.object.write_state().factor_checked.lock();
-        if *checked != link.epoch {
-            self.read_factor(link)?;
-            *checked = link.epoch;
-        }
-        Ok(())
-    }
-
-    /// Reads and verifies the object's factorization.
-    pub fn read_factor(&self, link: &FactorLink) -> Result<Factor> {
-        let place = || {
-            let path = self.collection.payload_path(FACTOR_FILE);
-            format!("{path} at byte {}, object {}", link.offset, self.object.entry.id)
-        };
-        let read = self.collection.read_record(FACTOR_FILE, (link.offset, link.len), link.checksum);
-        let factor = Factor::parse(&read.map_err(|error| error.at(place()))?);
-        let factor = factor.map_err(|error| error.at(place()))?;
-        if factor.object != self.object.entry.id || factor.block != WHOLE_TENSOR {
-            return Err(Error::corrupt(format!("{}: the factors are of another object", place())));
-        }
-        Ok(factor)
-    }
-}
-
-impl Collection {
-    /// Stores the factorization of a whole object. Returns the record that describes it.
-    pub fn write_factor(&self, factor: &Factor, rank: u32, touched: &mut Touched) -> Result<Record> {
-        let record = factor.write();
-        let offset = self.write_record(FACTOR_FILE, &record, touched)?;
-        let (len, checksum) = (record.len() as u64, checksum::of(&record));
-        Ok(Record::Factor { object: factor.object, block: WHOLE_TENSOR, offset, len, rank, checksum })
-    }
-
-    /// Stores a delta. Returns its offset in `delta.dat`.
-    pub fn write_delta(&self, record: &[u8], touched: &mut Touched) -> Result<u64> {
-        self.write_record(crate::store::object::deltas::DELTA_FILE, record, touched)
-    }
-}
-
-/// The factorization in a Factor record with sequence number `epoch`; `None` for other records.
-pub(in crate::store) fn factor_link_of(record: &Record, epoch: u64) -> Option<FactorLink> {
-    match *record {
-        Record::Factor { block: WHOLE_TENSOR, offset, len, rank, checksum, .. } => {
-            Some(FactorLink { epoch, offset, len, rank, checksum })
-        }
-        _ => None,
     }
 }

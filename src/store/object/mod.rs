@@ -14,6 +14,8 @@ pub(in crate::store) mod blocks;
 pub(in crate::store) mod checked;
 pub(in crate::store) mod deltas;
 pub(in crate::store) mod factors;
+pub(in crate::store) mod links;
+pub(in crate::store) mod origin;
 pub(in crate::store) mod parts;
 pub(in crate::store) mod usage;
 pub(in crate::store) mod write_state;
@@ -29,21 +31,15 @@ use smallvec::SmallVec;
 use crate::codec;
 use crate::format::log::catalog::{Extent, ObjectEntry};
 use crate::format::log::record::Stored;
-use crate::model::{EntryId, Error, Result, Tier};
-use crate::store::collection::pinned_copies::PinnedCopy;
-use crate::store::io::origin::Origin;
-use crate::store::object::blocks::{Block, BlockLayout, Blocks, Run};
+use crate::model::{Dtype, EntryId, Error, Result, Tier};
+use crate::store::object::blocks::{Block, BlockLayout, Blocks, DIRTY, Run};
 use crate::store::object::checked::Checked;
-use crate::store::object::deltas::Link;
-use crate::store::object::factors::FactorLink;
+use crate::store::object::links::Link;
+use crate::store::object::origin::Origin;
 use crate::store::object::parts::Part;
 use crate::store::object::usage::Accesses;
 use crate::store::object::write_state::WriteState;
 use crate::store::quota::Use;
-use crate::store::state::State;
-
-/// The epoch of a block written since the last batch.
-pub(in crate::store) const DIRTY: u64 = u64::MAX;
 
 /// Owner of blocks, with their locations.
 #[derive(Debug)]
@@ -88,38 +84,6 @@ const _: () = assert!(size_of::<Object>() <= 336);
 
 /// A block, its epoch, and the deltas on it in that epoch.
 pub(in crate::store) type OldChain = (u32, u64, Arc<[Link]>);
-
-/// Space freed by a batch.
-#[derive(Debug)]
-pub(in crate::store) enum Freed {
-    /// A payload in a tier file.
-    Payload(Stored),
-    /// A block's stretch in the object's data file.
-    Stretch { object: Arc<Object>, stored: Stored },
-    /// Deltas in `delta.dat`.
-    Links(Vec<Link>),
-    /// The deltas of a rewritten block, still reachable under the old epoch.
-    Chain { object: Arc<Object>, index: u32, epoch: u64, links: Arc<[Link]> },
-    /// A factorization that was replaced.
-    Factor(FactorLink),
-    /// The factorization of an object without absent blocks.
-    EndedFactor { object: Arc<Object>, link: FactorLink },
-    /// Everything of a deleted object.
-    Object(Arc<Object>),
-    /// The copy of a pinned file.
-    Copy(Arc<PinnedCopy>),
-}
-
-impl Freed {
-    /// Removes it from memory. Only valid without readers.
-    pub fn forget(self) {
-        match self {
-            Freed::Chain { object, index, epoch, .. } => object.forget_chain(index, epoch),
-            Freed::EndedFactor { object, link } => object.forget_factor(&link),
-            _ => {}
-        }
-    }
-}
 
 impl Object {
     /// An object without blocks.
@@ -319,13 +283,6 @@ impl Object {
         blocks.get(index, layout)
     }
 
-    /// The size, the state of block `index`, and the number of described blocks, as recorded in the
-    /// log. The lock on the state keeps batches from being applied meanwhile.
-    pub fn as_logged(&self, _state: &State, index: u32) -> (BlockLayout, Option<Block>, u32) {
-        let (layout, blocks) = (self.logged_layout(), self.blocks.read());
-        (layout, blocks.get(index, layout), self.described())
-    }
-
     /// Sets the present size. The caller adjusts the blocks.
     pub(in crate::store) fn set_bytes(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Release);
@@ -450,6 +407,84 @@ impl Object {
         }
         self.absent.fetch_sub(absent, Ordering::Relaxed);
         slots
+    }
+
+    /// The present element type.
+    pub fn dtype(&self) -> Dtype {
+        Dtype::from_code(self.dtype.load(Ordering::Acquire)).unwrap_or(self.entry.dtype)
+    }
+
+    /// The present catalog entry.
+    pub fn entry_now(&self) -> ObjectEntry {
+        let bytes = self.logged.load(Ordering::Acquire);
+        ObjectEntry { bytes, dtype: self.dtype(), ..self.entry.clone() }
+    }
+
+    /// Blocks writes to the object and moves of its blocks.
+    pub fn hold(&self) -> impl Drop + '_ {
+        self.write_state().writing.lock()
+    }
+
+    /// Whether the element type can change to `dtype`: every block is exact, and the sizes are
+    /// multiples of the element.
+    pub fn can_be_of(&self, dtype: Dtype) -> bool {
+        let is_plain = |(_, block): (std::ops::Range<u32>, Block)| block.stored.tier == Tier::Exact;
+        self.dtype() == dtype
+            || (self.logged_layout().bytes.is_multiple_of(dtype.bytes())
+                && u64::from(self.entry.block_bytes).is_multiple_of(dtype.bytes())
+                && self.blocks.read().pieces(self.logged_layout()).all(is_plain))
+    }
+
+    /// Applies an element type from the log. `Corrupt` if the object cannot have it.
+    pub(in crate::store) fn retyped(&self, dtype: Dtype) -> Result<()> {
+        if !self.can_be_of(dtype) {
+            let (id, before) = (self.entry.id, self.dtype());
+            return Err(Error::corrupt(format!("object {id} of {before} becomes one of {dtype}")));
+        }
+        self.dtype.store(dtype.code(), Ordering::Release);
+        Ok(())
+    }
+
+    /// The CRC32C of the `len` bytes at `at`, if they are one dirty block in the data file whose
+    /// checksum covers all of it. It stays valid while nobody writes to the object.
+    pub fn known_checksum(&self, at: u64, len: usize) -> Option<u32> {
+        let layout = self.layout();
+        let index = layout.index(at);
+        if layout.start(index) != at || layout.len(index) != len {
+            return None;
+        }
+        let written = self.existing_write_state()?.dirty.read().get(&index).copied();
+        written.filter(|stored| stored.in_data && stored.len as usize == len).map(|stored| stored.checksum)
+    }
+
+    /// The write state, created on first use.
+    pub(in crate::store) fn write_state(&self) -> &WriteState {
+        self.write_state.get_or_init(|| Box::new(WriteState::new(self.logged.load(Ordering::Acquire))))
+    }
+
+    /// The write state, if the object has one.
+    pub(in crate::store) fn existing_write_state(&self) -> Option<&WriteState> {
+        self.write_state.get().map(Box::as_ref)
+    }
+
+    /// Location of a block in the outside file; `None` if the block was written, or there is no outside
+    /// file.
+    pub fn origin_place(&self, index: u32) -> Option<Stored> {
+        let checksum = self.origin.as_ref()?.checksum(index)?;
+        let (extent, layout) = (self.extent()?, self.logged_layout());
+        let place = exact_at(extent.offset + layout.start(index), true);
+        Some(Stored { checksum, len: layout.len(index) as u32, ..place })
+    }
+
+    /// Checks that a block that the log moves into an outside file is there.
+    pub(in crate::store) fn check_extent(&self, index: u32, block: &Block) -> Result<()> {
+        if self.origin.is_some() && block.stored.in_data && self.origin_place(index) != Some(block.stored) {
+            let id = self.entry.id;
+            return Err(Error::corrupt(format!(
+                "block {index} of object {id} in an outside file that has not it"
+            )));
+        }
+        Ok(())
     }
 
     /// Payload bytes of a block in a tier.

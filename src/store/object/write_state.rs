@@ -3,15 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::format::log::record::Stored;
-use crate::store::events::ReportedBlocks;
-use crate::store::object::Object;
-use crate::store::object::deltas::Link;
-use crate::store::object::factors::{FactorLink, IsEnded};
+use crate::store::object::links::{FactorLink, IsEnded, Link};
 
 /// State that most objects never need.
 #[derive(Debug)]
@@ -39,6 +36,18 @@ pub(in crate::store) struct WriteState {
     pub writing: Mutex<Writing>,
 }
 
+/// The corrupt blocks of an object that were reported, with their locations. A block is reported again
+/// only after it moved.
+#[derive(Debug, Default)]
+pub(in crate::store) struct ReportedBlocks(Mutex<HashMap<u32, Stored>>);
+
+impl ReportedBlocks {
+    /// Notes that a block is reported. Returns whether it was not before.
+    pub fn note(&self, index: u32, stored: &Stored) -> bool {
+        self.0.lock().insert(index, *stored) != Some(*stored)
+    }
+}
+
 /// The deltas on encoded blocks, by block and epoch.
 pub(in crate::store) type Chains = HashMap<(u32, u64), Arc<[Link]>>;
 
@@ -60,7 +69,7 @@ pub(in crate::store) struct Writing {
 
 impl WriteState {
     /// The state of an object whose logged size is `logged` and never changed.
-    fn new(logged: u64) -> WriteState {
+    pub fn new(logged: u64) -> WriteState {
         WriteState {
             dirty: RwLock::default(),
             in_place: RwLock::default(),
@@ -74,23 +83,12 @@ impl WriteState {
     }
 }
 
-impl Object {
-    /// The write state, created on first use.
-    pub(in crate::store) fn write_state(&self) -> &WriteState {
-        self.write_state.get_or_init(|| Box::new(WriteState::new(self.logged.load(Ordering::Acquire))))
-    }
-
-    /// The write state, if the object has one.
-    pub(in crate::store) fn existing_write_state(&self) -> Option<&WriteState> {
-        self.write_state.get().map(Box::as_ref)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use crate::format::log::catalog::ObjectEntry;
     use crate::model::{Dtype, ObjectId, SeedId, TensorId};
-    use crate::store::object::{DIRTY, Object};
+    use crate::store::object::Object;
+    use crate::store::object::blocks::DIRTY;
 
     fn object(bytes: u64) -> Object {
         Object::new(ObjectEntry {

@@ -23,7 +23,7 @@ use crate::store::log::append::LogEnd;
 use crate::store::log::replay::{Damage, Replayed, salvage};
 use crate::store::object::Object;
 use crate::store::object::blocks::Checksums;
-use crate::store::object::deltas::{place_of, place_of_stored};
+use crate::store::object::links::{place_of, place_of_stored};
 use crate::store::repair::salvage::{Mended, mend, name_unowned};
 use crate::store::repair::set_aside::{Whys, take_in};
 

@@ -21,7 +21,7 @@ use crate::store::log::pending_batch::PendingBatch;
 use crate::store::log::replay::Replayed;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, Checksums};
-use crate::store::object::deltas::place_of_stored;
+use crate::store::object::links::place_of_stored;
 use crate::store::repair::salvage::name_unowned;
 use crate::store::repair::{Repaired, lost_blocks};
 use crate::store::state::State;

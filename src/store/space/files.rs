@@ -7,10 +7,10 @@ use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::{Access, Touched, Writer};
 use crate::store::disk::{File, Open};
-use crate::store::object::deltas::DELTA_FILE;
-use crate::store::object::factors::FACTOR_FILE;
-use crate::store::object::{Freed, Object};
+use crate::store::object::Object;
+use crate::store::object::links::{DELTA_FILE, FACTOR_FILE};
 use crate::store::space::slots::SLOT_ALIGN;
+use crate::store::state::freed::Freed;
 
 impl Collection {
     /// The tier file of a tier's payloads.

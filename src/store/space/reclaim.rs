@@ -14,10 +14,10 @@ use crate::model::{Error, Result, Tier};
 use crate::store::Collection;
 use crate::store::collection::Writer;
 use crate::store::io::read::OpenObject;
-use crate::store::object::deltas::{place_of, place_of_stored};
-use crate::store::object::factors::place_of_factor;
-use crate::store::object::{Freed, Object};
+use crate::store::object::Object;
+use crate::store::object::links::{place_of, place_of_factor, place_of_stored};
 use crate::store::space::slots::SLOT_ALIGN;
+use crate::store::state::freed::Freed;
 
 /// Space goes back to the disk in pages of this size.
 const PAGE_BYTES: u64 = 4096;

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::format::log::record::Record;
-use crate::store::object::deltas::{DELTA_FILE, place_of_stored};
-use crate::store::object::factors::FACTOR_FILE;
+use crate::store::object::links::{DELTA_FILE, FACTOR_FILE, place_of_stored};
 
 /// File number, offset and length of a slot.
 pub(in crate::store) type Slot = (u8, u64, u64);

@@ -12,8 +12,9 @@ use crate::model::{Error, ObjectId, Result, Tier};
 use crate::store::object::blocks::{Block, BlockLayout, Blocks};
 use crate::store::object::checked::{Checked, Words};
 use crate::store::object::parts::Part;
-use crate::store::object::{Freed, Object, is_relocation, lies_in_a_file};
+use crate::store::object::{Object, is_relocation, lies_in_a_file};
 use crate::store::state::State;
+use crate::store::state::freed::Freed;
 
 /// The index of an object while block records are applied to it. Locks `blocks`, then `checked`.
 struct Placing<'a> {

@@ -10,7 +10,7 @@ use foldhash::quality::RandomState;
 
 use crate::model::{EntryId, ObjectId};
 use crate::store::object::Object;
-use crate::store::state::Node;
+use crate::store::state::node::Node;
 
 /// A map keyed by object.
 pub type ByObject<V> = HashMap<ObjectId, V, RandomState>;

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use crate::format::log::catalog::Entry;
 use crate::model::EntryId;
 use crate::store::batch::Batch;
+use crate::store::state::State;
 use crate::store::state::directory::Directory;
-use crate::store::state::{Link, State};
+use crate::store::state::node::Link;
 
 /// Setting of a directory that was created because the name of a container's tensor has a slash.
 const MADE_FOR_TENSORS: &str = "made_for_tensors";

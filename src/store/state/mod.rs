@@ -4,10 +4,14 @@ pub(in crate::store) mod apply_blocks;
 pub(in crate::store) mod by_id;
 pub(in crate::store) mod directory;
 pub(in crate::store) mod embedding_index;
+pub(in crate::store) mod freed;
 pub(in crate::store) mod implied_directories;
 pub(in crate::store) mod names;
+pub(in crate::store) mod node;
 pub(in crate::store) mod node_settings;
+pub(in crate::store) mod pinned_copy;
 pub(in crate::store) mod pins;
+pub(in crate::store) mod used;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,44 +19,23 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::format::log::block_record::BlockRecord;
-use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeEntry, NodeType, OutsideFile};
+use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType, ObjectEntry, OutsideFile};
 use crate::format::log::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
-use crate::store::io::origin::OriginRun;
-use crate::store::object::blocks::{Block, Checksums, Run};
-use crate::store::object::deltas::link_of;
-use crate::store::object::factors::factor_link_of;
-use crate::store::object::{Freed, Object};
+use crate::store::object::Object;
+use crate::store::object::blocks::{Block, BlockLayout, Checksums, Run};
+use crate::store::object::links::{factor_link_of, link_of};
+use crate::store::object::origin::{Origin, OriginRun};
 use crate::store::quota::Use;
 use crate::store::state::by_id::{ByEntry, Known, Set};
 use crate::store::state::directory::Directory;
+use crate::store::state::freed::Freed;
+use crate::store::state::node::{Link, Node};
 use crate::store::state::node_settings::Settings;
 use crate::store::state::pins::Pins;
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
-
-/// A file, a directory or a symbolic link, without its name.
-#[derive(Debug)]
-pub struct Node {
-    /// Its catalog entry.
-    pub entry: NodeEntry,
-    /// Logical bytes of a file.
-    pub bytes: u64,
-}
-
-impl Node {
-    /// The file entry, if the node is a file.
-    pub fn file(&self) -> Option<&FileEntry> {
-        match &self.entry.node_type {
-            NodeType::File(file) => Some(file),
-            _ => None,
-        }
-    }
-}
-
-/// A name of a node: the directory and the name.
-pub type Link = (EntryId, Arc<[u8]>);
 
 /// State of a collection.
 #[derive(Debug, Default)]
@@ -130,6 +113,13 @@ impl State {
     /// An object.
     pub fn object(&self, id: ObjectId) -> Option<&Arc<Object>> {
         self.objects.get(&id).map(|known| &known.0)
+    }
+
+    /// The size of an object, the state of its block `index`, and the number of described blocks, as
+    /// recorded in the log. While the state is locked, no batch is applied.
+    pub fn logged_block(&self, object: &Object, index: u32) -> (BlockLayout, Option<Block>, u32) {
+        let (layout, blocks) = (object.logged_layout(), object.blocks.read());
+        (layout, blocks.get(index, layout), object.described())
     }
 
     /// Whether any object lies in a data file.
@@ -306,6 +296,17 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// A new object for a catalog entry. Its data file may be an outside file.
+    pub(in crate::store) fn object_of(&self, entry: ObjectEntry) -> Result<Object> {
+        let outside = entry.extent.and_then(|extent| Some((extent, self.outside(extent.file)?)));
+        // The object may have grown since, so its end may exceed the file: such blocks lie elsewhere.
+        let Some((extent, outside)) = outside else { return Ok(Object::new(entry)) };
+        if extent.offset > outside.bytes {
+            return Err(Error::corrupt(format!("object {} past the end of an outside file", entry.id)));
+        }
+        Ok(Object::of_outside(entry, Origin::new(outside.clone())))
     }
 
     /// Applies a record about blocks. `checksums` are those of a run.

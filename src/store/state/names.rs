@@ -1,36 +1,13 @@
 //! Notifies the mount of name changes that the kernel did not request, and marks files whose type must
 //! be determined again because their name changed.
 
-use std::sync::{Arc, OnceLock};
-
 use crate::format::log::catalog::Entry;
 use crate::model::EntryId;
 use crate::store::batch::Batch;
 use crate::store::state::State;
-use crate::store::{Collection, Store};
 
 /// Setting of a file whose first name changed and that has not been examined since.
 const LOOK_AGAIN: &str = "look_again";
-
-/// Called when names change, once it is set. The writer's locks are held during the call.
-pub(in crate::store) type NameWatcher = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
-
-impl Store {
-    /// Sets the function that is called, before a batch counts as recorded, when names lead elsewhere
-    /// or nowhere. Only the first call has an effect. `tell` takes no lock of a store.
-    pub fn tell_of_names(&self, tell: impl Fn() + Send + Sync + 'static) {
-        self.names.get_or_init(|| Box::new(tell));
-    }
-}
-
-impl Collection {
-    /// Notifies that names lead elsewhere or nowhere.
-    pub fn names_are_old(&self) {
-        if let Some(tell) = self.names.get() {
-            tell();
-        }
-    }
-}
 
 impl State {
     /// Whether a file's first name changed and it has not been examined since.

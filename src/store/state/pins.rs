@@ -8,9 +8,11 @@ use crate::format::log::catalog::{Entry, NodeType};
 use crate::format::log::record::Record;
 use crate::model::{EntryId, ObjectId, Result};
 use crate::store::batch::Batch;
-use crate::store::collection::pinned_copies::{PIN, PinnedCopy, WITHOUT_COPY};
-use crate::store::object::{Freed, Object, is_relocation};
+use crate::store::object::{Object, is_relocation};
 use crate::store::state::State;
+use crate::store::state::freed::Freed;
+use crate::store::state::node::Node;
+use crate::store::state::pinned_copy::{PIN, PinnedCopy, WITHOUT_COPY};
 
 /// A pinned file, or a pinned form of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -63,6 +65,15 @@ impl State {
     fn with_container(&self, node: EntryId) -> impl Iterator<Item = EntryId> {
         let file = self.node(node).and_then(|node| node.file());
         [Some(node), file.and_then(|file| file.container)].into_iter().flatten()
+    }
+
+    /// Whether no physical file can ever be read directly for a file, whatever is verified: it is not
+    /// pinned, and it begins inside a data file, as most do, or lies in none.
+    pub fn is_never_backed(&self, node: &Node) -> bool {
+        let objects = node.file().into_iter().flat_map(|file| &file.objects);
+        let first = objects.filter_map(|id| self.object(*id)).find(|object| object.bytes() > 0);
+        let begins = first.and_then(|first| first.extent()).is_some_and(|extent| extent.offset == 0);
+        !begins && self.pins_of(node.entry.id).next().is_none()
     }
 
     /// The pins of a file: of itself and of its forms.

@@ -1,0 +1,181 @@
+//! Applies deltas to decoded blocks, and stores writes to encoded blocks as deltas.
+
+use crate::codec;
+use crate::format::checksum;
+use crate::format::log::record::Record;
+use crate::format::payload::delta::{Changes, Delta, DeltaKind, HEAD_BYTES};
+use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
+use crate::store::collection::Touched;
+use crate::store::io::read::OpenObject;
+use crate::store::io::scaled_delta::{Writes, scaled};
+use crate::store::object::blocks::Block;
+use crate::store::object::links::{DELTA_FILE, LINKS_MAX, Link};
+
+/// A block of which more than one element in this many changed is rewritten.
+const CHANGED_SHARE: usize = 10;
+
+/// How a write to a block is stored.
+pub(in crate::store) enum Patch {
+    /// As a delta on the recorded block.
+    Link(Record),
+    /// Not at all: the block's content did not change.
+    Same,
+    /// As a rewritten block in this tier.
+    Encoded(Tier, Encoder),
+    /// As a rewritten exact block.
+    None,
+}
+
+impl OpenObject {
+    /// Applies a block's chain, if any, to its decoded elements.
+    pub(in crate::store) fn apply_chain(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
+        self.apply_links(index, block, elements)
+            .map_err(|error| self.report_corruption(index, &block.stored, error))
+    }
+
+    fn apply_links(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
+        let Some(links) = self.object.chain(index, block.epoch) else { return Ok(()) };
+        for link in links.iter() {
+            self.apply_link(index, link, elements)?;
+        }
+        Ok(())
+    }
+
+    /// Applies one delta to the elements of its base block.
+    pub fn apply_link(&self, index: u32, link: &Link, elements: &mut [u8]) -> Result<()> {
+        let place = || {
+            let path = self.collection.payload_path(DELTA_FILE);
+            format!("{path} at byte {}, block {index} of object {}", link.offset, self.object.entry.id)
+        };
+        let record = self
+            .collection
+            .read_record(DELTA_FILE, (link.offset, u64::from(link.len)), link.checksum)
+            .map_err(|error| error.at(place()))?;
+        let dtype = self.object.dtype();
+        let count = elements.len() as u64 / dtype.bytes();
+        let delta = Delta::parse(&record, link.kind, dtype, count).map_err(|error| error.at(place()))?;
+        if (delta.object, delta.block, delta.base_epoch) != (self.object.entry.id, index, link.base_epoch) {
+            return Err(Error::corrupt(format!("{}: the delta is of another block", place())));
+        }
+        delta.apply(dtype, elements).map_err(|error| error.at(place()))
+    }
+
+    /// Stores a write to an encoded block as a delta. For exact writes: if the delta is smaller than
+    /// half of the exact block and few elements changed. For rounded writes: if it is smaller than half
+    /// of the encoded block, few elements changed by little, and the chain has room. A block with a
+    /// corrupt payload is rewritten, which repairs it.
+    pub(in crate::store) fn patch(
+        &self,
+        index: u32,
+        new: &[u8],
+        writes: Writes,
+        touched: &mut Touched,
+    ) -> Result<Patch> {
+        match self.patch_on_base(index, new, writes, touched) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Patch::None),
+            patch => patch,
+        }
+    }
+
+    /// The encoded block that a patch of a block of `len` bytes applies to.
+    pub(in crate::store) fn patch_base(&self, index: u32, len: usize) -> Option<Block> {
+        let object = &self.object;
+        let block =
+            object.blocks.read().get(index, object.layout()).filter(|_| index < object.described())?;
+        let payload_len = codec::payload_len(block.stored.tier, len / object.dtype().bytes() as usize);
+        (payload_len == Some(block.stored.len as usize)).then_some(block)
+    }
+
+    fn patch_on_base(&self, index: u32, new: &[u8], writes: Writes, touched: &mut Touched) -> Result<Patch> {
+        let object = &self.object;
+        let width = object.dtype().bytes() as usize;
+        let Some(block) = self.patch_base(index, new.len()) else { return Ok(Patch::None) };
+        let mut base = vec![0; new.len()];
+        let chain = object.chain(index, block.epoch);
+        let links = chain.as_ref().map_or(0, |links| links.len());
+        // The ninth patch merges everything written since the block was encoded.
+        let is_merged = links == LINKS_MAX && writes == Writes::Exact;
+        let is_scaled = |link: &Link| link.kind == DeltaKind::Scaled;
+        if is_merged && chain.is_some_and(|links| links.iter().any(is_scaled)) {
+            return Ok(Patch::None);
+        }
+        let mut read = self.read_base(index, &block, &mut base);
+        if !is_merged {
+            read = read.and_then(|()| self.apply_chain(index, &block, &mut base));
+        }
+        match read {
+            // The write repairs the corrupt block, whose content is not needed.
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Patch::None),
+            read => read?,
+        }
+        let dtype = object.dtype();
+        if base == new && object.origin_place(index).is_some() {
+            // The outside file is no longer the source of a block that was written.
+            return Ok(Patch::None);
+        }
+        if let Writes::Rounded(encoder) = writes {
+            if base == new {
+                return Ok(Patch::Same);
+            }
+            let changes = scaled(dtype, &base, new, new.len() / width / CHANGED_SHARE);
+            let is_small =
+                |changes: &Changes| (HEAD_BYTES + 4 * changes.len()) * 2 < block.stored.len as usize;
+            return match changes.filter(|changes| links < LINKS_MAX && is_small(changes)) {
+                Some(changes) if changes.is_empty() => Ok(Patch::Same),
+                Some(changes) => self.link((index, &block), changes, links + 1, touched),
+                None => Ok(Patch::Encoded(block.stored.tier, encoder)),
+            };
+        }
+        let chain_len = if is_merged { 1 } else { links + 1 };
+        let Some(changes) = changes(dtype, &base, new) else { return Ok(Patch::None) };
+        if changes.is_empty() && chain_len == links + 1 {
+            return Ok(Patch::Same);
+        }
+        if (HEAD_BYTES + (2 + width) * changes.len()) * 2 >= new.len() {
+            return Ok(Patch::None);
+        }
+        self.link((index, &block), changes, chain_len, touched)
+    }
+
+    fn link(
+        &self,
+        (index, block): (u32, &Block),
+        changes: Changes,
+        chain_len: usize,
+        touched: &mut Touched,
+    ) -> Result<Patch> {
+        let object = &self.object;
+        let delta = Delta { object: object.entry.id, block: index, base_epoch: block.epoch, changes };
+        let record = delta.write(object.dtype())?;
+        let offset = self.collection.write_record(DELTA_FILE, &record, touched)?;
+        Ok(Patch::Link(Record::Delta {
+            object: object.entry.id,
+            block: index,
+            base_epoch: block.epoch,
+            offset,
+            len: record.len() as u32,
+            chain_len: chain_len as u16,
+            nnz: delta.changes.len() as u32,
+            checksum: checksum::of(&record),
+            kind: delta.changes.kind().byte(),
+        }))
+    }
+}
+
+/// The elements that differ bitwise, or `None` if they are more than one in ten. Equal blocks give an
+/// empty patch.
+fn changes(dtype: Dtype, base: &[u8], new: &[u8]) -> Option<Changes> {
+    let width = dtype.bytes() as usize;
+    let most = new.len() / width / CHANGED_SHARE;
+    let (mut indices, mut elements) = (Vec::new(), Vec::new());
+    for (place, (before, after)) in base.chunks_exact(width).zip(new.chunks_exact(width)).enumerate() {
+        if before != after {
+            if indices.len() == most {
+                return None;
+            }
+            indices.push(u16::try_from(place).ok()?);
+            elements.extend_from_slice(after);
+        }
+    }
+    Some(Changes::Patch { indices, elements })
+}

@@ -1,0 +1,102 @@
+//! Where the records of deltas and factorizations lie, in `delta.dat` and `factor.dat`.
+
+use crate::format::log::record::{Record, Stored};
+use crate::format::payload::delta::{DeltaKind, HEAD_BYTES};
+use crate::format::payload::factor::WHOLE_TENSOR;
+use crate::model::{Dtype, ObjectId};
+
+/// Maximum number of links in a chain.
+pub const LINKS_MAX: usize = 8;
+/// Number of `delta.dat` among the payload files.
+pub(in crate::store) const DELTA_FILE: u8 = 4;
+/// Number of `factor.dat` among the payload files.
+pub(in crate::store) const FACTOR_FILE: u8 = 5;
+
+/// A delta on a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Link {
+    /// Byte offset of its record in `delta.dat`.
+    pub offset: u64,
+    /// Bytes of the record.
+    pub len: u32,
+    /// CRC32C of the record.
+    pub checksum: u32,
+    /// How the delta changes elements.
+    pub kind: DeltaKind,
+    /// Epoch of the block that the delta applies to: the block itself or, if that is absent, the
+    /// lineage parent's block.
+    pub base_epoch: u64,
+    /// Whether the delta applies to the lineage parent's block.
+    pub is_on_parent: bool,
+}
+
+impl Link {
+    /// Number of elements that the delta changes.
+    pub(in crate::store) fn changes(&self, dtype: Dtype) -> u32 {
+        let value_bytes = match self.kind {
+            DeltaKind::Scaled => 2,
+            DeltaKind::Patch => dtype.bytes() as u32,
+        };
+        self.len.saturating_sub(HEAD_BYTES as u32) / (2 + value_bytes)
+    }
+}
+
+/// The factorization of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FactorLink {
+    /// The sequence number of its record.
+    pub epoch: u64,
+    /// Byte offset of its record in `factor.dat`.
+    pub offset: u64,
+    /// Bytes of the record.
+    pub len: u64,
+    /// Number of products in the sum.
+    pub rank: u32,
+    /// CRC32C of the record.
+    pub checksum: u32,
+}
+
+/// Whether a factorization was ended and waits for its last reader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::store) struct IsEnded(pub bool);
+
+/// The link of a Delta record; `None` for other records and unknown kinds.
+pub(in crate::store) fn link_of(record: &Record) -> Option<(ObjectId, u32, u64, u16, Link)> {
+    let Record::Delta { object, block, base_epoch, offset, len, chain_len, checksum, kind, .. } = *record
+    else {
+        return None;
+    };
+    let kind = DeltaKind::from_byte(kind)?;
+    Some((
+        object,
+        block,
+        base_epoch,
+        chain_len,
+        Link { offset, len, checksum, kind, base_epoch, is_on_parent: false },
+    ))
+}
+
+/// The factorization in a Factor record with sequence number `epoch`; `None` for other records.
+pub(in crate::store) fn factor_link_of(record: &Record, epoch: u64) -> Option<FactorLink> {
+    match *record {
+        Record::Factor { block: WHOLE_TENSOR, offset, len, rank, checksum, .. } => {
+            Some(FactorLink { epoch, offset, len, rank, checksum })
+        }
+        _ => None,
+    }
+}
+
+/// File number, offset and length of a delta.
+pub(in crate::store) fn place_of(link: &Link) -> (u8, u64, u64) {
+    (DELTA_FILE, link.offset, u64::from(link.len))
+}
+
+/// File number, offset and length of a payload in a tier file.
+pub(in crate::store) fn place_of_stored(stored: &Stored) -> (u8, u64, u64) {
+    (stored.tier.byte(), stored.offset, u64::from(stored.len))
+}
+
+/// File number, offset and length of a factorization.
+pub(in crate::store) fn place_of_factor(link: &FactorLink) -> (u8, u64, u64) {
+    (FACTOR_FILE, link.offset, link.len)
+}

@@ -1,0 +1,81 @@
+//! Counts the space that the log says is in use.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::format::log::catalog::FileEntry;
+use crate::model::{Error, Result};
+use crate::store::object::Object;
+use crate::store::quota::Use;
+use crate::store::state::node::Node;
+use crate::store::state::{ROOT, State};
+
+impl State {
+    /// The use recorded in the log.
+    pub fn used(&self) -> Use {
+        self.used
+    }
+
+    /// Updates the use after an object changed.
+    pub(in crate::store) fn count(used: &mut Use, object: &Object) {
+        let now = Use { logical: object.logged_layout().bytes, stored: object.stored(), files: 0 };
+        let before = object.counted_as(now);
+        *used = used.and(now.without(before)).without(before.without(now));
+    }
+
+    /// Updates the use after an object was removed.
+    pub(in crate::store) fn uncount(used: &mut Use, object: &Object) {
+        *used = used.without(object.counted_as(Use::default()));
+    }
+
+    /// Updates the use after a node was added, changed or removed.
+    pub(in crate::store) fn count_node(used: &mut Use, before: Option<&Arc<Node>>, now: Option<&Arc<Node>>) {
+        let one = |node: Option<&Arc<Node>>| u64::from(node.is_some_and(|node| node.entry.id != ROOT));
+        used.files = (used.files + one(now)).saturating_sub(one(before));
+    }
+
+    /// Updates the use after a node's number of names changed.
+    pub(in crate::store) fn count_names(used: &mut Use, before: usize, now: usize) {
+        let further = |names: usize| names.saturating_sub(1) as u64;
+        used.files = (used.files + further(now)).saturating_sub(further(before));
+    }
+
+    /// Logical bytes of a file. Its objects come before it in the log.
+    pub(in crate::store) fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
+        if let Some(records) = &file.records {
+            let logged = file.objects.iter().map(|id| Ok(self.known(*id)?.logged_layout().bytes));
+            return match logged
+                .collect::<Result<Vec<_>>>()?
+                .into_iter()
+                .eq(records.parts().map(|part| records.part_bytes(part)))
+            {
+                true => Ok(records.bytes()),
+                false => Err(Error::corrupt("an embedding batch whose parts have other sizes")),
+            };
+        }
+        let mut bytes: u64 = 0;
+        // One object cannot repeat.
+        let mut seen = (file.objects.len() > 1).then(|| HashSet::with_capacity(file.objects.len()));
+        for id in &file.objects {
+            if seen.as_mut().is_some_and(|seen| !seen.insert(id)) {
+                // Locking a file's objects would deadlock on a repeated one.
+                return Err(Error::corrupt(format!("a file that has object {id} twice")));
+            }
+            let object = self.known(*id)?;
+            // The length in the log, because an open file may have grown since.
+            let logged = object.logged_layout().bytes;
+            let sum = bytes.checked_add(logged).filter(|sum| *sum <= i64::MAX as u64);
+            bytes = sum.ok_or_else(|| Error::corrupt("a file of more than 2^63 - 1 bytes"))?;
+        }
+        if let Some(tensor) = &file.tensor
+            && tensor.dtype.bytes_of(tensor.shape.elements()) != Some(bytes)
+        {
+            return Err(Error::corrupt(format!(
+                "{} elements of {} in {bytes} bytes",
+                tensor.shape.elements(),
+                tensor.dtype
+            )));
+        }
+        Ok(bytes)
+    }
+}
