@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use tierfs::codec::{InstructionSet, payload_len};
-use tierfs::model::{Dtype, Tier};
+use tierfs::model::{Dtype, MoveTo, Silent, Tier};
 
 /// The system's allocator, counting what each thread asks of it.
 struct Counting;
@@ -143,7 +143,7 @@ fn container(tensors: usize) -> Vec<u8> {
 #[test]
 fn a_tensor_of_an_open_collection_takes_few_bytes_before_and_after_it_is_read() {
     use std::sync::Arc;
-    use tierfs::ingest::{MoveTo, Options, Origin, Silent, Target, import_file};
+    use tierfs::ingest::{Options, Origin, Target, import_file};
     use tierfs::model::{EntryId, StoreId};
     use tierfs::open::OpenFiles;
     use tierfs::store::ROOT;

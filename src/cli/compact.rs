@@ -13,8 +13,7 @@ use crate::cli::shared::act::wait_for_new_job;
 use crate::cli::shared::mounts::{self, Mounted};
 use crate::cli::shared::output::{print, print_json};
 use crate::engine::{Counted, Engine};
-use crate::ingest::Progress;
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Progress, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
 

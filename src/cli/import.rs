@@ -13,8 +13,8 @@ use crate::cli::shared::output::{human, print, print_json};
 use crate::cli::{Outcome, init};
 use crate::control::IMPORT;
 use crate::engine::{Engine, Reconstruct, evict_imported};
-use crate::ingest::{Blocking, MoveTo, Plan, Progress, Request, Sum, Watch, parse_collection, parse_encoder};
-use crate::model::{Encoder, Error, ErrorKind, Result};
+use crate::ingest::{Blocking, Plan, Request, Sum, Watch, parse_collection, parse_encoder};
+use crate::model::{Encoder, Error, ErrorKind, MoveTo, Progress, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
 

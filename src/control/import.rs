@@ -6,8 +6,8 @@ use crate::control::files::Context;
 use crate::control::jobs::Job;
 use crate::control::quota::runs_mount;
 use crate::engine::{Reconstruct, evict_imported};
-use crate::ingest::{Plan, Progress, Request, Sum, Watch};
-use crate::model::{Error, ErrorKind, Result};
+use crate::ingest::{Plan, Request, Sum, Watch};
+use crate::model::{Error, ErrorKind, Progress, Result};
 use crate::vfs::Invalidation;
 
 /// The name of an import job; a colon and the tag of the request may follow.

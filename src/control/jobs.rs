@@ -9,8 +9,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Counted;
-use crate::ingest::Progress;
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Progress, Result};
 
 /// Number of jobs to list. Older jobs that have ended are dropped from the list.
 const ENDED_MAX: usize = 100;

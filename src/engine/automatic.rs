@@ -14,8 +14,7 @@ use crate::engine::reconstruct::Reconstruct;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::{POLICY, is_lossy_allowed};
 use crate::engine::work::Engine;
-use crate::ingest::{MoveTo, Progress};
-use crate::model::{ErrorKind, ObjectId, Result, Tier};
+use crate::model::{ErrorKind, MoveTo, ObjectId, Progress, Result, Tier};
 use crate::store::Collection;
 use crate::store::EventKind;
 use crate::store::ROOT;
@@ -196,7 +195,7 @@ impl Engine {
                 created_at,
             )
         };
-        let is_taken = to.takes(target.dtype, &target.shape, &target.name, self.store.settings());
+        let is_taken = to.takes(target.dtype, &target.shape, || self.store.settings().keeps(&target.name));
         let is_busy = |object: &Arc<crate::store::Object>| {
             object.is_dirty() || collection.check_not_needed(object.entry.id).is_err()
         };

@@ -6,8 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::engine::work::Engine;
-use crate::ingest::Progress;
-use crate::model::{Error, ErrorKind, ObjectId, Result, Tier};
+use crate::model::{Error, ErrorKind, ObjectId, Progress, Result, Tier};
 use crate::store::Collection;
 use crate::store::EventKind;
 use crate::store::Object;

@@ -10,8 +10,7 @@ use crate::engine::settings::is_lossy_allowed;
 use crate::engine::work::Engine;
 use crate::engine::{by_delta, by_factor};
 use crate::format::log::catalog::Measured;
-use crate::ingest::Progress;
-use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
+use crate::model::{EntryId, Error, ErrorKind, Progress, Result, Tier};
 use crate::store::Collection;
 use crate::store::OpenObject;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::engine::settings::allow_loss_until_written;
 use crate::engine::{Engine, Evict, Moved, Reconstruct, set_reconstruct};
-use crate::ingest::{Silent, Target};
-use crate::model::{ErrorKind, Result};
+use crate::ingest::Target;
+use crate::model::{ErrorKind, Result, Silent};
 use crate::store::Collection;
 use crate::store::ROOT;
 

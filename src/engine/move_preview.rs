@@ -9,8 +9,7 @@ use crate::codec;
 use crate::engine::moves::plain_elements;
 use crate::engine::select::target_of;
 use crate::engine::settings::encoder;
-use crate::ingest::MoveTo;
-use crate::model::{Encoder, EntryId, Error, Result, Tier};
+use crate::model::{Encoder, EntryId, Error, MoveTo, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::OpenObject;
@@ -33,7 +32,7 @@ pub fn would_move(
     settings: &Settings,
 ) -> Option<Encoder> {
     let target = target_of(&collection.state(), node)?;
-    let takes = to.takes(target.dtype, &target.shape, &target.name, settings);
+    let takes = to.takes(target.dtype, &target.shape, || settings.keeps(&target.name));
     let is_needed = |id| collection.check_not_needed(id).is_err();
     let is_other = |object: &Arc<Object>| object.dtype() != target.dtype;
     // A pinned form does not affect what the form shows.

@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use crate::engine::pins::files_of;
 use crate::engine::work::Engine;
-use crate::ingest::Progress;
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::model::{EntryId, Error, ErrorKind, Progress, Result};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Pin;

@@ -4,8 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::format::log::catalog::{Content, NodeType};
-use crate::ingest::MoveTo;
-use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Shape};
+use crate::model::{Dtype, EntryId, Error, ErrorKind, MoveTo, Result, Shape};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Settings;
@@ -108,6 +107,6 @@ fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
 
 /// The tensors of several that a move selects, see [`MoveTo::takes`].
 pub(super) fn taken(targets: Vec<Target>, to: MoveTo, settings: &Settings) -> Vec<Target> {
-    let takes = |target: &Target| to.takes(target.dtype, &target.shape, &target.name, settings);
+    let takes = |target: &Target| to.takes(target.dtype, &target.shape, || settings.keeps(&target.name));
     targets.into_iter().filter(takes).collect()
 }

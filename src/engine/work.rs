@@ -11,8 +11,7 @@ use crate::engine::compact::Compacted;
 use crate::engine::pins::{Forms, NoForms, Pins};
 use crate::engine::rebuild::Ways;
 use crate::engine::scrub::Scrubbed;
-use crate::ingest::Progress;
-use crate::model::{EntryId, Tier};
+use crate::model::{EntryId, Progress, Tier};
 use crate::store::Store;
 
 /// Moves, evicts, pins and scrubs tensors, and tracks this work.

@@ -18,12 +18,11 @@ use crate::fs::handles::Handle;
 use crate::fs::kernel;
 use crate::fs::reply::{GENERATION, file_attr, file_type, nanoseconds, own};
 use crate::fs::serve::{Adapter, Durable};
+use crate::model::NAME_BYTES_MAX;
 use crate::open::SetAttr;
 use crate::vfs::{Ino, Kind, Located, Place};
 
 const STAT_BLOCK_BYTES: u32 = 4096;
-const NAME_BYTES_MAX: u32 = 255;
-
 impl Filesystem for Adapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         if kernel::ask(config, self.stack_depth)? {
@@ -238,7 +237,7 @@ impl Filesystem for Adapter {
                     space.files,
                     space.files_free,
                     STAT_BLOCK_BYTES,
-                    NAME_BYTES_MAX,
+                    NAME_BYTES_MAX as u32,
                     STAT_BLOCK_BYTES,
                 );
             }

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyXattr, TimeOrNow};
 
 use crate::fs::errno;
+use crate::model::MODE_BITS;
 use crate::store::Access;
 use crate::vfs::{Attr, Ino, Kind, Place};
 
@@ -96,7 +97,7 @@ pub(super) fn file_attr(attr: &Attr) -> FileAttr {
         ctime,
         crtime: ctime,
         kind: file_type(attr.kind),
-        perm: (attr.mode & 0o7777) as u16,
+        perm: (attr.mode & MODE_BITS) as u16,
         nlink: attr.links,
         uid: attr.uid,
         gid: attr.gid,

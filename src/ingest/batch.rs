@@ -7,11 +7,11 @@ use crate::format::files::cgeb::{
     CgebError, ContentHash, HEADER_BYTES, Header, Layout, Part, RUNS_MAX, Runs, Sizes, leading_hash,
 };
 use crate::format::log::catalog::Extent;
+use crate::ingest::Options;
 use crate::ingest::recognize::Recognized;
 use crate::ingest::store_parts::{StoredBlocks, StoredObject, StoredParts, checksums, store, write};
 use crate::ingest::uncommitted::Uncommitted;
-use crate::ingest::{Options, Progress};
-use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
+use crate::model::{Dtype, Encoder, Error, ErrorKind, Progress, Result, Tier};
 use crate::store::Collection;
 use crate::store::PACKED_BYTES_MAX;
 use crate::store::Touched;

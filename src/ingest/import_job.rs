@@ -11,10 +11,8 @@ use serde_json::{Value, json};
 use crate::ingest::inside::{StoreFiles, identity};
 use crate::ingest::manifest::Manifest;
 use crate::ingest::walk::{Found, Mounts, files, shards};
-use crate::ingest::{
-    Options, Origin, Parents, Progress, Report, Request, Target, import_file, import_shards, room,
-};
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::ingest::{Options, Origin, Parents, Report, Request, Target, import_file, import_shards, room};
+use crate::model::{EntryId, Error, ErrorKind, Progress, Result};
 use crate::store::Use;
 use crate::store::disk::files::open_source;
 use crate::store::{Collection, Store};
@@ -332,7 +330,7 @@ fn target_of(tensor: &str) -> Result<Target> {
 fn origin(metadata: &fs::Metadata, owner: (u32, u32), sha256: Option<[u8; 32]>) -> Origin {
     let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
     Origin {
-        mode: metadata.mode() & crate::ingest::PERMISSIONS,
+        mode: metadata.mode() & crate::model::PERMISSIONS,
         owner,
         atime: nanoseconds(metadata.atime(), metadata.atime_nsec()),
         mtime: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),

@@ -36,7 +36,6 @@ pub use blocking::Blocking;
 #[cfg(feature = "mount")]
 pub use import_job::{Evict, Plan, Sum, Watch};
 pub use moved::name_parts_again;
-pub use names::PERMISSIONS;
 pub use parents::Parents;
 pub use publish::Target;
 pub use recognize::{Part, PartTensor, Recognized, recognize};
@@ -48,7 +47,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::OutsideFile;
 use crate::ingest::uncommitted::Uncommitted;
-use crate::model::{Dtype, Encoder, Error, Result, Shape, Tier};
+use crate::model::{Encoder, Error, MoveTo, Progress, Result, Tier};
 use crate::store::Collection;
 use crate::store::Settings;
 use crate::store::disk::File;
@@ -68,51 +67,6 @@ pub struct Options {
     /// For an import in place, the absolute path of the source with symbolic links resolved. Nothing
     /// is copied, and the source must not change from then on.
     pub in_place: Option<Vec<u8>>,
-}
-
-/// A tier, and which tensors move there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MoveTo {
-    /// Every float tensor, not only those that model quantizers usually touch.
-    pub tier: Tier,
-    /// Every float tensor, not only those that model quantizers usually touch.
-    pub all: bool,
-}
-
-/// Tensors with fewer elements stay exact without `all`.
-const ELEMENTS_MIN: u64 = 65_536;
-
-impl MoveTo {
-    /// Parses `q5` or `q5:all`. The error states the problem.
-    pub fn parse(text: &str) -> Result<MoveTo> {
-        let (name, all) = match text.split_once(':') {
-            Some((name, "all")) => (name, true),
-            Some((_, other)) => {
-                return Err(Error::invalid(format!("{other:?} after the colon: only all can stand there")));
-            }
-            None => (text, false),
-        };
-        match Tier::from_name(name) {
-            Some(Tier::Absent) | None => Err(Error::invalid(format!(
-                "{name:?} is no tier to move to; there are exact, q8, q7, q5, q3 and q3x"
-            ))),
-            Some(tier) => Ok(MoveTo { tier, all }),
-        }
-    }
-
-    /// Whether a tensor is selected for a move of many: float tensors; without `all` only those that
-    /// model quantizers usually touch. A move back to exact selects all float tensors.
-    pub fn takes(self, dtype: Dtype, shape: &Shape, name: &str, settings: &Settings) -> bool {
-        let is_large = || shape.dimensions().len() >= 2 && shape.elements() >= ELEMENTS_MIN;
-        dtype.is_quantizable()
-            && (self.all || self.tier == Tier::Exact || (is_large() && !settings.keeps(name)))
-    }
-
-    /// The tier of an imported tensor, if it moves anywhere.
-    fn of(self, tensor: &PartTensor, settings: &Settings) -> Option<Tier> {
-        let takes = self.takes(tensor.dtype, &tensor.shape, &tensor.name, settings);
-        (takes && self.tier != Tier::Exact).then_some(self.tier)
-    }
 }
 
 /// Attributes of a source file.
@@ -138,23 +92,6 @@ impl Origin {
         let (found, expected) = (found.map(hex).unwrap_or_default(), hex(expected));
         Err(Error::invalid(format!("its SHA-256 is {found}, the manifest says {expected}")))
     }
-}
-
-/// Observes the progress of an import, and may cancel it.
-pub trait Progress: Sync {
-    /// Another `bytes` bytes of the source were read.
-    fn advance(&self, bytes: u64);
-    /// Whether to cancel: the import then fails with `Interrupted`.
-    fn is_cancelled(&self) -> bool {
-        false
-    }
-}
-
-/// Ignores the progress.
-pub struct Silent;
-
-impl Progress for Silent {
-    fn advance(&self, _bytes: u64) {}
 }
 
 /// The result of the import of one file.
@@ -183,7 +120,7 @@ pub fn import_file(
     let outside = outside(collection, source, origin, options)?;
     let source = outside.as_ref().map_or(source, |(_, file)| file);
     let recognized = recognize(source, &target.name)?;
-    let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| to.of(tensor, settings));
+    let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| tier_of(to, tensor, settings));
     let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
     let mut uncommitted = Uncommitted::new(collection);
     let digester = match origin.sha256 {
@@ -212,6 +149,12 @@ pub fn import_file(
     let (tensors, children) =
         publish::publish(uncommitted, collection, target, origin, recognized, stored_parts, parents)?;
     Ok(Report { tensors, children, bytes, stored })
+}
+
+/// The tier of an imported tensor, if it moves anywhere.
+fn tier_of(to: MoveTo, tensor: &PartTensor, settings: &Settings) -> Option<Tier> {
+    let takes = to.takes(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name));
+    (takes && to.tier != Tier::Exact).then_some(to.tier)
 }
 
 /// The source as an external data file, and the open file.

@@ -5,17 +5,11 @@ use std::collections::{HashMap, HashSet};
 use crate::format::log::catalog::{Entry, FileEntry, NodeEntry, NodeType};
 use crate::format::log::record::Record;
 use crate::ingest::Origin;
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
+use crate::model::{EntryId, Error, ErrorKind, MODE_BITS, ObjectId, PERMISSIONS, Result};
 use crate::store::Batch;
 use crate::store::allow_until_written;
 use crate::store::{Link, Node, ROOT, State};
 use crate::store::{now_nanoseconds, now_seconds};
-
-/// The permission bits to read, write and execute.
-pub const PERMISSIONS: u32 = 0o777;
-
-/// The same, with the set-user-ID, set-group-ID and sticky bits.
-const MODE_BITS: u32 = 0o7777;
 
 /// Collects the changes of names for one batch.
 pub(super) struct Names<'a> {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::ingest::{Blocking, MoveTo, Options};
-use crate::model::{Encoder, Error, Result, check_label};
+use crate::ingest::{Blocking, Options};
+use crate::model::{Encoder, Error, MoveTo, Result, check_label};
 
 /// Maximal length of a tag in characters.
 const TAG_LEN_MAX: usize = 64;

@@ -4,16 +4,25 @@
 mod dtype;
 mod error;
 mod id;
+mod mode;
+mod move_to;
 mod name;
+mod progress;
 mod shape;
 mod tier;
 
 pub use dtype::Dtype;
 pub use error::{Error, ErrorKind, Result, beginning};
 pub use id::{EntryId, ObjectId, SeedId, StoreId, TensorId};
-pub use name::{
-    CONTAINER_NAMES_MAX, EscapedPath, TENSOR_NAME_BYTES_MAX, TENSOR_NAME_PARTS_MAX, TensorNames, check_label,
-    check_tensor_name, escape_component, is_reserved, quoted_name,
+pub use mode::{
+    ENTER_BITS, GROUP_EXECUTES, MODE_BITS, OWNER_BITS, OWNER_WRITES, PERMISSIONS, READ_BITS, SET_GROUP_ID,
+    SET_USER_ID,
 };
+pub use move_to::MoveTo;
+pub use name::{
+    CONTAINER_NAMES_MAX, EscapedPath, NAME_BYTES_MAX, TENSOR_NAME_BYTES_MAX, TENSOR_NAME_PARTS_MAX,
+    TensorNames, check_label, check_tensor_name, escape_component, is_reserved, quoted_name,
+};
+pub use progress::{Progress, Silent};
 pub use shape::{DIMENSIONS_MAX, Shape};
 pub use tier::{Encoder, Encoding, GROUP_LEN, Tier};

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use crate::model::error::{Error, Result, beginning};
 use crate::model::id::TensorId;
 
-/// Maximum bytes of a path component.
-const COMPONENT_BYTES_MAX: usize = 255;
+/// Longest name in a directory, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
 /// A longer component is cut to this many bytes before its id.
 const KEPT_BYTES: usize = 200;
 
@@ -117,7 +117,7 @@ pub fn is_reserved(component: &str) -> bool {
 pub fn check_label(label: &str) -> Result<(), &'static str> {
     if label.is_empty() {
         Err("is empty")
-    } else if label.len() > COMPONENT_BYTES_MAX {
+    } else if label.len() > NAME_BYTES_MAX {
         Err("is longer than 255 bytes")
     } else if label.starts_with('.') {
         Err("begins with a dot")
@@ -171,7 +171,7 @@ fn escape(component: &str) -> String {
 }
 
 fn shorten(component: String, id: TensorId) -> String {
-    if component.len() <= COMPONENT_BYTES_MAX {
+    if component.len() <= NAME_BYTES_MAX {
         return component;
     }
     let kept = component.floor_char_boundary(KEPT_BYTES);

@@ -1,17 +1,11 @@
 //! Sets modes, owners and times.
 
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
-use crate::ingest::PERMISSIONS;
-use crate::model::{EntryId, Result};
+use crate::model::{EntryId, GROUP_EXECUTES, MODE_BITS, PERMISSIONS, Result, SET_GROUP_ID, SET_USER_ID};
 use crate::open::Changes;
 use crate::open::tree::known;
 use crate::store::Collection;
 use crate::store::{Touched, now_nanoseconds};
-
-/// The set-user-ID bit, and the set-group-ID bit, which counts only where the group may execute.
-const SET_USER_ID: u32 = 0o4000;
-const SET_GROUP_ID: u32 = 0o2000;
-const GROUP_EXECUTES: u32 = 0o010;
 
 /// Attributes to set; `None` leaves one unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,7 +27,7 @@ pub struct SetAttr {
 impl SetAttr {
     /// Sets the attributes of `entry`, and its `ctime` to now.
     pub fn apply(self, entry: &mut NodeEntry) {
-        entry.mode = self.mode.map_or(entry.mode, |mode| mode & 0o7777);
+        entry.mode = self.mode.map_or(entry.mode, |mode| mode & MODE_BITS);
         if self.clears_setid && matches!(entry.node_type, NodeType::File(_)) {
             entry.mode = without_setid(entry.mode);
         }

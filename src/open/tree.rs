@@ -3,7 +3,7 @@
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectIds};
 use crate::format::log::record::Record;
 use crate::ingest::may_be_recognized;
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::model::{EntryId, Error, ErrorKind, MODE_BITS, NAME_BYTES_MAX, Result, SET_GROUP_ID};
 use crate::open::Changes;
 use crate::open::parts::remove_parts;
 use crate::open::renamed::is_another_place;
@@ -12,12 +12,6 @@ use crate::store::Collection;
 use crate::store::Use;
 use crate::store::{Node, ROOT, State};
 use crate::store::{Touched, now_nanoseconds, now_seconds};
-
-/// Maximal length of a name in bytes.
-const NAME_BYTES_MAX: usize = 255;
-
-/// The mode bit of a directory that gives new files its group.
-const SET_GROUP_ID: u32 = 0o2000;
 
 /// Creates an empty file. Fails with `Exists` where the name is taken.
 pub fn create(
@@ -78,7 +72,7 @@ fn make(
         let now = now_nanoseconds();
         batch.entry(Entry::Node(Box::new(NodeEntry {
             id,
-            mode: mode & 0o7777,
+            mode: mode & MODE_BITS,
             uid: owner.0,
             gid: owner.1,
             atime: now,

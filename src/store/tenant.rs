@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, MODE_BITS, Result};
 use crate::store::Store;
 use crate::store::disk::{Disk, Open};
 use crate::store::quota::{Limits, Meter, Use};
@@ -20,8 +20,6 @@ const FILE_BYTES_MAX: u64 = 4096;
 const MODE: u32 = 0o755;
 /// Mode of a tenant whose file cannot be read: only the user who runs the mount has access.
 const CLOSED_MODE: u32 = 0o700;
-const MODE_BITS: u32 = 0o7777;
-
 /// Content of a tenant's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TenantEntry {

@@ -1,7 +1,6 @@
 //! The periodic work of a mount: moves between tiers by policy, and the quotas of caches.
 
-use crate::ingest::Progress;
-use crate::model::Result;
+use crate::model::{Progress, Result};
 use crate::vfs::{Invalidation, Vfs};
 
 impl Vfs {

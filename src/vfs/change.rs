@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::format::log::catalog::NodeEntry;
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::model::{EntryId, Error, ErrorKind, OWNER_WRITES, Result};
 use crate::open::{self, Changes, OpenFile, SetAttr};
 use crate::store::Keep;
 use crate::store::ROOT;
@@ -17,9 +17,6 @@ use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation};
 /// After this time the open or stat that follows a lookup has arrived, even if the lookup was
 /// answered before its file was forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
-
-/// The write permission of the owner.
-const OWNER_WRITES: u32 = 0o200;
 
 /// An unlinked file that was open, or could still be opened, when its name was removed.
 pub(super) struct UnlinkedFile {

@@ -3,16 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, OWNER_BITS, READ_BITS, Result};
 use crate::store::Collection;
 use crate::store::{Node, ROOT};
 use crate::vfs::attr::{Attr, Kind, STAT_BLOCK_BYTES};
 use crate::vfs::ino::{Ino, Owner, Place};
 use crate::vfs::tree::{FileView, Located, Vfs, no_name};
-
-const READ_BITS: u32 = 0o444;
-const ENTER_BITS: u32 = 0o555;
-const OWNER_BITS: u32 = 0o700;
 
 /// A row in the table of control files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

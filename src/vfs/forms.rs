@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::format::log::catalog::NodeType;
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, READ_BITS, Result};
 use crate::store::Collection;
 use crate::store::{Node, ROOT, State};
 use crate::stream::Stream;
@@ -16,9 +16,6 @@ use crate::vfs::shown::Shown;
 use crate::vfs::tree::{FileView, Located, Vfs, no_name};
 use crate::vfs::whole;
 use crate::view::{self, Form, Item, Recipe, Shows};
-
-const READ_BITS: u32 = 0o444;
-const ENTER_BITS: u32 = 0o555;
 
 /// The directory of forms, or something in it.
 #[derive(Clone)]

@@ -1,14 +1,11 @@
 //! Directories of tenants: their owners and modes.
 
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Result, SET_GROUP_ID};
 use crate::open::SetAttr;
 use crate::vfs::Invalidation;
 use crate::vfs::attr::Attr;
 use crate::vfs::ino::Ino;
 use crate::vfs::tree::Vfs;
-
-/// The mode bit of a directory that gives new files its group.
-const SET_GROUP_ID: u32 = 0o2000;
 
 impl Vfs {
     /// User and group that run the mount.

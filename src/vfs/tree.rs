@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::engine::Engine;
 use crate::format::log::catalog::NodeType;
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result};
 use crate::open::{OpenFile, OpenFiles};
 use crate::store::Verify;
 use crate::store::now_nanoseconds;
@@ -22,9 +22,6 @@ use crate::vfs::ino::{Ino, Place};
 use crate::vfs::shown::Shown;
 use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation};
 use crate::view::PinnedForms;
-
-/// Maximal length of a name in bytes.
-const NAME_BYTES_MAX: usize = 255;
 
 /// The target of a path.
 #[derive(Clone)]

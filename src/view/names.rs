@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use crate::format::log::catalog::NodeType;
-use crate::model::{Dtype, EntryId};
+use crate::model::{Dtype, EntryId, NAME_BYTES_MAX};
 use crate::store::{Node, ROOT, State};
 use crate::stream::is_castable;
 use crate::view::batch::{DIMENSION_MAX, ROWS_MAX};
 use crate::view::form::{Form, Shows};
-
-/// Longest name in bytes.
-const NAME_BYTES_MAX: usize = 255;
 
 /// The source of a file or directory in a form.
 #[derive(Clone)]

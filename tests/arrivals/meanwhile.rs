@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tierfs::engine::{self, MovePreview};
-use tierfs::ingest::Progress;
-use tierfs::model::{Dtype, Encoder, Tier};
+use tierfs::model::{Dtype, Encoder, Progress, Tier};
 use tierfs::open::{self, OpenFiles};
 use tierfs::store::Collection;
 use tierfs::store::ROOT;
@@ -57,7 +56,7 @@ fn a_compaction_goes_on_when_a_file_is_removed() {
     let done = engine::compact(&collection, &removes).unwrap();
     assert!(collection.state().directory(ROOT).unwrap().get(b"last").is_none());
     assert!(done.after <= done.before, "{done}");
-    let done = engine::compact(&collection, &tierfs::ingest::Silent).unwrap();
+    let done = engine::compact(&collection, &tierfs::model::Silent).unwrap();
     assert!(done.after < 11_000, "{done}");
 }
 
@@ -85,7 +84,7 @@ fn a_compaction_goes_on_past_a_file_whose_data_file_was_removed_by_hand() {
     drop((table, collection));
     disk.remove_file(&path).unwrap();
     let collection = History::open(&disk);
-    let done = engine::compact(&collection, &tierfs::ingest::Silent).unwrap();
+    let done = engine::compact(&collection, &tierfs::model::Silent).unwrap();
     assert!(done.returned > 0, "{done}");
     assert_eq!(done.left, 1, "{done}");
     assert!(done.to_string().contains("1 objects cannot be read"), "{done}");

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use tierfs::engine::compact;
 use tierfs::format::log::catalog::Entry;
-use tierfs::ingest::Silent;
-use tierfs::model::EntryId;
+use tierfs::model::{EntryId, Silent};
 use tierfs::store::ROOT;
 use tierfs::store::Touched;
 use tierfs::store::disk::{Disk, Open};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use safetensors::Dtype;
 use tierfs::format::log::catalog::{Digests, Taken};
-use tierfs::ingest::{Blocking, Options, Origin, Silent, import_file, import_shards};
-use tierfs::model::{Error, ErrorKind};
+use tierfs::ingest::{Blocking, Options, Origin, import_file, import_shards};
+use tierfs::model::{Error, ErrorKind, Silent};
 use tierfs::store::Collection;
 use tierfs::store::Settings;
 use tierfs::store::Sums;

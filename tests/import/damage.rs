@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tierfs::ingest::{MoveTo, Options};
-use tierfs::model::ErrorKind;
+use tierfs::ingest::Options;
+use tierfs::model::{ErrorKind, MoveTo};
 use tierfs::store::Collection;
 use tierfs::store::Verify;
 use tierfs::store::disk::{Disk, Open};

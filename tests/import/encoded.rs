@@ -3,8 +3,8 @@
 use half::{bf16, f16};
 use safetensors::Dtype;
 use tierfs::codec;
-use tierfs::ingest::{Blocking, MoveTo, Options};
-use tierfs::model::{self, Encoder, Tier};
+use tierfs::ingest::{Blocking, Options};
+use tierfs::model::{self, Encoder, MoveTo, Tier};
 use tierfs::store::Verify;
 
 use crate::world::{

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
-use tierfs::ingest::{MoveTo, Options};
-use tierfs::model::{ErrorKind, Result};
+use tierfs::ingest::Options;
+use tierfs::model::{ErrorKind, MoveTo, Result};
 use tierfs::store::Collection;
 use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;

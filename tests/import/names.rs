@@ -148,7 +148,7 @@ fn names_that_no_directory_can_have_are_refused_before_anything_is_written() {
         let place = format!("{directories:?} {name:?}");
         let target = Target { directories, name };
         let (settings, options) = (Settings::new(STORE), Options::default());
-        let progress = tierfs::ingest::Silent;
+        let progress = tierfs::model::Silent;
         let done = import_file(&collection, &settings, &target, &file(b"x"), &origin(), &options, &progress);
         assert_eq!(done.err().map(|error| error.kind()), Some(ErrorKind::Invalid), "{place}");
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tierfs::ingest::{Options, Origin, Report, Silent, Target, import_file};
-use tierfs::model::{Error, Result, StoreId};
+use tierfs::ingest::{Options, Origin, Report, Target, import_file};
+use tierfs::model::{Error, Result, Silent, StoreId};
 use tierfs::store::Object;
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;

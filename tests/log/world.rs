@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tierfs::format::log::catalog::NodeEntry;
-use tierfs::ingest::{Blocking, MoveTo, Options, Origin, Silent, Target, import_file};
-use tierfs::model::{EntryId, Error, ErrorKind, Result, StoreId};
+use tierfs::ingest::{Blocking, Options, Origin, Target, import_file};
+use tierfs::model::{EntryId, Error, ErrorKind, MoveTo, Result, Silent, StoreId};
 use tierfs::store::ROOT;
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;

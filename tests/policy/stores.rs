@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting};
-use tierfs::ingest::{Options, Silent};
-use tierfs::model::Tier;
+use tierfs::ingest::Options;
+use tierfs::model::{Silent, Tier};
 use tierfs::open::OpenFiles;
 use tierfs::store::Keep;
 use tierfs::store::ROOT;

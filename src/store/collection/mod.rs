@@ -18,7 +18,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
-use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
+use crate::model::{EntryId, Error, ErrorKind, MODE_BITS, ObjectId, Result, StoreId};
 use crate::store::clock::{Ticks, now_nanoseconds, now_seconds};
 use crate::store::collection::digest_cache::DigestCache;
 use crate::store::collection::lineage::Lineage;
@@ -162,7 +162,7 @@ impl Collection {
         let now = now_nanoseconds();
         batch.entry(Entry::Node(Box::new(NodeEntry {
             id: ROOT,
-            mode: mode & 0o7777,
+            mode: mode & MODE_BITS,
             uid: owner.0,
             gid: owner.1,
             atime: now,

@@ -1,6 +1,7 @@
 //! Entries of the catalog: the kind, the version, the payload.
 
-use tierfs::format::log::catalog::{BLOCK_BYTES_MAX, Content, Entry, NAME_BYTES_MAX, NodeType};
+use tierfs::format::log::catalog::{BLOCK_BYTES_MAX, Content, Entry, NodeType};
+use tierfs::model::NAME_BYTES_MAX;
 
 pub fn check(bytes: &[u8]) {
     let [kind, version, payload @ ..] = bytes else { return };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tierfs::format::log::record::{LOG_VERSION, Record};
 use tierfs::format::log::slot::{RawSlot, SLOT_BYTES};
-use tierfs::ingest::{Options, Origin, Silent, Target, import_file};
-use tierfs::model::{EntryId, ErrorKind, StoreId};
+use tierfs::ingest::{Options, Origin, Target, import_file};
+use tierfs::model::{EntryId, ErrorKind, Silent, StoreId};
 use tierfs::store::ROOT;
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;

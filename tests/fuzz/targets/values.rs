@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use tierfs::control::{Jobs, attribute, controls, set};
-use tierfs::ingest::{MoveTo, Options, Origin, Silent, Target, import_file};
-use tierfs::model::{DIMENSIONS_MAX, Dtype, Encoder, Result, Shape, StoreId, Tier};
+use tierfs::ingest::{Options, Origin, Target, import_file};
+use tierfs::model::{DIMENSIONS_MAX, Dtype, Encoder, MoveTo, Result, Shape, Silent, StoreId, Tier};
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};

@@ -60,8 +60,6 @@ pub const NODE_WITH_RECORDS_VERSION: u8 = 4;
 /// The highest number of a node or name. Numbers are assigned one by one, so they never run out, and
 /// adding one to a number does not overflow.
 pub const NUMBER_MAX: u64 = (1 << 48) - 1;
-/// Longest name in a directory, in bytes.
-pub const NAME_BYTES_MAX: usize = 255;
 /// Largest block in bytes, which bounds the memory that a reader needs for one.
 pub const BLOCK_BYTES_MAX: u32 = 128 << 10;
 

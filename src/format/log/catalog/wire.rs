@@ -6,11 +6,13 @@ use crate::format::log::catalog::pieces::{
 };
 use crate::format::log::catalog::records::{put_records, read_records, records_of, write_records};
 use crate::format::log::catalog::{
-    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NAME_BYTES_MAX,
-    NODE, NODE_VERSION, NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, NodeType, OBJECT,
-    OBJECT_WITH_PARENT_VERSION, ObjectEntry, ObjectIds, OutsideFile, Parent, Taken, TensorEntry,
+    BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE, NODE_VERSION,
+    NODE_WITH_RECORDS_VERSION, NUMBER_MAX, NodeEntry, NodeType, OBJECT, OBJECT_WITH_PARENT_VERSION,
+    ObjectEntry, ObjectIds, OutsideFile, Parent, Taken, TensorEntry,
 };
-use crate::model::{DIMENSIONS_MAX, EntryId, Error, ObjectId, Result, SeedId, Shape, TensorId, check_label};
+use crate::model::{
+    DIMENSIONS_MAX, EntryId, Error, NAME_BYTES_MAX, ObjectId, Result, SeedId, Shape, TensorId, check_label,
+};
 
 /// Longest target of a symbolic link in bytes.
 const TARGET_BYTES_MAX: usize = 4096;
