@@ -1,21 +1,17 @@
 //! `tierfs compact`.
 
-use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use indicatif::ProgressBar;
 
 use crate::cli::Outcome;
-use crate::cli::shared::act::wait_for_new_job;
-use crate::cli::shared::mounts::{self, Mounted};
+use crate::cli::shared::maintenance::{open_engine, run_by_daemon};
+use crate::cli::shared::mounts;
 use crate::cli::shared::output::{print, print_json};
-use crate::engine::{Counted, Engine};
-use crate::model::{Error, ErrorKind, Progress, Result};
-use crate::store::disk::files::FileDisk;
-use crate::store::{Access, Store};
+use crate::engine::Counted;
+use crate::model::{Progress, Result};
 
 /// Compact a store.
 ///
@@ -36,7 +32,7 @@ pub(super) struct Args {
 impl Args {
     pub fn run(self) -> Result<Outcome> {
         let text = match mounts::mount_for(&self.path)? {
-            Some(mounted) => mounted_compact(&mounted)?,
+            Some(mounted) => run_by_daemon(&mounted, "compact")?,
             None => compact(&self.path)?,
         };
         if self.json {
@@ -50,30 +46,16 @@ impl Args {
     }
 }
 
-/// Has the daemon compact the store and waits. Returns one line per collection.
-fn mounted_compact(mounted: &Mounted) -> Result<String> {
-    let path = mounted.mountpoint.join(".ctl/compact");
-    let failed = |error| Error::io(path.display(), error);
-    wait_for_new_job(mounted, || fs::write(&path, "start").map_err(failed))?;
-    fs::read_to_string(&path).map_err(failed)
-}
-
 /// Compacts an unmounted store. Returns one line per collection or, once all collections were tried,
 /// the first error.
 fn compact(path: &Path) -> Result<String> {
-    let note = format!("process {}, which compacts", std::process::id());
-    let store = Store::open(Arc::new(FileDisk::new(path)), Access::Write, &note);
-    let engine = Engine::new(Arc::new(store.map_err(|error| mounts::with_mounts(error, path))?));
-    let store = engine.store.clone();
+    let engine = open_engine(path, "compacts")?;
     let mut collections = Vec::new();
     let mut first = Ok(());
-    for tenant in store.tenants()? {
-        for name in store.collections(&tenant)? {
-            match store.collection(&tenant, &name) {
-                Ok(collection) => collections.push(collection),
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => first = first.and(Err(error)),
-            }
+    for (_, collection) in engine.store.all_collections()? {
+        match collection {
+            Ok(collection) => collections.push(collection),
+            Err(error) => first = first.and(Err(error)),
         }
     }
     let bytes = collections.iter().map(|collection| engine.compact_bytes(collection)).sum();

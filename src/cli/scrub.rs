@@ -1,17 +1,13 @@
 //! `tierfs scrub`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use crate::cli::Outcome;
-use crate::cli::shared::act::wait_for_new_job;
-use crate::cli::shared::mounts::{self, Mounted};
+use crate::cli::shared::maintenance::{open_engine, run_by_daemon};
+use crate::cli::shared::mounts;
 use crate::cli::shared::output::{print, print_json};
-use crate::engine::{Counted, Engine, Scrubbed};
-use crate::model::{Error, ErrorKind, Result};
-use crate::store::disk::files::FileDisk;
-use crate::store::{Access, Store};
+use crate::engine::Counted;
+use crate::model::Result;
 
 /// Verify every stored checksum and repair damaged blocks that can be reconstructed.
 ///
@@ -30,7 +26,11 @@ pub(super) struct Args {
 impl Args {
     pub fn run(self) -> Result<Outcome> {
         let (text, corrupt) = match mounts::mount_for(&self.path)? {
-            Some(mounted) => mounted_scrub(&mounted)?,
+            Some(mounted) => {
+                let text = run_by_daemon(&mounted, "scrub")?;
+                let corrupt = text.lines().filter_map(corrupt_of).sum();
+                (text, corrupt)
+            }
             None => scrub(&self.path)?,
         };
         if self.json {
@@ -42,46 +42,28 @@ impl Args {
     }
 }
 
-/// Has the daemon scrub the store and waits. Returns one line per collection and the number of corrupt
-/// blocks.
-fn mounted_scrub(mounted: &Mounted) -> Result<(String, u64)> {
-    let path = mounted.mountpoint.join(".ctl/scrub");
-    let failed = |error| Error::io(path.display(), error);
-    wait_for_new_job(mounted, || fs::write(&path, "start").map_err(failed))?;
-    let text = fs::read_to_string(&path).map_err(failed)?;
-    let corrupt = text.lines().filter_map(corrupt_of).sum();
-    Ok((text, corrupt))
-}
-
 /// The number before `corrupt` in a line.
 fn corrupt_of(line: &str) -> Option<u64> {
     line.split_once(" corrupt")?.0.rsplit(' ').next()?.parse().ok()
 }
 
 fn scrub(path: &Path) -> Result<(String, u64)> {
-    let note = format!("process {}, which scrubs", std::process::id());
-    let store = Store::open(Arc::new(FileDisk::new(path)), Access::Write, &note);
-    let engine = Engine::new(Arc::new(store.map_err(|error| mounts::with_mounts(error, path))?));
-    let store = engine.store.clone();
-    let (mut text, mut sum) = (String::new(), Scrubbed::default());
-    let mut broken = 0;
-    for tenant in store.tenants()? {
-        for name in store.collections(&tenant)? {
-            match store.collection(&tenant, &name) {
-                Ok(collection) => {
-                    let found = engine.scrub(&collection, &Counted::default())?;
-                    text.push_str(&format!("{tenant}/{name}: {found}\n"));
-                    sum.add(found);
-                }
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => {
-                    broken += 1;
-                    text.push_str(&format!("{tenant}/{name}: {error}\n"));
-                }
+    let engine = open_engine(path, "scrubs")?;
+    let (mut text, mut corrupt) = (String::new(), 0);
+    for (path, collection) in engine.store.all_collections()? {
+        match collection {
+            Ok(collection) => {
+                let found = engine.scrub(&collection, &Counted::default())?;
+                text.push_str(&format!("{path}: {found}\n"));
+                corrupt += found.corrupt;
+            }
+            Err(error) => {
+                text.push_str(&format!("{path}: {error}\n"));
+                corrupt += 1;
             }
         }
     }
-    Ok((text, sum.corrupt + broken))
+    Ok((text, corrupt))
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! The settings of the mount, and actions on the whole mount.
+//! The control files `sync`, `jobs`, `config` and `policy`.
 
-use crate::control::files::Context;
+use crate::control::context::Context;
+use crate::engine;
 use crate::model::{Error, Result};
-use crate::store::Access;
+use crate::store::{Access, ROOT};
 use crate::vfs::Invalidation;
 
 /// Makes everything written durable. Queues the kernel invalidations instead of returning them, so
@@ -19,10 +20,10 @@ pub(super) fn jobs(context: &Context, text: &str) -> Result<Invalidation> {
     let number = number.ok_or_else(|| {
         Error::invalid(format!("unknown command {text:?}; write cancel and the number of a job"))
     })?;
-    match context.mounted.jobs.cancel(number) {
-        true => Ok(Invalidation::default()),
-        false => Err(Error::invalid(format!("no job {number} is running or waiting"))),
+    if !context.mounted.jobs.cancel(number) {
+        return Err(Error::invalid(format!("no job {number} is running or waiting")));
     }
+    Ok(Invalidation::default())
 }
 
 /// The settings in effect: those of the store and those of the mount.
@@ -37,4 +38,16 @@ pub(super) fn config(context: &Context) -> Result<String> {
     let mut table = toml::Table::new();
     table.insert("mount".to_owned(), mount.into());
     Ok(format!("{}\n# The mount.\n{table}", store.settings().to_text()))
+}
+
+/// The policy in effect.
+pub(super) fn policy(context: &Context) -> Result<String> {
+    let state = context.collection()?.state();
+    Ok(format!("{}\n", engine::POLICY.of(&state, ROOT)))
+}
+
+/// Sets the policy of the collection. Files and directories with a setting of their own keep it.
+pub(super) fn set_policy(context: &Context, text: &str) -> Result<Invalidation> {
+    engine::set_setting(context.collection()?, ROOT, &engine::POLICY, text)?;
+    Ok(Invalidation::default())
 }

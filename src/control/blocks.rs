@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::control::files::Context;
+use crate::control::context::Context;
 use crate::control::text::Make;
 use crate::format::log::record::Stored;
 use crate::model::{Encoding, Error, ErrorKind, Result, Tier};

@@ -1,45 +1,18 @@
 //! The tables of control files: what a read of each shows and what a write to it does.
 
-use std::sync::Arc;
-
+use crate::control::context::{Context, Mounted, no_file};
 #[cfg(feature = "mount")]
 use crate::control::import;
-use crate::control::mounted::Mounted;
+use crate::control::maintenance::{COMPACT, SCRUB};
 use crate::control::text::{Make, Text};
-use crate::control::{actions, blocks, compact, metrics, policy, prefetch, quota, scrub, status, tiers};
-use crate::model::{Error, ErrorKind, Result};
-use crate::store::Collection;
+use crate::control::{actions, blocks, maintenance, metrics, prefetch, quota, status};
+use crate::model::{Error, ErrorKind, READ_BITS, Result};
 use crate::store::{EventKind, Events};
-use crate::vfs::{Control, ControlView, Controls, FileView, Invalidation, Scope, Shape};
+use crate::vfs::{Control, ControlView, Controls, Invalidation, Scope, Shape};
 
 /// Most bytes of a text that one write may have. The kernel splits much longer writes, and a part of
 /// a text must not act.
 const TEXT_BYTES_MAX: usize = 64 << 10;
-
-/// The context of a request to a control file.
-pub struct Context<'a> {
-    /// The mount.
-    pub mounted: &'a Mounted,
-    /// The control file.
-    pub view: &'a ControlView,
-    /// The user ID of the caller.
-    pub user: u32,
-}
-
-impl Context<'_> {
-    /// The collection that the file belongs to.
-    pub fn collection(&self) -> Result<&Arc<Collection>> {
-        match &self.view.scope {
-            Scope::Collection(collection) => Ok(collection),
-            _ => Err(no_file()),
-        }
-    }
-
-    /// For a control file in a tree: the file of the collection that it represents.
-    pub fn file(&self) -> Result<FileView> {
-        self.view.file().ok_or_else(no_file)
-    }
-}
 
 /// Produces the text that a read returns.
 enum Show {
@@ -111,14 +84,14 @@ pub const MOUNT_FILES: &[File] = &[
     acting(
         "compact",
         "write start or stop to compact data files, tier files and logs; shows the last results",
-        compact::of_mount,
-        compact::act_on_all,
+        |context| maintenance::of_mount(context, &COMPACT),
+        |context, text| maintenance::act_on_all(context, &COMPACT, text),
     ),
     acting(
         "scrub",
         "write start or stop to verify every stored checksum; shows the last results",
-        scrub::of_mount,
-        scrub::act_on_all,
+        |context| maintenance::of_mount(context, &SCRUB),
+        |context, text| maintenance::act_on_all(context, &SCRUB, text),
     ),
     #[cfg(feature = "mount")]
     File {
@@ -143,12 +116,12 @@ pub const TENANT_FILES: &[File] = &[
 /// The files of a collection's `.ctl`.
 pub const COLLECTION_FILES: &[File] = &[
     shown("status", "summary of the collection, as text", status::of_collection),
-    shown("tiers", "tensors, blocks and bytes by tier", tiers::table),
+    shown("tiers", "tensors, blocks and bytes by tier", status::tiers),
     acting(
         "policy",
         "how tiers move: manual, auto, or cache BYTES (a size limit)",
-        policy::shown,
-        policy::set,
+        actions::policy,
+        actions::set_policy,
     ),
     tree("blocks", "one line per block or hole: its location, tier and encoding", blocks::table),
     tree("verify", "verifies every stored checksum; ends with ok or corrupt N of M", blocks::verify),
@@ -156,14 +129,14 @@ pub const COLLECTION_FILES: &[File] = &[
     acting(
         "compact",
         "write start or stop to compact data files, tier files and the log; shows the last result",
-        compact::shown,
-        compact::act,
+        |context| maintenance::shown(context, &COMPACT),
+        |context, text| maintenance::act(context, &COMPACT, text),
     ),
     acting(
         "scrub",
         "write start or stop to verify every stored checksum; shows the last result",
-        scrub::shown,
-        scrub::act,
+        |context| maintenance::shown(context, &SCRUB),
+        |context, text| maintenance::act(context, &SCRUB, text),
     ),
     acting("quota", QUOTA_HELP, quota::of_collection, quota::set_of_collection),
     acting(
@@ -195,7 +168,7 @@ impl File {
         let mode = match (&self.act, self.is_private) {
             (Some(_), _) => 0o600,
             (None, true) => 0o400,
-            (None, false) => 0o444,
+            (None, false) => READ_BITS,
         };
         Control { name: self.name, shape: self.shape, mode, is_private: self.is_private }
     }
@@ -262,10 +235,6 @@ fn done(context: &Context, file: &File, text: &[u8]) -> Result<Invalidation> {
 /// The error of a write to a read-only file.
 pub fn read_only(file: &File) -> Error {
     Error::new(ErrorKind::Denied, format!("{} can only be read", file.name))
-}
-
-fn no_file() -> Error {
-    Error::new(ErrorKind::NotFound, "there is no such control file")
 }
 
 #[cfg(test)]

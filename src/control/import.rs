@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::control::files::Context;
+use crate::control::context::Context;
 use crate::control::jobs::Job;
 use crate::control::quota::runs_mount;
 use crate::engine::{Reconstruct, evict_imported};

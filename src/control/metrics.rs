@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
+use crate::control::context::Context;
 use crate::control::counters::{Counters, Operation, Times};
-use crate::control::files::Context;
 use crate::control::measure::Tally;
 use crate::control::totals::Totals;
 use crate::model::{Error, ErrorKind, Result, Tier};

@@ -1,6 +1,6 @@
 //! The control file `prefetch`: verifies files and reads them ahead.
 
-use crate::control::files::Context;
+use crate::control::context::Context;
 use crate::control::jobs::Job;
 use crate::model::{EntryId, Error, ErrorKind, Result};
 use crate::store::ROOT;

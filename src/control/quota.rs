@@ -1,6 +1,6 @@
 //! The control file `quota`: usage and limits of a tenant or collection, and who may change the limits.
 
-use crate::control::files::Context;
+use crate::control::context::{Context, no_file};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::{Limits, Use};
 use crate::vfs::{Invalidation, Scope};
@@ -47,7 +47,7 @@ pub(super) fn set_of_collection(context: &Context, asked: &str) -> Result<Invali
 fn tenant<'a>(context: &'a Context) -> Result<&'a str> {
     match &context.view.scope {
         Scope::Tenant(tenant) => Ok(tenant),
-        _ => Err(Error::new(ErrorKind::NotFound, "there is no such control file")),
+        _ => Err(no_file()),
     }
 }
 

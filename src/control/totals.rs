@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::control::files::Context;
+use crate::control::context::Context;
 use crate::control::measure::{Tally, tally};
 use crate::control::quota::runs_mount;
 use crate::model::{ErrorKind, Result, Tier};

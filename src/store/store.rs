@@ -182,6 +182,21 @@ impl Store {
         self.directories(tenant)
     }
 
+    /// All collections with their paths, in the order of the names, opened if they are not open yet. Each
+    /// may have failed to open. Skips collections that are removed meanwhile.
+    pub fn all_collections(&self) -> Result<Vec<(String, Result<Arc<Collection>>)>> {
+        let mut found = Vec::new();
+        for tenant in self.tenants()? {
+            for name in self.collections(&tenant)? {
+                match self.collection(&tenant, &name) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    collection => found.push((format!("{tenant}/{name}"), collection)),
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// A collection, opened if it is not open yet. If the tenant has limits, its other collections are
     /// opened too.
     pub fn collection(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
@@ -363,14 +378,8 @@ impl Store {
         // Held until the number is given, so that two concurrent calls return different ones.
         let mut numbered = self.numbered.lock();
         let mut highest = *numbered;
-        for tenant in self.tenants()? {
-            for name in self.collections(&tenant)? {
-                match self.collection(&tenant, &name) {
-                    Ok(collection) => highest = highest.max(collection.state().number()),
-                    Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
-                }
-            }
+        for (_, collection) in self.all_collections()? {
+            highest = highest.max(collection?.state().number());
         }
         *numbered = highest + 1;
         Ok(*numbered)

@@ -2,6 +2,7 @@
 
 pub(in crate::cli) mod act;
 pub(in crate::cli) mod folder;
+pub(in crate::cli) mod maintenance;
 pub(in crate::cli) mod mounts;
 pub(in crate::cli) mod output;
 pub(in crate::cli) mod process;

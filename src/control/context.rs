@@ -1,0 +1,63 @@
+//! What attributes and control files work on: the mount, and the request to a control file.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::control::counters::Counters;
+use crate::control::jobs::Jobs;
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::{Collection, Store};
+use crate::vfs::{ControlView, FileView, Scope, Vfs};
+
+/// A mounted store.
+pub struct Mounted {
+    /// The tree.
+    pub vfs: Arc<Vfs>,
+    /// The mount point.
+    pub mountpoint: String,
+    /// The mount options.
+    pub options: toml::Table,
+    /// The time of the mount.
+    pub since: Instant,
+    /// Counts of requests.
+    pub counters: Counters,
+    /// Background jobs.
+    pub jobs: Jobs,
+}
+
+impl Mounted {
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        self.vfs.store()
+    }
+}
+
+/// The context of a request to a control file.
+pub struct Context<'a> {
+    /// The mount.
+    pub mounted: &'a Mounted,
+    /// The control file.
+    pub view: &'a ControlView,
+    /// The user ID of the caller.
+    pub user: u32,
+}
+
+impl Context<'_> {
+    /// The collection that the file belongs to.
+    pub fn collection(&self) -> Result<&Arc<Collection>> {
+        match &self.view.scope {
+            Scope::Collection(collection) => Ok(collection),
+            _ => Err(no_file()),
+        }
+    }
+
+    /// For a control file in a tree: the file of the collection that it represents.
+    pub fn file(&self) -> Result<FileView> {
+        self.view.file().ok_or_else(no_file)
+    }
+}
+
+/// The error where no control file has the name.
+pub(super) fn no_file() -> Error {
+    Error::new(ErrorKind::NotFound, "there is no such control file")
+}
