@@ -20,7 +20,7 @@ declare -A limit_seconds=(
 phase_command() {
     case $1 in
     setup) echo scripts/setup.sh ;;
-    format) echo cargo fmt --check ;;
+    format) echo cargo fmt --all --check ;;
     clippy) echo cargo clippy --locked --all-targets -- -D warnings ;;
     clippy-core) echo cargo clippy --locked --no-default-features --lib -- -D warnings ;;
     clippy-cuda) echo cargo clippy --locked --features cuda --bins --lib --test gpu -- -D warnings ;;

@@ -3,48 +3,48 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 
-use crate::support::{
-    Random, assert_same, container_of, minilm, npy_file, python_line, safetensors_file, text, wait_until,
+use support::{
+    Fixture, Random, assert_same, container_of, minilm, npy_file, python_line, safetensors_file, script,
+    tensors_of, text, wait_until,
 };
-use crate::world::{World, script, tensors_of};
 
 #[test]
 fn a_model_that_was_copied_in_survives_a_kill_whole() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let source = minilm().join("model.safetensors");
-    fs::copy(&source, world.path("model.safetensors")).unwrap();
-    world.crash();
+    fs::copy(&source, fixture.path("model.safetensors")).unwrap();
+    fixture.crash();
     let bytes = fs::read(&source).unwrap();
-    assert_same(&world.read("model.safetensors"), &bytes, "the container");
+    assert_same(&fixture.read("model.safetensors"), &bytes, "the container");
     for (name, data) in tensors_of(&bytes) {
-        assert_same(&world.read(&name), &data, &name);
+        assert_same(&fixture.read(&name), &data, &name);
     }
-    assert_eq!(world.data_files(), 1);
-    world.again();
-    assert_same(&world.read("model.safetensors"), &bytes, "the container after a check");
+    assert_eq!(fixture.data_files(), 1);
+    fixture.remount();
+    assert_same(&fixture.read("model.safetensors"), &bytes, "the container after a check");
 }
 
 #[test]
 fn a_model_directory_that_was_unpacked_survives_a_kill_whole() {
-    let mut world = World::new();
-    symlink(minilm(), world.place.path("minilm")).unwrap();
-    let archive = world.place.path("minilm.tar");
-    script(&world.place.path(""), "tar chf minilm.tar minilm").ok();
+    let mut fixture = Fixture::new();
+    symlink(minilm(), fixture.place.path("minilm")).unwrap();
+    let archive = fixture.place.path("minilm.tar");
+    script(&fixture.place.path(""), "tar chf minilm.tar minilm").ok();
     let unpack = format!("tar xf {}", archive.display());
-    script(&world.path(""), &unpack).ok();
-    world.crash();
-    script(&world.path(""), &format!("tar df {}", archive.display())).ok();
+    script(&fixture.path(""), &unpack).ok();
+    fixture.crash();
+    script(&fixture.path(""), &format!("tar df {}", archive.display())).ok();
     for (name, data) in tensors_of(&fs::read(minilm().join("model.safetensors")).unwrap()) {
-        assert_same(&world.read(&format!("minilm/{name}")), &data, &name);
+        assert_same(&fixture.read(&format!("minilm/{name}")), &data, &name);
     }
-    let names = fs::read_dir(world.path("minilm/1_Pooling")).unwrap().count();
+    let names = fs::read_dir(fixture.path("minilm/1_Pooling")).unwrap().count();
     assert_eq!(names, fs::read_dir(minilm().join("1_Pooling")).unwrap().count());
 }
 
 #[test]
 fn a_sharded_set_shows_the_tensors_of_all_its_shards() {
     use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let mut random = Random(3);
     let mut all = Vec::new();
     let mut map = serde_json::Map::new();
@@ -55,25 +55,25 @@ fn a_sharded_set_shows_the_tensors_of_all_its_shards() {
         let views = data.iter().enumerate().map(|(n, (name, bytes))| {
             (name.clone(), TensorView::new(Dtype::BF16, vec![n + 57, 100], bytes).unwrap())
         });
-        serialize_to_file(views, None, &world.place.path(&file)).unwrap();
+        serialize_to_file(views, None, &fixture.place.path(&file)).unwrap();
         map.extend(data.iter().map(|(name, _)| (name.clone(), file.clone().into())));
         all.extend(data);
     }
     let index = serde_json::json!({ "metadata": {}, "weight_map": map }).to_string();
-    world.place.write("model.safetensors.index.json", &index);
-    script(&world.place.path(""), &format!("cp model* {}", world.path("").display())).ok();
-    world.crash();
+    fixture.place.write("model.safetensors.index.json", &index);
+    script(&fixture.place.path(""), &format!("cp model* {}", fixture.path("").display())).ok();
+    fixture.crash();
     for (name, data) in &all {
-        assert_same(&world.read(name), data, name);
+        assert_same(&fixture.read(name), data, name);
     }
-    assert_eq!(text(&world.read("model.safetensors.index.json")), index);
-    let folder = world.place.path("");
-    script(&folder, &format!("for f in model*; do cmp $f {}/$f; done", world.path("").display())).ok();
+    assert_eq!(text(&fixture.read("model.safetensors.index.json")), index);
+    let folder = fixture.place.path("");
+    script(&folder, &format!("for f in model*; do cmp $f {}/$f; done", fixture.path("").display())).ok();
 }
 
 #[test]
 fn an_array_that_numpy_saves_and_maps_is_one_with_its_tensor() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let lines = "import sys, numpy as np
 d = sys.argv[1]
 np.save(d + '/x.npy', np.arange(300000, dtype='<f4').reshape(300, 1000))
@@ -90,7 +90,7 @@ b.flush()
 del b
 assert (np.fromfile(d + '/x', dtype='<f4')[:1000] == 5).all()
 ";
-    python_line(lines, [world.path("")]);
+    python_line(lines, [fixture.path("")]);
     let checks = "import sys, numpy as np
 a = np.load(sys.argv[1] + '/x.npy')
 w = np.arange(300000, dtype='<f4').reshape(300, 1000)
@@ -98,15 +98,15 @@ w[7] = -1; w[299, 999] = 42; w[0] = 5
 assert (a == w).all()
 assert (np.fromfile(sys.argv[1] + '/x', dtype='<f4').reshape(300, 1000) == w).all()
 ";
-    world.crash();
-    python_line(checks, [world.path("")]);
-    world.again();
-    python_line(checks, [world.path("")]);
+    fixture.crash();
+    python_line(checks, [fixture.path("")]);
+    fixture.remount();
+    python_line(checks, [fixture.path("")]);
 }
 
 #[test]
 fn a_temporary_name_that_gets_its_real_one_is_recognized_then() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let mut random = Random(5);
     let bytes = container_of(&mut random, &[("w", 20_000), ("v", 5)]);
     // rsync's temporary names, hub downloaders', and one small enough to be packed.
@@ -115,50 +115,51 @@ fn a_temporary_name_that_gets_its_real_one_is_recognized_then() {
     {
         let small = container_of(&mut random, &[("w", 30), ("v", 5)]);
         let bytes = if size == 0 { &bytes } else { &small };
-        fs::create_dir(world.path(folder)).unwrap();
-        let from = world.path(&format!("{folder}/{temporary}"));
+        fs::create_dir(fixture.path(folder)).unwrap();
+        let from = fixture.path(&format!("{folder}/{temporary}"));
         fs::write(&from, bytes).unwrap();
-        assert!(!world.path(&format!("{folder}/w")).exists());
-        fs::rename(&from, world.path(&format!("{folder}/model.safetensors"))).unwrap();
-        wait_until("the tensors", || world.path(&format!("{folder}/w")).exists());
+        assert!(!fixture.path(&format!("{folder}/w")).exists());
+        fs::rename(&from, fixture.path(&format!("{folder}/model.safetensors"))).unwrap();
+        wait_until("the tensors", || fixture.path(&format!("{folder}/w")).exists());
         let tensors = tensors_of(bytes);
         for (name, data) in &tensors {
-            assert_same(&world.read(&format!("{folder}/{name}")), data, name);
+            assert_same(&fixture.read(&format!("{folder}/{name}")), data, name);
         }
-        world.crash();
-        assert_same(&world.read(&format!("{folder}/model.safetensors")), bytes, folder);
+        fixture.crash();
+        assert_same(&fixture.read(&format!("{folder}/model.safetensors")), bytes, folder);
         for (name, data) in &tensors {
-            assert_same(&world.read(&format!("{folder}/{name}")), data, name);
+            assert_same(&fixture.read(&format!("{folder}/{name}")), data, name);
         }
     }
 }
 
 #[test]
 fn a_save_by_rename_replaces_a_file_and_keeps_open_readers_on_the_old_one() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let mut random = Random(6);
     for (round, size) in [100, 40_000, 17].into_iter().enumerate() {
         let old = random.bytes(size);
-        fs::write(world.path("notes.txt"), &old).unwrap();
-        let reader = fs::File::open(world.path("notes.txt")).unwrap();
+        fs::write(fixture.path("notes.txt"), &old).unwrap();
+        let reader = fs::File::open(fixture.path("notes.txt")).unwrap();
         let new = random.bytes(size * 2 + round);
-        fs::write(world.path(".notes.txt.swp"), &new).unwrap();
-        fs::rename(world.path(".notes.txt.swp"), world.path("notes.txt")).unwrap();
-        assert_same(&world.read("notes.txt"), &new, "the new file");
+        fs::write(fixture.path(".notes.txt.swp"), &new).unwrap();
+        fs::rename(fixture.path(".notes.txt.swp"), fixture.path("notes.txt")).unwrap();
+        assert_same(&fixture.read("notes.txt"), &new, "the new file");
         let mut found = vec![0; old.len()];
         reader.read_exact_at(&mut found, 0).unwrap();
         assert_same(&found, &old, "the file that was open");
         drop(reader);
-        world.crash();
-        assert_same(&world.read("notes.txt"), &new, "the new file after a crash");
+        fixture.crash();
+        assert_same(&fixture.read("notes.txt"), &new, "the new file after a crash");
     }
-    script(&world.path(""), "printf 'a\\nb\\n' > e.txt; printf ',s/b/longer/\\nw\\nq\\n' | ed -s e.txt").ok();
-    assert_eq!(text(&world.read("e.txt")), "a\nlonger\n");
+    script(&fixture.path(""), "printf 'a\\nb\\n' > e.txt; printf ',s/b/longer/\\nw\\nq\\n' | ed -s e.txt")
+        .ok();
+    assert_eq!(text(&fixture.read("e.txt")), "a\nlonger\n");
 }
 
 #[test]
 fn what_breaks_its_format_stays_plain_and_says_why() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let mut random = Random(7);
     let mut broken = container_of(&mut random, &[("w", 9000)]);
     broken.truncate(broken.len() - 1);
@@ -172,14 +173,14 @@ fn what_breaks_its_format_stays_plain_and_says_why() {
         ("overlapping.safetensors", overlapping),
         ("y.npy", random.bytes(50_000)),
     ] {
-        fs::write(world.path(name), &bytes).unwrap();
-        assert_same(&world.read(name), &bytes, name);
-        assert!(world.attribute(name, "why").contains("plain"), "{name}");
+        fs::write(fixture.path(name), &bytes).unwrap();
+        assert_same(&fixture.read(name), &bytes, name);
+        assert!(fixture.attribute(name, "why").contains("plain"), "{name}");
     }
-    assert!(!world.path("w").exists() && !world.path("y").exists() && !world.path("a").exists());
-    world.again();
-    assert!(world.attribute("y.npy", "why").contains("plain"));
-    fs::write(world.path("y.npy"), npy_file(&random.floats(9))).unwrap();
-    assert_eq!(world.read("y").len(), 36);
-    assert!(rustix::fs::getxattr(world.path("y.npy"), "user.tierfs.why", &mut [0u8; 64]).is_err());
+    assert!(!fixture.path("w").exists() && !fixture.path("y").exists() && !fixture.path("a").exists());
+    fixture.remount();
+    assert!(fixture.attribute("y.npy", "why").contains("plain"));
+    fs::write(fixture.path("y.npy"), npy_file(&random.floats(9))).unwrap();
+    assert_eq!(fixture.read("y").len(), 36);
+    assert!(rustix::fs::getxattr(fixture.path("y.npy"), "user.tierfs.why", &mut [0u8; 64]).is_err());
 }

@@ -10,7 +10,7 @@ use tierfs::store::disk::Disk;
 
 use crate::disk::CutDisk;
 use crate::history::{History, STORE};
-use crate::support::{Random, scale};
+use support::{Random, scale};
 
 #[test]
 fn after_a_power_cut_what_was_synced_is_there_and_nothing_else_reads_wrong() {

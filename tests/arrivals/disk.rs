@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
 
-use crate::support::Random;
+use support::Random;
 
 const SECTOR: usize = 512;
 

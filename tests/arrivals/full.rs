@@ -3,29 +3,28 @@
 use std::fs;
 use std::io::Write;
 
-use crate::support::{Place, Random, assert_same, npy_file, run, wait_until};
-use crate::world::World;
+use support::{Fixture, Place, Random, assert_same, npy_file, run, wait_until};
 
 const STORE_BYTES: u64 = 16 << 20;
 
 /// A store on a small file system of its own, taken away at the end.
 pub struct Small {
-    pub world: World,
+    pub fixture: Fixture,
     pub store: std::path::PathBuf,
 }
 
 impl Small {
     pub fn new() -> Small {
-        let world = World::unmounted(Place::new());
-        let store = world.place.store();
+        let fixture = Fixture::unmounted(Place::new());
+        let store = fixture.place.store();
         fs::create_dir(&store).unwrap();
         let options = std::ffi::CString::new(format!("size={STORE_BYTES}")).unwrap();
         rustix::mount::mount("tmpfs", &store, "tmpfs", rustix::mount::MountFlags::empty(), &*options)
             .unwrap();
-        let mut small = Small { world, store };
+        let mut small = Small { fixture, store };
         run(["init".as_ref(), small.store.as_os_str()]).ok();
-        small.world.mount();
-        fs::create_dir_all(small.world.path("")).unwrap();
+        small.fixture.mount();
+        fs::create_dir_all(small.fixture.path("")).unwrap();
         small
     }
 }
@@ -55,12 +54,12 @@ fn a_full_store_keeps_what_it_has_and_what_is_removed_makes_room() {
         |small: &Small, random: &mut Random, kept: &mut Vec<(String, Vec<u8>)>, tag: &str, size: usize| {
             for number in 0..100_000 {
                 let (name, bytes) = (format!("{tag}{number}"), random.bytes(size + number % 7));
-                match write(&small.world.path(&name), &bytes) {
+                match write(&small.fixture.path(&name), &bytes) {
                     Ok(()) => kept.push((name, bytes)),
                     Err(number) => {
                         assert_eq!(number, libc::ENOSPC);
                         // A file may be there, without what did not fit.
-                        let path = small.world.path(&name);
+                        let path = small.fixture.path(&name);
                         if path.exists() {
                             assert!(fs::read(&path).unwrap().len() <= bytes.len());
                             fs::remove_file(&path).unwrap();
@@ -73,7 +72,7 @@ fn a_full_store_keeps_what_it_has_and_what_is_removed_makes_room() {
         };
     let check = |small: &Small, kept: &[(String, Vec<u8>)]| {
         for (name, bytes) in kept {
-            assert_same(&small.world.read(name), bytes, name);
+            assert_same(&small.fixture.read(name), bytes, name);
         }
     };
     for round in 0..3 {
@@ -82,25 +81,25 @@ fn a_full_store_keeps_what_it_has_and_what_is_removed_makes_room() {
         fill(&small, &mut random, &mut kept, &format!("small{round}-"), 3000);
         check(&small, &kept);
         if round == 1 {
-            small.world.again();
+            small.fixture.remount();
             check(&small, &kept);
         }
         // Half of it goes, by names in no order, and as much goes in again.
         let mut freed = 0;
         while freed < STORE_BYTES as usize / 2 {
             let (name, bytes) = kept.swap_remove(random.below(kept.len()));
-            fs::remove_file(small.world.path(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+            fs::remove_file(small.fixture.path(&name)).unwrap_or_else(|error| panic!("{name}: {error}"));
             freed += bytes.len();
         }
         let bytes = random.bytes(freed / 2);
         let name = format!("again{round}");
         // The kernel closes what was read before in its own time.
-        let path = small.world.path(&name);
+        let path = small.fixture.path(&name);
         wait_until("the space that was freed", || write(&path, &bytes) == Ok(()));
         kept.push((name, bytes));
         check(&small, &kept);
     }
-    small.world.again();
+    small.fixture.remount();
     check(&small, &kept);
 }
 
@@ -110,8 +109,8 @@ fn moves_for_which_there_is_no_space_use_none_up_however_often_they_are_tried() 
     let mut random = Random(3);
     let elements = random.floats(1 << 20);
     let array = npy_file(&elements);
-    assert_eq!(write(&small.world.path("x.npy"), &array), Ok(()));
-    let tensor = small.world.path("x");
+    assert_eq!(write(&small.fixture.path("x.npy"), &array), Ok(()));
+    let tensor = small.fixture.path("x");
     let set = |key: &str, value: &str| {
         let name = format!("user.tierfs.{key}");
         rustix::fs::setxattr(&tensor, name, value.as_bytes(), rustix::fs::XattrFlags::empty())
@@ -128,19 +127,19 @@ fn moves_for_which_there_is_no_space_use_none_up_however_often_they_are_tried() 
         fs::write(&filler, vec![1; (held + free() - bytes) as usize]).unwrap();
     };
     set("tier", "q8").unwrap();
-    assert_eq!(small.world.attribute("x", "tier"), "q8");
+    assert_eq!(small.fixture.attribute("x", "tier"), "q8");
     set("tier", "exact").unwrap_err();
     leave(300 << 10);
     let before = free();
     for round in 0..50 {
         assert_eq!(set("tier", "q5"), Err(rustix::io::Errno::NOSPC), "round {round}");
     }
-    fs::write(small.world.mounted().path(".ctl/sync"), "now").unwrap();
+    fs::write(small.fixture.mounted().path(".ctl/sync"), "now").unwrap();
     let after = free();
     assert!(after + (64 << 10) >= before, "from {before} to {after} free bytes");
     fs::remove_file(&filler).unwrap();
     set("tier", "q5").unwrap();
-    assert_eq!(small.world.attribute("x", "tier"), "q5");
+    assert_eq!(small.fixture.attribute("x", "tier"), "q5");
 }
 
 #[test]
@@ -148,8 +147,8 @@ fn a_write_for_which_there_is_no_space_changes_nothing() {
     let mut small = Small::new();
     let mut random = Random(2);
     let bytes = random.bytes(9 << 20);
-    assert_eq!(write(&small.world.path("whole"), &bytes), Ok(()));
-    let file = fs::File::options().append(true).open(small.world.path("whole")).unwrap();
+    assert_eq!(write(&small.fixture.path("whole"), &bytes), Ok(()));
+    let file = fs::File::options().append(true).open(small.fixture.path("whole")).unwrap();
     let more = random.bytes(1 << 20);
     let mut expected = bytes;
     loop {
@@ -164,10 +163,10 @@ fn a_write_for_which_there_is_no_space_changes_nothing() {
         }
     }
     drop(file);
-    assert_same(&small.world.read("whole"), &expected, "what fitted");
+    assert_same(&small.fixture.read("whole"), &expected, "what fitted");
     // Writing inside needs new space too: all of it or none.
     use std::os::unix::fs::FileExt;
-    let file = fs::File::options().write(true).open(small.world.path("whole")).unwrap();
+    let file = fs::File::options().write(true).open(small.fixture.path("whole")).unwrap();
     let mut refused = false;
     for at in (0..6 << 20).step_by(1 << 16) {
         match file.write_at(&more[..1 << 16], at as u64) {
@@ -180,10 +179,10 @@ fn a_write_for_which_there_is_no_space_changes_nothing() {
     }
     assert!(refused);
     drop(file);
-    assert_same(&small.world.read("whole"), &expected, "what was written inside");
-    small.world.crash();
-    assert_same(&small.world.read("whole"), &expected, "after a crash");
-    fs::remove_file(small.world.path("whole")).unwrap();
-    let other = small.world.path("other");
+    assert_same(&small.fixture.read("whole"), &expected, "what was written inside");
+    small.fixture.crash();
+    assert_same(&small.fixture.read("whole"), &expected, "after a crash");
+    fs::remove_file(small.fixture.path("whole")).unwrap();
+    let other = small.fixture.path("other");
     wait_until("the space that was freed", || write(&other, &expected[..9 << 20]) == Ok(()));
 }

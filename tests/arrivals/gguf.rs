@@ -6,8 +6,7 @@ use std::path::PathBuf;
 
 use tierfs::format::files::gguf::{GgmlType, TYPES};
 
-use crate::support::{Place, assert_same, python};
-use crate::world::World;
+use support::{Fixture, Place, assert_same, python};
 
 /// A file of all element types and all types of metadata.
 fn made(place: &Place) -> PathBuf {
@@ -39,20 +38,20 @@ fn the_table_of_element_types_is_that_of_the_package() {
 
 #[test]
 fn a_file_that_was_copied_in_shows_its_tensors_and_survives_a_kill() {
-    let mut world = World::new();
-    let source = made(&world.place);
-    fs::copy(&source, world.path("all.gguf")).unwrap();
-    compare(&source, world.path(""));
-    world.crash();
-    compare(&source, world.path(""));
-    assert_eq!(world.data_files(), 1);
-    fs::create_dir(world.path("later")).unwrap();
-    fs::rename(world.path("all.gguf"), world.path("later/x.incomplete")).unwrap();
-    assert_eq!(fs::read_dir(world.path("later")).unwrap().count(), 1);
-    fs::rename(world.path("later/x.incomplete"), world.path("later/all.gguf")).unwrap();
-    compare(&source, world.path("later"));
-    world.again();
-    compare(&source, world.path("later"));
+    let mut fixture = Fixture::new();
+    let source = made(&fixture.place);
+    fs::copy(&source, fixture.path("all.gguf")).unwrap();
+    compare(&source, fixture.path(""));
+    fixture.crash();
+    compare(&source, fixture.path(""));
+    assert_eq!(fixture.data_files(), 1);
+    fs::create_dir(fixture.path("later")).unwrap();
+    fs::rename(fixture.path("all.gguf"), fixture.path("later/x.incomplete")).unwrap();
+    assert_eq!(fs::read_dir(fixture.path("later")).unwrap().count(), 1);
+    fs::rename(fixture.path("later/x.incomplete"), fixture.path("later/all.gguf")).unwrap();
+    compare(&source, fixture.path("later"));
+    fixture.remount();
+    compare(&source, fixture.path("later"));
 }
 
 #[test]
@@ -69,34 +68,34 @@ fn imported_and_in_place_it_is_the_same() {
 
 #[test]
 fn a_write_into_a_tensor_is_one_into_its_container_and_one_into_the_header_makes_it_plain() {
-    let mut world = World::new();
-    let source = made(&world.place);
+    let mut fixture = Fixture::new();
+    let source = made(&fixture.place);
     let mut bytes = fs::read(&source).unwrap();
-    fs::copy(&source, world.path("all.gguf")).unwrap();
+    fs::copy(&source, fixture.path("all.gguf")).unwrap();
     let name = "blk.0.Q4_K.weight";
-    let before = world.read(name);
+    let before = fixture.read(name);
     let at = bytes.windows(before.len()).position(|window| window == before).unwrap();
-    let open = |name: &str| fs::OpenOptions::new().write(true).open(world.path(name)).unwrap();
+    let open = |name: &str| fs::OpenOptions::new().write(true).open(fixture.path(name)).unwrap();
     open(name).write_all_at(b"changed", 100).unwrap();
     bytes[at + 100..at + 107].copy_from_slice(b"changed");
     open("all.gguf").write_all_at(b"too", at as u64 + 2).unwrap();
     bytes[at + 2..at + 5].copy_from_slice(b"too");
-    assert_same(&world.read("all.gguf"), &bytes, "the container");
-    assert_same(&world.read(name), &bytes[at..at + before.len()], name);
+    assert_same(&fixture.read("all.gguf"), &bytes, "the container");
+    assert_same(&fixture.read(name), &bytes[at..at + before.len()], name);
     // The count of tensors, then as it was.
     open("all.gguf").write_all_at(&[255], 15).unwrap();
-    assert!(!world.path(name).exists());
-    assert!(world.attribute("all.gguf", "why").contains("gguf header"));
+    assert!(!fixture.path(name).exists());
+    assert!(fixture.attribute("all.gguf", "why").contains("gguf header"));
     open("all.gguf").write_all_at(&[0], 15).unwrap();
-    assert_same(&world.read(name), &bytes[at..at + before.len()], name);
-    world.again();
-    assert_same(&world.read("all.gguf"), &bytes, "the container");
+    assert_same(&fixture.read(name), &bytes[at..at + before.len()], name);
+    fixture.remount();
+    assert_same(&fixture.read("all.gguf"), &bytes, "the container");
 }
 
 #[test]
 fn what_is_cut_or_of_another_version_stays_plain_and_is_not_imported() {
-    let mut world = World::new();
-    let source = made(&world.place);
+    let mut fixture = Fixture::new();
+    let source = made(&fixture.place);
     let bytes = fs::read(&source).unwrap();
     let mut old = bytes.clone();
     old[4] = 1;
@@ -108,33 +107,33 @@ fn what_is_cut_or_of_another_version_stays_plain_and_is_not_imported() {
         ("old.gguf", &old, "version 1"),
         ("large.gguf", &large_endian, "big-endian"),
     ] {
-        let path = world.place.write(name, bytes);
-        fs::copy(&path, world.path(name)).unwrap();
-        assert_same(&world.read(name), bytes, name);
-        assert!(world.attribute(name, "why").contains(why), "{}", world.attribute(name, "why"));
-        world.place.try_import("demo/other", &[&path], &[]).failed(1, &[why]);
+        let path = fixture.place.write(name, bytes);
+        fs::copy(&path, fixture.path(name)).unwrap();
+        assert_same(&fixture.read(name), bytes, name);
+        assert!(fixture.attribute(name, "why").contains(why), "{}", fixture.attribute(name, "why"));
+        fixture.place.try_import("demo/other", &[&path], &[]).failed(1, &[why]);
     }
-    assert!(!world.path("token_embd.weight").exists());
-    world.again();
+    assert!(!fixture.path("token_embd.weight").exists());
+    fixture.remount();
 }
 
 #[test]
 fn its_floats_move_between_tiers_and_its_blocks_stay_exact() {
-    let world = World::new();
-    let source = made(&world.place);
-    fs::copy(&source, world.path("all.gguf")).unwrap();
+    let fixture = Fixture::new();
+    let source = made(&fixture.place);
+    fs::copy(&source, fixture.path("all.gguf")).unwrap();
     let set = |name: &str, key: &str, value: &str| {
         let flags = rustix::fs::XattrFlags::empty();
-        rustix::fs::setxattr(world.path(name), format!("user.tierfs.{key}"), value.as_bytes(), flags)
+        rustix::fs::setxattr(fixture.path(name), format!("user.tierfs.{key}"), value.as_bytes(), flags)
     };
     set("all.gguf", "lossy", "allow").unwrap();
-    let blocks = world.read("blk.0.Q4_0.weight");
-    let exact = world.read("token_embd.weight");
+    let blocks = fixture.read("blk.0.Q4_0.weight");
+    let exact = fixture.read("token_embd.weight");
     set("all.gguf", "tier", "q8:all").unwrap();
-    assert_eq!(world.attribute("token_embd.weight", "tier"), "q8");
-    assert_ne!(world.read("token_embd.weight"), exact);
-    assert_eq!(world.attribute("blk.0.Q4_0.weight", "tier"), "exact");
-    assert_same(&world.read("blk.0.Q4_0.weight"), &blocks, "blocks");
+    assert_eq!(fixture.attribute("token_embd.weight", "tier"), "q8");
+    assert_ne!(fixture.read("token_embd.weight"), exact);
+    assert_eq!(fixture.attribute("blk.0.Q4_0.weight", "tier"), "exact");
+    assert_same(&fixture.read("blk.0.Q4_0.weight"), &blocks, "blocks");
     assert!(set("blk.0.Q4_0.weight", "tier", "q8").is_err());
-    assert_eq!(world.read("all.gguf").len(), fs::read(&source).unwrap().len());
+    assert_eq!(fixture.read("all.gguf").len(), fs::read(&source).unwrap().len());
 }

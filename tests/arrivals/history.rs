@@ -10,7 +10,7 @@ use tierfs::store::Verify;
 use tierfs::store::disk::Disk;
 use tierfs::store::{Access, Collection};
 
-use crate::support::{Random, npy_file};
+use support::{Random, npy_file};
 
 pub const STORE: StoreId = StoreId(0x5707e);
 const BYTES_MAX: usize = 200_000;

@@ -16,8 +16,7 @@ use tierfs::store::disk::Disk;
 use crate::disk::CutDisk;
 use crate::history::{History, STORE};
 use crate::recorder::Recorder;
-use crate::support::Random;
-use crate::world::World;
+use support::{Fixture, Random};
 
 /// Plain files of 16 MiB and more have such blocks, as they have while they are new.
 const BLOCK: usize = 64 << 10;
@@ -274,10 +273,10 @@ fn of_blocks_that_two_threads_write_at_a_time_the_checksum_is_of_what_lies_there
 
 #[test]
 fn a_mounted_file_written_by_several_descriptors_and_a_mapping_is_sound_after_a_crash() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let mut random = Random(11);
     let mut bytes = random.bytes(LARGE + 5 * BLOCK + 123);
-    let path = world.path("large.bin");
+    let path = fixture.path("large.bin");
     let mut file = File::create(&path).unwrap();
     for part in bytes.chunks(1 << 20) {
         file.write_all(part).unwrap();
@@ -297,7 +296,7 @@ fn a_mounted_file_written_by_several_descriptors_and_a_mapping_is_sound_after_a_
     let places = [5, 3 * BLOCK + 100, LARGE + 7];
     let mut python = std::process::Command::new("python3");
     python.args(["-c", script]).arg(&path).args(places.map(|at| at.to_string()));
-    crate::support::answer(&mut python).ok();
+    support::answer(&mut python).ok();
     for at in places {
         bytes[at..at + 200_000].fill(at as u8);
     }
@@ -306,8 +305,8 @@ fn a_mounted_file_written_by_several_descriptors_and_a_mapping_is_sound_after_a_
     bytes[len - 1000..].fill(0);
     file.sync_all().unwrap();
     drop((file, other));
-    world.crash();
-    assert!(world.read("large.bin") == bytes, "after a crash");
-    world.again();
-    assert!(world.read("large.bin") == bytes, "after a check of the store");
+    fixture.crash();
+    assert!(fixture.read("large.bin") == bytes, "after a crash");
+    fixture.remount();
+    assert!(fixture.read("large.bin") == bytes, "after a check of the store");
 }

@@ -21,10 +21,5 @@ mod removed;
 mod room;
 mod space;
 mod sparse;
-// Other test programs use the rest of it.
-#[path = "../mounts/support/mod.rs"]
-#[allow(unused)]
-mod support;
 mod tensors;
 mod versions;
-mod world;

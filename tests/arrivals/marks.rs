@@ -4,8 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Place, Random, run, shell, wait_until};
-use crate::world::World;
+use support::{Fixture, Place, Random, run, shell, wait_until};
 
 const FILES: usize = 40;
 
@@ -83,32 +82,32 @@ fn check_bad_pages(place: &Place) {
 
 #[test]
 fn after_a_sync_and_an_unmount_no_bad_sector_takes_files_silently() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     for number in 0..FILES {
-        fs::write(world.path(&format!("f{number:02}")), contents(number)).unwrap();
+        fs::write(fixture.path(&format!("f{number:02}")), contents(number)).unwrap();
     }
     for _ in 0..2 {
-        fs::write(world.mounted().path(".ctl/sync"), "1").unwrap();
+        fs::write(fixture.mounted().path(".ctl/sync"), "1").unwrap();
     }
-    world.unmount();
-    check_bad_pages(&world.place);
+    fixture.unmount();
+    check_bad_pages(&fixture.place);
 }
 
 #[test]
 fn a_mount_that_is_idle_says_that_its_files_are_durable_before_it_is_killed() {
-    let world = World::new();
+    let fixture = Fixture::new();
     for number in 0..FILES {
-        fs::write(world.path(&format!("f{number:02}")), contents(number)).unwrap();
+        fs::write(fixture.path(&format!("f{number:02}")), contents(number)).unwrap();
     }
-    let log = log_of(&world.place.store());
+    let log = log_of(&fixture.place.store());
     // The last slot is a Commit without records.
     wait_until("a mark", || {
         let bytes = fs::read(&log).unwrap();
         let last = bytes.chunks(128).rfind(|slot| slot.iter().any(|byte| *byte != 0)).unwrap();
         last[0] == 7 && last[29..33] == [0; 4]
     });
-    world.mounted().kill();
-    let place = &world.place;
+    fixture.mounted().kill();
+    let place = &fixture.place;
     check_bad_pages(place);
 }
 

@@ -15,7 +15,7 @@ use tierfs::stream::Computed;
 use crate::disk::CutDisk;
 use crate::history::{History, STORE};
 use crate::recorder::Recorder;
-use crate::support::Random;
+use support::Random;
 
 fn collection(disk: &Arc<dyn Disk>) -> Arc<Collection> {
     disk.create_directory("t").unwrap();

@@ -15,7 +15,7 @@ use tierfs::store::repair;
 use crate::disk::CutDisk;
 use crate::history::{History, Known, STORE};
 use crate::recorder::Recorder;
-use crate::support::Random;
+use support::Random;
 
 const SEEDS: u64 = 12;
 const STEPS: usize = 8;

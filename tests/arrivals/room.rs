@@ -7,14 +7,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::full::{Small, write};
-use crate::support::{Random, assert_same, npy_file};
+use support::{Random, assert_same, npy_file};
 
 impl Small {
     /// Leaves no byte of the disk, and no room in the log of the collection.
     fn fill(&self) {
         self.fill_disk();
         let full =
-            (0..10_000).find_map(|number| fs::create_dir(self.world.path(&format!("d{number}"))).err());
+            (0..10_000).find_map(|number| fs::create_dir(self.fixture.path(&format!("d{number}"))).err());
         assert_eq!(full.unwrap().raw_os_error(), Some(libc::ENOSPC));
     }
 
@@ -32,7 +32,7 @@ impl Small {
     }
 
     fn sync(&self) {
-        fs::write(self.world.mounted().path(".ctl/sync"), "now").unwrap();
+        fs::write(self.fixture.mounted().path(".ctl/sync"), "now").unwrap();
     }
 }
 
@@ -49,7 +49,7 @@ fn truncate(path: &Path, bytes: u64) -> std::io::Result<()> {
 fn what_is_removed_in_one_collection_makes_room_in_another_at_once() {
     let small = Small::new();
     let mut random = Random(5);
-    let other = small.world.mounted().path("demo/other");
+    let other = small.fixture.mounted().path("demo/other");
     fs::create_dir(&other).unwrap();
     let names: Vec<_> = (0..300).map(|number| other.join(format!("f{number}"))).collect();
     for name in &names {
@@ -60,8 +60,8 @@ fn what_is_removed_in_one_collection_makes_room_in_another_at_once() {
         fs::remove_file(name).unwrap();
     }
     let bytes = random.bytes(400_000);
-    assert_eq!(write(&small.world.path("new"), &bytes), Ok(()));
-    assert_same(&small.world.read("new"), &bytes, "what took its place");
+    assert_eq!(write(&small.fixture.path("new"), &bytes), Ok(()));
+    assert_same(&small.fixture.read("new"), &bytes, "what took its place");
 }
 
 #[test]
@@ -69,9 +69,9 @@ fn what_a_failed_close_leaves_is_one_version_and_goes_to_the_log_when_there_is_r
     let mut small = Small::new();
     let mut random = Random(6);
     let (before, after) = (random.bytes(65_536), random.bytes(65_536));
-    assert_eq!(write(&small.world.path("old"), &before), Ok(()));
-    let old = fs::File::options().write(true).open(small.world.path("old")).unwrap();
-    let new = fs::File::create(small.world.path("new")).unwrap();
+    assert_eq!(write(&small.fixture.path("old"), &before), Ok(()));
+    let old = fs::File::options().write(true).open(small.fixture.path("old")).unwrap();
+    let new = fs::File::create(small.fixture.path("new")).unwrap();
     old.write_all_at(&after, 0).unwrap();
     new.write_all_at(&after, 0).unwrap();
     small.fill();
@@ -82,15 +82,15 @@ fn what_a_failed_close_leaves_is_one_version_and_goes_to_the_log_when_there_is_r
         drop(file);
     }
     for name in ["old", "new"] {
-        assert_same(&small.world.read(name), &after, name);
+        assert_same(&small.fixture.read(name), &after, name);
     }
     small.empty();
     small.sync();
-    small.world.crash();
+    small.fixture.crash();
     for name in ["old", "new"] {
-        assert_same(&small.world.read(name), &after, name);
+        assert_same(&small.fixture.read(name), &after, name);
     }
-    small.world.again();
+    small.fixture.remount();
 }
 
 #[test]
@@ -99,26 +99,26 @@ fn a_file_that_cannot_be_cut_or_grow_stays_as_long_as_it_was() {
     let mut random = Random(7);
     let bytes = random.bytes(50_000);
     for name in ["closed", "open"] {
-        assert_eq!(write(&small.world.path(name), &bytes), Ok(()));
+        assert_eq!(write(&small.fixture.path(name), &bytes), Ok(()));
     }
-    let open = fs::File::options().read(true).write(true).open(small.world.path("open")).unwrap();
+    let open = fs::File::options().read(true).write(true).open(small.fixture.path("open")).unwrap();
     open.write_all_at(b"written", 40_000).unwrap();
     let mut written = bytes.clone();
     written[40_000..40_007].copy_from_slice(b"written");
     small.fill();
     for len in [1, 30_000, 49_999, 50_001, 90_000] {
-        full(truncate(&small.world.path("closed"), len));
+        full(truncate(&small.fixture.path("closed"), len));
         full(open.set_len(len));
         for (name, bytes) in [("closed", &bytes), ("open", &written)] {
-            assert_eq!(fs::metadata(small.world.path(name)).unwrap().len(), 50_000, "{name}, {len}");
-            assert_same(&small.world.read(name), bytes, name);
+            assert_eq!(fs::metadata(small.fixture.path(name)).unwrap().len(), 50_000, "{name}, {len}");
+            assert_same(&small.fixture.read(name), bytes, name);
         }
     }
     small.empty();
     drop(open);
-    small.world.crash();
-    assert_same(&small.world.read("closed"), &bytes, "the one that was closed");
-    assert_same(&small.world.read("open"), &written, "the one that was open");
+    small.fixture.crash();
+    assert_same(&small.fixture.read("closed"), &bytes, "the one that was closed");
+    assert_same(&small.fixture.read("open"), &written, "the one that was open");
 }
 
 #[test]
@@ -126,19 +126,19 @@ fn a_small_file_that_cannot_grow_keeps_what_it_has_and_its_size() {
     let small = Small::new();
     let mut random = Random(8);
     let before = random.bytes(5000);
-    assert_eq!(write(&small.world.path("f"), &before), Ok(()));
-    let file = fs::File::options().read(true).write(true).open(small.world.path("f")).unwrap();
+    assert_eq!(write(&small.fixture.path("f"), &before), Ok(()));
+    let file = fs::File::options().read(true).write(true).open(small.fixture.path("f")).unwrap();
     small.fill_disk();
     let after = random.bytes(300_000);
     full(file.write_at(&after, 0));
     assert_eq!(file.metadata().unwrap().len(), 5000);
-    let found = small.world.read("f");
+    let found = small.fixture.read("f");
     let is_either = |place: usize| found[place] == before[place] || found[place] == after[place];
     assert!(found.len() == 5000 && (0..5000).all(is_either), "bytes that nobody wrote");
     // What is written from now on is what is read.
     small.empty();
     file.write_all_at(b"later", 100).unwrap();
-    assert_eq!(&small.world.read("f")[100..105], b"later");
+    assert_eq!(&small.fixture.read("f")[100..105], b"later");
 }
 
 #[test]
@@ -146,22 +146,22 @@ fn a_rename_that_is_done_is_no_failure_and_its_tensors_come_when_there_is_room()
     let small = Small::new();
     let elements = Random(9).floats(3000);
     let array = npy_file(&elements);
-    assert_eq!(write(&small.world.path("x.bin"), &array), Ok(()));
+    assert_eq!(write(&small.fixture.path("x.bin"), &array), Ok(()));
     small.fill_disk();
-    let renamed = fs::rename(small.world.path("x.bin"), small.world.path("x.npy"));
-    assert_eq!(small.world.path("x.bin").exists(), renamed.is_err());
+    let renamed = fs::rename(small.fixture.path("x.bin"), small.fixture.path("x.npy"));
+    assert_eq!(small.fixture.path("x.bin").exists(), renamed.is_err());
     renamed.unwrap();
-    assert_same(&small.world.read("x.npy"), &array, "the file under its new name");
-    assert!(!small.world.path("x").exists(), "there was room for it: the test shows nothing");
+    assert_same(&small.fixture.read("x.npy"), &array, "the file under its new name");
+    assert!(!small.fixture.path("x").exists(), "there was room for it: the test shows nothing");
     small.empty();
     small.sync();
-    assert_same(&small.world.read("x"), &array[array.len() - 12_000..], "its tensor");
+    assert_same(&small.fixture.read("x"), &array[array.len() - 12_000..], "its tensor");
 }
 
 /// Uses up what the log keeps for removals, so that no record at all fits into it.
 fn use_up_the_reserve(small: &Small, names: &[String]) {
     for name in names {
-        if fs::remove_file(small.world.path(name)).is_err() {
+        if fs::remove_file(small.fixture.path(name)).is_err() {
             return;
         }
         small.fill_disk();
@@ -174,47 +174,47 @@ fn a_file_that_cannot_even_be_cut_to_nothing_keeps_its_bytes_over_a_crash() {
     let mut small = Small::new();
     let mut random = Random(11);
     let bytes = random.bytes(20_000);
-    assert_eq!(write(&small.world.path("f"), &bytes), Ok(()));
-    let open = fs::File::options().read(true).write(true).open(small.world.path("f")).unwrap();
+    assert_eq!(write(&small.fixture.path("f"), &bytes), Ok(()));
+    let open = fs::File::options().read(true).write(true).open(small.fixture.path("f")).unwrap();
     // Names without bytes: their removal gives nothing back that a record could take.
     let names: Vec<String> = (0..400).map(|number| format!("empty{number}")).collect();
     for name in &names {
-        fs::write(small.world.path(name), b"").unwrap();
+        fs::write(small.fixture.path(name), b"").unwrap();
     }
     small.sync();
     small.fill();
     use_up_the_reserve(&small, &names);
-    full(fs::write(small.world.path("f"), b"other"));
+    full(fs::write(small.fixture.path("f"), b"other"));
     full(open.set_len(0));
-    assert_same(&small.world.read("f"), &bytes, "a file that could not be cut");
+    assert_same(&small.fixture.read("f"), &bytes, "a file that could not be cut");
     small.empty();
     small.sync();
     open.write_all_at(b"and more", 20_012).unwrap();
     drop(open);
     let expected = [&bytes[..], &[0; 12], b"and more"].concat();
-    assert_same(&small.world.read("f"), &expected, "written behind its end");
-    small.world.crash();
-    assert_same(&small.world.read("f"), &expected, "after a crash");
+    assert_same(&small.fixture.read("f"), &expected, "written behind its end");
+    small.fixture.crash();
+    assert_same(&small.fixture.read("f"), &expected, "after a crash");
 }
 
 #[test]
 fn a_container_that_cannot_be_cut_inside_a_damaged_tensor_keeps_every_tensor() {
-    let mut world = crate::world::World::new();
+    let mut fixture = support::Fixture::new();
     let mut random = Random(12);
-    let container =
-        crate::support::container_of(&mut random, &[("a", 300_000), ("b", 300_000), ("c", 300_000)]);
-    fs::write(world.path("m.safetensors"), &container).unwrap();
-    world.unmount();
+    let container = support::container_of(&mut random, &[("a", 300_000), ("b", 300_000), ("c", 300_000)]);
+    fs::write(fixture.path("m.safetensors"), &container).unwrap();
+    fixture.unmount();
     // A bit of the tensor in the middle flips on the disk.
-    let data = fs::read_dir(world.place.store().join("demo/m/data")).unwrap().next().unwrap().unwrap().path();
+    let data =
+        fs::read_dir(fixture.place.store().join("demo/m/data")).unwrap().next().unwrap().unwrap().path();
     let at = (container.len() - 900_000 * 4 + 450_000 * 4) as u64;
     let file = fs::File::options().read(true).write(true).open(data).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).unwrap();
     file.write_all_at(&[byte[0] ^ 1], at).unwrap();
     drop(file);
-    world.mount();
-    let open = fs::File::options().read(true).write(true).open(world.path("m.safetensors")).unwrap();
+    fixture.mount();
+    let open = fs::File::options().read(true).write(true).open(fixture.path("m.safetensors")).unwrap();
     assert_eq!(open.set_len(at + 10).unwrap_err().raw_os_error(), Some(libc::EIO));
     assert_eq!(open.metadata().unwrap().len(), container.len() as u64);
     // A write into the first tensor afterwards goes to the log with all tensors there.
@@ -222,12 +222,12 @@ fn a_container_that_cannot_be_cut_inside_a_damaged_tensor_keeps_every_tensor() {
     open.write_all_at(&container[begin..begin + 8], begin as u64).unwrap();
     drop(open);
     for name in ["a", "c"] {
-        let size = fs::metadata(world.path(name)).unwrap_or_else(|error| panic!("{name}: {error}")).len();
+        let size = fs::metadata(fixture.path(name)).unwrap_or_else(|error| panic!("{name}: {error}")).len();
         assert_eq!(size, 1_200_000, "{name}");
     }
     let end = container.len() - 1_200_000;
-    assert_same(&world.read("c"), &container[end..], "the tensor behind the cut");
-    assert_eq!(fs::metadata(world.path("m.safetensors")).unwrap().len(), container.len() as u64);
+    assert_same(&fixture.read("c"), &container[end..], "the tensor behind the cut");
+    assert_eq!(fs::metadata(fixture.path("m.safetensors")).unwrap().len(), container.len() as u64);
 }
 
 #[test]
@@ -241,8 +241,8 @@ fn a_collection_with_the_remains_of_an_import_opens_on_a_full_disk_and_is_tidied
 
     let mut small = Small::new();
     let bytes = Random(13).bytes(30_000);
-    assert_eq!(write(&small.world.path("f"), &bytes), Ok(()));
-    small.world.unmount();
+    assert_eq!(write(&small.fixture.path("f"), &bytes), Ok(()));
+    small.fixture.unmount();
     {
         // What an import that was killed leaves: objects that no file has.
         let store = Store::open(Arc::new(FileDisk::new(&small.store)), Access::Write, "a test").unwrap();
@@ -273,12 +273,12 @@ fn a_collection_with_the_remains_of_an_import_opens_on_a_full_disk_and_is_tidied
     fs::remove_file(&log).unwrap();
     fs::write(&log, &copy).unwrap();
     small.fill_disk();
-    small.world.mount();
-    assert_same(&small.world.read("f"), &bytes, "a file of a full disk");
-    assert_eq!(fs::read_dir(small.world.path("")).unwrap().count(), 1);
+    small.fixture.mount();
+    assert_same(&small.fixture.read("f"), &bytes, "a file of a full disk");
+    assert_eq!(fs::read_dir(small.fixture.path("")).unwrap().count(), 1);
     small.empty();
-    fs::remove_file(small.world.path("f")).unwrap();
+    fs::remove_file(small.fixture.path("f")).unwrap();
     small.sync();
-    small.world.unmount();
-    assert_eq!(small.world.data_files(), 0, "the remains are there still");
+    small.fixture.unmount();
+    assert_eq!(small.fixture.data_files(), 0, "the remains are there still");
 }

@@ -12,8 +12,7 @@ use tierfs::store::disk::Disk;
 
 use crate::disk::CutDisk;
 use crate::history::{History, STORE};
-use crate::support::{Random, assert_same, container_of, scale, wait_until};
-use crate::world::World;
+use support::{Fixture, Random, assert_same, container_of, scale, wait_until};
 
 #[test]
 fn no_block_owns_what_another_owns_and_files_stay_bounded() {
@@ -80,14 +79,14 @@ fn a_close_of_a_new_file_syncs_nothing() {
 
 #[test]
 fn overwriting_for_long_does_not_let_the_store_grow() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let mut random = Random(2);
     let mut expected = container_of(&mut random, &[("w", 512 * 1024)]);
-    fs::write(world.path("m.safetensors"), &expected).unwrap();
+    fs::write(fixture.path("m.safetensors"), &expected).unwrap();
     let start = expected.len() - (2 << 20);
     let mut highest = 0;
     for round in 0..60 {
-        let file = fs::File::options().write(true).open(world.path("w")).unwrap();
+        let file = fs::File::options().write(true).open(fixture.path("w")).unwrap();
         for _ in 0..10 {
             let at = random.below((2 << 20) - 20_000);
             let len = 1 + random.below(20_000);
@@ -97,21 +96,21 @@ fn overwriting_for_long_does_not_let_the_store_grow() {
         }
         file.sync_all().unwrap();
         drop(file);
-        highest = highest.max(fs::metadata(world.place.store().join("demo/m/tier0.dat")).unwrap().len());
+        highest = highest.max(fs::metadata(fixture.place.store().join("demo/m/tier0.dat")).unwrap().len());
         if round == 30 {
-            world.crash();
+            fixture.crash();
         }
     }
     // All blocks there once, and those of the rounds that are not durable yet again.
     assert!(highest < 5 << 20, "tier0.dat grew to {highest} bytes");
-    assert_same(&world.read("m.safetensors"), &expected, "the container");
-    world.again();
-    assert_same(&world.read("m.safetensors"), &expected, "after a check");
+    assert_same(&fixture.read("m.safetensors"), &expected, "the container");
+    fixture.remount();
+    assert_same(&fixture.read("m.safetensors"), &expected, "after a check");
 }
 
 #[test]
 fn a_version_that_is_open_stays_while_its_space_would_be_used_again() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let mut random = Random(3);
     let mut open: Vec<(fs::File, Vec<u8>)> = Vec::new();
     for round in 0..60 {
@@ -120,20 +119,20 @@ fn a_version_that_is_open_stays_while_its_space_would_be_used_again() {
         let name = format!("f{}", round % 4);
         match round % 5 {
             0 => {
-                fs::write(world.path(".t"), &bytes).unwrap();
-                fs::rename(world.path(".t"), world.path(&name)).unwrap();
+                fs::write(fixture.path(".t"), &bytes).unwrap();
+                fs::rename(fixture.path(".t"), fixture.path(&name)).unwrap();
             }
-            1 if world.path(&name).exists() => {
-                fs::remove_file(world.path(&name)).unwrap();
-                fs::write(world.path(&name), &bytes).unwrap();
+            1 if fixture.path(&name).exists() => {
+                fs::remove_file(fixture.path(&name)).unwrap();
+                fs::write(fixture.path(&name), &bytes).unwrap();
             }
             _ => {
                 // Not in place: what is open would change with it.
-                fs::write(world.path(".u"), &bytes).unwrap();
-                fs::rename(world.path(".u"), world.path(&name)).unwrap();
+                fs::write(fixture.path(".u"), &bytes).unwrap();
+                fs::rename(fixture.path(".u"), fixture.path(&name)).unwrap();
             }
         }
-        let file = fs::File::open(world.path(&name)).unwrap();
+        let file = fs::File::open(fixture.path(&name)).unwrap();
         file.sync_all().unwrap();
         open.push((file, bytes));
         if open.len() > 12 {
@@ -148,36 +147,36 @@ fn a_version_that_is_open_stays_while_its_space_would_be_used_again() {
         }
     }
     drop(open);
-    world.unmount();
-    assert!(world.data_files() <= 4, "{} data files", world.data_files());
+    fixture.unmount();
+    assert!(fixture.data_files() <= 4, "{} data files", fixture.data_files());
 }
 
 #[test]
 fn a_file_that_had_no_name_when_it_was_closed_leaves_nothing() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     for size in [1000, 900_000] {
         let file = fs::File::options()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
-            .open(world.path("t"))
+            .open(fixture.path("t"))
             .unwrap();
         let bytes = Random(4).bytes(size);
-        fs::remove_file(world.path("t")).unwrap();
+        fs::remove_file(fixture.path("t")).unwrap();
         file.write_all_at(&bytes, 0).unwrap();
         let mut found = vec![0; size];
         file.read_exact_at(&mut found, 0).unwrap();
         assert_same(&found, &bytes, "a file without a name");
         drop(file);
         // Cut to nothing and written again: what was there first goes.
-        fs::write(world.path("u"), &bytes).unwrap();
-        fs::write(world.path("u"), &bytes[..size / 2]).unwrap();
+        fs::write(fixture.path("u"), &bytes).unwrap();
+        fs::write(fixture.path("u"), &bytes[..size / 2]).unwrap();
     }
-    crate::support::wait_until("the data files' end", || world.data_files() <= 1);
-    assert_same(&world.read("u"), &Random(4).bytes(900_000)[..450_000], "u");
-    assert!(world.allocated("tier0.dat") < 1 << 20);
-    world.again();
+    support::wait_until("the data files' end", || fixture.data_files() <= 1);
+    assert_same(&fixture.read("u"), &Random(4).bytes(900_000)[..450_000], "u");
+    assert!(fixture.allocated("tier0.dat") < 1 << 20);
+    fixture.remount();
 }
 
 /// A GGUF file with one matrix of f32, and bytes of nothing behind it.
@@ -201,42 +200,42 @@ fn gguf_of(tensor: &[u8], behind: usize) -> Vec<u8> {
 
 #[test]
 fn a_tensor_that_is_open_stays_when_its_container_is_cut_anew_and_moves() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let values = |value: f32| value.to_le_bytes();
     let tensor: Vec<u8> = (0..512 << 10).flat_map(|at| values((at as f32 * 0.37).sin())).collect();
-    fs::write(world.path("m.gguf"), gguf_of(&tensor, 100_000)).unwrap();
+    fs::write(fixture.path("m.gguf"), gguf_of(&tensor, 100_000)).unwrap();
     let set = |name: &str, key: &str, value: &str| {
         let flags = rustix::fs::XattrFlags::empty();
-        rustix::fs::setxattr(world.path(name), format!("user.tierfs.{key}"), value.as_bytes(), flags)
+        rustix::fs::setxattr(fixture.path(name), format!("user.tierfs.{key}"), value.as_bytes(), flags)
             .unwrap();
     };
-    let reader = fs::File::open(world.path("w")).unwrap();
+    let reader = fs::File::open(fixture.path("w")).unwrap();
     // The same tensor, cut anew where it lies.
-    let file = fs::OpenOptions::new().write(true).open(world.path("m.gguf")).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(fixture.path("m.gguf")).unwrap();
     file.set_len(8192 + tensor.len() as u64).unwrap();
     drop(file);
-    assert_eq!(world.data_files(), 1, "it was copied: the test tests nothing");
+    assert_eq!(fixture.data_files(), 1, "it was copied: the test tests nothing");
     set("m.gguf", "lossy", "allow");
     let allocated = || {
-        let data = world.place.store().join("demo/m/data");
+        let data = fixture.place.store().join("demo/m/data");
         let files = fs::read_dir(data).unwrap().map(|file| file.unwrap().metadata().unwrap().blocks());
         files.sum::<u64>() * 512
     };
     set("w", "tier", "q8:all");
-    assert_eq!(world.attribute("w", "tier"), "q8");
-    sync(&world);
+    assert_eq!(fixture.attribute("w", "tier"), "q8");
+    sync(&fixture);
     let mut found = vec![0; tensor.len()];
     reader.read_exact_at(&mut found, 0).unwrap();
     assert_same(&found, &tensor, "the tensor that was open");
     drop(reader);
     wait_until("its space is given back", || {
-        sync(&world);
+        sync(&fixture);
         allocated() < tensor.len() as u64 / 2
     });
 }
 
 /// Makes all of the collection durable: what was given up is free then.
-fn sync(world: &World) {
-    fs::write(world.path("other"), b"x").unwrap();
-    fs::File::open(world.path("other")).unwrap().sync_all().unwrap();
+fn sync(fixture: &Fixture) {
+    fs::write(fixture.path("other"), b"x").unwrap();
+    fs::File::open(fixture.path("other")).unwrap().sync_all().unwrap();
 }

@@ -4,8 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::support::{Random, npy_file};
-use crate::world::World;
+use support::{Fixture, Random, npy_file};
 
 const HUGE: u64 = 64 << 30;
 
@@ -13,17 +12,17 @@ const HUGE: u64 = 64 << 30;
 type Parts = Vec<(u64, Vec<u8>)>;
 
 /// Bytes of the store's disk that are taken; without those of when blocks were used.
-fn taken(world: &World) -> u64 {
-    crate::support::files_below(&world.place.store())
+fn taken(fixture: &Fixture) -> u64 {
+    support::files_below(&fixture.place.store())
         .iter()
         .filter(|file| !file.ends_with("access"))
-        .map(|file| fs::metadata(world.place.store().join(file)).unwrap().blocks() * 512)
+        .map(|file| fs::metadata(fixture.place.store().join(file)).unwrap().blocks() * 512)
         .sum()
 }
 
 /// What is written where, and zeros around it.
-fn check(world: &World, name: &str, bytes: u64, parts: &[(u64, Vec<u8>)]) {
-    let file = fs::File::open(world.path(name)).unwrap();
+fn check(fixture: &Fixture, name: &str, bytes: u64, parts: &[(u64, Vec<u8>)]) {
+    let file = fs::File::open(fixture.path(name)).unwrap();
     assert_eq!(file.metadata().unwrap().len(), bytes, "{name}");
     for (at, part) in parts {
         let from = at.saturating_sub(5000);
@@ -42,14 +41,14 @@ fn check(world: &World, name: &str, bytes: u64, parts: &[(u64, Vec<u8>)]) {
 
 #[test]
 fn holes_of_gigabytes_are_neither_read_nor_stored() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let mut random = Random(5);
     let mut files: Vec<(&str, u64, Parts)> = Vec::new();
     // Nothing but a hole.
-    fs::File::create(world.path("empty")).unwrap().set_len(HUGE).unwrap();
+    fs::File::create(fixture.path("empty")).unwrap().set_len(HUGE).unwrap();
     files.push(("empty", HUGE, vec![(HUGE - 1, vec![0])]));
     // Written here and there, the last first.
-    let file = fs::File::create(world.path("sparse")).unwrap();
+    let file = fs::File::create(fixture.path("sparse")).unwrap();
     file.set_len(HUGE + 77).unwrap();
     let mut parts = Vec::new();
     for at in [HUGE - 10_000, HUGE / 2 + 13, 1 << 20, 7] {
@@ -62,8 +61,8 @@ fn holes_of_gigabytes_are_neither_read_nor_stored() {
     // Small first, in the log already, and grown then.
     for (name, len) in [("small", 100), ("large", 1 << 20)] {
         let bytes = random.bytes(len);
-        fs::write(world.path(name), &bytes).unwrap();
-        let file = fs::OpenOptions::new().append(true).open(world.path(name)).unwrap();
+        fs::write(fixture.path(name), &bytes).unwrap();
+        let file = fs::OpenOptions::new().append(true).open(fixture.path(name)).unwrap();
         file.set_len(HUGE).unwrap();
         file.sync_all().unwrap();
         (&file).write_all(b"the end").unwrap();
@@ -71,51 +70,52 @@ fn holes_of_gigabytes_are_neither_read_nor_stored() {
         files.push((name, HUGE + 7, vec![(0, bytes), (HUGE, b"the end".to_vec())]));
     }
     // Cut, and grown again: nothing of what was cut comes back.
-    let file = fs::File::create(world.path("cut")).unwrap();
+    let file = fs::File::create(fixture.path("cut")).unwrap();
     file.write_all_at(&random.bytes(3 << 20), 0).unwrap();
     file.set_len(1000).unwrap();
     file.set_len(HUGE).unwrap();
     let mut kept = vec![0; 1000];
-    fs::File::open(world.path("cut")).unwrap().read_exact_at(&mut kept, 0).unwrap();
+    fs::File::open(fixture.path("cut")).unwrap().read_exact_at(&mut kept, 0).unwrap();
     drop(file);
     files.push(("cut", HUGE, vec![(0, kept)]));
-    let all = |world: &World| files.iter().for_each(|(name, bytes, parts)| check(world, name, *bytes, parts));
-    all(&world);
-    fs::write(world.mounted().path(".ctl/sync"), "now").unwrap();
-    let bytes = taken(&world);
+    let all =
+        |fixture: &Fixture| files.iter().for_each(|(name, bytes, parts)| check(fixture, name, *bytes, parts));
+    all(&fixture);
+    fs::write(fixture.mounted().path(".ctl/sync"), "now").unwrap();
+    let bytes = taken(&fixture);
     assert!(bytes < 64 << 20, "{bytes} bytes are taken");
-    world.crash();
-    all(&world);
+    fixture.crash();
+    all(&fixture);
     // A block of a hole is written later, and the file is whole.
-    let file = fs::OpenOptions::new().write(true).open(world.path("sparse")).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(fixture.path("sparse")).unwrap();
     file.write_all_at(b"late", 3 << 30).unwrap();
     drop(file);
-    check(&world, "sparse", HUGE + 77, &[(3 << 30, b"late".to_vec())]);
-    world.unmount();
+    check(&fixture, "sparse", HUGE + 77, &[(3 << 30, b"late".to_vec())]);
+    fixture.unmount();
 }
 
 /// Kilobytes of the daemon's memory at its most.
-fn peak_kib(world: &World) -> u64 {
-    let pid = world.mounted().daemon().unwrap();
+fn peak_kib(fixture: &Fixture) -> u64 {
+    let pid = fixture.mounted().daemon().unwrap();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-fn log_bytes(world: &World) -> u64 {
-    fs::metadata(world.place.store().join("demo/m/meta.log")).unwrap().len()
+fn log_bytes(fixture: &Fixture) -> u64 {
+    fs::metadata(fixture.place.store().join("demo/m/meta.log")).unwrap().len()
 }
 
 #[test]
 fn a_hole_of_terabytes_costs_no_memory_no_log_and_no_time() {
-    let mut world = World::new();
-    fs::write(world.path("small"), b"x").unwrap();
-    fs::read(world.path(".ctl/blocks/small")).unwrap();
-    let before = (peak_kib(&world), log_bytes(&world));
+    let mut fixture = Fixture::new();
+    fs::write(fixture.path("small"), b"x").unwrap();
+    fs::read(fixture.path(".ctl/blocks/small")).unwrap();
+    let before = (peak_kib(&fixture), log_bytes(&fixture));
     let mut files: Vec<(&str, u64, Parts)> = Vec::new();
     let (huge, bytes) = (2_u64 << 40, Random(8).bytes(300_000));
     for name in ["empty", "sparse"] {
-        let file = fs::File::create(world.path(name)).unwrap();
+        let file = fs::File::create(fixture.path(name)).unwrap();
         file.set_len(huge).unwrap();
         let mut parts = Vec::new();
         if name == "sparse" {
@@ -128,7 +128,7 @@ fn a_hole_of_terabytes_costs_no_memory_no_log_and_no_time() {
         files.push((name, huge, parts));
     }
     // Cut and grown, again and again: what was used of the data file is not zeros, and is not stored.
-    let file = fs::File::create(world.path("cut")).unwrap();
+    let file = fs::File::create(fixture.path("cut")).unwrap();
     for len in [huge, 1000, huge / 2, 0, huge, huge - 5] {
         file.write_all_at(b"some bytes", 100.min(len)).unwrap();
         file.set_len(len).unwrap();
@@ -139,86 +139,86 @@ fn a_hole_of_terabytes_costs_no_memory_no_log_and_no_time() {
     drop(file);
     files.push(("cut", huge, vec![(huge / 5, b"more".to_vec())]));
     // Small, and in the log before it grows.
-    fs::write(world.path("grown"), b"first").unwrap();
-    fs::OpenOptions::new().write(true).open(world.path("grown")).unwrap().set_len(huge).unwrap();
+    fs::write(fixture.path("grown"), b"first").unwrap();
+    fs::OpenOptions::new().write(true).open(fixture.path("grown")).unwrap().set_len(huge).unwrap();
     files.push(("grown", huge, vec![(0, b"first".to_vec())]));
-    fs::write(world.mounted().path(".ctl/sync"), "now").unwrap();
-    let all = |world: &World| {
+    fs::write(fixture.mounted().path(".ctl/sync"), "now").unwrap();
+    let all = |fixture: &Fixture| {
         for (name, bytes, parts) in &files {
-            check(world, name, *bytes, parts);
-            let table = fs::read_to_string(world.path(".ctl/blocks").join(name)).unwrap();
+            check(fixture, name, *bytes, parts);
+            let table = fs::read_to_string(fixture.path(".ctl/blocks").join(name)).unwrap();
             assert!(table.lines().count() < 30, "{table}");
-            let verified = fs::read_to_string(world.path(".ctl/verify").join(name)).unwrap();
+            let verified = fs::read_to_string(fixture.path(".ctl/verify").join(name)).unwrap();
             assert_eq!(verified, "ok\n", "{name}");
-            let extents = fs::read_to_string(world.path(".ctl/extents").join(name)).unwrap();
+            let extents = fs::read_to_string(fixture.path(".ctl/extents").join(name)).unwrap();
             let extents: serde_json::Value = serde_json::from_str(&extents).unwrap();
             assert!(extents.as_array().unwrap().len() < 30, "{extents}");
         }
     };
-    all(&world);
-    fs::write(world.path(".ctl/prefetch"), "empty\nsparse\ncut\ngrown").unwrap();
-    world.mounted().job(".ctl/scrub", "start");
-    world.mounted().job(".ctl/compact", "start");
-    all(&world);
-    let (peak, log) = (peak_kib(&world) - before.0, log_bytes(&world) - before.1);
-    println!("{peak} KiB of memory, {log} bytes of the log, {} bytes of the disk", taken(&world));
+    all(&fixture);
+    fs::write(fixture.path(".ctl/prefetch"), "empty\nsparse\ncut\ngrown").unwrap();
+    fixture.mounted().job(".ctl/scrub", "start");
+    fixture.mounted().job(".ctl/compact", "start");
+    all(&fixture);
+    let (peak, log) = (peak_kib(&fixture) - before.0, log_bytes(&fixture) - before.1);
+    println!("{peak} KiB of memory, {log} bytes of the log, {} bytes of the disk", taken(&fixture));
     assert!(peak < 64 << 10, "{peak} KiB");
     assert!(log < 64 << 10, "{log} bytes of the log");
-    assert!(taken(&world) < 16 << 20, "{} bytes are taken", taken(&world));
-    world.crash();
-    all(&world);
-    world.again();
-    all(&world);
-    let access = world.place.store().join("demo/m/access");
+    assert!(taken(&fixture) < 16 << 20, "{} bytes are taken", taken(&fixture));
+    fixture.crash();
+    all(&fixture);
+    fixture.remount();
+    all(&fixture);
+    let access = fixture.place.store().join("demo/m/access");
     assert!(fs::metadata(&access).is_ok_and(|found| found.len() < 4096), "{access:?}");
-    let peak = peak_kib(&world);
+    let peak = peak_kib(&fixture);
     assert!(peak < before.0 + (64 << 10), "{peak} KiB");
 }
 
 #[test]
 fn a_table_of_many_blocks_is_made_while_it_is_read() {
-    let world = World::new();
-    let file = fs::File::create(world.path("striped")).unwrap();
+    let fixture = Fixture::new();
+    let file = fs::File::create(fixture.path("striped")).unwrap();
     let count = 20_000_u64;
     for block in 0..count {
         file.write_all_at(b"x", 2 * block * 65_536).unwrap();
     }
     drop(file);
-    let before = peak_kib(&world);
-    let table = fs::read_to_string(world.path(".ctl/blocks/striped")).unwrap();
+    let before = peak_kib(&fixture);
+    let table = fs::read_to_string(fixture.path(".ctl/blocks/striped")).unwrap();
     assert_eq!(table.lines().count() as u64, 2 * count - 1);
     for (place, line) in table.lines().enumerate() {
         assert!(line.starts_with(&format!("{place} tier=exact encoding=")), "{line}");
     }
-    let open = fs::File::open(world.path(".ctl/blocks/striped")).unwrap();
+    let open = fs::File::open(fixture.path(".ctl/blocks/striped")).unwrap();
     for at in [2_000_000, 5, 1_000_000, 0, 2_500_000] {
         let mut part = [0; 5000];
         open.read_exact_at(&mut part, at).unwrap();
         assert!(part == table.as_bytes()[at as usize..][..5000], "at {at}");
     }
-    let needed = peak_kib(&world) - before;
+    let needed = peak_kib(&fixture) - before;
     assert!(needed < 8 << 10, "{needed} KiB for {} bytes", table.len());
 }
 
 #[test]
 fn an_array_with_holes_is_recognized_and_its_checksums_hold() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let mut data = vec![0; 40 << 20];
     data[13 << 20..(13 << 20) + 8].copy_from_slice(&Random(6).bytes(8));
     let array = npy_file(&data);
-    let source = world.place.write("x.npy", &array);
-    let path = world.path("x.npy");
-    crate::world::script(
-        &world.path(""),
+    let source = fixture.place.write("x.npy", &array);
+    let path = fixture.path("x.npy");
+    support::script(
+        &fixture.path(""),
         &format!("cp --sparse=always {} {}", source.display(), path.display()),
     )
     .ok();
     for _ in 0..2 {
-        assert!(world.read("x.npy") == array && world.read("x") == data);
-        let verified = fs::read_to_string(world.path(".ctl/verify/x.npy")).unwrap();
+        assert!(fixture.read("x.npy") == array && fixture.read("x") == data);
+        let verified = fs::read_to_string(fixture.path(".ctl/verify/x.npy")).unwrap();
         assert_eq!(verified, "ok\n");
-        world.crash();
-        world.again();
+        fixture.crash();
+        fixture.remount();
     }
-    assert!(taken(&world) < 16 << 20);
+    assert!(taken(&fixture) < 16 << 20);
 }

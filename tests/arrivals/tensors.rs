@@ -4,33 +4,32 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::support::{Place, Random, assert_same, container_of, text};
-use crate::world::World;
+use support::{Fixture, Place, Random, assert_same, container_of, text};
 
 const ELEMENTS: usize = 256 * 1024;
 
-fn in_tier(tier: &str, seed: u64) -> World {
+fn in_tier(tier: &str, seed: u64) -> Fixture {
     let place = Place::new();
     let file = place.write("w.safetensors", container_of(&mut Random(seed), &[("w", ELEMENTS)]));
     place.import("demo/m", &[&file], &["--tier", &format!("{tier}:all")]);
-    let mut world = World::unmounted(place);
-    world.mount();
-    world
+    let mut fixture = Fixture::unmounted(place);
+    fixture.mount();
+    fixture
 }
 
 #[test]
 fn elements_written_into_a_quantized_tensor_read_as_written_and_the_others_as_before() {
     for (tier, seed) in [("q8", 1), ("q5", 2), ("q3", 3)] {
-        let mut world = in_tier(tier, seed);
+        let mut fixture = in_tier(tier, seed);
         let mut random = Random(seed + 100);
-        let mut expected = world.read("w");
-        let header = world.read("w.safetensors").len() - expected.len();
-        assert_eq!(world.attribute("w", "tier"), tier);
+        let mut expected = fixture.read("w");
+        let header = fixture.read("w.safetensors").len() - expected.len();
+        assert_eq!(fixture.attribute("w", "tier"), tier);
         for round in 0..20 {
             let through_container = round % 3 == 0;
             let name = if through_container { "w.safetensors" } else { "w" };
             let skip = if through_container { header } else { 0 };
-            let file = fs::File::options().write(true).open(world.path(name)).unwrap();
+            let file = fs::File::options().write(true).open(fixture.path(name)).unwrap();
             for _ in 0..10 {
                 let at = random.below(ELEMENTS) * 4;
                 let new =
@@ -46,17 +45,17 @@ fn elements_written_into_a_quantized_tensor_read_as_written_and_the_others_as_be
                 expected[at..at + new.len()].copy_from_slice(&new);
             }
             drop(file);
-            assert_same(&world.read("w"), &expected, tier);
-            assert_same(&world.read("w.safetensors")[header..], &expected, "the container");
+            assert_same(&fixture.read("w"), &expected, tier);
+            assert_same(&fixture.read("w.safetensors")[header..], &expected, "the container");
             match round % 4 {
-                0 => world.crash(),
-                1 => world.again(),
+                0 => fixture.crash(),
+                1 => fixture.remount(),
                 _ => {}
             }
-            assert_same(&world.read("w"), &expected, "after a remount");
+            assert_same(&fixture.read("w"), &expected, "after a remount");
         }
-        assert_eq!(world.attribute("w", "tier"), "mixed");
-        assert_same(&world.read("w.safetensors")[header..], &expected, "the container");
+        assert_eq!(fixture.attribute("w", "tier"), "mixed");
+        assert_same(&fixture.read("w.safetensors")[header..], &expected, "the container");
     }
 }
 
@@ -69,12 +68,12 @@ fn bare_tensors_of_shards_take_writes_over_the_edges_of_the_shards() {
         shards.iter().enumerate().map(|(n, bytes)| place.write(&format!("s{n}"), bytes)).collect();
     let paths: Vec<&std::path::Path> = paths.iter().map(|path| path.as_path()).collect();
     place.import("demo/m", &paths, &["--shard-of", "t"]);
-    let mut world = World::unmounted(place);
-    world.mount();
+    let mut fixture = Fixture::unmounted(place);
+    fixture.mount();
     let mut expected = shards.concat();
-    assert_same(&world.read("t"), &expected, "before");
+    assert_same(&fixture.read("t"), &expected, "before");
     for round in 0..10 {
-        let file = fs::File::options().write(true).open(world.path("t")).unwrap();
+        let file = fs::File::options().write(true).open(fixture.path("t")).unwrap();
         for _ in 0..5 {
             let at = random.below(expected.len() - 1);
             let new = {
@@ -85,22 +84,22 @@ fn bare_tensors_of_shards_take_writes_over_the_edges_of_the_shards() {
             expected[at..at + new.len()].copy_from_slice(&new);
         }
         drop(file);
-        assert_same(&world.read("t"), &expected, "written");
+        assert_same(&fixture.read("t"), &expected, "written");
         if round % 3 == 0 {
-            world.crash();
-            assert_same(&world.read("t"), &expected, "after a crash");
+            fixture.crash();
+            assert_same(&fixture.read("t"), &expected, "after a crash");
         }
     }
-    world.again();
-    assert_same(&world.read("t"), &expected, "at the end");
+    fixture.remount();
+    assert_same(&fixture.read("t"), &expected, "at the end");
 }
 
 #[test]
 fn a_file_that_grows_by_ten_thousand_appends_stays_one_data_file() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let mut random = Random(5);
     let mut expected = Vec::new();
-    let mut file = fs::File::options().append(true).create(true).open(world.path("log")).unwrap();
+    let mut file = fs::File::options().append(true).create(true).open(fixture.path("log")).unwrap();
     for number in 0..10_000 {
         let line = {
             let len = 1 + random.below(90);
@@ -113,31 +112,31 @@ fn a_file_that_grows_by_ten_thousand_appends_stays_one_data_file() {
         }
         if number % 2500 == 0 {
             drop(file);
-            file = fs::File::options().append(true).open(world.path("log")).unwrap();
+            file = fs::File::options().append(true).open(fixture.path("log")).unwrap();
         }
     }
     drop(file);
-    assert_same(&world.read("log"), &expected, "the file");
-    assert!(world.data_files() <= 1, "{} data files", world.data_files());
-    let log = fs::metadata(world.place.store().join("demo/m/meta.log")).unwrap().len();
+    assert_same(&fixture.read("log"), &expected, "the file");
+    assert!(fixture.data_files() <= 1, "{} data files", fixture.data_files());
+    let log = fs::metadata(fixture.place.store().join("demo/m/meta.log")).unwrap().len();
     assert!(log < 512 << 10, "{log} bytes of log");
-    let stored = fs::metadata(world.path("log")).unwrap().blocks() * 512;
+    let stored = fs::metadata(fixture.path("log")).unwrap().blocks() * 512;
     assert!((expected.len() as u64..expected.len() as u64 + 4096).contains(&stored), "{stored} bytes in du");
-    world.crash();
-    assert_same(&world.read("log"), &expected, "after a crash");
-    world.again();
-    assert_same(&world.read("log"), &expected, "after a remount");
-    let mut file = fs::File::options().append(true).open(world.path("log")).unwrap();
+    fixture.crash();
+    assert_same(&fixture.read("log"), &expected, "after a crash");
+    fixture.remount();
+    assert_same(&fixture.read("log"), &expected, "after a remount");
+    let mut file = fs::File::options().append(true).open(fixture.path("log")).unwrap();
     for _ in 0..100 {
         file.write_all(b"more").unwrap();
         expected.extend(b"more");
     }
     drop(file);
-    world.again();
-    assert_same(&world.read("log"), &expected, "after more");
-    assert!(world.data_files() <= 1, "{} data files", world.data_files());
+    fixture.remount();
+    assert_same(&fixture.read("log"), &expected, "after more");
+    assert!(fixture.data_files() <= 1, "{} data files", fixture.data_files());
     let used =
-        text(&crate::world::script(&world.path(""), "du -s --block-size=1 . | cut -f1").ok().into_bytes());
+        text(&support::script(&fixture.path(""), "du -s --block-size=1 . | cut -f1").ok().into_bytes());
     let used: u64 = used.trim().parse().unwrap();
     assert!(used >= expected.len() as u64 && used < expected.len() as u64 + 65536, "{used}");
 }
@@ -145,8 +144,8 @@ fn a_file_that_grows_by_ten_thousand_appends_stays_one_data_file() {
 /// `cp` and `>` empty the file first: all of its bytes are new then, and it is the tensor that it was.
 #[test]
 fn a_tensor_of_its_own_that_is_overwritten_stays_one_while_its_rows_are_whole() {
-    let mut world = World::new();
-    let path = world.path("w");
+    let mut fixture = Fixture::new();
+    let path = fixture.path("w");
     let mut random = Random(12);
     fs::write(&path, random.bytes(4000)).unwrap();
     let none = rustix::fs::XattrFlags::empty();
@@ -156,32 +155,32 @@ fn a_tensor_of_its_own_that_is_overwritten_stays_one_while_its_rows_are_whole() 
         let bytes = random.bytes(rows * 40);
         fs::write(&path, &bytes).unwrap();
         assert_eq!(
-            (world.attribute("w", "dtype"), world.attribute("w", "shape")),
+            (fixture.attribute("w", "dtype"), fixture.attribute("w", "shape")),
             ("f32".into(), shape.into())
         );
-        world.again();
-        assert!(world.read("w") == bytes, "{rows} rows");
-        assert_eq!(world.attribute("w", "shape"), shape);
+        fixture.remount();
+        assert!(fixture.read("w") == bytes, "{rows} rows");
+        assert_eq!(fixture.attribute("w", "shape"), shape);
     }
     fs::write(&path, random.bytes(41)).unwrap();
-    assert!(world.attribute("w", "why").contains("41 bytes"), "{}", world.attribute("w", "why"));
-    world.unmount();
+    assert!(fixture.attribute("w", "why").contains("41 bytes"), "{}", fixture.attribute("w", "why"));
+    fixture.unmount();
 }
 
 #[test]
 fn a_small_write_into_a_container_of_many_tensors_takes_a_short_record() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let names: Vec<String> = (0..2000).map(|number| format!("t{number}")).collect();
     let tensors: Vec<(&str, usize)> = names.iter().map(|name| (name.as_str(), 8)).collect();
-    let mut expected = crate::support::container_of(&mut Random(21), &tensors);
-    fs::write(world.path("m.safetensors"), &expected).unwrap();
-    let log = world.place.store().join("demo/m/meta.log");
-    let sync = || fs::write(world.mounted().path(".ctl/sync"), "now").unwrap();
+    let mut expected = support::container_of(&mut Random(21), &tensors);
+    fs::write(fixture.path("m.safetensors"), &expected).unwrap();
+    let log = fixture.place.store().join("demo/m/meta.log");
+    let sync = || fs::write(fixture.mounted().path(".ctl/sync"), "now").unwrap();
     sync();
     let before = fs::metadata(&log).unwrap().len();
     let at = expected.len() - 8 * 4 * 1000;
     for (round, name) in ["m.safetensors", "t1000"].iter().enumerate() {
-        let file = fs::File::options().write(true).open(world.path(name)).unwrap();
+        let file = fs::File::options().write(true).open(fixture.path(name)).unwrap();
         let at = if round == 0 { at } else { 4 };
         file.write_all_at(&[round as u8; 4], at as u64).unwrap();
         drop(file);
@@ -191,6 +190,6 @@ fn a_small_write_into_a_container_of_many_tensors_takes_a_short_record() {
     expected[at + 4..at + 8].fill(1);
     let grown = fs::metadata(&log).unwrap().len() - before;
     assert!(grown < 16 << 10, "two writes of four bytes took {grown} bytes of the log");
-    assert_same(&world.read("m.safetensors"), &expected, "the container");
-    assert_same(&world.read("t1000"), &expected[at..at + 32], "the tensor");
+    assert_same(&fixture.read("m.safetensors"), &expected, "the container");
+    assert_same(&fixture.read("t1000"), &expected[at..at + 32], "the tensor");
 }

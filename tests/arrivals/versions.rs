@@ -13,8 +13,7 @@ use tierfs::store::ROOT;
 use tierfs::store::disk::{Disk, files::FileDisk};
 use tierfs::store::{OpenObject, Verify};
 
-use crate::support::{goes_on, scale};
-use crate::world::World;
+use support::{Fixture, goes_on, scale};
 
 const FILES: usize = 6;
 const BLOCKS: usize = 5;
@@ -111,8 +110,8 @@ fn a_file_that_grows_by_holes_and_is_cut_is_zeros_to_readers_and_is_not_called_c
 
 #[test]
 fn every_reader_sees_one_version_whole_while_files_are_replaced() {
-    let mut world = World::new();
-    let path = |n: usize| world.path(&format!("f{n}"));
+    let mut fixture = Fixture::new();
+    let path = |n: usize| fixture.path(&format!("f{n}"));
     let write = |path: &std::path::Path, version: u8, synced: bool| {
         let mut file = fs::File::create(path).unwrap();
         for place in 0..BLOCKS {
@@ -156,12 +155,12 @@ fn every_reader_sees_one_version_whole_while_files_are_replaced() {
             });
         }
         for writer in 0..4usize {
-            let (more, writes, write, path, world) = (&more, &writes, &write, &path, &world);
+            let (more, writes, write, path, fixture) = (&more, &writes, &write, &path, &fixture);
             scope.spawn(move || {
                 let mut version = writer as u8;
                 while more() {
                     version = version.wrapping_add(4);
-                    let temporary = world.path(&format!(".t{writer}"));
+                    let temporary = fixture.path(&format!(".t{writer}"));
                     write(&temporary, version, version % 16 < 4);
                     fs::rename(&temporary, path(usize::from(version) % FILES)).unwrap();
                     writes.fetch_add(1, Ordering::Relaxed);
@@ -170,11 +169,11 @@ fn every_reader_sees_one_version_whole_while_files_are_replaced() {
         }
     });
     let bytes: Vec<Vec<u8>> = (0..FILES).map(|n| fs::read(path(n)).unwrap()).collect();
-    world.crash();
+    fixture.crash();
     for (n, wanted) in bytes.iter().enumerate() {
         check(wanted, n);
-        assert!(world.read(&format!("f{n}")) == *wanted);
+        assert!(fixture.read(&format!("f{n}")) == *wanted);
     }
-    world.unmount();
-    assert!(world.data_files() <= FILES + 1, "{} data files", world.data_files());
+    fixture.unmount();
+    assert!(fixture.data_files() <= FILES + 1, "{} data files", fixture.data_files());
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Place, python};
+use support::{Place, python};
 
 /// A batch, its index, and its parts as they were before they became records.
 pub struct Batch {

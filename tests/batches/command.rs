@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::batch::{Batch, checked};
-use crate::support::{Place, assert_same, python_line, run};
+use support::{Place, assert_same, python_line, run};
 
 #[test]
 fn the_command_writes_what_the_independent_writer_writes_shows_it_and_verifies_it() {

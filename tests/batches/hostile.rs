@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::batch::Batch;
-use crate::support::{Place, Random, assert_same, names};
-use crate::world::World;
+use support::{Fixture, Place, Random, assert_same, names};
 
 /// A way to damage a batch, and words of what is said of it.
 type Damage = (&'static str, fn(&mut Vec<u8>), &'static [&'static str]);
@@ -52,32 +51,32 @@ fn an_import_refuses_what_it_could_not_stitch_and_says_which_record() {
 
 #[test]
 fn what_arrives_and_cannot_be_stitched_stays_a_plain_file_and_says_why() {
-    let mut world = World::new();
-    let (_, files) = damaged(&world.place);
-    let check = |world: &World, name: &str, path: &Path, words: &[&str]| {
+    let mut fixture = Fixture::new();
+    let (_, files) = damaged(&fixture.place);
+    let check = |fixture: &Fixture, name: &str, path: &Path, words: &[&str]| {
         let file = format!("{name}.cgeb");
-        assert_same(&world.read(&file), &fs::read(path).unwrap(), name);
+        assert_same(&fixture.read(&file), &fs::read(path).unwrap(), name);
         if name != "empty" {
-            let why = world.attribute(&file, "why");
+            let why = fixture.attribute(&file, "why");
             assert!(words.iter().all(|word| why.contains(word)), "{name}: {why}");
         }
     };
     for ((name, _, words), path) in &files {
-        fs::copy(path, world.path(&format!("{name}.cgeb"))).unwrap();
-        check(&world, name, path, words);
+        fs::copy(path, fixture.path(&format!("{name}.cgeb"))).unwrap();
+        check(&fixture, name, path, words);
     }
-    assert_eq!(names(&world.path("")).len(), files.len());
-    world.crash();
+    assert_eq!(names(&fixture.path("")).len(), files.len());
+    fixture.crash();
     for ((name, _, words), path) in &files {
-        check(&world, name, path, words);
+        check(&fixture, name, path, words);
     }
-    world.unmount();
+    fixture.unmount();
 }
 
 #[test]
 fn a_random_byte_is_refused_or_kept() {
-    let world = World::new();
-    let batch = Batch::made(&world.place, "src", "mixed", [30, 40, 2, 2]);
+    let fixture = Fixture::new();
+    let batch = Batch::made(&fixture.place, "src", "mixed", [30, 40, 2, 2]);
     let mut random = Random(77);
     for _ in 0..40 {
         let mut data = batch.data.clone();
@@ -87,7 +86,7 @@ fn a_random_byte_is_refused_or_kept() {
         };
         let end = data.len();
         data[place.min(end - 1)] ^= 1 << random.below(8);
-        fs::write(world.path("y.cgeb"), &data).unwrap();
-        assert_same(&world.read("y.cgeb"), &data, &format!("byte {place}"));
+        fs::write(fixture.path("y.cgeb"), &data).unwrap();
+        assert_same(&fixture.read("y.cgeb"), &data, &format!("byte {place}"));
     }
 }

@@ -11,10 +11,3 @@ mod command;
 mod hostile;
 mod model;
 mod reading;
-#[path = "../arrivals/world.rs"]
-#[allow(unused)]
-mod world;
-// Other test programs use the rest of it.
-#[path = "../mounts/support/mod.rs"]
-#[allow(unused)]
-mod support;

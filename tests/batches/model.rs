@@ -4,8 +4,7 @@ mod heavy {
     use std::fs;
 
     use crate::batch::checked;
-    use crate::changes::set;
-    use crate::support::{Place, assert_same, minilm, python};
+    use support::{Place, assert_same, minilm, python, set};
 
     #[test]
     fn a_table_of_words_is_served_exactly_and_in_8_bits_as_a_valid_batch() {

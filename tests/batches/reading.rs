@@ -5,8 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 
 use crate::batch::{Batch, checked};
-use crate::support::{Aligned, Place, Random, assert_same, names, open_direct, read_at};
-use crate::world::World;
+use support::{Aligned, Fixture, Place, Random, assert_same, names, open_direct, read_at};
 
 const TABLE: [usize; 4] = [3000, 1536, 8, 2];
 
@@ -81,51 +80,51 @@ fn random_ranges_read_as_the_whole_does_cached_and_direct() {
 
 #[test]
 fn a_batch_that_is_copied_in_is_taken_apart_and_survives_a_crash() {
-    let mut world = World::new();
-    let batch = Batch::made(&world.place, "src", "mixed", [300, 200, 8, 2]);
-    fs::copy(&batch.path, world.path("y.cgeb")).unwrap();
-    fs::copy(batch.index_path(), world.path("y.cgei")).unwrap();
+    let mut fixture = Fixture::new();
+    let batch = Batch::made(&fixture.place, "src", "mixed", [300, 200, 8, 2]);
+    fs::copy(&batch.path, fixture.path("y.cgeb")).unwrap();
+    fs::copy(batch.index_path(), fixture.path("y.cgei")).unwrap();
     for _ in 0..2 {
-        assert_same(&world.read("y.cgeb"), &batch.data, "the batch");
-        assert_same(&world.read("y.cgei"), &batch.index, "the index");
-        assert_same(&world.read("y"), &batch.vectors, "the vectors");
-        assert_same(&world.read("y.weights"), &batch.weights, "the weights");
-        assert_same(&world.read("y.selected"), &batch.selected, "the selected experts");
-        assert_eq!(checked(&world.path("y.cgeb"), &world.path("y.cgei")).0, 300);
-        world.crash();
+        assert_same(&fixture.read("y.cgeb"), &batch.data, "the batch");
+        assert_same(&fixture.read("y.cgei"), &batch.index, "the index");
+        assert_same(&fixture.read("y"), &batch.vectors, "the vectors");
+        assert_same(&fixture.read("y.weights"), &batch.weights, "the weights");
+        assert_same(&fixture.read("y.selected"), &batch.selected, "the selected experts");
+        assert_eq!(checked(&fixture.path("y.cgeb"), &fixture.path("y.cgei")).0, 300);
+        fixture.crash();
     }
     // What was gathered in the file that was written is given back.
-    world.unmount();
+    fixture.unmount();
 }
 
 #[test]
 fn a_batch_that_is_written_slowly_is_looked_at_when_it_is_closed() {
     use std::io::Write;
-    let world = World::new();
-    let batch = Batch::made(&world.place, "src", "plain", [40, 64, 0, 0]);
-    let mut file = fs::File::create(world.path("y.cgeb")).unwrap();
+    let fixture = Fixture::new();
+    let batch = Batch::made(&fixture.place, "src", "plain", [40, 64, 0, 0]);
+    let mut file = fs::File::create(fixture.path("y.cgeb")).unwrap();
     // Each sync finds a file that is a batch already, and goes on.
     for part in batch.data.chunks(4096 * 7) {
         file.write_all(part).unwrap();
         file.sync_all().unwrap();
-        assert_eq!(names(&world.path("")), ["y.cgeb"]);
+        assert_eq!(names(&fixture.path("")), ["y.cgeb"]);
     }
     drop(file);
-    assert_eq!(names(&world.path("")), ["y", "y.cgeb"]);
-    assert_same(&world.read("y.cgeb"), &batch.data, "the batch");
-    assert_same(&world.read("y"), &batch.vectors, "the vectors");
+    assert_eq!(names(&fixture.path("")), ["y", "y.cgeb"]);
+    assert_same(&fixture.read("y.cgeb"), &batch.data, "the batch");
+    assert_same(&fixture.read("y"), &batch.vectors, "the vectors");
 }
 
 #[test]
 fn a_pinned_batch_reads_from_its_copy_after_a_remount_too() {
-    let mut world = World::new();
-    let batch = Batch::made(&world.place, "src", "mixed", [120, 300, 8, 2]);
-    fs::copy(&batch.path, world.path("y.cgeb")).unwrap();
-    crate::changes::set(&world.path("y.cgeb"), "pin", "1").unwrap();
-    assert_same(&world.read("y.cgeb"), &batch.data, "the pinned batch");
-    world.again();
-    assert_same(&world.read("y.cgeb"), &batch.data, "the pinned batch, mounted again");
-    assert_same(&world.read("y"), &batch.vectors, "its vectors");
+    let mut fixture = Fixture::new();
+    let batch = Batch::made(&fixture.place, "src", "mixed", [120, 300, 8, 2]);
+    fs::copy(&batch.path, fixture.path("y.cgeb")).unwrap();
+    support::set(&fixture.path("y.cgeb"), "pin", "1").unwrap();
+    assert_same(&fixture.read("y.cgeb"), &batch.data, "the pinned batch");
+    fixture.remount();
+    assert_same(&fixture.read("y.cgeb"), &batch.data, "the pinned batch, mounted again");
+    assert_same(&fixture.read("y"), &batch.vectors, "its vectors");
 }
 
 #[test]
@@ -151,7 +150,6 @@ fn forms_show_a_batch_as_it_reads_and_as_it_would_read_encoded() {
     assert!(checked(&data, &index).1 > 50);
     let sums = fs::read_to_string(form("sha256/SHA256SUMS")).unwrap();
     let listed = place.write("sums", sums);
-    let output =
-        crate::support::shell(&mounted.path("demo/m"), &format!("sha256sum -c {}", listed.display()));
+    let output = support::shell(&mounted.path("demo/m"), &format!("sha256sum -c {}", listed.display()));
     assert!(output.status.success(), "{output:?}");
 }

@@ -8,8 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
-use crate::support::{Mounted, Place, Random, imported, npy_file, read_at};
-use crate::world::{as_nobody, attribute, crc32c, events, refused};
+use support::{Mounted, Place, Random, as_nobody, events, get, imported, npy_file, read_at, refused};
+
+/// CRC32C, bit by bit (RFC 3720, B.4).
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0_u32, |sum, byte| {
+        (0..8).fold(
+            sum ^ u32::from(*byte),
+            |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0x82f6_3b78 } else { sum >> 1 },
+        )
+    })
+}
 
 const FILES: [&str; 7] =
     ["a", "config.json", "deep/er/b", "model.safetensors", "sub/vocab.txt", "x", "x.npy"];
@@ -73,7 +82,7 @@ fn a_line_a_block_says_where_it_is_and_what_its_checksum_is() {
         for name in ["a", "x", "deep/er/b", "sub/vocab.txt"] {
             let path = mounted.path("demo/model").join(name);
             let table = shown(&mounted, "blocks", name);
-            assert_eq!(table.lines().count().to_string(), attribute(&path, "blocks"));
+            assert_eq!(table.lines().count().to_string(), get(&path, "blocks"));
             let mut sum = 0;
             for (index, line) in table.lines().enumerate() {
                 assert_eq!(line.split(' ').next(), Some(index.to_string().as_str()));
@@ -87,7 +96,7 @@ fn a_line_a_block_says_where_it_is_and_what_its_checksum_is() {
                 assert!(number("epoch") > 0);
                 sum += payload.len();
             }
-            assert_eq!(sum.to_string(), attribute(&path, "bytes_stored"));
+            assert_eq!(sum.to_string(), get(&path, "bytes_stored"));
         }
         mounted.unmount();
     }

@@ -4,8 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
-use crate::support::{Place, imported};
-use crate::world::{as_nobody, events, put, refused};
+use support::{Place, as_nobody, events, imported, put, refused};
 
 #[test]
 fn what_is_asked_for_is_told_with_who_asked_and_so_is_what_is_refused() {

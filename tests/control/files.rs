@@ -5,8 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
-use crate::support::{Place, imported, names};
-use crate::world::{as_nobody, put, refused, truncate};
+use support::{Place, as_nobody, imported, names, put, refused, truncate};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
@@ -51,7 +50,7 @@ fn a_file_that_only_shows_takes_no_writes_and_one_that_only_acts_shows_nothing()
     put(&sync, "now\n").unwrap();
     put(&sync, "").unwrap();
     refused(put(&sync, &"x".repeat(70_000)), libc::EINVAL);
-    crate::support::shell(&mounted.mountpoint, "echo 1 > .ctl/sync; echo 1 >> .ctl/sync; : > .ctl/sync");
+    support::shell(&mounted.mountpoint, "echo 1 > .ctl/sync; echo 1 >> .ctl/sync; : > .ctl/sync");
 }
 
 #[test]

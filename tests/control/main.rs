@@ -9,7 +9,3 @@ mod events;
 mod files;
 mod metrics;
 mod settings;
-#[path = "../mounts/support/mod.rs"]
-#[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
-mod support;
-mod world;

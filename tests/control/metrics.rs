@@ -5,8 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use serde_json::Value;
 
-use crate::support::{Mounted, Place, Random, imported, npy_file, python};
-use crate::world::refused;
+use support::{Mounted, Place, Random, imported, npy_file, python, refused};
 
 /// The samples by name and label, and the types of families.
 fn metrics(mounted: &Mounted) -> Value {

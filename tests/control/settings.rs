@@ -3,8 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, chown};
 
-use crate::support::{Place, imported, python_line};
-use crate::world::{as_nobody, attribute, events, put, refused};
+use support::{Place, as_nobody, events, get, imported, put, python_line, refused};
 
 #[test]
 fn what_an_open_file_was_given_survives_a_crash_after_sync() {
@@ -31,7 +30,7 @@ fn the_policy_is_set_kept_and_refused_as_a_whole() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "manual\n");
     put(&path, "auto\n").unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "auto\n");
-    assert_eq!(attribute(&mounted.path("demo/model/a"), "policy"), "auto", "inherited");
+    assert_eq!(get(&mounted.path("demo/model/a"), "policy"), "auto", "inherited");
     for wrong in ["hot", "AUTO", "auto manual", "auto\nmanual", "aut\u{0}o"] {
         refused(put(&path, wrong), libc::EINVAL);
         assert_eq!(fs::read_to_string(&path).unwrap(), "auto\n");
@@ -60,8 +59,8 @@ fn a_log_is_written_anew_on_demand_and_says_the_same() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     let log = place.store().join("demo/model/meta.log");
-    let digests = |mounted: &crate::support::Mounted| {
-        crate::support::shell(&mounted.mountpoint, "find demo -type f -exec sha256sum {} + | sort").stdout
+    let digests = |mounted: &support::Mounted| {
+        support::shell(&mounted.mountpoint, "find demo -type f -exec sha256sum {} + | sort").stdout
     };
     let before = digests(&mounted);
     for control in ["demo/model/.ctl/compact", ".ctl/compact"] {
@@ -93,7 +92,7 @@ fn a_log_is_written_anew_on_demand_and_says_the_same() {
     let mounted = place.mount(&[]);
     assert_eq!(digests(&mounted), before);
     mounted.unmount();
-    crate::support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
     let mounted = place.mount(&["--read-only"]);
     refused(put(&mounted.path(".ctl/compact"), "start"), libc::EROFS);
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::journal::{After, Journal, PAGE};
 use crate::stores::{check_after, copied, exported, fsck, sources, store_with_files};
-use crate::support::{Place, ended};
 use crate::trace::{Daemon, Fault, Point, points, spread, traced};
+use support::{Place, ended};
 
 /// Calls that are tried of each kind of error in a short run.
 const TRIED: usize = 24;

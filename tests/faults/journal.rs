@@ -7,7 +7,7 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::support::{Random, assert_same, container_of, npy_file};
+use support::{Random, assert_same, container_of, npy_file};
 
 /// Blocks of a file that is not large.
 pub const BLOCK: usize = 16 << 10;

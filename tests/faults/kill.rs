@@ -12,8 +12,8 @@ use tierfs::store::{Access, Store};
 
 use crate::journal::{After, Journal};
 use crate::stores::{check_after, copied, exported, fsck, sources, store_with_files};
-use crate::support::{Place, answer, ended, tierfs};
 use crate::trace::{Daemon, Fault, Point, points, spread, traced};
+use support::{Place, answer, ended, tierfs};
 
 /// Calls that are tried of each workload in a short run.
 const TRIED: usize = 40;

@@ -17,7 +17,7 @@ use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
 use tierfs::store::{Access, Store};
 use tierfs::vfs::Shown;
 
-use crate::support::{Aligned, Place, Random, assert_same, open_direct, run, shell, wait_until};
+use support::{Aligned, Place, Random, assert_same, open_direct, run, shell, wait_until};
 
 /// A disk on which reads of data files, or writes to tier files, panic while they are told to.
 #[derive(Clone)]

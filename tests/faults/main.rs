@@ -15,8 +15,4 @@ mod kill;
 mod lives;
 mod repair;
 mod stores;
-// Other test programs use the rest of it.
-#[path = "../mounts/support/mod.rs"]
-#[allow(unused)]
-mod support;
 mod trace;

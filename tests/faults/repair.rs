@@ -8,8 +8,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::stores::copied;
-use crate::support::{Answer, Mounted, Place, Random, assert_same, ended, npy_file, run, wait_until};
 use crate::trace::{Fault, Point, points, traced};
+use support::{Answer, Mounted, Place, Random, assert_same, ended, npy_file, run, wait_until};
 
 /// Bytes of a block of these files, and of the payload of such a block of f32 in q8.
 const BLOCK: u64 = 16 << 10;
@@ -270,7 +270,7 @@ fn a_damaged_log_is_repaired_and_every_file_is_right_or_named() {
         fsck(&store, &[]).ok();
         let mounted = mount(&place, &store);
         let folder = mounted.path("demo/c");
-        let found = crate::support::files_below(&folder);
+        let found = support::files_below(&folder);
         let mut seen = BTreeSet::new();
         let text = report["repaired"][0].to_string();
         for path in found {

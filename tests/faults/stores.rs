@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::journal::{BLOCK, Journal};
-use crate::support::{Place, Random, assert_same, container_of, files_below, npy_file, run, shell};
 use crate::trace::Daemon;
+use support::{Place, Random, assert_same, container_of, files_below, npy_file, run, shell};
 
 /// What a store's collection exports as.
 pub fn exported(place: &Place, store: &Path) -> BTreeMap<PathBuf, Vec<u8>> {

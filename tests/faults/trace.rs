@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Place, ended, tierfs, wait_until};
+use support::{Place, ended, tierfs, wait_until};
 
 /// The calls that change something on the disk.
 pub const CHANGING: [&str; 11] = [

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 
-use crate::support::{Mapping, Place, Random, container_of, npy_file};
-use crate::{set, with_many_types};
+use crate::with_many_types;
+use support::{Mapping, Place, Random, container_of, npy_file, set};
 
 const ELEMENTS: usize = 9000;
 

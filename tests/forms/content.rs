@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::{
+use crate::with_many_types;
+use support::{
     Aligned, Mapping, Place, Random, assert_same, files_below, minilm, open_direct, python, read_at,
 };
-use crate::with_many_types;
 
 fn check(source: &Path, options: &[&str]) {
     let place = Place::new();
@@ -20,7 +20,7 @@ mod heavy {
     use std::path::Path;
 
     use super::check;
-    use crate::support::minilm;
+    use support::minilm;
 
     #[test]
     fn every_form_of_a_model_opens_in_its_library_and_is_the_source() {
@@ -56,7 +56,7 @@ fn arrays_are_cast_with_their_headers() {
                   \x20   assert got.dtype == kind and got.offset % 4096 == 0 and np.array_equal(got, cast), form\n\
                   \x20   assert open(f'{sys.argv[2]}/{form}/sub/array', 'rb').read() == cast.tobytes(), form\n\
                   assert np.array_equal(np.load(sys.argv[2] + '/npy/sub/array.npy'), wanted)\n";
-    crate::support::python_line(script, [folder, forms]);
+    support::python_line(script, [folder, forms]);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Answer, Place, assert_same, files_below, names, run, shell};
 use crate::with_many_types;
+use support::{Answer, Place, assert_same, files_below, names, run, shell};
 
 const FORMS: [&str; 11] =
     ["npy", "safetensors", "f32", "f16", "bf16", "q8", "q7", "q5", "q3", "cgeb", "sha256"];

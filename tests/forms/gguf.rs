@@ -4,8 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use crate::set;
-use crate::support::{Mapping, Place, Random, assert_same, python};
+use support::{Mapping, Place, Random, assert_same, python, set};
 
 fn made(place: &Place) -> PathBuf {
     let path = place.path("all.gguf");

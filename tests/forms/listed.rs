@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::support::{assert_same, files_below, names};
 use crate::with_many_types;
+use support::{assert_same, files_below, names};
 
 #[test]
 fn forms_of_a_read_only_mount_are_those_of_one_that_takes_writes() {

@@ -13,20 +13,8 @@ mod listed;
 mod move_preview;
 mod pinned;
 mod places;
-// Other test programs use the rest of it.
-#[path = "../mounts/support/mod.rs"]
-#[allow(unused)]
-mod support;
 
 use std::path::Path;
-
-use rustix::fs::XattrFlags;
-use rustix::io::Errno;
-
-/// Sets something of a file, a container or a directory.
-pub fn set(path: &Path, name: &str, value: &str) -> Result<(), Errno> {
-    rustix::fs::setxattr(path, format!("user.tierfs.{name}"), value.as_bytes(), XattrFlags::empty())
-}
 
 /// A place with a folder of tensors of every type.
 pub fn with_many_types() -> (support::Place, std::path::PathBuf) {

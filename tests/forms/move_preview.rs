@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::support::{Place, files_below, minilm, wait_until};
-use crate::{set, with_many_types};
+use crate::with_many_types;
+use support::{Place, files_below, minilm, set, wait_until};
 
 fn all(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files_below(folder).into_iter().map(|name| (name.clone(), fs::read(folder.join(name)).unwrap())).collect()
 }
 
 /// Sets the tier of a collection and waits for the job.
-fn move_all(mounted: &crate::support::Mounted, collection: &Path, tier: &str) {
+fn move_all(mounted: &support::Mounted, collection: &Path, tier: &str) {
     let jobs = || fs::read_to_string(mounted.path(".ctl/jobs")).unwrap();
     let before = jobs().lines().count();
     set(collection, "tier", tier).unwrap();
@@ -66,10 +66,7 @@ fn a_model_in_five_bits_is_shown_as_the_reference_decodes_it() {
     for tier in ["q5", "q8"] {
         let folder = mounted.path("t/c/.as").join(tier);
         let options = ["--tier", tier, "--only-large"].map(AsRef::as_ref);
-        crate::support::python(
-            "quantized.py",
-            [source.as_os_str(), folder.as_os_str()].into_iter().chain(options),
-        );
+        support::python("quantized.py", [source.as_os_str(), folder.as_os_str()].into_iter().chain(options));
     }
 }
 

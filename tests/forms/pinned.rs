@@ -6,14 +6,8 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::support::{Mounted, Place, Random, container_of, run, wait_until};
-use crate::{set, with_many_types};
-
-fn get(path: &Path, name: &str) -> Result<String, Errno> {
-    let mut value = vec![0; 256];
-    let len = rustix::fs::getxattr(path, format!("user.tierfs.{name}"), &mut value[..])?;
-    Ok(String::from_utf8(value[..len].to_vec()).unwrap())
-}
+use crate::with_many_types;
+use support::{Mounted, Place, Random, container_of, run, set, try_get, wait_until};
 
 /// What a file reads as, and how many bytes the daemon was asked for meanwhile.
 fn read(mounted: &Mounted, path: &Path) -> (Vec<u8>, u64) {
@@ -47,9 +41,9 @@ fn pinned_forms_are_read_by_the_kernel_itself_and_stay_as_they_read() {
     let wanted = names.map(|name| fs::read(forms.join(name)).unwrap());
     for name in names {
         let path = forms.join(name);
-        assert_eq!(get(&path, "pin").unwrap(), "0");
+        assert_eq!(try_get(&path, "pin").unwrap(), "0");
         set(&path, "pin", "1").unwrap();
-        assert_eq!(get(&path, "pin").unwrap(), "1");
+        assert_eq!(try_get(&path, "pin").unwrap(), "1");
     }
     for (name, wanted) in names.iter().zip(&wanted).filter(|(_, wanted)| wanted.len() > 100_000) {
         assert!(is_read_by_the_kernel(&mounted, &forms.join(name), wanted), "{name}");
@@ -111,7 +105,7 @@ fn a_pinned_form_follows_a_write_to_its_file() {
         // The copy is made anew.
         let form = fs::read(&forms[0]).unwrap();
         wait_until("the kernel reads it again", || is_read_by_the_kernel(&mounted, &forms[0], &form));
-        assert_eq!(get(&forms[0], "pin").unwrap(), "1");
+        assert_eq!(try_get(&forms[0], "pin").unwrap(), "1");
     }
     // Another type has another header.
     let plain = mounted.path("t/c/plain");
@@ -138,6 +132,6 @@ fn what_cannot_be_pinned_says_so() {
     }
     assert_eq!(set(&forms.join("npy/w.npy"), "pin", "2"), Err(Errno::INVAL));
     assert_eq!(set(&forms.join("npy/w.npy"), "nothing", "1"), Err(Errno::NODATA));
-    assert_eq!(get(&forms.join("npy/w.npy"), "tier"), Err(Errno::NODATA));
-    assert_eq!(get(&forms, "pin"), Err(Errno::NODATA));
+    assert_eq!(try_get(&forms.join("npy/w.npy"), "tier"), Err(Errno::NODATA));
+    assert_eq!(try_get(&forms, "pin"), Err(Errno::NODATA));
 }

@@ -3,8 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use crate::set;
-use crate::support::{Place, Random, imported, names, npy_file, shell, text};
+use support::{Place, Random, imported, names, npy_file, set, shell, text};
 
 fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Answer, Place, answer, tierfs};
+use support::{Answer, Place, answer, tierfs};
 
 /// Builds the libraries, into a folder of their own.
 pub fn build(place: &Place, names: &[&str]) -> PathBuf {

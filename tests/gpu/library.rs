@@ -6,7 +6,7 @@ use tierfs::gpu::{Options, Route, Span, read_into};
 use tierfs::model::ErrorKind;
 
 use crate::fake::build;
-use crate::support::{Place, Random, answer};
+use support::{Place, Random, answer};
 
 /// A function of the library that stands in for the driver.
 fn function(name: &CStr) -> *mut c_void {

@@ -14,9 +14,6 @@ mod missing;
 #[cfg(feature = "cuda")]
 mod reads;
 mod routes;
-#[path = "../mounts/support/mod.rs"]
-#[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
-mod support;
 
 #[cfg(not(feature = "cuda"))]
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::fake::{build, gpu_read};
-use crate::support::{Place, answer, tierfs};
+use support::{Place, answer, tierfs};
 
 #[test]
 fn without_a_driver_the_message_names_it_and_what_to_do() {

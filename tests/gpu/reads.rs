@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::fake::{build, gpu_read};
-use crate::support::{Place, Random, container_of, imported};
+use support::{Place, Random, container_of, imported};
 
 const BOTH: &[&str] = &["cuda", "cufile"];
 

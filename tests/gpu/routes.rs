@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tierfs::gpu::route::{Route, Span, plan};
 use tierfs::model::ErrorKind;
 
-use crate::support::{Place, Random, assert_same, container_of, imported, run};
+use support::{Place, Random, assert_same, container_of, imported, run};
 
 /// The physical file and where in it the bytes begin.
 #[track_caller]

@@ -5,29 +5,23 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-// Other test programs use the rest of it.
-#[path = "../mounts/support/mod.rs"]
-#[allow(unused)]
-mod support;
-
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use support::{Mounted, Place, answer, minilm, wait_until};
+use support::{Mounted, Place, answer, minilm, python_command, repository, wait_until};
 
-fn here(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+/// A script of this folder, to run.
+fn script(name: &str) -> Command {
+    let mut command = python_command();
+    command.env("OPENBLAS_NUM_THREADS", "1").arg(repository("tests/loaders").join(name));
+    command
 }
 
-/// Runs a script of this folder; what it printed.
-fn python<S: AsRef<OsStr>>(script: &str, arguments: impl IntoIterator<Item = S>) -> String {
-    let interpreter = here("target/venv/bin/python");
-    assert!(interpreter.exists(), "{} is missing: run make setup", interpreter.display());
-    let mut command = Command::new(interpreter);
-    command.env("PYTHONDONTWRITEBYTECODE", "1").env("OPENBLAS_NUM_THREADS", "1");
-    answer(command.arg(here("tests/loaders").join(script)).args(arguments)).ok()
+/// Runs a script of this folder, which must succeed; its output.
+fn python<S: AsRef<OsStr>>(name: &str, arguments: impl IntoIterator<Item = S>) -> String {
+    answer(script(name).args(arguments)).ok()
 }
 
 /// What `make.py` makes of this kind, and a mount of it.
@@ -68,16 +62,14 @@ fn a_loader_that_finds_something_else_fails() {
     let mut bytes = fs::read(other.join("w")).unwrap();
     bytes[7 * 500 * 4 + 3 * 4] ^= 1;
     fs::write(other.join("w"), bytes).unwrap();
-    let mut command = Command::new(here("target/venv/bin/python"));
-    let command = command.arg(here("tests/loaders/load_numpy.py")).args([one, other]);
-    answer(command.env("PYTHONDONTWRITEBYTECODE", "1")).failed(1, &["differs"]);
+    answer(script("load_numpy.py").args([one, other])).failed(1, &["differs"]);
 }
 
 #[test]
 fn every_snippet_of_the_document_is_what_is_run() {
-    let document = fs::read_to_string(here("docs/LOADERS.md")).unwrap();
+    let document = fs::read_to_string(repository("docs/LOADERS.md")).unwrap();
     let mut found = 0;
-    for entry in fs::read_dir(here("tests/loaders")).unwrap() {
+    for entry in fs::read_dir(repository("tests/loaders")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
         if !name.starts_with("load_") {
@@ -128,8 +120,7 @@ mod heavy {
         let (source, folder) = (minilm(), mounted.path("demo/minilm"));
         python("minilm.py", [&source, &folder]);
         let set = |number: usize, tier: &str| {
-            let flags = rustix::fs::XattrFlags::empty();
-            rustix::fs::setxattr(&folder, "user.tierfs.tier", tier.as_bytes(), flags).unwrap();
+            support::set(&folder, "tier", tier).unwrap();
             wait_until("the end of the job", || {
                 let jobs = fs::read_to_string(mounted.path(".ctl/jobs")).unwrap();
                 jobs.lines().nth(number).is_some_and(|line| line.contains(" done in "))

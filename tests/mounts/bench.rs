@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{Place, imported, run};
+use support::{Place, imported, run};
 
 #[test]
 fn bench_measures_a_file_of_a_mount_against_a_plain_copy_and_leaves_nothing() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::support::{Place, Random, npy_file, run, shell};
+use support::{Place, Random, npy_file, run, shell};
 
 /// The tree as `ls` and `sha256sum` show it.
 fn picture(mountpoint: &std::path::Path) -> String {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::support::{
+use support::{
     Mapping, Place, Random, answer, assert_same, container_of, ended, files_below, npy_file, run, tierfs,
     wait_until,
 };

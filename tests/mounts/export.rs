@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::support::{Answer, Place, Random, npy_file, run};
+use support::{Answer, Place, Random, npy_file, run};
 
 /// A store whose collection `t/c` is made by `fill` through a mount, and a folder with a secret.
 fn stored(fill: impl FnOnce(&Path, &Path)) -> (Place, PathBuf) {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::support::{
+use support::{
     Answer, Place, Random, answer, assert_same, container_of, files_below, header_of, npy_file, read_at, run,
     safetensors_file, tierfs,
 };
@@ -396,7 +396,7 @@ fn answer_of_mkfifo(path: &Path) {
 fn a_manifest_keeps_out_what_it_does_not_name_or_names_otherwise() {
     let place = stored();
     let (one, two) = (place.write("sums/one.txt", b"one"), place.write("sums/two.txt", b"two"));
-    let sums = crate::support::shell(&place.path("sums"), "sha256sum one.txt two.txt > ../SHA256SUMS");
+    let sums = support::shell(&place.path("sums"), "sha256sum one.txt two.txt > ../SHA256SUMS");
     drop(sums);
     let manifest = place.path("SHA256SUMS");
     let options = ["--manifest", manifest.to_str().unwrap()];
@@ -516,8 +516,8 @@ fn a_flipped_byte_is_found_by_fsck_and_never_read() {
     assert_same(&fs::read(mounted.path("demo/model/second")).unwrap(), second, "second");
     // Checked at every use, it is noticed while mounted too.
     file.write_all_at(&[second[30_000] ^ 1], at).unwrap();
-    let direct = crate::support::open_direct(&mounted.path("demo/model/second"));
-    let mut memory = crate::support::Aligned::new(1 << 17);
+    let direct = support::open_direct(&mounted.path("demo/model/second"));
+    let mut memory = support::Aligned::new(1 << 17);
     let error = direct.read_at(memory.pages(1 << 17), 0).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
 }

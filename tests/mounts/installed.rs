@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Place, answer, imported, run, shell, text, wait_until};
+use support::{Place, answer, imported, run, shell, text, wait_until};
 
 fn installed(place: &Place) -> PathBuf {
     let root = place.path("root");
     let mut install = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/install.sh"));
-    install.env("DESTDIR", &root).env("PREFIX", "/usr").env("PROGRAM", env!("CARGO_BIN_EXE_tierfs"));
+    install.env("DESTDIR", &root).env("PREFIX", "/usr").env("PROGRAM", support::program());
     answer(&mut install).ok();
     // As it would be found if this were the root.
     let helper = root.join("sbin/mount.tierfs");
@@ -46,7 +46,7 @@ fn mount_8_mounts_by_its_helper_with_the_options_of_fstab() {
         .ok();
     let options = options_of(&mountpoint).unwrap();
     assert!(options.split(',').any(|option| option == "ro"), "{options}");
-    let listed = crate::support::names(&mountpoint.join("demo/model"));
+    let listed = support::names(&mountpoint.join("demo/model"));
     assert!(!listed.is_empty() && listed.iter().all(|name| !name.ends_with(".safetensors")), "{listed:?}");
     run(["umount".as_ref(), mountpoint.as_os_str()]).ok();
     wait_until("the end of the mount", || options_of(&mountpoint).is_none());

@@ -6,7 +6,7 @@ mod heavy {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
-    use crate::support::{Place, answer, read_at, run};
+    use support::{Place, answer, read_at, run};
 
     const ROUNDS: usize = 3;
     /// Where each block costs a few microseconds it takes longer, on a busy machine too.
@@ -18,7 +18,7 @@ mod heavy {
     fn a_store_of_a_million_blocks_gives_its_first_byte_soon() {
         let place = Place::new();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/make-large-store.sh");
-        answer(Command::new(script).arg(place.store()).arg(env!("CARGO_BIN_EXE_tierfs"))).ok();
+        answer(Command::new(script).arg(place.store()).arg(support::program())).ok();
         let since = Instant::now();
         let stat = run([
             "stat".as_ref(),
@@ -47,7 +47,7 @@ mod heavy {
         }
         let best = times.iter().min().unwrap();
         assert!(*best < FIRST_BYTE_MAX, "{times:?}");
-        let disk = crate::support::shell(&place.path(""), "du -s --block-size=1 store | cut -f1").stdout;
+        let disk = support::shell(&place.path(""), "du -s --block-size=1 store | cut -f1").stdout;
         let disk: u64 = String::from_utf8(disk).unwrap().trim().parse().unwrap();
         assert!(disk < DISK_BYTES_MAX, "{disk} bytes of disk");
     }

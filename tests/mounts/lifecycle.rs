@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::{
+use support::{
     Mounted, PATIENCE, Place, answer, assert_same, imported, names, run, shell, text, tierfs, wait_until,
 };
 
@@ -137,7 +137,7 @@ fn a_second_daemon_is_refused_and_told_who_has_the_store() {
     let process = mounted.daemon().unwrap().to_string();
     let shown = mounted.mountpoint.to_str().unwrap();
     let mount = |options: &[&str]| {
-        let mut command = crate::support::tierfs();
+        let mut command = support::tierfs();
         answer(command.arg("mount").arg(place.store()).arg(&other).args(options))
     };
     mount(&[]).failed(1, &[&process, shown]);
@@ -158,7 +158,7 @@ fn mounting_what_is_no_store_fails_and_mounts_nothing() {
     let other = place.path("mnt");
     fs::create_dir(&other).unwrap();
     let mount = |store: &Path, options: &[&str]| {
-        let mut command = crate::support::tierfs();
+        let mut command = support::tierfs();
         answer(command.arg("mount").arg(store).arg(&other).args(options))
     };
     let nowhere = place.path("nowhere");
@@ -322,14 +322,14 @@ fn a_foreground_mount_says_to_systemd_that_it_is_ready_and_ends_with_its_mount()
     let socket = place.path("notify");
     let listener = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
     listener.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut command = crate::support::tierfs();
+    let mut command = support::tierfs();
     command.arg("mount").arg(place.store()).arg(&mountpoint).arg("-f").env("NOTIFY_SOCKET", &socket);
     let mut daemon = command.spawn().unwrap();
     let mut message = [0; 100];
     let len = listener.recv(&mut message);
     let read = fs::read(mountpoint.join("demo/model/config.json"));
     let unmounted = run([OsStr::new("umount"), mountpoint.as_ref()]);
-    let code = crate::support::ended(&mut daemon, "the daemon");
+    let code = support::ended(&mut daemon, "the daemon");
     assert_eq!(text(&message[..len.unwrap()]).trim(), "READY=1");
     assert_eq!(read.unwrap(), b"{\"hidden\": 8}\n");
     unmounted.ok();

@@ -18,6 +18,3 @@ mod patches;
 mod ranges;
 mod real_model;
 mod refusals;
-// Other test programs use the rest of it.
-#[allow(unused)]
-mod support;

@@ -9,9 +9,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{
+use rustix::io::Errno;
+use support::{
     Aligned, Place, Random, assert_same, container_of, files_below, imported, names, open_direct,
-    python_line, read_at, shell, text,
+    python_line, read_at, shell, text, try_get, try_get_any,
 };
 
 #[test]
@@ -112,17 +113,6 @@ fn a_listing_can_be_of_tensors_or_containers_alone_and_takes_each_byte_once() {
     }
 }
 
-fn attribute(path: &Path, name: &str) -> Result<String, i32> {
-    let mut value = vec![0; 4096];
-    let len = rustix::fs::getxattr(path, name, &mut value[..]).map_err(|error| error.raw_os_error())?;
-    value.truncate(len);
-    Ok(String::from_utf8(value).unwrap())
-}
-
-fn own(path: &Path, name: &str) -> Result<String, i32> {
-    attribute(path, &format!("user.tierfs.{name}"))
-}
-
 #[test]
 fn every_attribute_of_a_tensor_says_what_is_stored() {
     let (place, _) = imported(&["--tier", "q8:all"]);
@@ -144,20 +134,20 @@ fn every_attribute_of_a_tensor_says_what_is_stored() {
         ("bytes_stored", "1064"),
         ("chain", "0"),
     ] {
-        assert_eq!(own(&path, name).as_deref(), Ok(wanted), "{name}");
+        assert_eq!(try_get(&path, name).as_deref(), Ok(wanted), "{name}");
     }
-    let id = own(&path, "id").unwrap();
+    let id = try_get(&path, "id").unwrap();
     assert!(id.len() == 32 && id.bytes().all(|digit| digit.is_ascii_hexdigit()), "{id}");
-    assert!(own(&path, "checksum").unwrap().starts_with("crc32c:"));
-    assert!(own(&path, "error").unwrap().starts_with("max="));
+    assert!(try_get(&path, "checksum").unwrap().starts_with("crc32c:"));
+    assert!(try_get(&path, "error").unwrap().starts_with("max="));
     // What is no longer exact has no digest of what came in.
     for name in ["sha256", "blake3", "parent", "why"] {
-        assert_eq!(own(&path, name), Err(libc::ENODATA), "{name}");
+        assert_eq!(try_get(&path, name), Err(Errno::NODATA), "{name}");
     }
     let container = mounted.path("demo/model/model.safetensors");
-    assert_eq!(own(&container, "tier").as_deref(), Ok("q8"));
-    assert_eq!(own(&container, "dtype"), Err(libc::ENODATA));
-    assert_eq!(own(&mounted.path("demo/model/config.json"), "tier").as_deref(), Ok("exact"));
+    assert_eq!(try_get(&container, "tier").as_deref(), Ok("q8"));
+    assert_eq!(try_get(&container, "dtype"), Err(Errno::NODATA));
+    assert_eq!(try_get(&mounted.path("demo/model/config.json"), "tier").as_deref(), Ok("exact"));
     let listed = text(&shell(&mounted.mountpoint, "getfattr -d demo/model/a").stdout);
     assert_eq!(listed, "# file: demo/model/a\nuser.tierfs.dtype=\"f32\"\nuser.tierfs.shape=\"1000\"\n\n");
 }
@@ -169,13 +159,13 @@ fn digests_are_those_of_the_bytes_that_came_in() {
     for name in files_below(&mounted.path("demo/model")) {
         let path = mounted.path("demo/model").join(&name);
         let sha256 = text(&Command::new("sha256sum").arg(&path).output().unwrap().stdout);
-        assert_eq!(own(&path, "sha256").as_deref(), Ok(&sha256[..64]), "{name:?}");
+        assert_eq!(try_get(&path, "sha256").as_deref(), Ok(&sha256[..64]), "{name:?}");
         // Exact payloads are the bytes themselves.
         let checksum = format!("crc32c:{:08x}", crc32c::crc32c(&fs::read(&path).unwrap()));
-        assert_eq!(own(&path, "checksum"), Ok(checksum), "{name:?}");
+        assert_eq!(try_get(&path, "checksum"), Ok(checksum), "{name:?}");
         let line = "import sys, blake3; print(blake3.blake3(open(sys.argv[1], 'rb').read()).hexdigest())";
         let known = if source.join(&name).exists() { source.join(&name) } else { path.clone() };
-        assert_eq!(own(&path, "blake3").unwrap(), python_line(line, [&known]).trim(), "{name:?}");
+        assert_eq!(try_get(&path, "blake3").unwrap(), python_line(line, [&known]).trim(), "{name:?}");
     }
 }
 
@@ -185,13 +175,13 @@ fn unknown_attributes_have_no_value_and_foreign_ones_are_not_supported() {
     let mounted = place.mount(&[]);
     for path in ["demo/model/a", "demo/model"] {
         let path = mounted.path(path);
-        assert_eq!(own(&path, "colour"), Err(libc::ENODATA));
+        assert_eq!(try_get(&path, "colour"), Err(Errno::NODATA));
         for foreign in ["user.mime_type", "security.selinux", "trusted.x"] {
-            assert_eq!(attribute(&path, foreign), Err(libc::EOPNOTSUPP), "{foreign}");
+            assert_eq!(try_get_any(&path, foreign), Err(Errno::OPNOTSUPP), "{foreign}");
         }
     }
     for path in ["", "demo", ".ctl/status"] {
-        assert_eq!(own(&mounted.path(path), "tier"), Err(libc::ENODATA), "{path:?}");
+        assert_eq!(try_get(&mounted.path(path), "tier"), Err(Errno::NODATA), "{path:?}");
     }
     let mut short = [0; 2];
     let error = rustix::fs::getxattr(mounted.path("demo/model/a"), "user.tierfs.dtype", &mut short[..]);

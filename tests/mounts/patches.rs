@@ -4,19 +4,13 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::support::{Mounted, Place, Random, npy_file};
+use support::{Mounted, Place, Random, get, npy_file};
 
 const ELEMENTS: usize = 256 << 10;
 const ROUNDS: usize = 20;
 
-fn attribute(path: &Path, name: &str) -> String {
-    let mut value = vec![0; 1024];
-    let len = rustix::fs::getxattr(path, format!("user.tierfs.{name}"), &mut value[..]).unwrap();
-    String::from_utf8(value[..len].to_vec()).unwrap()
-}
-
 fn stored(path: &Path) -> u64 {
-    attribute(path, "bytes_stored").parse().unwrap()
+    get(path, "bytes_stored").parse().unwrap()
 }
 
 fn same(mounted: &Mounted, wanted: &[u8], round: usize) {
@@ -47,9 +41,9 @@ fn overwritten(tier: &str) -> (f64, usize) {
         same(&mounted, &wanted, round);
         if round == 0 {
             first = (stored(&mounted.path("demo/c/w")) - before) as f64 / wanted.len() as f64;
-            assert_eq!(attribute(&mounted.path("demo/c/w"), "tier"), tier);
+            assert_eq!(get(&mounted.path("demo/c/w"), "tier"), tier);
         }
-        longest = longest.max(attribute(&mounted.path("demo/c/w"), "chain").parse().unwrap());
+        longest = longest.max(get(&mounted.path("demo/c/w"), "chain").parse().unwrap());
         if round % 5 == 4 {
             mounted.unmount();
             mounted = place.mount(&[]);
@@ -57,7 +51,7 @@ fn overwritten(tier: &str) -> (f64, usize) {
         }
     }
     mounted.unmount();
-    crate::support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
     (first, longest)
 }
 
@@ -86,7 +80,7 @@ fn a_write_that_changes_much_makes_the_block_exact_and_one_that_changes_nothing_
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&wanted, 0).unwrap();
     drop(file);
-    assert_eq!((attribute(&path, "tier").as_str(), stored(&path)), ("q5", before));
+    assert_eq!((get(&path, "tier").as_str(), stored(&path)), ("q5", before));
     // One block of 16 KiB and a half.
     let new = random.floats(6 << 10);
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -94,7 +88,7 @@ fn a_write_that_changes_much_makes_the_block_exact_and_one_that_changes_nothing_
     drop(file);
     wanted[16 << 10..40 << 10].copy_from_slice(&new);
     same(&mounted, &wanted, 0);
-    assert_eq!(attribute(&path, "tier"), "mixed");
+    assert_eq!(get(&path, "tier"), "mixed");
     // What is not a number is kept as it was written.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&f32::NAN.to_le_bytes(), 400_000).unwrap();

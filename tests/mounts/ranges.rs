@@ -5,7 +5,7 @@ mod heavy {
     use std::path::{Path, PathBuf};
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use crate::support::{Aligned, Mapping, Place, Random, assert_same, open_direct, read_at, scale};
+    use support::{Aligned, Mapping, Place, Random, assert_same, open_direct, read_at, scale};
 
     const PAGE: usize = 4096;
     const RANGES: usize = 100_000;
@@ -94,10 +94,9 @@ mod heavy {
     }
 
     /// A tensor of a container in a tier, and what a plain read of all of it gives.
-    fn encoded(place: &Place, elements: usize) -> (PathBuf, crate::support::Mounted, Vec<u8>) {
+    fn encoded(place: &Place, elements: usize) -> (PathBuf, support::Mounted, Vec<u8>) {
         let mut random = Random(6);
-        let file =
-            crate::support::container_of(&mut random, &[("before", 77), ("x", elements), ("after", 3)]);
+        let file = support::container_of(&mut random, &[("before", 77), ("x", elements), ("after", 3)]);
         let source = place.write("x.safetensors", &file);
         place.import("demo/encoded", &[&source], &["--tier", "q5:all"]);
         let mounted = place.mount(&[]);

@@ -6,7 +6,7 @@ mod heavy {
 
     use safetensors::SafeTensors;
 
-    use crate::support::{Mounted, Place, assert_same, minilm, python, run};
+    use support::{Mounted, Place, assert_same, minilm, python, run};
 
     const NAME: &str = "model.safetensors";
 
@@ -39,7 +39,7 @@ mod heavy {
         place.import("demo/minilm", &[&minilm()], &[]);
         let mounted = place.mount(&["--list", "containers"]);
         let compare = format!("diff -r {} {}", minilm().display(), mounted.path("demo/minilm").display());
-        crate::support::shell(&place.path(""), &compare);
+        support::shell(&place.path(""), &compare);
     }
 
     /// Stored bits of an element over all floats of the model.

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use crate::support::{Mounted, Place, Random, container_of, shell};
+use support::{Mounted, Place, Random, container_of, shell};
 
 fn mounted() -> (Place, Mounted) {
     let place = Place::new();
@@ -166,7 +166,7 @@ fn other_users_are_kept_out_by_modes_where_they_are_let_in_at_all() {
     let as_nobody = |mounted: &Mounted, name: &str| {
         let mut command = std::process::Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"]);
-        crate::support::answer(command.arg(format!("demo/model/{name}")).current_dir(&mounted.mountpoint))
+        support::answer(command.arg(format!("demo/model/{name}")).current_dir(&mounted.mountpoint))
     };
     let mounted = place.mount(&[]);
     as_nobody(&mounted, "open").failed(1, &["Permission denied"]);

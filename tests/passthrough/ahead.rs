@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Advice;
 use rustix::io::ReadWriteFlags;
 
-use crate::support::{
+use support::{
     Mapping, Mounted, Place, Random, assert_same, container_of, npy_file, open_direct, read_at, wait_until,
 };
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::Advice;
 
-use crate::support::{Aligned, Mapping, Place, Random, assert_same, open_direct, read_at};
+use support::{Aligned, Mapping, Place, Random, assert_same, open_direct, read_at};
 
 const PAGE_BYTES: usize = 4096;
 const CALL_BYTES: usize = 1 << 20;

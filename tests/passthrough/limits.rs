@@ -3,8 +3,8 @@
 mod heavy {
     use std::fs;
 
-    use crate::support::{Place, assert_same, read_at};
-    use crate::world::World;
+    use crate::fixture::Fixture;
+    use support::{Place, assert_same, read_at};
 
     const OPENS: usize = 10_000;
 
@@ -19,11 +19,11 @@ mod heavy {
     #[test]
     fn a_file_is_opened_ten_thousand_times_at_once() {
         raise_descriptors();
-        let world = World::new(&[]);
-        world.check("sub/vocab.txt");
-        let wanted = world.source("sub/vocab.txt");
-        let (opens, files) = world.by_kernel(|| {
-            (0..OPENS).map(|_| fs::File::open(world.path("sub/vocab.txt")).unwrap()).collect::<Vec<_>>()
+        let fixture = Fixture::new(&[]);
+        fixture.check("sub/vocab.txt");
+        let wanted = fixture.source("sub/vocab.txt");
+        let (opens, files) = fixture.by_kernel(|| {
+            (0..OPENS).map(|_| fs::File::open(fixture.path("sub/vocab.txt")).unwrap()).collect::<Vec<_>>()
         });
         assert_eq!(opens, OPENS as u64);
         let mut got = [0; 100];
@@ -33,7 +33,7 @@ mod heavy {
             assert_same(&got, &wanted[at..at + 100], "one of many");
         }
         drop(files);
-        assert_same(&world.read_by_kernel(&world.path("sub/vocab.txt")), &wanted, "afterwards");
+        assert_same(&fixture.read_by_kernel(&fixture.path("sub/vocab.txt")), &wanted, "afterwards");
     }
 
     #[test]
@@ -70,7 +70,7 @@ mod heavy {
             }
             drop(all);
             // Closing is told late: the next round waits until the kernel has none.
-            crate::support::wait_until("room for other files", || {
+            support::wait_until("room for other files", || {
                 let before = opens();
                 let all: Vec<fs::File> =
                     (FILES - MOST..FILES).map(|file| fs::File::open(path(file)).unwrap()).collect();
@@ -78,7 +78,7 @@ mod heavy {
                 drop(all);
                 room
             });
-            crate::support::wait_until("room for the first files", || {
+            support::wait_until("room for the first files", || {
                 let before = opens();
                 let all: Vec<fs::File> = (0..MOST).map(|file| fs::File::open(path(file)).unwrap()).collect();
                 let room = opens() - before == MOST;

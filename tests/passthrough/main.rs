@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod ahead;
+mod fixture;
 mod given;
 mod lies;
 mod limits;
@@ -14,9 +15,5 @@ mod prefetch;
 mod reading;
 mod replaced;
 mod storm;
-#[path = "../mounts/support/mod.rs"]
-#[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
-mod support;
 mod whole;
-mod world;
 mod writing;

@@ -14,7 +14,7 @@ use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
 use tierfs::store::{Access, Collection, Store};
 
-use crate::support::Random;
+use support::Random;
 
 const ROOT: EntryId = tierfs::store::ROOT;
 const BYTES: usize = 2 << 20;
@@ -109,7 +109,7 @@ impl Disk for Watched {
 }
 
 /// A file of 128 blocks that lies whole in a data file, none of them checked.
-struct World {
+struct Fixture {
     disk: Watched,
     _store: Store,
     collection: Arc<Collection>,
@@ -118,8 +118,8 @@ struct World {
     bytes: Vec<u8>,
 }
 
-impl World {
-    fn new() -> World {
+impl Fixture {
+    fn new() -> Fixture {
         let watch = Watch { in_memory: AtomicU64::new(u64::MAX), meanwhile: Mutex::default() };
         let disk = Watched(MemoryDisk::new(), Arc::new(watch));
         Store::create(&disk, StoreId(1)).unwrap();
@@ -130,7 +130,7 @@ impl World {
         let bytes = Random(41).bytes(BYTES);
         open_file.write(0, &bytes).unwrap();
         open_file.flush().unwrap();
-        World { disk, _store: store, collection, node, open_file, bytes }
+        Fixture { disk, _store: store, collection, node, open_file, bytes }
     }
 
     fn unchecked(&self) -> Option<Unchecked> {
@@ -163,68 +163,68 @@ fn what_there_was_time_for_stays_checked_and_the_next_open_goes_on() {
 }
 
 fn goes_on(threads: usize) {
-    let world = World::new();
-    assert_eq!((world.shown(), world.checked().len()), (None, 0));
+    let fixture = Fixture::new();
+    assert_eq!((fixture.shown(), fixture.checked().len()), (None, 0));
     let asked = AtomicU64::new(0);
     let is_over = || asked.fetch_add(1, Ordering::SeqCst) == 3;
-    assert!(!world.unchecked().unwrap().check(1, &is_over));
-    let checked = world.checked();
+    assert!(!fixture.unchecked().unwrap().check(1, &is_over));
+    let checked = fixture.checked();
     assert!(!checked.is_empty() && checked.len() < BLOCKS as usize, "{checked:?}");
-    assert!(world.shown().is_none());
-    assert!(!world.unchecked().unwrap().check(4, &|| true));
-    assert_eq!(world.checked(), checked, "there was no time");
-    assert!(world.unchecked().unwrap().check(threads, &never));
-    assert!(world.shown().unwrap() == world.bytes);
+    assert!(fixture.shown().is_none());
+    assert!(!fixture.unchecked().unwrap().check(4, &|| true));
+    assert_eq!(fixture.checked(), checked, "there was no time");
+    assert!(fixture.unchecked().unwrap().check(threads, &never));
+    assert!(fixture.shown().unwrap() == fixture.bytes);
 }
 
 #[test]
 fn bytes_that_are_not_in_memory_end_it() {
-    let world = World::new();
-    let has = |bytes: u64| world.disk.1.in_memory.store(bytes, Ordering::SeqCst);
+    let fixture = Fixture::new();
+    let has = |bytes: u64| fixture.disk.1.in_memory.store(bytes, Ordering::SeqCst);
     has(0);
-    assert!(world.unchecked().is_none(), "nothing is in memory");
+    assert!(fixture.unchecked().is_none(), "nothing is in memory");
     has(BYTES as u64 / 2 + 100);
     for threads in [1, 3] {
-        if let Some(unchecked) = world.unchecked() {
+        if let Some(unchecked) = fixture.unchecked() {
             assert!(!unchecked.check(threads, &never));
         }
-        assert!(world.shown().is_none());
-        assert!(world.checked().iter().all(|index| *index < BLOCKS / 2), "{:?}", world.checked());
+        assert!(fixture.shown().is_none());
+        assert!(fixture.checked().iter().all(|index| *index < BLOCKS / 2), "{:?}", fixture.checked());
     }
     has(u64::MAX);
-    assert!(world.unchecked().unwrap().check(2, &never));
-    assert!(world.shown().unwrap() == world.bytes);
+    assert!(fixture.unchecked().unwrap().check(2, &never));
+    assert!(fixture.shown().unwrap() == fixture.bytes);
 }
 
 #[test]
 fn a_wrong_byte_is_found_and_its_block_is_not_taken_for_checked() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let path = "acme/m/data/0000000000000001";
     let at = 70 * 16_384 + 5;
-    world.disk.open(path, Open::Write).unwrap().write_at(&[!world.bytes[at]], at as u64).unwrap();
+    fixture.disk.open(path, Open::Write).unwrap().write_at(&[!fixture.bytes[at]], at as u64).unwrap();
     for _ in 0..2 {
-        assert!(!world.unchecked().unwrap().check(2, &never));
-        assert!(!world.checked().contains(&70));
-        assert!(world.shown().is_none());
+        assert!(!fixture.unchecked().unwrap().check(2, &never));
+        assert!(!fixture.checked().contains(&70));
+        assert!(fixture.shown().is_none());
     }
-    let error = world.open_file.read(at as u64, &mut [0; 3]).unwrap_err();
+    let error = fixture.open_file.read(at as u64, &mut [0; 3]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
 #[test]
 fn a_block_that_is_written_while_it_is_checked_is_not_taken_for_checked() {
-    let world = World::new();
+    let fixture = Fixture::new();
     // A write that has to wait for space waits for those who read.
-    world.collection.sync().unwrap();
-    let (open_file, unchecked) = (world.open_file.clone(), world.unchecked().unwrap());
-    *world.disk.1.meanwhile.lock().unwrap() = Some(Box::new(move || {
+    fixture.collection.sync().unwrap();
+    let (open_file, unchecked) = (fixture.open_file.clone(), fixture.unchecked().unwrap());
+    *fixture.disk.1.meanwhile.lock().unwrap() = Some(Box::new(move || {
         open_file.write(0, &[9; 16_384]).unwrap();
         open_file.flush().unwrap();
     }));
     unchecked.check(1, &never);
-    assert!(!world.checked().contains(&0), "what was checked is not what is there");
-    assert!(world.shown().is_none() && world.unchecked().is_none(), "it lies in two files");
+    assert!(!fixture.checked().contains(&0), "what was checked is not what is there");
+    assert!(fixture.shown().is_none() && fixture.unchecked().is_none(), "it lies in two files");
     let mut got = vec![0; BYTES];
-    assert_eq!(world.open_file.read(0, &mut got).unwrap(), BYTES);
-    assert!(got[..16_384] == [9; 16_384] && got[16_384..] == world.bytes[16_384..]);
+    assert_eq!(fixture.open_file.read(0, &mut got).unwrap(), BYTES);
+    assert!(got[..16_384] == [9; 16_384] && got[16_384..] == fixture.bytes[16_384..]);
 }

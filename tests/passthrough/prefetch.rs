@@ -3,48 +3,48 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use crate::support::{assert_same, names};
-use crate::world::{WHOLE, World};
+use crate::fixture::{Fixture, WHOLE};
+use support::{assert_same, names};
 
 /// Writes names to the control file, and waits for the job.
-fn prefetch(world: &World, text: &str) -> String {
-    assert!(world.mounted.job("demo/model/.ctl/prefetch", text).contains(" done in "));
-    fs::read_to_string(world.path(".ctl/prefetch")).unwrap()
+fn prefetch(fixture: &Fixture, text: &str) -> String {
+    assert!(fixture.mounted.job("demo/model/.ctl/prefetch", text).contains(" done in "));
+    fs::read_to_string(fixture.path(".ctl/prefetch")).unwrap()
 }
 
 #[test]
 fn what_was_read_ahead_is_the_kernel_s_from_the_first_open_on() {
-    let world = World::new(&[]);
-    let path = world.path(".ctl/prefetch");
+    let fixture = Fixture::new(&[]);
+    let path = fixture.path(".ctl/prefetch");
     assert_eq!(fs::read_to_string(&path).unwrap(), "demo/model: not since it was opened\n");
-    assert!(!names(&world.mounted.path("demo/model")).contains(&".ctl".to_owned()));
-    let (opens, _) = world.by_kernel(|| fs::File::open(world.path("x.npy")).unwrap());
+    assert!(!names(&fixture.mounted.path("demo/model")).contains(&".ctl".to_owned()));
+    let (opens, _) = fixture.by_kernel(|| fs::File::open(fixture.path("x.npy")).unwrap());
     assert_eq!(opens, 0, "nothing was checked yet");
-    let found = prefetch(&world, "model.safetensors\nx.npy sub\n");
+    let found = prefetch(&fixture, "model.safetensors\nx.npy sub\n");
     assert!(found.contains(" blocks checked, 0 corrupt, 0 healed"), "{found}");
     for name in WHOLE {
-        let read = world.read_by_kernel(&world.path(name));
-        assert_same(&read, &world.source(name), name);
+        let read = fixture.read_by_kernel(&fixture.path(name));
+        assert_same(&read, &fixture.source(name), name);
     }
 }
 
 #[test]
 fn names_with_spaces_and_the_whole_collection_are_read_ahead() {
-    let world = World::new(&[]);
+    let fixture = Fixture::new(&[]);
     let bytes: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
-    fs::write(world.path("two words.txt"), &bytes).unwrap();
-    prefetch(&world, "two words.txt");
-    assert_same(&world.read_by_kernel(&world.path("two words.txt")), &bytes, "two words");
-    prefetch(&world, ".");
+    fs::write(fixture.path("two words.txt"), &bytes).unwrap();
+    prefetch(&fixture, "two words.txt");
+    assert_same(&fixture.read_by_kernel(&fixture.path("two words.txt")), &bytes, "two words");
+    prefetch(&fixture, ".");
     for name in WHOLE {
-        assert_same(&world.read_by_kernel(&world.path(name)), &world.source(name), name);
+        assert_same(&fixture.read_by_kernel(&fixture.path(name)), &fixture.source(name), name);
     }
 }
 
 #[test]
 fn a_name_of_no_file_has_nothing_done() {
-    let world = World::new(&[]);
-    let path = world.path(".ctl/prefetch");
+    let fixture = Fixture::new(&[]);
+    let path = fixture.path(".ctl/prefetch");
     for wrong in ["x.npy none", "", " \n", ".ctl/status", "..", "../model/x.npy", "x.npy/x"] {
         let written = fs::write(&path, wrong);
         if wrong.is_empty() {
@@ -54,19 +54,20 @@ fn a_name_of_no_file_has_nothing_done() {
             assert_eq!(written.err().map(|error| error.kind()), Some(ErrorKind::InvalidInput), "{wrong:?}");
         }
     }
-    assert_eq!(fs::read_to_string(world.mounted.path(".ctl/jobs")).unwrap(), "");
+    assert_eq!(fs::read_to_string(fixture.mounted.path(".ctl/jobs")).unwrap(), "");
     assert_eq!(fs::read_to_string(&path).unwrap(), "demo/model: not since it was opened\n");
 }
 
 #[test]
 fn a_block_that_is_damaged_is_counted_and_its_file_stays_with_the_daemon() {
-    let world = World::new(&[]);
-    let (path, bytes) = world.data().into_iter().find(|(_, bytes)| *bytes == world.source("x.npy")).unwrap();
+    let fixture = Fixture::new(&[]);
+    let (path, bytes) =
+        fixture.data().into_iter().find(|(_, bytes)| *bytes == fixture.source("x.npy")).unwrap();
     let mut damaged = bytes;
     damaged[5000] ^= 1;
     fs::write(path, damaged).unwrap();
-    let found = prefetch(&world, "x.npy");
+    let found = prefetch(&fixture, "x.npy");
     assert!(found.contains(" 1 corrupt, 0 healed"), "{found}");
-    let (opens, file) = world.by_kernel(|| fs::File::open(world.path("x.npy")));
+    let (opens, file) = fixture.by_kernel(|| fs::File::open(fixture.path("x.npy")));
     assert_eq!((opens, file.is_ok()), (0, true));
 }

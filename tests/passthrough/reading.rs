@@ -4,51 +4,51 @@ use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::support::{Mapping, Place, answer, assert_same, open_direct, read_at};
-use crate::world::{WHOLE, World, Writable, number};
+use crate::fixture::{Fixture, WHOLE, number};
+use support::{Mapping, Place, WritableMapping, answer, assert_same, open_direct, read_at};
 
 #[test]
 fn what_was_checked_is_read_again_without_the_daemon() {
-    let mut world = World::new(&[]);
+    let mut fixture = Fixture::new(&[]);
     for round in 0..2 {
         for name in WHOLE {
-            let (opens, _) = world.by_kernel(|| world.check(name));
+            let (opens, _) = fixture.by_kernel(|| fixture.check(name));
             assert_eq!(opens, 0, "{name}: read before it was checked, round {round}");
-            let before = number(&world.path(name));
+            let before = number(&fixture.path(name));
             for _ in 0..2 {
-                assert_same(&world.read_by_kernel(&world.path(name)), &world.source(name), name);
-                assert_eq!(number(&world.path(name)), before, "{name}");
+                assert_same(&fixture.read_by_kernel(&fixture.path(name)), &fixture.source(name), name);
+                assert_eq!(number(&fixture.path(name)), before, "{name}");
             }
         }
         // A tensor inside a container begins elsewhere; a small file lies among others.
         for name in ["deep/er/b", "x", "config.json"] {
-            let (opens, _) = world.by_kernel(|| (0..2).for_each(|_| drop(fs::read(world.path(name)))));
+            let (opens, _) = fixture.by_kernel(|| (0..2).for_each(|_| drop(fs::read(fixture.path(name)))));
             assert_eq!(opens, 0, "{name}");
         }
         if round == 0 {
-            world.unmount();
-            world.mount(&["--read-only"]);
+            fixture.unmount();
+            fixture.mount(&["--read-only"]);
         }
     }
 }
 
 #[test]
 fn a_descriptor_and_its_name_have_one_inode_number_whoever_reads() {
-    let world = World::new(&[]);
-    let path = world.path("x.npy");
+    let fixture = Fixture::new(&[]);
+    let path = fixture.path("x.npy");
     let daemon = fs::File::open(&path).unwrap();
-    world.check("x.npy");
-    let (opens, kernel) = world.by_kernel(|| fs::File::open(&path).unwrap());
+    fixture.check("x.npy");
+    let (opens, kernel) = fixture.by_kernel(|| fs::File::open(&path).unwrap());
     assert_eq!(opens, 1);
     let numbers = [&daemon, &kernel].map(|file| file.metadata().unwrap().ino());
     assert_eq!(numbers, [number(&path); 2]);
     // cp refuses a file that is another when it has opened it.
-    let copy = world.place.path("copy");
+    let copy = fixture.place.path("copy");
     answer(std::process::Command::new("cp").arg("-a").arg(&path).arg(&copy)).ok();
-    assert_same(&fs::read(copy).unwrap(), &world.source("x.npy"), "cp");
+    assert_same(&fs::read(copy).unwrap(), &fixture.source("x.npy"), "cp");
     // Those who have it open otherwise go on as they are.
     let reopened = fs::File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&daemon)));
-    let wanted = world.source("x.npy");
+    let wanted = fixture.source("x.npy");
     for file in [daemon, kernel, reopened.unwrap()] {
         let mut got = vec![0; wanted.len()];
         assert_eq!(read_at(&file, &mut got, 0), wanted.len());
@@ -58,75 +58,76 @@ fn a_descriptor_and_its_name_have_one_inode_number_whoever_reads() {
 
 #[test]
 fn a_plain_file_that_was_made_a_tensor_is_read_without_the_daemon() {
-    let mut world = World::new(&[]);
-    let path = world.path("tensor");
-    let bytes = world.source("x.npy")[..32_768].to_vec();
+    let mut fixture = Fixture::new(&[]);
+    let path = fixture.path("tensor");
+    let bytes = fixture.source("x.npy")[..32_768].to_vec();
     fs::write(&path, &bytes).unwrap();
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(&path, "user.tierfs.dtype", b"f32", flags).unwrap();
-    world.unmount();
-    world.mount(&[]);
-    let path = world.path("tensor");
+    fixture.unmount();
+    fixture.mount(&[]);
+    let path = fixture.path("tensor");
     assert_same(&fs::read(&path).unwrap(), &bytes, "first");
-    assert_same(&world.read_by_kernel(&path), &bytes, "second");
+    assert_same(&fixture.read_by_kernel(&path), &bytes, "second");
     // What is asked and set by its name works as before.
     rustix::fs::setxattr(&path, "user.tierfs.shape", b"2x4096", flags).unwrap();
     let mut value = [0; 100];
     let len = rustix::fs::getxattr(&path, "user.tierfs.shape", &mut value[..]).unwrap();
     assert_eq!(value[..len], *b"2x4096");
-    assert_same(&world.read_by_kernel(&path), &bytes, "third");
+    assert_same(&fixture.read_by_kernel(&path), &bytes, "third");
 }
 
 #[test]
 fn mappings_show_the_source_and_private_stores_stay_private() {
-    let world = World::new(&[]);
-    let (name, wanted) = ("model.safetensors", world.source("model.safetensors"));
-    let early = Mapping::of(&world.path(name), libc::MAP_SHARED);
-    world.check(name);
-    let before = world.data();
-    let (opens, ()) = world.by_kernel(|| {
-        let shared = Mapping::of(&world.path(name), libc::MAP_SHARED);
-        let private = Mapping::of(&world.path(name), libc::MAP_PRIVATE);
-        let mut stored = Writable::of(&fs::File::open(world.path(name)).unwrap(), libc::MAP_PRIVATE);
+    let fixture = Fixture::new(&[]);
+    let (name, wanted) = ("model.safetensors", fixture.source("model.safetensors"));
+    let early = Mapping::of(&fixture.path(name), libc::MAP_SHARED);
+    fixture.check(name);
+    let before = fixture.data();
+    let (opens, ()) = fixture.by_kernel(|| {
+        let shared = Mapping::of(&fixture.path(name), libc::MAP_SHARED);
+        let private = Mapping::of(&fixture.path(name), libc::MAP_PRIVATE);
+        let mut stored =
+            WritableMapping::whole(&fs::File::open(fixture.path(name)).unwrap(), libc::MAP_PRIVATE);
         stored.bytes().fill(7);
         for mapping in [&early, &shared, &private] {
             assert_same(mapping.bytes(), &wanted, "a mapping");
         }
-        assert_same(&fs::read(world.path(name)).unwrap(), &wanted, "beside mappings");
+        assert_same(&fs::read(fixture.path(name)).unwrap(), &wanted, "beside mappings");
     });
     assert_eq!(opens, 4);
-    assert!(before == world.data(), "a private store reached the store");
+    assert!(before == fixture.data(), "a private store reached the store");
 }
 
 #[test]
 fn reads_past_the_cache_of_any_length_still_work() {
-    let world = World::new(&[]);
-    world.check("sub/vocab.txt");
-    let wanted = world.source("sub/vocab.txt");
-    let kernel = fs::File::open(world.path("sub/vocab.txt")).unwrap();
-    let (opens, direct) = world.by_kernel(|| open_direct(&world.path("sub/vocab.txt")));
+    let fixture = Fixture::new(&[]);
+    fixture.check("sub/vocab.txt");
+    let wanted = fixture.source("sub/vocab.txt");
+    let kernel = fs::File::open(fixture.path("sub/vocab.txt")).unwrap();
+    let (opens, direct) = fixture.by_kernel(|| open_direct(&fixture.path("sub/vocab.txt")));
     assert_eq!(opens, 0);
     let mut got = vec![0; 1003];
     for file in [&kernel, &direct] {
         assert_eq!(read_at(file, &mut got, 77), 1003);
         assert_same(&got, &wanted[77..1080], "an odd range");
     }
-    assert_same(&world.read_by_kernel(&world.path("sub/vocab.txt")), &wanted, "afterwards");
+    assert_same(&fixture.read_by_kernel(&fixture.path("sub/vocab.txt")), &wanted, "afterwards");
 }
 
 #[test]
 fn bytes_that_fail_their_check_are_never_left_to_the_kernel() {
-    let mut world = World::new(&[]);
-    let wanted = world.source("sub/vocab.txt");
-    let (path, _) = world.data().into_iter().find(|(_, bytes)| *bytes == wanted).unwrap();
-    world.unmount();
+    let mut fixture = Fixture::new(&[]);
+    let wanted = fixture.source("sub/vocab.txt");
+    let (path, _) = fixture.data().into_iter().find(|(_, bytes)| *bytes == wanted).unwrap();
+    fixture.unmount();
     let mut file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.seek(SeekFrom::Start(99_999)).unwrap();
     file.write_all(&[!wanted[99_999]]).unwrap();
-    world.mount(&[]);
-    let (opens, ()) = world.by_kernel(|| {
+    fixture.mount(&[]);
+    let (opens, ()) = fixture.by_kernel(|| {
         for _ in 0..3 {
-            let failed = fs::read(world.path("sub/vocab.txt")).unwrap_err();
+            let failed = fs::read(fixture.path("sub/vocab.txt")).unwrap_err();
             assert_eq!(failed.raw_os_error(), Some(libc::EIO));
         }
     });
@@ -136,13 +137,13 @@ fn bytes_that_fail_their_check_are_never_left_to_the_kernel() {
 #[test]
 fn a_data_file_that_is_longer_or_shorter_than_the_file_is_not_shown() {
     for change in [-1_i64, 1] {
-        let world = World::new(&[]);
-        world.check("sub/vocab.txt");
-        let wanted = world.source("sub/vocab.txt");
-        let (path, _) = world.data().into_iter().find(|(_, bytes)| *bytes == wanted).unwrap();
+        let fixture = Fixture::new(&[]);
+        fixture.check("sub/vocab.txt");
+        let wanted = fixture.source("sub/vocab.txt");
+        let (path, _) = fixture.data().into_iter().find(|(_, bytes)| *bytes == wanted).unwrap();
         let file = fs::OpenOptions::new().write(true).open(path).unwrap();
         file.set_len((wanted.len() as i64 + change) as u64).unwrap();
-        let (opens, read) = world.by_kernel(|| fs::read(world.path("sub/vocab.txt")));
+        let (opens, read) = fixture.by_kernel(|| fs::read(fixture.path("sub/vocab.txt")));
         assert_eq!(opens, 0);
         // The kernel may still have the bytes that were checked.
         if let Ok(read) = read {
@@ -154,18 +155,18 @@ fn a_data_file_that_is_longer_or_shorter_than_the_file_is_not_shown() {
 #[test]
 fn without_passthrough_everything_goes_through_the_daemon() {
     for options in [&["-o", "passthrough=off"][..], &["--passthrough", "off"], &["--verify", "always"]] {
-        let world = World::new(options);
-        let (opens, ()) = world.by_kernel(|| {
+        let fixture = Fixture::new(options);
+        let (opens, ()) = fixture.by_kernel(|| {
             for name in WHOLE {
                 for _ in 0..3 {
-                    world.check(name);
+                    fixture.check(name);
                 }
-                let mapping = Mapping::of(&world.path(name), libc::MAP_SHARED);
-                assert_same(mapping.bytes(), &world.source(name), name);
+                let mapping = Mapping::of(&fixture.path(name), libc::MAP_SHARED);
+                assert_same(mapping.bytes(), &fixture.source(name), name);
             }
         });
         assert_eq!(opens, 0, "{options:?}");
-        world.mounted.unmount();
+        fixture.mounted.unmount();
     }
 }
 
@@ -180,7 +181,7 @@ fn a_daemon_without_the_privilege_reads_everything_itself() {
         "'{0}' mount store mnt --log log; trap \"'{0}' umount mnt\" EXIT
          for round in 1 2 3; do cmp vocab.txt mnt/demo/model/vocab.txt; done
          grep passthrough_opens mnt/.ctl/stats.json",
-        env!("CARGO_BIN_EXE_tierfs")
+        support::program().display()
     );
     let mut command = std::process::Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "bash", "-euc", &script]);
@@ -192,23 +193,23 @@ fn a_daemon_without_the_privilege_reads_everything_itself() {
 
 #[test]
 fn another_user_reads_by_the_kernel_what_the_mode_lets_him() {
-    let world = World::new(&["--allow-other"]);
-    world.check("sub/vocab.txt");
-    fs::set_permissions(world.path("sub/vocab.txt"), std::os::unix::fs::PermissionsExt::from_mode(0o644))
+    let fixture = Fixture::new(&["--allow-other"]);
+    fixture.check("sub/vocab.txt");
+    fs::set_permissions(fixture.path("sub/vocab.txt"), std::os::unix::fs::PermissionsExt::from_mode(0o644))
         .unwrap();
     let as_nobody = |program: &[&str]| {
         let mut command = std::process::Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).args(program);
-        answer(command.arg("demo/model/sub/vocab.txt").current_dir(&world.mounted.mountpoint))
+        answer(command.arg("demo/model/sub/vocab.txt").current_dir(&fixture.mounted.mountpoint))
     };
-    let (opens, read) = world.by_kernel(|| as_nobody(&["cksum"]).ok());
-    let wanted = answer(std::process::Command::new("cksum").arg(world.source.join("sub/vocab.txt"))).ok();
+    let (opens, read) = fixture.by_kernel(|| as_nobody(&["cksum"]).ok());
+    let wanted = answer(std::process::Command::new("cksum").arg(fixture.source.join("sub/vocab.txt"))).ok();
     assert_eq!((opens, read.split(' ').next()), (1, wanted.split(' ').next()));
     // What he may not do the daemon's own rights do not let him do.
     as_nobody(&["truncate", "-s", "0"]).failed(1, &["Permission denied"]);
-    fs::set_permissions(world.path("sub/vocab.txt"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+    fs::set_permissions(fixture.path("sub/vocab.txt"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
         .unwrap();
     as_nobody(&["cat"]).failed(1, &["Permission denied"]);
     let mut byte = [0];
-    assert_eq!(fs::File::open(world.path("sub/vocab.txt")).unwrap().read_at(&mut byte, 0).unwrap(), 1);
+    assert_eq!(fs::File::open(fixture.path("sub/vocab.txt")).unwrap().read_at(&mut byte, 0).unwrap(), 1);
 }

@@ -5,16 +5,16 @@ use std::io::{ErrorKind, Read};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{goes_on, scale};
-use crate::world::World;
+use crate::fixture::Fixture;
+use support::{goes_on, scale};
 
 /// So many that a file is checked when it is opened.
 const BYTES: usize = 1100 << 10;
 
 #[test]
 fn a_thread_that_was_sent_away_from_one_file_is_not_sent_away_from_the_next() {
-    let world = World::new(&[]);
-    let (path, other) = (world.path("replaced"), world.path("new"));
+    let fixture = Fixture::new(&[]);
+    let (path, other) = (fixture.path("replaced"), fixture.path("new"));
     fs::write(&path, vec![0; BYTES]).unwrap();
     let until = Instant::now() + Duration::from_secs(6) * scale();
     let (opens, refused, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
@@ -28,7 +28,7 @@ fn a_thread_that_was_sent_away_from_one_file_is_not_sent_away_from_the_next() {
             file => Some(file.unwrap()),
         }
     };
-    let (by_kernel, ()) = world.by_kernel(|| {
+    let (by_kernel, ()) = fixture.by_kernel(|| {
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{goes_on, scale};
-use crate::world::World;
+use crate::fixture::Fixture;
+use support::{goes_on, scale};
 
 /// Opens that are tried, at least.
 const OPENS: u64 = 20_000;
@@ -30,8 +30,8 @@ fn open_all_the_time(path: &Path, writes: bool, ends: &AtomicBool, opens: &Atomi
 }
 
 fn storm(bytes: usize, is_read_first: bool) {
-    let world = World::new(&[]);
-    let (path, new) = (world.path("replaced"), world.path("new"));
+    let fixture = Fixture::new(&[]);
+    let (path, new) = (fixture.path("replaced"), fixture.path("new"));
     fs::write(&path, vec![1; bytes]).unwrap();
     let (opens, stale, ends) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let until = Instant::now() + Duration::from_secs(5) * scale();

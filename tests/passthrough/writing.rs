@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use crate::support::{Mapping, Place, assert_same, goes_on, open_direct, read_at};
-use crate::world::{World, Writable, number};
+use crate::fixture::{Fixture, number};
+use support::{Mapping, Place, WritableMapping, assert_same, goes_on, open_direct, read_at};
 
 fn open_to_write(path: &Path) -> fs::File {
     fs::OpenOptions::new().read(true).write(true).open(path).unwrap()
@@ -21,12 +21,12 @@ fn all_of(file: &fs::File, bytes: usize) -> Vec<u8> {
 
 #[test]
 fn a_writer_never_reaches_the_physical_file_and_earlier_readers_keep_what_they_opened() {
-    let world = World::new(&[]);
-    let (name, before) = ("sub/vocab.txt", world.source("sub/vocab.txt"));
-    let path = world.path(name);
-    world.check(name);
-    let stored = world.data();
-    let (opens, reader) = world.by_kernel(|| fs::File::open(&path).unwrap());
+    let fixture = Fixture::new(&[]);
+    let (name, before) = ("sub/vocab.txt", fixture.source("sub/vocab.txt"));
+    let path = fixture.path(name);
+    fixture.check(name);
+    let stored = fixture.data();
+    let (opens, reader) = fixture.by_kernel(|| fs::File::open(&path).unwrap());
     let mapping = Mapping::of(&path, libc::MAP_SHARED);
     assert_eq!(opens, 1);
     let writer = open_to_write(&path);
@@ -39,52 +39,52 @@ fn a_writer_never_reaches_the_physical_file_and_earlier_readers_keep_what_they_o
     writer.write_all_at(b"XYZ", 50_000).unwrap();
     after[50_000..50_003].copy_from_slice(b"XYZ");
     assert_same(&all_of(&beside, before.len()), &after, "beside the writer, again");
-    let mut mapped = Writable::of(&writer, libc::MAP_SHARED);
+    let mut mapped = WritableMapping::whole(&writer, libc::MAP_SHARED);
     mapped.bytes()[99_000] = !before[99_000];
     after[99_000] = !before[99_000];
     drop((mapped, writer));
     for _ in 0..2 {
         // Past the cache, so that the daemon checks what lies elsewhere now.
         assert_same(&all_of(&open_direct(&path), 1 << 20), &after, "checked again");
-        let (opens, now) = world.by_kernel(|| fs::read(&path).unwrap());
+        let (opens, now) = fixture.by_kernel(|| fs::read(&path).unwrap());
         assert_same(&now, &after, "after the writer");
         assert_eq!(opens, 0);
     }
     assert_same(&all_of(&reader, before.len()), &before, "an earlier descriptor");
     assert_same(mapping.bytes(), &before, "an earlier mapping");
-    assert!(stored == world.data(), "the physical file changed");
+    assert!(stored == fixture.data(), "the physical file changed");
 }
 
 #[test]
 fn a_descriptor_that_could_write_and_did_not_changes_nothing() {
-    let world = World::new(&[]);
-    let path = world.path("x.npy");
-    world.check("x.npy");
+    let fixture = Fixture::new(&[]);
+    let path = fixture.path("x.npy");
+    fixture.check("x.npy");
     let reader = fs::File::open(&path).unwrap();
     for _ in 0..3 {
-        let (opens, writer) = world.by_kernel(|| open_to_write(&path));
+        let (opens, writer) = fixture.by_kernel(|| open_to_write(&path));
         assert_eq!(opens, 0);
-        let (opens, _) = world.by_kernel(|| fs::File::open(&path).unwrap());
+        let (opens, _) = fixture.by_kernel(|| fs::File::open(&path).unwrap());
         assert_eq!(opens, 0, "a reader beside a writer");
         drop(writer);
         // It is told of late.
-        crate::support::wait_until("the end of the writer", || {
-            world.by_kernel(|| fs::read(&path).unwrap()).0 == 1
+        support::wait_until("the end of the writer", || {
+            fixture.by_kernel(|| fs::read(&path).unwrap()).0 == 1
         });
     }
-    assert_same(&all_of(&reader, 1 << 20), &world.source("x.npy"), "a descriptor");
+    assert_same(&all_of(&reader, 1 << 20), &fixture.source("x.npy"), "a descriptor");
 }
 
 #[test]
 fn a_writer_of_a_tensor_takes_its_container_back_to_the_daemon() {
-    let world = World::new(&[]);
-    let container = world.path("model.safetensors");
-    world.check("model.safetensors");
-    let (opens, reader) = world.by_kernel(|| fs::File::open(&container).unwrap());
+    let fixture = Fixture::new(&[]);
+    let container = fixture.path("model.safetensors");
+    fixture.check("model.safetensors");
+    let (opens, reader) = fixture.by_kernel(|| fs::File::open(&container).unwrap());
     assert_eq!(opens, 1);
-    let before = world.source("model.safetensors");
-    let writer = open_to_write(&world.path("a"));
-    let (opens, beside) = world.by_kernel(|| fs::File::open(&container).unwrap());
+    let before = fixture.source("model.safetensors");
+    let writer = open_to_write(&fixture.path("a"));
+    let (opens, beside) = fixture.by_kernel(|| fs::File::open(&container).unwrap());
     assert_eq!(opens, 0);
     writer.write_all_at(&[1, 2, 3, 4], 400).unwrap();
     drop(writer);
@@ -92,7 +92,7 @@ fn a_writer_of_a_tensor_takes_its_container_back_to_the_daemon() {
     let at = before.len() - (1000 + 5001 + 8) * 4 + 400;
     after[at..at + 4].copy_from_slice(&[1, 2, 3, 4]);
     assert_same(&all_of(&open_direct(&container), 1 << 20), &after, "the container, checked again");
-    let (opens, read) = world.by_kernel(|| fs::read(&container).unwrap());
+    let (opens, read) = fixture.by_kernel(|| fs::read(&container).unwrap());
     assert_same(&read, &after, "the container");
     assert_eq!(opens, 0);
     assert_same(&all_of(&beside, before.len()), &after, "open beside the writer");
@@ -101,31 +101,31 @@ fn a_writer_of_a_tensor_takes_its_container_back_to_the_daemon() {
 
 #[test]
 fn sizes_modes_times_and_links_change_by_name_as_before() {
-    let world = World::new(&[]);
-    let path = world.path("sub/vocab.txt");
-    let before = world.source("sub/vocab.txt");
-    world.check("sub/vocab.txt");
+    let fixture = Fixture::new(&[]);
+    let path = fixture.path("sub/vocab.txt");
+    let before = fixture.source("sub/vocab.txt");
+    fixture.check("sub/vocab.txt");
     let daemon = open_direct(&path);
-    let (opens, reader) = world.by_kernel(|| fs::File::open(&path).unwrap());
+    let (opens, reader) = fixture.by_kernel(|| fs::File::open(&path).unwrap());
     assert_eq!(opens, 1);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     std::os::unix::fs::chown(&path, Some(12), Some(34)).unwrap();
     reader.set_times(fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH)).unwrap();
-    fs::hard_link(&path, world.path("sub/second")).unwrap();
+    fs::hard_link(&path, fixture.path("sub/second")).unwrap();
     for found in [fs::metadata(&path).unwrap(), reader.metadata().unwrap(), daemon.metadata().unwrap()]
         .iter()
-        .chain([&fs::metadata(world.path("sub/second")).unwrap()])
+        .chain([&fs::metadata(fixture.path("sub/second")).unwrap()])
     {
         assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (0o640, 12, 34));
         assert_eq!((found.mtime(), found.nlink(), found.ino()), (0, 2, number(&path)));
     }
-    assert_same(&world.read_by_kernel(&world.path("sub/second")), &before, "the second name");
+    assert_same(&fixture.read_by_kernel(&fixture.path("sub/second")), &before, "the second name");
     let short = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: a path that ends with a zero byte.
     assert_eq!(unsafe { libc::truncate(short.as_ptr(), 1000) }, 0);
     assert_eq!(all_of(&daemon, before.len()), &before[..1000]);
-    for path in [&path, &world.path("sub/second")] {
-        let (opens, now) = world.by_kernel(|| fs::read(path).unwrap());
+    for path in [&path, &fixture.path("sub/second")] {
+        let (opens, now) = fixture.by_kernel(|| fs::read(path).unwrap());
         assert_eq!((opens, &now[..]), (0, &before[..1000]));
     }
     let longer = open_to_write(&path);
@@ -139,11 +139,11 @@ fn sizes_modes_times_and_links_change_by_name_as_before() {
 
 #[test]
 fn a_file_that_is_overwritten_in_place_is_another_for_later_readers_only() {
-    let world = World::new(&[]);
+    let fixture = Fixture::new(&[]);
     for name in ["sub/vocab.txt", "model.safetensors"] {
-        let (path, before) = (world.path(name), world.source(name));
-        world.check(name);
-        let (opens, reader) = world.by_kernel(|| fs::File::open(&path).unwrap());
+        let (path, before) = (fixture.path(name), fixture.source(name));
+        fixture.check(name);
+        let (opens, reader) = fixture.by_kernel(|| fs::File::open(&path).unwrap());
         let mapping = Mapping::of(&path, libc::MAP_SHARED);
         assert_eq!(opens, 1);
         let after: Vec<u8> = before.iter().map(|byte| !byte).collect();
@@ -157,10 +157,10 @@ fn a_file_that_is_overwritten_in_place_is_another_for_later_readers_only() {
         // Who reads it through the daemon then lets others have it from the kernel, once
         // the earlier version is closed.
         assert_same(&all_of(&open_direct(&path), 1 << 20), &after, name);
-        assert_eq!(world.by_kernel(|| fs::read(&path).unwrap()), (0, after.clone()), "{name}");
+        assert_eq!(fixture.by_kernel(|| fs::read(&path).unwrap()), (0, after.clone()), "{name}");
         drop((reader, mapping));
-        crate::support::wait_until("the new version from the kernel", || {
-            let (opens, read) = world.by_kernel(|| fs::read(&path).unwrap());
+        support::wait_until("the new version from the kernel", || {
+            let (opens, read) = fixture.by_kernel(|| fs::read(&path).unwrap());
             assert_same(&read, &after, name);
             opens == 1
         });
@@ -169,11 +169,11 @@ fn a_file_that_is_overwritten_in_place_is_another_for_later_readers_only() {
 
 #[test]
 fn what_is_appended_is_read_by_all_and_the_file_stays_with_the_kernel() {
-    let world = World::new(&[]);
-    let path = world.path("sub/vocab.txt");
-    let mut wanted = world.source("sub/vocab.txt");
-    world.check("sub/vocab.txt");
-    let (opens, reader) = world.by_kernel(|| fs::File::open(&path).unwrap());
+    let fixture = Fixture::new(&[]);
+    let path = fixture.path("sub/vocab.txt");
+    let mut wanted = fixture.source("sub/vocab.txt");
+    fixture.check("sub/vocab.txt");
+    let (opens, reader) = fixture.by_kernel(|| fs::File::open(&path).unwrap());
     assert_eq!(opens, 1);
     for round in 0..5_u8 {
         let more = vec![round; 30_001];
@@ -186,47 +186,47 @@ fn what_is_appended_is_read_by_all_and_the_file_stays_with_the_kernel() {
         let direct = open_direct(&path);
         assert_same(&all_of(&direct, 1 << 20), &wanted, "the daemon");
         drop(direct);
-        assert_same(&world.read_by_kernel(&path), &wanted, "a later descriptor");
+        assert_same(&fixture.read_by_kernel(&path), &wanted, "a later descriptor");
     }
 }
 
 #[test]
 fn a_file_that_is_replaced_or_removed_is_read_on_by_who_has_it_open() {
-    let world = World::new(&[]);
-    let (path, before) = (world.path("sub/vocab.txt"), world.source("sub/vocab.txt"));
-    world.check("sub/vocab.txt");
-    let (opens, first) = world.by_kernel(|| fs::File::open(&path).unwrap());
+    let fixture = Fixture::new(&[]);
+    let (path, before) = (fixture.path("sub/vocab.txt"), fixture.source("sub/vocab.txt"));
+    fixture.check("sub/vocab.txt");
+    let (opens, first) = fixture.by_kernel(|| fs::File::open(&path).unwrap());
     let mapping = Mapping::of(&path, libc::MAP_SHARED);
     assert_eq!(opens, 1);
     let newer = vec![9; 200_000];
-    fs::write(world.path("sub/new"), &newer).unwrap();
-    fs::rename(world.path("sub/new"), &path).unwrap();
+    fs::write(fixture.path("sub/new"), &newer).unwrap();
+    fs::rename(fixture.path("sub/new"), &path).unwrap();
     assert_same(&fs::read(&path).unwrap(), &newer, "the new file");
     assert_same(&all_of(&first, 1 << 20), &before, "the old file");
     assert_eq!(first.metadata().unwrap().nlink(), 0);
     // Past the cache, so that the daemon checks it.
     assert_same(&all_of(&open_direct(&path), 1 << 20), &newer, "checked");
-    assert_same(&world.read_by_kernel(&path), &newer, "the new file, again");
+    assert_same(&fixture.read_by_kernel(&path), &newer, "the new file, again");
     let second = fs::File::open(&path).unwrap();
     // Known to the kernel, and open to nobody.
     let known =
-        fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(world.path("x.npy")).unwrap();
-    world.check("x.npy");
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(fixture.path("x.npy")).unwrap();
+    fixture.check("x.npy");
     let pinned =
-        fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(world.path("x.npy")).unwrap();
-    let (opens, _) = world.by_kernel(|| fs::read(world.path("x.npy")).unwrap());
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(fixture.path("x.npy")).unwrap();
+    let (opens, _) = fixture.by_kernel(|| fs::read(fixture.path("x.npy")).unwrap());
     assert_eq!(opens, 1);
     let third =
-        fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(world.path("x.npy")).unwrap();
-    fs::remove_file(world.path("x.npy")).unwrap();
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(fixture.path("x.npy")).unwrap();
+    fs::remove_file(fixture.path("x.npy")).unwrap();
     fs::remove_file(&path).unwrap();
     // Space of what nobody has is given back here.
-    fs::write(world.path("sub/other"), vec![1; 300_000]).unwrap();
-    fs::File::open(world.path("sub/other")).unwrap().sync_all().unwrap();
-    fs::write(world.path("sub/another"), vec![2; 300_000]).unwrap();
+    fs::write(fixture.path("sub/other"), vec![1; 300_000]).unwrap();
+    fs::File::open(fixture.path("sub/other")).unwrap().sync_all().unwrap();
+    fs::write(fixture.path("sub/another"), vec![2; 300_000]).unwrap();
     let reopen = |file: &fs::File| fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
     let again = reopen(&second);
-    let array = world.source("x.npy");
+    let array = fixture.source("x.npy");
     for file in [&known, &pinned, &third] {
         assert_same(&all_of(&reopen(file), 1 << 20), &array, "opened for the first time");
     }
@@ -236,15 +236,15 @@ fn a_file_that_is_replaced_or_removed_is_read_on_by_who_has_it_open() {
     assert_same(mapping.bytes(), &before, "mapped without a name");
     assert_eq!(second.metadata().unwrap().nlink(), 0);
     drop((first, second, again, mapping, known, pinned, third));
-    world.mounted.unmount();
-    let fsck = crate::support::run(["fsck".as_ref(), world.place.store().as_os_str()]);
+    fixture.mounted.unmount();
+    let fsck = support::run(["fsck".as_ref(), fixture.place.store().as_os_str()]);
     fsck.ok();
 }
 
 #[test]
 fn a_tensor_that_moves_to_another_tier_leaves_its_bytes_to_who_reads_them_where_they_were() {
     let place = Place::new();
-    let before = crate::support::container_of(&mut crate::support::Random(5), &[("a", 300_000)]);
+    let before = support::container_of(&mut support::Random(5), &[("a", 300_000)]);
     place.import("demo/model", &[&place.write("m.safetensors", &before)], &[]);
     let mounted = place.mount(&[]);
     let path = mounted.path("demo/model/m.safetensors");
@@ -276,7 +276,7 @@ fn a_tensor_that_moves_to_another_tier_leaves_its_bytes_to_who_reads_them_where_
     };
     assert!(stored() >= 1_200_000, "{}", stored());
     drop((reader, mapping));
-    crate::support::wait_until("the end of the bytes where they were", || {
+    support::wait_until("the end of the bytes where they were", || {
         make_room();
         stored() < 300_000
     });
@@ -285,18 +285,18 @@ fn a_tensor_that_moves_to_another_tier_leaves_its_bytes_to_who_reads_them_where_
 
 #[test]
 fn what_nobody_has_open_any_more_takes_no_space() {
-    let world = World::new(&[]);
-    world.check("sub/vocab.txt");
-    let before = world.data().len();
-    let reader = fs::File::open(world.path("sub/vocab.txt")).unwrap();
-    fs::remove_file(world.path("sub/vocab.txt")).unwrap();
+    let fixture = Fixture::new(&[]);
+    fixture.check("sub/vocab.txt");
+    let before = fixture.data().len();
+    let reader = fs::File::open(fixture.path("sub/vocab.txt")).unwrap();
+    fs::remove_file(fixture.path("sub/vocab.txt")).unwrap();
     drop(reader);
-    crate::support::wait_until("the end of the data file", || {
-        fs::write(world.path("sub/other"), b"x").unwrap();
-        fs::File::open(world.path("sub/other")).unwrap().sync_all().unwrap();
-        fs::remove_file(world.path("sub/other")).unwrap();
-        fs::File::open(world.path("sub")).unwrap().sync_all().unwrap();
-        world.data().len() < before
+    support::wait_until("the end of the data file", || {
+        fs::write(fixture.path("sub/other"), b"x").unwrap();
+        fs::File::open(fixture.path("sub/other")).unwrap().sync_all().unwrap();
+        fs::remove_file(fixture.path("sub/other")).unwrap();
+        fs::File::open(fixture.path("sub")).unwrap().sync_all().unwrap();
+        fixture.data().len() < before
     });
 }
 
@@ -382,6 +382,6 @@ mod heavy {
         let stats = mounted.stats();
         assert_eq!((&stats["errors"], &stats["corrupt"]), (&0.into(), &0.into()));
         mounted.unmount();
-        crate::support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+        support::run(["fsck".as_ref(), place.store().as_os_str()]).ok();
     }
 }

@@ -1,18 +1,12 @@
 //! Forms of private files: who cannot read a file cannot read it in a form.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use std::os::unix::fs::chown;
 
-use crate::support::{Mounted, Place, Random, npy_file};
-use crate::world::as_user;
+use support::{Mounted, Place, Random, as_user, npy_file, set_mode};
 
 const ALICE: u32 = 65_534;
 const BOB: u32 = 65_533;
-
-fn set_mode(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-}
 
 /// Whether a user can read a file of a form of `a/c`.
 fn reads(mounted: &Mounted, user: u32, name: &str) -> bool {

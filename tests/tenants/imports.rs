@@ -4,8 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::{Mounted, Place, imported, python_line, run, shell, wait_until};
-use crate::world::{as_user, put, refused, used};
+use support::{Mounted, Place, as_user, imported, put, python_line, refused, run, shell, usage, wait_until};
 
 fn digests(mounted: &Mounted, collection: &str) -> String {
     let line = "find . \\( -type f -o -type d \\) -printf '%P %m %U %s %T@\\n' | sort; \
@@ -59,7 +58,7 @@ fn an_import_into_a_mounted_store_is_the_same_as_one_before_while_readers_go_on(
         let strip =
             |text: String| text.lines().filter(|line| !line.contains(" d")).collect::<Vec<_>>().join("\n");
         assert_eq!(files_of(strip(digests(&mounted, &online))), files_of(strip(digests(&mounted, &offline))));
-        assert_eq!(used(&mounted, &online), used(&mounted, &offline));
+        assert_eq!(usage(&mounted, &online), usage(&mounted, &offline));
         mounted.unmount();
         run(["fsck".as_ref(), place.store().as_os_str()]).ok();
     }
@@ -177,7 +176,7 @@ fn an_import_that_is_cancelled_or_killed_leaves_whole_files_only() {
         let names = fs::read_dir(mounted.path("t/c")).unwrap().map(|entry| entry.unwrap().file_name());
         assert_eq!(names.collect::<Vec<_>>(), ["a"]);
         assert!(fs::read(mounted.path("t/c/a")).unwrap() == [1; 100_000]);
-        assert_eq!(used(mounted, "t"), [1, 100_000, 100_000]);
+        assert_eq!(usage(mounted, "t"), [1, 100_000, 100_000]);
         assert_eq!(fs::read_dir(place.store().join("t/c/data")).unwrap().count(), 1);
     };
     whole(&mounted);

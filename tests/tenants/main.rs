@@ -9,7 +9,3 @@ mod imports;
 mod owners;
 mod private;
 mod quotas;
-#[path = "../mounts/support/mod.rs"]
-#[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
-mod support;
-mod world;

@@ -3,8 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use crate::support::Place;
-use crate::world::{as_user, put, refused};
+use support::{Place, as_user, put, refused};
 
 const ALICE: u32 = 65_534;
 const BOB: u32 = 65_533;

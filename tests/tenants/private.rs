@@ -1,18 +1,12 @@
 //! Names that a user cannot list are not listed or told by any control file or form either.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use std::os::unix::fs::chown;
 
-use crate::support::{Mounted, Place, Random, npy_file};
-use crate::world::as_user;
+use support::{Mounted, Place, Random, as_user, npy_file, set_mode};
 
 const ALICE: u32 = 65_534;
 const BOB: u32 = 65_533;
-
-fn set_mode(path: &Path, mode: u32) {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-}
 
 /// What a user gets of a line in the mount; empty where it is denied.
 fn seen_by(mounted: &Mounted, user: u32, line: &str) -> String {

@@ -4,8 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, chown, symlink};
 
-use crate::support::{Mounted, Place, imported, python_line, read_at, run};
-use crate::world::{as_user, limits, put, refused, used};
+use support::{Mounted, Place, as_user, imported, limits, put, python_line, read_at, refused, run, usage};
 
 const OWNER: u32 = 65_534;
 
@@ -30,7 +29,7 @@ fn bytes_over_a_quota_are_refused_and_what_was_there_stays() {
     // What does not grow is written.
     file.write_all_at(&[4; 100_000], 0).unwrap();
     drop(file);
-    assert_eq!(used(&mounted, "t")[1], 102_400);
+    assert_eq!(usage(&mounted, "t")[1], 102_400);
     refused(fs::write(mounted.path("t/b/g"), [3; 1]), libc::EDQUOT);
     File::options().write(true).open(mounted.path("t/a/f")).unwrap().set_len(50_000).unwrap();
     refused(fs::write(mounted.path("t/b/g"), [3; 10_001]), libc::EDQUOT);
@@ -38,17 +37,17 @@ fn bytes_over_a_quota_are_refused_and_what_was_there_stays() {
     refused(File::options().append(true).open(mounted.path("t/b/g")).unwrap().write_all(b"x"), libc::EDQUOT);
     // A file over a file: what is cut is free at once.
     fs::write(mounted.path("t/b/g"), [5; 10_000]).unwrap();
-    let before = (used(&mounted, "t"), used(&mounted, "t/a"), used(&mounted, "t/b"));
+    let before = (usage(&mounted, "t"), usage(&mounted, "t/a"), usage(&mounted, "t/b"));
     assert_eq!(before, ([2, 60_000, 60_000], [1, 50_000, 50_000], [1, 10_000, 10_000]));
     mounted.kill();
     drop(mounted);
     let mounted = place.mount(&[]);
-    assert_eq!((used(&mounted, "t"), used(&mounted, "t/a"), used(&mounted, "t/b")), before);
+    assert_eq!((usage(&mounted, "t"), usage(&mounted, "t/a"), usage(&mounted, "t/b")), before);
     assert_eq!(limits(&mounted, "t/b"), "bytes=10000 stored=none files=none");
     refused(fs::write(mounted.path("t/a/h"), [6; 42_401]), libc::EDQUOT);
     fs::remove_file(mounted.path("t/a/h")).unwrap();
     fs::remove_file(mounted.path("t/a/f")).unwrap();
-    assert_eq!(used(&mounted, "t"), [1, 10_000, 10_000]);
+    assert_eq!(usage(&mounted, "t"), [1, 10_000, 10_000]);
     fs::write(mounted.path("t/a/h"), [6; 92_400]).unwrap();
     let mut bytes = [0; 10_001];
     assert_eq!(read_at(&File::open(mounted.path("t/b/g")).unwrap(), &mut bytes, 0), 10_000);
@@ -77,7 +76,7 @@ fn files_directories_links_and_tensors_are_counted_and_so_is_each_further_name_o
     assert_eq!(fs::read_dir(mounted.path("t/c")).unwrap().count(), 10);
     fs::create_dir(mounted.path("t/c/d")).unwrap();
     symlink("x", mounted.path("t/c/l")).unwrap();
-    assert_eq!(used(&mounted, "t/c")[0], 12);
+    assert_eq!(usage(&mounted, "t/c")[0], 12);
     refused(File::create(mounted.path("t/c/f")), libc::EDQUOT);
     refused(fs::create_dir(mounted.path("t/c/e")), libc::EDQUOT);
     refused(symlink("x", mounted.path("t/c/k")), libc::EDQUOT);
@@ -87,21 +86,21 @@ fn files_directories_links_and_tensors_are_counted_and_so_is_each_further_name_o
     fs::remove_file(mounted.path("t/c/d/l")).unwrap();
     File::create(mounted.path("t/c/f")).unwrap();
     fs::remove_file(mounted.path("t/c/m.safetensors")).unwrap();
-    assert_eq!(used(&mounted, "t/c"), [2, 0, 0]);
+    assert_eq!(usage(&mounted, "t/c"), [2, 0, 0]);
     for name in ["g", "h"] {
         fs::hard_link(mounted.path("t/c/f"), mounted.path("t/c/d").join(name)).unwrap();
     }
-    assert_eq!(used(&mounted, "t/c")[0], 4);
+    assert_eq!(usage(&mounted, "t/c")[0], 4);
     mounted.kill();
     drop(mounted);
     let mounted = place.mount(&[]);
-    assert_eq!(used(&mounted, "t/c")[0], 4);
+    assert_eq!(usage(&mounted, "t/c")[0], 4);
     fs::rename(mounted.path("t/c/d/g"), mounted.path("t/c/g")).unwrap();
     fs::remove_file(mounted.path("t/c/f")).unwrap();
-    assert_eq!(used(&mounted, "t/c")[0], 3);
+    assert_eq!(usage(&mounted, "t/c")[0], 3);
     fs::remove_file(mounted.path("t/c/d/h")).unwrap();
     fs::remove_file(mounted.path("t/c/g")).unwrap();
-    assert_eq!(used(&mounted, "t/c")[0], 1);
+    assert_eq!(usage(&mounted, "t/c")[0], 1);
 }
 
 fn why(path: &std::path::Path) -> String {
@@ -125,23 +124,23 @@ fn a_container_whose_tensors_and_directories_are_over_the_quota_stays_a_plain_fi
     let names = |mounted: &Mounted| fs::read_dir(mounted.path("t/c")).unwrap().count();
     let (stays, at) = (fs::read(&large).unwrap(), mounted.path("t/c/m.safetensors"));
     fs::copy(&large, &at).unwrap();
-    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (1, 1));
+    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (1, 1));
     assert!(fs::read(&at).unwrap() == stays && why(&at).contains("over its quota of 7"), "{}", why(&at));
     fs::copy(&small, &at).unwrap();
-    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (7, 3));
+    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (7, 3));
     // Written over by the large one, and renamed over by it: its bytes are there, its tensors are not.
     fs::write(&at, &stays).unwrap();
-    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (1, 1));
+    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (1, 1));
     fs::copy(&large, mounted.path("t/c/m.tmp")).unwrap();
     fs::rename(mounted.path("t/c/m.tmp"), &at).unwrap();
-    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (1, 1));
+    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (1, 1));
     assert!(fs::read(&at).unwrap() == stays);
     place.try_import("t/c", &[&large], &[]).failed(1, &["over its quota of 7"]);
     place.try_import("t/c", &[&small], &[]).failed(1, &["over its quota of 7"]);
-    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (1, 1));
+    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (1, 1));
     put(&mounted.path("t/.ctl/quota"), "files=8").unwrap();
     place.import("t/c", &[&small], &[]);
-    assert_eq!((used(&mounted, "t")[0], names(&mounted)), (8, 4));
+    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (8, 4));
     // What is replaced makes room for itself.
     place.import("t/c", &[&small], &[]);
     fs::remove_file(&at).unwrap();
@@ -150,7 +149,7 @@ fn a_container_whose_tensors_and_directories_are_over_the_quota_stays_a_plain_fi
     fs::create_dir(mounted.path("t/c/d")).unwrap();
     let moved = mounted.path("t/c/d/small.safetensors");
     fs::rename(mounted.path("t/c/small.safetensors"), &moved).unwrap();
-    assert!(used(&mounted, "t")[0] <= 9);
+    assert!(usage(&mounted, "t")[0] <= 9);
     assert!(fs::read(&moved).unwrap() == fs::read(&small).unwrap());
     put(&mounted.path("t/.ctl/quota"), "files=none").unwrap();
     fs::copy(&large, &at).unwrap();
@@ -173,23 +172,23 @@ fn copies_of_pinned_files_are_counted_and_a_pin_over_the_quota_is_refused() {
     fs::write(mounted.path("t/c/g"), [2; 30_000]).unwrap();
     put(&mounted.path("t/.ctl/quota"), "stored=129999").unwrap();
     refused(pin(&mounted, "f", "1"), libc::EDQUOT);
-    assert_eq!(used(&mounted, "t"), [2, 80_000, 80_000]);
+    assert_eq!(usage(&mounted, "t"), [2, 80_000, 80_000]);
     let copies = || fs::read_dir(place.store().join("t/c/pinned")).map_or(0, |names| names.count());
     assert_eq!(copies(), 0);
     pin(&mounted, "g", "1").unwrap();
-    assert_eq!(used(&mounted, "t"), [2, 80_000, 110_000]);
+    assert_eq!(usage(&mounted, "t"), [2, 80_000, 110_000]);
     refused(fs::write(mounted.path("t/c/h"), [3; 20_000]), libc::EDQUOT);
     fs::remove_file(mounted.path("t/c/h")).unwrap();
     mounted.kill();
     drop(mounted);
     let mounted = place.mount(&[]);
-    assert_eq!((used(&mounted, "t"), copies()), ([2, 80_000, 110_000], 1));
+    assert_eq!((usage(&mounted, "t"), copies()), ([2, 80_000, 110_000], 1));
     pin(&mounted, "g", "0").unwrap();
-    assert_eq!(used(&mounted, "t"), [2, 80_000, 80_000]);
+    assert_eq!(usage(&mounted, "t"), [2, 80_000, 80_000]);
     put(&mounted.path("t/.ctl/quota"), "stored=130000").unwrap();
     pin(&mounted, "f", "1").unwrap();
     fs::remove_file(mounted.path("t/c/f")).unwrap();
-    assert_eq!(used(&mounted, "t"), [1, 30_000, 30_000]);
+    assert_eq!(usage(&mounted, "t"), [1, 30_000, 30_000]);
     mounted.unmount();
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
 }
@@ -229,25 +228,25 @@ fn moves_and_imports_that_would_store_too_much_are_refused_before_anything_chang
         set.map_err(std::io::Error::from)
     };
     tier(&mounted, "q8:all").unwrap();
-    let [files, logical, stored] = used(&mounted, "demo/model");
+    let [files, logical, stored] = usage(&mounted, "demo/model");
     assert!(stored > 0 && stored < logical);
-    assert_eq!(used(&mounted, "demo"), [files, logical, stored]);
+    assert_eq!(usage(&mounted, "demo"), [files, logical, stored]);
     put(&mounted.path("demo/model/.ctl/quota"), &format!("stored={stored}")).unwrap();
     let digests = |mounted: &Mounted| {
-        crate::support::shell(&mounted.mountpoint, "find demo -type f -exec sha256sum {} + | sort").stdout
+        support::shell(&mounted.mountpoint, "find demo -type f -exec sha256sum {} + | sort").stdout
     };
     let before = digests(&mounted);
     refused(tier(&mounted, "exact:all"), libc::EDQUOT);
-    assert_eq!((digests(&mounted), used(&mounted, "demo/model")), (before, [files, logical, stored]));
+    assert_eq!((digests(&mounted), usage(&mounted, "demo/model")), (before, [files, logical, stored]));
     tier(&mounted, "q3:all").unwrap();
-    let after = used(&mounted, "demo/model");
+    let after = usage(&mounted, "demo/model");
     assert!(after[2] < stored && after[1] == logical, "{after:?}");
     mounted.unmount();
     let source = place.write("more.bin", vec![7; 1 << 20]);
     let answer = place.try_import("demo/model", &[&source], &[]);
     answer.failed(1, &["over its quota"]);
     let mounted = place.mount(&[]);
-    assert_eq!(used(&mounted, "demo/model"), after);
+    assert_eq!(usage(&mounted, "demo/model"), after);
     assert!(!mounted.path("demo/model/more.bin").exists());
 }
 

@@ -1,31 +1,8 @@
 //! Attributes as programs get and set them.
 
-use std::path::Path;
-
-use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use crate::support::{Place, Random, container_of};
-
-pub fn get(path: &Path, name: &str) -> String {
-    try_get(path, name).unwrap()
-}
-
-pub fn try_get(path: &Path, name: &str) -> Result<String, Errno> {
-    let mut value = vec![0; 4096];
-    let len = rustix::fs::getxattr(path, format!("user.tierfs.{name}"), &mut value[..])?;
-    Ok(String::from_utf8(value[..len].to_vec()).unwrap())
-}
-
-pub fn set(path: &Path, name: &str, value: &str) -> Result<(), Errno> {
-    rustix::fs::setxattr(path, format!("user.tierfs.{name}"), value.as_bytes(), XattrFlags::empty())
-}
-
-/// A refusal, and the reason that it leaves.
-pub fn refused(path: &Path, name: &str, value: &str, errno: Errno) -> String {
-    assert_eq!(set(path, name, value), Err(errno), "{name}={value} of {}", path.display());
-    get(path, "why")
-}
+use support::{Place, Random, container_of, get, refused_set, set, try_get};
 
 #[test]
 fn settings_are_inherited_kept_and_checked() {
@@ -52,9 +29,9 @@ fn settings_are_inherited_kept_and_checked() {
     for (name, value) in
         [("lossy", "yes"), ("policy", ""), ("encoder", "worst"), ("tier", "q9"), ("tier", "absent")]
     {
-        assert!(refused(&container, name, value, Errno::INVAL).contains(name), "{name}={value}");
+        assert!(refused_set(&container, name, value, Errno::INVAL).contains(name), "{name}={value}");
     }
-    assert!(refused(&tensor, "writes", "delta", Errno::PERM).contains("lossy"));
+    assert!(refused_set(&tensor, "writes", "delta", Errno::PERM).contains("lossy"));
     set(&container, "writes", "delta").unwrap();
     assert_eq!(set(&tensor, "blocks", "1"), Err(Errno::PERM));
     assert_eq!(set(&tensor, "nothing", "1"), Err(Errno::NODATA));

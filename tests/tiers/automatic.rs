@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
-use crate::attributes::{get, refused, set};
-use crate::support::{self, Aligned, Place, Random, npy_file, open_direct, read_at, run, wait_until};
+use support::{
+    self, Aligned, Place, Random, get, npy_file, open_direct, read_at, refused_set, run, set, wait_until,
+};
 
 /// Ticks of a second, and tensors that hold their tiers as long.
 fn short_ticks(place: &Place, more: &str) {
@@ -132,7 +133,7 @@ fn a_cache_keeps_to_its_quota_and_drops_what_was_used_longest_ago() {
     fs::write(mounted.path("t/c/other/file"), random.bytes(100_000)).unwrap();
     fs::read(cache.join("deep/used")).unwrap();
     let open = fs::File::open(cache.join("open")).unwrap();
-    assert!(refused(&cache.join("new"), "policy", "cache 5", Errno::INVAL).contains("directory"));
+    assert!(refused_set(&cache.join("new"), "policy", "cache 5", Errno::INVAL).contains("directory"));
     for wrong in ["cache -1", "cache x", "cache  5", "cache 99999999999999999999"] {
         assert_eq!(set(&cache, "policy", wrong), Err(Errno::INVAL), "{wrong}");
     }
@@ -176,7 +177,7 @@ fn what_lies_in_place_goes_down_by_itself_and_comes_back_exactly_and_what_is_pin
     fs::write(mounted.path("t/c/.ctl/policy"), "auto\n").unwrap();
     wait_until("it is cold", || get(&moving, "tier") == "q3");
     assert_eq!(get(&pinned, "tier"), "exact");
-    refused(&pinned, "tier", "q8", Errno::BUSY);
+    refused_set(&pinned, "tier", "q8", Errno::BUSY);
     assert!(get(&pinned, "why").contains("pinned"), "{}", get(&pinned, "why"));
     let lossy = fs::read(&moving).unwrap();
     assert!(lossy.len() == exact.len() && lossy != exact);

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use crate::attributes::{get, set};
-use crate::support::{Place, Random, container_of, run};
+use support::{Place, Random, container_of, get, run, set};
 
-fn tierfs(words: &[&str], path: &Path) -> crate::support::Answer {
+fn tierfs(words: &[&str], path: &Path) -> support::Answer {
     run(words.iter().map(|word| word.as_ref()).chain([path.as_os_str()]))
 }
 

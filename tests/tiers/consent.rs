@@ -7,8 +7,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::attributes::{get, refused, set};
-use crate::support::{Mounted, Place, Random, assert_same, container_of, npy_file, run};
+use support::{Mounted, Place, Random, assert_same, container_of, get, npy_file, refused_set, run, set};
 
 const TENSORS: [(&str, usize); 2] = [("v", 70_000), ("w", 70_000)];
 
@@ -29,8 +28,8 @@ fn lossy<const N: usize>(mounted: &Mounted, names: [&str; N]) -> [String; N] {
 
 fn check_kept(path: &Path) {
     let before = fs::read(path).unwrap();
-    assert!(refused(path, "evict", "discard", Errno::PERM).contains("lossy"));
-    assert!(refused(path, "tier", "q3", Errno::PERM).contains("lossy"));
+    assert!(refused_set(path, "evict", "discard", Errno::PERM).contains("lossy"));
+    assert!(refused_set(path, "tier", "q3", Errno::PERM).contains("lossy"));
     assert_same(&fs::read(path).unwrap(), &before, "refused");
 }
 
@@ -109,7 +108,7 @@ fn consent_that_a_person_gave_stays_whatever_is_written() {
     set(&mounted.path("t/c/w"), "tier", "q3").unwrap();
     // And what a person refuses stays refused.
     set(&mounted.path("t/c/v"), "lossy", "deny").unwrap();
-    assert!(refused(&mounted.path("t/c/v"), "tier", "q3", Errno::PERM).contains("lossy"));
+    assert!(refused_set(&mounted.path("t/c/v"), "tier", "q3", Errno::PERM).contains("lossy"));
 }
 
 #[test]
@@ -140,7 +139,7 @@ fn factors_that_an_import_made_allow_nothing_for_what_is_written_over_them() {
     fs::write(mounted.path("t/c/x.npy"), &array).unwrap();
     assert_eq!(lossy(&mounted, ["x.npy", "x"]), ["deny"; 2]);
     set(&mounted.path("t/c/x"), "reconstruct", "factor:rank=1").unwrap();
-    assert!(refused(&mounted.path("t/c/x"), "evict", "1", Errno::PERM).contains("lossy"));
+    assert!(refused_set(&mounted.path("t/c/x"), "evict", "1", Errno::PERM).contains("lossy"));
 }
 
 #[test]

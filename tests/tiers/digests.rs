@@ -15,10 +15,9 @@ use tierfs::store::Touched;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Store};
 
-use crate::attributes::{get, set, try_get};
-use crate::support::{
-    Mounted, Place, Random, answer, container_of, files_below, imported, npy_file, python_line, run, shell,
-    text, wait_until,
+use support::{
+    Mounted, Place, Random, answer, container_of, files_below, get, imported, npy_file, python_line, run,
+    set, shell, text, try_get, wait_until,
 };
 
 /// SHA-256 and BLAKE3 as other libraries take them.
@@ -262,7 +261,7 @@ fn no_digest_is_shown_of_an_outside_file_that_is_another_now() {
     // Bytes are compared, not times.
     file.write_all_at(b"other", 200_000).unwrap();
     file.set_modified(time).unwrap();
-    let mut stat = crate::support::tierfs();
+    let mut stat = support::tierfs();
     stat.args(["stat", store.to_str().unwrap(), "t/c/data.bin", "--digests"]);
     answer(&mut stat).failed(3, &["data.bin"]);
 }

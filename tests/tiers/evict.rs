@@ -4,8 +4,7 @@ use std::fs;
 
 use rustix::io::Errno;
 
-use crate::attributes::{get, refused, set};
-use crate::support::{Place, Random, container_of, run, wait_until};
+use support::{Place, Random, container_of, get, refused_set, run, set, wait_until};
 
 #[test]
 fn what_is_discarded_is_absent_and_says_so_at_open_until_it_is_written_anew() {
@@ -16,9 +15,9 @@ fn what_is_discarded_is_absent_and_says_so_at_open_until_it_is_written_anew() {
     let mounted = place.mount(&[]);
     let (container, w) = (mounted.path("t/c/m.safetensors"), mounted.path("t/c/w"));
     let v = fs::read(mounted.path("t/c/v")).unwrap();
-    assert!(refused(&w, "evict", "discard", Errno::PERM).contains("lossy"));
-    assert!(refused(&w, "evict", "1", Errno::INVAL).contains("reconstruct"));
-    assert!(refused(&w, "evict", "please", Errno::INVAL).contains("evict"));
+    assert!(refused_set(&w, "evict", "discard", Errno::PERM).contains("lossy"));
+    assert!(refused_set(&w, "evict", "1", Errno::INVAL).contains("reconstruct"));
+    assert!(refused_set(&w, "evict", "please", Errno::INVAL).contains("evict"));
     assert_eq!(fs::read(&container).unwrap(), source);
     set(&w, "evict", "cache").unwrap();
     assert_eq!(fs::read(&container).unwrap(), source);
@@ -30,7 +29,7 @@ fn what_is_discarded_is_absent_and_says_so_at_open_until_it_is_written_anew() {
         assert!(fs::metadata(path).unwrap().len() > 0);
     }
     assert_eq!(fs::read(mounted.path("t/c/v")).unwrap(), v);
-    assert!(refused(&w, "tier", "q8", Errno::NODATA).contains("absent"));
+    assert!(refused_set(&w, "tier", "q8", Errno::NODATA).contains("absent"));
     // The pages of the data file are given back.
     let used = |path: &std::path::Path| {
         use std::os::unix::fs::MetadataExt;

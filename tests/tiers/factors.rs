@@ -5,8 +5,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::attributes::{get, refused, set};
-use crate::support::{Place, python_line, run};
+use support::{Place, get, python_line, refused_set, run, set};
 
 /// Makes a matrix of rank 8 with a little noise, or, with rank 0, of noise only.
 const MAKE: &str = "import numpy as np, sys
@@ -49,7 +48,7 @@ fn the_rank_that_reaches_the_energy_is_found_and_the_error_is_as_measured() {
         let mounted = place.mount(&[]);
         let tensor = mounted.path("t/c/m");
         set(&tensor, "reconstruct", "factor:energy=0.999").unwrap();
-        assert!(refused(&tensor, "evict", "1", Errno::PERM).contains("lossy"));
+        assert!(refused_set(&tensor, "evict", "1", Errno::PERM).contains("lossy"));
         set(&tensor, "lossy", "allow").unwrap();
         set(&tensor, "evict", "1").unwrap();
         assert_eq!((get(&tensor, "tier"), get(&tensor, "reconstruct")), ("absent".into(), "factor".into()));
@@ -67,7 +66,7 @@ fn the_rank_that_reaches_the_energy_is_found_and_the_error_is_as_measured() {
         };
         assert!((shown("max=") - most).abs() < most * 1e-5, "{error}, {most}");
         assert!((shown("rms=") - rms).abs() < rms * 1e-5, "{error}, {rms}");
-        assert!(refused(&tensor, "tier", "exact", Errno::INVAL).contains("more precise"));
+        assert!(refused_set(&tensor, "tier", "exact", Errno::INVAL).contains("more precise"));
         mounted.unmount();
         run(["fsck".as_ref(), place.store().as_os_str()]).ok();
         let mounted = place.mount(&[]);
@@ -105,11 +104,11 @@ fn a_matrix_of_noise_is_refused_and_stays_as_it_is() {
     let before = fs::read(&tensor).unwrap();
     for how in ["factor", "factor:energy=1", "factor:rank=200", "factor:rank=257"] {
         set(&tensor, "reconstruct", how).unwrap();
-        assert!(refused(&tensor, "evict", "1", Errno::INVAL).contains("factors"), "{how}");
+        assert!(refused_set(&tensor, "evict", "1", Errno::INVAL).contains("factors"), "{how}");
     }
     for wrong in ["factor:rank=0", "factor:energy=1.5", "factor:energy=0", "factor:", "facto", "factor:rank"]
     {
-        assert!(refused(&tensor, "reconstruct", wrong, Errno::INVAL).contains("reconstruct"), "{wrong}");
+        assert!(refused_set(&tensor, "reconstruct", wrong, Errno::INVAL).contains("reconstruct"), "{wrong}");
     }
     assert_eq!(fs::read(&tensor).unwrap(), before);
     set(&tensor, "reconstruct", "factor:rank=3").unwrap();

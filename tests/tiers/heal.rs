@@ -6,8 +6,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::attributes::set;
-use crate::support::{Aligned, Mounted, Place, Random, npy_file, open_direct, read_at, run, wait_until};
+use support::{Aligned, Mounted, Place, Random, npy_file, open_direct, read_at, run, set, wait_until};
 
 const BLOCK: usize = 16_384;
 
@@ -50,12 +49,11 @@ pub fn verified(mounted: &Mounted, tensor: &str) -> String {
     text.lines().last().unwrap().to_owned()
 }
 
-/// The events of a kind about a tensor.
-pub fn events(mounted: &Mounted, kind: &str, tensor: &str) -> usize {
-    let text = fs::read_to_string(mounted.path(".ctl/events")).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+/// The number of events of a kind about a tensor.
+pub fn count_events(mounted: &Mounted, kind: &str, tensor: &str) -> usize {
     let path = format!("t/c/{tensor}");
-    lines.filter(|line| line["kind"] == kind && line["path"].as_str().unwrap().ends_with(&path)).count()
+    let events = support::events(mounted, kind);
+    events.iter().filter(|event| event["path"].as_str().unwrap().ends_with(&path)).count()
 }
 
 /// Two tensors in a tier: one whose source is there, one that has none.
@@ -97,9 +95,12 @@ pub fn flipped_bits_heal_on_read_where_the_source_is_there_and_are_errors_where_
         let moved = (0..25).filter(|&index| now[index] != offsets[index]).collect::<Vec<_>>();
         assert_eq!(moved, [3, 4, 20], "{tier}");
         assert_eq!(fields(&mounted, "one", "epoch"), epochs);
-        assert_eq!(events(&mounted, "repair", "one"), 3);
+        assert_eq!(count_events(&mounted, "repair", "one"), 3);
         assert_eq!(mounted.stats()["healed"], 3);
-        assert_eq!((events(&mounted, "corruption", "two"), events(&mounted, "repair", "two")), (1, 0));
+        assert_eq!(
+            (count_events(&mounted, "corruption", "two"), count_events(&mounted, "repair", "two")),
+            (1, 0)
+        );
         mounted.kill();
         drop(mounted);
         let mounted = place.mount(&[]);
@@ -133,7 +134,7 @@ fn parts_of_damaged_blocks_heal_and_blocks_without_their_own_source_do_not() {
     assert!(part[..] == whole[24 * BLOCK + 6000..][..100]);
     assert_eq!(block(&one, 9), Err(Errno::IO));
     wait_until("the others are stored anew", || verified(&mounted, "one") == "corrupt 1 of 25");
-    assert_eq!(events(&mounted, "corruption", "one"), 3);
+    assert_eq!(count_events(&mounted, "corruption", "one"), 3);
 }
 
 #[test]

@@ -7,8 +7,10 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::attributes::{get, refused, set, try_get};
-use crate::support::{Mounted, Place, Random, assert_same, container_of, npy_file, run, wait_until};
+use support::{
+    Mounted, Place, Random, assert_same, container_of, fsck, get, npy_file, refused_set, run, set, try_get,
+    wait_until,
+};
 
 const TENSORS: [(&str, usize); 2] = [("w", 300_000), ("b/v", 70_001)];
 
@@ -76,10 +78,6 @@ fn errno_of(result: std::io::Result<impl Sized>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-fn fsck(place: &Place) {
-    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
-}
-
 #[test]
 fn scaled_differences_take_little_and_read_as_parent_and_delta() {
     let Models { place, base, .. } = models(21);
@@ -87,7 +85,7 @@ fn scaled_differences_take_little_and_read_as_parent_and_delta() {
     let w = mounted.path("t/tune/w");
     assert_eq!(get(&w, "parent"), get(&mounted.path("t/base/w"), "id"));
     assert_eq!(get(&w, "reconstruct"), "none");
-    assert!(refused(&w, "evict", "1", Errno::INVAL).contains("reconstruct"));
+    assert!(refused_set(&w, "evict", "1", Errno::INVAL).contains("reconstruct"));
     set(&mounted.path("t/tune"), "lossy", "allow").unwrap();
     let before = read(&mounted, "t/tune/w");
     let wanted = scaled(&read(&mounted, "t/base/w"), &before, 16_384);
@@ -108,12 +106,12 @@ fn scaled_differences_take_little_and_read_as_parent_and_delta() {
     let container = read(&mounted, "t/tune/m.safetensors");
     assert!(container.windows(4096).any(|window| window == &wanted[..4096]));
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
     let mounted = place.mount(&[]);
     assert_same(&read(&mounted, "t/tune/w"), &wanted, "mounted again");
     // As precise as 8 bits at best.
     let w = mounted.path("t/tune/w");
-    assert!(refused(&w, "tier", "exact", Errno::INVAL).contains("more precise"));
+    assert!(refused_set(&w, "tier", "exact", Errno::INVAL).contains("more precise"));
     set(&w, "tier", "q8").unwrap();
     assert_eq!(get(&w, "tier"), "q8");
     assert_eq!(read(&mounted, "t/base/m.safetensors"), base);
@@ -129,7 +127,7 @@ fn exact_differences_read_bit_for_bit_and_go_back_to_exact() {
     assert_eq!(get(&container, "tier"), "absent");
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
     let mounted = place.mount(&[]);
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
     let w = mounted.path("t/tune/w");
@@ -150,7 +148,7 @@ fn exact_differences_read_bit_for_bit_and_go_back_to_exact() {
     let mounted = place.mount(&[]);
     assert_eq!(read(&mounted, "t/tune/b/v"), wanted);
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
 }
 
 /// Everything that would change what others need.
@@ -174,7 +172,7 @@ fn busy(mounted: &Mounted, base: &[u8]) {
     fs::remove_file(&other).unwrap();
     set(&mounted.path("t/base"), "lossy", "allow").unwrap();
     for (name, value) in [("tier", "q8"), ("evict", "discard")] {
-        assert!(refused(&w, name, value, Errno::BUSY).contains("differences"), "{name}");
+        assert!(refused_set(&w, name, value, Errno::BUSY).contains("differences"), "{name}");
     }
     assert_eq!(read(mounted, "t/base/m.safetensors"), base);
 }
@@ -199,13 +197,13 @@ fn a_parent_is_busy_until_its_children_are_rebuilt_or_gone() {
     set(&mounted.path("t/tune/w"), "tier", "exact").unwrap();
     set(&w, "tier", "q8").unwrap();
     assert_eq!(get(&w, "tier"), "q8");
-    assert!(refused(&v, "tier", "q8", Errno::BUSY).contains("differences"));
+    assert!(refused_set(&v, "tier", "q8", Errno::BUSY).contains("differences"));
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
     fs::remove_file(mounted.path("t/tune/m.safetensors")).unwrap();
     wait_until("the parent is free", || fs::remove_file(mounted.path("t/base/m.safetensors")).is_ok());
     assert!(!v.exists());
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
 }
 
 /// A parent with a child that is kept as differences to its tensors, and another file beside the parent.
@@ -262,7 +260,7 @@ fn a_child_whose_collection_does_not_open_keeps_its_parent_and_nothing_else() {
     set(&mounted.path("t/base/w"), "tier", "q8").unwrap();
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
 }
 
 #[test]
@@ -275,7 +273,7 @@ fn a_collection_of_children_that_was_removed_keeps_no_parent() {
     let mounted = place.mount(&[]);
     fs::remove_file(mounted.path("t/base/m.safetensors")).unwrap();
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
 }
 
 #[test]
@@ -290,7 +288,7 @@ fn an_import_does_not_replace_what_others_need() {
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
     assert_eq!(read(&mounted, "t/base/m.safetensors"), base);
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
 }
 
 #[test]
@@ -319,12 +317,12 @@ fn lineage_is_at_most_three_deep_and_never_a_circle() {
     }
     let w = mounted.path("t/v4/w");
     set(&w, "reconstruct", "delta").unwrap();
-    assert!(refused(&w, "evict", "1", Errno::INVAL).contains("deep"));
+    assert!(refused_set(&w, "evict", "1", Errno::INVAL).contains("deep"));
     assert_eq!(try_get(&mounted.path("t/v0/w"), "parent"), Err(Errno::NODATA));
     set(&mounted.path("t/v0/w"), "reconstruct", "delta").unwrap();
-    assert!(refused(&mounted.path("t/v0/w"), "evict", "1", Errno::BUSY).contains("differences"));
+    assert!(refused_set(&mounted.path("t/v0/w"), "evict", "1", Errno::BUSY).contains("differences"));
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
     // Collections are opened from the last one on.
     let mounted = place.mount(&["--read-only"]);
     for (number, wanted) in versions.iter().enumerate().rev() {
@@ -345,16 +343,16 @@ fn what_differs_too_much_and_what_has_no_parent_is_refused() {
     for lossy in ["deny", "allow"] {
         set(&w, "lossy", lossy).unwrap();
         set(&w, "reconstruct", "delta").unwrap();
-        assert!(refused(&w, "evict", "1", Errno::INVAL).contains("the most"), "{lossy}");
+        assert!(refused_set(&w, "evict", "1", Errno::INVAL).contains("the most"), "{lossy}");
     }
     set(&mounted.path("t/base/w"), "reconstruct", "delta").unwrap();
-    assert!(refused(&mounted.path("t/base/w"), "evict", "1", Errno::INVAL).contains("--parent"));
+    assert!(refused_set(&mounted.path("t/base/w"), "evict", "1", Errno::INVAL).contains("--parent"));
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), other);
     // The parent is as free as before.
     fs::remove_file(mounted.path("t/base/m.safetensors")).unwrap();
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), other);
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
 }
 
 #[test]
@@ -425,7 +423,7 @@ fn a_log_that_is_written_anew_and_a_crash_leave_what_is_made_again_as_it_was() {
     assert_eq!(read(&mounted, "t/tune/m.safetensors"), child);
     mounted.kill();
     drop(mounted);
-    fsck(&place);
+    fsck(&place.store());
     let mounted = place.mount(&[]);
     for tensor in ["m.safetensors", "x"] {
         assert_eq!(get(&mounted.path("t/tune").join(tensor), "tier"), "absent");

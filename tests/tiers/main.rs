@@ -21,7 +21,3 @@ mod pins;
 mod rounded;
 mod session;
 mod sources;
-// Other test programs use the rest of it.
-#[path = "../mounts/support/mod.rs"]
-#[allow(unused)]
-mod support;

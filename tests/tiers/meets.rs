@@ -4,8 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::attributes::{get, set, try_get};
-use crate::support::{Place, Random, header_of, npy_file, run, safetensors_file, wait_until};
+use support::{Place, Random, get, header_of, npy_file, run, safetensors_file, set, try_get, wait_until};
 
 #[test]
 fn a_file_in_place_that_has_grown_survives_a_log_that_is_written_anew() {

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
-use crate::attributes::{get, refused, set, try_get};
-use crate::support::{
-    Aligned, Mounted, Place, Random, container_of, npy_file, open_direct, read_at, run, wait_until,
+use support::{
+    Aligned, Mounted, Place, Random, container_of, get, npy_file, open_direct, read_at, refused_set, run,
+    set, try_get, wait_until,
 };
 
 const TENSORS: [(&str, usize); 4] = [("a", 200_000), ("b/w", 70_001), ("norm", 80_000), ("small", 100)];
@@ -55,7 +55,7 @@ fn a_container_reads_in_each_tier_as_an_import_into_it_does() {
         // Pages that the kernel has must go.
         let before = all(&mounted);
         let exact_bytes = stored_bytes(&place.store());
-        assert!(refused(&container, "tier", tier, Errno::PERM).contains("lossy"));
+        assert!(refused_set(&container, "tier", tier, Errno::PERM).contains("lossy"));
         assert_eq!(all(&mounted), before);
         set(&container, "lossy", "allow").unwrap();
         set(&container, "encoder", encoder).unwrap();
@@ -89,7 +89,7 @@ fn a_tensor_goes_down_step_by_step_and_not_up_again() {
     }
     let cold = fs::read(&tensor).unwrap();
     for tier in ["exact", "q8", "q3x"] {
-        assert!(refused(&tensor, "tier", tier, Errno::INVAL).contains("more precise"), "{tier}");
+        assert!(refused_set(&tensor, "tier", tier, Errno::INVAL).contains("more precise"), "{tier}");
     }
     set(&tensor, "tier", "q3").unwrap();
     assert_eq!(fs::read(&tensor).unwrap(), cold);
@@ -123,7 +123,7 @@ fn blocks_that_cannot_be_encoded_stay_exact() {
     assert_eq!(found[block..block + 16_384], elements[block..block + 16_384]);
     let plain = place.write("plain.bin", b"no tensor");
     fs::copy(plain, mounted.path("t/c/plain.bin")).unwrap();
-    assert!(refused(&mounted.path("t/c/plain.bin"), "tier", "q8", Errno::PERM).contains("dtype"));
+    assert!(refused_set(&mounted.path("t/c/plain.bin"), "tier", "q8", Errno::PERM).contains("dtype"));
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_plain_file_that_is_said_to_be_a_tensor_moves_like_one() {
     let pairs = || moved.chunks_exact(4).zip(floats.chunks_exact(4));
     assert!(moved != floats && pairs().all(|(one, other)| (value(one) - value(other)).abs() < 0.01));
     // Its codes are those of f32 now.
-    assert!(refused(&path, "dtype", "bf16", Errno::PERM).contains("exact"));
+    assert!(refused_set(&path, "dtype", "bf16", Errno::PERM).contains("exact"));
     let cut: Vec<u8> = floats.chunks_exact(4).flat_map(|four| [four[2], four[3]]).collect();
     fs::write(&path, &cut).unwrap();
     set(&path, "dtype", "bf16").unwrap();

@@ -8,11 +8,10 @@ use std::time::SystemTime;
 
 use rustix::io::Errno;
 
-use crate::attributes::{get, refused, set, try_get};
 use crate::moves::stored_bytes;
-use crate::support::{
-    Aligned, Mounted, Place, Random, container_of, files_below, minilm, npy_file, open_direct, read_at, run,
-    wait_until,
+use support::{
+    Aligned, Mounted, Place, Random, container_of, files_below, get, minilm, npy_file, open_direct, read_at,
+    refused_set, run, set, try_get, wait_until,
 };
 
 /// Sets something of a directory and waits until the job has ended well.
@@ -138,8 +137,8 @@ fn without_an_origin_nothing_is_given_up_and_with_one_everything_but_what_was_wr
     let mounted = place.mount(&[]);
     let (container, w) = (mounted.path("t/c/m.safetensors"), mounted.path("t/c/w"));
     let copied = mounted.path("t/c/copied");
-    assert!(refused(&copied, "tier", "q8", Errno::PERM).contains("lossy"));
-    assert!(refused(&copied, "reconstruct", "origin", Errno::INVAL).contains("in place"));
+    assert!(refused_set(&copied, "tier", "q8", Errno::PERM).contains("lossy"));
+    assert!(refused_set(&copied, "reconstruct", "origin", Errno::INVAL).contains("in place"));
     set(&w, "tier", "q8").unwrap();
     let data = source.len() - 800_000;
     let exact = &source[data + 400_000..];
@@ -160,17 +159,17 @@ fn without_an_origin_nothing_is_given_up_and_with_one_everything_but_what_was_wr
     };
     check(&mounted, &wanted, "written");
     for tier in ["q3", "q7"] {
-        assert!(refused(&w, "tier", tier, Errno::PERM).contains("lossy"), "{tier}");
+        assert!(refused_set(&w, "tier", tier, Errno::PERM).contains("lossy"), "{tier}");
     }
-    assert!(refused(&w, "tier", "exact", Errno::INVAL).contains("more precise"));
-    assert!(refused(&w, "evict", "1", Errno::INVAL).contains("reconstruct"));
+    assert!(refused_set(&w, "tier", "exact", Errno::INVAL).contains("more precise"));
+    assert!(refused_set(&w, "evict", "1", Errno::INVAL).contains("reconstruct"));
     check(&mounted, &wanted, "refused");
     mounted.kill();
     drop(mounted);
     let mounted = place.mount(&[]);
     check(&mounted, &wanted, "mounted again");
     let w = mounted.path("t/c/w");
-    assert!(refused(&w, "tier", "exact", Errno::INVAL).contains("more precise"));
+    assert!(refused_set(&w, "tier", "exact", Errno::INVAL).contains("more precise"));
     // The patched block is written whole: nothing is less than exact for good.
     let file = fs::OpenOptions::new().write(true).open(&w).unwrap();
     file.write_all_at(&new, 5 * block as u64).unwrap();
@@ -180,7 +179,7 @@ fn without_an_origin_nothing_is_given_up_and_with_one_everything_but_what_was_wr
     wanted[block..2 * block].copy_from_slice(&new);
     wanted[5 * block..6 * block].copy_from_slice(&new);
     check(&mounted, &wanted, "exact again");
-    assert!(refused(&w, "tier", "q8", Errno::PERM).contains("lossy"));
+    assert!(refused_set(&w, "tier", "q8", Errno::PERM).contains("lossy"));
     set(&mounted.path("t/c/v"), "tier", "q5").unwrap();
     mounted.unmount();
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
@@ -283,14 +282,14 @@ fn a_source_that_changes_is_an_error_for_its_blocks_and_for_nothing_else() {
     file.read_exact_at(&mut part, 65_536).unwrap();
     assert!(part == data[65_536..81_920]);
     drop(file);
-    assert!(refused(&tensor, "tier", "q8", Errno::PERM).contains("lossy"));
+    assert!(refused_set(&tensor, "tier", "q8", Errno::PERM).contains("lossy"));
     restore();
     // What has left does not need it, and cannot go back without it.
     set(&tensor, "tier", "q8").unwrap();
     fs::remove_file(&one).unwrap();
     assert!(read().unwrap() != data);
-    assert!(refused(&tensor, "tier", "exact", Errno::INVAL).contains("more precise"));
-    assert!(refused(&tensor, "tier", "q3", Errno::PERM).contains("lossy"));
+    assert!(refused_set(&tensor, "tier", "exact", Errno::INVAL).contains("more precise"));
+    assert!(refused_set(&tensor, "tier", "q3", Errno::PERM).contains("lossy"));
     restore();
     set(&tensor, "tier", "exact").unwrap();
     assert!(read().unwrap() == data);
@@ -305,8 +304,8 @@ fn what_is_evicted_is_read_from_its_origin_and_what_is_discarded_from_nowhere() 
     let data = &bytes[128..];
     let mounted = place.mount(&[]);
     let tensor = mounted.path("t/c/w");
-    assert!(refused(&tensor, "evict", "1", Errno::INVAL).contains("reconstruct"));
-    assert!(refused(&tensor, "reconstruct", "magic", Errno::INVAL).contains("origin"));
+    assert!(refused_set(&tensor, "evict", "1", Errno::INVAL).contains("reconstruct"));
+    assert!(refused_set(&tensor, "reconstruct", "magic", Errno::INVAL).contains("origin"));
     set(&tensor, "reconstruct", "origin").unwrap();
     set(&tensor, "tier", "q3").unwrap();
     set(&tensor, "evict", "1").unwrap();
@@ -314,7 +313,7 @@ fn what_is_evicted_is_read_from_its_origin_and_what_is_discarded_from_nowhere() 
     assert_eq!(shown, ["absent", "0", "origin"]);
     assert!(fs::read(&tensor).unwrap() == data);
     assert!(fs::read(mounted.path("t/c/w.npy")).unwrap() == bytes);
-    assert!(refused(&tensor, "reconstruct", "none", Errno::BUSY).contains("absent"));
+    assert!(refused_set(&tensor, "reconstruct", "none", Errno::BUSY).contains("absent"));
     mounted.kill();
     drop(mounted);
     run(["fsck".as_ref(), place.store().as_os_str()]).ok();
@@ -328,7 +327,7 @@ fn what_is_evicted_is_read_from_its_origin_and_what_is_discarded_from_nowhere() 
     let mut wanted = data.to_vec();
     wanted[100_000..100_004].copy_from_slice(b"four");
     assert!(fs::read(&tensor).unwrap() == wanted);
-    assert!(refused(&tensor, "evict", "1", Errno::INVAL).contains("made again"));
+    assert!(refused_set(&tensor, "evict", "1", Errno::INVAL).contains("made again"));
     fs::File::options().write(true).open(&source).unwrap().set_modified(SystemTime::now()).unwrap();
     set(&tensor, "evict", "cache").unwrap();
     assert!(fs::read(&tensor).unwrap() == wanted, "touched");
@@ -380,7 +379,7 @@ fn the_log_written_anew_knows_the_origin_and_what_was_severed_from_it() {
         assert!(fs::read(&tensor).unwrap() == exact);
         // The block that was written would be given up.
         set(&tensor, "lossy", "deny").unwrap();
-        assert!(refused(&tensor, "tier", "q8", Errno::PERM).contains("lossy"));
+        assert!(refused_set(&tensor, "tier", "q8", Errno::PERM).contains("lossy"));
         let file = fs::File::options().write(true).open(&tensor).unwrap();
         set(&tensor, "lossy", "allow").unwrap();
         set(&tensor, "tier", "q8").unwrap();
@@ -396,7 +395,7 @@ fn the_log_written_anew_knows_the_origin_and_what_was_severed_from_it() {
     let tensor = mounted.path("t/c/w");
     assert!(fs::read(&tensor).unwrap() == hot);
     set(&tensor, "lossy", "deny").unwrap();
-    assert!(refused(&tensor, "tier", "q3", Errno::PERM).contains("lossy"));
+    assert!(refused_set(&tensor, "tier", "q3", Errno::PERM).contains("lossy"));
     set(&tensor, "tier", "exact").unwrap();
     assert!(fs::read(&tensor).unwrap() == exact);
     mounted.unmount();

@@ -8,21 +8,20 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::attributes::{get, refused, set};
-use crate::heal::{block, events, flip, verified};
-use crate::support::{
-    Mapping, Mounted, Place, Random, assert_same, container_of, npy_file, open_direct, read_at, run, scale,
-    wait_until,
+use crate::heal::{block, count_events, flip, verified};
+use support::{
+    Mapping, Mounted, Place, Random, assert_same, container_of, fsck, get, npy_file, open_direct, read_at,
+    refused_set, run, scale, set, wait_until,
 };
 
 const TENSORS: [(&str, usize); 3] = [("a", 150_000), ("b", 70_001), ("norm", 3000)];
 
 /// A container, two of whose tensors are encoded, and an array.
-fn world() -> (Place, Mounted) {
-    world_in("q8")
+fn with_pinnable_files() -> (Place, Mounted) {
+    with_encoded_tensors("q8")
 }
 
-fn world_in(tier: &str) -> (Place, Mounted) {
+fn with_encoded_tensors(tier: &str) -> (Place, Mounted) {
     let place = Place::new();
     let model = place.write("in/m.safetensors", container_of(&mut Random(21), &TENSORS));
     let bare = place.write("in/bare.npy", npy_file(&Random(22).floats(100_000)));
@@ -35,18 +34,11 @@ fn world_in(tier: &str) -> (Place, Mounted) {
     (place, mounted)
 }
 
-fn count(mounted: &Mounted, counter: &str) -> u64 {
-    let mut text = vec![0; 1 << 18];
-    let len = read_at(&fs::File::open(mounted.path(".ctl/stats.json")).unwrap(), &mut text, 0);
-    let stats: serde_json::Value = serde_json::from_slice(&text[..len]).unwrap();
-    stats[counter].as_u64().unwrap()
-}
-
 /// Reads a file: what it has, and whether the kernel read it itself.
 fn read(mounted: &Mounted, path: &Path) -> (Vec<u8>, bool) {
-    let before = count(mounted, "passthrough_opens");
+    let before = mounted.counter("passthrough_opens");
     let bytes = fs::read(path).unwrap();
-    (bytes, count(mounted, "passthrough_opens") > before)
+    (bytes, mounted.counter("passthrough_opens") > before)
 }
 
 /// Waits until a file is read by the kernel itself; what it has then.
@@ -54,11 +46,11 @@ fn read(mounted: &Mounted, path: &Path) -> (Vec<u8>, bool) {
 fn read_by_kernel(mounted: &Mounted, path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     wait_until("the kernel reads it itself", || {
-        let before = count(mounted, "reads");
+        let before = mounted.counter("reads");
         let (found, is_by_kernel) = read(mounted, path);
         bytes = found;
         // The counters were read twice, and once for this.
-        is_by_kernel && count(mounted, "reads") - before == 3
+        is_by_kernel && mounted.counter("reads") - before == 3
     });
     bytes
 }
@@ -69,13 +61,9 @@ fn copies(mounted: &Mounted) -> Vec<PathBuf> {
     listed.map(|entry| entry.unwrap().path()).collect()
 }
 
-fn fsck(place: &Place) {
-    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
-}
-
 #[test]
 fn pinned_files_are_read_without_the_daemon_and_are_what_they_were() {
-    let (place, mounted) = world();
+    let (place, mounted) = with_pinnable_files();
     let folder = mounted.path("t/c");
     let names = ["a", "b", "norm", "m.safetensors", "bare"];
     let before: Vec<Vec<u8>> = names.iter().map(|name| fs::read(folder.join(name)).unwrap()).collect();
@@ -108,7 +96,7 @@ fn pinned_files_are_read_without_the_daemon_and_are_what_they_were() {
     assert_eq!(copies(&mounted).iter().map(|path| fs::read(path).unwrap()).collect::<Vec<_>>(), held);
     check(&mounted);
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
     let mounted = place.mount(&[]);
     check(&mounted);
     mounted.kill();
@@ -127,23 +115,23 @@ fn pinned_files_are_read_without_the_daemon_and_are_what_they_were() {
     check(&mounted);
     assert_eq!(copies(&mounted).len(), 6);
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
 }
 
 #[test]
 fn pinned_tensors_are_not_moved_and_may_be_renamed_and_removed() {
-    let (place, mounted) = world();
+    let (place, mounted) = with_pinnable_files();
     let folder = mounted.path("t/c");
     let bare = folder.join("bare");
     set(&bare, "pin", "1").unwrap();
     for (name, value) in [("tier", "q3"), ("evict", "discard")] {
-        assert!(refused(&bare, name, value, Errno::BUSY).contains("pinned"));
+        assert!(refused_set(&bare, name, value, Errno::BUSY).contains("pinned"));
     }
     assert_eq!(set(&bare, "pin", "2"), Err(Errno::INVAL));
     set(&folder.join("m.safetensors"), "pin", "1").unwrap();
     set(&folder.join("a"), "pin", "0").unwrap();
     for path in [folder.join("a"), folder.join("m.safetensors")] {
-        assert!(refused(&path, "tier", "q3:all", Errno::BUSY).contains("pinned"));
+        assert!(refused_set(&path, "tier", "q3:all", Errno::BUSY).contains("pinned"));
     }
     let (one, other) = (folder.join("m.safetensors"), folder.join("n.safetensors"));
     let wanted = fs::read(&one).unwrap();
@@ -164,12 +152,12 @@ fn pinned_tensors_are_not_moved_and_may_be_renamed_and_removed() {
     });
     mounted.unmount();
     place.mount(&[]).unmount();
-    fsck(&place);
+    fsck(&place.store());
 }
 
 #[test]
 fn what_is_written_to_a_pinned_tensor_is_read_and_copied_anew() {
-    let (place, mounted) = world();
+    let (place, mounted) = with_pinnable_files();
     let folder = mounted.path("t/c");
     let container = folder.join("m.safetensors");
     set(&container, "pin", "1").unwrap();
@@ -206,7 +194,7 @@ fn what_is_written_to_a_pinned_tensor_is_read_and_copied_anew() {
     assert_same(&fs::read(mounted.path("t/c/a")).unwrap(), &a, "a, after a kill");
     assert_same(&read_by_kernel(&mounted, &mounted.path("t/c/m.safetensors")), &whole, "container");
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
 }
 
 /// Opened to write, so that the daemon reads it, without the pages that the kernel has of it.
@@ -219,7 +207,7 @@ fn read_by_daemon(path: &Path) -> fs::File {
 #[test]
 fn flipped_bits_of_a_pinned_tensor_heal_by_its_copy() {
     for tier in ["q8", "q3", "q3x"] {
-        let (place, mounted) = world_in(tier);
+        let (place, mounted) = with_encoded_tensors(tier);
         let folder = mounted.path("t/c");
         // A block with a patch.
         let file = fs::File::options().write(true).open(folder.join("bare")).unwrap();
@@ -247,11 +235,11 @@ fn flipped_bits_of_a_pinned_tensor_heal_by_its_copy() {
         assert_eq!(verified(&mounted, "norm"), "corrupt 1 of 1");
         fs::write(mounted.path(".ctl/scrub"), "start").unwrap();
         wait_until("a scrub heals", || verified(&mounted, "norm") == "ok");
-        assert_eq!([events(&mounted, "repair", "a"), events(&mounted, "repair", "bare")], [2, 2]);
+        assert_eq!([count_events(&mounted, "repair", "a"), count_events(&mounted, "repair", "bare")], [2, 2]);
         // The copies are what they were: readers saw no change.
         assert_eq!(copies(&mounted).len(), 6, "{tier}");
         mounted.unmount();
-        fsck(&place);
+        fsck(&place.store());
         let mounted = place.mount(&["--passthrough", "off"]);
         for (name, wanted) in names.iter().zip(&wanted) {
             assert_same(&fs::read(mounted.path("t/c").join(name)).unwrap(), wanted, name);
@@ -261,7 +249,7 @@ fn flipped_bits_of_a_pinned_tensor_heal_by_its_copy() {
 
 #[test]
 fn a_copy_with_a_flipped_bit_is_never_served_and_is_made_anew() {
-    let (place, mounted) = world();
+    let (place, mounted) = with_pinnable_files();
     let path = mounted.path("t/c/bare");
     let wanted = fs::read(&path).unwrap();
     set(&path, "pin", "1").unwrap();
@@ -278,7 +266,7 @@ fn a_copy_with_a_flipped_bit_is_never_served_and_is_made_anew() {
     // Nor is a block made good of it.
     flip(&mounted, "bare", &[4]);
     assert_eq!(block(&path, 4), Err(Errno::IO));
-    assert_eq!(events(&mounted, "corruption", "bare"), 2);
+    assert_eq!(count_events(&mounted, "corruption", "bare"), 2);
     assert_eq!(block(&path, 3).unwrap(), wanted[3 * 16_384..4 * 16_384]);
     flip(&mounted, "bare", &[4]);
     for _ in 0..20 {
@@ -289,13 +277,13 @@ fn a_copy_with_a_flipped_bit_is_never_served_and_is_made_anew() {
     let path = mounted.path("t/c/bare");
     assert_same(&read_by_kernel(&mounted, &path), &wanted, "made anew");
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
 }
 
 #[test]
 fn a_copy_that_is_damaged_while_it_is_mounted_makes_no_block_good() {
     for tier in ["exact", "q3"] {
-        let (_place, mounted) = world_in(tier);
+        let (_place, mounted) = with_encoded_tensors(tier);
         let path = mounted.path("t/c/bare");
         let wanted = fs::read(&path).unwrap();
         set(&path, "pin", "1").unwrap();
@@ -317,7 +305,7 @@ fn a_copy_that_is_damaged_while_it_is_mounted_makes_no_block_good() {
 
 #[test]
 fn pins_and_writes_among_readers_give_no_error() {
-    let (place, mounted) = world();
+    let (place, mounted) = with_pinnable_files();
     let path = mounted.path("t/c/a");
     let wanted = fs::read(&path).unwrap();
     let ends = AtomicBool::new(false);
@@ -356,7 +344,7 @@ fn pins_and_writes_among_readers_give_no_error() {
         ends.store(true, Ordering::Relaxed);
     });
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
 }
 
 #[test]
@@ -372,7 +360,7 @@ fn a_full_store_pins_nothing_and_says_so() {
     let (one, two) = (mounted.path("t/c/one"), mounted.path("t/c/two"));
     let wanted = fs::read(&two).unwrap();
     set(&one, "pin", "1").unwrap();
-    assert!(refused(&two, "pin", "1", Errno::NOSPC).contains("pinned"));
+    assert!(refused_set(&two, "pin", "1", Errno::NOSPC).contains("pinned"));
     assert_eq!((get(&one, "pin"), get(&two, "pin"), copies(&mounted).len()), ("1".into(), "0".into(), 1));
     set(&one, "pin", "0").unwrap();
     // The array and its tensor: one copy of two fits.
@@ -384,13 +372,13 @@ fn a_full_store_pins_nothing_and_says_so() {
     set(&two, "pin", "1").unwrap();
     assert_same(&read_by_kernel(&mounted, &two), &wanted, "two");
     mounted.unmount();
-    fsck(&place);
+    fsck(&place.store());
     rustix::mount::unmount(&store, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
 #[test]
 fn a_daemon_that_is_killed_while_it_pins_leaves_files_pinned_or_not() {
-    let (place, mut mounted) = world();
+    let (place, mut mounted) = with_pinnable_files();
     let wanted = fs::read(mounted.path("t/c/m.safetensors")).unwrap();
     for round in 0..8_u64 {
         let container = mounted.path("t/c/m.safetensors");
@@ -404,7 +392,7 @@ fn a_daemon_that_is_killed_while_it_pins_leaves_files_pinned_or_not() {
             mounted.kill();
         });
         drop(mounted);
-        fsck(&place);
+        fsck(&place.store());
         mounted = place.mount(&[]);
         let container = mounted.path("t/c/m.safetensors");
         let is_pinned = get(&container, "pin") == "1";

@@ -3,8 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use crate::attributes::{get, set};
-use crate::support::{Place, Random, npy_file, run};
+use support::{Place, Random, get, npy_file, run, set};
 
 const ELEMENTS: usize = 1 << 18;
 

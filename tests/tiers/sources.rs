@@ -7,8 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
-use crate::attributes::{get, refused, set};
-use crate::support::{Mounted, Place, Random, assert_same, npy_file, run, wait_until};
+use support::{Mounted, Place, Random, assert_same, get, npy_file, refused_set, run, set, wait_until};
 
 const BLOCK: usize = 16_384;
 
@@ -69,9 +68,9 @@ fn errno<T>(result: std::io::Result<T>) -> Option<Errno> {
 /// That nothing that counts on the source is done, and that the tensor stays in q8 as it reads.
 fn check_nothing_is_given_up(model: &InPlace, hot: &[u8], what: &str) {
     let tensor = model.tensor();
-    refused(&tensor, "evict", "1", Errno::INVAL);
-    refused(&tensor, "tier", "q3", Errno::PERM);
-    refused(&tensor, "tier", "exact", Errno::INVAL);
+    refused_set(&tensor, "evict", "1", Errno::INVAL);
+    refused_set(&tensor, "tier", "q3", Errno::PERM);
+    refused_set(&tensor, "tier", "exact", Errno::INVAL);
     assert_eq!(get(&tensor, "tier"), "q8", "{what}");
     assert_same(&model.read().unwrap(), hot, what);
 }
@@ -132,7 +131,7 @@ fn a_tensor_is_not_kept_as_a_difference_to_a_parent_whose_source_has_no_name_any
     let held = fs::File::open(mounted.path("t/base/w")).unwrap();
     let away = place.path("base/away");
     fs::rename(&base, &away).unwrap();
-    refused(&child, "evict", "1", Errno::IO);
+    refused_set(&child, "evict", "1", Errno::IO);
     assert_eq!(get(&child, "tier"), "exact");
     drop(held);
     set(&child, "evict", "cache").unwrap();
@@ -172,7 +171,7 @@ fn the_copy_of_a_pinned_file_is_not_given_up_while_nothing_else_has_its_bytes() 
     set(&tensor, "pin", "1").unwrap();
     let away = model.place.path("in/away");
     fs::rename(&model.source, &away).unwrap();
-    assert!(refused(&tensor, "pin", "0", Errno::IO).contains("pinned copy"));
+    assert!(refused_set(&tensor, "pin", "0", Errno::IO).contains("pinned copy"));
     assert_eq!(get(&tensor, "pin"), "1");
     assert_same(&model.read().unwrap(), &model.bytes[128..], "pinned still");
     fs::rename(&away, &model.source).unwrap();
@@ -209,7 +208,7 @@ fn a_source_that_was_touched_is_what_it_was_as_long_as_its_checksums_hold() {
     assert_eq!(errno(file.read_at(&mut part, 2 * BLOCK as u64 + 8192)), Some(Errno::IO));
     file.read_exact_at(&mut part, 5 * BLOCK as u64).unwrap();
     assert_same(&part, &data[5 * BLOCK..][..1000], "another block");
-    assert_eq!(crate::attributes::try_get(&model.mounted.path("t/c/w.npy"), "sha256"), Err(Errno::IO));
+    assert_eq!(support::try_get(&model.mounted.path("t/c/w.npy"), "sha256"), Err(Errno::IO));
     drop(file);
     // With its bytes it is a source for everything, whatever its time is.
     fs::write(&model.source, &model.bytes).unwrap();

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::calls::World;
-use crate::support::{Random, assert_same, container_of, npy_file, scale};
+use support::{Fixture, Random, assert_same, container_of, npy_file, scale};
 
 const ROUNDS: u64 = 20;
 /// Names that each writer uses again and again.
@@ -111,11 +110,11 @@ fn read_if_there(path: &Path) -> Option<Vec<u8>> {
 
 #[test]
 fn what_was_closed_renamed_or_synced_survives_a_killed_daemon() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let journal = Journal::default();
     let suffixes = ["bin", "npy", "safetensors"];
     for round in 0..ROUNDS * u64::from(scale()) {
-        let folder = world.path("");
+        let folder = fixture.path("");
         std::thread::scope(|scope| {
             for (number, suffix) in suffixes.iter().enumerate() {
                 let (journal, folder) = (&journal, &folder);
@@ -134,9 +133,9 @@ fn what_was_closed_renamed_or_synced_survives_a_killed_daemon() {
             }
             let mut random = Random(round + 1000);
             std::thread::sleep(Duration::from_millis(20 + random.below(250) as u64));
-            world.mounted().kill();
+            fixture.mounted().kill();
         });
-        world.crash();
+        fixture.crash();
         let mut journal = journal.lock().unwrap();
         for (path, expected) in journal.iter_mut() {
             let found = read_if_there(path);
@@ -159,5 +158,5 @@ fn what_was_closed_renamed_or_synced_survives_a_killed_daemon() {
         }
     }
     assert!(journal.lock().unwrap().len() > 12, "few files were written");
-    world.check();
+    fixture.check();
 }

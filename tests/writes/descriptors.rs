@@ -4,11 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use crate::calls::World;
-use crate::support::{answer, assert_same, tierfs_limited};
+use support::{Fixture, answer, assert_same, tierfs_limited};
 
-fn descriptors(world: &World) -> usize {
-    let daemon = world.mounted().daemon().unwrap();
+fn descriptors(fixture: &Fixture) -> usize {
+    let daemon = fixture.mounted().daemon().unwrap();
     fs::read_dir(format!("/proc/{daemon}/fd")).unwrap().count()
 }
 
@@ -20,26 +19,27 @@ const COLLECTIONS: usize = 700;
 
 #[test]
 fn more_collections_than_descriptors_are_written_read_and_mounted_again() {
-    let mut world = World::limited(512);
-    let path =
-        |world: &World, number: usize, name: &str| world.mounted().path(format!("t/c{number:04}")).join(name);
+    let mut fixture = Fixture::limited(512);
+    let path = |fixture: &Fixture, number: usize, name: &str| {
+        fixture.mounted().path(format!("demo/m{number:04}")).join(name)
+    };
     // Some files stay open, one of them without its name.
     let mut open = Vec::new();
     let mut nameless = None;
     for number in 0..COLLECTIONS {
-        fs::create_dir(path(&world, number, "")).unwrap();
-        fs::write(path(&world, number, "large"), content(number, 20_000)).unwrap();
-        fs::write(path(&world, number, "small"), content(number, 100)).unwrap();
+        fs::create_dir(path(&fixture, number, "")).unwrap();
+        fs::write(path(&fixture, number, "large"), content(number, 20_000)).unwrap();
+        fs::write(path(&fixture, number, "small"), content(number, 100)).unwrap();
         if number < 10 {
-            let options = OpenOptions::new().read(true).write(true).open(path(&world, number, "large"));
+            let options = OpenOptions::new().read(true).write(true).open(path(&fixture, number, "large"));
             open.push(options.unwrap());
         }
         if number == 10 {
-            nameless = Some(File::open(path(&world, number, "large")).unwrap());
-            fs::remove_file(path(&world, number, "large")).unwrap();
+            nameless = Some(File::open(path(&fixture, number, "large")).unwrap());
+            fs::remove_file(path(&fixture, number, "large")).unwrap();
         }
         if number % 100 == 99 {
-            let found = descriptors(&world);
+            let found = descriptors(&fixture);
             assert!(found <= 400, "{found} descriptors of a daemon that may have 512, after {number}");
         }
     }
@@ -55,47 +55,47 @@ fn more_collections_than_descriptors_are_written_read_and_mounted_again() {
         assert_same(&all, &[&content(number, 20_000)[..], b"more"].concat(), "a file that stayed open");
     }
     drop(open);
-    let check = |world: &World| {
+    let check = |fixture: &Fixture| {
         (0..COLLECTIONS)
             .map(|number| {
-                let small = path(world, number, "small");
+                let small = path(fixture, number, "small");
                 assert_same(&fs::read(&small).unwrap(), &content(number, 100), "small");
                 if number != 10 {
                     let mut wanted = content(number, 20_000);
                     wanted.extend_from_slice(if number < 10 { b"more" } else { b"" });
-                    assert_same(&fs::read(path(world, number, "large")).unwrap(), &wanted, "large");
+                    assert_same(&fs::read(path(fixture, number, "large")).unwrap(), &wanted, "large");
                 }
                 fs::metadata(small).unwrap().ino()
             })
             .collect::<Vec<u64>>()
     };
-    let numbers = check(&world);
-    fs::rename(path(&world, 3, "small"), path(&world, 3, "renamed")).unwrap();
-    fs::rename(path(&world, 3, "renamed"), path(&world, 3, "small")).unwrap();
-    world.remount();
-    assert_eq!(fs::read_dir(world.mounted().path("t")).unwrap().count(), COLLECTIONS + 1);
-    assert_eq!(check(&world), numbers, "inode numbers after a remount");
-    let found = descriptors(&world);
+    let numbers = check(&fixture);
+    fs::rename(path(&fixture, 3, "small"), path(&fixture, 3, "renamed")).unwrap();
+    fs::rename(path(&fixture, 3, "renamed"), path(&fixture, 3, "small")).unwrap();
+    fixture.remount();
+    assert_eq!(fs::read_dir(fixture.mounted().path("demo")).unwrap().count(), COLLECTIONS + 1);
+    assert_eq!(check(&fixture), numbers, "inode numbers after a remount");
+    let found = descriptors(&fixture);
     assert!(found <= 400, "{found} descriptors of a daemon that may have 512");
-    let log = world.mounted().log();
+    let log = fixture.mounted().log();
     assert!(log.contains("limit of open files (RLIMIT_NOFILE) is 512"), "{log}");
     // A program that reads the store without a mount has as few.
-    world.check();
+    fixture.check();
 }
 
 #[test]
 fn what_was_synced_is_there_after_a_kill_though_its_descriptors_were_closed_meanwhile() {
     const THREADS: usize = 6;
     const EACH: usize = 30;
-    let mut world = World::limited(80);
-    let name = |thread: usize, number: usize| format!("t/s{thread}-{number}");
+    let mut fixture = Fixture::limited(80);
+    let name = |thread: usize, number: usize| format!("demo/s{thread}-{number}");
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let world = &world;
+            let fixture = &fixture;
             scope.spawn(move || {
                 for round in 0..3 {
                     for number in 0..EACH {
-                        let directory = world.mounted().path(name(thread, number));
+                        let directory = fixture.mounted().path(name(thread, number));
                         if round == 0 {
                             fs::create_dir(&directory).unwrap();
                         }
@@ -109,17 +109,17 @@ fn what_was_synced_is_there_after_a_kill_though_its_descriptors_were_closed_mean
             });
         }
     });
-    world.crash();
+    fixture.crash();
     for thread in 0..THREADS {
         for number in 0..EACH {
             for round in 0..3 {
-                let path = world.mounted().path(name(thread, number)).join(format!("f{round}"));
+                let path = fixture.mounted().path(name(thread, number)).join(format!("f{round}"));
                 let wanted = content(thread * EACH + number + round, 20_000);
                 assert_same(&fs::read(&path).unwrap(), &wanted, "after a kill");
             }
         }
     }
-    world.check();
+    fixture.check();
 }
 
 #[test]

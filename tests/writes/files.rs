@@ -5,8 +5,10 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use crate::calls::{SharedMap, World, copy_file_range, errno, fallocate, flock, lock_range, sendfile};
-use crate::support::{Random, assert_same};
+use support::{
+    Fixture, Random, WritableMapping, assert_same, copy_file_range, errno, fallocate, flock, lock_range,
+    sendfile,
+};
 
 fn both(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
@@ -14,8 +16,8 @@ fn both(path: &Path) -> File {
 
 #[test]
 fn files_are_made_cut_at_opening_and_appended_to() {
-    let world = World::new();
-    let path = world.path("f");
+    let fixture = Fixture::new();
+    let path = fixture.path("f");
     let only_new = || OpenOptions::new().write(true).create_new(true).open(&path);
     only_new().unwrap().write_all(b"first").unwrap();
     assert_eq!(errno(only_new()), libc::EEXIST);
@@ -33,13 +35,13 @@ fn files_are_made_cut_at_opening_and_appended_to() {
     drop((one, other));
     let wanted: String = (0..10).map(|turn| format!("a{turn}b{turn}")).collect();
     assert_eq!(fs::read_to_string(&path).unwrap(), format!("2nd{wanted}"));
-    world.check();
+    fixture.check();
 }
 
 #[test]
 fn cutting_and_growing_leaves_zeros_where_bytes_were() {
-    let mut world = World::new();
-    let path = world.path("f");
+    let mut fixture = Fixture::new();
+    let path = fixture.path("f");
     let bytes = Random(1).bytes(3_000_000);
     fs::write(&path, &bytes).unwrap();
     let mut wanted = bytes;
@@ -57,15 +59,15 @@ fn cutting_and_growing_leaves_zeros_where_bytes_were() {
         assert_same(&fs::read(&path).unwrap(), &wanted, &format!("marked after {to}"));
     }
     drop(file);
-    world.remount();
-    assert_same(&fs::read(world.path("f")).unwrap(), &wanted, "after a remount");
-    world.check();
+    fixture.remount();
+    assert_same(&fs::read(fixture.path("f")).unwrap(), &wanted, "after a remount");
+    fixture.check();
 }
 
 #[test]
 fn holes_read_as_zeros_and_the_end_is_the_end() {
-    let mut world = World::new();
-    let path = world.path("f");
+    let mut fixture = Fixture::new();
+    let path = fixture.path("f");
     let file = both(&path);
     file.write_all_at(b"far", 5_000_000).unwrap();
     file.write_all_at(b"near", 70_000).unwrap();
@@ -78,15 +80,15 @@ fn holes_read_as_zeros_and_the_end_is_the_end() {
     assert_eq!(file.read_at(&mut past, 5_000_001).unwrap(), 2);
     assert!([libc::EFBIG, libc::ENOSPC].contains(&errno(file.set_len(i64::MAX as u64))));
     drop(file);
-    world.remount();
-    assert_same(&fs::read(world.path("f")).unwrap(), &wanted, "after a remount");
-    world.check();
+    fixture.remount();
+    assert_same(&fs::read(fixture.path("f")).unwrap(), &wanted, "after a remount");
+    fixture.check();
 }
 
 #[test]
 fn a_file_without_a_name_goes_on() {
-    let mut world = World::new();
-    let path = world.path("f");
+    let mut fixture = Fixture::new();
+    let path = fixture.path("f");
     let mut file = both(&path);
     file.write_all(b"before").unwrap();
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
@@ -111,15 +113,15 @@ fn a_file_without_a_name_goes_on() {
     file.write_all_at(b"old", 0).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"new");
     drop(file);
-    world.remount();
-    assert_eq!(fs::read(world.path("f")).unwrap(), b"new");
-    world.check();
+    fixture.remount();
+    assert_eq!(fs::read(fixture.path("f")).unwrap(), b"new");
+    fixture.check();
 }
 
 #[test]
 fn a_reader_keeps_the_file_that_a_rename_replaces() {
-    let world = World::new();
-    let (old, new) = (world.path("f"), world.path("g"));
+    let fixture = Fixture::new();
+    let (old, new) = (fixture.path("f"), fixture.path("g"));
     let bytes = Random(2).bytes(300_000);
     fs::write(&old, &bytes).unwrap();
     fs::write(&new, b"replacement").unwrap();
@@ -134,16 +136,16 @@ fn a_reader_keeps_the_file_that_a_rename_replaces() {
     assert_same(&rest, &bytes, "the file that was replaced");
     assert_eq!(reader.metadata().unwrap().nlink(), 0);
     drop(reader);
-    world.check();
+    fixture.check();
 }
 
 #[test]
 fn mapped_stores_reach_other_readers() {
-    let mut world = World::new();
-    let path = world.path("f");
+    let mut fixture = Fixture::new();
+    let path = fixture.path("f");
     fs::write(&path, vec![1; 20_000]).unwrap();
     let file = both(&path);
-    let mut map = SharedMap::of(&file, 20_000);
+    let mut map = WritableMapping::of(&file, 20_000, libc::MAP_SHARED);
     map.write(4090, b"across pages");
     map.sync().unwrap();
     let mut wanted = vec![1; 20_000];
@@ -161,15 +163,15 @@ fn mapped_stores_reach_other_readers() {
     wanted[19_990..19_997].copy_from_slice(b"the end");
     drop(map);
     assert_same(&fs::read(&path).unwrap(), &wanted, "after munmap");
-    world.remount();
-    assert_same(&fs::read(world.path("f")).unwrap(), &wanted, "after a remount");
-    world.check();
+    fixture.remount();
+    assert_same(&fs::read(fixture.path("f")).unwrap(), &wanted, "after a remount");
+    fixture.check();
 }
 
 #[test]
 fn locks_keep_others_out() {
-    let world = World::new();
-    let path = world.path("f");
+    let fixture = Fixture::new();
+    let path = fixture.path("f");
     let (one, other) = (both(&path), both(&path));
     flock(&one, libc::LOCK_EX | libc::LOCK_NB).unwrap();
     assert_eq!(errno(flock(&other, libc::LOCK_EX | libc::LOCK_NB)), libc::EWOULDBLOCK);
@@ -184,13 +186,13 @@ fn locks_keep_others_out() {
 
 #[test]
 fn copies_inside_the_kernel_are_copies_or_clean_refusals() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let bytes = Random(3).bytes(200_000);
-    fs::write(world.path("from"), &bytes).unwrap();
+    fs::write(fixture.path("from"), &bytes).unwrap();
     for (name, copy) in
         [("range", copy_file_range as fn(&File, &File, usize) -> std::io::Result<i64>), ("send", sendfile)]
     {
-        let (from, to) = (File::open(world.path("from")).unwrap(), both(&world.path(name)));
+        let (from, to) = (File::open(fixture.path("from")).unwrap(), both(&fixture.path(name)));
         let mut done = 0;
         while done < bytes.len() {
             let more = copy(&from, &to, bytes.len() - done).unwrap();
@@ -198,13 +200,13 @@ fn copies_inside_the_kernel_are_copies_or_clean_refusals() {
             done += more as usize;
         }
         drop(to);
-        assert_same(&fs::read(world.path(name)).unwrap(), &bytes, name);
+        assert_same(&fs::read(fixture.path(name)).unwrap(), &bytes, name);
     }
-    let file = both(&world.path("from"));
+    let file = both(&fixture.path("from"));
     assert_eq!(errno(fallocate(&file, 0, 0, 300_000)), libc::EOPNOTSUPP);
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     assert_eq!(errno(fallocate(&file, punch, 0, 4096)), libc::EOPNOTSUPP);
-    assert_same(&fs::read(world.path("from")).unwrap(), &bytes, "refused");
+    assert_same(&fs::read(fixture.path("from")).unwrap(), &bytes, "refused");
     drop(file);
-    world.check();
+    fixture.check();
 }

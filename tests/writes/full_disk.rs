@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use crate::support::{Mounted, Place, Random, run, scale};
+use support::{Mounted, Place, Random, run, scale};
 
 const STORE_BYTES: u64 = 6 << 20;
 const FILE_BYTES_MAX: usize = 150_000;

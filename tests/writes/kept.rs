@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Mounted, Place, Random, answer, container_of, names, shell, tierfs};
+use support::{Mounted, Place, Random, answer, container_of, names, shell, tierfs};
 
 const TENSORS: usize = 40;
 
@@ -44,36 +44,36 @@ fn expected(tensors: usize, elements: usize) -> Vec<(String, u64)> {
     sizes
 }
 
-struct World {
+struct Fixture {
     place: Place,
     mounted: Mounted,
     collection: PathBuf,
 }
 
-fn world() -> World {
+fn fixture() -> Fixture {
     let place = Place::new();
     let mounted = place.mount(&["--create"]);
     let collection = mounted.path("acme/kept");
     fs::create_dir_all(&collection).unwrap();
-    World { place, mounted, collection }
+    Fixture { place, mounted, collection }
 }
 
 #[test]
 fn names_of_tensors_that_were_listed_are_not_asked_for_again() {
-    let world = world();
-    fs::write(world.collection.join("m.safetensors"), container(TENSORS, 64)).unwrap();
-    assert_eq!(sizes(&world.collection), expected(TENSORS, 64));
-    let before = lookups(&world.mounted);
-    assert_eq!(sizes(&world.collection), expected(TENSORS, 64));
-    let asked = lookups(&world.mounted) - before;
+    let fixture = fixture();
+    fs::write(fixture.collection.join("m.safetensors"), container(TENSORS, 64)).unwrap();
+    assert_eq!(sizes(&fixture.collection), expected(TENSORS, 64));
+    let before = lookups(&fixture.mounted);
+    assert_eq!(sizes(&fixture.collection), expected(TENSORS, 64));
+    let asked = lookups(&fixture.mounted) - before;
     // Those on the way to the statistics are others.
     assert_eq!(asked < TENSORS as u64 / 2, kernel_can_be_told(), "{asked} lookups");
 }
 
 #[test]
 fn a_name_that_the_kernel_has_kept_leads_to_the_new_tensor_at_once_when_a_container_is_replaced() {
-    let world = world();
-    let (path, other) = (world.collection.join("m.safetensors"), world.collection.join(".m.partial"));
+    let fixture = fixture();
+    let (path, other) = (fixture.collection.join("m.safetensors"), fixture.collection.join(".m.partial"));
     for round in 0..30 {
         let (tensors, elements) = (TENSORS - round % 3, 64 + round);
         let bytes = container(tensors, elements);
@@ -84,42 +84,42 @@ fn a_name_that_the_kernel_has_kept_leads_to_the_new_tensor_at_once_when_a_contai
                 fs::rename(&other, &path).unwrap();
             }
             _ => {
-                let file = world.place.write("m.safetensors", &bytes);
+                let file = fixture.place.write("m.safetensors", &bytes);
                 let imported =
-                    answer(tierfs().arg("import").arg(world.place.store()).arg("acme/kept").arg(&file));
+                    answer(tierfs().arg("import").arg(fixture.place.store()).arg("acme/kept").arg(&file));
                 imported.ok();
             }
         }
         // By names first, without a listing between.
         for number in 0..TENSORS {
-            let found = fs::metadata(world.collection.join(format!("t{number}")));
+            let found = fs::metadata(fixture.collection.join(format!("t{number}")));
             let wanted = (number < tensors).then_some(4 * elements as u64);
             assert_eq!(found.ok().map(|found| found.len()), wanted, "round {round}, t{number}");
         }
-        assert_eq!(sizes(&world.collection), expected(tensors, elements), "round {round}");
+        assert_eq!(sizes(&fixture.collection), expected(tensors, elements), "round {round}");
     }
 }
 
 #[test]
 fn names_that_the_kernel_has_kept_go_when_their_container_moves_becomes_plain_or_is_removed() {
-    let world = world();
-    let (path, sub) = (world.collection.join("m.safetensors"), world.collection.join("sub"));
+    let fixture = fixture();
+    let (path, sub) = (fixture.collection.join("m.safetensors"), fixture.collection.join("sub"));
     fs::create_dir(&sub).unwrap();
     fs::write(&path, container(TENSORS, 64)).unwrap();
-    assert_eq!(sizes(&world.collection).len(), TENSORS);
+    assert_eq!(sizes(&fixture.collection).len(), TENSORS);
     let gone = |directory: &Path| (0..TENSORS).all(|number| !directory.join(format!("t{number}")).exists());
     fs::rename(&path, sub.join("m.safetensors")).unwrap();
-    assert!(gone(&world.collection));
+    assert!(gone(&fixture.collection));
     assert_eq!(sizes(&sub).len(), TENSORS);
     fs::rename(sub.join("m.safetensors"), &path).unwrap();
     assert!(gone(&sub));
-    assert_eq!(sizes(&world.collection).len(), TENSORS);
-    fs::rename(&path, world.collection.join("plain")).unwrap();
-    assert!(gone(&world.collection), "a plain file has no tensors");
-    fs::rename(world.collection.join("plain"), &path).unwrap();
-    assert_eq!(sizes(&world.collection).len(), TENSORS);
+    assert_eq!(sizes(&fixture.collection).len(), TENSORS);
+    fs::rename(&path, fixture.collection.join("plain")).unwrap();
+    assert!(gone(&fixture.collection), "a plain file has no tensors");
+    fs::rename(fixture.collection.join("plain"), &path).unwrap();
+    assert_eq!(sizes(&fixture.collection).len(), TENSORS);
     fs::remove_file(&path).unwrap();
-    assert!(gone(&world.collection));
+    assert!(gone(&fixture.collection));
 }
 
 #[test]
@@ -147,16 +147,16 @@ fn what_is_mounted_on_a_directory_stays_where_no_names_of_tensors_are_kept() {
 
 #[test]
 fn a_program_keeps_its_working_directory_when_all_names_are_looked_up_again() {
-    let world = world();
-    let path = world.collection.join("m.safetensors");
-    let directory = world.collection.join("sub/deeper");
+    let fixture = fixture();
+    let path = fixture.collection.join("m.safetensors");
+    let directory = fixture.collection.join("sub/deeper");
     fs::create_dir_all(&directory).unwrap();
     let open = fs::File::open(&directory).unwrap();
     let number = open.metadata().unwrap().ino();
     fs::write(&path, container(TENSORS, 64)).unwrap();
     // Without names that the kernel has, nothing would be told.
-    assert_eq!(sizes(&world.collection), expected(TENSORS, 64));
-    let new = world.place.write("new.safetensors", container(TENSORS, 65));
+    assert_eq!(sizes(&fixture.collection), expected(TENSORS, 64));
+    let new = fixture.place.write("new.safetensors", container(TENSORS, 65));
     let script = format!(
         "cp '{}' '{}' && stat '{}' >/dev/null && pwd -P && echo x >here && ls && python3 -c 'import os; print(os.getcwd())'",
         new.display(),

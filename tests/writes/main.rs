@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod attributes;
-mod calls;
 mod crash;
 mod descriptors;
 mod files;
@@ -18,6 +17,3 @@ mod others;
 mod pages;
 mod steady;
 mod stress;
-#[path = "../mounts/support/mod.rs"]
-#[expect(dead_code, reason = "each of the test programs that share it uses a part of it")]
-mod support;

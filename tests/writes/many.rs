@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::calls::{Ends, World};
-use crate::support::{Mapping, Random, assert_same};
-use crate::support::{container_of, goes_on, npy_file, scale, wait_until};
+use support::{
+    Fixture, Mapping, Random, SetOnDrop, assert_same, container_of, goes_on, npy_file, scale, wait_until,
+};
 
 const READERS: usize = 64;
 
@@ -56,11 +56,11 @@ fn opened(path: &std::path::Path) -> Option<File> {
 
 #[test]
 fn sixty_four_readers_see_whole_versions_of_files_containers_and_tensors_that_are_replaced() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let replace = |name: &str, number: u32, bytes: &[u8]| {
-        let new = world.path(&format!("new-{name}-{}", number % 4));
+        let new = fixture.path(&format!("new-{name}-{}", number % 4));
         fs::write(&new, bytes).unwrap();
-        fs::rename(&new, world.path(name)).unwrap();
+        fs::rename(&new, fixture.path(name)).unwrap();
     };
     let all = |number: u32| {
         replace("plain", number, &version(number, 10_000));
@@ -73,9 +73,9 @@ fn sixty_four_readers_see_whole_versions_of_files_containers_and_tensors_that_ar
     let header = container(0).len() - 84_000;
     std::thread::scope(|scope| {
         for reader in 0..READERS {
-            let (world, ended, reads) = (&world, &ended, &reads);
+            let (fixture, ended, reads) = (&fixture, &ended, &reads);
             scope.spawn(move || {
-                let _ends = Ends(ended);
+                let _ends = SetOnDrop(ended);
                 let mut turn = reader;
                 while !ended.load(Ordering::Relaxed)
                     || reads.iter().any(|reads| reads.load(Ordering::Relaxed) < 11)
@@ -83,7 +83,7 @@ fn sixty_four_readers_see_whole_versions_of_files_containers_and_tensors_that_ar
                     turn += 1;
                     let (name, start, bytes) = SEEN[turn % SEEN.len()];
                     let (start, bytes) = if bytes == 0 { (header, 84_000) } else { (start, bytes) };
-                    let Some(file) = opened(&world.path(name)) else { continue };
+                    let Some(file) = opened(&fixture.path(name)) else { continue };
                     let mut found = vec![0; start + bytes + 1];
                     let count = file.read_at(&mut found, 0).unwrap();
                     assert_eq!(count, start + bytes, "{name}");
@@ -99,14 +99,14 @@ fn sixty_four_readers_see_whole_versions_of_files_containers_and_tensors_that_ar
                 }
             });
         }
-        let _ends = Ends(&ended);
+        let _ends = SetOnDrop(&ended);
         let mut number = 1;
         while goes_on(until, u64::from(number), 11) && !ended.load(Ordering::Relaxed) {
             number += 1;
             all(number);
         }
     });
-    world.check();
+    fixture.check();
 }
 
 const OPEN_FILES: usize = 10_000;
@@ -117,7 +117,7 @@ fn ten_thousand_open_files_all_read_right() {
     let most = getrlimit(Resource::Nofile);
     let hard = most.maximum.map_or(1 << 20, |hard| hard.max(OPEN_FILES as u64 + 1000));
     setrlimit(Resource::Nofile, Rlimit { current: Some(1024), maximum: Some(hard) }).unwrap();
-    let world = World::new();
+    let fixture = Fixture::new();
     setrlimit(Resource::Nofile, Rlimit { current: Some(hard), maximum: Some(hard) }).unwrap();
     // One in five has a data file of its own, more of them than that limit; the others share a tier file.
     let bytes = |number: usize| {
@@ -127,11 +127,11 @@ fn ten_thousand_open_files_all_read_right() {
         bytes
     };
     for number in 0..OPEN_FILES {
-        fs::write(world.path(&format!("f{number}")), bytes(number)).unwrap();
+        fs::write(fixture.path(&format!("f{number}")), bytes(number)).unwrap();
     }
     let files: Vec<File> =
-        (0..OPEN_FILES).map(|number| File::open(world.path(&format!("f{number}"))).unwrap()).collect();
-    let daemon = world.mounted().daemon().unwrap();
+        (0..OPEN_FILES).map(|number| File::open(fixture.path(&format!("f{number}"))).unwrap()).collect();
+    let daemon = fixture.mounted().daemon().unwrap();
     let descriptors = || fs::read_dir(format!("/proc/{daemon}/fd")).unwrap().count();
     let while_open = descriptors();
     assert!(
@@ -140,7 +140,7 @@ fn ten_thousand_open_files_all_read_right() {
     );
     // Their names go: they are there while they are open.
     for number in (0..OPEN_FILES).step_by(7) {
-        fs::remove_file(world.path(&format!("f{number}"))).unwrap();
+        fs::remove_file(fixture.path(&format!("f{number}"))).unwrap();
     }
     for (number, file) in files.iter().enumerate().rev() {
         let wanted = bytes(number);
@@ -150,6 +150,6 @@ fn ten_thousand_open_files_all_read_right() {
     }
     drop(files);
     wait_until("the daemon to let go of what was open", || descriptors() < 200);
-    assert_eq!(Mapping::of(&world.path("f1"), libc::MAP_SHARED).bytes(), bytes(1));
-    world.check();
+    assert_eq!(Mapping::of(&fixture.path("f1"), libc::MAP_SHARED).bytes(), bytes(1));
+    fixture.check();
 }

@@ -7,8 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use crate::calls::World;
-use crate::support::{Random, assert_same, scale};
+use support::{Fixture, Random, assert_same, scale};
 
 const OPERATIONS: u64 = 3000;
 const REMOUNTS: u64 = 6;
@@ -54,14 +53,14 @@ fn some_path(random: &mut Random) -> String {
 }
 
 struct Test {
-    world: World,
+    fixture: Fixture,
     model: Model,
     random: Random,
 }
 
 impl Test {
     fn at(&self, path: &str) -> std::path::PathBuf {
-        self.world.path(path)
+        self.fixture.path(path)
     }
 
     fn write(&mut self, path: &str) {
@@ -244,14 +243,14 @@ fn random_operations_leave_what_a_naive_file_system_has() {
     let seed = number("TIERFS_MODEL_SEED", u64::from(std::process::id()));
     let operations = number("TIERFS_MODEL_OPERATIONS", OPERATIONS * u64::from(scale()));
     println!("TIERFS_MODEL_SEED={seed} makes the same operations");
-    let mut test = Test { world: World::new(), model: Model::default(), random: Random(seed) };
+    let mut test = Test { fixture: Fixture::new(), model: Model::default(), random: Random(seed) };
     for done in 1..=operations {
         test.step();
         if done % (operations / REMOUNTS).max(1) == 0 {
             test.compare(&format!("after {done} operations"));
-            test.world.remount();
+            test.fixture.remount();
             test.compare(&format!("after {done} operations and a remount"));
         }
     }
-    test.world.check();
+    test.fixture.check();
 }

@@ -8,13 +8,12 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::calls::{Ends, World, errno, mkfifo, mknod, rename_with};
-use crate::support::names;
+use support::{Fixture, SetOnDrop, errno, mkfifo, mknod, names, rename_with};
 
 #[test]
 fn directories_move_and_are_replaced_only_when_empty() {
-    let mut world = World::new();
-    let at = |name: &str| world.path(name);
+    let mut fixture = Fixture::new();
+    let at = |name: &str| fixture.path(name);
     fs::create_dir_all(at("a/b/c")).unwrap();
     fs::write(at("a/b/f"), b"deep").unwrap();
     fs::create_dir(at("full")).unwrap();
@@ -34,35 +33,35 @@ fn directories_move_and_are_replaced_only_when_empty() {
     assert_eq!(names(&at("")), ["b", "empty", "file", "full"]);
     assert_eq!(names(&at("b")), ["c", "f"]);
     assert_eq!(fs::metadata(at("b/..")).unwrap().ino(), fs::metadata(at("")).unwrap().ino());
-    world.remount();
-    assert_eq!(fs::read(world.path("b/f")).unwrap(), b"deep");
-    world.check();
+    fixture.remount();
+    assert_eq!(fs::read(fixture.path("b/f")).unwrap(), b"deep");
+    fixture.check();
 }
 
 #[test]
 fn rename_keeps_what_is_there_when_asked_to() {
-    let world = World::new();
-    let (one, other) = (world.path("one"), world.path("other"));
+    let fixture = Fixture::new();
+    let (one, other) = (fixture.path("one"), fixture.path("other"));
     fs::write(&one, b"1").unwrap();
     fs::write(&other, b"2").unwrap();
     assert_eq!(errno(rename_with(&one, &other, libc::RENAME_NOREPLACE)), libc::EEXIST);
     assert_eq!(errno(rename_with(&one, &other, libc::RENAME_EXCHANGE)), libc::EINVAL);
     assert_eq!((fs::read(&one).unwrap(), fs::read(&other).unwrap()), (b"1".to_vec(), b"2".to_vec()));
-    rename_with(&one, &world.path("third"), libc::RENAME_NOREPLACE).unwrap();
-    assert_eq!(names(&world.path("")), ["other", "third"]);
+    rename_with(&one, &fixture.path("third"), libc::RENAME_NOREPLACE).unwrap();
+    assert_eq!(names(&fixture.path("")), ["other", "third"]);
     fs::rename(&other, &other).unwrap();
-    world.check();
+    fixture.check();
 }
 
 #[test]
 fn hard_links_are_one_file() {
-    let mut world = World::new();
-    let (one, other) = (world.path("one"), world.path("d/other"));
-    fs::create_dir(world.path("d")).unwrap();
+    let mut fixture = Fixture::new();
+    let (one, other) = (fixture.path("one"), fixture.path("d/other"));
+    fs::create_dir(fixture.path("d")).unwrap();
     fs::write(&one, b"first").unwrap();
     fs::hard_link(&one, &other).unwrap();
     assert_eq!(errno(fs::hard_link(&one, &other)), libc::EEXIST);
-    assert_eq!(errno(fs::hard_link(world.path("d"), world.path("e"))), libc::EPERM);
+    assert_eq!(errno(fs::hard_link(fixture.path("d"), fixture.path("e"))), libc::EPERM);
     let seen = [&one, &other].map(|path| fs::metadata(path).unwrap());
     assert_eq!(seen[0].ino(), seen[1].ino());
     assert_eq!((seen[0].nlink(), seen[1].nlink()), (2, 2));
@@ -74,75 +73,75 @@ fn hard_links_are_one_file() {
     fs::remove_file(&one).unwrap();
     assert_eq!(fs::metadata(&other).unwrap().nlink(), 1);
     fs::hard_link(&other, &one).unwrap();
-    world.remount();
-    assert_eq!(fs::metadata(world.path("one")).unwrap().nlink(), 2);
-    fs::remove_file(world.path("d/other")).unwrap();
-    assert_eq!(fs::read(world.path("one")).unwrap(), b"second");
-    world.check();
+    fixture.remount();
+    assert_eq!(fs::metadata(fixture.path("one")).unwrap().nlink(), 2);
+    fs::remove_file(fixture.path("d/other")).unwrap();
+    assert_eq!(fs::read(fixture.path("one")).unwrap(), b"second");
+    fixture.check();
 }
 
 #[test]
 fn symbolic_links_lead_anywhere() {
-    let mut world = World::new();
-    fs::write(world.path("f"), b"target").unwrap();
+    let mut fixture = Fixture::new();
+    fs::write(fixture.path("f"), b"target").unwrap();
     let long = "x/".repeat(2047) + "y";
-    let absolute = world.path("f");
+    let absolute = fixture.path("f");
     let targets = [("beside", "f"), ("nowhere", "gone/away"), ("long", &long)];
     for (name, target) in targets {
-        symlink(target, world.path(name)).unwrap();
+        symlink(target, fixture.path(name)).unwrap();
     }
-    symlink(&absolute, world.path("absolute")).unwrap();
-    assert_eq!(errno(symlink("f", world.path("beside"))), libc::EEXIST);
+    symlink(&absolute, fixture.path("absolute")).unwrap();
+    assert_eq!(errno(symlink("f", fixture.path("beside"))), libc::EEXIST);
     assert_eq!(long.len(), 4095);
     for _ in 0..2 {
         for (name, target) in targets {
-            assert_eq!(fs::read_link(world.path(name)).unwrap(), Path::new(target));
-            assert_eq!(fs::symlink_metadata(world.path(name)).unwrap().len(), target.len() as u64);
+            assert_eq!(fs::read_link(fixture.path(name)).unwrap(), Path::new(target));
+            assert_eq!(fs::symlink_metadata(fixture.path(name)).unwrap().len(), target.len() as u64);
         }
-        assert_eq!(fs::read(world.path("beside")).unwrap(), b"target");
-        assert_eq!(fs::read(world.path("absolute")).unwrap(), b"target");
-        assert_eq!(errno(fs::read(world.path("nowhere"))), libc::ENOENT);
-        world.remount();
+        assert_eq!(fs::read(fixture.path("beside")).unwrap(), b"target");
+        assert_eq!(fs::read(fixture.path("absolute")).unwrap(), b"target");
+        assert_eq!(errno(fs::read(fixture.path("nowhere"))), libc::ENOENT);
+        fixture.remount();
     }
-    fs::remove_file(world.path("beside")).unwrap();
-    assert!(world.path("f").exists());
-    world.check();
+    fs::remove_file(fixture.path("beside")).unwrap();
+    assert!(fixture.path("f").exists());
+    fixture.check();
 }
 
 #[test]
 fn tenants_and_collections_are_directories_without_files_beside_them() {
-    let mut world = World::new();
-    let root = |world: &World, name: &str| world.mounted().path(name);
-    fs::create_dir(root(&world, "tenant")).unwrap();
-    assert_eq!(errno(fs::create_dir(root(&world, "tenant"))), libc::EEXIST);
-    fs::create_dir(root(&world, "tenant/one")).unwrap();
-    assert_eq!(errno(fs::create_dir(root(&world, "tenant/one"))), libc::EEXIST);
+    let mut fixture = Fixture::new();
+    let root = |fixture: &Fixture, name: &str| fixture.mounted().path(name);
+    fs::create_dir(root(&fixture, "tenant")).unwrap();
+    assert_eq!(errno(fs::create_dir(root(&fixture, "tenant"))), libc::EEXIST);
+    fs::create_dir(root(&fixture, "tenant/one")).unwrap();
+    assert_eq!(errno(fs::create_dir(root(&fixture, "tenant/one"))), libc::EEXIST);
     for place in ["file", "tenant/file"] {
-        assert_eq!(errno(fs::write(root(&world, place), b"x")), libc::EPERM, "{place}");
-        assert_eq!(errno(symlink("x", root(&world, place))), libc::EPERM, "{place}");
-        assert_eq!(errno(mkfifo(&root(&world, place))), libc::EPERM, "{place}");
+        assert_eq!(errno(fs::write(root(&fixture, place), b"x")), libc::EPERM, "{place}");
+        assert_eq!(errno(symlink("x", root(&fixture, place))), libc::EPERM, "{place}");
+        assert_eq!(errno(mkfifo(&root(&fixture, place))), libc::EPERM, "{place}");
     }
-    fs::write(root(&world, "tenant/one/f"), b"kept").unwrap();
-    assert_eq!(errno(fs::remove_dir(root(&world, "tenant"))), libc::ENOTEMPTY);
-    assert_eq!(errno(fs::remove_dir(root(&world, "tenant/one"))), libc::ENOTEMPTY);
+    fs::write(root(&fixture, "tenant/one/f"), b"kept").unwrap();
+    assert_eq!(errno(fs::remove_dir(root(&fixture, "tenant"))), libc::ENOTEMPTY);
+    assert_eq!(errno(fs::remove_dir(root(&fixture, "tenant/one"))), libc::ENOTEMPTY);
     // Between collections a file is copied, not renamed.
-    let (from, to) = (root(&world, "tenant/one/f"), world.path("f"));
+    let (from, to) = (root(&fixture, "tenant/one/f"), fixture.path("f"));
     assert_eq!(errno(fs::rename(&from, &to)), libc::EXDEV);
     assert_eq!(errno(fs::hard_link(&from, &to)), libc::EXDEV);
-    world.remount();
-    assert_eq!(fs::read(root(&world, "tenant/one/f")).unwrap(), b"kept");
-    fs::remove_file(root(&world, "tenant/one/f")).unwrap();
-    fs::remove_dir(root(&world, "tenant/one")).unwrap();
-    assert_eq!(names(&root(&world, "tenant")), [""; 0]);
-    fs::remove_dir(root(&world, "tenant")).unwrap();
-    assert_eq!(names(&root(&world, "")), ["t"]);
-    world.check();
+    fixture.remount();
+    assert_eq!(fs::read(root(&fixture, "tenant/one/f")).unwrap(), b"kept");
+    fs::remove_file(root(&fixture, "tenant/one/f")).unwrap();
+    fs::remove_dir(root(&fixture, "tenant/one")).unwrap();
+    assert_eq!(names(&root(&fixture, "tenant")), [""; 0]);
+    fs::remove_dir(root(&fixture, "tenant")).unwrap();
+    assert_eq!(names(&root(&fixture, "")), ["demo"]);
+    fixture.check();
 }
 
 #[test]
 fn a_collection_made_after_another_went_is_not_that_one() {
-    let world = World::new();
-    let one = world.mounted().path("t/one");
+    let fixture = Fixture::new();
+    let one = fixture.mounted().path("demo/one");
     fs::create_dir(&one).unwrap();
     fs::write(one.join("f"), b"old bytes").unwrap();
     let old = fs::File::open(one.join("f")).unwrap();
@@ -155,41 +154,41 @@ fn a_collection_made_after_another_went_is_not_that_one() {
     assert_ne!(fs::metadata(one.join("f")).unwrap().ino(), file);
     assert_eq!(fs::read(one.join("f")).unwrap(), b"new");
     drop(old);
-    world.check();
+    fixture.check();
 }
 
 #[test]
 fn names_are_any_bytes_up_to_255() {
-    let mut world = World::new();
+    let mut fixture = Fixture::new();
     let longest = "n".repeat(255);
     let too_long = "n".repeat(256);
     let odd = OsStr::from_bytes(b"\xff\xfe not text\n");
-    fs::write(world.path(&longest), b"long").unwrap();
-    fs::write(world.path("").join(odd), b"odd").unwrap();
-    let path = world.path(&too_long);
+    fs::write(fixture.path(&longest), b"long").unwrap();
+    fs::write(fixture.path("").join(odd), b"odd").unwrap();
+    let path = fixture.path(&too_long);
     assert_eq!(errno(fs::write(&path, b"x")), libc::ENAMETOOLONG);
     assert_eq!(errno(fs::metadata(&path)), libc::ENAMETOOLONG);
     assert_eq!(errno(fs::create_dir(&path)), libc::ENAMETOOLONG);
-    assert_eq!(errno(fs::rename(world.path(&longest), &path)), libc::ENAMETOOLONG);
-    assert_eq!(errno(fs::hard_link(world.path(&longest), &path)), libc::ENAMETOOLONG);
+    assert_eq!(errno(fs::rename(fixture.path(&longest), &path)), libc::ENAMETOOLONG);
+    assert_eq!(errno(fs::hard_link(fixture.path(&longest), &path)), libc::ENAMETOOLONG);
     assert_eq!(errno(symlink("x", &path)), libc::ENAMETOOLONG);
-    world.remount();
-    assert_eq!(fs::read(world.path(&longest)).unwrap(), b"long");
-    assert_eq!(fs::read(world.path("").join(odd)).unwrap(), b"odd");
-    assert_eq!(fs::read_dir(world.path("")).unwrap().count(), 2);
-    world.check();
+    fixture.remount();
+    assert_eq!(fs::read(fixture.path(&longest)).unwrap(), b"long");
+    assert_eq!(fs::read(fixture.path("").join(odd)).unwrap(), b"odd");
+    assert_eq!(fs::read_dir(fixture.path("")).unwrap().count(), 2);
+    fixture.check();
 }
 
 #[test]
 fn devices_fifos_and_sockets_are_refused() {
-    let world = World::new();
-    assert_eq!(errno(mkfifo(&world.path("fifo"))), libc::EPERM);
+    let fixture = Fixture::new();
+    assert_eq!(errno(mkfifo(&fixture.path("fifo"))), libc::EPERM);
     for kind in [libc::S_IFCHR, libc::S_IFBLK, libc::S_IFSOCK] {
-        assert_eq!(errno(mknod(&world.path("node"), kind | 0o600)), libc::EPERM);
+        assert_eq!(errno(mknod(&fixture.path("node"), kind | 0o600)), libc::EPERM);
     }
-    mknod(&world.path("plain"), libc::S_IFREG | 0o600).unwrap();
-    assert_eq!(names(&world.path("")), ["plain"]);
-    world.check();
+    mknod(&fixture.path("plain"), libc::S_IFREG | 0o600).unwrap();
+    assert_eq!(names(&fixture.path("")), ["plain"]);
+    fixture.check();
 }
 
 /// Lists a directory and counts how often each name was seen.
@@ -203,9 +202,9 @@ fn counted(path: &Path) -> HashMap<String, u32> {
 
 #[test]
 fn names_that_stay_are_listed_once_while_others_come_and_go() {
-    let world = World::new();
-    let of_files = world.path("");
-    let of_collections = world.mounted().path("t");
+    let fixture = Fixture::new();
+    let of_files = fixture.path("");
+    let of_collections = fixture.mounted().path("demo");
     for number in 0..700 {
         fs::write(of_files.join(format!("stays-{number}")), b"").unwrap();
     }
@@ -227,7 +226,7 @@ fn names_that_stay_are_listed_once_while_others_come_and_go() {
                 fs::remove_dir(&collection).unwrap();
             }
         });
-        let _ends = Ends(&ended);
+        let _ends = SetOnDrop(&ended);
         for _ in 0..20 {
             for (path, stays) in [(&of_files, 700), (&of_collections, 60)] {
                 let seen = counted(path);
@@ -237,5 +236,5 @@ fn names_that_stay_are_listed_once_while_others_come_and_go() {
             }
         }
     });
-    world.check();
+    fixture.check();
 }

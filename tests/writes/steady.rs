@@ -6,8 +6,7 @@ mod heavy {
     use std::path::{Path, PathBuf};
     use std::time::Duration;
 
-    use crate::calls::{SharedMap, World};
-    use crate::support::{Random, container_of, npy_file};
+    use support::{Fixture, Random, WritableMapping, container_of, npy_file};
 
     const OPERATIONS: usize = 100_000;
     const WARM_UP: usize = 20_000;
@@ -100,7 +99,8 @@ mod heavy {
                 18 if number % 100 == 18 => {
                     let map = self.root.join("mapped");
                     fs::write(&map, [0; 8192]).unwrap();
-                    SharedMap::of(&self.opened(&map), 8192).write(number % 8000, b"mapped");
+                    WritableMapping::of(&self.opened(&map), 8192, libc::MAP_SHARED)
+                        .write(number % 8000, b"mapped");
                 }
                 _ => drop(fs::metadata(&path).unwrap()),
             }
@@ -109,9 +109,9 @@ mod heavy {
 
     #[test]
     fn memory_and_descriptors_stay_what_they_were_over_a_hundred_thousand_operations() {
-        let world = World::lasting(Duration::from_secs(600));
-        let daemon = world.mounted().daemon().unwrap();
-        let mut work = Work::new(world.path("steady"));
+        let fixture = Fixture::lasting(Duration::from_secs(600));
+        let daemon = fixture.mounted().daemon().unwrap();
+        let mut work = Work::new(fixture.path("steady"));
         for number in 0..WARM_UP {
             work.step(number);
         }
@@ -123,6 +123,6 @@ mod heavy {
         println!("{memory} then {memory_after} bytes, {descriptors} then {descriptors_after} descriptors");
         assert!(memory_after <= memory + MEMORY_MARGIN, "{memory} bytes, then {memory_after}");
         assert!(descriptors_after <= descriptors + 10, "{descriptors} descriptors, then {descriptors_after}");
-        world.check();
+        fixture.check();
     }
 }

@@ -7,8 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::calls::{Ends, SharedMap, World};
-use crate::support::{Random, container_of, goes_on, npy_file, scale};
+use support::{Fixture, Random, SetOnDrop, WritableMapping, container_of, goes_on, npy_file, scale};
 
 const THREADS: u64 = 8;
 const LASTING: Duration = Duration::from_secs(20);
@@ -16,14 +15,14 @@ const LASTING: Duration = Duration::from_secs(20);
 /// Containers come and go in one directory: the kernel is told of their tensors' names meanwhile.
 #[test]
 fn containers_are_written_and_removed_by_many_at_once() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let until = Instant::now() + Duration::from_secs(5) * scale();
     let container = container_of(&mut Random(3), &[("a", 3), ("b", 5), ("deep/c", 40)]);
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (world, container) = (&world, &container);
+            let (fixture, container) = (&fixture, &container);
             scope.spawn(move || {
-                let path = world.path(&format!("x{thread}.safetensors"));
+                let path = fixture.path(&format!("x{thread}.safetensors"));
                 while Instant::now() < until {
                     fs::write(&path, container).unwrap();
                     assert_eq!(&fs::read(&path).unwrap(), container);
@@ -33,7 +32,7 @@ fn containers_are_written_and_removed_by_many_at_once() {
         }
         scope.spawn(|| {
             while Instant::now() < until {
-                for entry in fs::read_dir(world.path("")).unwrap() {
+                for entry in fs::read_dir(fixture.path("")).unwrap() {
                     match fs::metadata(entry.unwrap().path()) {
                         Ok(seen) => assert_ne!(seen.mode(), 0),
                         // It may have gone since, and come and gone again.
@@ -43,14 +42,14 @@ fn containers_are_written_and_removed_by_many_at_once() {
             }
         });
     });
-    world.check();
+    fixture.check();
 }
 
 /// A reader of a file that is replaced by rename has one of them whole, and never an error.
 #[test]
 fn a_file_replaced_by_rename_can_be_opened_at_every_moment() {
-    let world = World::new();
-    let path = world.path("current");
+    let fixture = Fixture::new();
+    let path = fixture.path("current");
     fs::write(&path, [0; 5000]).unwrap();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -66,16 +65,16 @@ fn a_file_replaced_by_rename_can_be_opened_at_every_moment() {
             });
         }
         let until = Instant::now() + Duration::from_secs(6) * scale();
-        let _ends = Ends(&ended);
+        let _ends = SetOnDrop(&ended);
         let mut version = 0u8;
         while Instant::now() < until {
             version = version.wrapping_add(1);
-            let new = world.path("next");
+            let new = fixture.path("next");
             fs::write(&new, [version; 5000]).unwrap();
             fs::rename(&new, &path).unwrap();
         }
     });
-    world.check();
+    fixture.check();
 }
 
 /// What threads that take each other's files away may be told.
@@ -119,7 +118,7 @@ fn one_operation(root: &Path, random: &mut Random, made: &[Vec<u8>]) -> std::io:
         _ => {
             // Nobody cuts this one: that would end who has it mapped.
             let file = fs::OpenOptions::new().read(true).write(true).open(root.join("mapped"))?;
-            let mut map = SharedMap::of(&file, 8192);
+            let mut map = WritableMapping::of(&file, 8192, libc::MAP_SHARED);
             map.write(random.below(8000), b"mapped");
             if random.below(2) == 0 { map.sync() } else { Ok(()) }
         }
@@ -128,8 +127,8 @@ fn one_operation(root: &Path, random: &mut Random, made: &[Vec<u8>]) -> std::io:
 
 #[test]
 fn many_threads_of_mixed_operations_on_a_few_files_come_to_an_end() {
-    let world = World::new();
-    let root = world.path("");
+    let fixture = Fixture::new();
+    let root = fixture.path("");
     let mut random = Random(17);
     let mut made: Vec<Vec<u8>> = vec![random.bytes(9000), npy_file(&random.floats(2000)), Vec::new()];
     made.push(container_of(&mut random, &[("plain", 100), ("d/t", 2000)]));
@@ -151,6 +150,6 @@ fn many_threads_of_mixed_operations_on_a_few_files_come_to_an_end() {
             });
         }
     });
-    assert!(world.mounted().is_mounted());
-    world.check();
+    assert!(fixture.mounted().is_mounted());
+    fixture.check();
 }

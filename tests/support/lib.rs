@@ -1,0 +1,35 @@
+//! Shared by the test binaries: temporary stores and mounts, the `tierfs` program, files to import, control files and
+//! extended attributes, system calls, and comparisons. One crate, compiled once.
+
+mod attributes;
+mod calls;
+mod compare;
+mod control;
+mod files;
+mod fixture;
+mod mapping;
+mod mount;
+mod process;
+mod python;
+mod random;
+mod wait;
+
+pub use attributes::*;
+pub use calls::*;
+pub use compare::*;
+pub use control::*;
+pub use files::*;
+pub use fixture::*;
+pub use mapping::*;
+pub use mount::*;
+pub use process::*;
+pub use python::*;
+pub use random::*;
+pub use wait::*;
+
+use std::path::{Path, PathBuf};
+
+/// A path below the root of the repository.
+pub fn repository(path: impl AsRef<Path>) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join(path)
+}

@@ -1,0 +1,195 @@
+//! Temporary stores and mounts of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::{Answer, answer, run, tierfs, wait_until};
+
+/// A temporary directory with a store in it.
+pub struct Place {
+    directory: TempDir,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place::new()
+    }
+}
+
+impl Place {
+    pub fn new() -> Place {
+        assert!(Path::new("/dev/fuse").exists(), "/dev/fuse is missing, and the test mounts a store");
+        Place { directory: TempDir::with_prefix("tierfs-").unwrap() }
+    }
+
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn store(&self) -> PathBuf {
+        self.path("store")
+    }
+
+    /// Writes a file below the directory, and makes its parents.
+    pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// Runs `tierfs import`, which may fail.
+    pub fn try_import(&self, collection: &str, paths: &[&Path], options: &[&str]) -> Answer {
+        let mut command = tierfs();
+        command.arg("import").arg(self.store()).arg(collection).args(paths).args(options);
+        answer(&mut command)
+    }
+
+    /// Runs `tierfs import`, which must succeed.
+    pub fn import(&self, collection: &str, paths: &[&Path], options: &[&str]) {
+        self.try_import(collection, paths, options).ok();
+    }
+
+    /// Mounts the store on the directory `mnt`.
+    pub fn mount(&self, options: &[&str]) -> Mounted {
+        self.mount_on("mnt", options)
+    }
+
+    /// Mounts the store on another directory.
+    pub fn mount_on(&self, name: &str, options: &[&str]) -> Mounted {
+        self.mount_by(&mut tierfs(), name, options)
+    }
+
+    /// Mounts the store with a command that runs the program, for example one with limits.
+    pub fn mount_by(&self, command: &mut Command, name: &str, options: &[&str]) -> Mounted {
+        let mountpoint = self.path(name);
+        fs::create_dir_all(&mountpoint).unwrap();
+        let log = self.path(format!("{name}.log"));
+        let mounted = Mounted { mountpoint, store: self.store(), log };
+        command.arg("mount").arg(&mounted.store).arg(&mounted.mountpoint).arg("--log").arg(&mounted.log);
+        answer(command.args(options)).ok();
+        mounted
+    }
+}
+
+/// A mount. Dropping it unmounts it lazily and kills its daemon.
+pub struct Mounted {
+    pub mountpoint: PathBuf,
+    pub store: PathBuf,
+    log: PathBuf,
+}
+
+impl Mounted {
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.mountpoint.join(name)
+    }
+
+    /// The process of the daemon, found by the mount point in its arguments.
+    pub fn daemon(&self) -> Option<i32> {
+        use std::os::unix::ffi::OsStrExt;
+        let wanted = self.mountpoint.as_os_str().as_bytes();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            // The process may have ended meanwhile.
+            let Ok(line) = fs::read(entry.path().join("cmdline")) else { continue };
+            let arguments: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            let serves = arguments.contains(&b"--announce".as_slice()) && arguments.contains(&wanted);
+            if serves {
+                return Some(process);
+            }
+        }
+        None
+    }
+
+    pub fn signal(&self, signal: i32) {
+        if let Some(process) = self.daemon() {
+            // SAFETY: kill takes two numbers and touches no memory of this process.
+            unsafe { libc::kill(process, signal) };
+        }
+    }
+
+    /// Kills the daemon as a crash would, and waits until it has ended.
+    pub fn kill(&self) {
+        let process = self.daemon();
+        self.signal(libc::SIGKILL);
+        // The kernel releases the locks with the last thread, later than it clears the arguments.
+        let runs = |process: i32| {
+            let threads = fs::read_dir(format!("/proc/{process}/task"));
+            threads.into_iter().flatten().flatten().any(|thread| {
+                let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+            })
+        };
+        wait_until("the end of the killed daemon", || !process.is_some_and(runs));
+    }
+
+    /// Runs `tierfs umount`, which must succeed.
+    pub fn unmount(self) {
+        run(["umount".as_ref(), self.mountpoint.as_os_str()]).ok();
+        assert!(!self.is_mounted());
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        let octal = |text: String, (from, to): (char, &str)| text.replace(from, to);
+        let escapes = [('\\', "\\134"), (' ', "\\040"), ('\t', "\\011"), ('\n', "\\012")];
+        let wanted = escapes.into_iter().fold(self.mountpoint.to_str().unwrap().to_owned(), octal);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        mounts.lines().any(|line| line.split(' ').nth(4) == Some(&wanted))
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Writes to a control file, and waits until the job that this queues has ended; its line in `.ctl/jobs`.
+    #[track_caller]
+    pub fn job(&self, control: &str, text: &str) -> String {
+        let number = |line: &str| line.split(' ').next().and_then(|number| number.parse::<u64>().ok());
+        let jobs = || fs::read_to_string(self.path(".ctl/jobs")).unwrap();
+        let before = jobs().lines().filter_map(number).max().unwrap_or(0);
+        fs::write(self.path(control), text).unwrap();
+        let mut ended = String::new();
+        wait_until("the end of the job", || {
+            let jobs = jobs();
+            let job = jobs.lines().find(|line| number(line).is_some_and(|number| number > before));
+            ended = job.unwrap_or_default().to_owned();
+            [" done in ", " failed: ", " cancelled"].iter().any(|end| ended.contains(end))
+        });
+        ended
+    }
+
+    /// One counter of `.ctl/stats.json`, fetched with a single read, which the daemon counts too.
+    #[track_caller]
+    pub fn counter(&self, name: &str) -> u64 {
+        let mut text = vec![0; 1 << 18];
+        let file = fs::File::open(self.path(".ctl/stats.json")).unwrap();
+        let len = crate::read_at(&file, &mut text, 0);
+        let stats: serde_json::Value = serde_json::from_slice(&text[..len]).unwrap();
+        stats[name].as_u64().unwrap_or_else(|| panic!("{name} is no counter"))
+    }
+
+    /// `.ctl/stats.json`.
+    pub fn stats(&self) -> serde_json::Value {
+        serde_json::from_str(&fs::read_to_string(self.path(".ctl/stats.json")).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("log of {}:\n{}", self.mountpoint.display(), self.log());
+        }
+        let lazily = rustix::mount::UnmountFlags::DETACH;
+        if self.is_mounted()
+            && let Err(error) = rustix::mount::unmount(&self.mountpoint, lazily)
+        {
+            eprintln!("unmounting {}: {error}", self.mountpoint.display());
+        }
+        self.signal(libc::SIGKILL);
+    }
+}
