@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its oracles too")]
 
 mod codec_oracle;
+#[path = "codec/ladder.rs"]
+mod ladder;
 
 use codec_oracle::{DTYPES, Random, elements, golden, naive_decode, naive_nearest_error, raw_of};
 use half::{bf16, f16};

@@ -149,6 +149,17 @@ def texts():
     put("values", "settings", settings.encode())
 
 
+def ladders():
+    sys.path.insert(0, str(GOLDEN))
+    import ladder
+    import ladder_cases
+
+    for name, width, rotated, low, make in ladder_cases.CASES:
+        for n in (65, 513):
+            payload = ladder.encode(np.ascontiguousarray(make(n)).tobytes(), width, rotated, low)
+            put("ladder", f"{name.replace(' ', '_')}_{n}", bytes([width.bit_length() - 1, 0, 0]), payload)
+
+
 def logs(program):
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
@@ -176,4 +187,5 @@ containers()
 records()
 entries()
 texts()
+ladders()
 logs(sys.argv[1])

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Group, Job, Kernel, avx2_codes};
+use super::{Cells, Group, Job, Kernel, avx2_codes};
 
 /// Proof that the processor supports the set. Only [`Avx2::detect`] creates it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,7 +11,9 @@ pub(super) struct Avx2(());
 impl Avx2 {
     /// The proof, if the processor and the operating system support the whole set.
     pub(super) fn detect() -> Option<Avx2> {
-        let has_all = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
+        let has_all = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("popcnt");
         has_all.then_some(Avx2(()))
     }
 }
@@ -28,13 +30,13 @@ macro_rules! with_proof {
 
 impl Avx2 {
     #[inline(always)]
-    fn read(self, bytes: &[u8; 32]) -> __m256i {
+    pub(super) fn read(self, bytes: &[u8; 32]) -> __m256i {
         // SAFETY: the reference covers the 32 bytes; `self` proves AVX.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
     }
 
     #[inline(always)]
-    fn write(self, value: __m256i, bytes: &mut [u8; 32]) {
+    pub(super) fn write(self, value: __m256i, bytes: &mut [u8; 32]) {
         // SAFETY: the reference covers the 32 bytes; `self` proves AVX.
         unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), value) }
     }
@@ -98,11 +100,10 @@ fn larger_magnitude(a: __m256, b: __m256) -> __m256 {
 
 impl Kernel for Avx2 {
     type Lanes = [__m256; 2];
-    type Bytes = [__m256i; 2];
 
     #[inline]
     fn run<J: Job>(self, job: J) -> J::Output {
-        #[target_feature(enable = "avx2,f16c")]
+        #[target_feature(enable = "avx2,f16c,popcnt")]
         fn compiled<J: Job>(kernel: Avx2, job: J) -> J::Output {
             job.run(kernel)
         }
@@ -282,25 +283,6 @@ impl Kernel for Avx2 {
             let one = _mm_max_epi32(two, _mm_shuffle_epi32::<0b01>(two));
             f32::from_bits(_mm_cvtsi128_si32(one) as u32)
         })
-    }
-
-    #[inline(always)]
-    fn load_bytes(self, bytes: &[u8; 64]) -> [__m256i; 2] {
-        // SAFETY: the reference covers the 64 bytes; `self` proves AVX.
-        unsafe {
-            let first: *const __m256i = bytes.as_ptr().cast();
-            [_mm256_loadu_si256(first), _mm256_loadu_si256(first.add(1))]
-        }
-    }
-
-    #[inline(always)]
-    fn store_bytes(self, codes: [__m256i; 2], bytes: &mut [u8; 64]) {
-        // SAFETY: the reference covers the 64 bytes; `self` proves AVX.
-        unsafe {
-            let first: *mut __m256i = bytes.as_mut_ptr().cast();
-            _mm256_storeu_si256(first, codes[0]);
-            _mm256_storeu_si256(first.add(1), codes[1]);
-        }
     }
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! AVX-512 with byte permutations (F, BW, DQ, VL, VBMI): Ice Lake, Zen 4 and later; with
+//! AVX-512 with byte permutations (F, BW, DQ, VL, VBMI, VBMI2): Ice Lake, Zen 4 and later; with
 //! BF16 too: Zen 4, Sapphire Rapids and later.
 
 use std::arch::x86_64::*;
@@ -19,6 +19,8 @@ impl<const BF16: bool> Avx512<BF16> {
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vbmi")
+            && is_x86_feature_detected!("avx512vbmi2")
+            && is_x86_feature_detected!("popcnt")
             && (!BF16 || is_x86_feature_detected!("avx512bf16"));
         has_all.then_some(Avx512(()))
     }
@@ -80,13 +82,13 @@ fn more_difference(largest: __m512d, sums: __m512d, a: __m256, b: __m256) -> (__
 
 impl<const BF16: bool> Avx512<BF16> {
     #[inline(always)]
-    fn read(self, bytes: &[u8; 64]) -> __m512i {
+    pub(super) fn read(self, bytes: &[u8; 64]) -> __m512i {
         // SAFETY: the reference covers the 64 bytes; `self` proves AVX-512.
         unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
     }
 
     #[inline(always)]
-    fn write(self, value: __m512i, bytes: &mut [u8; 64]) {
+    pub(super) fn write(self, value: __m512i, bytes: &mut [u8; 64]) {
         // SAFETY: the reference covers the 64 bytes; `self` proves AVX-512.
         unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), value) }
     }
@@ -124,7 +126,7 @@ impl<const BF16: bool> Avx512<BF16> {
     }
 
     #[inline(always)]
-    fn read_quarter(self, bytes: Option<&[u8; 16]>) -> __m128i {
+    pub(super) fn read_quarter(self, bytes: Option<&[u8; 16]>) -> __m128i {
         let bytes = bytes.unwrap_or(&[0; 16]);
         // SAFETY: the reference covers the 16 bytes; `self` proves AVX-512, hence SSE2.
         unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
@@ -139,15 +141,16 @@ impl<const BF16: bool> Avx512<BF16> {
 
 impl<const BF16: bool> Kernel for Avx512<BF16> {
     type Lanes = __m512;
-    type Bytes = __m512i;
 
     #[inline]
     fn run<J: Job>(self, job: J) -> J::Output {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,popcnt")]
         fn compiled<J: Job>(kernel: Avx512<false>, job: J) -> J::Output {
             job.run(kernel)
         }
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16")]
+        #[target_feature(
+            enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,popcnt,avx512bf16"
+        )]
         fn compiled_bf16<J: Job>(kernel: Avx512<true>, job: J) -> J::Output {
             job.run(kernel)
         }
@@ -305,16 +308,6 @@ impl<const BF16: bool> Kernel for Avx512<BF16> {
     #[inline(always)]
     fn largest(self, values: __m512) -> f32 {
         with_proof!(self, f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(values))))
-    }
-
-    #[inline(always)]
-    fn load_bytes(self, bytes: &[u8; 64]) -> __m512i {
-        self.read(bytes)
-    }
-
-    #[inline(always)]
-    fn store_bytes(self, codes: __m512i, bytes: &mut [u8; 64]) {
-        self.write(codes, bytes);
     }
 
     #[inline(always)]

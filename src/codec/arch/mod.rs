@@ -7,17 +7,24 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_cells;
+#[cfg(target_arch = "x86_64")]
 mod avx2_codes;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod avx512_cells;
+#[cfg(target_arch = "x86_64")]
 mod avx512_codes;
+mod cells;
 mod scalar;
+mod scalar_cells;
 
 #[cfg(target_arch = "x86_64")]
 use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 use avx512::Avx512;
+pub(super) use cells::Cells;
 use scalar::Scalar;
 
 /// Values in one vector of [`Kernel::Lanes`].
@@ -30,11 +37,9 @@ const _: () = assert!(4 * LANES == crate::model::GROUP_LEN);
 
 /// The operations of one instruction set. A value of the type proves that the processor
 /// supports the set.
-pub(super) trait Kernel: Copy {
+pub(super) trait Kernel: Cells {
     /// Sixteen f32 values.
     type Lanes: Copy;
-    /// The 64 codes of a group, one byte each.
-    type Bytes: Copy;
 
     /// Runs `job` compiled for this set.
     fn run<J: Job>(self, job: J) -> J::Output;
@@ -108,10 +113,6 @@ pub(super) trait Kernel: Copy {
     /// The largest lane; none is negative. Compared as integers: a NaN is largest.
     fn largest(self, values: Self::Lanes) -> f32;
 
-    /// 64 bytes as they are.
-    fn load_bytes(self, bytes: &[u8; 64]) -> Self::Bytes;
-    /// 64 bytes as they are.
-    fn store_bytes(self, codes: Self::Bytes, bytes: &mut [u8; 64]);
     /// Adds `offset` to every byte, wrapping.
     fn shift_codes(self, codes: Self::Bytes, offset: i8) -> Self::Bytes;
     /// Expands a stream of exactly `8 * BITS` bytes to unsigned codes, one per byte. `BITS`

@@ -62,7 +62,6 @@ fn gather<const BITS: usize>(spread: u64) -> u64 {
 
 impl Kernel for Scalar {
     type Lanes = Lanes;
-    type Bytes = [u8; 64];
 
     #[inline]
     fn run<J: Job>(self, job: J) -> J::Output {
@@ -204,16 +203,6 @@ impl Kernel for Scalar {
             bits = value.to_bits().max(bits);
         }
         f32::from_bits(bits)
-    }
-
-    #[inline(always)]
-    fn load_bytes(self, bytes: &[u8; 64]) -> [u8; 64] {
-        *bytes
-    }
-
-    #[inline(always)]
-    fn store_bytes(self, codes: [u8; 64], bytes: &mut [u8; 64]) {
-        *bytes = codes;
     }
 
     #[inline(always)]

@@ -10,6 +10,7 @@ mod cgei;
 mod delta;
 mod factor;
 mod gguf;
+mod ladder;
 mod log;
 mod names;
 mod npy;
@@ -21,13 +22,14 @@ mod values;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     ("catalog", catalog::check),
     ("cgeb", cgeb::check),
     ("cgei", cgei::check),
     ("delta", delta::check),
     ("factor", factor::check),
     ("gguf", gguf::check),
+    ("ladder", ladder::check),
     ("log", log::check),
     ("names", names::check),
     ("npy", npy::check),

@@ -1,0 +1,84 @@
+//! Packed blocks: the width of an element, the number of elements, the payload. Payload, output and scratch memory end
+//! before a page that faults.
+
+use tierfs::codec::InstructionSet;
+use tierfs::codec::ladder::Block;
+
+/// Memory whose last byte lies before a page that faults.
+struct Guarded {
+    mapping: *mut libc::c_void,
+    mapped: usize,
+    begin: usize,
+    len: usize,
+}
+
+const PAGE: usize = 4096;
+
+impl Guarded {
+    fn new(len: usize) -> Guarded {
+        let mapped = len.next_multiple_of(PAGE) + PAGE;
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping of its own; the last page is within it.
+        let mapping = unsafe { libc::mmap(std::ptr::null_mut(), mapped, access, kind, -1, 0) };
+        assert_ne!(mapping, libc::MAP_FAILED, "mmap of {mapped} bytes");
+        // SAFETY: as above.
+        let guard = unsafe { libc::mprotect(mapping.byte_add(mapped - PAGE), PAGE, libc::PROT_NONE) };
+        assert_eq!(guard, 0, "mprotect");
+        Guarded { mapping, mapped, begin: mapped - PAGE - len, len }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the range lies in the mapping, before the guard page, and is borrowed with `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.cast::<u8>().add(self.begin), self.len) }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, which nobody uses any more.
+        unsafe { libc::munmap(self.mapping, self.mapped) };
+    }
+}
+
+pub fn check(bytes: &[u8]) {
+    let [width, low, high, payload @ ..] = bytes else { return };
+    let width = 1 << (width % 4);
+    // Mostly the number of elements of the header, so that it is not refused for that alone.
+    let stated =
+        payload.get(4..8).and_then(|n| n.first_chunk()).map_or(0, |n| u32::from_le_bytes(*n) as usize);
+    let elements = match u16::from_le_bytes([*low, *high]) {
+        0 => stated,
+        other => usize::from(other),
+    };
+    let mut stored = Guarded::new(payload.len());
+    stored.bytes().copy_from_slice(payload);
+    let Ok(block) = Block::parse(width, elements, stored.bytes()) else { return };
+    assert!(elements <= 65_536);
+    let scratch_len = block.scratch_len();
+    assert!(scratch_len <= 4 << 20, "{scratch_len} bytes of scratch");
+    let mut whole = None;
+    for set in InstructionSet::available() {
+        let mut out = Guarded::new(elements * width);
+        let mut scratch = Guarded::new(scratch_len);
+        let decoded = block.decode(set, 0..elements, out.bytes(), scratch.bytes());
+        let decoded = decoded.is_ok().then(|| out.bytes().to_vec());
+        let first = whole.get_or_insert_with(|| decoded.clone());
+        assert_eq!(*first, decoded, "{}", set.name());
+        // Parts are checked for themselves: where the whole is sound, they are its bytes.
+        for (begin, end) in
+            [(0, 1), (elements / 3, elements / 2), (elements - 1, elements), (elements / 7, elements)]
+        {
+            let mut part = Guarded::new((end - begin) * width);
+            let parted = block.decode(set, begin..end, part.bytes(), scratch.bytes());
+            if let Some(whole) = first {
+                parted.unwrap();
+                assert_eq!(
+                    part.bytes(),
+                    &whole[begin * width..end * width],
+                    "{begin}..{end} on {}",
+                    set.name()
+                );
+            }
+        }
+    }
+}
