@@ -15,9 +15,8 @@
 //!
 //! For `F4` an index means a byte, which holds two elements.
 
-use half::{bf16, f16};
-
 use crate::format::cursor::{Reader, Writer};
+use crate::format::payload::element::{put_values, value};
 use crate::model::{Dtype, Error, ObjectId, Result};
 
 /// Largest number of changes of a record. If more elements change, the block is rewritten.
@@ -262,20 +261,8 @@ fn element_bytes(dtype: Dtype) -> usize {
 
 /// Adds to one element of a quantizable type.
 fn add(dtype: Dtype, element: &mut [u8], change: f32) {
-    match (dtype, element) {
-        (Dtype::F32, [a, b, c, d]) => {
-            let sum = f32::from_le_bytes([*a, *b, *c, *d]) + change;
-            [*a, *b, *c, *d] = sum.to_le_bytes();
-        }
-        (Dtype::F16, [a, b]) => {
-            let sum = f16::from_le_bytes([*a, *b]).to_f32() + change;
-            [*a, *b] = f16::from_f32(sum).to_le_bytes();
-        }
-        (Dtype::Bf16, [a, b]) => {
-            let sum = bf16::from_le_bytes([*a, *b]).to_f32() + change;
-            [*a, *b] = bf16::from_f32(sum).to_le_bytes();
-        }
-        // Changes::check refuses all other types and widths.
-        _ => {}
+    // `Changes::check` refuses all other types and widths.
+    if let Some(value) = value(dtype, element) {
+        put_values(dtype, &[value + change], element);
     }
 }

@@ -1,8 +1,7 @@
 //! Rounded small writes, where requested: deltas in multiples of a 16-bit scale on the existing block.
 
-use half::{bf16, f16};
-
 use crate::format::payload::delta::Changes;
+use crate::format::payload::difference::Differences;
 use crate::model::{Dtype, Encoder};
 
 /// How writes to an encoded block are stored.
@@ -18,49 +17,14 @@ pub enum Writes {
 const NORM_SHARE: f64 = 0.05;
 
 /// The changes from the present content of a block to the written one. `None` if more than `most`
-/// elements differ, if the L2 norm of the difference is more than a twentieth of the block's, or if a
-/// value is not finite.
-///
-/// The scale is the largest difference divided by 32767, so that this difference is kept best. The
-/// error of the others is at most half a scale.
+/// elements differ, if the L2 norm of the difference is more than a twentieth of the block's, or if
+/// [`Differences::scaled`] cannot store it.
 pub(in crate::store) fn scaled(dtype: Dtype, base: &[u8], new: &[u8], most: usize) -> Option<Changes> {
-    let width = dtype.bytes() as usize;
-    let mut differences: Vec<(u16, f32)> = Vec::new();
-    let (mut of_base, mut of_change, mut largest) = (0.0_f64, 0.0_f64, 0.0_f32);
-    for (place, (before, after)) in base.chunks_exact(width).zip(new.chunks_exact(width)).enumerate() {
-        let value = value_of(dtype, before)?;
-        of_base += f64::from(value) * f64::from(value);
-        if before == after {
-            continue;
-        }
-        let difference = value_of(dtype, after)? - value;
-        if differences.len() == most || !difference.is_finite() {
-            return None;
-        }
-        differences.push((u16::try_from(place).ok()?, difference));
-        of_change += f64::from(difference) * f64::from(difference);
-        largest = largest.max(difference.abs());
-    }
-    if of_change.sqrt() > NORM_SHARE * of_base.sqrt() {
+    let found = Differences::of(dtype, base, new, most)?;
+    if found.squares.sqrt() > NORM_SHARE * found.squares_before.sqrt() {
         return None;
     }
-    let scale = largest / 32767.0;
-    if scale == 0.0 {
-        return Some(Changes::Scaled { scale, pairs: Vec::new() });
-    }
-    let step = |difference: f32| (difference / scale).round_ties_even().clamp(-32767.0, 32767.0) as i16;
-    let pairs = differences.into_iter().map(|(place, difference)| (place, step(difference)));
-    Some(Changes::Scaled { scale, pairs: pairs.filter(|(_, step)| *step != 0).collect() })
-}
-
-/// The value of an element of a quantizable type.
-fn value_of(dtype: Dtype, bytes: &[u8]) -> Option<f32> {
-    match dtype {
-        Dtype::F32 => Some(f32::from_le_bytes(bytes.try_into().ok()?)),
-        Dtype::F16 => Some(f16::from_le_bytes(bytes.try_into().ok()?).to_f32()),
-        Dtype::Bf16 => Some(bf16::from_le_bytes(bytes.try_into().ok()?).to_f32()),
-        _ => None,
-    }
+    found.scaled()
 }
 
 #[cfg(test)]
