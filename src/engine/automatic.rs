@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::engine::Evict;
 use crate::engine::access::Heat;
-use crate::engine::moves::{Moved, refuse_pinned};
+use crate::engine::evict::Evict;
+use crate::engine::moves::refuse_pinned;
 use crate::engine::policy::{Move, Tensor, plan};
-use crate::engine::rebuild::{Gives, WAYS};
-use crate::engine::reconstruct::Reconstruct;
+use crate::engine::reconstruct::setting::Reconstruct;
+use crate::engine::reconstruct::{Gives, WAYS};
+use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::{POLICY, is_lossy_allowed};
 use crate::engine::work::Engine;
-use crate::model::{ErrorKind, MoveTo, ObjectId, Progress, Result, Tier};
+use crate::model::{ErrorKind, MoveTo, Progress, Result, Tier};
 use crate::store::Collection;
 use crate::store::EventKind;
 use crate::store::ROOT;
@@ -24,18 +25,6 @@ use crate::store::{OpenObject, Verify};
 const COOL_EVERY: u64 = 60;
 /// The longest pause after a step.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-
-/// State from pass to pass.
-#[derive(Default)]
-pub(super) struct Automatic {
-    /// When q7 was last reduced, in seconds since 1970.
-    cooled: u64,
-    /// When the first pass was, in seconds since 1970, or the first one since the clock went back.
-    begun: Option<u64>,
-    /// Moves that had no effect, with the newest epoch of the tensor at that time. They are retried
-    /// once the tensor has changed.
-    stuck: HashMap<(u32, ObjectId, u32), (Tier, u64)>,
-}
 
 /// A tensor that may be moved, with the handles to move it.
 struct Candidate {

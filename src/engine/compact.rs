@@ -2,9 +2,9 @@
 //! the log as far as possible.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::Arc;
 
+use crate::engine::results::Compacted;
 use crate::engine::work::Engine;
 use crate::model::{Error, ErrorKind, ObjectId, Progress, Result, Tier};
 use crate::store::Collection;
@@ -15,49 +15,6 @@ use crate::store::{OpenObject, Verify};
 
 /// Logical bytes whose blocks are moved with one batch.
 const STEP_BYTES: u64 = 32 << 20;
-
-/// The result of a compaction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Compacted {
-    /// Blocks that were returned to their data files.
-    pub returned: u64,
-    /// Blocks that were moved within tier files.
-    pub moved: u64,
-    /// Bytes of the payload files before: `tier0.dat` to `factor.dat`.
-    pub before: u64,
-    /// Bytes of the payload files after.
-    pub after: u64,
-    /// Objects that were left unchanged, because their files cannot be read or written.
-    pub left: u64,
-    /// When it ended, in seconds since 1970.
-    pub at: u64,
-}
-
-impl Compacted {
-    /// Adds the result of another collection.
-    pub fn add(&mut self, other: Compacted) {
-        self.returned += other.returned;
-        self.moved += other.moved;
-        self.before += other.before;
-        self.after += other.after;
-        self.left += other.left;
-        self.at = self.at.max(other.at);
-    }
-}
-
-impl fmt::Display for Compacted {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Compacted { returned, moved, before, after, left, at } = self;
-        write!(
-            out,
-            "payloads at {at} from {before} to {after} bytes, {returned} blocks back in data files, {moved} moved"
-        )?;
-        match left {
-            0 => Ok(()),
-            left => write!(out, ", {left} objects cannot be read and stay as they are: run tierfs fsck"),
-        }
-    }
-}
 
 /// Compacts a collection: its data files, its tier files, its log. Readers and writers go on
 /// meanwhile, and extents that they use are left for another time. Durable when it returns. An object

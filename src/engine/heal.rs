@@ -1,51 +1,18 @@
 //! Heals damaged blocks: rewrites their payloads from another source.
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
-
-use crate::engine::rebuild::{payload, read_seen};
+use crate::engine::reconstruct::{payload, read_seen};
 use crate::engine::work::Engine;
-use crate::model::{ObjectId, Result};
+use crate::model::Result;
 use crate::store::Block;
 use crate::store::EventKind;
 use crate::store::OpenObject;
 
-/// Maximal number of queued blocks. A scrub or the next read finds the others again.
-const WAITING_MAX: usize = 1 << 16;
-
-/// Damaged blocks that reads have found and worked around.
-#[derive(Default)]
-pub(super) struct Damaged {
-    waiting: Mutex<Waiting>,
-    healed: AtomicU64,
-}
-
-#[derive(Default)]
-struct Waiting {
-    blocks: Vec<(OpenObject, u32, Block)>,
-    /// Their identities, so that each is queued and reported once.
-    known: HashSet<(ObjectId, u32)>,
-}
-
-impl Damaged {
-    /// Queues a damaged block that was reconstructed for a reader.
-    pub fn note(&self, open: &OpenObject, index: u32, block: &Block) {
-        if open.collection().check_writable().is_err() {
-            return;
-        }
-        let mut waiting = self.waiting.lock();
-        if waiting.blocks.len() < WAITING_MAX && waiting.known.insert((open.object().entry.id, index)) {
-            waiting.blocks.push((open.clone(), index, *block));
-        }
-    }
-}
-
 impl Engine {
     /// Whether blocks are queued for healing.
     pub fn has_damaged(&self) -> bool {
-        !self.ways.damaged.waiting.lock().blocks.is_empty()
+        self.ways.damaged.is_waiting()
     }
 
     /// Number of blocks that were healed since the store was opened.
@@ -56,10 +23,9 @@ impl Engine {
     /// Heals the queued blocks. Returns how many; durable when it returns. An error of a block is
     /// logged, and the next read finds the block again.
     pub fn heal_waiting(&self) -> Result<u64> {
-        let waiting = std::mem::take(&mut *self.ways.damaged.waiting.lock());
         let mut healed = 0;
         let mut collections = Vec::new();
-        for (open, index, block) in &waiting.blocks {
+        for (open, index, block) in &self.ways.damaged.take() {
             match self.heal(open, *index, block) {
                 Ok(true) => {
                     healed += 1;

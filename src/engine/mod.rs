@@ -9,8 +9,6 @@
 
 mod access;
 mod automatic;
-mod by_delta;
-mod by_factor;
 mod compact;
 mod evict;
 mod heal;
@@ -19,24 +17,25 @@ mod move_preview;
 mod moves;
 mod pins;
 pub mod policy;
-mod rebuild;
 mod reconstruct;
+mod results;
 mod scrub;
 mod select;
 mod settings;
+mod state;
 mod work;
 
 pub use access::Heat;
-pub use compact::{Compacted, compact};
+pub use compact::compact;
 pub use evict::Evict;
 pub use imported::evict_imported;
 pub use move_preview::{MovePreview, would_move};
-pub use moves::{Moved, REFUSED};
-pub use pins::{Forms, Pinned};
-pub use reconstruct::{Reconstruct, set_reconstruct};
-pub use scrub::Scrubbed;
+pub use moves::REFUSED;
+pub use pins::Pinned;
+pub use reconstruct::setting::{Reconstruct, set_reconstruct};
+pub use results::{Compacted, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
     ENCODER, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, rounds_writes, set_setting,
 };
-pub use work::{Counted, Engine, Running};
+pub use work::{Counted, Engine, Forms, Running};

@@ -1,9 +1,10 @@
 //! Moves between tiers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::engine::rebuild::{has_exact_source, precision, read_exact};
+use crate::engine::reconstruct::{has_exact_source, precision, read_exact};
+use crate::engine::results::Moved;
 use crate::engine::select::{Target, taken, targets};
 use crate::engine::settings::{encoder, is_lossy_allowed};
 use crate::engine::work::Engine;
@@ -24,17 +25,6 @@ const SYNC_BYTES: u64 = 256 << 20;
 
 /// Prefix of the reason of a rejected request in `why`. The next accepted request clears it.
 pub const REFUSED: &str = " refused: ";
-
-/// The changes that a request made.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Moved {
-    /// The files whose bytes changed: tensors and their containers.
-    pub nodes: BTreeSet<EntryId>,
-    /// Blocks that were moved.
-    pub blocks: u64,
-    /// Tensors, of several, that could not be moved, with the reason.
-    pub left: Vec<(EntryId, String)>,
-}
 
 /// The blocks that a move affects, by tier; the bytes that it stores, and those that it releases.
 type Concerned = (BTreeMap<Tier, u64>, (u64, u64));

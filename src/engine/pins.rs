@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
-use crate::engine::rebuild::check_without_copy;
+use crate::engine::reconstruct::check_without_copy;
 use crate::engine::work::Engine;
 use crate::format::log::catalog::{NodeType, TensorEntry};
 use crate::model::{EntryId, Error, ErrorKind, Progress, Result, Tier};
@@ -27,31 +25,6 @@ const TRIES: u32 = 3;
 /// Delay before a failed copy is retried.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// Pinned files that need a check of their copies.
-#[derive(Default)]
-pub(super) struct Tended {
-    waiting: BTreeMap<(String, Pin), Arc<Collection>>,
-    failed: BTreeMap<(String, Pin), Instant>,
-}
-
-/// The queued pinned files, and those that failed.
-pub(super) type Pins = Mutex<Tended>;
-
-/// The source of the bytes of forms, which a layer above the engine implements.
-pub trait Forms: Send + Sync {
-    /// The bytes of a form of a file. Fails with `NotFound` where the form does not show the file.
-    fn stream(&self, collection: &Arc<Collection>, pin: Pin, verify: Verify) -> Result<Stream>;
-}
-
-/// An implementation without forms.
-pub struct NoForms;
-
-impl Forms for NoForms {
-    fn stream(&self, _: &Arc<Collection>, _: Pin, _: Verify) -> Result<Stream> {
-        Err(Error::new(ErrorKind::NotFound, "forms are made in mounts only"))
-    }
-}
-
 /// The result of pinning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pinned {
@@ -62,7 +35,7 @@ pub struct Pinned {
 }
 
 /// A copy that is not committed yet.
-struct Made {
+struct NewCopy {
     pin: Pin,
     copy: PinnedCopy,
     /// The tensor entry of the file at that time.
@@ -73,7 +46,7 @@ struct Made {
     _counted: Reserved,
 }
 
-impl Made {
+impl NewCopy {
     /// Whether the file has not changed since the copy.
     fn is_current(&self, state: &State) -> bool {
         let Some(file) = state.node(self.pin.node).and_then(|node| node.file()) else { return false };
@@ -266,7 +239,7 @@ impl Engine {
         collection: &Arc<Collection>,
         pin: Pin,
         progress: &dyn Progress,
-    ) -> Result<Option<Made>> {
+    ) -> Result<Option<NewCopy>> {
         for _ in 0..TRIES {
             let Some(made) = self.copy(collection, pin, progress)? else { return Ok(None) };
             if made.is_current(&collection.state()) {
@@ -278,7 +251,12 @@ impl Engine {
     }
 
     /// Copies the current bytes of a pinned item. The copy is durable, but not committed.
-    fn copy(&self, collection: &Arc<Collection>, pin: Pin, progress: &dyn Progress) -> Result<Option<Made>> {
+    fn copy(
+        &self,
+        collection: &Arc<Collection>,
+        pin: Pin,
+        progress: &dyn Progress,
+    ) -> Result<Option<NewCopy>> {
         let (seen, file): (Vec<(Arc<Object>, u32)>, _) = {
             let state = collection.state();
             let file = state.node(pin.node).and_then(|node| node.file()).cloned();
@@ -301,7 +279,7 @@ impl Engine {
         let counted = collection.meter().reserve(Use { stored: bytes, ..Use::default() })?;
         let (number, blake3) = write_copy(collection, &stream, progress)?;
         let copy = PinnedCopy::written(number, bytes, blake3);
-        Ok(Some(Made { pin, copy, tensor: file.tensor, seen, _counted: counted }))
+        Ok(Some(NewCopy { pin, copy, tensor: file.tensor, seen, _counted: counted }))
     }
 }
 
@@ -383,9 +361,9 @@ fn write_copy(
 fn name_copies<'a>(
     collection: &Arc<Collection>,
     pins: &[Pin],
-    made: impl IntoIterator<Item = &'a Made>,
+    made: impl IntoIterator<Item = &'a NewCopy>,
 ) -> Result<()> {
-    let made: BTreeMap<Pin, &Made> = made.into_iter().map(|made| (made.pin, made)).collect();
+    let made: BTreeMap<Pin, &NewCopy> = made.into_iter().map(|made| (made.pin, made)).collect();
     let stale = collection.record(Touched::default(), |batch, state| {
         let mut stale = Vec::new();
         for pin in pins.iter().filter(|pin| state.node(pin.node).is_some()) {
@@ -409,7 +387,7 @@ fn name_copies<'a>(
 }
 
 /// Removes uncommitted copies. They stay where the outcome of a batch is unknown.
-fn give_up(collection: &Collection, made: &[Made]) {
+fn give_up(collection: &Collection, made: &[NewCopy]) {
     if collection.poisoned().is_none() {
         made.iter().for_each(|made| collection.remove_pinned(made.copy.number));
     }

@@ -2,10 +2,10 @@
 //! another source.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::engine::pins::files_of;
+use crate::engine::results::Scrubbed;
 use crate::engine::work::Engine;
 use crate::model::{EntryId, Error, ErrorKind, Progress, Result};
 use crate::store::Collection;
@@ -14,40 +14,6 @@ use crate::store::Pin;
 use crate::store::State;
 use crate::store::now_seconds;
 use crate::store::{OpenObject, Verify};
-
-/// The result of a scrub.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Scrubbed {
-    /// Number of blocks that were checked.
-    pub blocks: u64,
-    /// Number of blocks with stored bytes that are wrong or unreadable.
-    pub corrupt: u64,
-    /// Number of those that were healed.
-    pub healed: u64,
-    /// When it ended, in seconds since 1970.
-    pub at: u64,
-    /// Whether it was stopped before its end.
-    pub is_stopped: bool,
-}
-
-impl Scrubbed {
-    /// Adds the result of another collection.
-    pub fn add(&mut self, other: Scrubbed) {
-        self.blocks += other.blocks;
-        self.corrupt += other.corrupt;
-        self.healed += other.healed;
-        self.at = self.at.max(other.at);
-        self.is_stopped |= other.is_stopped;
-    }
-}
-
-impl fmt::Display for Scrubbed {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Scrubbed { blocks, corrupt, healed, at, is_stopped } = self;
-        let how = if *is_stopped { "stopped at" } else { "at" };
-        write!(out, "{how} {at}: {blocks} blocks checked, {corrupt} corrupt, {healed} healed")
-    }
-}
 
 impl Engine {
     /// Checks every block of a collection that the log describes. Damaged blocks that have another

@@ -6,13 +6,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::engine::automatic::Automatic;
-use crate::engine::compact::Compacted;
-use crate::engine::pins::{Forms, NoForms, Pins};
-use crate::engine::rebuild::Ways;
-use crate::engine::scrub::Scrubbed;
-use crate::model::{EntryId, Progress, Tier};
-use crate::store::Store;
+use crate::engine::reconstruct::Ways;
+use crate::engine::results::{Compacted, Scrubbed};
+use crate::engine::state::{Automatic, PinQueue};
+use crate::model::{EntryId, Error, ErrorKind, Progress, Result, Tier};
+use crate::store::{Collection, Pin, Store, Verify};
+use crate::stream::Stream;
+
+/// The source of the bytes of forms, which a layer above the engine implements.
+pub trait Forms: Send + Sync {
+    /// The bytes of a form of a file. Fails with `NotFound` where the form does not show the file.
+    fn stream(&self, collection: &Arc<Collection>, pin: Pin, verify: Verify) -> Result<Stream>;
+}
+
+/// An implementation without forms.
+pub struct NoForms;
+
+impl Forms for NoForms {
+    fn stream(&self, _: &Arc<Collection>, _: Pin, _: Verify) -> Result<Stream> {
+        Err(Error::new(ErrorKind::NotFound, "forms are made in mounts only"))
+    }
+}
 
 /// Moves, evicts, pins and scrubs tensors, and tracks this work.
 pub struct Engine {
@@ -22,7 +36,7 @@ pub struct Engine {
     pub(super) at_work: Mutex<()>,
     moving: Mutex<Vec<Arc<Running>>>,
     /// Pinned files that need a check of their copies.
-    pub(super) pins: Pins,
+    pub(super) pins: Mutex<PinQueue>,
     /// The source of the bytes of pinned forms.
     pub(super) forms: Box<dyn Forms>,
     pub(super) ways: Arc<Ways>,
@@ -92,7 +106,7 @@ impl Engine {
             store,
             at_work: Mutex::new(()),
             moving: Mutex::default(),
-            pins: Pins::default(),
+            pins: Mutex::default(),
             forms,
             ways,
             automatic: Mutex::default(),

@@ -1,25 +1,24 @@
-//! Deltas: absent blocks as differences from the same blocks of a lineage parent.
+//! Evicts tensors to deltas: differences of their blocks from those of a lineage parent.
 //!
-//! A block of a fine-tuned tensor is the parent's block, as that reads now, plus a record in
-//! `delta.dat`. Where loss of precision is allowed, the record has the differences as 16-bit numbers
+//! Where loss of precision is allowed, the record has the differences as 16-bit numbers
 //! times a scale. Otherwise it has the elements that differ, and the block reads bit for bit as
-//! before. The parent does not change while blocks need it (`store/collection/lineage.rs`).
+//! before.
 
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use half::{bf16, f16};
-
 use crate::codec;
-use crate::engine::moves::{Moved, touch};
+use crate::engine::moves::touch;
+use crate::engine::reconstruct::DEPTH_MAX;
+use crate::engine::results::Moved;
 use crate::engine::select::Target;
 use crate::engine::settings::is_lossy_allowed;
 use crate::engine::work::Engine;
 use crate::format::checksum;
 use crate::format::log::catalog::Measured;
 use crate::format::log::record::Record;
-use crate::format::payload::delta::{CHANGES_MAX, Changes, Delta, DeltaKind};
+use crate::format::payload::delta::{CHANGES_MAX, Delta, DeltaKind};
+use crate::format::payload::difference::{Differences, measured, patch};
 use crate::model::{Dtype, Error, ErrorKind, Result, Tier};
 use crate::store::Block;
 use crate::store::Collection;
@@ -28,76 +27,8 @@ use crate::store::OpenObject;
 use crate::store::Touched;
 use crate::store::{Held, broken};
 
-/// Maximal number of lineage parents above a tensor.
-const DEPTH_MAX: usize = 3;
-/// The largest value of a scaled difference.
-const VALUE_MAX: f32 = 32_767.0;
 /// Logical bytes that are evicted with one batch.
 const STEP_BYTES: u64 = 8 << 20;
-
-thread_local! {
-    /// How many nested blocks this thread is reconstructing, each a parent's of the one before.
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Counts one more nested block while this lives.
-struct Deeper;
-
-impl Deeper {
-    fn enter(open: &OpenObject) -> Result<Deeper> {
-        let depth = DEPTH.get();
-        if depth >= DEPTH_MAX {
-            let text = format!("it needs more than {DEPTH_MAX} others, each a difference to the next");
-            return Err(broken(open.collection(), &text));
-        }
-        DEPTH.set(depth + 1);
-        Ok(Deeper)
-    }
-}
-
-impl Drop for Deeper {
-    fn drop(&mut self) {
-        DEPTH.set(DEPTH.get().saturating_sub(1));
-    }
-}
-
-/// Whether an absent block is stored as a difference.
-pub(super) fn is_there(open: &OpenObject, index: u32, block: &Block) -> bool {
-    precision(open, index, block).is_some()
-}
-
-/// The precision of a reconstructed block. A patch is exact. A scaled difference has at best the
-/// precision of 8 bits, and counts as that.
-pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Option<Tier> {
-    let links = open.object().chain(index, block.epoch)?;
-    match links.iter().find(|link| link.is_on_parent)?.kind {
-        DeltaKind::Patch => Some(Tier::Exact),
-        DeltaKind::Scaled => Some(Tier::Q8),
-    }
-}
-
-/// Reconstructs a block from its difference into `out`, which has the size of the block. Returns
-/// `false` for other blocks. Fails with `Corrupt` where the parent has changed.
-pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
-    let links = open.object().chain(index, block.epoch);
-    let Some(link) = links.iter().flat_map(|links| links.iter()).find(|link| link.is_on_parent) else {
-        return Ok(false);
-    };
-    let _deeper = Deeper::enter(open)?;
-    let (parent_collection, parent) = open.parent()?;
-    let layout = parent.layout();
-    let found = parent.block(index, layout);
-    if found.is_none_or(|found| found.epoch != link.base_epoch) || layout.len(index) != out.len() {
-        return Err(broken(&parent_collection, &format!("block {index} of the parent is another one now")));
-    }
-    let base = open.open_alike(&parent_collection, &parent)?;
-    base.read(layout.start(index), out).map_err(|error| match error.kind() {
-        ErrorKind::Absent => broken(&parent_collection, &error.to_string()),
-        _ => error,
-    })?;
-    open.apply_link(index, link, out)?;
-    Ok(true)
-}
 
 /// The parent of an object, which cannot change while this lives.
 struct Parent {
@@ -321,7 +252,9 @@ fn difference(
     open.read(layout.start(index), &mut now)?;
     parent.open.read(layout.start(index), &mut before)?;
     let scaled = match kind {
-        DeltaKind::Scaled => scaled(dtype, &before, &now),
+        DeltaKind::Scaled => {
+            Differences::of(dtype, &before, &now, usize::MAX).and_then(|found| found.scaled())
+        }
         DeltaKind::Patch => None,
     };
     let Some(changes) = scaled.or_else(|| patch(dtype, &before, &now)) else { return Ok(None) };
@@ -335,75 +268,4 @@ fn difference(
     let measured = measured(dtype, &before, &now);
     let changes = delta.changes.len() as u32;
     Ok(Some(Difference { index, base_epoch: base.epoch, kind, changes, record, measured }))
-}
-
-/// Differences as 16-bit numbers times the smallest scale that reaches all of them: the largest
-/// difference over 32,767. Each is thus at most half a scale off, 1/65,534 of the largest. `None`
-/// where one is not finite, or where the scale would not be a normal number.
-fn scaled(dtype: Dtype, before: &[u8], now: &[u8]) -> Option<Changes> {
-    let width = dtype.bytes() as usize;
-    let mut differences: Vec<(u16, f32)> = Vec::new();
-    for (place, (one, other)) in before.chunks_exact(width).zip(now.chunks_exact(width)).enumerate() {
-        if one != other {
-            let difference = value(dtype, other) - value(dtype, one);
-            differences
-                .push((u16::try_from(place).ok()?, Some(difference).filter(|found| found.is_finite())?));
-        }
-    }
-    let largest = differences.iter().fold(0.0_f32, |largest, (_, difference)| largest.max(difference.abs()));
-    if largest == 0.0 {
-        // At most zeros of another sign, which are equal numbers.
-        return Some(Changes::Scaled { scale: 0.0, pairs: Vec::new() });
-    }
-    let scale = largest / VALUE_MAX;
-    if !scale.is_normal() {
-        return None;
-    }
-    let pair = |(place, difference): &(u16, f32)| {
-        let value = (difference / scale).round_ties_even().clamp(-VALUE_MAX, VALUE_MAX) as i16;
-        (value != 0).then_some((*place, value))
-    };
-    Some(Changes::Scaled { scale, pairs: differences.iter().filter_map(pair).collect() })
-}
-
-/// The elements that differ bitwise.
-fn patch(dtype: Dtype, before: &[u8], now: &[u8]) -> Option<Changes> {
-    let width = dtype.bytes() as usize;
-    let (mut indices, mut elements) = (Vec::new(), Vec::new());
-    for (place, (one, other)) in before.chunks_exact(width).zip(now.chunks_exact(width)).enumerate() {
-        if one != other {
-            indices.push(u16::try_from(place).ok()?);
-            elements.extend_from_slice(other);
-        }
-    }
-    Some(Changes::Patch { indices, elements })
-}
-
-/// The value of an element of a quantizable type.
-pub(super) fn value(dtype: Dtype, element: &[u8]) -> f32 {
-    match (dtype, element) {
-        (Dtype::F32, [a, b, c, d]) => f32::from_le_bytes([*a, *b, *c, *d]),
-        (Dtype::F16, [a, b]) => f16::from_le_bytes([*a, *b]).to_f32(),
-        (Dtype::Bf16, [a, b]) => bf16::from_le_bytes([*a, *b]).to_f32(),
-        _ => f32::NAN,
-    }
-}
-
-/// The error of elements against others. It is empty for types that are never quantized.
-pub(super) fn measured(dtype: Dtype, found: &[u8], wanted: &[u8]) -> Measured {
-    let mut measured = Measured::default();
-    if !dtype.is_quantizable() {
-        return measured;
-    }
-    let width = dtype.bytes() as usize;
-    for (found, wanted) in found.chunks_exact(width).zip(wanted.chunks_exact(width)) {
-        let difference = match found == wanted {
-            true => 0.0,
-            false => (value(dtype, found) - value(dtype, wanted)).abs(),
-        };
-        measured.maximum = measured.maximum.max(difference);
-        measured.squares += f64::from(difference) * f64::from(difference);
-        measured.elements += 1;
-    }
-    measured
 }

@@ -1,4 +1,4 @@
-//! Factors: absent tensors as products of matrices of low rank.
+//! Evicts tensors to factors: products of matrices of low rank.
 //!
 //! The squared singular values of a matrix are the eigenvalues of its product with its own transpose,
 //! taken over its shorter side, and the singular vectors of that side are the eigenvectors. The
@@ -7,20 +7,19 @@
 
 use std::sync::Arc;
 
-use half::{bf16, f16};
 use nalgebra::{DMatrix, SymmetricEigen};
-use parking_lot::Mutex;
 
-use crate::engine::by_delta::{measured, value};
-use crate::engine::moves::{Moved, touch};
-use crate::engine::reconstruct::Rank;
+use crate::engine::moves::touch;
+use crate::engine::reconstruct::setting::Rank;
+use crate::engine::results::Moved;
 use crate::engine::select::Target;
 use crate::engine::settings::is_lossy_allowed;
 use crate::format::checksum;
 use crate::format::log::catalog::Measured;
+use crate::format::payload::difference::measured;
+use crate::format::payload::element::{put_values, value};
 use crate::format::payload::factor::{Factor, FactorShape, WHOLE_TENSOR};
-use crate::model::{Dtype, Error, ErrorKind, ObjectId, Result, Tier};
-use crate::store::Block;
+use crate::model::{Dtype, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Touched;
@@ -30,81 +29,6 @@ use crate::store::{OpenObject, Verify};
 const SIDE_MAX: u64 = 8192;
 /// Maximal number of elements of a matrix, which is in memory while it is decomposed.
 const ELEMENTS_MAX: u64 = 1 << 27;
-/// Size in bytes of the cache of factors. The factors of the last tensor are always cached.
-const CACHE_BYTES_MAX: u64 = 256 << 20;
-
-/// Verified factors, the most recently used last.
-static CACHE: Mutex<Vec<(ObjectId, u64, Arc<Factor>)>> = Mutex::new(Vec::new());
-
-/// The precision of a reconstructed block: it counts as 8 bits.
-pub(super) fn precision(open: &OpenObject, _index: u32, block: &Block) -> Option<Tier> {
-    open.object().factor_of(block).map(|_| Tier::Q8)
-}
-
-/// Whether an absent block is part of a product.
-pub(super) fn is_there(open: &OpenObject, index: u32, block: &Block) -> bool {
-    precision(open, index, block).is_some()
-}
-
-/// Reconstructs a block of a product into `out`, which has the size of the block. It computes only
-/// the elements of the block. Returns `false` for other blocks. Fails with `Corrupt` where the
-/// factors do not match the log.
-pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
-    let Some(link) = open.object().factor_of(block) else { return Ok(false) };
-    let id = open.object().entry.id;
-    let known = {
-        let mut cache = CACHE.lock();
-        let place = cache.iter().position(|(object, epoch, _)| (*object, *epoch) == (id, link.epoch));
-        place.map(|place| {
-            let last = cache.remove(place);
-            let factor = last.2.clone();
-            cache.push(last);
-            factor
-        })
-    };
-    let factor = match known {
-        Some(factor) => factor,
-        None => {
-            let factor = Arc::new(open.read_factor(&link)?);
-            keep((id, link.epoch, factor.clone()));
-            factor
-        }
-    };
-    let dtype = open.object().dtype();
-    if !dtype.is_quantizable() {
-        return Err(Error::corrupt(format!("object {id}: factors of {dtype} elements")));
-    }
-    let width = dtype.bytes();
-    let mut values = vec![0.0; out.len() / width as usize];
-    let start = open.object().layout().start(index) / width;
-    factor.elements(start, &mut values).map_err(|error| {
-        Error::corrupt(format!("object {id}: its factors are those of a smaller matrix: {error}"))
-    })?;
-    round(dtype, &values, out);
-    Ok(true)
-}
-
-fn keep(entry: (ObjectId, u64, Arc<Factor>)) {
-    let mut cache = CACHE.lock();
-    cache.retain(|(object, _, _)| *object != entry.0);
-    cache.push(entry);
-    let bytes = |factor: &Factor| u64::try_from(factor.shape().record_bytes()).unwrap_or(u64::MAX);
-    let mut sum: u64 = cache.iter().map(|(_, _, factor)| bytes(factor)).sum();
-    while sum > CACHE_BYTES_MAX && cache.len() > 1 {
-        sum -= bytes(&cache.remove(0).2);
-    }
-}
-
-/// Converts numbers to elements of a quantizable type, ties to even.
-fn round(dtype: Dtype, values: &[f32], out: &mut [u8]) {
-    for (value, element) in values.iter().zip(out.chunks_exact_mut(dtype.bytes() as usize)) {
-        match dtype {
-            Dtype::F16 => element.copy_from_slice(&f16::from_f32(*value).to_le_bytes()),
-            Dtype::Bf16 => element.copy_from_slice(&bf16::from_f32(*value).to_le_bytes()),
-            _ => element.copy_from_slice(&value.to_le_bytes()),
-        }
-    }
-}
 
 /// Stores a tensor as a product. Fails with `Invalid` where it takes more than half of the tensor's
 /// bytes, and with `Denied` where loss of precision is not allowed. It then changes nothing.
@@ -177,7 +101,9 @@ fn decompose(
     rank: Rank,
 ) -> Result<Factor, String> {
     let dtype = object.dtype();
-    let elements = bytes.chunks_exact(dtype.bytes() as usize).map(|element| f64::from(value(dtype, element)));
+    let elements = bytes
+        .chunks_exact(dtype.bytes() as usize)
+        .map(|element| f64::from(value(dtype, element).unwrap_or(f32::NAN)));
     let matrix = DMatrix::from_row_iterator(rows as usize, columns as usize, elements);
     if !matrix.iter().all(|value| value.is_finite()) {
         return Err("elements are infinite or no numbers".to_owned());
@@ -236,7 +162,7 @@ fn compare(factor: &Factor, dtype: Dtype, bytes: &[u8]) -> Result<Measured> {
     let mut sum = Measured::default();
     for (place, wanted) in (0..shape.rows).zip(bytes.chunks_exact(row_bytes)) {
         factor.rows(place..place + 1, &mut values)?;
-        round(dtype, &values, &mut row);
+        put_values(dtype, &values, &mut row);
         sum.add(measured(dtype, &row, wanted));
     }
     Ok(sum)

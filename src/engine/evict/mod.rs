@@ -1,14 +1,17 @@
 //! Evicts tensors: drops their stored bytes.
 
+mod delta;
+mod factor;
+
 use std::sync::Arc;
 
-use crate::engine::moves::{Moved, refuse_pinned, touch};
-use crate::engine::rebuild::{Gives, Way};
-use crate::engine::reconstruct::Reconstruct;
+use crate::engine::moves::{refuse_pinned, touch};
+use crate::engine::reconstruct::setting::Reconstruct;
+use crate::engine::reconstruct::{Gives, Way};
+use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::is_lossy_allowed;
 use crate::engine::work::Engine;
-use crate::engine::{by_delta, by_factor};
 use crate::format::log::catalog::Measured;
 use crate::model::{EntryId, Error, ErrorKind, Progress, Result, Tier};
 use crate::store::Collection;
@@ -100,8 +103,8 @@ impl Engine {
     ) -> Result<()> {
         let how = Reconstruct::of(&collection.state(), target.node);
         match (what, how) {
-            (Evict::Stored, Reconstruct::Delta) => by_delta::evict(self, collection, target, moved),
-            (Evict::Stored, Reconstruct::Factor(rank)) => by_factor::evict(collection, target, rank, moved),
+            (Evict::Stored, Reconstruct::Delta) => delta::evict(self, collection, target, moved),
+            (Evict::Stored, Reconstruct::Factor(rank)) => factor::evict(collection, target, rank, moved),
             (Evict::Stored, _) => drop_blocks(collection, target, how.way(), moved),
             _ => drop_blocks(collection, target, None, moved),
         }

@@ -1,11 +1,17 @@
 //! Ways to reconstruct the elements of a block without its payload: the one list of them, and their
 //! use by reads and moves.
 
+pub(super) mod damaged;
+mod delta;
+mod factor;
+pub(super) mod setting;
+
+pub(super) use delta::DEPTH_MAX;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::engine::heal::Damaged;
-use crate::engine::{by_delta, by_factor};
+use crate::engine::reconstruct::damaged::Damaged;
 use crate::model::{Error, ErrorKind, Result, Tier};
 use crate::store::Block;
 use crate::store::Compare;
@@ -80,9 +86,9 @@ pub(super) fn read_seen(open: &OpenObject, index: u32, block: &Block, out: &mut 
 const DELTA: Way = Way {
     name: "delta",
     gives: Gives::Absent,
-    is_there: by_delta::is_there,
-    is_sound: |open, index, block| Ok(by_delta::is_there(open, index, block)),
-    read: by_delta::read,
+    is_there: delta::is_there,
+    is_sound: |open, index, block| Ok(delta::is_there(open, index, block)),
+    read: delta::read,
     elements: Elements::Other,
 };
 
@@ -90,16 +96,15 @@ const DELTA: Way = Way {
 const FACTOR: Way = Way {
     name: "factor",
     gives: Gives::Absent,
-    is_there: by_factor::is_there,
-    is_sound: |open, index, block| Ok(by_factor::is_there(open, index, block)),
-    read: by_factor::read,
+    is_there: factor::is_there,
+    is_sound: |open, index, block| Ok(factor::is_there(open, index, block)),
+    read: factor::read,
     elements: Elements::Other,
 };
 
 /// The precision of the bytes that a reader sees of a block; `Absent` for an unrecoverable one.
 pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Tier {
-    let made =
-        || by_delta::precision(open, index, block).or_else(|| by_factor::precision(open, index, block));
+    let made = || delta::precision(open, index, block).or_else(|| factor::precision(open, index, block));
     match block.stored.tier {
         Tier::Absent => made().unwrap_or(Tier::Absent),
         tier => tier,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::rebuild::{WAYS, Way};
+use crate::engine::reconstruct::{WAYS, Way};
 use crate::engine::select::targets;
 use crate::format::log::catalog::{Entry, NodeEntry};
 use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
@@ -93,7 +93,7 @@ impl Reconstruct {
     }
 
     /// The way that reconstructs the blocks.
-    pub(super) fn way(self) -> Option<&'static Way> {
+    pub(in crate::engine) fn way(self) -> Option<&'static Way> {
         WAYS.iter().find(|way| way.name == self.name())
     }
 }

@@ -1,0 +1,77 @@
+//! Reads absent blocks that are stored as differences from the same blocks of a lineage parent.
+//!
+//! Such a block is the parent's block, as that reads now, plus a record in `delta.dat`. The parent does not
+//! change while blocks need it (`store/collection/lineage.rs`).
+
+use std::cell::Cell;
+
+use crate::format::payload::delta::DeltaKind;
+use crate::model::{ErrorKind, Result, Tier};
+use crate::store::{Block, OpenObject, broken};
+
+/// Maximal number of lineage parents above a tensor.
+pub(in crate::engine) const DEPTH_MAX: usize = 3;
+
+thread_local! {
+    /// How many nested blocks this thread is reconstructing, each a parent's of the one before.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts one more nested block while this lives.
+struct Deeper;
+
+impl Deeper {
+    fn enter(open: &OpenObject) -> Result<Deeper> {
+        let depth = DEPTH.get();
+        if depth >= DEPTH_MAX {
+            let text = format!("it needs more than {DEPTH_MAX} others, each a difference to the next");
+            return Err(broken(open.collection(), &text));
+        }
+        DEPTH.set(depth + 1);
+        Ok(Deeper)
+    }
+}
+
+impl Drop for Deeper {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get().saturating_sub(1));
+    }
+}
+
+/// Whether an absent block is stored as a difference.
+pub(super) fn is_there(open: &OpenObject, index: u32, block: &Block) -> bool {
+    precision(open, index, block).is_some()
+}
+
+/// The precision of a reconstructed block. A patch is exact. A scaled difference has at best the
+/// precision of 8 bits, and counts as that.
+pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Option<Tier> {
+    let links = open.object().chain(index, block.epoch)?;
+    match links.iter().find(|link| link.is_on_parent)?.kind {
+        DeltaKind::Patch => Some(Tier::Exact),
+        DeltaKind::Scaled => Some(Tier::Q8),
+    }
+}
+
+/// Reconstructs a block from its difference into `out`, which has the size of the block. Returns
+/// `false` for other blocks. Fails with `Corrupt` where the parent has changed.
+pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
+    let links = open.object().chain(index, block.epoch);
+    let Some(link) = links.iter().flat_map(|links| links.iter()).find(|link| link.is_on_parent) else {
+        return Ok(false);
+    };
+    let _deeper = Deeper::enter(open)?;
+    let (parent_collection, parent) = open.parent()?;
+    let layout = parent.layout();
+    let found = parent.block(index, layout);
+    if found.is_none_or(|found| found.epoch != link.base_epoch) || layout.len(index) != out.len() {
+        return Err(broken(&parent_collection, &format!("block {index} of the parent is another one now")));
+    }
+    let base = open.open_alike(&parent_collection, &parent)?;
+    base.read(layout.start(index), out).map_err(|error| match error.kind() {
+        ErrorKind::Absent => broken(&parent_collection, &error.to_string()),
+        _ => error,
+    })?;
+    open.apply_link(index, link, out)?;
+    Ok(true)
+}
