@@ -4,4 +4,6 @@ pub mod checksum;
 pub mod cursor;
 pub mod files;
 pub mod log;
+#[cfg(feature = "mount")]
+pub mod mountinfo;
 pub mod payload;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::format::mountinfo::{MountedThere, topmost};
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::disk::mounted::{MountedThere, topmost};
 
 /// A part of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

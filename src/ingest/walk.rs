@@ -5,11 +5,11 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::format::mountinfo::{MountedThere, mounted, topmost};
 use crate::ingest::Target;
 use crate::ingest::inside::identity;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::Identity;
-use crate::store::disk::mounted::{MountedThere, mounted, topmost};
 
 /// A file to import.
 #[derive(Clone, Debug)]

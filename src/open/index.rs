@@ -6,12 +6,12 @@
 use crate::model::Result;
 use crate::open::file::OpenFile;
 use crate::open::layout::Layout;
-use crate::stream::{HASH, put_hash, shown_hash};
+use crate::stream::{HASH, batch_beside, put_hash, shown_hash};
 
 impl OpenFile {
     /// Whether the file is named as the index of a batch in the same directory.
     pub fn is_index(&self) -> bool {
-        self.collection.state().batch_beside(self.node).is_some()
+        batch_beside(&self.collection.state(), self.node).is_some()
     }
 
     /// Puts the current hash of the batch into `out`, which was read from its index at `offset`.

@@ -44,7 +44,6 @@ pub use repair::{Lost, Repaired, repair};
 pub use settings::{Limit, Rules, Settings};
 pub use space::zeros::PACKED_BYTES_MAX;
 pub use state::directory::Directory;
-pub use state::embedding_index::BatchParts;
 pub use state::node::{Link, Node};
 pub use state::node_settings::{LOSSY, allow_until_written};
 pub use state::pinned_copy::PinnedCopy;

@@ -11,7 +11,7 @@ use crate::store::Collection;
 use crate::store::Object;
 use crate::store::{OpenObject, Verify};
 use crate::store::{Sums, of_one_version};
-use crate::stream::{Stream, put_hash, shown_hash};
+use crate::stream::{Stream, batch_beside, put_hash, shown_hash};
 
 /// Bytes to read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -79,7 +79,7 @@ pub fn sums(
     };
     // An index shows the hash of its batch, so a change of the batch changes it too. Look up the batch first:
     // reading takes long and locks the state again, so the state must not be locked meanwhile.
-    let batch = collection.state().batch_beside(node);
+    let batch = batch_beside(&collection.state(), node);
     match batch {
         Some(batch) => {
             let (of_batch, _) = collection.parts_of(batch)?;

@@ -8,7 +8,7 @@ mod batch;
 mod cast;
 mod computed;
 mod digest;
-mod index;
+mod embedding_index;
 mod plan;
 
 pub use assemble::{Segment, Stream};
@@ -16,5 +16,8 @@ pub use batch::AssembledBatch;
 pub use cast::{cast, is_castable};
 pub use computed::{Cast, Computed, Zeros};
 pub use digest::{Digester, sums};
-pub use index::{HASH, batch_hash, batch_index, batch_stream, put_hash, shown_hash};
+pub use embedding_index::{
+    HASH, batch_beside, batch_hash, batch_index, batch_stream, index_beside, may_show_other_hash, put_hash,
+    shown_hash,
+};
 pub use plan::{Piece, Plan};

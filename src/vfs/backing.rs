@@ -2,23 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Result};
 use crate::open::OpenFile;
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Pin;
 use crate::store::Verify;
 use crate::store::{Backing, Unchecked};
+use crate::stream::may_show_other_hash;
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::tree::{FileView, Located, Vfs};
 use crate::view;
-
-/// Whether a file is the index of a batch in the same directory that may not read as it was imported.
-fn shows_other_hash(collection: &Collection, node: EntryId) -> bool {
-    let batch = collection.state().batch_beside(node);
-    let parts = |batch| collection.objects_of(batch).ok();
-    batch.is_some_and(|batch| !parts(batch).is_some_and(|parts| collection.is_where_it_came(batch, &parts)))
-}
 
 impl Vfs {
     /// The physical file whose bytes equal those of a file now, if there is one.
@@ -47,7 +41,7 @@ impl Vfs {
                 view.node.file()?;
                 let (collection, node) = (&view.collection, view.node.entry.id);
                 let (objects, records) = collection.parts_of(node).ok()?;
-                if shows_other_hash(collection, node) {
+                if may_show_other_hash(collection, node) {
                     return None;
                 }
                 let copied = self.copy_of(collection, Pin::file(node), &objects);
@@ -91,7 +85,7 @@ impl Vfs {
             return None;
         }
         let (objects, records) = collection.parts_of(node).ok()?;
-        if records.is_some() || shows_other_hash(collection, node) {
+        if records.is_some() || may_show_other_hash(collection, node) {
             return None;
         }
         collection.unchecked_of(&objects)

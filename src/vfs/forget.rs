@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use crate::model::EntryId;
 use crate::open::Changes;
 use crate::store::Collection;
+use crate::stream::index_beside;
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::tree::Vfs;
 
@@ -64,7 +65,7 @@ impl Vfs {
         let nodes: BTreeSet<EntryId> = {
             let state = collection.state();
             // The index next to a batch contains the hash of the batch.
-            let indexes = changes.nodes.iter().filter_map(|node| state.index_beside(*node));
+            let indexes = changes.nodes.iter().filter_map(|node| index_beside(&state, *node));
             let mut indexes: Vec<EntryId> = indexes.collect();
             // The batch that is a form of the vectors contains all parts.
             let files = changes.nodes.iter().filter_map(|node| state.node(*node)?.file());

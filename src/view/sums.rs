@@ -11,7 +11,7 @@ use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Verify;
 use crate::store::{ROOT, State};
-use crate::stream::sums;
+use crate::stream::{batch_beside, sums};
 
 /// Number of hexadecimal digits of a digest.
 const DIGEST_DIGITS: u64 = 64;
@@ -65,7 +65,7 @@ fn summed(state: &State, path: &[u8], file: &FileEntry, node: EntryId) -> Result
         }
     }
     // An index may show a different hash than the one that was imported, so its recorded digest does not apply.
-    let recorded = file.digests.sha256().filter(|_| state.batch_beside(node).is_none());
+    let recorded = file.digests.sha256().filter(|_| batch_beside(state, node).is_none());
     let records = file.records.clone();
     Ok(Summed { is_escaped: name.len() != path.len(), name, objects, records, node, recorded })
 }

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::format::mountinfo::{MountedThere, mounted, topmost};
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::disk::mounted::{MountedThere, mounted, topmost};
 
 /// A mounted tierfs.
 #[derive(Clone, PartialEq, Eq, Debug)]

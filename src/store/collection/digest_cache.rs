@@ -88,8 +88,18 @@ impl Collection {
         self.cached(&self.digest_cache.sums, node, parts, compute)
     }
 
+    /// The hash of a batch's present content. `compute` reads the whole batch and runs once a version.
+    pub fn batch_hash(
+        &self,
+        node: EntryId,
+        parts: &[Arc<Object>],
+        compute: impl FnOnce() -> Result<u64>,
+    ) -> Result<u64> {
+        self.cached(&self.digest_cache.batch_hashes, node, parts, compute)
+    }
+
     /// The result of `compute` for a file with these parts. It runs once a version.
-    pub(in crate::store) fn cached<V: Copy>(
+    fn cached<V: Copy>(
         &self,
         memo: &Memo<V>,
         node: EntryId,

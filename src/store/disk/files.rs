@@ -15,7 +15,7 @@ use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, getrlimit};
 
-use crate::store::disk::mounted::topmost;
+use crate::format::mountinfo::topmost;
 use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 
 /// The files of a store are accessible to their owner only, until a mount says otherwise.

@@ -11,8 +11,6 @@ pub mod descriptors;
 #[cfg(feature = "mount")]
 pub mod files;
 pub mod memory;
-#[cfg(feature = "mount")]
-pub mod mounted;
 
 /// A file of a store.
 pub trait File: Send + Sync {

@@ -3,7 +3,6 @@
 pub(in crate::store) mod apply_blocks;
 pub(in crate::store) mod by_id;
 pub(in crate::store) mod directory;
-pub(in crate::store) mod embedding_index;
 pub(in crate::store) mod freed;
 pub(in crate::store) mod implied_directories;
 pub(in crate::store) mod names;

@@ -1,4 +1,4 @@
-//! The current contents of imported embedding batches and their indexes.
+//! Embedding batches and their indexes: which belongs to which, and their current contents.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,9 +6,7 @@ use std::sync::Arc;
 use crate::format::files::cgeb::{Runs, leading_hash};
 use crate::format::files::cgei;
 use crate::model::{EntryId, Error, Result};
-use crate::store::BatchParts;
-use crate::store::Collection;
-use crate::store::{OpenObject, Verify};
+use crate::store::{Collection, Object, OpenObject, State, Verify};
 use crate::stream::{Computed, Segment, Stream};
 
 /// Position of the hash in an index.
@@ -16,16 +14,74 @@ pub const HASH: Range<u64> = 16..24;
 /// Bytes of a batch to hash at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
+/// Suffix of a batch file.
+const BATCH_SUFFIX: &[u8] = b".cgeb";
+/// Suffix of an index file.
+const INDEX_SUFFIX: &[u8] = b".cgei";
+
+/// The batch with the same directory and stem as an index.
+pub fn batch_beside(state: &State, index: EntryId) -> Option<EntryId> {
+    let batch = beside(state, index, INDEX_SUFFIX, BATCH_SUFFIX)?;
+    state.node(batch)?.file()?.records.as_ref().map(|_| batch)
+}
+
+/// The file that has the name of a batch's index. `None` if `batch` is not an embedding batch.
+pub fn index_beside(state: &State, batch: EntryId) -> Option<EntryId> {
+    state.node(batch)?.file()?.records.as_ref()?;
+    beside(state, batch, BATCH_SUFFIX, INDEX_SUFFIX)
+}
+
+fn beside(state: &State, node: EntryId, own: &[u8], other: &[u8]) -> Option<EntryId> {
+    state.links(node).iter().find_map(|(parent, name)| {
+        let stem = name.strip_suffix(own).filter(|stem| !stem.is_empty())?;
+        state.directory(*parent)?.get(&[stem, other].concat())
+    })
+}
+
+/// Whether a file is the index of a batch that may not read as it was imported.
+pub fn may_show_other_hash(collection: &Collection, index: EntryId) -> bool {
+    let Some(batch) = batch_beside(&collection.state(), index) else { return false };
+    let parts = collection.objects_of(batch).ok();
+    parts.is_none_or(|parts| hash_as_imported(collection, batch, &parts).is_none())
+}
+
+/// The first 8 bytes of the BLAKE3 of a file as imported. `None` if the file was written to since.
+fn recorded_hash(collection: &Collection, node: EntryId) -> Option<u64> {
+    let state = collection.state();
+    let blake3 = state.node(node)?.file()?.digests.blake3()?;
+    blake3.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+}
+
+/// The same, if a batch with these parts still reads as it was imported, as far as the metadata shows: all
+/// of it is at its original place.
+fn hash_as_imported(collection: &Collection, node: EntryId, parts: &[Arc<Object>]) -> Option<u64> {
+    let is_original = |part: &Arc<Object>| {
+        let layout = part.layout();
+        let lies = |offset| part.blocks.read().lie_at(offset, layout);
+        !part.is_dirty() && (layout.bytes == 0 || part.extent().is_some_and(|extent| lies(extent.offset)))
+    };
+    recorded_hash(collection, node).filter(|_| parts.iter().all(is_original))
+}
+
+/// The parts of a batch, and the layout of its records.
+type BatchParts = (Vec<Arc<Object>>, Arc<Runs>);
+
+/// The parts of an embedding batch; `None` for any other file.
+fn batch_parts(collection: &Collection, node: EntryId) -> Result<Option<BatchParts>> {
+    let (objects, records) = collection.parts_of(node)?;
+    Ok(records.map(|records| (objects, records)))
+}
+
 /// The current contents of an imported embedding batch; `None` for any other file.
 pub fn batch_stream(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Option<Stream>> {
-    let parts = collection.batch_parts(node)?;
+    let parts = batch_parts(collection, node)?;
     parts.map(|parts| stream_of(collection, parts, verify)).transpose()
 }
 
 /// The current index of an imported embedding batch; `None` for any other file. Reads the whole batch to
 /// hash it, once after each change.
 pub fn batch_index(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Option<Stream>> {
-    let Some((_, runs)) = collection.batch_parts(node)? else { return Ok(None) };
+    let Some((_, runs)) = batch_parts(collection, node)? else { return Ok(None) };
     let Some(data_hash) = batch_hash(collection, node, verify)? else { return Ok(None) };
     let head = cgei::head(runs.records(), data_hash);
     let segments = vec![Segment::literal(head), Segment::Computed(Arc::new(Offsets(runs)))];
@@ -35,8 +91,8 @@ pub fn batch_index(collection: &Arc<Collection>, node: EntryId, verify: Verify) 
 /// The current data hash of an imported embedding batch, for its index; `None` for any other file. Reads
 /// the whole batch once after each change.
 pub fn batch_hash(collection: &Arc<Collection>, node: EntryId, verify: Verify) -> Result<Option<u64>> {
-    let Some((objects, runs)) = collection.batch_parts(node)? else { return Ok(None) };
-    if let Some(hash) = collection.first_hash(node).filter(|_| collection.is_where_it_came(node, &objects)) {
+    let Some((objects, runs)) = batch_parts(collection, node)? else { return Ok(None) };
+    if let Some(hash) = hash_as_imported(collection, node, &objects) {
         return Ok(Some(hash));
     }
     let parts = objects.clone();
@@ -95,16 +151,16 @@ pub fn shown_hash(
     stored: &Stream,
     verify: Verify,
 ) -> Result<Option<u64>> {
-    let batch = collection.state().batch_beside(index);
+    let batch = batch_beside(&collection.state(), index);
     let Some(batch) = batch.filter(|_| stored.bytes() >= cgei::HEAD_BYTES) else { return Ok(None) };
     let mut head = [0; cgei::HEAD_BYTES as usize];
     stored.read_exact(0, &mut head)?;
     let Ok((count, _)) = cgei::parse_head(&head, stored.bytes()) else { return Ok(None) };
-    if collection.batch_parts(batch)?.is_none_or(|(_, runs)| runs.records() != count) {
+    if batch_parts(collection, batch)?.is_none_or(|(_, runs)| runs.records() != count) {
         return Ok(None);
     }
     let hash = batch_hash(collection, batch, verify)?;
-    Ok(hash.filter(|hash| collection.first_hash(batch) != Some(*hash)))
+    Ok(hash.filter(|hash| recorded_hash(collection, batch) != Some(*hash)))
 }
 
 /// Writes a hash into bytes that were read from an index at `offset`.
