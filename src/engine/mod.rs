@@ -12,7 +12,6 @@ mod automatic;
 mod compact;
 mod evict;
 mod heal;
-mod imported;
 mod move_preview;
 mod moves;
 mod pins;
@@ -27,8 +26,7 @@ mod work;
 
 pub use access::Heat;
 pub use compact::compact;
-pub use evict::Evict;
-pub use imported::evict_imported;
+pub use evict::{Evict, evict_imported};
 pub use move_preview::{MovePreview, would_move};
 pub use moves::REFUSED;
 pub use pins::Pinned;

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::RwLock;
 
 use crate::control::Text;
-use crate::fs::forms::FormFile;
+use crate::fs::form_file::FormFile;
 use crate::open::OpenFile;
 use crate::vfs::ControlView;
 

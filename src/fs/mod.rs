@@ -2,10 +2,10 @@
 
 mod adapter;
 mod attributes;
-mod closed;
 mod controls;
 mod errno;
 mod forget;
+mod form_file;
 mod forms;
 mod handles;
 mod kernel;

@@ -1,4 +1,4 @@
-//! Reads of open files.
+//! Reads and closes of open files.
 
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
@@ -9,6 +9,7 @@ use crate::fs::handles::Handle;
 use crate::fs::serve::Adapter;
 use crate::model::Result;
 use crate::store::PageBuffer;
+use crate::vfs::Ino;
 
 thread_local! {
     /// The buffer for a reply.
@@ -44,5 +45,21 @@ impl Adapter {
         let counters = &self.mounted.counters;
         counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
+    }
+    /// Releases an open file. Returns the file that has lost its last writer by this, if any.
+    pub fn release_handle(&self, handle: u64) -> Option<Ino> {
+        // First, because the handle may be reused as soon as it is removed.
+        let last = self.passthrough.released(handle);
+        self.handles.remove(handle);
+        last
+    }
+
+    /// Queues new copies of pinned items that have lost their last writer.
+    pub fn note_pins(&self, written: Option<Ino>) {
+        let Some(ino) = written else { return };
+        let sharing = || self.vfs.sharing(ino);
+        if !self.passthrough.are_for_writers(ino, sharing) {
+            self.vfs.note_pins(sharing().into_iter().chain([ino]));
+        }
     }
 }

@@ -11,16 +11,16 @@ use crate::format::log::catalog::{Content, NodeEntry, NodeType, ObjectEntry};
 use crate::ingest::Blocking;
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, TensorId};
 use crate::open::Changes;
-use crate::open::grown::Grown;
 use crate::open::layout::Layout;
 use crate::open::page_cache::PageCache;
 use crate::store::Backing;
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::PACKED_BYTES_MAX;
-use crate::store::Use;
 use crate::store::now_nanoseconds;
 use crate::store::{OpenObject, Verify};
+use crate::store::{Reserved, Use};
+use crate::stream::{HASH, batch_beside, put_hash, shown_hash};
 
 /// An open file.
 pub struct OpenFile {
@@ -49,6 +49,27 @@ pub struct OpenFile {
     reached: AtomicU64,
     /// Which bytes the kernel has read and may cache.
     pub(super) page_cache: PageCache,
+}
+
+/// The quota that a file holds for growth that is not in the log yet.
+pub(super) struct Grown {
+    /// Size in bytes that the log records.
+    pub logged: u64,
+    /// The reservation for the bytes beyond `logged`.
+    pub reserved: Reserved,
+}
+
+impl Grown {
+    /// Reserves quota for a file of `bytes` bytes. Fails with `Quota` where that is too much.
+    pub fn count(&mut self, bytes: u64) -> Result<()> {
+        self.reserved.set(Use::exact(bytes.saturating_sub(self.logged)))
+    }
+
+    /// Notes that the log now records the size `bytes`.
+    pub fn flushed(&mut self, bytes: u64) -> Result<()> {
+        self.logged = bytes;
+        self.count(bytes)
+    }
 }
 
 impl OpenFile {
@@ -428,5 +449,34 @@ fn write_pieces(layout: &Layout, range: Range<u64>, bytes: &[u8]) -> Result<()> 
 impl Drop for OpenFile {
     fn drop(&mut self) {
         self.discard_drafts(&[]);
+    }
+}
+
+impl OpenFile {
+    pub(super) fn grow(&self, layout: &mut Layout, bytes: u64) -> Result<()> {
+        self.refuse_part()?;
+        self.grown.lock().count(bytes)?;
+        self.grow_counted(layout, bytes).or_else(|error| {
+            self.grown.lock().count(layout.bytes())?;
+            Err(error)
+        })
+    }
+
+    /// Whether the file is named as the index of a batch in the same directory.
+    pub fn is_index(&self) -> bool {
+        batch_beside(&self.collection.state(), self.node).is_some()
+    }
+
+    /// Puts the current hash of the batch into `out`, which was read from its index at `offset`. The stored
+    /// index is unchanged; readers see the hash of the bytes served instead of the stored one.
+    pub(super) fn show_hash(&self, layout: &Layout, offset: u64, out: &mut [u8]) -> Result<()> {
+        let is_outside = offset >= HASH.end || offset + out.len() as u64 <= HASH.start;
+        if is_outside || layout.records.is_some() {
+            return Ok(());
+        }
+        if let Some(hash) = shown_hash(&self.collection, self.node, &layout.stream, self.verify)? {
+            put_hash(hash, offset, out);
+        }
+        Ok(())
     }
 }

@@ -11,8 +11,8 @@ use crate::ingest::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized, nam
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::open::file::OpenFile;
 use crate::open::layout::Layout;
-use crate::open::parts::remove_parts;
 use crate::open::source::StreamFile;
+use crate::open::tree::remove_parts;
 use crate::open::{Changes, Name};
 use crate::store::Batch;
 use crate::store::OpenObject;

@@ -8,11 +8,8 @@
 mod attributes;
 mod file;
 mod flush;
-mod grown;
-mod index;
 mod layout;
 mod page_cache;
-mod parts;
 mod renamed;
 mod source;
 mod table;

@@ -4,9 +4,8 @@ use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry,
 use crate::format::log::record::Record;
 use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, Error, ErrorKind, MODE_BITS, NAME_BYTES_MAX, Result, SET_GROUP_ID};
-use crate::open::Changes;
-use crate::open::parts::remove_parts;
 use crate::open::renamed::is_another_place;
+use crate::open::{Changes, Name};
 use crate::store::Batch;
 use crate::store::Collection;
 use crate::store::Use;
@@ -333,4 +332,23 @@ fn no_directory() -> Error {
 
 fn belongs() -> Error {
     Error::new(ErrorKind::Denied, "the tensor belongs to a container; change the container")
+}
+
+/// Removes the names of a container's tensors, and the directories that were created for them.
+/// Returns the removed names.
+pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -> Vec<Name> {
+    let mut gone = Vec::new();
+    for part in state.parts(file) {
+        for (parent, name) in state.links(part.entry.id) {
+            batch.entry(Entry::NameRemoved { parent: *parent, name: name.clone() });
+            gone.push((*parent, name.to_vec()));
+        }
+        batch.entry(Entry::NodeRemoved(part.entry.id));
+    }
+    for ((parent, name), directory) in state.emptied(gone.iter().map(|(parent, _)| *parent), |_| false) {
+        batch.entry(Entry::NameRemoved { parent, name: name.clone() });
+        batch.entry(Entry::NodeRemoved(directory));
+        gone.push((parent, name.to_vec()));
+    }
+    gone
 }

@@ -1,11 +1,12 @@
-//! Cache directories: when one exceeds its quota, its least recently used files are removed.
+//! The periodic work of a mount: moves between tiers by policy, and cache directories. When one of these
+//! exceeds its quota, its least recently used files are removed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::engine::{Heat, POLICY, cache_bytes};
 use crate::format::log::catalog::NodeType;
-use crate::model::EntryId;
+use crate::model::{EntryId, Progress, Result};
 use crate::store::Collection;
 use crate::store::EventKind;
 use crate::store::State;
@@ -24,6 +25,29 @@ struct Cached {
 }
 
 impl Vfs {
+    /// Whether there may be work to do.
+    pub fn has_automatic(&self) -> bool {
+        self.engine().has_automatic() || self.has_caches()
+    }
+
+    /// Does the work of one tick. Passes to `forget` what the kernel must invalidate. Returns a
+    /// summary for people; it is empty where nothing was done.
+    pub fn follow_policy(
+        &self,
+        progress: &dyn Progress,
+        forget: &mut dyn FnMut(Invalidation),
+    ) -> Result<String> {
+        let moved = self.engine().move_automatically(progress, &mut |collection, moved| {
+            forget(self.invalidate_nodes(collection, moved.nodes));
+        })?;
+        let gone = self.empty_caches(forget);
+        Ok(match (moved, gone) {
+            (0, 0) => String::new(),
+            (moved, 0) => format!("{moved} tensors moved"),
+            (moved, gone) => format!("{moved} tensors moved, {gone} files of caches unlinked"),
+        })
+    }
+
     /// Whether any open collection has caches.
     pub(super) fn has_caches(&self) -> bool {
         let is_cache = |collection: &Arc<Collection>| {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::format::log::catalog::NodeEntry;
 use crate::model::{EntryId, Error, ErrorKind, OWNER_WRITES, Result};
 use crate::open::{self, Changes, OpenFile, SetAttr};
 use crate::store::Keep;
@@ -12,22 +11,12 @@ use crate::store::{Access, Collection};
 use crate::vfs::controls::ControlView;
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::tree::{FileView, Located, Vfs};
+use crate::vfs::unlinked::UnlinkedFile;
 use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation};
 
 /// After this time the open or stat that follows a lookup has arrived, even if the lookup was
 /// answered before its file was forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(1);
-
-/// An unlinked file that was open, or could still be opened, when its name was removed.
-pub(super) struct UnlinkedFile {
-    pub open_file: Arc<OpenFile>,
-    /// Its last catalog entry, with the attributes that were set since.
-    pub entry: NodeEntry,
-    /// How many requests in progress may remove its last name.
-    unlinking: u32,
-    /// When the kernel last forgot one of its inode numbers.
-    forgotten: Option<Instant>,
-}
 
 /// A file whose name a request is about to remove. It counts as unlinked until the request has ended,
 /// so that an open finds it at every moment.

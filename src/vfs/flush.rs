@@ -1,10 +1,13 @@
 //! Flushes open files to the log.
+//!
+//! A closed file can differ from the log, because the disk was full or failed when it was closed, truncated or
+//! recognized. It stays readable as it is until a later flush succeeds.
 
 use std::sync::Arc;
 
-use crate::model::Result;
+use crate::model::{ErrorKind, Result};
 use crate::open::{self, Changes, OpenFile};
-use crate::store::Collection;
+use crate::store::{Access, Collection};
 use crate::vfs::Invalidation;
 use crate::vfs::tree::{FileView, Vfs};
 
@@ -52,4 +55,92 @@ impl Vfs {
         let _invalidation_order = open_file.invalidation_order();
         self.flush(open_file).map(|forget| self.queue_invalidation(forget))
     }
+}
+
+impl Vfs {
+    /// Keeps a file open until the log agrees with it. Readers have seen what a full disk refused at
+    /// a close; dropping the file would mix bytes of two versions.
+    pub fn keep_unflushed(&self, open_file: &Arc<OpenFile>) {
+        let mut kept = self.unflushed.lock();
+        if waits(open_file) && !kept.iter().any(|known| Arc::ptr_eq(known, open_file)) {
+            kept.push(open_file.clone());
+        }
+    }
+
+    /// Whether a kept file is in a read-only collection. The close has already reported that.
+    pub(super) fn is_given_up(&self, open_file: &Arc<OpenFile>) -> bool {
+        let is_kept = || self.unflushed.lock().iter().any(|kept| Arc::ptr_eq(kept, open_file));
+        open_file.collection().check_writable().is_err() && is_kept()
+    }
+
+    /// Flushes the kept files where that is possible now, and recognizes renamed ones again.
+    pub(super) fn flush_kept(&self, forget: &mut dyn FnMut(Invalidation)) -> Result<()> {
+        let mut first = Ok(());
+        let kept = self.unflushed.lock().clone();
+        for open_file in kept.iter().filter(|open_file| open_file.collection().check_writable().is_ok()) {
+            let _invalidation_order = open_file.invalidation_order();
+            let flushed = self.flush_closed(open_file).and_then(|flushed| {
+                forget(flushed);
+                let is_renamed = must_be_looked_at(open_file);
+                let changes = if is_renamed { open_file.look_again()? } else { Changes::default() };
+                Ok(self.forget(open_file.collection(), changes, None))
+            });
+            first = first.and(flushed.map(&mut *forget));
+        }
+        drop(kept);
+        self.release_flushed();
+        first
+    }
+
+    /// Releases the files that agree with the log. Whether there were any.
+    fn release_flushed(&self) -> bool {
+        let gone: Vec<_> = self.unflushed.lock().extract_if(.., |open_file| !waits(open_file)).collect();
+        // Closing files may take a while, so the lock is released first.
+        !gone.is_empty()
+    }
+
+    /// Recognizes a file under its new name after a completed rename. If that fails, it is tried
+    /// again within seconds, or by the next mount. A full disk or quota does not fail the rename; a
+    /// disk error does.
+    pub(super) fn look_at_renamed(&self, open_file: &Arc<OpenFile>) -> Result<Changes> {
+        open_file.look_again().or_else(|error| {
+            let collection = open_file.collection();
+            log::warn!("{}: looking at a file under its other name: {error}", collection.path());
+            collection.names_are_old();
+            self.keep_unflushed(open_file);
+            match error.kind() {
+                ErrorKind::Full | ErrorKind::Quota => Ok(Changes::default()),
+                _ => Err(error),
+            }
+        })
+    }
+
+    /// Retries work that found the disk full, after reclaiming space: unlinked files that nobody has
+    /// open, and released space of any collection that is not durable yet.
+    pub(super) fn with_room<T>(&self, work: impl Fn() -> Result<T>) -> Result<T> {
+        work().or_else(|error| match error.kind() {
+            ErrorKind::Full if self.make_room() => work(),
+            _ => Err(error),
+        })
+    }
+
+    fn make_room(&self) -> bool {
+        let flushed = self.release_flushed();
+        let unlinked = self.release_unlinked();
+        let open = self.store().open_collections();
+        let writable = open.iter().filter(|open| open.access() == Access::Write);
+        let freed = writable.filter(|open| open.make_room()).count();
+        flushed || unlinked || freed > 0
+    }
+}
+
+/// Whether a file differs from the log.
+fn waits(open_file: &OpenFile) -> bool {
+    let collection = open_file.collection();
+    let is_there = collection.state().node(open_file.node()).is_some();
+    is_there && (open_file.is_unclosed() || must_be_looked_at(open_file))
+}
+
+fn must_be_looked_at(open_file: &OpenFile) -> bool {
+    open_file.collection().state().must_be_looked_at(open_file.node())
 }

@@ -7,27 +7,8 @@ use crate::open::Changes;
 use crate::store::Collection;
 use crate::stream::index_beside;
 use crate::vfs::ino::{Ino, Place};
+use crate::vfs::invalidation::Invalidation;
 use crate::vfs::tree::Vfs;
-
-/// Inodes whose cached pages and attributes the kernel must drop.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Invalidation {
-    /// Inodes whose bytes or attributes changed without a request of the kernel.
-    pub nodes: Vec<Ino>,
-}
-
-impl Invalidation {
-    /// Adds one more inode.
-    pub fn and(mut self, also: Option<Ino>) -> Invalidation {
-        self.nodes.extend(also);
-        self
-    }
-
-    /// Whether there is nothing to invalidate.
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
-    }
-}
 
 impl Vfs {
     /// Queues an invalidation that the kernel must receive whether or not the request succeeds.

@@ -1,11 +1,11 @@
 //! `.as` of a collection: the same bytes in other forms.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::format::log::catalog::NodeType;
+use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, READ_BITS, Result};
 use crate::store::Collection;
 use crate::store::{Node, ROOT, State};
@@ -14,8 +14,12 @@ use crate::vfs::attr::{Attr, Kind, STAT_BLOCK_BYTES};
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::shown::Shown;
 use crate::vfs::tree::{FileView, Located, Vfs, no_name};
-use crate::vfs::whole;
 use crate::view::{self, Form, Item, Recipe, Shows};
+
+/// The read permissions of the owner, the group and all others.
+const READ_CLASSES: [u32; 3] = [0o400, 0o040, 0o004];
+/// Their search permissions for directories.
+const ENTER_CLASSES: [u32; 3] = [0o100, 0o010, 0o001];
 
 /// The directory of forms, or something in it.
 #[derive(Clone)]
@@ -137,7 +141,7 @@ impl Vfs {
                     0
                 });
                 let mode = match &view.of {
-                    Some((_, Item::Whole)) => whole::read_bits(&view.collection.state()),
+                    Some((_, Item::Whole)) => read_bits_of_all(&view.collection.state()),
                     _ => entry.mode & READ_BITS,
                 };
                 let of_container = node.file().is_some_and(|file| file.container.is_some());
@@ -271,4 +275,44 @@ impl Vfs {
         }
         found
     }
+}
+
+/// The mode of a file that shows a whole collection and has its owner. A class of users may read it
+/// if every user of the class may list each directory and read each file below, by every name.
+fn read_bits_of_all(state: &State) -> u32 {
+    let Some(root) = state.node(ROOT).map(|node| &node.entry) else { return 0 };
+    let mut bits = READ_CLASSES.into_iter().fold(0, |bits, bit| bits | bit) & root.mode;
+    let mut waiting = vec![ROOT];
+    // A damaged catalog could contain a cycle of directories.
+    let mut seen = HashSet::from([ROOT]);
+    while let Some(directory) = waiting.pop() {
+        let Some(names) = state.directory(directory) else { continue };
+        for (_, _, id) in names.after(EntryId(0)) {
+            let Some(node) = state.node(id).filter(|_| seen.insert(id)) else { continue };
+            match node.entry.node_type {
+                NodeType::File(_) => bits &= allowed(root, &node.entry, READ_CLASSES),
+                NodeType::Directory => {
+                    bits &=
+                        allowed(root, &node.entry, ENTER_CLASSES) & allowed(root, &node.entry, READ_CLASSES);
+                    waiting.push(id);
+                }
+                NodeType::Symlink(_) => {}
+            }
+        }
+    }
+    bits
+}
+
+/// The classes of `root` that have the permission `asked` of an entry, as read bits. A class whose
+/// owner or group differs there counts as others.
+fn allowed(root: &NodeEntry, entry: &NodeEntry, asked: [u32; 3]) -> u32 {
+    let [owner, group, others] = asked.map(|bit| entry.mode & bit != 0);
+    let by_owner = if entry.uid == root.uid { owner } else { others };
+    let by_group = if entry.gid == root.gid { group } else { others };
+    [by_owner, by_group, others]
+        .into_iter()
+        .zip(READ_CLASSES)
+        .filter(|(is_allowed, _)| *is_allowed)
+        .map(|(_, bit)| bit)
+        .sum()
 }

@@ -2,7 +2,6 @@
 //! kernel.
 
 mod attr;
-mod automatic;
 mod backing;
 mod caches;
 mod change;
@@ -11,18 +10,18 @@ mod flush;
 mod forget;
 mod forms;
 mod ino;
+mod invalidation;
 mod list;
 mod shown;
 mod tenant;
 mod tree;
-mod unflushed;
-mod whole;
+mod unlinked;
 
 pub use attr::{Attr, Kind};
 pub use controls::{Control, ControlView, Controls, Scope, Shape};
-pub use forget::Invalidation;
 pub use forms::FormView;
 pub use ino::{Ino, Owner, Place};
+pub use invalidation::Invalidation;
 pub use list::Listed;
 pub use shown::Shown;
 pub use tree::{FileView, Located, Vfs};

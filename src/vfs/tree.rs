@@ -15,11 +15,11 @@ use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
 use crate::store::{Node, ROOT, State};
 use crate::vfs::attr::{Attr, Unlogged};
-use crate::vfs::change::UnlinkedFile;
 use crate::vfs::controls::{ControlView, Controls, Scope};
 use crate::vfs::forms::{FormView, OpenedForms};
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::shown::Shown;
+use crate::vfs::unlinked::UnlinkedFile;
 use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation};
 use crate::view::PinnedForms;
 

@@ -2,7 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{Cells, Group, Job, Kernel, avx2_codes};
+use super::avx2_codes;
+use super::cells::Cells;
+use super::kernel::{Group, Job, Kernel};
 
 /// Proof that the processor supports the set. Only [`Avx2::detect`] creates it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::Spread;
 use super::avx2::halves;
+use super::kernel::Spread;
 
 /// The offset at which to read a quarter (sixteen codes) of a stream of `8 * bits` bytes, so
 /// that sixteen bytes lie within the stream.

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::avx512_codes::{Permutations, UPPER_HALVES, Words};
-use super::{Group, Job, Kernel};
+use super::kernel::{Group, Job, Kernel};
 
 /// Proof that the processor supports the set and, with `BF16`, the conversion to bf16. Only
 /// [`Avx512::detect`] creates it.

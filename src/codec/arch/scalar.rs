@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Group, Job, Kernel, LANES, Spread};
+use super::kernel::{Group, Job, Kernel, LANES, Spread};
 
 /// The portable set, which every processor supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! [`Cells`] in portable Rust.
 
-use super::Scalar;
 use super::cells::Cells;
+use super::scalar::Scalar;
 
 /// The lowest bit of each byte.
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;

@@ -1,0 +1,18 @@
+//! Files whose last name was removed while a program had them open.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::format::log::catalog::NodeEntry;
+use crate::open::OpenFile;
+
+/// An unlinked file that was open, or could still be opened, when its name was removed.
+pub(super) struct UnlinkedFile {
+    pub open_file: Arc<OpenFile>,
+    /// Its last catalog entry, with the attributes that were set since.
+    pub entry: NodeEntry,
+    /// How many requests in progress may remove its last name.
+    pub unlinking: u32,
+    /// When the kernel last forgot one of its inode numbers.
+    pub forgotten: Option<Instant>,
+}
