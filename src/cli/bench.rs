@@ -61,9 +61,10 @@ impl Args {
         if self.paths.is_empty() {
             self.measure_codecs(&mut rows)?;
         }
-        match self.json {
-            true => print_json(&rows.iter().map(Row::to_json).collect::<Vec<_>>().into())?,
-            false => print(&rows.iter().map(Row::line).collect::<String>())?,
+        if self.json {
+            print_json(&rows.iter().map(Row::to_json).collect::<Vec<_>>().into())?
+        } else {
+            print(&rows.iter().map(Row::line).collect::<String>())?
         }
         Ok(Outcome::Succeeded)
     }
@@ -184,9 +185,10 @@ impl Copied {
     /// Fails unless the file still reads the same as its copy.
     fn check(&self, path: &Path) -> Result<()> {
         forget(path)?;
-        match digest(path)? == digest(&self.path)? {
-            true => Ok(()),
-            false => Err(Error::corrupt(format!("{} does not read the same twice", path.display()))),
+        if digest(path)? == digest(&self.path)? {
+            Ok(())
+        } else {
+            Err(Error::corrupt(format!("{} does not read the same twice", path.display())))
         }
     }
 }

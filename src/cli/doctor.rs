@@ -151,9 +151,10 @@ fn descriptors() -> Finding {
 fn read_ahead() -> Finding {
     let root = rustix::process::geteuid().is_root();
     let writable = root && fs::metadata("/sys/class/bdi").is_ok();
-    let (verdict, found) = match writable {
-        true => (Verdict::Good, "can be raised to 4 MiB".to_owned()),
-        false => (Verdict::Less, "stays at the kernel's 128 KiB".to_owned()),
+    let (verdict, found) = if writable {
+        (Verdict::Good, "can be raised to 4 MiB".to_owned())
+    } else {
+        (Verdict::Less, "stays at the kernel's 128 KiB".to_owned())
     };
     let advice = "mount as root, or write 4096 to /sys/class/bdi/MAJOR:MINOR/read_ahead_kb after mounting";
     Finding { what: "read-ahead", verdict, found, advice }
@@ -161,9 +162,10 @@ fn read_ahead() -> Finding {
 
 fn passthrough() -> Finding {
     let known = kernel_version().is_some_and(|version| version >= (6, 9));
-    let (verdict, found) = match known {
-        true => (Verdict::Good, "the kernel supports it".to_owned()),
-        false => (Verdict::Less, "the kernel does not support it".to_owned()),
+    let (verdict, found) = if known {
+        (Verdict::Good, "the kernel supports it".to_owned())
+    } else {
+        (Verdict::Less, "the kernel does not support it".to_owned())
     };
     Finding { what: "passthrough", verdict, found, advice: "use Linux 6.9 or later" }
 }

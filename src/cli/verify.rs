@@ -35,11 +35,10 @@ impl Args {
                     done = Outcome::Corrupt;
                 }
                 let shown = file.display().to_string();
-                match self.json {
-                    true => rows.push(serde_json::json!({ "path": shown, "ok": is_well, "text": text })),
-                    false => {
-                        print(&text.lines().map(|line| format!("{shown}: {line}\n")).collect::<String>())?
-                    }
+                if self.json {
+                    rows.push(serde_json::json!({ "path": shown, "ok": is_well, "text": text }))
+                } else {
+                    print(&text.lines().map(|line| format!("{shown}: {line}\n")).collect::<String>())?
                 }
             }
         }

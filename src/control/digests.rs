@@ -28,9 +28,10 @@ pub fn sha256(vfs: &Vfs, view: &FileView) -> Result<[u8; 32]> {
         return Ok(sha256);
     }
     let sums = read(vfs, view)?;
-    match recorded.blake3().is_none_or(|blake3| blake3 == sums.blake3) {
-        true => Ok(sums.sha256),
-        false => Err(absent(view, "its bytes differ from the original ones")),
+    if recorded.blake3().is_none_or(|blake3| blake3 == sums.blake3) {
+        Ok(sums.sha256)
+    } else {
+        Err(absent(view, "its bytes differ from the original ones"))
     }
 }
 
@@ -50,9 +51,10 @@ fn recorded(view: &FileView) -> Result<Digests> {
     if digests == Digests::Outdated {
         return Err(absent(view, "a part of it was overwritten"));
     }
-    match Measure::of(view)?.is_exact() {
-        true => Ok(digests),
-        false => Err(absent(view, "some of its blocks are not exact")),
+    if Measure::of(view)?.is_exact() {
+        Ok(digests)
+    } else {
+        Err(absent(view, "some of its blocks are not exact"))
     }
 }
 

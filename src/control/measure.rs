@@ -48,9 +48,10 @@ impl Measure {
             let layout = object.layout();
             for (piece, block) in object.blocks.read().pieces(layout) {
                 let (one, links) = one(object, &piece, &block);
-                let tally = match block.stored.is_zeros() {
-                    true => &mut measure.zeros,
-                    false => measure.tiers.entry(block.stored.tier).or_default(),
+                let tally = if block.stored.is_zeros() {
+                    &mut measure.zeros
+                } else {
+                    measure.tiers.entry(block.stored.tier).or_default()
                 };
                 tally.add(one);
                 measure.chain = measure.chain.max(links);
@@ -104,9 +105,10 @@ pub(super) fn checksum(view: &FileView) -> Result<u32> {
     for object in view.collection.objects_of(view.node.entry.id)? {
         let layout = object.layout();
         for (piece, block) in object.blocks.read().pieces(layout) {
-            match block.stored.is_zeros() {
-                true => joined.add_zeros(layout.bytes_of(&piece)),
-                false => joined.add(block.stored.checksum, block.stored.len),
+            if block.stored.is_zeros() {
+                joined.add_zeros(layout.bytes_of(&piece))
+            } else {
+                joined.add(block.stored.checksum, block.stored.len)
             }
         }
     }

@@ -147,9 +147,10 @@ fn set_pin(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<(
     let (vfs, of) = (vfs.clone(), view.clone());
     let act = move |progress: &dyn Progress| {
         let (engine, node) = (vfs.engine(), of.node.entry.id);
-        let done = match is_pin {
-            true => engine.pin(&of.collection, node, progress)?,
-            false => engine.unpin(&of.collection, node)?,
+        let done = if is_pin {
+            engine.pin(&of.collection, node, progress)?
+        } else {
+            engine.unpin(&of.collection, node)?
         };
         Ok(format!("{} files, {} bytes copied", done.files, done.bytes))
     };

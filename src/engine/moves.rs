@@ -73,9 +73,10 @@ impl Engine {
                     unsynced = 0;
                     collection.sync()?;
                 }
-                match progress.is_cancelled() {
-                    true => Err(Error::new(ErrorKind::Interrupted, "it was told to stop")),
-                    false => Ok(()),
+                if progress.is_cancelled() {
+                    Err(Error::new(ErrorKind::Interrupted, "it was told to stop"))
+                } else {
+                    Ok(())
                 }
             };
             move_target(collection, &target, (to.tier, encoder), moved, &mut advance)?;
@@ -102,10 +103,7 @@ impl Engine {
             let state = collection.state();
             state.node(node).and_then(|node| node.file()).is_some_and(|file| file.tensor.is_some())
         };
-        let chosen = match is_one {
-            true => found,
-            false => taken(found, to, self.store.settings()),
-        };
+        let chosen = if is_one { found } else { taken(found, to, self.store.settings()) };
         let (mut planned, mut left) = (Vec::new(), None);
         for target in chosen {
             match check(collection, &target, to.tier) {

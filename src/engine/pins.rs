@@ -336,9 +336,10 @@ fn write_copy(
             let here = here.ok_or_else(|| Error::new(ErrorKind::Busy, "it is being cut"))?;
             let failed = |error| Error::io(format!("writing {}", collection.pinned_path(number)), error);
             // Zeros become a hole in the copy too.
-            match here.iter().all(|byte| *byte == 0) {
-                true => file.set_len(at + len as u64).map_err(failed)?,
-                false => file.write_at(here, at).map_err(failed)?,
+            if here.iter().all(|byte| *byte == 0) {
+                file.set_len(at + len as u64).map_err(failed)?
+            } else {
+                file.write_at(here, at).map_err(failed)?
             }
             hasher.update(here);
             at += len as u64;

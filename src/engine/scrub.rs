@@ -128,10 +128,7 @@ fn end(collection: &Collection, found: Scrubbed) -> Result<Scrubbed> {
     if found.healed > 0 {
         collection.sync()?;
     }
-    match found.is_stopped {
-        true => Err(Error::new(ErrorKind::Interrupted, "it was told to stop")),
-        false => Ok(found),
-    }
+    if found.is_stopped { Err(Error::new(ErrorKind::Interrupted, "it was told to stop")) } else { Ok(found) }
 }
 
 /// The objects of files, each once, in the order of the files; and the pinned files whose copies are

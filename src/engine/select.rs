@@ -65,9 +65,10 @@ pub(super) fn target_of(state: &State, node: EntryId) -> Option<Target> {
 fn target(state: &State, node: &Node) -> Option<Target> {
     let file = node.file()?;
     let tensor = file.tensor.as_ref()?;
-    let path = match state.links(node.entry.id).is_empty() {
-        true => tensor.name.to_string(),
-        false => String::from_utf8_lossy(&state.path(node.entry.id)).into_owned(),
+    let path = if state.links(node.entry.id).is_empty() {
+        tensor.name.to_string()
+    } else {
+        String::from_utf8_lossy(&state.path(node.entry.id)).into_owned()
     };
     let objects = file.objects.iter().map(|id| state.object(*id).cloned()).collect::<Option<Vec<_>>>()?;
     let name = tensor.name.to_string();

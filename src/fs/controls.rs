@@ -76,7 +76,7 @@ impl Adapter {
                 match text.read(offset, &mut out) {
                     Ok(count) => {
                         mounted.counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);
-                        reply.data(out.get(..count).unwrap_or_default());
+                        reply.data(out.split_at(count).0);
                     }
                     Err(error) => reply.error(failed(&mounted, "read", &error)),
                 }

@@ -25,7 +25,7 @@ impl Adapter {
                 Ok(count) => count,
                 Err(error) => return reply.error(self.failed("read", &error)),
             };
-            reply.data(out.get(..count).unwrap_or_default());
+            reply.data(out.split_at(count).0);
             // The kernel does not cache direct reads, so they do not count.
             if flags.0 & libc::O_DIRECT == 0
                 && let Handle::File(open_file) = open

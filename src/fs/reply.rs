@@ -109,10 +109,8 @@ pub(super) fn file_attr(attr: &Attr) -> FileAttr {
 
 fn time(nanoseconds: i64) -> SystemTime {
     let distance = Duration::from_nanos(nanoseconds.unsigned_abs());
-    let moved = match nanoseconds < 0 {
-        true => UNIX_EPOCH.checked_sub(distance),
-        false => UNIX_EPOCH.checked_add(distance),
-    };
+    let moved =
+        if nanoseconds < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) };
     moved.unwrap_or(UNIX_EPOCH)
 }
 

@@ -79,9 +79,10 @@ fn load() -> Result<Functions, String> {
     };
     // SAFETY: the type matches the header.
     let opened = unsafe { open() };
-    match opened.error == sys::CUfileOpError::CU_FILE_DRIVER_ALREADY_OPEN as c_int {
-        true => Ok(functions),
-        false => check("opening its driver", opened).map(|()| functions),
+    if opened.error == sys::CUfileOpError::CU_FILE_DRIVER_ALREADY_OPEN as c_int {
+        Ok(functions)
+    } else {
+        check("opening its driver", opened).map(|()| functions)
     }
 }
 

@@ -79,10 +79,11 @@ pub(super) fn check(doing: &str, code: CUresult) -> Result<()> {
     let mut name: *const c_char = std::ptr::null();
     // SAFETY: `name` is writable. The driver sets it to null for an unknown code.
     let named = unsafe { sys::cuGetErrorName(code, &raw mut name) };
-    let name = match named == CUresult::CUDA_SUCCESS && !name.is_null() {
+    let name = if named == CUresult::CUDA_SUCCESS && !name.is_null() {
         // SAFETY: the names are null-terminated constants of the driver.
-        true => unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned(),
-        false => format!("error {}", code as u32),
+        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    } else {
+        format!("error {}", code as u32)
     };
     Err(Error::new(ErrorKind::Io, format!("{doing}: {name}")))
 }

@@ -88,13 +88,12 @@ unsafe fn transfer(
             (Route::Host { why }, started.elapsed().as_secs_f64())
         }
     };
-    let compared = match options.verify {
-        true => {
-            let part = (path, planned.offset, planned.len);
-            // SAFETY: guaranteed by the caller.
-            Some(unsafe { verify::compare(device, part, target.base + target.into, &mut steps) }?)
-        }
-        false => None,
+    let compared = if options.verify {
+        let part = (path, planned.offset, planned.len);
+        // SAFETY: guaranteed by the caller.
+        Some(unsafe { verify::compare(device, part, target.base + target.into, &mut steps) }?)
+    } else {
+        None
     };
     Ok(Report { bytes: planned.len, route, steps, seconds, device: device.name().to_owned(), compared })
 }

@@ -150,9 +150,10 @@ fn read_extents(list: &Path) -> Result<String, String> {
     file.take(EXTENTS_BYTES_MAX + 1)
         .read_to_string(&mut text)
         .map_err(|error| format!("{}: {error}", list.display()))?;
-    match text.len() as u64 > EXTENTS_BYTES_MAX {
-        true => Err("its bytes lie in thousands of pieces".to_owned()),
-        false => Ok(text),
+    if text.len() as u64 > EXTENTS_BYTES_MAX {
+        Err("its bytes lie in thousands of pieces".to_owned())
+    } else {
+        Ok(text)
     }
 }
 

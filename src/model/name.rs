@@ -40,9 +40,10 @@ pub fn check_tensor_name(name: &str) -> Result<()> {
         return refused(format!("has {len} bytes; at most {TENSOR_NAME_BYTES_MAX} are supported"));
     }
     let parts = name.split('/').count();
-    match parts > TENSOR_NAME_PARTS_MAX {
-        true => refused(format!("has {parts} parts; at most {TENSOR_NAME_PARTS_MAX} are supported")),
-        false => Ok(()),
+    if parts > TENSOR_NAME_PARTS_MAX {
+        refused(format!("has {parts} parts; at most {TENSOR_NAME_PARTS_MAX} are supported"))
+    } else {
+        Ok(())
     }
 }
 

@@ -149,7 +149,7 @@ impl OpenFile {
         let layout = self.layout.read();
         layout.check()?;
         let got = layout.stream.read(offset, out)?;
-        self.show_hash(&layout, offset, out.get_mut(..got).unwrap_or_default())?;
+        self.show_hash(&layout, offset, out.split_at_mut(got).0)?;
         self.count(&layout, offset..offset.saturating_add(got as u64));
         Ok(got)
     }

@@ -102,9 +102,10 @@ impl OpenFile {
             && layout.drafts == layout.objects.len()
             && file.content != Content::Tensor;
         let is_other = layout.is_other || cut.is_some();
-        let recognized = match is_new || self.must_be_looked_at(layout, is_other, file, &name) {
-            true => Some(recognize(&source, &name)),
-            false => None,
+        let recognized = if is_new || self.must_be_looked_at(layout, is_other, file, &name) {
+            Some(recognize(&source, &name))
+        } else {
+            None
         };
         let kept = cut.map_or(layout.objects.len(), |bytes| layout.kept(bytes).0);
         let objects: Vec<OpenObject> = layout.objects.iter().take(kept).cloned().collect();
@@ -307,10 +308,7 @@ impl OpenFile {
 
     /// The state of the digests after a write.
     fn digests(&self) -> Digests {
-        match self.is_new.load(Ordering::Acquire) {
-            true => Digests::NotTaken,
-            false => Digests::Outdated,
-        }
+        if self.is_new.load(Ordering::Acquire) { Digests::NotTaken } else { Digests::Outdated }
     }
 
     /// Commits the file. With `why` the file becomes plain, for that reason. Returns the names that

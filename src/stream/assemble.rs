@@ -76,7 +76,7 @@ impl Stream {
     /// Reads from `offset` until `out` is full or the stream ends. Returns the number of bytes.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let wanted = (out.len() as u64).min(self.bytes().saturating_sub(offset)) as usize;
-        let mut rest = out.get_mut(..wanted).unwrap_or_default();
+        let mut rest = &mut out[..wanted];
         for piece in self.plan.pieces(offset..offset + wanted as u64) {
             let len = (piece.range.end - piece.range.start) as usize;
             let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
@@ -89,9 +89,10 @@ impl Stream {
 
     /// Fills `out` from `offset`. Fails with `Invalid` if the stream ends before.
     pub fn read_exact(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        match self.read(offset, out)? == out.len() {
-            true => Ok(()),
-            false => Err(Error::invalid("a range past the end of a stream")),
+        if self.read(offset, out)? == out.len() {
+            Ok(())
+        } else {
+            Err(Error::invalid("a range past the end of a stream"))
         }
     }
 }

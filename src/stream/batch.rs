@@ -71,15 +71,17 @@ impl AssembledBatch {
             let number = (at - placed.start) / placed.stride;
             let start = placed.start + number * placed.stride;
             let is_large = self.held_bytes(placed) > SMALL_BYTES;
-            let end = match is_large {
-                true => start + placed.stride,
-                false => self.fetch(rows, placed, number, at + out.len() as u64)?,
+            let end = if is_large {
+                start + placed.stride
+            } else {
+                self.fetch(rows, placed, number, at + out.len() as u64)?
             };
             let len = (end - at).min(out.len() as u64) as usize;
             let (here, after) = std::mem::take(&mut out).split_at_mut(len);
-            match is_large {
-                true => self.read_large(placed, number, at - start, here)?,
-                false => self.stitch(rows, at - start, here),
+            if is_large {
+                self.read_large(placed, number, at - start, here)?
+            } else {
+                self.stitch(rows, at - start, here)
             }
             at += len as u64;
             out = after;
@@ -209,7 +211,7 @@ impl AssembledBatch {
         for field in &fields {
             let (from, until) = (field.place.start.max(skip), field.place.end.min(end));
             if from < until {
-                let here = out.get_mut((from - skip) as usize..(until - skip) as usize).unwrap_or_default();
+                let here = &mut out[(from - skip) as usize..(until - skip) as usize];
                 self.read_field(field, layout, from - field.place.start, here)?;
             }
         }
@@ -220,7 +222,7 @@ impl AssembledBatch {
                 let len = field.place.end - field.place.start;
                 let mut at = 0;
                 while at < len {
-                    let here = chunk.get_mut(..(len - at).min(HASHED_BYTES) as usize).unwrap_or_default();
+                    let here = &mut chunk[..(len - at).min(HASHED_BYTES) as usize];
                     self.read_field(field, layout, at, here)?;
                     hasher.update(here);
                     at += here.len() as u64;
@@ -249,7 +251,7 @@ impl AssembledBatch {
                 let mut word = [0; 4];
                 self.read_part(field.part, field.at + from - inside as u64, &mut word)?;
                 to_layout(layout, &mut word);
-                here.copy_from_slice(word.get(inside..inside + len).unwrap_or_default());
+                here.copy_from_slice(&word[inside..inside + len]);
             }
             from += len as u64;
             rest = after;

@@ -39,7 +39,7 @@ pub fn cast(from: Dtype, to: Dtype, source: &[u8], target: &mut [u8]) -> Result<
             continue;
         }
         // f32 represents every value of the narrower types.
-        let wide = wide.get_mut(..elements).unwrap_or_default();
+        let wide = &mut wide[..elements];
         widen(from, source, wide);
         narrow(to, wide, target);
     }
@@ -51,7 +51,7 @@ fn widen(from: Dtype, source: &[u8], wide: &mut [f32]) {
     match from {
         Dtype::F16 => {
             let mut halves = [f16::ZERO; STEP];
-            let halves = halves.get_mut(..wide.len()).unwrap_or_default();
+            let halves = &mut halves[..wide.len()];
             halves.iter_mut().zip(pairs()).for_each(|(half, bits)| *half = f16::from_bits(bits));
             halves.convert_to_f32_slice(wide);
         }
@@ -71,7 +71,7 @@ fn narrow(to: Dtype, wide: &[f32], target: &mut [u8]) {
     match to {
         Dtype::F16 => {
             let mut halves = [f16::ZERO; STEP];
-            let halves = halves.get_mut(..wide.len()).unwrap_or_default();
+            let halves = &mut halves[..wide.len()];
             halves.convert_from_f32_slice(wide);
             put(target, halves.iter().map(|half| half.to_le_bytes()));
         }

@@ -47,15 +47,15 @@ impl Computed for Cast {
             source.resize((elements * narrow) as usize, 0);
             self.source.read_exact(first * narrow, &mut source)?;
             let whole = (elements * wide) as usize;
-            let here = out.get_mut(done..).unwrap_or_default();
+            let here = &mut out[done..];
             if skip == 0 && here.len() >= whole {
-                cast(self.from, self.to, &source, here.get_mut(..whole).unwrap_or_default())?;
+                cast(self.from, self.to, &source, &mut here[..whole])?;
                 done += whole;
                 continue;
             }
             target.resize(whole, 0);
             cast(self.from, self.to, &source, &mut target)?;
-            let part = target.get(skip..).unwrap_or_default();
+            let part = &target[skip..];
             let len = part.len().min(here.len());
             if let Some((to, from)) = here.get_mut(..len).zip(part.get(..len)) {
                 to.copy_from_slice(from);

@@ -72,7 +72,7 @@ pub fn sums(
         sums_of(stream.bytes(), &|at, out| {
             let count = stream.read(at, out)?;
             if let Some(hash) = hash {
-                put_hash(hash, at, out.get_mut(..count).unwrap_or_default());
+                put_hash(hash, at, &mut out[..count]);
             }
             Ok(count)
         })
@@ -96,7 +96,7 @@ fn sums_of(bytes: u64, read: &(dyn Fn(u64, &mut [u8]) -> Result<usize> + Sync)) 
     let mut count = read(0, &mut chunk)?;
     let mut at = count as u64;
     while count > 0 {
-        let here = chunk.get(..count).unwrap_or_default();
+        let here = &chunk[..count];
         let beside = || {
             blake3.update(here);
             if at < bytes { read(at, &mut next) } else { Ok(0) }

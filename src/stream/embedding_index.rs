@@ -103,7 +103,7 @@ pub fn batch_hash(collection: &Arc<Collection>, node: EntryId, verify: Verify) -
         let mut at = 0;
         while at < stream.bytes() {
             let len = stream.read(at, &mut chunk)?;
-            hasher.update(chunk.get(..len).unwrap_or_default());
+            hasher.update(&chunk[..len]);
             at += len as u64;
         }
         Ok(leading_hash(&hasher))
@@ -131,10 +131,10 @@ impl Computed for Offsets {
             let offset = self.0.offset(at / 8);
             let offset = offset.ok_or_else(|| Error::invalid("a range past the end of an index"))?;
             let bytes = offset.to_be_bytes();
-            let part = bytes.get((at % 8) as usize..).unwrap_or_default();
+            let part = &bytes[(at % 8) as usize..];
             let len = part.len().min(rest.len());
             let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
-            here.copy_from_slice(part.get(..here.len()).unwrap_or_default());
+            here.copy_from_slice(&part[..here.len()]);
             at += here.len() as u64;
             rest = after;
         }

@@ -128,10 +128,11 @@ impl Vfs {
     fn keep(&self, file: Option<Unlinking<'_>>) -> Changes {
         let Some(file) = file else { return Changes::default() };
         let has_moved = file.open_file.collection().state().must_be_looked_at(file.node);
-        match has_moved {
+        if has_moved {
             // The name is removed even on an error here.
-            true => self.look_at_renamed(&file.open_file).unwrap_or_default(),
-            false => Changes::default(),
+            self.look_at_renamed(&file.open_file).unwrap_or_default()
+        } else {
+            Changes::default()
         }
     }
 

@@ -141,9 +141,10 @@ impl Vfs {
         match (&view.scope, self.directory_of(&view)?) {
             (Scope::Collection(collection), Some(directory)) => {
                 let found = self.named(collection, directory.entry.id, name)?;
-                match self.is_in_tree(&found) {
-                    true => Ok(ControlView { node: Some(found), ..view }),
-                    false => Err(no_name(name)),
+                if self.is_in_tree(&found) {
+                    Ok(ControlView { node: Some(found), ..view })
+                } else {
+                    Err(no_name(name))
                 }
             }
             _ => {
@@ -217,10 +218,8 @@ impl Vfs {
     /// node may do so here.
     pub(super) fn tree_attr(&self, ino: Ino, row: &Control, node: &Node) -> Attr {
         let entry = &node.entry;
-        let (owner, may) = match row.is_private {
-            true => (self.owner, OWNER_BITS),
-            false => ((entry.uid, entry.gid), entry.mode),
-        };
+        let (owner, may) =
+            if row.is_private { (self.owner, OWNER_BITS) } else { ((entry.uid, entry.gid), entry.mode) };
         let directory = Attr::directory(ino, ENTER_BITS & may, entry.ctime, owner);
         match node.file() {
             Some(_) => Attr { kind: Kind::File, links: 1, mode: row.mode & READ_BITS & may, ..directory },

@@ -53,9 +53,10 @@ impl Vfs {
             return Err(Error::new(ErrorKind::Exists, "the name is taken"));
         }
         let inherits = self.store().tenant(tenant).entry().mode & SET_GROUP_ID != 0;
-        let (mode, owner) = match inherits {
-            true => (mode | SET_GROUP_ID, (owner.0, self.tenant_owner(tenant).1)),
-            false => (mode, owner),
+        let (mode, owner) = if inherits {
+            (mode | SET_GROUP_ID, (owner.0, self.tenant_owner(tenant).1))
+        } else {
+            (mode, owner)
         };
         self.store().collection_made_with(tenant, name, owner, mode)?;
         Ok(())

@@ -20,10 +20,8 @@ pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) ->
     let (prefix, header) = header(collection, pieces)?;
     let none = || Error::unsupported(format!("{to} in a gguf file"));
     let target = gguf::type_of_elements(to).ok_or_else(none)?;
-    let written = gguf::with_types(&prefix, &header, |known| match is_castable(known.dtype) {
-        true => target,
-        false => known,
-    })?;
+    let written =
+        gguf::with_types(&prefix, &header, |known| if is_castable(known.dtype) { target } else { known })?;
     // The start of each object. Empty objects contribute nothing.
     let mut at = 0;
     let mut starts = HashMap::with_capacity(pieces.len());

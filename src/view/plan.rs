@@ -171,9 +171,10 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
             let Some(tensor) = tensor.filter(|_| seen.insert(id)) else { continue };
             // Two containers may have tensors with the same name.
             let own = own_path(state, node, &tensor.name);
-            let name = match names.insert(own.clone()) {
-                true => own,
-                false => String::from_utf8_lossy(&state.path(id)).into_owned(),
+            let name = if names.insert(own.clone()) {
+                own
+            } else {
+                String::from_utf8_lossy(&state.path(id)).into_owned()
             };
             let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
             let objects = objects.ok_or_else(|| Error::corrupt("an object is not there; run tierfs fsck"))?;

@@ -165,9 +165,10 @@ fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
             None => return Ok(()),
         }
     }
-    match Arc::ptr_eq(&at, object) {
-        true => Err("it has no lineage parent; import it with --parent".to_owned()),
-        false => Ok(()),
+    if Arc::ptr_eq(&at, object) {
+        Err("it has no lineage parent; import it with --parent".to_owned())
+    } else {
+        Ok(())
     }
 }
 
@@ -179,10 +180,8 @@ fn chosen(
     is_lossy: bool,
 ) -> Result<Result<DeltaKind, String>> {
     let is_scaled = is_lossy && target.dtype.is_quantizable();
-    let kinds: &[DeltaKind] = match is_scaled {
-        true => &[DeltaKind::Scaled, DeltaKind::Patch],
-        false => &[DeltaKind::Patch],
-    };
+    let kinds: &[DeltaKind] =
+        if is_scaled { &[DeltaKind::Scaled, DeltaKind::Patch] } else { &[DeltaKind::Patch] };
     let mut why = String::new();
     for kind in kinds {
         let (mut records, mut most) = (0, 0);
@@ -204,9 +203,10 @@ fn chosen(
         if fits && records <= most {
             return Ok(Ok(*kind));
         }
-        why = match fits {
-            true => format!("the differences take {records} bytes, and {most} is the most"),
-            false => format!("more than {CHANGES_MAX} elements of a block differ"),
+        why = if fits {
+            format!("the differences take {records} bytes, and {most} is the most")
+        } else {
+            format!("more than {CHANGES_MAX} elements of a block differ")
         };
     }
     Ok(Err(why))

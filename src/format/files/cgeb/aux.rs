@@ -61,10 +61,7 @@ impl AuxEncoding {
                 let is_sound = frame.get_checksum_from_data().is_none_or(|stored| {
                     frame.get_calculated_checksum().is_some_and(|computed| computed == stored)
                 });
-                match is_sound && source.is_empty() {
-                    true => Ok(Cow::Owned(out)),
-                    false => Err(ZSTANDARD_DAMAGED),
-                }
+                if is_sound && source.is_empty() { Ok(Cow::Owned(out)) } else { Err(ZSTANDARD_DAMAGED) }
             }
         }
     }

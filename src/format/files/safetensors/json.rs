@@ -73,9 +73,10 @@ struct Reading<F> {
 impl<F> Reading<F> {
     /// Fails if there are too many tensors for one more.
     fn check_count(&self) -> Result<()> {
-        match self.fields.tensors.len() < TENSORS_MAX {
-            true => Ok(()),
-            false => Err(Error::unsupported(format!("more than {TENSORS_MAX} tensors"))),
+        if self.fields.tensors.len() < TENSORS_MAX {
+            Ok(())
+        } else {
+            Err(Error::unsupported(format!("more than {TENSORS_MAX} tensors")))
         }
     }
 }
