@@ -167,7 +167,7 @@ fn a_tensor_of_an_open_collection_takes_few_bytes_before_and_after_it_is_read() 
         let settings = Settings::new(id);
         import_file(&Arc::new(collection), &settings, &target, &source, &origin, &options, &Silent).unwrap();
 
-        let open = || Arc::new(Collection::open(&disk, id, "t", "c", Access::Write).unwrap());
+        let open = || Arc::new(tierfs::store::open_collection(&disk, id, ("t", "c"), Access::Write).unwrap());
         let (collection, opened, opening) = held(open);
         let names = collection.state().directory(ROOT).unwrap().after(EntryId(0)).count();
         assert_eq!(names, TENSORS + 1);

@@ -15,6 +15,8 @@ mod planted;
 mod rules;
 #[path = "tidy/source.rs"]
 mod source;
+#[path = "tidy/structure.rs"]
+mod structure;
 
 fn check(path: &str, text: &str) -> Vec<Finding> {
     let source = Source::new(path, text);
@@ -51,10 +53,11 @@ fn the_sources_are_tidy() {
     paths.extend(rust_files(root, "tests").unwrap());
     assert!(paths.iter().any(|path| path == "src/lib.rs"), "found no src/lib.rs among {paths:?}");
     assert!(paths.iter().any(|path| path == "tests/tidy.rs"), "found no tests/tidy.rs among {paths:?}");
-    let mut findings = Vec::new();
-    for path in &paths {
-        findings.extend(check(path, &fs::read_to_string(root.join(path)).unwrap()));
-    }
+    let texts: Vec<String> = paths.iter().map(|path| fs::read_to_string(root.join(path)).unwrap()).collect();
+    let files = || paths.iter().map(String::as_str).zip(texts.iter().map(String::as_str));
+    let mut findings: Vec<Finding> = files().flat_map(|(path, text)| check(path, text)).collect();
+    let sources: Vec<Source> = files().map(|(path, text)| Source::new(path, text)).collect();
+    findings.extend(structure::check(&sources));
     let report: Vec<String> = findings.iter().map(Finding::to_string).collect();
     assert!(report.is_empty(), "{} things to mend:\n{}", report.len(), report.join("\n"));
 }

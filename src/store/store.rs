@@ -8,12 +8,16 @@ use parking_lot::Mutex;
 
 use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
 use crate::store::clock::{Clock, SystemClock, Ticks};
-use crate::store::collection::lineage::{Lineage, relatives};
-use crate::store::collection::{Access, Collection, NameWatcher, refuse_remains};
+use crate::store::collection::Collection;
+use crate::store::collection::identity::Access;
+use crate::store::collection::lineage::relatives;
+use crate::store::collection::open::refuse_remains;
+use crate::store::collection::open_object::Rebuild;
+use crate::store::collection::services::Services;
 use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::{Disk, Lock, Open, Space};
 use crate::store::events::Events;
-use crate::store::io::rebuild::{Rebuild, Rebuilder};
+use crate::store::repair::set_aside::open_collection;
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::Settings;
 use crate::store::tenant::Tenant;
@@ -39,14 +43,7 @@ pub struct Store {
     pub(super) known_tenants: Mutex<HashMap<String, Arc<Tenant>>>,
     /// The highest number given to a collection since the store was opened.
     numbered: Mutex<u32>,
-    /// The clock.
-    ticks: Ticks,
-    rebuilder: Rebuilder,
-    lineage: Arc<Lineage>,
-    /// Is notified of name changes.
-    pub(super) names: NameWatcher,
-    /// Events since the store was opened.
-    events: Arc<Events>,
+    services: Services,
     _lock: Box<dyn Any + Send + Sync>,
 }
 
@@ -110,23 +107,10 @@ impl Store {
         let mut text = vec![0; len as usize];
         file.read_exact_at(&mut text, 0).map_err(failed)?;
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
-        let (open, numbered, events) = (Mutex::default(), Mutex::default(), Arc::default());
-        let (rebuilder, lineage, known_tenants) = (Rebuilder::default(), Arc::default(), Mutex::default());
+        let (open, numbered, known_tenants) = (Mutex::default(), Mutex::default(), Mutex::default());
         let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
-        Ok(Store {
-            disk,
-            access,
-            settings,
-            open,
-            known_tenants,
-            numbered,
-            events,
-            ticks,
-            rebuilder,
-            lineage,
-            names: NameWatcher::default(),
-            _lock: lock,
-        })
+        let services = Services::new(ticks);
+        Ok(Store { disk, access, settings, open, known_tenants, numbered, services, _lock: lock })
     }
 
     /// Its location, for messages.
@@ -141,13 +125,13 @@ impl Store {
 
     /// Sets the clock for collections that are not open yet.
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Store {
-        self.ticks = Ticks::new(clock, self.settings.rules.tick_seconds);
+        self.services.set_ticks(Ticks::new(clock, self.settings.rules.tick_seconds));
         self
     }
 
     /// The clock, and the ticks that accesses are counted in.
     pub fn ticks(&self) -> &Ticks {
-        &self.ticks
+        self.services.ticks()
     }
 
     /// Its settings.
@@ -162,7 +146,7 @@ impl Store {
 
     /// Events since the store was opened.
     pub fn events(&self) -> &Arc<Events> {
-        &self.events
+        self.services.events()
     }
 
     /// Space left on its disk.
@@ -252,7 +236,7 @@ impl Store {
     }
 
     fn open_one(&self, open: &mut OpenCollections, key: (String, String)) -> Result<Arc<Collection>> {
-        let collection = Collection::open(&self.disk, self.id(), &key.0, &key.1, self.access)?;
+        let collection = open_collection(&self.disk, self.id(), (&key.0, &key.1), self.access)?;
         Ok(self.keep(open, key, collection))
     }
 
@@ -260,15 +244,9 @@ impl Store {
         &self,
         open: &mut OpenCollections,
         key: (String, String),
-        mut collection: Collection,
+        collection: Collection,
     ) -> Arc<Collection> {
-        collection.rebuilder = self.rebuilder.clone();
-        collection.lineage = self.lineage.clone();
-        collection.names = self.names.clone();
-        collection.ticks = self.ticks.clone();
-        collection.restore_accesses();
-        let collection = collection.metered(self.tenant(&key.0).meter().clone());
-        let collection = Arc::new(collection.reporting_to(&self.events));
+        let collection = Arc::new(collection.joined(&self.services, self.tenant(&key.0).meter()));
         open.insert(key, collection.clone());
         collection
     }
@@ -276,7 +254,7 @@ impl Store {
     /// Opens a collection read-only in its present state, whatever the store was opened for; corrects
     /// nothing. `Corrupt` if its log is gone.
     pub fn look_at(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
-        let opened = Collection::open(&self.disk, self.id(), tenant, name, Access::Read);
+        let opened = open_collection(&self.disk, self.id(), (tenant, name), Access::Read);
         if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             refuse_remains(&self.disk, &format!("{tenant}/{name}"))?;
         }
@@ -322,13 +300,13 @@ impl Store {
 
     /// Sets the provider of other sources of blocks. Only the first call has an effect.
     pub fn set_rebuilder(&self, rebuilder: Arc<dyn Rebuild>) {
-        self.rebuilder.get_or_init(|| rebuilder);
+        self.services.set_rebuilder(rebuilder);
     }
 
     /// Sets the function that is called, before a batch counts as recorded, when names lead elsewhere
     /// or nowhere. Only the first call has an effect. `tell` takes no lock of a store.
     pub fn tell_of_names(&self, tell: impl Fn() + Send + Sync + 'static) {
-        self.names.get_or_init(|| Box::new(tell));
+        self.services.watch_names(tell);
     }
 
     /// The open collections.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use crate::model::{Error, ErrorKind, MODE_BITS, Result};
-use crate::store::Store;
+use crate::store::store::Store;
 use crate::store::disk::{Disk, Open};
 use crate::store::quota::{Limits, Meter, Use};
+use crate::store::store::Store;
 
 const FILE_NAME: &str = ".tenant.toml";
 const DRAFT_NAME: &str = ".tenant.toml.new";

@@ -46,7 +46,7 @@ impl History {
     }
 
     pub fn open(disk: &Arc<dyn Disk>) -> Arc<Collection> {
-        let collection = Collection::open(disk, STORE, "t", "c", Access::Write).unwrap();
+        let collection = tierfs::store::open_collection(disk, STORE, ("t", "c"), Access::Write).unwrap();
         assert_eq!(collection.damage(), None);
         Arc::new(collection)
     }

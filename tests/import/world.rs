@@ -31,7 +31,7 @@ pub fn create(disk: &Arc<dyn Disk>) -> Arc<Collection> {
 }
 
 pub fn open(disk: &Arc<dyn Disk>) -> Result<Arc<Collection>> {
-    Collection::open(disk, STORE, "t", "c", Access::Write).map(Arc::new)
+    tierfs::store::open_collection(disk, STORE, ("t", "c"), Access::Write).map(Arc::new)
 }
 
 pub fn file(bytes: &[u8]) -> Arc<dyn File> {

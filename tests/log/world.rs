@@ -117,7 +117,7 @@ pub fn import(collection: &Arc<Collection>, path: &str, bytes: &[u8], options: &
 }
 
 pub fn open(disk: &Arc<dyn Disk>, access: Access) -> Result<Arc<Collection>, Error> {
-    Collection::open(disk, STORE, "t", "c", access).map(Arc::new)
+    tierfs::store::open_collection(disk, STORE, ("t", "c"), access).map(Arc::new)
 }
 
 pub fn picture(collection: &Arc<Collection>) -> Picture {

@@ -10,13 +10,16 @@ use std::sync::atomic::Ordering;
 
 use crate::format::log::catalog::Extent;
 use crate::model::{Error, ErrorKind, Result};
-use crate::store::Collection;
 use crate::store::batch::Batch;
-use crate::store::collection::{Touched, Writer};
+use crate::store::clock::now_seconds;
+use crate::store::collection::Collection;
+use crate::store::collection::journal::Writer;
 use crate::store::events::EventKind;
+use crate::store::log::checkpoint::{Compaction, GROWTH, due, switch_log, write_draft};
 use crate::store::log::pending_batch::checksums_of;
 use crate::store::log::validate::check;
 use crate::store::object::links::{DELTA_FILE, FACTOR_FILE};
+use crate::store::space::files::Touched;
 use crate::store::state::State;
 use crate::store::state::freed::Freed;
 
@@ -34,14 +37,12 @@ impl Collection {
         {
             // The payloads must be durable before the batch is appended: the system may write the log
             // to the disk by itself, and a name must not become durable before its bytes.
-            let mut writer = self.writer.lock();
-            let writer = self.writable(&mut writer)?;
+            let writer = &mut *self.writer()?;
             writer.unsynced.merge(touched);
             self.sync_all(writer)?;
         }
         let filled = self.record(Touched::default(), fill)?;
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
+        let writer = &mut *self.writer()?;
         self.sync_all(writer)?;
         if writer.freed.iter().any(|(batch, _)| *batch > writer.log.witnessed()) {
             self.mark_all(writer)?;
@@ -70,8 +71,7 @@ impl Collection {
         then: impl FnOnce(&State, T) -> U,
     ) -> Result<U> {
         let _slots = std::mem::take(&mut touched.slots);
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
+        let writer = &mut *self.writer()?;
         writer.unsynced.merge(touched);
         let mut batch = writer.log.begin();
         let filled = fill(&mut batch, &self.state.read())?;
@@ -81,7 +81,7 @@ impl Collection {
         self.state.read().end_consent(&mut batch);
         let changed = self.state.read().forget_copies(&mut batch);
         batch.check()?;
-        check(&batch, &self.state.read(), &self.lineage)?;
+        check(&batch, &self.state.read(), |object| self.services.lineage().check_not_needed(object))?;
         let takes_names = batch.takes_names(&self.state.read());
         let mut appended = writer.log.append(&batch);
         let is_full = appended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
@@ -137,15 +137,15 @@ impl Collection {
         if self.has_orphans() {
             self.remove_orphans()?;
         }
-        let mut writer = self.writer.lock();
-        self.mark_all(self.writable(&mut writer)?)
+        let mut writer = self.writer()?;
+        self.mark_all(&mut writer)
     }
 
     /// Makes all records durable at half the cost of [`sync`](Self::sync). The next batch or the next
     /// sync records that in the log.
     pub fn sync_unmarked(&self) -> Result<()> {
-        let mut writer = self.writer.lock();
-        self.sync_all(self.writable(&mut writer)?)
+        let mut writer = self.writer()?;
+        self.sync_all(&mut writer)
     }
 
     /// [`sync`](Self::sync) if nothing was recorded since the last one. Otherwise
@@ -154,8 +154,7 @@ impl Collection {
         if self.has_orphans() {
             self.remove_orphans()?;
         }
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
+        let writer = &mut *self.writer()?;
         if writer.log.is_synced() { self.mark_all(writer) } else { self.sync_all(writer) }
     }
 
@@ -180,7 +179,7 @@ impl Collection {
 
     pub(in crate::store) fn sync_all(&self, writer: &mut Writer) -> Result<()> {
         let touched = std::mem::take(&mut writer.unsynced);
-        self.sync_files(&touched).and_then(|()| writer.log.sync()).map_err(|error| self.poison(error))?;
+        self.files.sync(&touched).and_then(|()| writer.log.sync()).map_err(|error| self.poison(error))?;
         self.compact_if_due(writer);
         if let Some(reason) = self.poisoned() {
             return Err(self.read_only(reason));
@@ -192,29 +191,16 @@ impl Collection {
     /// Tries to reclaim freed space. Returns whether an operation that found the disk full is worth a
     /// retry.
     pub fn make_room(&self) -> bool {
-        let has_freed = self.writer.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty());
+        let has_freed = self.journal.lock().as_ref().is_some_and(|writer| !writer.freed.is_empty());
         let given_up = has_freed || self.reservations.has_returned() || self.has_orphans();
         given_up && self.sync().is_ok()
-    }
-
-    fn sync_files(&self, touched: &Touched) -> Result<()> {
-        for file in &touched.files {
-            file.sync_data().map_err(|error| Error::io(format!("syncing {}", self.path()), error))?;
-        }
-        if !touched.files.is_empty() {
-            for directory in [format!("{}/data", self.path()), self.path()] {
-                let synced = self.disk.sync_directory(&directory);
-                synced.map_err(|error| Error::io(format!("syncing {directory}"), error))?;
-            }
-        }
-        Ok(())
     }
 
     /// Makes the payloads that a replayed log names durable, then the log itself, because the previous
     /// writer may not have synced them. Afterwards the space that the log freed can be reused. Records
     /// up to sequence number `durable` are known to be durable.
     pub(in crate::store) fn sync_unsure(&self, durable: u64) -> Result<()> {
-        let mut writer = self.writer.lock();
+        let mut writer = self.journal.lock();
         let Some(writer) = writer.as_mut() else { return Ok(()) };
         let mut found: HashSet<(bool, u64)> = HashSet::new();
         if self.state.read().relocated > durable {
@@ -245,11 +231,12 @@ impl Collection {
         let mut touched = Touched::default();
         for (in_data, number) in found {
             let tier = u8::try_from(number).unwrap_or(u8::MAX);
-            let file = if in_data { self.data_file(number) } else { self.tier_file_made(tier, false) };
+            let file =
+                if in_data { self.data_file(number) } else { self.files.payload_file_made(tier, false) };
             // A missing file is reported to its readers.
             touched.files.extend(file.ok());
         }
-        self.sync_files(&touched)?;
+        self.files.sync(&touched)?;
         writer.log.sync()?;
         let is_last = |extent: Extent| !self.state.read().has_extent(extent.file);
         let gives_up_files = writer.freed.iter().any(|(_, freed)| match freed {
@@ -264,15 +251,52 @@ impl Collection {
     /// success.
     pub(in crate::store) fn poison(&self, error: Error) -> Error {
         let reason = format!("{error}; unmount, look after the disk, run tierfs fsck, and mount again");
-        if self.poisoned.set(reason.clone()).is_ok() {
-            self.event_log.tell(EventKind::Poisoned, &self.path(), "sync", &reason);
+        if self.journal.poison(&reason) {
+            self.services.events().tell(EventKind::Poisoned, &self.path(), "sync", &reason);
             log::error!("{} takes no more writes: {reason}", self.path());
         }
         error
     }
 
-    /// Why the collection refuses writes since a sync failed, if one did.
-    pub fn poisoned(&self) -> Option<&str> {
-        self.poisoned.get().map(String::as_str)
+    /// Checkpoints the log if it has grown enough. Everything recorded must be durable. After a failure
+    /// the old log stays in use, and the next attempt is made when it has grown more.
+    fn compact_if_due(&self, writer: &mut Writer) {
+        if writer.log.bytes() < writer.compact_at {
+            return;
+        }
+        if let Err(error) = self.compact(writer) {
+            log::warn!("{}: the log is not written anew: {error}", self.path());
+            writer.compact_at = writer.log.bytes() * 2;
+        }
+    }
+
+    /// Makes everything recorded durable and checkpoints the log. `Busy` while an object is being
+    /// truncated.
+    pub fn compact_now(&self) -> Result<Compaction> {
+        let writer = &mut *self.writer()?;
+        self.sync_all(writer)?;
+        self.compact(writer)
+    }
+
+    fn compact(&self, writer: &mut Writer) -> Result<Compaction> {
+        let before = writer.log.bytes();
+        let state = self.state.read();
+        let (disk, path) = (self.files.disk(), self.files.path());
+        let generation = writer.log.generation().wrapping_add(1);
+        let log =
+            write_draft(disk, (self.identity.store(), path), &state, generation, writer.log.next_sequence())?;
+        // After a failure it is unknown which of the two logs a power cut would leave.
+        switch_log(disk, path).map_err(|error| self.poison(error))?;
+        writer.log = log;
+        writer.compact_at = due(&state).max(writer.log.bytes() * GROWTH);
+        // The new log is durable and no longer names the freed space.
+        for (batch, _) in &mut writer.freed {
+            *batch = 0;
+        }
+        let compaction = Compaction { at: now_seconds(), before, after: writer.log.bytes() };
+        self.journal.note_compaction(compaction);
+        let text = format!("meta.log of {before} bytes has {} now", compaction.after);
+        self.event_log().tell(EventKind::Compaction, path, "compact", &text);
+        Ok(compaction)
     }
 }

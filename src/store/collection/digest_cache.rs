@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::store::collection::Collection;
 use crate::store::object::Object;
 
 /// Attempts to compute a value of a file that changes meanwhile.
@@ -76,63 +75,33 @@ pub fn of_one_version<V>(parts: &[Arc<Object>], mut compute: impl FnMut() -> Res
     Err(Error::new(ErrorKind::Busy, "it is being written to; ask again when that is closed or synced"))
 }
 
-impl Collection {
-    /// The digests of the present content of a file with these parts. `compute` reads the whole file
-    /// and runs once a version.
-    pub fn sums(
-        &self,
-        node: EntryId,
-        parts: &[Arc<Object>],
-        compute: impl FnOnce() -> Result<Sums>,
-    ) -> Result<Sums> {
-        self.cached(&self.digest_cache.sums, node, parts, compute)
-    }
-
-    /// The hash of a batch's present content. `compute` reads the whole batch and runs once a version.
-    pub fn batch_hash(
-        &self,
-        node: EntryId,
-        parts: &[Arc<Object>],
-        compute: impl FnOnce() -> Result<u64>,
-    ) -> Result<u64> {
-        self.cached(&self.digest_cache.batch_hashes, node, parts, compute)
-    }
-
+impl<V: Copy> Memo<V> {
     /// The result of `compute` for a file with these parts. It runs once a version.
-    fn cached<V: Copy>(
+    /// `are_untouched` tells whether their outside files are as they were.
+    pub fn cached(
         &self,
-        memo: &Memo<V>,
         node: EntryId,
         parts: &[Arc<Object>],
+        are_untouched: impl Fn() -> bool,
         compute: impl FnOnce() -> Result<V>,
     ) -> Result<V> {
         let before = version(parts);
         // Writes that no batch describes have no version, nor does an outside file that was modified.
-        let has_version = || !is_dirty(parts) && self.are_untouched(parts);
+        let has_version = || !is_dirty(parts) && are_untouched();
         let had_version = has_version();
-        let known = memo.0.lock().get(&node).filter(|(known, _)| *known == before).map(|(_, value)| *value);
+        let known = self.0.lock().get(&node).filter(|(known, _)| *known == before).map(|(_, value)| *value);
         if let Some(known) = known.filter(|_| had_version) {
             return Ok(known);
         }
         let value = compute()?;
         // The value may be from before a write was rounded.
         if had_version && has_version() && version(parts) == before {
-            let mut memo = memo.0.lock();
+            let mut memo = self.0.lock();
             if memo.len() >= FILES_MAX {
                 memo.clear();
             }
             memo.insert(node, (before, value));
         }
         Ok(value)
-    }
-
-    /// Whether the outside files of these parts have their recorded modification times.
-    fn are_untouched(&self, parts: &[Arc<Object>]) -> bool {
-        let extents = parts.iter().filter(|part| part.origin.is_some()).filter_map(|part| part.extent());
-        let mut numbers: Vec<u64> = extents.map(|extent| extent.file).collect();
-        numbers.dedup();
-        let is_untouched =
-            |number: &u64| self.data_file(*number).is_ok_and(|file| file.is_untouched().unwrap_or(false));
-        numbers.iter().all(is_untouched)
     }
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::Entry;
 use crate::model::Result;
-use crate::store::collection::{Collection, Touched};
+use crate::store::collection::Collection;
 use crate::store::quota::{Limits, Meter};
+use crate::store::space::files::Touched;
 use crate::store::state::ROOT;
 
 /// Setting of a collection's own directory that holds its limits.

@@ -18,10 +18,9 @@ use parking_lot::RwLock;
 
 use crate::format::log::catalog::{Entry, Parent};
 use crate::model::{Error, ErrorKind, ObjectId, Result};
-use crate::store::Collection;
-use crate::store::collection::Touched;
-use crate::store::io::read::OpenObject;
+use crate::store::collection::Collection;
 use crate::store::object::Object;
+use crate::store::space::files::Touched;
 use crate::store::state::by_id::ByObject;
 use crate::store::state::{ROOT, State};
 
@@ -107,7 +106,7 @@ impl Lineage {
         });
     }
 
-    fn parent_collection(&self, parent: ObjectId) -> Option<Arc<Collection>> {
+    pub fn parent_collection(&self, parent: ObjectId) -> Option<Arc<Collection>> {
         self.relations.read().get(&parent)?.parent_collection.upgrade()
     }
 
@@ -161,7 +160,7 @@ impl Collection {
                 && (parent.tenant.as_str(), parent.collection.as_str())
                     == (parent_collection.tenant(), parent_collection.name())
             {
-                self.lineage.note(parent, parent_collection, object);
+                self.services.lineage().note(parent, parent_collection, object);
             }
         }
     }
@@ -180,29 +179,29 @@ impl Collection {
     pub(in crate::store) fn keep_parents_of(&self, place: &Place) {
         let state = self.state();
         let named = parents(&state).filter(|(_, of)| of == place).map(|(parent, _)| parent);
-        self.lineage.note_unknown(named, place);
+        self.services.lineage().note_unknown(named, place);
     }
 
     /// Records that this collection is open and its children are known.
     pub(in crate::store) fn children_are_known(&self) {
         if self.damage().is_none() {
-            self.lineage.forget_unknown(&(self.tenant().to_owned(), self.name().to_owned()));
+            self.services.lineage().forget_unknown(&(self.tenant().to_owned(), self.name().to_owned()));
         }
     }
 
     /// Whether there are any parents in the open collections.
     pub fn has_relatives(&self) -> bool {
-        !self.lineage.relations.read().is_empty()
+        !self.services.lineage().relations.read().is_empty()
     }
 
     /// Whether others are stored as differences to an object of this collection.
     pub fn is_needed(&self, object: ObjectId) -> bool {
-        self.lineage.is_needed(object)
+        self.services.lineage().is_needed(object)
     }
 
     /// `Busy` if others depend on an object of this collection.
     pub fn check_not_needed(&self, object: ObjectId) -> Result<()> {
-        self.lineage.check_not_needed(object).map_err(|error| error.at(self.path()))
+        self.services.lineage().check_not_needed(object).map_err(|error| error.at(self.path()))
     }
 
     /// Keeps the parent of an object unchanged: it cannot be written or deleted while the returned
@@ -217,9 +216,9 @@ impl Collection {
     ) -> Result<(Held, Arc<Object>)> {
         let parent =
             child.entry.parent.as_ref().ok_or_else(|| Error::invalid("an object without a parent"))?;
-        self.lineage.hold(parent.object, |held| held.saturating_add(1));
-        let held = Held { lineage: self.lineage.clone(), object: parent.object };
-        self.lineage.note(parent, parent_collection, child);
+        self.services.lineage().hold(parent.object, |held| held.saturating_add(1));
+        let held = Held { lineage: self.services.lineage().clone(), object: parent.object };
+        self.services.lineage().note(parent, parent_collection, child);
         let key = setting_of(parent.object, &self.path());
         // The commit waits for batches in progress, which did not see the hold.
         parent_collection.commit(Touched::default(), |batch, state| {
@@ -240,28 +239,6 @@ impl Collection {
             return Err(Error::new(ErrorKind::Busy, text));
         }
         Ok((held, found))
-    }
-}
-
-impl OpenObject {
-    /// The lineage parent in its present state. `Corrupt` if it does not exist.
-    pub fn parent(&self) -> Result<(Arc<Collection>, Arc<Object>)> {
-        let parent = self.object.entry.parent.as_ref();
-        let parent = parent.ok_or_else(|| Error::invalid("an object without a parent"))?;
-        let parent_collection = self.collection.lineage.parent_collection(parent.object);
-        let gone = || {
-            let text = format!("the collection {}/{} is not there", parent.tenant, parent.collection);
-            broken(&self.collection, &text)
-        };
-        let parent_collection = parent_collection.ok_or_else(gone)?;
-        let object = parent_collection.state().object(parent.object).cloned();
-        let object = object.ok_or_else(|| broken(&parent_collection, "the parent is gone"))?;
-        Ok((parent_collection, object))
-    }
-
-    /// `Busy` if others depend on the object.
-    pub fn check_writable(&self) -> Result<()> {
-        self.collection.check_not_needed(self.object.entry.id)
     }
 }
 

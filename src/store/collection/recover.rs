@@ -1,57 +1,25 @@
-//! Determines free space, and removes the remains of interrupted imports.
+//! Removes the remains of interrupted imports, and a collection as a whole.
 
 use std::collections::HashSet;
 
-use crate::format::log::record::{Record, Stored};
+use crate::format::log::record::Record;
 use crate::model::{Error, ErrorKind, ObjectId, Result};
-use crate::store::Collection;
-use crate::store::collection::Touched;
-use crate::store::object::Object;
-use crate::store::object::blocks::Blocks;
-use crate::store::object::links::{place_of, place_of_factor, place_of_stored};
-use crate::store::object::parts::Part;
-use crate::store::space::slots::Slots;
+use crate::store::collection::Collection;
+use crate::store::space::files::Touched;
 use crate::store::state::ROOT;
 use crate::store::state::freed::Freed;
 
 impl Collection {
-    /// The free space of a payload file, derived from the blocks. Freed space that may still be read
-    /// counts as used.
-    pub(in crate::store) fn space_of(&self, number: u8, freed: &[(u64, Freed)]) -> Slots {
-        let state = self.state.read();
-        let kept = freed.iter().filter_map(|(_, freed)| match freed {
-            Freed::Object(object) => Some(object),
-            _ => None,
-        });
-        let payloads = state.objects().chain(kept).flat_map(|object| payloads(object));
-        let single = freed.iter().flat_map(|(_, freed)| match freed {
-            Freed::Payload(stored) if stored.has_slot() => vec![place_of_stored(stored)],
-            Freed::Links(links) => links.iter().map(place_of).collect(),
-            Freed::Chain { links, .. } => links.iter().map(place_of).collect(),
-            Freed::Factor(link) | Freed::EndedFactor { link, .. } => vec![place_of_factor(link)],
-            _ => Vec::new(),
-        });
-        let used = payloads.chain(single).filter(|(tier, _, _)| *tier == number);
-        Slots::around(used.map(|(_, offset, len)| (offset, len)))
-    }
-
-    /// Removes a data file without objects. If that fails, the file is found when the collection is
-    /// opened again.
-    pub fn remove_data_file(&self, id: u64) {
-        let path = self.data_path(id);
-        match self.disk.remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                log::warn!("removing {path}: {error}");
-            }
-            _ => {}
-        }
-    }
-
     /// Removes the collection from the disk. `NotEmpty` if there are names in it. The log goes last,
     /// because the other files are found only with it.
     pub(in crate::store) fn remove(&self) -> Result<()> {
-        let mut writer = self.writer.lock();
-        self.writable(&mut writer)?;
+        let mut writer = self.journal.lock();
+        if let Some(reason) = self.poisoned() {
+            return Err(self.read_only(reason));
+        }
+        if writer.is_none() {
+            return Err(self.read_only("it is damaged or was opened to be read only"));
+        }
         let state = self.state.read();
         if state.directory(ROOT).is_none_or(|directory| !directory.is_empty()) {
             return Err(Error::new(ErrorKind::NotEmpty, format!("{} is not empty", self.path())));
@@ -59,18 +27,18 @@ impl Collection {
         let path = self.path();
         let failed = |error| Error::io(format!("removing {path}"), error);
         for directory in [format!("{path}/pinned"), format!("{path}/data"), path.clone()] {
-            let mut listed = match self.disk.list(&directory) {
+            let mut listed = match self.files.disk().list(&directory) {
                 // Nothing was ever pinned.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 listed => listed.map_err(failed)?,
             };
             listed.sort_by_key(|entry| entry.name == "meta.log");
             for entry in listed.into_iter().filter(|entry| !entry.is_directory) {
-                self.disk.remove_file(&format!("{directory}/{}", entry.name)).map_err(failed)?;
+                self.files.disk().remove_file(&format!("{directory}/{}", entry.name)).map_err(failed)?;
             }
-            self.disk.remove_directory(&directory).map_err(failed)?;
+            self.files.disk().remove_directory(&directory).map_err(failed)?;
         }
-        self.disk.sync_directory(self.tenant()).map_err(failed)?;
+        self.files.disk().sync_directory(self.tenant()).map_err(failed)?;
         // Others may still hold this collection and must not write to it.
         *writer = None;
         Ok(())
@@ -79,7 +47,7 @@ impl Collection {
     /// Removes what an interrupted import has left: objects without a file, and data files without an
     /// object. Objects whose removal does not fit the log stay until it has room.
     pub(in crate::store) fn recover(&self) -> Result<()> {
-        if self.writer.lock().is_none() {
+        if self.journal.lock().is_none() {
             return Ok(());
         }
         *self.orphans.lock() = self.objects_without_file();
@@ -94,7 +62,7 @@ impl Collection {
             .filter_map(|object| object.extent())
             .map(|extent| extent.file)
             .collect();
-        if let Some(writer) = self.writer.lock().as_ref() {
+        if let Some(writer) = self.journal.lock().as_ref() {
             // A damaged end of the log may lead back to these.
             extents.extend(writer.freed.iter().filter_map(|(_, freed)| match freed {
                 Freed::Object(object) => object.extent().map(|extent| extent.file),
@@ -102,7 +70,7 @@ impl Collection {
             }));
         }
         let directory = format!("{}/data", self.path());
-        let listed = match self.disk.list(&directory) {
+        let listed = match self.files.disk().list(&directory) {
             // An interrupted removal has removed the directory.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             listed => listed.map_err(|error| Error::io(format!("listing {directory}"), error))?,
@@ -111,7 +79,10 @@ impl Collection {
             let id = u64::from_str_radix(&file.name, 16).ok().filter(|_| file.name.len() == 16);
             if id.is_some_and(|id| !extents.contains(&id)) {
                 let path = format!("{directory}/{}", file.name);
-                self.disk.remove_file(&path).map_err(|error| Error::io(format!("removing {path}"), error))?;
+                self.files
+                    .disk()
+                    .remove_file(&path)
+                    .map_err(|error| Error::io(format!("removing {path}"), error))?;
             }
         }
         self.remove_stray_copies()
@@ -157,18 +128,4 @@ impl Collection {
         orphans.sort_unstable();
         orphans
     }
-}
-
-/// The payloads of an object in payload files: file number, offset and length.
-pub(in crate::store) fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
-    let factor = object.factor();
-    let factor = factor.iter().map(place_of_factor);
-    let blocks = object.blocks.read();
-    if matches!(*blocks, Blocks::One(Part::Run(_))) {
-        return factor.collect();
-    }
-    let stored = blocks.pieces(object.layout()).map(|(_, block)| block.stored);
-    let kept = stored.filter(Stored::has_slot);
-    let links = object.links();
-    kept.map(|stored| place_of_stored(&stored)).chain(links.iter().map(place_of)).chain(factor).collect()
 }

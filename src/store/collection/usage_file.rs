@@ -1,16 +1,20 @@
 //! The side file `access` of a collection: read when the collection is opened, written from time to
 //! time.
 
+use parking_lot::Mutex;
+
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::format::log::access::{History, HistoryWriter, file_bytes, parse};
-use crate::model::Result;
+use crate::model::{Error, Result};
 use crate::store::clock::Ticks;
-use crate::store::collection::{Access, Collection};
 use crate::store::disk::Open;
 use crate::store::object::Object;
+use crate::store::space::files::Files;
+use crate::store::state::State;
 
 const NAME: &str = "access";
 /// Maximum number of records read from a file, beyond twice the number of blocks.
@@ -27,17 +31,20 @@ pub enum Keep {
     NowAndThen,
 }
 
-impl Collection {
-    /// The clock, and the ticks that accesses are counted in.
-    pub fn ticks(&self) -> &Ticks {
-        &self.ticks
-    }
+/// The side file of a collection.
+#[derive(Default)]
+pub(in crate::store) struct UsageFile {
+    /// Whether blocks were used since the file was last written.
+    is_used: AtomicBool,
+    /// When the file was last written. Held during a save, across I/O; only the state is locked with it.
+    saved: Mutex<Option<Instant>>,
+}
 
+impl UsageFile {
     /// Restores the usage of blocks before the collection was opened. A file that is missing, corrupt
     /// or of another tick length counts as empty.
-    pub(in crate::store) fn restore_accesses(&self) {
-        let path = format!("{}/{NAME}", self.path());
-        let state = self.state();
+    pub fn restore(files: &Files, state: &State, ticks: &Ticks) {
+        let path = format!("{}/{NAME}", files.path());
         // Only blocks with payloads are counted, whatever size an object claims.
         let stored = |object: &Object| -> u64 {
             let blocks = object.blocks.read();
@@ -45,7 +52,7 @@ impl Collection {
         };
         let blocks: u64 = state.objects().map(|object| stored(object)).sum();
         let read = || -> io::Result<Option<Vec<u8>>> {
-            let file = match self.disk.open(&path, Open::Read) {
+            let file = match files.disk().open(&path, Open::Read) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 opened => opened?,
             };
@@ -65,12 +72,12 @@ impl Collection {
             Err(error) => return log::warn!("{path} is not used: {error}"),
         };
         let histories = match parse(&bytes) {
-            Ok(histories) if histories.tick_seconds == self.ticks.length() => histories,
+            Ok(histories) if histories.tick_seconds == ticks.length() => histories,
             Ok(_) => return log::info!("{path}: it counts in other ticks; it is not used"),
             Err(error) => return log::warn!("{path} is not used: {error}"),
         };
         // A clock that was ahead must not make a block look used for ever.
-        let now = self.ticks.now();
+        let now = ticks.now();
         for (object, kept) in histories.by_object() {
             let Some(object) = state.object(object) else { continue };
             let blocks = object.blocks.read();
@@ -83,47 +90,20 @@ impl Collection {
         }
     }
 
-    /// Saves the usage of blocks if there was any since the last time. A failure is only logged,
-    /// because nothing depends on the file.
-    pub fn keep_accesses(&self, keep: Keep) {
-        if self.access != Access::Write || self.check_writable().is_err() {
-            return;
-        }
-        let mut kept = self.accesses_kept.lock();
-        if keep == Keep::NowAndThen && kept.is_some_and(|kept| kept.elapsed() < EVERY) {
+    /// Saves the usage of the blocks of `objects` if there was any since the last time. A failure is only
+    /// logged, because nothing depends on the file.
+    pub fn save(&self, keep: Keep, files: &Files, ticks: &Ticks, objects: impl FnOnce() -> Vec<Arc<Object>>) {
+        let mut saved = self.saved.lock();
+        if keep == Keep::NowAndThen && saved.is_some_and(|saved| saved.elapsed() < EVERY) {
             return;
         }
         if !self.is_used.swap(false, Ordering::Relaxed) {
             return;
         }
-        *kept = Some(Instant::now());
-        if let Err(error) = self.write_accesses() {
-            log::warn!("{}: when blocks were used is not kept: {error}", self.path());
+        *saved = Some(Instant::now());
+        if let Err(error) = write(files, ticks, objects()) {
+            log::warn!("{}: when blocks were used is not kept: {error}", files.path());
         }
-    }
-
-    fn write_accesses(&self) -> Result<()> {
-        let path = format!("{}/{NAME}", self.path());
-        let draft = format!("{path}.new");
-        let mut objects: Vec<_> = self.state().objects().cloned().collect();
-        objects.sort_unstable_by_key(|object| object.entry.id);
-        let mut histories = HistoryWriter::default();
-        for object in &objects {
-            let id = object.entry.id;
-            object
-                .accesses
-                .each_used(object.layout().blocks(), |block, history| histories.add(id, block, history));
-        }
-        let bytes = histories.to_bytes(self.ticks.length());
-        let write = || -> io::Result<()> {
-            match self.disk.remove_file(&draft) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            self.disk.open(&draft, Open::Create)?.write_at(&bytes, 0)?;
-            self.disk.rename(&draft, &path)
-        };
-        write().map_err(|error| crate::model::Error::io(format!("writing {path}"), error))
     }
 
     /// Notes that blocks were used.
@@ -133,4 +113,27 @@ impl Collection {
             self.is_used.store(true, Ordering::Relaxed);
         }
     }
+}
+
+fn write(files: &Files, ticks: &Ticks, mut objects: Vec<Arc<Object>>) -> Result<()> {
+    let path = format!("{}/{NAME}", files.path());
+    let draft = format!("{path}.new");
+    objects.sort_unstable_by_key(|object| object.entry.id);
+    let mut histories = HistoryWriter::default();
+    for object in &objects {
+        let id = object.entry.id;
+        object
+            .accesses
+            .each_used(object.layout().blocks(), |block, history| histories.add(id, block, history));
+    }
+    let bytes = histories.to_bytes(ticks.length());
+    let write = || -> io::Result<()> {
+        match files.disk().remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        files.disk().open(&draft, Open::Create)?.write_at(&bytes, 0)?;
+        files.disk().rename(&draft, &path)
+    };
+    write().map_err(|error| Error::io(format!("writing {path}"), error))
 }

@@ -5,11 +5,11 @@ use crate::format::checksum;
 use crate::format::log::record::Record;
 use crate::format::payload::delta::{Changes, Delta, DeltaKind, HEAD_BYTES};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
-use crate::store::collection::Touched;
-use crate::store::io::read::OpenObject;
+use crate::store::collection::open_object::OpenObject;
 use crate::store::io::scaled_delta::{Writes, scaled};
 use crate::store::object::blocks::Block;
 use crate::store::object::links::{DELTA_FILE, LINKS_MAX, Link};
+use crate::store::space::files::Touched;
 
 /// A block of which more than one element in this many changed is rewritten.
 const CHANGED_SHARE: usize = 10;
@@ -44,11 +44,12 @@ impl OpenObject {
     /// Applies one delta to the elements of its base block.
     pub fn apply_link(&self, index: u32, link: &Link, elements: &mut [u8]) -> Result<()> {
         let place = || {
-            let path = self.collection.payload_path(DELTA_FILE);
+            let path = self.collection.files.payload_path(DELTA_FILE);
             format!("{path} at byte {}, block {index} of object {}", link.offset, self.object.entry.id)
         };
         let record = self
             .collection
+            .files
             .read_record(DELTA_FILE, (link.offset, u64::from(link.len)), link.checksum)
             .map_err(|error| error.at(place()))?;
         let dtype = self.object.dtype();

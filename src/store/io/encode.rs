@@ -7,8 +7,8 @@ use crate::format::checksum;
 use crate::format::log::catalog::Measured;
 use crate::format::log::record::Stored;
 use crate::model::{Dtype, Encoder, Error, Result, Tier};
-use crate::store::Collection;
-use crate::store::collection::Touched;
+use crate::store::collection::Collection;
+use crate::store::space::files::Touched;
 
 impl Collection {
     /// Stores the consecutive blocks in `elements`, of `block_bytes` each; the last may be shorter.

@@ -8,11 +8,11 @@ use crate::format::log::record::Stored;
 use crate::model::{Encoder, Result, Tier};
 use crate::store::batch::migrate;
 use crate::store::clock::now_seconds;
-use crate::store::collection::Touched;
-use crate::store::io::read::OpenObject;
+use crate::store::collection::open_object::OpenObject;
 use crate::store::object::blocks::Block;
 use crate::store::object::exact_at;
 use crate::store::object::links::Link;
+use crate::store::space::files::Touched;
 
 impl OpenObject {
     /// The payload that the log describes for a block, built from the elements that it was encoded

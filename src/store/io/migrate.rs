@@ -9,11 +9,11 @@ use crate::format::log::catalog::Measured;
 use crate::format::log::record::{Record, Stored};
 use crate::model::{Encoder, Result, Tier};
 use crate::store::batch::{Batch, described, migrate};
-use crate::store::collection::Touched;
-use crate::store::io::read::OpenObject;
+use crate::store::collection::open_object::OpenObject;
 use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::write_state::Writing;
 use crate::store::object::{Object, is_relocation};
+use crate::store::space::files::Touched;
 
 /// Blocks that are stored in another tier, before a batch records that. The object cannot be written
 /// while this lives.
@@ -168,7 +168,7 @@ impl Migration<'_> {
     /// Adds the blocks to a batch, which moves them to their new tier.
     pub fn add(&self, batch: &mut Batch) {
         let object = self.object();
-        let now = self.open.collection.ticks.seconds();
+        let now = self.open.collection.services.ticks().seconds();
         for (index, before, stored) in &self.blocks {
             // A record with the same payload would be a relocation and keep the deltas.
             let is_new = is_relocation(&before.stored, stored)

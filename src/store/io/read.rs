@@ -12,7 +12,8 @@ use crate::codec;
 use crate::format::log::record::Stored;
 use crate::model::{Error, ErrorKind, GROUP_LEN, Result, Tier};
 use crate::store::collection::Collection;
-use crate::store::disk::File;
+use crate::store::collection::lineage::broken;
+use crate::store::collection::open_object::{OpenObject, Verify};
 use crate::store::io::buffer::PageBuffer;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, DIRTY};
@@ -22,36 +23,6 @@ const LOOKED_UP: usize = 64;
 /// Maximum bytes of payloads fetched with one call into scratch space.
 const FETCH_BYTES_MAX: u64 = 1 << 20;
 
-/// When stored bytes are verified against their checksums.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Verify {
-    /// At the first use, and whenever a payload is read whole.
-    #[default]
-    First,
-    /// At every use.
-    Always,
-}
-
-/// How an outside file is opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reach {
-    /// Through the file that others have open, whether or not it still has its name.
-    Shared,
-    /// By its present name.
-    ByName,
-}
-
-/// An object that is open for reading. Its data file is kept while this lives.
-#[derive(Clone)]
-pub struct OpenObject {
-    pub(in crate::store) collection: Arc<Collection>,
-    pub(in crate::store) object: Arc<Object>,
-    /// The data file, or why it cannot be opened. Blocks in other files can be read without it.
-    pub(in crate::store) extent: Option<Result<Arc<dyn File>, String>>,
-    verify: Verify,
-    reach: Reach,
-}
-
 thread_local! {
     /// Payloads to be decoded, and blocks that are wanted in part. Reused, so that reads allocate
     /// nothing.
@@ -60,74 +31,12 @@ thread_local! {
 }
 
 impl OpenObject {
-    /// Opens an object and its data file. A missing data file fails only reads of the blocks in it.
-    pub fn open(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> Result<OpenObject> {
-        OpenObject::reached(collection, object, verify, Reach::Shared)
-    }
-
-    /// Opens an object in order to give up a copy of its blocks, or of blocks that depend on them: an
-    /// outside file is the one that has the name now, whatever others have open.
-    pub fn open_by_name(collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
-        OpenObject::reached(collection, object, Verify::First, Reach::ByName)
-    }
-
-    /// Opens another object in the same way as this one.
-    pub fn open_alike(&self, collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
-        OpenObject::reached(collection, object, self.verify, self.reach)
-    }
-
-    fn reached(
-        collection: &Arc<Collection>,
-        object: &Arc<Object>,
-        verify: Verify,
-        reach: Reach,
-    ) -> Result<OpenObject> {
-        let extent = match (&object.origin, reach) {
-            (Some(origin), Reach::ByName) => Some(collection.open_outside(&origin.file)),
-            _ => object.extent().map(|extent| collection.data_file(extent.file)),
-        };
-        let extent = match extent {
-            Some(Err(error)) if object.origin.is_some() || error.kind() == ErrorKind::NotFound => {
-                Some(Err(error.to_string()))
-            }
-            opened => opened.transpose()?.map(Ok),
-        };
-        Ok(OpenObject { collection: collection.clone(), object: object.clone(), extent, verify, reach })
-    }
-
-    /// Opens an object of a file that is open already. If the data file cannot be opened, reads of the
-    /// blocks in it fail; the file stays open.
-    pub fn reopen(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> OpenObject {
-        OpenObject::open(collection, object, verify).unwrap_or_else(|error| OpenObject {
-            collection: collection.clone(),
-            object: object.clone(),
-            extent: Some(Err(error.to_string())),
-            verify,
-            reach: Reach::Shared,
-        })
-    }
-
-    /// Logical bytes.
-    pub fn bytes(&self) -> u64 {
-        self.object.bytes()
-    }
-
-    /// The collection.
-    pub fn collection(&self) -> &Arc<Collection> {
-        &self.collection
-    }
-
-    /// The object itself.
-    pub fn object(&self) -> &Arc<Object> {
-        &self.object
-    }
-
     /// Reads the bytes from `from` on into `out`; the range must be inside the object.
     pub fn read(&self, from: u64, out: &mut [u8]) -> Result<()> {
         if from.checked_add(out.len() as u64).is_none_or(|end| end > self.bytes()) {
             return Err(Error::invalid("a range past the end of an object"));
         }
-        let _reading = self.collection.begin_read();
+        let _reading = self.collection.gate.begin();
         let layout = self.object.layout();
         let mut found = [None::<Block>; LOOKED_UP];
         let mut done = 0;
@@ -154,7 +63,7 @@ impl OpenObject {
 
     /// The decoded content of an encoded block, without its deltas.
     pub(in crate::store) fn read_base(&self, index: u32, block: &Block, out: &mut [u8]) -> Result<()> {
-        let _reading = self.collection.begin_read();
+        let _reading = self.collection.gate.begin();
         SCRATCH.with_borrow_mut(|(payload, _)| {
             let payload = payload.sized(block.stored.len as usize);
             self.fetch(index, &block.stored, 0, payload)?;
@@ -380,10 +289,15 @@ impl OpenObject {
                 None => return Err(Error::corrupt("a block of a data file in an object without one")),
             }
         } else {
-            tier_file = self.collection.tier_file(stored.tier).map_err(|error| match error.kind() {
-                ErrorKind::NotFound => Error::corrupt(format!("{error}; restore it, or run tierfs fsck")),
-                _ => error,
-            })?;
+            tier_file =
+                self.collection.files.payload_file(stored.tier.byte()).map_err(|error| {
+                    match error.kind() {
+                        ErrorKind::NotFound => {
+                            Error::corrupt(format!("{error}; restore it, or run tierfs fsck"))
+                        }
+                        _ => error,
+                    }
+                })?;
             &tier_file
         };
         file.read_exact_at(out, stored.offset + skip).map_err(|error| {
@@ -393,6 +307,26 @@ impl OpenObject {
                 _ => Error::new(ErrorKind::Io, text),
             }
         })
+    }
+
+    /// The lineage parent in its present state. `Corrupt` if it does not exist.
+    pub fn parent(&self) -> Result<(Arc<Collection>, Arc<Object>)> {
+        let parent = self.object.entry.parent.as_ref();
+        let parent = parent.ok_or_else(|| Error::invalid("an object without a parent"))?;
+        let parent_collection = self.collection.services.lineage().parent_collection(parent.object);
+        let gone = || {
+            let text = format!("the collection {}/{} is not there", parent.tenant, parent.collection);
+            broken(&self.collection, &text)
+        };
+        let parent_collection = parent_collection.ok_or_else(gone)?;
+        let object = parent_collection.state().object(parent.object).cloned();
+        let object = object.ok_or_else(|| broken(&parent_collection, "the parent is gone"))?;
+        Ok((parent_collection, object))
+    }
+
+    /// `Busy` if others depend on the object.
+    pub fn check_writable(&self) -> Result<()> {
+        self.collection.check_not_needed(self.object.entry.id)
     }
 
     fn is_checked(&self, index: u32) -> bool {

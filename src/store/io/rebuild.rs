@@ -1,57 +1,9 @@
 //! Other sources of a block's elements, for absent blocks and for corrupt payloads.
 
-use std::cell::Cell;
-use std::sync::{Arc, OnceLock};
-
-use parking_lot::RwLockReadGuard;
-
 use crate::model::{Error, ErrorKind, Result, Tier};
-use crate::store::Collection;
-use crate::store::io::read::{OpenObject, overlap};
+use crate::store::collection::open_object::OpenObject;
+use crate::store::io::read::overlap;
 use crate::store::object::blocks::{Block, DIRTY};
-
-/// Provides blocks from other sources. Called by reads, from many threads, and may read itself.
-pub trait Rebuild: Send + Sync {
-    /// Writes the content that readers see of a block to `elements`, which has the length of the whole
-    /// block. `false` if there is no source; an error if there is one and it fails.
-    fn rebuild(&self, open: &OpenObject, index: u32, block: &Block, elements: &mut [u8]) -> Result<bool>;
-
-    /// Whether there seems to be a source for an absent block, as far as can be told without reading.
-    fn can_rebuild(&self, open: &OpenObject, index: u32, block: &Block) -> bool;
-
-    /// Called after a corrupt payload was replaced for a reader: somebody who may write should store it
-    /// again.
-    fn made_good(&self, open: &OpenObject, index: u32, block: &Block);
-}
-
-/// The provider, once it is set.
-pub(in crate::store) type Rebuilder = Arc<OnceLock<Arc<dyn Rebuild>>>;
-
-thread_local! {
-    /// Whether this thread is inside a read: rebuilding a block reads others.
-    static IS_READING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// A read in progress, which keeps space from being reused.
-pub(in crate::store) struct Reading<'a> {
-    _gate: RwLockReadGuard<'a, ()>,
-    was_reading: bool,
-}
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        IS_READING.set(self.was_reading);
-    }
-}
-
-impl Collection {
-    /// Begins a read. A nested read does not wait for writers that wait for the outer read.
-    pub(in crate::store) fn begin_read(&self) -> Reading<'_> {
-        let was_reading = IS_READING.replace(true);
-        let gate = if was_reading { self.reading.read_recursive() } else { self.reading.read() };
-        Reading { _gate: gate, was_reading }
-    }
-}
 
 impl OpenObject {
     /// [`read_blocks`](Self::read_blocks) one block at a time. A block with a corrupt payload is read
@@ -76,7 +28,7 @@ impl OpenObject {
                     if !matches!(self.rebuild(index, &block, begin, part), Ok(true)) {
                         return Err(error);
                     }
-                    if let Some(rebuilder) = self.collection.rebuilder.get() {
+                    if let Some(rebuilder) = self.collection.services.rebuilder() {
                         rebuilder.made_good(self, index, &block);
                     }
                 }
@@ -95,7 +47,7 @@ impl OpenObject {
         at: u64,
         out: &mut [u8],
     ) -> Result<bool> {
-        let Some(rebuilder) = self.collection.rebuilder.get() else { return Ok(false) };
+        let Some(rebuilder) = self.collection.services.rebuilder() else { return Ok(false) };
         let layout = self.object.layout();
         if out.len() == layout.len(index) {
             return rebuilder.rebuild(self, index, block, out);
@@ -114,7 +66,7 @@ impl OpenObject {
         }
         let layout = self.object.layout();
         let is_lost = |index: u32, block: Block| {
-            let rebuilder = self.collection.rebuilder.get();
+            let rebuilder = self.collection.services.rebuilder();
             let can = rebuilder.is_some_and(|rebuilder| rebuilder.can_rebuild(self, index, &block));
             block.stored.tier == Tier::Absent && block.epoch != DIRTY && !can
         };

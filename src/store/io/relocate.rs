@@ -10,13 +10,13 @@ use std::ops::Range;
 
 use crate::format::log::record::Stored;
 use crate::model::{Error, ErrorKind, Result, Tier};
-use crate::store::Collection;
 use crate::store::batch::migrate;
-use crate::store::collection::Touched;
-use crate::store::io::read::OpenObject;
+use crate::store::collection::Collection;
+use crate::store::collection::open_object::OpenObject;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::links::{DELTA_FILE, place_of_stored};
+use crate::store::space::files::Touched;
 use crate::store::state::freed::Freed;
 
 /// Use of space in a tier file.
@@ -52,7 +52,7 @@ impl OpenObject {
             let offset = extent.offset + layout.start(index);
             let written = file.write_at(&payload, offset);
             written.map_err(|error| {
-                Error::io(format!("writing {}", self.collection.data_path(extent.file)), error)
+                Error::io(format!("writing {}", self.collection.files.data_path(extent.file)), error)
             })?;
             moved.push((index, block, Stored { offset, in_data: true, ..block.stored }));
         }
@@ -132,8 +132,7 @@ impl Collection {
     /// Makes all records durable. Returns whether stretches of the object's data file that its blocks
     /// have left may be written again.
     fn may_fill(&self, object: &Object) -> Result<bool> {
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
+        let writer = &mut *self.writer()?;
         self.mark_all(writer)?;
         let file = object.extent().map(|extent| extent.file);
         let is_kept = |freed: &Freed| match freed {
@@ -143,7 +142,7 @@ impl Collection {
             }
             _ => false,
         };
-        Ok(!self.is_shown(object) && !writer.freed.iter().any(|(_, freed)| is_kept(freed)))
+        Ok(!self.files.is_read_directly(object) && !writer.freed.iter().any(|(_, freed)| is_kept(freed)))
     }
 
     /// Writes a payload to a gap that ends before `limit`, if there is one. Returns its location.
@@ -156,8 +155,7 @@ impl Collection {
     ) -> Result<Option<u64>> {
         let len = payload.len() as u64;
         let offset = {
-            let mut writer = self.writer.lock();
-            let writer = self.writable(&mut writer)?;
+            let writer = &mut *self.writer()?;
             self.reclaim(writer);
             let slots = writer.slots.get_mut(usize::from(number)).and_then(Option::as_mut);
             match slots.and_then(|slots| slots.take_before(len, limit)) {
@@ -166,9 +164,9 @@ impl Collection {
             }
         };
         touched.slots.take(&self.reservations, (number, offset, len));
-        let file = self.payload_file(number)?;
+        let file = self.files.payload_file(number)?;
         file.write_at(payload, offset)
-            .map_err(|error| Error::io(format!("writing {}", self.payload_path(number)), error))?;
+            .map_err(|error| Error::io(format!("writing {}", self.files.payload_path(number)), error))?;
         touched.file(&file);
         Ok(Some(offset))
     }
@@ -176,8 +174,7 @@ impl Collection {
     /// Use of space of each tier file, by number. Makes all records durable and reclaims freed space.
     pub fn file_spaces(&self) -> Result<Vec<FileSpace>> {
         self.find_space()?;
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
+        let writer = &mut *self.writer()?;
         self.mark_all(writer)?;
         let spaces = writer.slots.iter().take(usize::from(DELTA_FILE)).flatten();
         Ok(spaces
@@ -189,13 +186,12 @@ impl Collection {
     /// after.
     pub fn cut_files(&self) -> Result<(u64, u64)> {
         self.find_space()?;
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
+        let writer = &mut *self.writer()?;
         self.mark_all(writer)?;
         let (mut before, mut after) = (0, 0);
         for (number, slots) in (0..).zip(writer.slots.iter().flatten()) {
-            let Ok(file) = self.payload_file(number) else { continue };
-            let failed = |error| Error::io(self.payload_path(number), error);
+            let Ok(file) = self.files.payload_file(number) else { continue };
+            let failed = |error| Error::io(self.files.payload_path(number), error);
             let len = file.len().map_err(failed)?;
             if len > slots.end() {
                 file.set_len(slots.end()).map_err(failed)?;

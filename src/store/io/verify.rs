@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::format::checksum;
 use crate::format::log::record::Stored;
 use crate::model::{Error, ErrorKind, Result, Tier};
+use crate::store::collection::open_object::OpenObject;
 use crate::store::events::EventKind;
-use crate::store::io::read::OpenObject;
 use crate::store::object::blocks::{Block, DIRTY};
 
 /// Bytes compared with zeros at a time.
@@ -16,7 +16,7 @@ impl OpenObject {
     /// Verifies block `index` as recorded in the log, and returns its state. Used by `verify` and
     /// `fsck`.
     pub fn check(&self, index: u32) -> Result<Block> {
-        let _reading = self.collection.begin_read();
+        let _reading = self.collection.gate.begin();
         let (layout, found, described) = self.collection.state().logged_block(&self.object, index);
         if found.is_none() && index >= described {
             // The block was truncated, and the log does not have that yet.
@@ -110,7 +110,7 @@ impl OpenObject {
     /// `buffer` has room for all of their bytes. Returns whether all of `blocks` are verified then.
     pub(in crate::store) fn check_in_memory(&self, blocks: Range<u32>, buffer: &mut [u8]) -> bool {
         let Some(Ok(extent)) = &self.extent else { return false };
-        let _reading = self.collection.begin_read();
+        let _reading = self.collection.gate.begin();
         let mut found = vec![None; blocks.len()];
         self.object.look_up(blocks.start, self.object.layout(), &mut found);
         let unchecked = blocks.zip(found).filter(|(index, _)| !self.object.checked.get(*index));
@@ -150,7 +150,7 @@ impl OpenObject {
 
     /// Whether the beginning of a block is in the page cache.
     pub(in crate::store) fn begins_in_memory(&self, index: u32) -> bool {
-        let _reading = self.collection.begin_read();
+        let _reading = self.collection.gate.begin();
         let found = self.object.block(index, self.object.layout());
         let (Some(Ok(extent)), Some(stored)) = (&self.extent, self.stored_at_extent(index, found)) else {
             return false;
@@ -159,7 +159,7 @@ impl OpenObject {
     }
 
     pub(in crate::store) fn file_place(&self, stored: &Stored) -> String {
-        let path = self.collection.path_of_payload(&self.object, stored);
+        let path = self.collection.files.path_of_payload(&self.object, stored);
         format!("{path} at byte {}", stored.offset)
     }
 
@@ -174,7 +174,12 @@ impl OpenObject {
         if error.kind() == ErrorKind::Corrupt {
             if self.object.write_state().reported.note(index, stored) {
                 let path = self.collection.path_of(&self.object);
-                self.collection.event_log.tell(EventKind::Corruption, &path, "read", &error.to_string());
+                self.collection.services.events().tell(
+                    EventKind::Corruption,
+                    &path,
+                    "read",
+                    &error.to_string(),
+                );
             }
         }
         error

@@ -15,16 +15,16 @@ use crate::format::log::catalog::{Entry, ObjectEntry};
 use crate::format::log::record::{Record, Stored};
 use crate::model::{Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::batch::{Batch, add_blocks};
-use crate::store::collection::Touched;
+use crate::store::collection::open_object::OpenObject;
 use crate::store::disk::File;
 use crate::store::io::deltas::Patch;
-use crate::store::io::read::OpenObject;
 use crate::store::io::scaled_delta::Writes;
+use crate::store::io::zeros::{Hole, add_hole};
 use crate::store::object::blocks::BlockLayout;
 use crate::store::object::write_state::Writing;
 use crate::store::object::{Object, exact_at};
+use crate::store::space::files::Touched;
 use crate::store::space::slots::SLOT_ALIGN;
-use crate::store::space::zeros::{Hole, add_hole};
 
 /// The writes to an object since the last batch, with checksums, before a batch records them. The
 /// object cannot be written while this lives.
@@ -299,7 +299,7 @@ impl OpenObject {
     pub(in crate::store) fn put(&self, stored: &Stored, skip: u64, bytes: &[u8]) -> Result<()> {
         let file: Arc<dyn File> = match (self.data(), stored.in_data) {
             (Some(extent), true) => extent.clone(),
-            _ => self.collection.tier_file(stored.tier)?,
+            _ => self.collection.files.payload_file(stored.tier.byte())?,
         };
         file.write_at(bytes, stored.offset + skip)
             .map_err(|error| Error::io(format!("writing to {}", self.collection.path()), error))
@@ -343,7 +343,7 @@ impl OpenObject {
                     blocks.push((edge, Stored { checksum, len: block.len() as u32, ..stored }));
                     match (self.data(), stored.in_data) {
                         (Some(extent), true) => touched.file(extent),
-                        _ => touched.file(&self.collection.tier_file(stored.tier)?),
+                        _ => touched.file(&self.collection.files.payload_file(stored.tier.byte())?),
                     }
                 }
                 None => {
@@ -383,7 +383,7 @@ impl OpenObject {
                 Patch::None => {
                     match (self.data(), stored.in_data) {
                         (Some(extent), true) => touched.file(extent),
-                        _ => touched.file(&self.collection.tier_file(stored.tier)?),
+                        _ => touched.file(&self.collection.files.payload_file(stored.tier.byte())?),
                     }
                     let checksum = if is_known { stored.checksum } else { checksum::of(&block) };
                     blocks.push((index, Stored { checksum, len: len as u32, ..stored }));

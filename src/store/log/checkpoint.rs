@@ -10,13 +10,10 @@ use crate::format::log::catalog::{Entry, ObjectEntry};
 use crate::format::log::record::{Record, Stored};
 use crate::format::log::slot::SLOT_BYTES;
 use crate::format::payload::factor::WHOLE_TENSOR;
-use crate::model::{Error, ErrorKind, Result, Tier};
-use crate::store::Collection;
+use crate::model::{Error, ErrorKind, Result, StoreId, Tier};
 use crate::store::batch::{Batch, described, migrate};
-use crate::store::clock::now_seconds;
-use crate::store::collection::{LOG_NAME, Writer};
-use crate::store::disk::Open;
-use crate::store::events::EventKind;
+use crate::store::disk::{Disk, Open};
+use crate::store::log::LOG_NAME;
 use crate::store::log::append::Log;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, Blocks};
@@ -30,7 +27,7 @@ const DRAFT_NAME: &str = "meta.log.new";
 /// A log shorter than this is not checkpointed.
 const LOG_BYTES_MIN: u64 = 4 << 20;
 /// A log is checkpointed when it has grown to this many times its length after the last checkpoint.
-const GROWTH: u64 = 4;
+pub(in crate::store) const GROWTH: u64 = 4;
 /// Approximate maximum of slots in a batch.
 const BATCH_SLOTS_MAX: u64 = 32 << 10;
 
@@ -63,92 +60,37 @@ fn slots_of(object: &Object) -> u64 {
     3 + object.blocks.read().parts().map(slots).sum::<u64>()
 }
 
-impl Writer {
-    /// Whether the log has twice the length at which a sync checkpoints it: no sync has come.
-    pub(in crate::store) fn is_log_too_long(&self) -> bool {
-        self.log.bytes() >= self.compact_at.saturating_mul(2)
+/// Writes the state into a new, durable log of this generation, beside the present log of the collection
+/// with this path.
+pub(in crate::store) fn write_draft(
+    disk: &Arc<dyn Disk>,
+    (store, path): (StoreId, &str),
+    state: &State,
+    generation: u64,
+    next_sequence: u64,
+) -> Result<Log> {
+    let draft = format!("{path}/{DRAFT_NAME}");
+    let failed = |error| Error::io(format!("writing {draft}"), error);
+    match disk.remove_file(&draft) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
     }
+    let file = disk.open(&draft, Open::Create).map_err(failed)?;
+    let mut log = Log::create(file, store, generation)?;
+    for batch in checkpoint(state, next_sequence, &log)? {
+        log.append(&batch)?;
+    }
+    log.continue_from(next_sequence);
+    log.sync()?;
+    log.mark()?;
+    Ok(log)
 }
 
-impl Collection {
-    /// Checkpoints the log if it has grown enough. Everything recorded must be durable. After a failure
-    /// the old log stays in use, and the next attempt is made when it has grown more.
-    pub(in crate::store) fn compact_if_due(&self, writer: &mut Writer) {
-        if writer.log.bytes() < writer.compact_at {
-            return;
-        }
-        if let Err(error) = self.compact(writer) {
-            log::warn!("{}: the log is not written anew: {error}", self.path());
-            writer.compact_at = writer.log.bytes() * 2;
-        }
-    }
-
-    /// Makes everything recorded durable and checkpoints the log. `Busy` while an object is being
-    /// truncated.
-    pub fn compact_now(&self) -> Result<Compaction> {
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
-        self.sync_all(writer)?;
-        self.compact(writer)
-    }
-
-    /// Result of the last checkpoint since the collection was opened.
-    pub fn last_compaction(&self) -> Option<Compaction> {
-        *self.last_compaction.lock()
-    }
-
-    fn compact(&self, writer: &mut Writer) -> Result<Compaction> {
-        let before = writer.log.bytes();
-        let state = self.state.read();
-        let log =
-            self.write_draft(&state, writer.log.generation().wrapping_add(1), writer.log.next_sequence())?;
-        // After a failure it is unknown which of the two logs a power cut would leave.
-        self.switch_log().map_err(|error| self.poison(error))?;
-        writer.log = log;
-        writer.compact_at = due(&state).max(writer.log.bytes() * GROWTH);
-        // The new log is durable and no longer names the freed space.
-        for (batch, _) in &mut writer.freed {
-            *batch = 0;
-        }
-        let compaction = Compaction { at: now_seconds(), before, after: writer.log.bytes() };
-        *self.last_compaction.lock() = Some(compaction);
-        let text = format!("meta.log of {before} bytes has {} now", compaction.after);
-        self.event_log.tell(EventKind::Compaction, &self.path(), "compact", &text);
-        Ok(compaction)
-    }
-}
-
-impl Collection {
-    /// Writes the state into a new, durable log of this generation, beside the present log.
-    pub(in crate::store) fn write_draft(
-        &self,
-        state: &State,
-        generation: u64,
-        next_sequence: u64,
-    ) -> Result<Log> {
-        let draft = format!("{}/{DRAFT_NAME}", self.path());
-        let failed = |error| Error::io(format!("writing {draft}"), error);
-        match self.disk.remove_file(&draft) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
-        let file = self.disk.open(&draft, Open::Create).map_err(failed)?;
-        let mut log = Log::create(file, self.store, generation)?;
-        for batch in checkpoint(state, next_sequence, &log)? {
-            log.append(&batch)?;
-        }
-        log.continue_from(next_sequence);
-        log.sync()?;
-        log.mark()?;
-        Ok(log)
-    }
-
-    /// Renames the new log over the old one.
-    pub(in crate::store) fn switch_log(&self) -> Result<()> {
-        let (path, draft) = (format!("{}/{LOG_NAME}", self.path()), format!("{}/{DRAFT_NAME}", self.path()));
-        let switched = self.disk.rename(&draft, &path).and_then(|()| self.disk.sync_directory(&self.path()));
-        switched.map_err(|error| Error::io(format!("renaming {draft}"), error))
-    }
+/// Renames the new log over the old one.
+pub(in crate::store) fn switch_log(disk: &Arc<dyn Disk>, path: &str) -> Result<()> {
+    let (log, draft) = (format!("{path}/{LOG_NAME}"), format!("{path}/{DRAFT_NAME}"));
+    let switched = disk.rename(&draft, &log).and_then(|()| disk.sync_directory(path));
+    switched.map_err(|error| Error::io(format!("renaming {draft}"), error))
 }
 
 /// The state as batches.

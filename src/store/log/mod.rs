@@ -6,3 +6,6 @@ pub(in crate::store) mod pending_batch;
 pub(in crate::store) mod replay;
 pub(in crate::store) mod scan;
 pub(in crate::store) mod validate;
+
+/// Name of the log in the directory of its collection.
+pub(in crate::store) const LOG_NAME: &str = "meta.log";

@@ -6,7 +6,6 @@ use crate::format::log::catalog::{Entry, NodeType};
 use crate::format::log::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result};
 use crate::store::batch::Batch;
-use crate::store::collection::lineage::Lineage;
 use crate::store::object::blocks::BlockLayout;
 use crate::store::object::is_relocation;
 use crate::store::state::State;
@@ -22,8 +21,12 @@ struct Planned<'a> {
 }
 
 /// `Invalid` if a record refers to something that does not exist or does not fit it; `Busy` if it
-/// changes an object that others depend on.
-pub(in crate::store) fn check(batch: &Batch, state: &State, lineage: &Lineage) -> Result<()> {
+/// changes an object that others depend on: `check_not_needed` says so.
+pub(in crate::store) fn check(
+    batch: &Batch,
+    state: &State,
+    check_not_needed: impl Fn(ObjectId) -> Result<()>,
+) -> Result<()> {
     let mut planned = Planned { state, objects: ByObject::default(), nodes: HashMap::new() };
     for added in batch.records() {
         match &added.entry {
@@ -48,7 +51,7 @@ pub(in crate::store) fn check(batch: &Batch, state: &State, lineage: &Lineage) -
             _ => false,
         };
         if !is_relocation {
-            lineage.check_not_needed(object)?;
+            check_not_needed(object)?;
         }
     }
     Ok(())

@@ -14,12 +14,14 @@ use std::sync::Arc;
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
 use crate::format::log::record::{Record, Stored};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result, StoreId};
-use crate::store::Collection;
 use crate::store::clock::now_seconds;
-use crate::store::collection::{LOG_NAME, refuse_remains};
+use crate::store::collection::Collection;
+use crate::store::collection::open::refuse_remains;
+use crate::store::collection::open_object::{OpenObject, Verify};
 use crate::store::disk::{Disk, Open};
-use crate::store::io::read::{OpenObject, Verify};
+use crate::store::log::LOG_NAME;
 use crate::store::log::append::LogEnd;
+use crate::store::log::checkpoint::{switch_log, write_draft};
 use crate::store::log::replay::{Damage, Replayed, salvage};
 use crate::store::object::Object;
 use crate::store::object::blocks::Checksums;
@@ -115,11 +117,11 @@ pub fn repair(
     } else if dropped.is_some() {
         mended = name_unowned(&mut collection.state.write(), &lost, &whys, (tenant, name))?;
     }
-    let mut repaired = collection.describe(&lost, damage.as_ref(), mended)?;
+    let mut repaired = describe(&collection, &lost, damage.as_ref(), mended)?;
     if dropped.is_some() {
         repaired.reason.get_or_insert_with(|| "the end of meta.log was dropped".to_owned());
     }
-    collection.replace_log(&lost, end, repaired).map(Some)
+    replace_log(&collection, &lost, end, repaired).map(Some)
 }
 
 /// The unreadable blocks of the objects that `which` selects, in ascending order. An I/O error ends the
@@ -193,142 +195,151 @@ fn joined(ranges: &mut Vec<Range<u32>>) {
     });
 }
 
-impl Collection {
-    /// Lists losses and unsure files by path. A file with losses is not listed as unsure.
-    fn describe(&self, lost: &LostBlocks, damage: Option<&Damage>, mended: Mended) -> Result<Repaired> {
-        let mut state = self.state.write();
-        let mut out = Repaired {
-            reason: damage.map(|damage| damage.reason.clone()),
-            moved: mended.moved,
-            lost: mended.lost,
-            ..Repaired::default()
-        };
-        let mut noted: Vec<NodeEntry> = Vec::new();
-        for node in state.nodes() {
-            let Some(file) = node.file() else { continue };
-            let (mut at, mut ranges, mut is_unsure) = (0_u64, Vec::<Range<u64>>::new(), false);
-            for object in file.objects.iter().filter_map(|id| state.object(*id)) {
-                let layout = object.layout();
-                for blocks in lost.get(&object.entry.id).into_iter().flatten() {
-                    let from = at + layout.start(blocks.start);
-                    let until = from + layout.bytes_of(blocks);
-                    match ranges.last_mut().filter(|last| last.end == from) {
-                        Some(last) => last.end = until,
-                        None => ranges.push(from..until),
-                    }
+/// Lists losses and unsure files by path. A file with losses is not listed as unsure.
+fn describe(
+    collection: &Collection,
+    lost: &LostBlocks,
+    damage: Option<&Damage>,
+    mended: Mended,
+) -> Result<Repaired> {
+    let mut state = collection.state.write();
+    let mut out = Repaired {
+        reason: damage.map(|damage| damage.reason.clone()),
+        moved: mended.moved,
+        lost: mended.lost,
+        ..Repaired::default()
+    };
+    let mut noted: Vec<NodeEntry> = Vec::new();
+    for node in state.nodes() {
+        let Some(file) = node.file() else { continue };
+        let (mut at, mut ranges, mut is_unsure) = (0_u64, Vec::<Range<u64>>::new(), false);
+        for object in file.objects.iter().filter_map(|id| state.object(*id)) {
+            let layout = object.layout();
+            for blocks in lost.get(&object.entry.id).into_iter().flatten() {
+                let from = at + layout.start(blocks.start);
+                let until = from + layout.bytes_of(blocks);
+                match ranges.last_mut().filter(|last| last.end == from) {
+                    Some(last) => last.end = until,
+                    None => ranges.push(from..until),
                 }
-                let sequence = damage.map_or(0, |damage| damage.sequence);
-                let blocks = object.blocks.read();
-                let gone = lost.get(&object.entry.id);
-                is_unsure |= damage.is_some()
-                    && blocks.pieces(layout).any(|(piece, block)| {
-                        block.epoch <= sequence && !gone.is_some_and(|gone| has(gone, piece.start))
-                    });
-                at += layout.bytes;
             }
-            let path = String::from_utf8_lossy(&state.path(node.entry.id)).into_owned();
-            if !ranges.is_empty() {
-                let mut entry = node.entry.clone();
-                if let NodeType::File(file) = &mut entry.node_type {
-                    file.why = format!("{} were lost; copy the file in again", sentence(&ranges)).into();
-                }
-                noted.push(entry);
-                out.lost.push(Lost { path: path.clone(), bytes: Some(at), ranges });
-            }
-            if is_unsure {
-                out.unsure.push(path);
-            }
+            let sequence = damage.map_or(0, |damage| damage.sequence);
+            let blocks = object.blocks.read();
+            let gone = lost.get(&object.entry.id);
+            is_unsure |= damage.is_some()
+                && blocks.pieces(layout).any(|(piece, block)| {
+                    block.epoch <= sequence && !gone.is_some_and(|gone| has(gone, piece.start))
+                });
+            at += layout.bytes;
         }
-        for entry in noted {
-            state.apply_entry(Entry::Node(Box::new(entry)))?;
+        let path = String::from_utf8_lossy(&state.path(node.entry.id)).into_owned();
+        if !ranges.is_empty() {
+            let mut entry = node.entry.clone();
+            if let NodeType::File(file) = &mut entry.node_type {
+                file.why = format!("{} were lost; copy the file in again", sentence(&ranges)).into();
+            }
+            noted.push(entry);
+            out.lost.push(Lost { path: path.clone(), bytes: Some(at), ranges });
         }
-        out.lost.sort_by(|one, other| one.path.cmp(&other.path));
-        out.unsure.sort_unstable();
-        Ok(out)
+        if is_unsure {
+            out.unsure.push(path);
+        }
     }
-
-    /// Records the losses and replaces the log by a checkpoint.
-    pub(in crate::store) fn replace_log(
-        &self,
-        lost: &LostBlocks,
-        end: LogEnd,
-        mut out: Repaired,
-    ) -> Result<Repaired> {
-        let mut sequence = end.next_sequence;
-        let mut state = self.state.write();
-        for (object, blocks) in
-            lost.iter().flat_map(|(object, ranges)| ranges.iter().map(move |range| (object, range)))
-        {
-            if state.object(*object).is_none() {
-                continue;
-            }
-            let record = Record::EmptyRun {
-                object: *object,
-                block: blocks.start,
-                count: blocks.end - blocks.start,
-                stored: Stored::LOST,
-                created_at: now_seconds(),
-            };
-            state.apply_record(&record, sequence, Checksums::new())?;
-            sequence += 1;
-        }
-        state.forget_freed();
-        out.kept_log = self.keep_log()?;
-        if out.reason.is_some() {
-            out.moved.extend(self.keep_unnamed_data(&state)?);
-        }
-        self.write_draft(&state, end.generation.wrapping_add(1), sequence)?;
-        self.switch_log()?;
-        Ok(out)
+    for entry in noted {
+        state.apply_entry(Entry::Node(Box::new(entry)))?;
     }
+    out.lost.sort_by(|one, other| one.path.cmp(&other.path));
+    out.unsure.sort_unstable();
+    Ok(out)
+}
 
-    /// Makes a durable copy of the log. Returns its path.
-    fn keep_log(&self) -> Result<String> {
-        let listed = self.disk.list(&self.path());
-        let listed = listed.map_err(|error| Error::io(format!("listing {}", self.path()), error))?;
-        let number = (1_u32..).find(|number| {
-            let name = format!("{LOG_NAME}.damaged-{number}");
-            !listed.iter().any(|entry| entry.name == name)
-        });
-        let to = format!("{}/{LOG_NAME}.damaged-{}", self.path(), number.unwrap_or_default());
-        let failed = |error| Error::io(format!("copying the log to {to}"), error);
-        let from = self.disk.open(&format!("{}/{LOG_NAME}", self.path()), Open::Read).map_err(failed)?;
-        let copy = self.disk.open(&to, Open::Create).map_err(failed)?;
-        let mut chunk = vec![0; CHUNK_BYTES];
-        let mut at = 0;
-        loop {
-            let count = from.read_at(&mut chunk, at).map_err(failed)?;
-            let Some(bytes) = chunk.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
-            copy.write_at(bytes, at).map_err(failed)?;
-            at += count as u64;
+/// Records the losses and replaces the log by a checkpoint.
+pub(in crate::store) fn replace_log(
+    collection: &Collection,
+    lost: &LostBlocks,
+    end: LogEnd,
+    mut out: Repaired,
+) -> Result<Repaired> {
+    let mut sequence = end.next_sequence;
+    let mut state = collection.state.write();
+    for (object, blocks) in
+        lost.iter().flat_map(|(object, ranges)| ranges.iter().map(move |range| (object, range)))
+    {
+        if state.object(*object).is_none() {
+            continue;
         }
-        copy.sync_data().map_err(failed)?;
-        self.disk.sync_directory(&self.path()).map_err(failed)?;
-        Ok(to)
-    }
-
-    /// Renames data files without objects, because opening the collection would remove them.
-    fn keep_unnamed_data(&self, state: &crate::store::state::State) -> Result<Vec<String>> {
-        let directory = format!("{}/data", self.path());
-        let failed = |error| Error::io(format!("keeping files of {directory}"), error);
-        let listed = match self.disk.list(&directory) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            listed => listed.map_err(failed)?,
+        let record = Record::EmptyRun {
+            object: *object,
+            block: blocks.start,
+            count: blocks.end - blocks.start,
+            stored: Stored::LOST,
+            created_at: now_seconds(),
         };
-        let mut kept = Vec::new();
-        for entry in listed.into_iter().filter(|entry| entry.name.len() == 16) {
-            if u64::from_str_radix(&entry.name, 16).is_ok_and(|id| !state.has_extent(id)) {
-                let (from, to) =
-                    (format!("{directory}/{}", entry.name), format!("{directory}/{}.lost", entry.name));
-                self.disk.rename(&from, &to).map_err(failed)?;
-                kept.push(format!("{from}, which no file that is known lies in, is now {to}"));
-            }
-        }
-        if !kept.is_empty() {
-            self.disk.sync_directory(&directory).map_err(failed)?;
-        }
-        Ok(kept)
+        state.apply_record(&record, sequence, Checksums::new())?;
+        sequence += 1;
     }
+    state.forget_freed();
+    out.kept_log = keep_log(collection)?;
+    if out.reason.is_some() {
+        out.moved.extend(keep_unnamed_data(collection, &state)?);
+    }
+    let (disk, path) = (collection.files.disk(), collection.files.path());
+    let generation = end.generation.wrapping_add(1);
+    write_draft(disk, (collection.identity.store(), path), &state, generation, sequence)?;
+    switch_log(disk, path)?;
+    Ok(out)
+}
+
+/// Makes a durable copy of the log. Returns its path.
+fn keep_log(collection: &Collection) -> Result<String> {
+    let listed = collection.files.disk().list(&collection.path());
+    let listed = listed.map_err(|error| Error::io(format!("listing {}", collection.path()), error))?;
+    let number = (1_u32..).find(|number| {
+        let name = format!("{LOG_NAME}.damaged-{number}");
+        !listed.iter().any(|entry| entry.name == name)
+    });
+    let to = format!("{}/{LOG_NAME}.damaged-{}", collection.path(), number.unwrap_or_default());
+    let failed = |error| Error::io(format!("copying the log to {to}"), error);
+    let from = collection
+        .files
+        .disk()
+        .open(&format!("{}/{LOG_NAME}", collection.path()), Open::Read)
+        .map_err(failed)?;
+    let copy = collection.files.disk().open(&to, Open::Create).map_err(failed)?;
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut at = 0;
+    loop {
+        let count = from.read_at(&mut chunk, at).map_err(failed)?;
+        let Some(bytes) = chunk.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
+        copy.write_at(bytes, at).map_err(failed)?;
+        at += count as u64;
+    }
+    copy.sync_data().map_err(failed)?;
+    collection.files.disk().sync_directory(&collection.path()).map_err(failed)?;
+    Ok(to)
+}
+
+/// Renames data files without objects, because opening the collection would remove them.
+fn keep_unnamed_data(collection: &Collection, state: &crate::store::state::State) -> Result<Vec<String>> {
+    let directory = format!("{}/data", collection.path());
+    let failed = |error| Error::io(format!("keeping files of {directory}"), error);
+    let listed = match collection.files.disk().list(&directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        listed => listed.map_err(failed)?,
+    };
+    let mut kept = Vec::new();
+    for entry in listed.into_iter().filter(|entry| entry.name.len() == 16) {
+        if u64::from_str_radix(&entry.name, 16).is_ok_and(|id| !state.has_extent(id)) {
+            let (from, to) =
+                (format!("{directory}/{}", entry.name), format!("{directory}/{}.lost", entry.name));
+            collection.files.disk().rename(&from, &to).map_err(failed)?;
+            kept.push(format!("{from}, which no file that is known lies in, is now {to}"));
+        }
+    }
+    if !kept.is_empty() {
+        collection.files.disk().sync_directory(&directory).map_err(failed)?;
+    }
+    Ok(kept)
 }
 
 /// Whether the ascending ranges contain a block.

@@ -12,9 +12,11 @@ use std::sync::Arc;
 use crate::format::log::catalog::{Entry, ObjectEntry};
 use crate::format::log::record::Record;
 use crate::model::{ObjectId, Result, StoreId};
-use crate::store::Collection;
 use crate::store::batch::described;
-use crate::store::collection::recover::payloads;
+use crate::store::collection::Collection;
+use crate::store::collection::allocate::payloads;
+use crate::store::collection::identity::Access;
+use crate::store::collection::open::OpenedLog;
 use crate::store::disk::Disk;
 use crate::store::events::{EventKind, Note};
 use crate::store::log::pending_batch::PendingBatch;
@@ -23,7 +25,7 @@ use crate::store::object::Object;
 use crate::store::object::blocks::{Block, Checksums};
 use crate::store::object::links::place_of_stored;
 use crate::store::repair::salvage::name_unowned;
-use crate::store::repair::{Repaired, lost_blocks};
+use crate::store::repair::{Repaired, lost_blocks, replace_log};
 use crate::store::state::State;
 
 /// Explanations for objects without a file.
@@ -32,9 +34,37 @@ pub(in crate::store) type Whys = HashMap<ObjectId, String>;
 /// Blocks of an object one after the other: each is one, or zeros of some length.
 type Pieces = Vec<(u32, Block)>;
 
+/// Opens a collection. `NotFound` if it does not exist or its creation never finished. If its log has a
+/// dropped end and it is to be written, what that end named is set aside first. If that fails, nothing is
+/// changed and the collection accepts no writes.
+pub fn open_collection(
+    disk: &Arc<dyn Disk>,
+    store: StoreId,
+    place: (&str, &str),
+    access: Access,
+) -> Result<Collection> {
+    let opened = OpenedLog::read(disk, store, place, access)?;
+    if !opened.needs_setting_aside() {
+        return Collection::of_log(disk, opened, Vec::new());
+    }
+    let mut notes = opened.replayed.events.clone();
+    match set_aside(disk, store, place, opened.replayed) {
+        Ok(done) => {
+            notes.extend(done);
+            Collection::of_log(disk, OpenedLog::read(disk, store, place, access)?, notes)
+        }
+        Err(error) => {
+            let opened = OpenedLog::read(disk, store, place, Access::Read)?;
+            let collection = Collection::of_log(disk, opened, Vec::new())?;
+            collection.poison(error.at("setting aside what the dropped end of meta.log named"));
+            Ok(collection)
+        }
+    }
+}
+
 /// Sets aside what a dropped log end named. An error leaves everything unchanged. Returns what was
 /// done, for the event log.
-pub(in crate::store) fn set_aside(
+fn set_aside(
     disk: &Arc<dyn Disk>,
     store: StoreId,
     (tenant, name): (&str, &str),
@@ -53,7 +83,7 @@ pub(in crate::store) fn set_aside(
     let mended = name_unowned(&mut collection.state.write(), &lost, &whys, (tenant, name))?;
     let reason = Some("the end of meta.log was dropped".to_owned());
     let out = Repaired { reason, moved: mended.moved, ..Repaired::default() };
-    let out = collection.replace_log(&lost, end, out)?;
+    let out = replace_log(&collection, &lost, end, out)?;
     let kept = [format!("the log as it was is {}", out.kept_log)];
     let found = out.moved.into_iter().map(|moved| format!("set aside: {moved}"));
     Ok(kept.into_iter().chain(found).map(|text| Note { kind: EventKind::Repair, text }).collect())

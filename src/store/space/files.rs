@@ -1,54 +1,152 @@
-//! The files that contain payloads: tier files and data files.
+//! The files of a collection that contain payloads: tier files and data files.
 
-use std::sync::{Arc, Weak};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock, Weak};
 
+use parking_lot::Mutex;
+
+use crate::format::checksum;
+use crate::format::log::catalog::OutsideFile;
 use crate::format::log::record::Stored;
-use crate::model::{Error, ErrorKind, Result, Tier};
-use crate::store::Collection;
-use crate::store::collection::{Access, Touched, Writer};
-use crate::store::disk::{File, Open};
+use crate::model::{Error, Result};
+use crate::store::disk::{Disk, File, Open};
 use crate::store::object::Object;
 use crate::store::object::links::{DELTA_FILE, FACTOR_FILE};
-use crate::store::space::slots::SLOT_ALIGN;
-use crate::store::state::freed::Freed;
+use crate::store::space::outside::Outside;
+use crate::store::space::reservations::ReservedSlots;
 
-impl Collection {
-    /// The tier file of a tier's payloads.
-    pub fn tier_file(&self, tier: Tier) -> Result<Arc<dyn File>> {
-        self.payload_file(tier.byte())
+/// Number of payload files: the tier files, `delta.dat` and `factor.dat`.
+pub(in crate::store) const PAYLOAD_FILES: usize = 6;
+/// Entries of closed data files are removed from a map with more entries than this.
+const DATA_FILES_KNOWN: usize = 1000;
+
+/// Files that were written and must be durable before a batch that names them.
+#[derive(Default)]
+pub struct Touched {
+    pub(in crate::store) files: Vec<Arc<dyn File>>,
+    /// Addresses of these in memory, so that each is listed once.
+    seen: HashSet<usize>,
+    pub(in crate::store) tiers: HashSet<u8>,
+    /// Slots reserved for what was written. Dropping this returns those that no batch names.
+    pub(in crate::store) slots: ReservedSlots,
+}
+
+impl Touched {
+    /// Adds a file that was written.
+    pub fn file(&mut self, file: &Arc<dyn File>) {
+        if self.seen.insert(Arc::as_ptr(file).cast::<()>().addr()) {
+            self.files.push(file.clone());
+        }
+    }
+
+    /// Takes over the content of `other`.
+    pub fn merge(&mut self, other: Touched) {
+        other.files.iter().for_each(|file| self.file(file));
+        self.tiers.extend(other.tiers);
+        self.slots.merge(other.slots);
+    }
+}
+
+/// The files of a collection. Each is opened at its first use.
+pub(in crate::store) struct Files {
+    disk: Arc<dyn Disk>,
+    /// The collection's directory.
+    path: String,
+    /// How files that exist are opened.
+    how: Open,
+    payload_files: [OnceLock<Arc<dyn File>>; PAYLOAD_FILES],
+    /// Open data files. Held while one is opened.
+    data_files: Mutex<HashMap<u64, Weak<dyn File>>>,
+    /// Data files that somebody reads directly.
+    direct: Mutex<HashMap<u64, Weak<()>>>,
+}
+
+impl Files {
+    /// The files in the directory `path`, opened for writing if they may be written.
+    pub fn new(disk: &Arc<dyn Disk>, path: String, may_write: bool) -> Files {
+        Files {
+            disk: disk.clone(),
+            path,
+            how: if may_write { Open::Write } else { Open::Read },
+            payload_files: Default::default(),
+            data_files: Mutex::default(),
+            direct: Mutex::default(),
+        }
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    /// The collection's directory: `tenant/name`.
+    pub fn path(&self) -> &str {
+        &self.path
     }
 
     /// A payload file by number: a tier's, or that of deltas or factorizations.
-    pub(in crate::store) fn payload_file(&self, number: u8) -> Result<Arc<dyn File>> {
-        let Some(cell) = self.tiers.get(usize::from(number)) else {
+    pub fn payload_file(&self, number: u8) -> Result<Arc<dyn File>> {
+        self.payload_file_by(number, |path| self.disk.open(path, self.how))
+    }
+
+    /// The payload file to write to. It is created only if it `may_be_missing`: an empty file in place of
+    /// a lost one would hide the loss.
+    pub fn payload_file_made(&self, number: u8, may_be_missing: bool) -> Result<Arc<dyn File>> {
+        self.payload_file_by(number, |path| match self.disk.open(path, Open::Write) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && may_be_missing => {
+                self.disk.open(path, Open::Create)
+            }
+            opened => opened,
+        })
+    }
+
+    fn payload_file_by(
+        &self,
+        number: u8,
+        open: impl FnOnce(&str) -> std::io::Result<Arc<dyn File>>,
+    ) -> Result<Arc<dyn File>> {
+        let Some(cell) = self.payload_files.get(usize::from(number)) else {
             return Err(Error::invalid(format!("tier {number}")));
         };
         if let Some(file) = cell.get() {
             return Ok(file.clone());
         }
         let path = self.payload_path(number);
-        let how = if self.access == Access::Write { Open::Write } else { Open::Read };
-        let file = self.disk.open(&path, how).map_err(|error| Error::io(format!("opening {path}"), error))?;
+        let file = open(&path).map_err(|error| Error::io(format!("opening {path}"), error))?;
         Ok(cell.get_or_init(|| file).clone())
+    }
+
+    /// Punches a hole in a payload file, if it is open.
+    pub fn punch(&self, number: u8, from: u64, len: u64) {
+        if let Some(Some(file)) = self.payload_files.get(usize::from(number)).map(OnceLock::get)
+            && let Err(error) = file.punch(from, len)
+        {
+            log::warn!("giving back space of {}: {error}", self.payload_path(number));
+        }
     }
 
     /// The path of a tier file in the store.
     pub fn tier_path(&self, number: u8) -> String {
-        format!("{}/tier{number}.dat", self.path())
+        format!("{}/tier{number}.dat", self.path)
     }
 
     /// The path in the store of a payload file.
-    pub(in crate::store) fn payload_path(&self, number: u8) -> String {
+    pub fn payload_path(&self, number: u8) -> String {
         match number {
-            DELTA_FILE => format!("{}/delta.dat", self.path()),
-            FACTOR_FILE => format!("{}/factor.dat", self.path()),
+            DELTA_FILE => format!("{}/delta.dat", self.path),
+            FACTOR_FILE => format!("{}/factor.dat", self.path),
             _ => self.tier_path(number),
         }
     }
 
+    /// The directory of the data files.
+    pub fn data_directory(&self) -> String {
+        format!("{}/data", self.path)
+    }
+
     /// The path in the store of a data file of the collection's own.
     pub fn data_path(&self, id: u64) -> String {
-        format!("{}/data/{id:016x}", self.path())
+        format!("{}/data/{id:016x}", self.path)
     }
 
     /// The path of the file that contains a payload: relative to the store, or absolute for an outside
@@ -61,133 +159,109 @@ impl Collection {
         }
     }
 
-    /// Opens a data file. Concurrent users share one open file.
-    pub fn data_file(&self, id: u64) -> Result<Arc<dyn File>> {
-        let outside = self.state.read().outside(id).cloned();
-        let mut open = self.data.lock();
+    /// Opens a data file, which is the file `outside` if that is given. Concurrent users share one open
+    /// file.
+    pub fn data_file(&self, id: u64, outside: Option<&Arc<OutsideFile>>) -> Result<Arc<dyn File>> {
+        let mut open = self.data_files.lock();
         if let Some(file) = open.get(&id).and_then(Weak::upgrade) {
             return Ok(file);
         }
-        let path = self.data_path(id);
-        let how = if self.access == Access::Write { Open::Write } else { Open::Read };
         let file = match outside {
-            Some(outside) => self.open_outside(&outside)?,
+            Some(outside) => self.open_outside(outside)?,
             None => {
-                let opened = self.disk.open(&path, how);
+                let path = self.data_path(id);
+                let opened = self.disk.open(&path, self.how);
                 opened.map_err(|error| Error::io(format!("opening {path}"), error))?
             }
         };
-        if open.len() > 1000 {
+        if open.len() > DATA_FILES_KNOWN {
             open.retain(|_, file| file.strong_count() > 0);
         }
         open.insert(id, Arc::downgrade(&file));
         Ok(file)
     }
 
-    /// Creates a data file and returns its number. It is removed when the store is opened again, unless
-    /// a committed batch gives it to an object by then.
-    pub fn create_data_file(&self) -> Result<(u64, Arc<dyn File>)> {
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
-        self.reclaim(writer);
-        let id = self.next_data(writer)?;
+    /// Opens an outside file by its name. Reads succeed while it has its recorded length.
+    pub fn open_outside(&self, outside: &Arc<OutsideFile>) -> Result<Arc<dyn File>> {
+        let path = String::from_utf8_lossy(&outside.path).into_owned();
+        let opened = self.disk.open_outside(&outside.path);
+        let file = opened.and_then(|inner| Outside::new(inner, outside.clone()));
+        let failed = |error| Error::io(format!("opening {path}, which an import left in place"), error);
+        Ok(Arc::new(file.map_err(failed)?))
+    }
+
+    /// Creates a data file.
+    pub fn create_data_file(&self, id: u64) -> Result<Arc<dyn File>> {
         let path = self.data_path(id);
-        let file = self.disk.open(&path, Open::Create);
-        let file = file.map_err(|error| Error::io(format!("making {path}"), error))?;
-        writer.next_data = id + 1;
-        Ok((id, file))
+        self.disk.open(&path, Open::Create).map_err(|error| Error::io(format!("making {path}"), error))
     }
 
-    /// The number of the next data file. `Full` if it is the last number or none is left.
-    pub(in crate::store) fn next_data(&self, writer: &Writer) -> Result<u64> {
-        let next = self.number_behind(writer);
-        let left = next.filter(|next| *next < u64::MAX);
-        left.ok_or_else(|| {
-            Error::new(ErrorKind::Full, format!("{}: no data file has a number left", self.path()))
-        })
-    }
-
-    /// The number after all that data files and copies ever had.
-    fn number_behind(&self, writer: &Writer) -> Option<u64> {
-        if writer.next_data == 0 {
-            let state = self.state.read();
-            let kept = writer.freed.iter().filter_map(|(_, freed)| match freed {
-                Freed::Object(object) => Some(object),
-                _ => None,
-            });
-            let objects = state.objects().chain(kept);
-            let extents = objects.filter_map(|object| object.extent()).map(|extent| extent.file);
-            let last = extents.chain(state.outside_files().map(|outside| outside.file)).max();
-            let gone = writer.freed.iter().filter_map(|(_, freed)| match freed {
-                Freed::Copy(copy) => Some(copy),
-                _ => None,
-            });
-            let copies = state.pins().filter_map(|(_, copy)| copy).chain(gone).map(|copy| copy.number);
-            return last.max(copies.max()).unwrap_or(0).checked_add(1);
-        }
-        Some(writer.next_data)
-    }
-
-    /// Writes payloads of a tier, each to a slot of its own. `payloads` is their concatenation, `lens`
-    /// the length of each. Returns the offset of each. `touched` owns the slots until a batch names
-    /// them.
-    pub fn write_payloads(
-        &self,
-        tier: Tier,
-        payloads: &[u8],
-        lens: &[usize],
-        touched: &mut Touched,
-    ) -> Result<Vec<u64>> {
-        let number = tier.byte();
-        let slot_of = |len: usize| (len as u64).next_multiple_of(SLOT_ALIGN);
-        let total: u64 = lens.iter().map(|&len| slot_of(len)).sum();
-        if lens.is_empty() {
-            return Ok(Vec::new());
-        }
-        let start = self.take_slot_of(number, total)?;
-        let mut slot = start;
-        for &len in lens {
-            touched.slots.take(&self.reservations, (number, slot, slot_of(len)));
-            slot += slot_of(len);
-        }
-        let file = self.payload_file(number)?;
-        let mut bytes = Vec::with_capacity(total as usize);
-        let mut offsets = Vec::with_capacity(lens.len());
-        let mut rest = payloads;
-        for &len in lens {
-            let (payload, after) = rest
-                .split_at_checked(len)
-                .ok_or_else(|| Error::invalid("payloads shorter than their lengths"))?;
-            offsets.push(start + bytes.len() as u64);
-            bytes.extend_from_slice(payload);
-            bytes.resize(bytes.len().next_multiple_of(SLOT_ALIGN as usize), 0);
-            rest = after;
-        }
-        file.write_at(&bytes, start)
-            .map_err(|error| Error::io(format!("writing {}", self.tier_path(number)), error))?;
-        if touched.tiers.insert(number) {
-            touched.files.push(file);
-        }
-        Ok(offsets)
-    }
-
-    /// The tier file to write to. It is created only if it `may_be_missing`: an empty file in place of
-    /// a lost one would hide the loss.
-    pub(in crate::store) fn tier_file_made(&self, number: u8, may_be_missing: bool) -> Result<Arc<dyn File>> {
-        let Some(cell) = self.tiers.get(usize::from(number)) else {
-            return Err(Error::invalid(format!("tier {number}")));
-        };
-        if let Some(file) = cell.get() {
-            return Ok(file.clone());
-        }
-        let path = self.payload_path(number);
-        let file = match self.disk.open(&path, Open::Write) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && may_be_missing => {
-                self.disk.open(&path, Open::Create)
+    /// Removes a data file without objects. If that fails, the file is found when the collection is
+    /// opened again.
+    pub fn remove_data_file(&self, id: u64) {
+        let path = self.data_path(id);
+        match self.disk.remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                log::warn!("removing {path}: {error}");
             }
-            opened => opened,
-        };
-        let file = file.map_err(|error| Error::io(format!("opening {path}"), error))?;
-        Ok(cell.get_or_init(|| file).clone())
+            _ => {}
+        }
+    }
+
+    /// Keeps the bytes of a data file in place while the returned value lives, because somebody reads
+    /// the file directly.
+    pub fn read_directly(&self, file: u64) -> Arc<()> {
+        let mut direct = self.direct.lock();
+        direct.retain(|_, readers| readers.strong_count() > 0);
+        if let Some(readers) = direct.get(&file).and_then(Weak::upgrade) {
+            return readers;
+        }
+        let new = Arc::new(());
+        direct.insert(file, Arc::downgrade(&new));
+        new
+    }
+
+    /// Whether somebody reads the object's data file directly.
+    pub fn is_read_directly(&self, object: &Object) -> bool {
+        let direct = self.direct.lock();
+        let readers = object.extent().and_then(|extent| direct.get(&extent.file));
+        readers.is_some_and(|readers| readers.strong_count() > 0)
+    }
+
+    /// Reads and verifies the record of `delta.dat` or `factor.dat` with this offset and length.
+    /// `Corrupt` if it does not match the log. Allocates no more than the size of the file.
+    pub fn read_record(&self, number: u8, (offset, len): (u64, u64), checksum: u32) -> Result<Vec<u8>> {
+        let path = || self.payload_path(number);
+        let file = self.payload_file(number).map_err(|error| Error::corrupt(error.to_string()))?;
+        let bytes = file.len().map_err(|error| Error::io(path(), error))?;
+        let len =
+            usize::try_from(len).ok().filter(|_| offset.checked_add(len).is_some_and(|end| end <= bytes));
+        let len = len.ok_or_else(|| Error::corrupt(format!("{} is cut off; run tierfs fsck", path())))?;
+        let mut record = vec![0; len];
+        file.read_exact_at(&mut record, offset).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => Error::corrupt(error.to_string()),
+            _ => Error::io(path(), error),
+        })?;
+        let found = checksum::of(&record);
+        if found != checksum {
+            return Err(Error::corrupt(format!(
+                "record crc {found:#010x} but the log says {checksum:#010x}; run tierfs fsck"
+            )));
+        }
+        Ok(record)
+    }
+
+    /// Makes the files of `touched` and their names durable.
+    pub fn sync(&self, touched: &Touched) -> Result<()> {
+        for file in &touched.files {
+            file.sync_data().map_err(|error| Error::io(format!("syncing {}", self.path), error))?;
+        }
+        if !touched.files.is_empty() {
+            for directory in [self.data_directory(), self.path.clone()] {
+                let synced = self.disk.sync_directory(&directory);
+                synced.map_err(|error| Error::io(format!("syncing {directory}"), error))?;
+            }
+        }
+        Ok(())
     }
 }

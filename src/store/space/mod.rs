@@ -1,7 +1,6 @@
-//! Allocation of space for payloads: files, slots, reservations and reclaim.
+//! Where bytes may go: the files, free space and reservations.
 
 pub(in crate::store) mod files;
-pub(in crate::store) mod reclaim;
+pub(in crate::store) mod outside;
 pub(in crate::store) mod reservations;
 pub(in crate::store) mod slots;
-pub(in crate::store) mod zeros;

@@ -155,7 +155,7 @@ fn disk(log: &[u8]) -> Arc<dyn Disk> {
 }
 
 fn open(disk: &Arc<dyn Disk>, store: StoreId, access: Access) -> tierfs::model::Result<Arc<Collection>> {
-    Collection::open(disk, store, "t", "c", access).map(Arc::new)
+    tierfs::store::open_collection(disk, store, ("t", "c"), access).map(Arc::new)
 }
 
 /// Every name with where it stands and what it leads to.

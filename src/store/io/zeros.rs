@@ -9,7 +9,7 @@ use crate::format::log::record::{Record, Stored};
 use crate::model::{Result, Tier};
 use crate::store::batch::Batch;
 use crate::store::clock::now_seconds;
-use crate::store::io::read::OpenObject;
+use crate::store::collection::open_object::OpenObject;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, BlockLayout};
 use crate::store::object::write_state::Writing;

@@ -1,4 +1,4 @@
-//! Allocates and reclaims space.
+//! Reclaims space that batches have freed.
 //!
 //! Invariants:
 //! 1. Space that a batch freed is reused only once a durable Commit says that the batch is durable and
@@ -7,40 +7,20 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use crate::format::log::record::Stored;
-use crate::model::{Error, Result, Tier};
-use crate::store::Collection;
-use crate::store::collection::Writer;
-use crate::store::io::read::OpenObject;
+use crate::store::collection::Collection;
+use crate::store::collection::journal::Writer;
+use crate::store::collection::open_object::OpenObject;
 use crate::store::object::Object;
 use crate::store::object::links::{place_of, place_of_factor, place_of_stored};
-use crate::store::space::slots::SLOT_ALIGN;
 use crate::store::state::freed::Freed;
 
 /// Space goes back to the disk in pages of this size.
 const PAGE_BYTES: u64 = 4096;
 
 impl Collection {
-    /// Reserves a free slot of a tier file.
-    pub(in crate::store) fn take_slot(&self, tier: Tier, len: u64) -> Result<u64> {
-        self.take_slot_of(tier.byte(), len)
-    }
-
-    /// Reserves a free slot of a payload file.
-    pub(in crate::store) fn take_slot_of(&self, number: u8, len: u64) -> Result<u64> {
-        let mut writer = self.writer.lock();
-        let writer = self.writable(&mut writer)?;
-        self.reclaim(writer);
-        let cell = writer.slots.get_mut(usize::from(number));
-        let slots = cell
-            .ok_or_else(|| Error::invalid("tier"))?
-            .get_or_insert_with(|| self.space_of(number, &writer.freed));
-        self.tier_file_made(number, slots.end() == 0)?;
-        Ok(slots.take(len.next_multiple_of(SLOT_ALIGN)))
-    }
-
     /// Frees what was written to an object that no log ever named. Bytes that the log now names under
     /// another object's identity stay.
     pub fn discard(&self, draft: &Object) {
@@ -56,31 +36,12 @@ impl Collection {
         }
     }
 
-    /// Creates a data file for objects that no log knows yet, and returns its number. The file stays
-    /// until [`discard`](Self::discard), even if a batch that names objects in it fails and these are
-    /// removed.
-    pub fn create_draft_file(&self) -> Result<u64> {
-        let (number, _) = self.create_data_file()?;
-        self.reservations.hold_file(number);
-        Ok(number)
-    }
-
-    /// Determines the free space of all tier files, once.
-    pub(in crate::store) fn find_space(&self) -> Result<()> {
-        let mut writer = self.writer.lock();
-        let Writer { slots, freed, .. } = self.writable(&mut writer)?;
-        for (number, slots) in (0..).zip(slots) {
-            slots.get_or_insert_with(|| self.space_of(number, freed));
-        }
-        Ok(())
-    }
-
     /// Frees payloads that the log no longer names since the last batch.
     pub(in crate::store) fn drop_payloads(&self, dropped: Vec<Stored>) {
         if dropped.is_empty() {
             return;
         }
-        if let Some(writer) = self.writer.lock().as_mut() {
+        if let Some(writer) = self.journal.lock().as_mut() {
             let number = writer.log.last();
             let freed = dropped.into_iter().map(|stored| (number, Freed::Payload(stored)));
             writer.freed.extend(freed);
@@ -111,7 +72,9 @@ impl Collection {
                     Freed::Factor(_) | Freed::EndedFactor { .. } => true,
                     // A page shared with a neighbour can go only when all moves are durable.
                     Freed::Stretch { object, stored } => {
-                        is_synced && !self.is_shown(object) && !is_read_by_others(&kept, object, stored)
+                        is_synced
+                            && !self.files.is_read_directly(object)
+                            && !is_read_by_others(&kept, object, stored)
                     }
                     // An open file keeps the objects that it opened.
                     Freed::Object(object) => Arc::strong_count(object) == 1,
@@ -120,7 +83,7 @@ impl Collection {
         };
         let free: Vec<(u64, Freed)> = writer.freed.extract_if(.., is_free).collect();
         // This waits for the reads that looked up a location before it was freed.
-        drop(self.reading.write());
+        self.gate.wait();
         for (_, freed) in free {
             match freed {
                 Freed::Payload(stored) => self.give_back(writer, &stored),
@@ -164,19 +127,6 @@ impl Collection {
         }
     }
 
-    /// Keeps the bytes of a data file in place while the returned value lives, because somebody reads
-    /// the file directly.
-    pub fn show_data_file(&self, file: u64) -> Arc<()> {
-        let mut shown = self.shown.lock();
-        shown.retain(|_, shown| shown.strong_count() > 0);
-        if let Some(shown) = shown.get(&file).and_then(Weak::upgrade) {
-            return shown;
-        }
-        let new = Arc::new(());
-        shown.insert(file, Arc::downgrade(&new));
-        new
-    }
-
     /// Drops the page cache of the data files that hold parts of objects. It spares outside files,
     /// which others use; files that the kernel reads directly, whose pages are the only cached copy;
     /// and tier files: the kernel caches the decoded payloads of a form, and the next form of a tensor
@@ -205,20 +155,12 @@ impl Collection {
     fn drop_cached_extent(&self, stretch: Option<(&OpenObject, Range<u64>)>) {
         let Some((open, place)) = stretch else { return };
         let Some(Ok(file)) = &open.extent else { return };
-        if self.is_shown(&open.object) {
+        if self.files.is_read_directly(&open.object) {
             return;
         }
         if let Err(error) = file.drop_cached(place.start, place.end - place.start) {
             log::debug!("letting go of pages of a data file: {error}");
         }
-    }
-
-    pub(in crate::store) fn is_shown(&self, object: &Object) -> bool {
-        let shown = self.shown.lock();
-        object
-            .extent()
-            .and_then(|extent| shown.get(&extent.file))
-            .is_some_and(|shown| shown.strong_count() > 0)
     }
 
     /// Punches a hole for the pages of a data file that a block has left, including pages shared with a
@@ -249,7 +191,7 @@ impl Collection {
         }
         let punched = self.data_file(extent.file).map(|file| file.punch(from, until - from));
         if let Ok(Err(error)) = punched {
-            log::warn!("giving back space of {}: {error}", self.data_path(extent.file));
+            log::warn!("giving back space of {}: {error}", self.files.data_path(extent.file));
         }
     }
 
@@ -260,7 +202,7 @@ impl Collection {
         if self.reservations.holds_file(extent.file) || self.state.read().has_extent(extent.file) {
             return;
         }
-        self.remove_data_file(extent.file);
+        self.files.remove_data_file(extent.file);
     }
 
     /// Frees a payload's slot and punches a hole for the pages that become free.
@@ -279,11 +221,8 @@ impl Collection {
         let from = free.start.next_multiple_of(PAGE_BYTES).max(offset / PAGE_BYTES * PAGE_BYTES);
         let end = offset + len;
         let until = (free.end / PAGE_BYTES * PAGE_BYTES).min(end.next_multiple_of(PAGE_BYTES));
-        if let Some(Some(file)) = self.tiers.get(usize::from(number)).map(|cell| cell.get())
-            && from < until
-            && let Err(error) = file.punch(from, until - from)
-        {
-            log::warn!("giving back space of {}: {error}", self.payload_path(number));
+        if from < until {
+            self.files.punch(number, from, until - from);
         }
     }
 }

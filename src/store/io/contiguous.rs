@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use crate::model::{Error, Result};
-use crate::store::Collection;
+use crate::store::collection::Collection;
+use crate::store::collection::open_object::{OpenObject, Verify};
 use crate::store::disk::{File, Open};
-use crate::store::io::read::{OpenObject, Verify};
 use crate::store::object::Object;
 use crate::store::object::blocks::Blocks;
 use crate::store::object::parts::Part;
@@ -131,13 +131,13 @@ impl Collection {
     /// contains them contiguously in their present state and nothing else, and each block was verified
     /// since the store was opened.
     pub fn backing_of(&self, objects: Vec<Arc<Object>>) -> Option<Backing> {
-        let first = self.first_of(&objects, Object::is_checked)?;
+        let first = self.first_of(&objects, is_checked)?;
         let number = first.extent()?.file;
         // Taken before the check: a block that leaves the file later leaves its bytes there.
-        let shown = self.show_data_file(number);
-        self.is_filled(number, &objects, Object::is_checked).then_some(())?;
+        let shown = self.files.read_directly(number);
+        self.is_filled(number, &objects, is_checked).then_some(())?;
         let origin = first.origin.as_ref();
-        let path = origin.map_or_else(|| self.data_path(number), |origin| origin.path());
+        let path = origin.map_or_else(|| self.files.data_path(number), |origin| origin.path());
         let outside = origin.map(|_| number);
         Some(Backing { path, outside, _objects: objects, _shown: Some(shown), _copy: None })
     }
@@ -147,7 +147,7 @@ impl Collection {
     pub fn unchecked_of(self: &Arc<Self>, objects: &[Arc<Object>]) -> Option<Unchecked> {
         let number = self.first_of(objects, |_, _| true)?.extent()?.file;
         self.is_filled(number, objects, |_, _| true).then_some(())?;
-        let unchecked = objects.iter().filter(|object| !object.is_checked(&object.blocks.read()));
+        let unchecked = objects.iter().filter(|object| !is_checked(object, &object.blocks.read()));
         let open = |object| OpenObject::open(self, object, Verify::First);
         let unchecked = Unchecked { objects: unchecked.map(open).collect::<Result<_>>().ok()? };
         unchecked.begins_in_memory().then_some(unchecked)
@@ -156,7 +156,7 @@ impl Collection {
     /// The first object with bytes, if it lies at the start of a data file and satisfies `is_wanted`.
     fn first_of<'a>(&self, objects: &'a [Arc<Object>], is_wanted: IsWanted) -> Option<&'a Arc<Object>> {
         let first = objects.iter().find(|object| object.bytes() > 0)?;
-        let lies = self.damage().is_none() && first.lies_in(first.extent()?.file, 0, is_wanted);
+        let lies = self.damage().is_none() && lies_in(first, first.extent()?.file, 0, is_wanted);
         lies.then_some(first)
     }
 
@@ -186,7 +186,7 @@ impl Collection {
             return self.data_file(number);
         }
         let path = backing.path();
-        self.disk.open(path, Open::Read).map_err(|error| Error::io(format!("opening {path}"), error))
+        self.files.disk().open(path, Open::Read).map_err(|error| Error::io(format!("opening {path}"), error))
     }
 }
 
@@ -195,7 +195,7 @@ impl Collection {
 fn bytes_in(number: u64, objects: &[Arc<Object>], is_wanted: IsWanted) -> Option<u64> {
     let mut end = 0;
     for object in objects {
-        if !object.lies_in(number, end, is_wanted) {
+        if !lies_in(object, number, end, is_wanted) {
             return None;
         }
         end += object.bytes();
@@ -203,30 +203,28 @@ fn bytes_in(number: u64, objects: &[Arc<Object>], is_wanted: IsWanted) -> Option
     Some(end)
 }
 
-impl Object {
-    /// Whether the whole object lies in a data file at `offset`, exact and unchanged, and satisfies
-    /// `is_wanted` under the same lock.
-    fn lies_in(&self, number: u64, offset: u64, is_wanted: IsWanted) -> bool {
-        let layout = self.layout();
-        if self.is_dirty() {
-            return false;
-        }
-        if layout.bytes == 0 {
-            return true;
-        }
-        if self.extent().is_none_or(|extent| extent.file != number || extent.offset != offset) {
-            return false;
-        }
-        let blocks = self.blocks.read();
-        is_wanted(self, &blocks) && blocks.lie_at(offset, layout)
+/// Whether the whole object lies in a data file at `offset`, exact and unchanged, and satisfies
+/// `is_wanted` under the same lock.
+fn lies_in(object: &Object, number: u64, offset: u64, is_wanted: IsWanted) -> bool {
+    let layout = object.layout();
+    if object.is_dirty() {
+        return false;
     }
+    if layout.bytes == 0 {
+        return true;
+    }
+    if object.extent().is_none_or(|extent| extent.file != number || extent.offset != offset) {
+        return false;
+    }
+    let blocks = object.blocks.read();
+    is_wanted(object, &blocks) && blocks.lie_at(offset, layout)
+}
 
-    /// Whether all its blocks were verified. In a part of equal zeros, the bit of the first block
-    /// stands for all.
-    fn is_checked(&self, blocks: &Blocks) -> bool {
-        blocks.parts().all(|(first, part)| match part {
-            Part::Alike(_) => self.checked.get(first),
-            _ => self.checked.all(&(first..first + part.count())),
-        })
-    }
+/// Whether all its blocks were verified. In a part of equal zeros, the bit of the first block
+/// stands for all.
+fn is_checked(object: &Object, blocks: &Blocks) -> bool {
+    blocks.parts().all(|(first, part)| match part {
+        Part::Alike(_) => object.checked.get(first),
+        _ => object.checked.all(&(first..first + part.count())),
+    })
 }

@@ -1,0 +1,197 @@
+//! Allocates space for payloads: slots, data files and their numbers.
+
+use std::sync::Arc;
+
+use crate::format::log::record::Stored;
+use crate::model::{Error, ErrorKind, Result, Tier};
+use crate::store::collection::Collection;
+use crate::store::collection::journal::Writer;
+use crate::store::disk::File;
+use crate::store::object::Object;
+use crate::store::object::blocks::Blocks;
+use crate::store::object::links::{place_of, place_of_factor, place_of_stored};
+use crate::store::object::parts::Part;
+use crate::store::space::files::Touched;
+use crate::store::space::slots::{SLOT_ALIGN, Slots};
+use crate::store::state::freed::Freed;
+
+impl Collection {
+    /// Reserves a free slot of a tier file.
+    pub(in crate::store) fn take_slot(&self, tier: Tier, len: u64) -> Result<u64> {
+        self.take_slot_of(tier.byte(), len)
+    }
+
+    /// Reserves a free slot of a payload file.
+    pub(in crate::store) fn take_slot_of(&self, number: u8, len: u64) -> Result<u64> {
+        let writer = &mut *self.writer()?;
+        self.reclaim(writer);
+        let cell = writer.slots.get_mut(usize::from(number));
+        let slots = cell
+            .ok_or_else(|| Error::invalid("tier"))?
+            .get_or_insert_with(|| self.space_of(number, &writer.freed));
+        self.files.payload_file_made(number, slots.end() == 0)?;
+        Ok(slots.take(len.next_multiple_of(SLOT_ALIGN)))
+    }
+
+    /// Writes payloads of a tier, each to a slot of its own. `payloads` is their concatenation, `lens`
+    /// the length of each. Returns the offset of each. `touched` owns the slots until a batch names
+    /// them.
+    pub fn write_payloads(
+        &self,
+        tier: Tier,
+        payloads: &[u8],
+        lens: &[usize],
+        touched: &mut Touched,
+    ) -> Result<Vec<u64>> {
+        let number = tier.byte();
+        let slot_of = |len: usize| (len as u64).next_multiple_of(SLOT_ALIGN);
+        let total: u64 = lens.iter().map(|&len| slot_of(len)).sum();
+        if lens.is_empty() {
+            return Ok(Vec::new());
+        }
+        let start = self.take_slot_of(number, total)?;
+        let mut slot = start;
+        for &len in lens {
+            touched.slots.take(&self.reservations, (number, slot, slot_of(len)));
+            slot += slot_of(len);
+        }
+        let file = self.files.payload_file(number)?;
+        let mut bytes = Vec::with_capacity(total as usize);
+        let mut offsets = Vec::with_capacity(lens.len());
+        let mut rest = payloads;
+        for &len in lens {
+            let (payload, after) = rest
+                .split_at_checked(len)
+                .ok_or_else(|| Error::invalid("payloads shorter than their lengths"))?;
+            offsets.push(start + bytes.len() as u64);
+            bytes.extend_from_slice(payload);
+            bytes.resize(bytes.len().next_multiple_of(SLOT_ALIGN as usize), 0);
+            rest = after;
+        }
+        file.write_at(&bytes, start)
+            .map_err(|error| Error::io(format!("writing {}", self.files.tier_path(number)), error))?;
+        if touched.tiers.insert(number) {
+            touched.files.push(file);
+        }
+        Ok(offsets)
+    }
+
+    /// Writes a record of `delta.dat` or `factor.dat` to a free slot, which `touched` owns until a
+    /// batch names it. Returns its offset.
+    pub(in crate::store) fn write_record(
+        &self,
+        number: u8,
+        record: &[u8],
+        touched: &mut Touched,
+    ) -> Result<u64> {
+        let len = record.len() as u64;
+        let offset = self.take_slot_of(number, len)?;
+        touched.slots.take(&self.reservations, (number, offset, len));
+        let file = self.files.payload_file(number)?;
+        file.write_at(record, offset)
+            .map_err(|error| Error::io(format!("writing {}", self.files.payload_path(number)), error))?;
+        touched.file(&file);
+        Ok(offset)
+    }
+
+    /// Determines the free space of all tier files, once.
+    pub(in crate::store) fn find_space(&self) -> Result<()> {
+        let Writer { slots, freed, .. } = &mut *self.writer()?;
+        for (number, slots) in (0..).zip(slots) {
+            slots.get_or_insert_with(|| self.space_of(number, freed));
+        }
+        Ok(())
+    }
+
+    /// The free space of a payload file, derived from the blocks. Freed space that may still be read
+    /// counts as used.
+    pub(in crate::store) fn space_of(&self, number: u8, freed: &[(u64, Freed)]) -> Slots {
+        let state = self.state.read();
+        let kept = freed.iter().filter_map(|(_, freed)| match freed {
+            Freed::Object(object) => Some(object),
+            _ => None,
+        });
+        let payloads = state.objects().chain(kept).flat_map(|object| payloads(object));
+        let single = freed.iter().flat_map(|(_, freed)| match freed {
+            Freed::Payload(stored) if stored.has_slot() => vec![place_of_stored(stored)],
+            Freed::Links(links) => links.iter().map(place_of).collect(),
+            Freed::Chain { links, .. } => links.iter().map(place_of).collect(),
+            Freed::Factor(link) | Freed::EndedFactor { link, .. } => vec![place_of_factor(link)],
+            _ => Vec::new(),
+        });
+        let used = payloads.chain(single).filter(|(tier, _, _)| *tier == number);
+        Slots::around(used.map(|(_, offset, len)| (offset, len)))
+    }
+
+    /// Creates a data file and returns its number. It is removed when the store is opened again, unless
+    /// a committed batch gives it to an object by then.
+    pub fn create_data_file(&self) -> Result<(u64, Arc<dyn File>)> {
+        let writer = &mut *self.writer()?;
+        self.reclaim(writer);
+        let id = self.next_data(writer)?;
+        let file = self.files.create_data_file(id)?;
+        writer.next_data = id + 1;
+        Ok((id, file))
+    }
+
+    /// Creates a data file for objects that no log knows yet, and returns its number. The file stays
+    /// until [`discard`](Self::discard), even if a batch that names objects in it fails and these are
+    /// removed.
+    pub fn create_draft_file(&self) -> Result<u64> {
+        let (number, _) = self.create_data_file()?;
+        self.reservations.hold_file(number);
+        Ok(number)
+    }
+
+    /// Allocates a data file number for an outside file.
+    pub fn outside_number(&self) -> Result<u64> {
+        let writer = &mut *self.writer()?;
+        let number = self.next_data(writer)?;
+        writer.next_data = number + 1;
+        Ok(number)
+    }
+
+    /// The number of the next data file. `Full` if it is the last number or none is left.
+    pub(in crate::store) fn next_data(&self, writer: &Writer) -> Result<u64> {
+        let next = self.number_behind(writer);
+        let left = next.filter(|next| *next < u64::MAX);
+        left.ok_or_else(|| {
+            Error::new(ErrorKind::Full, format!("{}: no data file has a number left", self.path()))
+        })
+    }
+
+    /// The number after all that data files and copies ever had.
+    fn number_behind(&self, writer: &Writer) -> Option<u64> {
+        if writer.next_data == 0 {
+            let state = self.state.read();
+            let kept = writer.freed.iter().filter_map(|(_, freed)| match freed {
+                Freed::Object(object) => Some(object),
+                _ => None,
+            });
+            let objects = state.objects().chain(kept);
+            let extents = objects.filter_map(|object| object.extent()).map(|extent| extent.file);
+            let last = extents.chain(state.outside_files().map(|outside| outside.file)).max();
+            let gone = writer.freed.iter().filter_map(|(_, freed)| match freed {
+                Freed::Copy(copy) => Some(copy),
+                _ => None,
+            });
+            let copies = state.pins().filter_map(|(_, copy)| copy).chain(gone).map(|copy| copy.number);
+            return last.max(copies.max()).unwrap_or(0).checked_add(1);
+        }
+        Some(writer.next_data)
+    }
+}
+
+/// The payloads of an object in payload files: file number, offset and length.
+pub(in crate::store) fn payloads(object: &Object) -> Vec<(u8, u64, u64)> {
+    let factor = object.factor();
+    let factor = factor.iter().map(place_of_factor);
+    let blocks = object.blocks.read();
+    if matches!(*blocks, Blocks::One(Part::Run(_))) {
+        return factor.collect();
+    }
+    let stored = blocks.pieces(object.layout()).map(|(_, block)| block.stored);
+    let kept = stored.filter(Stored::has_slot);
+    let links = object.links();
+    kept.map(|stored| place_of_stored(&stored)).chain(links.iter().map(place_of)).chain(factor).collect()
+}

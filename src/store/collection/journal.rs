@@ -1,0 +1,98 @@
+//! The writer of a collection's log, and why there is none.
+
+use std::sync::OnceLock;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::store::events::Note;
+use crate::store::log::append::Log;
+use crate::store::log::checkpoint::Compaction;
+use crate::store::log::replay::Damage;
+use crate::store::space::files::{PAYLOAD_FILES, Touched};
+use crate::store::space::slots::Slots;
+use crate::store::state::freed::Freed;
+
+/// State that only the holder of the writer's lock uses.
+pub(in crate::store) struct Writer {
+    pub log: Log,
+    /// Files written since the last sync.
+    pub unsynced: Touched,
+    /// Space freed by a batch, with the batch's number: reusable once the batch is durable and nothing
+    /// reads the space.
+    pub freed: Vec<(u64, Freed)>,
+    /// The free space of the payload files, once they were written to.
+    pub slots: [Option<Slots>; PAYLOAD_FILES],
+    /// Number of the next data file, once one was created; 0 before.
+    pub next_data: u64,
+    /// Length in bytes at which the log is due for a checkpoint.
+    pub compact_at: u64,
+}
+
+impl Writer {
+    /// Whether the log has twice the length at which a sync checkpoints it: no sync has come.
+    pub fn is_log_too_long(&self) -> bool {
+        self.log.bytes() >= self.compact_at.saturating_mul(2)
+    }
+}
+
+/// The log of an open collection.
+#[derive(Default)]
+pub(in crate::store) struct Journal {
+    /// Locked before the state; held while a batch is written.
+    writer: Mutex<Option<Writer>>,
+    damage: Option<Damage>,
+    /// The reason, set once when a sync has failed.
+    poisoned: OnceLock<String>,
+    notes: Vec<Note>,
+    /// Held briefly; no other lock is taken with it.
+    last_compaction: Mutex<Option<Compaction>>,
+    bytes: u64,
+}
+
+impl Journal {
+    /// A log of `bytes` bytes. `notes` are the problems that were found and corrected when it was
+    /// opened.
+    pub fn new(writer: Option<Writer>, damage: Option<Damage>, notes: Vec<Note>, bytes: u64) -> Journal {
+        Journal { writer: Mutex::new(writer), damage, notes, bytes, ..Journal::default() }
+    }
+
+    /// Locks the writer; `None` if the log is only read.
+    pub fn lock(&self) -> MutexGuard<'_, Option<Writer>> {
+        self.writer.lock()
+    }
+
+    /// Damage to the log, if any.
+    pub fn damage(&self) -> Option<&Damage> {
+        self.damage.as_ref()
+    }
+
+    /// Why the log accepts no batches since a sync failed, if one did.
+    pub fn poisoned(&self) -> Option<&str> {
+        self.poisoned.get().map(String::as_str)
+    }
+
+    /// Refuses batches from now on. Returns whether this is the first reason.
+    pub fn poison(&self, reason: &str) -> bool {
+        self.poisoned.set(reason.to_owned()).is_ok()
+    }
+
+    /// Problems found and corrected when the log was opened.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// Length in bytes when the log was opened.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Result of the last checkpoint since the log was opened.
+    pub fn last_compaction(&self) -> Option<Compaction> {
+        *self.last_compaction.lock()
+    }
+
+    /// Notes the result of a checkpoint.
+    pub fn note_compaction(&self, compaction: Compaction) {
+        *self.last_compaction.lock() = Some(compaction);
+    }
+}

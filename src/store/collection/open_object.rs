@@ -1,0 +1,117 @@
+//! Objects that are open, and the interface of other sources of their blocks.
+
+use std::sync::Arc;
+
+use crate::model::{ErrorKind, Result};
+use crate::store::collection::Collection;
+use crate::store::disk::File;
+use crate::store::object::Object;
+use crate::store::object::blocks::Block;
+
+/// When stored bytes are verified against their checksums.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Verify {
+    /// At the first use, and whenever a payload is read whole.
+    #[default]
+    First,
+    /// At every use.
+    Always,
+}
+
+/// How an outside file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// Through the file that others have open, whether or not it still has its name.
+    Shared,
+    /// By its present name.
+    ByName,
+}
+
+/// An object that is open for reading. Its data file is kept while this lives.
+#[derive(Clone)]
+pub struct OpenObject {
+    pub(in crate::store) collection: Arc<Collection>,
+    pub(in crate::store) object: Arc<Object>,
+    /// The data file, or why it cannot be opened. Blocks in other files can be read without it.
+    pub(in crate::store) extent: Option<Result<Arc<dyn File>, String>>,
+    pub(in crate::store) verify: Verify,
+    reach: Reach,
+}
+
+impl OpenObject {
+    /// Opens an object and its data file. A missing data file fails only reads of the blocks in it.
+    pub fn open(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> Result<OpenObject> {
+        OpenObject::reached(collection, object, verify, Reach::Shared)
+    }
+
+    /// Opens an object in order to give up a copy of its blocks, or of blocks that depend on them: an
+    /// outside file is the one that has the name now, whatever others have open.
+    pub fn open_by_name(collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
+        OpenObject::reached(collection, object, Verify::First, Reach::ByName)
+    }
+
+    /// Opens another object in the same way as this one.
+    pub fn open_alike(&self, collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
+        OpenObject::reached(collection, object, self.verify, self.reach)
+    }
+
+    fn reached(
+        collection: &Arc<Collection>,
+        object: &Arc<Object>,
+        verify: Verify,
+        reach: Reach,
+    ) -> Result<OpenObject> {
+        let extent = match (&object.origin, reach) {
+            (Some(origin), Reach::ByName) => Some(collection.files.open_outside(&origin.file)),
+            _ => object.extent().map(|extent| collection.data_file(extent.file)),
+        };
+        let extent = match extent {
+            Some(Err(error)) if object.origin.is_some() || error.kind() == ErrorKind::NotFound => {
+                Some(Err(error.to_string()))
+            }
+            opened => opened.transpose()?.map(Ok),
+        };
+        Ok(OpenObject { collection: collection.clone(), object: object.clone(), extent, verify, reach })
+    }
+
+    /// Opens an object of a file that is open already. If the data file cannot be opened, reads of the
+    /// blocks in it fail; the file stays open.
+    pub fn reopen(collection: &Arc<Collection>, object: &Arc<Object>, verify: Verify) -> OpenObject {
+        OpenObject::open(collection, object, verify).unwrap_or_else(|error| OpenObject {
+            collection: collection.clone(),
+            object: object.clone(),
+            extent: Some(Err(error.to_string())),
+            verify,
+            reach: Reach::Shared,
+        })
+    }
+
+    /// Logical bytes.
+    pub fn bytes(&self) -> u64 {
+        self.object.bytes()
+    }
+
+    /// The collection.
+    pub fn collection(&self) -> &Arc<Collection> {
+        &self.collection
+    }
+
+    /// The object itself.
+    pub fn object(&self) -> &Arc<Object> {
+        &self.object
+    }
+}
+
+/// Provides blocks from other sources. Called by reads, from many threads, and may read itself.
+pub trait Rebuild: Send + Sync {
+    /// Writes the content that readers see of a block to `elements`, which has the length of the whole
+    /// block. `false` if there is no source; an error if there is one and it fails.
+    fn rebuild(&self, open: &OpenObject, index: u32, block: &Block, elements: &mut [u8]) -> Result<bool>;
+
+    /// Whether there seems to be a source for an absent block, as far as can be told without reading.
+    fn can_rebuild(&self, open: &OpenObject, index: u32, block: &Block) -> bool;
+
+    /// Called after a corrupt payload was replaced for a reader: somebody who may write should store it
+    /// again.
+    fn made_good(&self, open: &OpenObject, index: u32, block: &Block);
+}

@@ -1,0 +1,72 @@
+//! Services that the collections of a store share.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::store::clock::Ticks;
+use crate::store::collection::lineage::Lineage;
+use crate::store::collection::open_object::Rebuild;
+use crate::store::events::Events;
+
+/// Called when names change. The writer's locks are held during the call.
+type NameWatcher = Box<dyn Fn() + Send + Sync>;
+
+/// What a store gives to each collection that it opens.
+#[derive(Clone, Default)]
+pub(in crate::store) struct Services {
+    ticks: Ticks,
+    /// Provides other sources of blocks, once it is set.
+    rebuilder: Arc<OnceLock<Arc<dyn Rebuild>>>,
+    lineage: Arc<Lineage>,
+    name_watcher: Arc<OnceLock<NameWatcher>>,
+    events: Arc<Events>,
+}
+
+impl Services {
+    /// New services with this clock.
+    pub fn new(ticks: Ticks) -> Services {
+        Services { ticks, ..Services::default() }
+    }
+
+    /// The clock, and the ticks that accesses are counted in.
+    pub fn ticks(&self) -> &Ticks {
+        &self.ticks
+    }
+
+    /// Sets the clock for collections that are not open yet.
+    pub fn set_ticks(&mut self, ticks: Ticks) {
+        self.ticks = ticks;
+    }
+
+    /// The provider of other sources of blocks, if it is set.
+    #[inline]
+    pub fn rebuilder(&self) -> Option<&Arc<dyn Rebuild>> {
+        self.rebuilder.get()
+    }
+
+    /// Sets the provider of other sources of blocks. Only the first call has an effect.
+    pub fn set_rebuilder(&self, rebuilder: Arc<dyn Rebuild>) {
+        self.rebuilder.get_or_init(|| rebuilder);
+    }
+
+    /// The dependencies between objects.
+    pub fn lineage(&self) -> &Arc<Lineage> {
+        &self.lineage
+    }
+
+    /// The event log.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// Sets the function that is called when names change. Only the first call has an effect.
+    pub fn watch_names(&self, tell: impl Fn() + Send + Sync + 'static) {
+        self.name_watcher.get_or_init(|| Box::new(tell));
+    }
+
+    /// Notifies that names lead elsewhere or nowhere.
+    pub fn names_are_old(&self) {
+        if let Some(tell) = self.name_watcher.get() {
+            tell();
+        }
+    }
+}

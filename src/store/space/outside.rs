@@ -1,0 +1,89 @@
+//! Files outside the store that have the exact bytes of objects.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::format::log::catalog::OutsideFile;
+use crate::store::disk::{File, Identity};
+
+/// An outside file that must keep the length that it had at import.
+pub(in crate::store) struct Outside {
+    inner: Arc<dyn File>,
+    said: Arc<OutsideFile>,
+}
+
+impl Outside {
+    /// The file `inner`, which the log describes as `said`. An error if its length differs.
+    pub fn new(inner: Arc<dyn File>, said: Arc<OutsideFile>) -> io::Result<Outside> {
+        let file = Outside { inner, said };
+        file.check()?;
+        Ok(file)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let (found, said) = (self.inner.len()?, self.said.bytes);
+        if found == said {
+            return Ok(());
+        }
+        let text = format!(
+            "it has {found} bytes, and had {said} when it was imported: restore it, or import it again"
+        );
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
+    }
+}
+
+fn refused() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "an outside file is never written")
+}
+
+impl File for Outside {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let got = self.inner.read_at(buffer, offset)?;
+        // Checked after the read, to notice a change during it.
+        self.check()?;
+        Ok(got)
+    }
+
+    fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let got = self.inner.read_in_memory(buffer, offset)?;
+        self.check()?;
+        Ok(got)
+    }
+
+    fn write_at(&self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn is_untouched(&self) -> io::Result<bool> {
+        Ok((self.inner.len()?, self.inner.modified()?) == (self.said.bytes, self.said.mtime))
+    }
+
+    fn modified(&self) -> io::Result<i64> {
+        self.inner.modified()
+    }
+
+    fn set_len(&self, _len: u64) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Err(refused())
+    }
+
+    #[cfg(feature = "mount")]
+    fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
+        self.inner.descriptor()
+    }
+
+    fn identity(&self) -> io::Result<Option<Identity>> {
+        self.inner.identity()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
