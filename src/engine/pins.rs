@@ -315,7 +315,7 @@ pub(super) fn files_of(state: &State, node: EntryId) -> Result<Vec<EntryId>> {
 }
 
 fn changes_of(object: &Object) -> u32 {
-    object.changes.load(std::sync::atomic::Ordering::Acquire)
+    object.changes()
 }
 
 /// Writes a stream into the file of a copy. Returns its number and the BLAKE3 digest.

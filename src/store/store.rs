@@ -17,10 +17,11 @@ use crate::store::collection::services::Services;
 use crate::store::disk::descriptors::Descriptors;
 use crate::store::disk::{Disk, Lock, Open, Space};
 use crate::store::events::Events;
+use crate::store::quota::Use;
 use crate::store::repair::set_aside::open_collection;
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::Settings;
-use crate::store::tenant::Tenant;
+use crate::store::tenant::{Tenant, TenantEntry, Tenants};
 
 const SETTINGS_NAME: &str = "tierfs.toml";
 /// Files of the store, which no tenant's directory may be named after.
@@ -34,13 +35,12 @@ const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
 /// An open store.
 pub struct Store {
-    pub(super) disk: Arc<dyn Disk>,
+    disk: Arc<dyn Disk>,
     access: Access,
     settings: Settings,
     /// Open collections. Held while one is opened, so that no collection is opened twice.
     open: Mutex<OpenCollections>,
-    /// Loaded tenants. Held while a tenant's file is read; the last lock in the order.
-    pub(super) known_tenants: Mutex<HashMap<String, Arc<Tenant>>>,
+    tenants: Tenants,
     /// The highest number given to a collection since the store was opened.
     numbered: Mutex<u32>,
     services: Services,
@@ -107,10 +107,10 @@ impl Store {
         let mut text = vec![0; len as usize];
         file.read_exact_at(&mut text, 0).map_err(failed)?;
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
-        let (open, numbered, known_tenants) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (open, numbered, tenants) = (Mutex::default(), Mutex::default(), Tenants::new(disk.clone()));
         let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
         let services = Services::new(ticks);
-        Ok(Store { disk, access, settings, open, known_tenants, numbered, services, _lock: lock })
+        Ok(Store { disk, access, settings, open, tenants, numbered, services, _lock: lock })
     }
 
     /// Its location, for messages.
@@ -190,7 +190,7 @@ impl Store {
     }
 
     /// A collection, opened if it is not open yet.
-    pub(super) fn opened(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+    fn opened(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         check_tenant(tenant)?;
         check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
         let key = (tenant.to_owned(), name.to_owned());
@@ -323,7 +323,7 @@ impl Store {
         }
         let failed = |error| Error::io(format!("making the tenant {name}"), error);
         self.disk.create_directory(name).map_err(failed)?;
-        self.write_new_tenant(name, owner, mode)?;
+        self.tenants.write_new(name, owner, mode)?;
         self.disk.sync_directory("").map_err(failed)
     }
 
@@ -336,7 +336,7 @@ impl Store {
             return Err(Error::new(ErrorKind::NotEmpty, format!("the tenant {name} has collections")));
         }
         let failed = |error| Error::io(format!("removing the tenant {name}"), error);
-        self.remove_tenant_file(name)?;
+        self.tenants.remove_file(name)?;
         self.disk.remove_directory(name).map_err(failed)?;
         self.disk.sync_directory("").map_err(failed)
     }
@@ -349,6 +349,48 @@ impl Store {
         open.remove(&(tenant.to_owned(), name.to_owned()));
         let number = collection.state().number();
         Ok(number)
+    }
+
+    /// A tenant. One that does not exist has the defaults of a new one.
+    pub fn tenant(&self, name: &str) -> Arc<Tenant> {
+        self.tenants.get(name)
+    }
+
+    /// Changes a tenant's file, durably.
+    pub fn change_tenant(&self, name: &str, change: impl FnOnce(&mut TenantEntry)) -> Result<()> {
+        self.tenants.change(name, change)?;
+        self.count_if_limited(name)
+    }
+
+    /// The use of a tenant. Opens its collections; one that cannot be opened is not counted.
+    pub fn tenant_use(&self, name: &str) -> Result<Use> {
+        self.count_tenant(name)?;
+        Ok(self.tenant(name).meter().used())
+    }
+
+    /// `Quota` if `more` exceeds a limit of the tenant.
+    pub fn check_tenant_quota(&self, name: &str, more: Use) -> Result<()> {
+        self.count_if_limited(name)?;
+        self.tenant(name).meter().check(more)
+    }
+
+    /// Counts all collections of a tenant with limits.
+    fn count_if_limited(&self, name: &str) -> Result<()> {
+        if self.tenant(name).meter().limits().are_none() { Ok(()) } else { self.count_tenant(name) }
+    }
+
+    fn count_tenant(&self, name: &str) -> Result<()> {
+        self.tenant(name).counted_by(|| {
+            for collection in self.collections(name)? {
+                match self.opened(name, &collection) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        log::warn!("{name}/{collection} is not counted for the quota: {error}");
+                    }
+                    _ => {}
+                }
+            }
+            Ok(())
+        })
     }
 
     /// A collection number that no other collection has; inode numbers contain it.

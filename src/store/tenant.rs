@@ -4,15 +4,14 @@
 //! bits as octal text) and `quota` (limits as [`Limits`] reads them), each of which may be missing. No
 //! collection can have that name. A tenant without the file belongs to the user who runs the mount.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::model::{Error, ErrorKind, MODE_BITS, Result};
-use crate::store::store::Store;
+use crate::model::{Error, MODE_BITS, Result};
 use crate::store::disk::{Disk, Open};
-use crate::store::quota::{Limits, Meter, Use};
-use crate::store::store::Store;
+use crate::store::quota::{Limits, Meter};
 
 const FILE_NAME: &str = ".tenant.toml";
 const DRAFT_NAME: &str = ".tenant.toml.new";
@@ -91,16 +90,38 @@ impl Tenant {
         *self.entry.read()
     }
 
-    pub(super) fn meter(&self) -> &Arc<Meter> {
+    pub(in crate::store) fn meter(&self) -> &Arc<Meter> {
         &self.meter
+    }
+
+    /// Runs `count` once, which opens all of its collections.
+    pub(in crate::store) fn counted_by(&self, count: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut is_counted = self.is_counted.lock();
+        if !*is_counted {
+            count()?;
+            *is_counted = true;
+        }
+        Ok(())
     }
 }
 
-impl Store {
+/// The tenants of an open store that were asked for.
+pub(in crate::store) struct Tenants {
+    disk: Arc<dyn Disk>,
+    /// Held while a tenant's file is read; the last lock in the order.
+    loaded: Mutex<HashMap<String, Arc<Tenant>>>,
+}
+
+impl Tenants {
+    /// The tenants of the store on this disk.
+    pub fn new(disk: Arc<dyn Disk>) -> Tenants {
+        Tenants { disk, loaded: Mutex::default() }
+    }
+
     /// A tenant. One that does not exist has the defaults of a new one.
-    pub fn tenant(&self, name: &str) -> Arc<Tenant> {
-        let mut known = self.known_tenants.lock();
-        if let Some(tenant) = known.get(name) {
+    pub fn get(&self, name: &str) -> Arc<Tenant> {
+        let mut loaded = self.loaded.lock();
+        if let Some(tenant) = loaded.get(name) {
             return tenant.clone();
         }
         let entry = read(&*self.disk, name).unwrap_or_else(|error| {
@@ -109,13 +130,13 @@ impl Store {
         });
         let meter = Meter::new(name, None, entry.limits);
         let tenant = Arc::new(Tenant { entry: RwLock::new(entry), meter, is_counted: Mutex::new(false) });
-        known.insert(name.to_owned(), tenant.clone());
+        loaded.insert(name.to_owned(), tenant.clone());
         tenant
     }
 
     /// Changes a tenant's file, durably.
-    pub fn change_tenant(&self, name: &str, change: impl FnOnce(&mut TenantEntry)) -> Result<()> {
-        let tenant = self.tenant(name);
+    pub fn change(&self, name: &str, change: impl FnOnce(&mut TenantEntry)) -> Result<()> {
+        let tenant = self.get(name);
         let mut entry = tenant.entry.write();
         let mut changed = *entry;
         change(&mut changed);
@@ -126,66 +147,23 @@ impl Store {
         }
         drop(entry);
         tenant.meter.set_limits(changed.limits);
-        if !changed.limits.are_none() {
-            self.count_tenant(name)?;
-        }
-        Ok(())
-    }
-
-    /// The use of a tenant. Opens its collections; one that cannot be opened is not counted.
-    pub fn tenant_use(&self, name: &str) -> Result<Use> {
-        self.count_tenant(name)?;
-        Ok(self.tenant(name).meter.used())
-    }
-
-    /// `Quota` if `more` exceeds a limit of the tenant.
-    pub fn check_tenant_quota(&self, name: &str, more: Use) -> Result<()> {
-        let meter = self.tenant(name).meter.clone();
-        if !meter.limits().are_none() {
-            self.count_tenant(name)?;
-        }
-        meter.check(more)
-    }
-
-    /// Counts all collections of a tenant with limits.
-    pub(super) fn count_if_limited(&self, name: &str) -> Result<()> {
-        match self.tenant(name).meter.limits().are_none() {
-            true => Ok(()),
-            false => self.count_tenant(name),
-        }
-    }
-
-    fn count_tenant(&self, name: &str) -> Result<()> {
-        let tenant = self.tenant(name);
-        let mut is_counted = tenant.is_counted.lock();
-        if !*is_counted {
-            for collection in self.collections(name)? {
-                match self.opened(name, &collection) {
-                    Err(error) if error.kind() != ErrorKind::NotFound => {
-                        log::warn!("{name}/{collection} is not counted for the quota: {error}");
-                    }
-                    _ => {}
-                }
-            }
-            *is_counted = true;
-        }
         Ok(())
     }
 
     /// Writes a new tenant's file.
-    pub(super) fn write_new_tenant(&self, name: &str, owner: (u32, u32), mode: u32) -> Result<()> {
+    pub fn write_new(&self, name: &str, owner: (u32, u32), mode: u32) -> Result<()> {
         let entry = TenantEntry { owner: Some(owner), mode: mode & MODE_BITS, ..TenantEntry::default() };
         write(&*self.disk, name, entry)?;
-        self.known_tenants.lock().remove(name);
+        self.loaded.lock().remove(name);
         Ok(())
     }
 
     /// Removes a tenant's file, before its directory is removed.
-    pub(super) fn remove_tenant_file(&self, name: &str) -> Result<()> {
+    pub fn remove_file(&self, name: &str) -> Result<()> {
         for file in [DRAFT_NAME, FILE_NAME] {
             remove(&*self.disk, &format!("{name}/{file}"))?;
         }
-        self.known_tenants.lock().remove(name);
+        self.loaded.lock().remove(name);
         Ok(())
     }
 }

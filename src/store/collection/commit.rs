@@ -111,7 +111,7 @@ impl Collection {
         applied.map_err(differs)?;
         self.meter.set_used(state.used());
         for object in changed {
-            object.changes.fetch_add(1, Ordering::AcqRel);
+            object.note_change();
         }
         let number = writer.log.batch();
         let parent_is_free = state.freed.iter().any(Freed::frees_parent);

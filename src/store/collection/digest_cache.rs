@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
@@ -50,7 +49,7 @@ fn version(parts: &[Arc<Object>]) -> Version {
     for part in parts {
         hasher.update(&part.entry.id.0.to_le_bytes());
         hasher.update(&part.layout().bytes.to_le_bytes());
-        hasher.update(&part.changes.load(Ordering::Acquire).to_le_bytes());
+        hasher.update(&part.changes().to_le_bytes());
     }
     hasher.finalize()
 }
@@ -67,9 +66,9 @@ pub fn of_one_version<V>(parts: &[Arc<Object>], mut compute: impl FnMut() -> Res
             break;
         }
         let before = version(parts);
-        let digest_cache = compute();
+        let value = compute();
         if !is_dirty(parts) && version(parts) == before {
-            return digest_cache;
+            return value;
         }
     }
     Err(Error::new(ErrorKind::Busy, "it is being written to; ask again when that is closed or synced"))

@@ -46,16 +46,9 @@ use crate::store::quota::Use;
 pub struct Object {
     /// The catalog entry at creation. Size and element type may have changed since.
     pub entry: ObjectEntry,
-    /// Code of the present element type.
-    pub(in crate::store) dtype: AtomicU8,
+    dimensions: Dimensions,
     /// The outside file that serves as its data file, if any.
     pub origin: Option<Box<Origin>>,
-    /// Present logical bytes, as readers see them.
-    bytes: AtomicU64,
-    /// Logical bytes in the log.
-    pub(in crate::store) logged: AtomicU64,
-    /// Number of blocks that the log describes.
-    described: AtomicU32,
     /// Its blocks. The lock is held for a lookup or a change only, never across I/O.
     pub blocks: RwLock<Blocks>,
     /// The blocks that were verified.
@@ -63,20 +56,39 @@ pub struct Object {
     /// Sequence number of the last run. Needed because a run that grew keeps the epoch of its
     /// beginning.
     pub(in crate::store) grown: AtomicU64,
-    /// Payload bytes of its blocks.
-    stored: AtomicU64,
-    /// Number of absent blocks.
-    pub(in crate::store) absent: AtomicU32,
-    /// Logical and stored bytes that the collection's use counts for it.
-    counted: [AtomicU64; 2],
-    /// How often batches have changed its content since it was opened.
-    pub changes: AtomicU32,
+    pub(in crate::store) counts: Counts,
     /// Node of the container's tensor that it belongs to; 0 for none.
-    pub(in crate::store) part_of: AtomicU64,
+    part_of: AtomicU64,
     /// Usage history of its blocks.
     pub accesses: Accesses,
-    /// State that most objects never need. Created before `logged` changes.
-    pub(in crate::store) write_state: OnceLock<Box<WriteState>>,
+    /// State that most objects never need. Created before the logged size changes.
+    write_state: OnceLock<Box<WriteState>>,
+}
+
+/// Size and element type of an object, which change.
+#[derive(Debug)]
+struct Dimensions {
+    /// Present logical bytes, as readers see them.
+    bytes: AtomicU64,
+    /// Logical bytes in the log.
+    logged: AtomicU64,
+    /// Number of blocks that the log describes.
+    described: AtomicU32,
+    /// Code of the present element type.
+    dtype: AtomicU8,
+}
+
+/// Amounts that follow from the blocks of an object.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Counts {
+    /// Payload bytes of its blocks.
+    stored: AtomicU64,
+    /// Logical and stored bytes that the collection's use counts for it.
+    counted: [AtomicU64; 2],
+    /// Number of absent blocks.
+    pub absent: AtomicU32,
+    /// How often batches have changed its content since it was opened.
+    changes: AtomicU32,
 }
 
 // A collection has at least one for each tensor.
@@ -90,21 +102,20 @@ impl Object {
     pub fn new(entry: ObjectEntry) -> Object {
         let layout = BlockLayout { bytes: entry.bytes, block_bytes: entry.block_bytes };
         Object {
-            bytes: AtomicU64::new(entry.bytes),
-            logged: AtomicU64::new(entry.bytes),
-            described: AtomicU32::new(layout.blocks()),
+            dimensions: Dimensions {
+                bytes: AtomicU64::new(entry.bytes),
+                logged: AtomicU64::new(entry.bytes),
+                described: AtomicU32::new(layout.blocks()),
+                dtype: AtomicU8::new(entry.dtype.code()),
+            },
             blocks: RwLock::default(),
             checked: Checked::none(),
             grown: AtomicU64::new(0),
-            stored: AtomicU64::new(0),
-            absent: AtomicU32::new(0),
-            counted: Default::default(),
-            changes: AtomicU32::new(0),
+            counts: Counts::default(),
             part_of: AtomicU64::new(0),
             accesses: Accesses::default(),
             write_state: OnceLock::new(),
             origin: None,
-            dtype: AtomicU8::new(entry.dtype.code()),
             entry,
         }
     }
@@ -121,7 +132,7 @@ impl Object {
 
     /// Present logical bytes, as readers see them.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Acquire)
+        self.dimensions.bytes.load(Ordering::Acquire)
     }
 
     /// The present division into blocks.
@@ -131,7 +142,10 @@ impl Object {
 
     /// The division into blocks as recorded in the log.
     pub fn logged_layout(&self) -> BlockLayout {
-        BlockLayout { bytes: self.logged.load(Ordering::Acquire), block_bytes: self.entry.block_bytes }
+        BlockLayout {
+            bytes: self.dimensions.logged.load(Ordering::Acquire),
+            block_bytes: self.entry.block_bytes,
+        }
     }
 
     /// Bytes of all its payloads, deltas and factorization. Unwritten zeros count as if they were
@@ -139,12 +153,22 @@ impl Object {
     pub fn stored(&self) -> u64 {
         let linked =
             self.existing_write_state().map_or(0, |write_state| write_state.linked.load(Ordering::Relaxed));
-        self.stored.load(Ordering::Relaxed).wrapping_add(linked)
+        self.counts.stored.load(Ordering::Relaxed).wrapping_add(linked)
+    }
+
+    /// How often batches have changed its content since it was opened.
+    pub fn changes(&self) -> u32 {
+        self.counts.changes.load(Ordering::Acquire)
+    }
+
+    /// Counts a batch that changed its content.
+    pub(in crate::store) fn note_change(&self) {
+        self.counts.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Whether any of its blocks are absent.
     pub fn has_absent(&self) -> bool {
-        self.absent.load(Ordering::Relaxed) > 0
+        self.counts.absent.load(Ordering::Relaxed) > 0
     }
 
     /// The node of the container's tensor that it belongs to.
@@ -158,7 +182,7 @@ impl Object {
 
     /// Sets the use that is counted for the object. Returns the previous one.
     pub(in crate::store) fn counted_as(&self, now: Use) -> Use {
-        let [logical, stored] = &self.counted;
+        let [logical, stored] = &self.counts.counted;
         let logical = logical.swap(now.logical, Ordering::Relaxed);
         Use { logical, stored: stored.swap(now.stored, Ordering::Relaxed), files: 0 }
     }
@@ -169,7 +193,7 @@ impl Object {
     }
 
     pub(in crate::store) fn add_stored(&self, change: u64) {
-        self.stored.fetch_add(change, Ordering::Relaxed);
+        self.counts.stored.fetch_add(change, Ordering::Relaxed);
     }
 
     /// Its data file, if it has one.
@@ -180,13 +204,13 @@ impl Object {
     /// Whether anything was written since the last batch.
     pub fn is_dirty(&self) -> bool {
         self.existing_write_state().is_some_and(|write_state| !write_state.dirty.read().is_empty())
-            || self.bytes() != self.logged.load(Ordering::Acquire)
+            || self.bytes() != self.dimensions.logged.load(Ordering::Acquire)
             || self.described() != self.layout().blocks()
     }
 
     /// Number of blocks that the log describes. Later ones are dirty or zeros.
     pub fn described(&self) -> u32 {
-        self.described.load(Ordering::Acquire)
+        self.dimensions.described.load(Ordering::Acquire)
     }
 
     /// The state of block `index`, including writes since the last batch.
@@ -285,7 +309,7 @@ impl Object {
 
     /// Sets the present size. The caller adjusts the blocks.
     pub(in crate::store) fn set_bytes(&self, bytes: u64) {
-        self.bytes.store(bytes, Ordering::Release);
+        self.dimensions.bytes.store(bytes, Ordering::Release);
     }
 
     /// Removes the described blocks from `count` on. Returns their payloads in tier files.
@@ -298,8 +322,8 @@ impl Object {
             gone.extend(Some(stored).filter(Stored::has_slot));
         }
         blocks.truncate(count, layout);
-        self.described.fetch_min(count, Ordering::AcqRel);
-        self.absent.fetch_sub(absent, Ordering::Relaxed);
+        self.dimensions.described.fetch_min(count, Ordering::AcqRel);
+        self.counts.absent.fetch_sub(absent, Ordering::Relaxed);
         self.set_stored(&blocks, layout);
         gone
     }
@@ -315,10 +339,10 @@ impl Object {
             origin.truncate(layout.blocks());
         }
         self.set_bytes(bytes);
-        if bytes != self.logged.load(Ordering::Acquire) {
+        if bytes != self.dimensions.logged.load(Ordering::Acquire) {
             // Must exist before `logged` changes: it starts from the logged size.
             let write_state = self.write_state();
-            self.logged.store(bytes, Ordering::Release);
+            self.dimensions.logged.store(bytes, Ordering::Release);
             // If the lock is taken, a commit holds it and has raised these already.
             if let Some(mut writing) = write_state.writing.try_lock() {
                 writing.used = writing.used.max(bytes);
@@ -331,7 +355,7 @@ impl Object {
 
     /// Called when the batch that resized the object has been applied.
     pub(in crate::store) fn batch_ended(&self) {
-        self.described.store(self.logged_layout().blocks(), Ordering::Release);
+        self.dimensions.described.store(self.logged_layout().blocks(), Ordering::Release);
     }
 
     /// Applies a run of exact blocks. Returns the payloads in tier files that it replaces.
@@ -405,18 +429,18 @@ impl Object {
             absent += u32::from(stored.is_absent());
             slots.extend(Some(stored).filter(Stored::has_slot));
         }
-        self.absent.fetch_sub(absent, Ordering::Relaxed);
+        self.counts.absent.fetch_sub(absent, Ordering::Relaxed);
         slots
     }
 
     /// The present element type.
     pub fn dtype(&self) -> Dtype {
-        Dtype::from_code(self.dtype.load(Ordering::Acquire)).unwrap_or(self.entry.dtype)
+        Dtype::from_code(self.dimensions.dtype.load(Ordering::Acquire)).unwrap_or(self.entry.dtype)
     }
 
     /// The present catalog entry.
     pub fn entry_now(&self) -> ObjectEntry {
-        let bytes = self.logged.load(Ordering::Acquire);
+        let bytes = self.dimensions.logged.load(Ordering::Acquire);
         ObjectEntry { bytes, dtype: self.dtype(), ..self.entry.clone() }
     }
 
@@ -441,7 +465,7 @@ impl Object {
             let (id, before) = (self.entry.id, self.dtype());
             return Err(Error::corrupt(format!("object {id} of {before} becomes one of {dtype}")));
         }
-        self.dtype.store(dtype.code(), Ordering::Release);
+        self.dimensions.dtype.store(dtype.code(), Ordering::Release);
         Ok(())
     }
 
@@ -459,7 +483,8 @@ impl Object {
 
     /// The write state, created on first use.
     pub(in crate::store) fn write_state(&self) -> &WriteState {
-        self.write_state.get_or_init(|| Box::new(WriteState::new(self.logged.load(Ordering::Acquire))))
+        self.write_state
+            .get_or_init(|| Box::new(WriteState::new(self.dimensions.logged.load(Ordering::Acquire))))
     }
 
     /// The write state, if the object has one.
@@ -506,7 +531,7 @@ impl Object {
 
     /// Recounts the payload bytes.
     pub(in crate::store) fn set_stored(&self, blocks: &Blocks, layout: BlockLayout) {
-        self.stored.store(blocks.counted(layout), Ordering::Relaxed);
+        self.counts.stored.store(blocks.counted(layout), Ordering::Relaxed);
     }
 
     /// Recounts if there are blocks without an entry of their own: their lengths follow from the

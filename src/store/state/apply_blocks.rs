@@ -92,10 +92,10 @@ impl<'a> Placing<'a> {
 
     fn count_absent(&self, before: Option<&Block>, stored: &Stored) {
         if before.is_some_and(|before| before.stored.is_absent()) {
-            self.object.absent.fetch_sub(1, Ordering::Relaxed);
+            self.object.counts.absent.fetch_sub(1, Ordering::Relaxed);
         }
         if stored.is_absent() {
-            self.object.absent.fetch_add(1, Ordering::Relaxed);
+            self.object.counts.absent.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

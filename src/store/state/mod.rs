@@ -2,6 +2,7 @@
 
 pub(in crate::store) mod apply_blocks;
 pub(in crate::store) mod by_id;
+pub(in crate::store) mod data_files;
 pub(in crate::store) mod directory;
 pub(in crate::store) mod freed;
 pub(in crate::store) mod implied_directories;
@@ -12,7 +13,6 @@ pub(in crate::store) mod pinned_copy;
 pub(in crate::store) mod pins;
 pub(in crate::store) mod used;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -27,6 +27,7 @@ use crate::store::object::links::{factor_link_of, link_of};
 use crate::store::object::origin::{Origin, OriginRun};
 use crate::store::quota::Use;
 use crate::store::state::by_id::{ByEntry, Known, Set};
+use crate::store::state::data_files::DataFiles;
 use crate::store::state::directory::Directory;
 use crate::store::state::freed::Freed;
 use crate::store::state::node::{Link, Node};
@@ -36,11 +37,18 @@ use crate::store::state::pins::Pins;
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
 
+/// What the log says of the collection itself.
+#[derive(Debug, Default)]
+struct Header {
+    number: u32,
+    created_at: u64,
+    last_entry: u64,
+}
+
 /// State of a collection.
 #[derive(Debug, Default)]
 pub struct State {
-    number: u32,
-    created_at: u64,
+    header: Header,
     pub(in crate::store) nodes: Set<Node>,
     directories: ByEntry<Directory>,
     links: ByEntry<SmallVec<[Link; 1]>>,
@@ -48,17 +56,13 @@ pub struct State {
     objects: Set<Object>,
     /// The pins, with their copies.
     pub(in crate::store) pins: Pins,
-    last_entry: u64,
     /// Space freed by the last batch.
     pub(in crate::store) freed: Vec<Freed>,
     /// Objects that the batch being applied has resized.
     resized: Vec<Arc<Object>>,
     /// Space in use; `quota` counts it.
     pub(in crate::store) used: Use,
-    /// Number of objects in each data file.
-    extents: HashMap<u64, u32>,
-    /// Data files that are files outside the store.
-    outside: HashMap<u64, Arc<OutsideFile>>,
+    data_files: DataFiles,
     /// Sequence number of the last record that only relocated a block.
     pub(in crate::store) relocated: u64,
 }
@@ -66,12 +70,12 @@ pub struct State {
 impl State {
     /// The collection's number in the store.
     pub fn number(&self) -> u32 {
-        self.number
+        self.header.number
     }
 
     /// Time of the collection's creation, in seconds since 1970.
     pub fn created_at(&self) -> u64 {
-        self.created_at
+        self.header.created_at
     }
 
     /// A node.
@@ -123,17 +127,17 @@ impl State {
 
     /// Whether any object lies in a data file.
     pub fn has_extent(&self, file: u64) -> bool {
-        self.extents.get(&file).is_some_and(|count| *count > 0)
+        self.data_files.has_objects(file)
     }
 
     /// The outside file that serves as a data file.
     pub fn outside(&self, file: u64) -> Option<&Arc<OutsideFile>> {
-        self.outside.get(&file)
+        self.data_files.outside(file)
     }
 
     /// The outside files that serve as data files, in arbitrary order.
     pub fn outside_files(&self) -> impl Iterator<Item = &Arc<OutsideFile>> {
-        self.outside.values()
+        self.data_files.outside_files()
     }
 
     /// All objects, in arbitrary order.
@@ -167,7 +171,7 @@ impl State {
 
     /// The highest number ever given to an entry, a name or a node.
     pub fn last_entry(&self) -> u64 {
-        self.last_entry
+        self.header.last_entry
     }
 
     /// Reserves space for more objects and nodes, because a table that grows step by step is copied
@@ -187,9 +191,9 @@ impl State {
     pub fn apply_entry(&mut self, entry: Entry) -> Result<()> {
         match entry {
             Entry::Collection { number, created_at, last_entry } => {
-                self.last_entry = self.last_entry.max(last_entry);
-                self.number = number;
-                self.created_at = created_at;
+                self.header.last_entry = self.header.last_entry.max(last_entry);
+                self.header.number = number;
+                self.header.created_at = created_at;
             }
             Entry::Object(entry) => match self.objects.get(&entry.id).map(|known| &known.0) {
                 Some(object)
@@ -208,21 +212,15 @@ impl State {
                 None => {
                     let object = self.object_of(entry)?;
                     if let Some(extent) = object.extent() {
-                        *self.extents.entry(extent.file).or_default() += 1;
+                        self.data_files.add_object(extent.file);
                     }
                     State::count(&mut self.used, &object);
                     self.objects.insert(Known(Arc::new(object)));
                 }
             },
-            Entry::Outside(outside) => {
-                let number = outside.file;
-                if self.has_extent(number) || self.outside.contains_key(&number) {
-                    return Err(Error::corrupt(format!("data file {number} is there already")));
-                }
-                self.outside.insert(number, Arc::new(outside));
-            }
+            Entry::Outside(outside) => self.data_files.add_outside(outside)?,
             Entry::Node(node) => {
-                self.last_entry = self.last_entry.max(node.id.0);
+                self.header.last_entry = self.header.last_entry.max(node.id.0);
                 let mut bytes = 0;
                 match &node.node_type {
                     NodeType::Directory => {
@@ -267,7 +265,7 @@ impl State {
                 self.unpin_all(id);
             }
             Entry::Name { parent, entry, name, node } => {
-                self.last_entry = self.last_entry.max(entry.0);
+                self.header.last_entry = self.header.last_entry.max(entry.0);
                 if !self.nodes.contains(&node) {
                     return Err(Error::corrupt(format!(
                         "a name leads to node {}, which is not there",
@@ -352,13 +350,8 @@ impl State {
             Record::Delete { object } => {
                 if let Some(Known(removed)) = self.objects.take(&object) {
                     State::uncount(&mut self.used, &removed);
-                    if let Some(count) =
-                        removed.extent().and_then(|extent| self.extents.get_mut(&extent.file))
-                    {
-                        *count -= 1;
-                    }
-                    if let Some(extent) = removed.extent().filter(|extent| !self.has_extent(extent.file)) {
-                        self.outside.remove(&extent.file);
+                    if let Some(extent) = removed.extent() {
+                        self.data_files.remove_object(extent.file);
                     }
                     self.freed.push(Freed::Object(removed));
                 }
