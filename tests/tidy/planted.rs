@@ -2,7 +2,8 @@
 
 use crate::check;
 use crate::rules::{CODE_LINES_MAX, ERRNO_FILE, INTRINSICS_FOLDER, UNFINISHED};
-use crate::source::Finding;
+use crate::source::{Finding, Source};
+use crate::structure::{CYCLE_FILES_MAX, IMPL_FOLDERS_MAX, SHARED_FIELDS_MAX};
 
 /// The findings for a file whose first line is a proper module line.
 fn found(path: &str, body: &str) -> Vec<String> {
@@ -166,4 +167,108 @@ fn literals_and_comments_hide_code_and_hide_it_whole() {
     }
     let with_lifetime = "fn f<'a>(x: &'a str) -> &'a str { x }\nuse crate::fs::Mount;";
     assert_one("src/store/mod.rs", with_lifetime, 3, "`fs`");
+}
+
+/// The findings about files that together are the crate.
+fn found_in_all(files: &[(&str, &str)]) -> Vec<String> {
+    let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
+    crate::structure::check(&sources).iter().map(Finding::to_string).collect()
+}
+
+#[track_caller]
+fn assert_one_in_all(files: &[(&str, &str)], place: &str, part: &str) {
+    let findings = found_in_all(files);
+    assert_eq!(findings.len(), 1, "{files:?}: {findings:?}");
+    assert!(findings[0].starts_with(place) && findings[0].contains(part), "{files:?}: {findings:?}");
+}
+
+#[track_caller]
+fn assert_none_in_all(files: &[(&str, &str)]) {
+    assert_eq!(found_in_all(files), Vec::<String>::new(), "{files:?}");
+}
+
+#[test]
+fn rooms_import_downwards_only() {
+    let log = ("src/store/log/mod.rs", "use crate::store::{state::State, object};\nuse crate::model::Id;");
+    let face = ("src/store/mod.rs", "mod io;\npub use io::read::Open;\nuse crate::store::store::Store;");
+    assert_none_in_all(&[log, face]);
+    let upwards =
+        ("src/store/object/mod.rs", "use crate::model::Id;\nuse crate::store::{disk, state::State};");
+    assert_one_in_all(
+        &[log, upwards],
+        "src/store/object/mod.rs:2: ",
+        "`store/object` names `state`; that is upwards",
+    );
+    let climbing = ("src/store/state/pins.rs", "use super::super::io;");
+    assert_one_in_all(&[climbing], "src/store/state/pins.rs:1: ", "upwards");
+    let inside = ("src/store/log/scan.rs", "fn f() { crate::store::io::read::read() }");
+    assert_one_in_all(&[inside], "src/store/log/scan.rs:1: ", "`io`");
+    let by_face = ("src/store/io/read.rs", "use crate::store::Collection;");
+    assert_one_in_all(&[by_face], "src/store/io/read.rs:1: ", "name the file that defines it");
+    assert_one_in_all(&[("src/store/attic.rs", "")], "src/store/attic.rs:1: ", "no known room");
+    assert_none_in_all(&[("src/store/log/scan.rs", "#[cfg(test)]\nmod tests { use crate::store::io; }")]);
+}
+
+#[test]
+fn large_circles_of_files_are_found_and_small_ones_left_alone() {
+    let paths: Vec<String> = (0..=CYCLE_FILES_MAX).map(|at| format!("src/store/io/f{at}.rs")).collect();
+    let circle = |len: usize| -> Vec<(String, String)> {
+        let text = |at: usize| format!("use crate::store::io::f{}::Thing;", (at + 1) % len);
+        (0..len).map(|at| (paths[at].clone(), text(at))).collect()
+    };
+    let as_files = |files: &[(String, String)]| -> Vec<String> {
+        found_in_all(&files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect::<Vec<_>>())
+    };
+    assert_eq!(as_files(&circle(CYCLE_FILES_MAX)), Vec::<String>::new());
+    let mut files = circle(CYCLE_FILES_MAX + 1);
+    let findings = as_files(&files);
+    assert!(findings.len() == 1 && findings[0].contains("5 files import each other"), "{findings:?}");
+    // Through a name that a face gives again, and through `super`.
+    files[0].1 = "use crate::store::Thing;".to_owned();
+    files[1].1 = "use super::f2::Thing;".to_owned();
+    files.push(("src/store/mod.rs".to_owned(), "pub use io::f1::{Other, Thing};".to_owned()));
+    let findings = as_files(&files);
+    assert!(findings.iter().any(|finding| finding.contains("5 files import each other")), "{findings:?}");
+}
+
+#[test]
+fn folders_that_import_each_other_are_found() {
+    let one = ("src/format/log/mod.rs", "use crate::format::files::npy;");
+    let other = ("src/format/files/npy.rs", "use crate::format::log::Slot;");
+    assert_none_in_all(&[one, ("src/format/files/npy.rs", "")]);
+    let part = "folders import each other in a circle: src/format/files, src/format/log";
+    assert_one_in_all(&[one, other], "src/format/files/npy.rs:1: ", part);
+}
+
+#[test]
+fn methods_of_a_type_stand_in_few_folders() {
+    let files = [
+        ("src/store/collection/mod.rs", "pub struct Collection;\nimpl Collection {}"),
+        ("src/store/io/read.rs", "use crate::store::collection::Collection;\nimpl Collection {}"),
+        ("src/engine/by.rs", "struct Collection;\nimpl Collection {}\nimpl<T: X<u8>> Drop for Collection {}"),
+        ("src/open/file.rs", "use crate::store::Collection;\nimpl Collection {}"),
+        ("src/store/mod.rs", "pub use collection::Collection;"),
+    ];
+    assert_none_in_all(&files[..3]);
+    assert_eq!(IMPL_FOLDERS_MAX, 2);
+    assert_one_in_all(&files, "src/store/", "methods of `Collection` stand in 3 folders");
+}
+
+#[test]
+fn shared_structures_have_few_fields() {
+    let with = |count: usize, last: &str| {
+        let fields: String =
+            (0..count - 1).map(|at| format!("/// a: b, c: d\n f{at}: Map<(u8, u8), [u8; 2]>,\n")).collect();
+        format!("struct Thing {{\n{fields} last: {last},\n}}")
+    };
+    let file = |text: &str| found_in_all(&[("src/store/io/read.rs", text)]);
+    assert_eq!(file(&with(SHARED_FIELDS_MAX, "Mutex<u8>")), Vec::<String>::new());
+    assert_eq!(file(&with(SHARED_FIELDS_MAX + 1, "u8")), Vec::<String>::new());
+    for text in [
+        with(SHARED_FIELDS_MAX + 1, "RwLock<u8>"),
+        with(SHARED_FIELDS_MAX + 1, "u8") + "\nstruct Other { thing: Arc<Mutex<Option<Thing>>> }",
+    ] {
+        let findings = file(&text);
+        assert!(findings.len() == 1 && findings[0].contains("`Thing` has a lock"), "{text}: {findings:?}");
+    }
 }
