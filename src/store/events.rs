@@ -122,12 +122,10 @@ impl Events {
                 skip -= len;
                 continue;
             }
-            let rest = line.as_bytes().get(skip as usize..).unwrap_or_default();
+            let rest = &line.as_bytes()[skip as usize..];
             skip = 0;
             let count = rest.len().min(out.len() - done);
-            if let Some((to, from)) = out.get_mut(done..done + count).zip(rest.get(..count)) {
-                to.copy_from_slice(from);
-            }
+            out[done..done + count].copy_from_slice(&rest[..count]);
             done += count;
             if done == out.len() {
                 break;

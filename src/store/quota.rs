@@ -84,10 +84,10 @@ impl Limits {
                 _ => return Err(wrong()),
             }
         }
-        match seen.is_empty() {
-            true => Err(Error::invalid("write limits, as in bytes=10G stored=1G files=1000")),
-            false => Ok(limits),
+        if seen.is_empty() {
+            return Err(Error::invalid("write limits, as in bytes=10G stored=1G files=1000"));
         }
+        Ok(limits)
     }
 
     /// The text form that [`changed`](Self::changed) reads.

@@ -176,15 +176,17 @@ impl Collection {
             return;
         }
         let (begin, end) = (stored.offset, stored.offset + u64::from(stored.len));
-        let from = match has_left(index.checked_sub(1)) {
-            true => begin / PAGE_BYTES * PAGE_BYTES,
-            false => begin.next_multiple_of(PAGE_BYTES),
+        let from = if has_left(index.checked_sub(1)) {
+            begin / PAGE_BYTES * PAGE_BYTES
+        } else {
+            begin.next_multiple_of(PAGE_BYTES)
         };
         let next = index.saturating_add(1);
         let next_end = end + layout.len(next) as u64;
-        let until = match has_left(Some(next)) && end.next_multiple_of(PAGE_BYTES) <= next_end {
-            true => end.next_multiple_of(PAGE_BYTES),
-            false => end / PAGE_BYTES * PAGE_BYTES,
+        let until = if has_left(Some(next)) && end.next_multiple_of(PAGE_BYTES) <= next_end {
+            end.next_multiple_of(PAGE_BYTES)
+        } else {
+            end / PAGE_BYTES * PAGE_BYTES
         };
         if from >= until {
             return;

@@ -285,10 +285,10 @@ fn only_a_file(options: &mut fs::OpenOptions, path: &Path) -> io::Result<fs::Fil
 /// Opens a regular file. Anything else under that name is an error.
 fn regular(options: &mut fs::OpenOptions, flags: i32, path: &Path) -> io::Result<fs::File> {
     let file = options.custom_flags(flags).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
     }
+    Ok(file)
 }
 
 /// Opens a file outside any store, for import.

@@ -132,10 +132,7 @@ impl Disk for MemoryDisk {
         if tree.files.keys().any(is_inside) || tree.directories.iter().any(is_inside) {
             return Err(io::ErrorKind::DirectoryNotEmpty.into());
         }
-        match tree.directories.remove(path) {
-            true => Ok(()),
-            false => Err(io::ErrorKind::NotFound.into()),
-        }
+        if tree.directories.remove(path) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<Listed>> {

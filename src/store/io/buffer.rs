@@ -25,7 +25,7 @@ impl PageBuffer {
             self.bytes.resize(needed, 0);
         }
         let begin = self.bytes.as_ptr().align_offset(PAGE);
-        self.bytes.get_mut(begin..begin.saturating_add(len)).unwrap_or_default()
+        &mut self.bytes[begin..begin + len]
     }
 }
 

@@ -89,11 +89,11 @@ impl OpenObject {
                 }
                 let is_there =
                     block.stored.tier == stored.tier && self.object().chain(*index, block.epoch).is_none();
-                match is_there {
-                    true if stored.in_data => {}
+                if !is_there {
+                    migration.blocks.push((*index, *block, stored));
+                } else if !stored.in_data {
                     // It could not be encoded and was exact before.
-                    true => migration.touched.slots.give(stored.tier.byte(), stored.offset),
-                    false => migration.blocks.push((*index, *block, stored)),
+                    migration.touched.slots.give(stored.tier.byte(), stored.offset);
                 }
             }
         }
@@ -173,15 +173,16 @@ impl Migration<'_> {
             // A record with the same payload would be a relocation and keep the deltas.
             let is_new = is_relocation(&before.stored, stored)
                 || (self.is_for_good && object.origin_place(*index).is_some());
-            batch.record(match is_new {
-                true => Record::Create {
+            batch.record(if is_new {
+                Record::Create {
                     object: object.entry.id,
                     block: *index,
                     described: described(&object.entry_now()),
                     stored: *stored,
                     created_at: now,
-                },
-                false => migrate(&object.entry_now(), *index, before.stored.tier, *stored, now),
+                }
+            } else {
+                migrate(&object.entry_now(), *index, before.stored.tier, *stored, now)
             });
         }
     }

@@ -27,7 +27,7 @@ impl Collection {
         let mut at = 0;
         while at < copy.bytes {
             let len = (copy.bytes - at).min(CHUNK_BYTES as u64) as usize;
-            let here = chunk.get_mut(..len).unwrap_or_default();
+            let here = &mut chunk[..len];
             file.read_exact_at(here, at).map_err(failed)?;
             hasher.update(here);
             at += len as u64;
@@ -35,10 +35,10 @@ impl Collection {
                 return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
             }
         }
-        match hasher.finalize().as_bytes() == &copy.blake3 {
-            true => Ok(()),
-            false => Err(Error::corrupt(format!("{path}: its BLAKE3 is not that which the log says"))),
+        if hasher.finalize().as_bytes() != &copy.blake3 {
+            return Err(Error::corrupt(format!("{path}: its BLAKE3 is not that which the log says")));
         }
+        Ok(())
     }
 
     /// Whether a copy of a file is sound. Verifies it once and reports a corrupt one. Also `false` if

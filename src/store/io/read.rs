@@ -45,11 +45,11 @@ impl OpenObject {
             let first = layout.index(at);
             let last = layout.index(from + out.len() as u64 - 1);
             let count = ((last - first) as usize + 1).min(LOOKED_UP);
-            self.object.look_up(first, layout, found.get_mut(..count).unwrap_or_default());
+            self.object.look_up(first, layout, &mut found[..count]);
             let end = (layout.start(first + count as u32 - 1) + u64::from(layout.block_bytes))
                 .min(from + out.len() as u64);
-            let here = out.get_mut(done..(end - from) as usize).unwrap_or_default();
-            let found = found.get(..count).unwrap_or_default();
+            let here = &mut out[done..(end - from) as usize];
+            let found = &found[..count];
             let is_dirty = found.iter().flatten().any(|block| block.epoch == DIRTY);
             let _whole = is_dirty.then(|| self.object.write_state().in_place.read());
             match self.read_blocks(first, found, at, here) {
@@ -103,7 +103,7 @@ impl OpenObject {
             let end = layout.start(index + joined as u32 - 1) + layout.len(index + joined as u32 - 1) as u64;
             let len = ((end - at) as usize).min(rest.len());
             let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
-            let blocks = found.get(place..place + joined).unwrap_or_default();
+            let blocks = &found[place..place + joined];
             match block.stored.tier {
                 _ if block.is_unwritten() => here.fill(0),
                 Tier::Absent if block.stored.is_lost() => return Err(self.lost(index)),
@@ -159,12 +159,12 @@ impl OpenObject {
             }
             let inside = overlap(layout.start(index), layout.len(index), at, end);
             let place = (layout.start(index) + inside.start as u64 - at) as usize;
-            let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
+            let target = &mut out[place..place + inside.len()];
             SCRATCH.with_borrow_mut(|(_, whole)| {
                 let whole = whole.sized(layout.len(index));
                 self.fetch(index, &block.stored, 0, whole)?;
                 self.verify(index, &block.stored, whole)?;
-                target.copy_from_slice(whole.get(inside.clone()).unwrap_or_default());
+                target.copy_from_slice(&whole[inside.clone()]);
                 Ok::<(), Error>(())
             })?;
             if index == first {
@@ -178,13 +178,13 @@ impl OpenObject {
         }
         let begin = layout.index(at + from as u64);
         let Some(Some(block)) = blocks.get((begin - first) as usize) else { return Ok(()) };
-        let target = out.get_mut(from..until).unwrap_or_default();
+        let target = &mut out[from..until];
         self.fetch(begin, &block.stored, at + from as u64 - layout.start(begin), target)?;
         for index in begin..=layout.index(at + until as u64 - 1) {
             let Some(Some(block)) = blocks.get((index - first) as usize) else { continue };
             if is_whole(index) && block.epoch != DIRTY {
                 let place = (layout.start(index) - at) as usize;
-                let payload = out.get(place..place + layout.len(index)).unwrap_or_default();
+                let payload = &out[place..place + layout.len(index)];
                 self.verify(index, &block.stored, payload)?;
             }
         }
@@ -208,11 +208,11 @@ impl OpenObject {
             for (place, block) in blocks.iter().flatten().enumerate() {
                 let index = first + place as u32;
                 let begin = (block.stored.offset - head.stored.offset) as usize;
-                let payload = payloads.get(begin..begin + block.stored.len as usize).unwrap_or_default();
+                let payload = &payloads[begin..begin + block.stored.len as usize];
                 self.verify(index, &block.stored, payload)?;
                 let inside = overlap(layout.start(index), layout.len(index), at, end);
                 let place = (layout.start(index) + inside.start as u64 - at) as usize;
-                let target = out.get_mut(place..place + inside.len()).unwrap_or_default();
+                let target = &mut out[place..place + inside.len()];
                 if inside.len() == layout.len(index) {
                     self.decode(index, &block.stored, payload, target)?;
                     self.apply_chain(index, block, target)?;
@@ -220,7 +220,7 @@ impl OpenObject {
                     let whole = part.sized(layout.len(index));
                     self.decode(index, &block.stored, payload, whole)?;
                     self.apply_chain(index, block, whole)?;
-                    target.copy_from_slice(whole.get(inside).unwrap_or_default());
+                    target.copy_from_slice(&whole[inside]);
                 }
             }
             Ok(())
@@ -251,7 +251,7 @@ impl OpenObject {
         let part = part.sized(end - begin);
         codec::decode_groups(stored.tier, self.object.dtype(), payload, part)
             .map_err(|error| error.at(self.place(index, stored)))?;
-        out.copy_from_slice(part.get(inside.start - begin..inside.end - begin).unwrap_or_default());
+        out.copy_from_slice(&part[inside.start - begin..inside.end - begin]);
         Ok(())
     }
 

@@ -21,7 +21,7 @@ impl OpenObject {
             let inside = overlap(layout.start(index), layout.len(index), at, end);
             let begin = layout.start(index) + inside.start as u64;
             let place = (begin - at) as usize;
-            let part = out.get_mut(place..place + inside.len()).unwrap_or_default();
+            let part = &mut out[place..place + inside.len()];
             let block = self.known(index, *found)?;
             match self.read_blocks(index, &[Some(block)], begin, part) {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -55,7 +55,7 @@ impl OpenObject {
         let mut whole = vec![0; layout.len(index)];
         let found = rebuilder.rebuild(self, index, block, &mut whole)?;
         let inside = (at - layout.start(index)) as usize;
-        out.copy_from_slice(whole.get(inside..inside + out.len()).unwrap_or_default());
+        out.copy_from_slice(&whole[inside..inside + out.len()]);
         Ok(found)
     }
 

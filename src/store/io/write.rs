@@ -166,8 +166,7 @@ impl OpenObject {
             }
             None => {
                 let mut block = vec![0; after.len(index)];
-                let part = block.get_mut(..kept).unwrap_or_default();
-                self.read(before.start(index), part)?;
+                self.read(before.start(index), &mut block[..kept])?;
                 self.place_block(writing, after, index, &block)
             }
         }
@@ -199,9 +198,7 @@ impl OpenObject {
         }
         let mut block = vec![0; layout.len(index)];
         self.read(layout.start(index), &mut block)?;
-        if let Some(part) = block.get_mut(inside..inside + bytes.len()) {
-            part.copy_from_slice(bytes);
-        }
+        block[inside..inside + bytes.len()].copy_from_slice(bytes);
         self.place_block(writing, layout, index, &block)
     }
 

@@ -218,15 +218,16 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
         let since = u64::from(block.since);
         let is_severed = object.origin.as_ref().is_none_or(|origin| origin.is_severed(index));
         // A Create detaches the block from its origin.
-        let record = match is_severed {
-            true => Record::Create {
+        let record = if is_severed {
+            Record::Create {
                 object: entry.id,
                 block: index,
                 described: described.clone(),
                 stored: block.stored,
                 created_at: since,
-            },
-            false => migrate(entry, index, Tier::Exact, block.stored, since),
+            }
+        } else {
+            migrate(entry, index, Tier::Exact, block.stored, since)
         };
         out.push((block.epoch, Said::Record(record)));
         let links = object.chain(index, block.epoch);

@@ -74,7 +74,7 @@ impl<'a> Read<'a> {
             read.map_err(|error| Error::io("reading meta.log", error))?;
         }
         let from = (at - self.window_at) as usize;
-        Ok(self.window.get(from..from + count))
+        Ok(Some(&self.window[from..from + count]))
     }
 
     /// The slot at `at`; `None` if the log ends before the slot does.
@@ -95,7 +95,7 @@ impl<'a> Read<'a> {
         if self.bytes(at, SLOT_BYTES)?.is_none() {
             return Ok(at);
         }
-        let loaded = self.window.get((at - self.window_at) as usize..).unwrap_or_default();
+        let loaded = &self.window[(at - self.window_at) as usize..];
         let mut end = at;
         for bytes in loaded.as_chunks().0 {
             let slot = RawSlot(*bytes);
@@ -160,7 +160,7 @@ impl<'a> Read<'a> {
         else {
             return Ok(None);
         };
-        let mended = [0; SLOT_BYTES].get(..fill.len()) != Some(fill);
+        let mended = fill.iter().any(|byte| *byte != 0);
         payload.extend_from_slice(stored);
         let is_whole = checksum::of(&payload) == record.payload_checksum();
         let is_right = is_whole || correct(&mut payload, record.payload_checksum());

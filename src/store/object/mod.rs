@@ -238,11 +238,8 @@ impl Object {
         let next = dirty.as_ref().and_then(|dirty| dirty.range(index..).next());
         let limit = next.map_or(u32::MAX, |(next, _)| *next);
         let described = self.described();
-        let end = match index < described {
-            true => blocks.alike(index, layout).1.min(described),
-            // Zeros that no batch describes yet.
-            false => u32::MAX,
-        };
+        // Behind the described blocks are zeros that no batch describes yet.
+        let end = if index < described { blocks.alike(index, layout).1.min(described) } else { u32::MAX };
         (block, end.min(limit).max(index.saturating_add(1)))
     }
 

@@ -102,9 +102,10 @@ impl<'a> Placing<'a> {
 
 impl Drop for Placing<'_> {
     fn drop(&mut self) {
-        match self.must_count {
-            true => self.object.set_stored(&self.blocks, self.layout),
-            false => self.object.add_stored(self.stored),
+        if self.must_count {
+            self.object.set_stored(&self.blocks, self.layout);
+        } else {
+            self.object.add_stored(self.stored);
         }
     }
 }
@@ -157,11 +158,11 @@ impl State {
         }
         object.check_extent(index, &found)?;
         let Some(before) = placing.set(index, found)? else { return Ok(()) };
-        match before.stored.in_data {
+        if !before.stored.in_data {
+            self.freed.push(Freed::Payload(before.stored));
+        } else if object.origin.is_none() && !before.stored.is_zeros() {
             // Space in an outside file is not the store's to free.
-            true if object.origin.is_some() || before.stored.is_zeros() => {}
-            true => self.freed.push(Freed::Stretch { object: object.clone(), stored: before.stored }),
-            false => self.freed.push(Freed::Payload(before.stored)),
+            self.freed.push(Freed::Stretch { object: object.clone(), stored: before.stored });
         }
         let epoch = before.epoch;
         if epoch != found.epoch

@@ -44,14 +44,11 @@ impl State {
     pub(in crate::store) fn bytes_of(&self, file: &FileEntry) -> Result<u64> {
         if let Some(records) = &file.records {
             let logged = file.objects.iter().map(|id| Ok(self.known(*id)?.logged_layout().bytes));
-            return match logged
-                .collect::<Result<Vec<_>>>()?
-                .into_iter()
-                .eq(records.parts().map(|part| records.part_bytes(part)))
-            {
-                true => Ok(records.bytes()),
-                false => Err(Error::corrupt("an embedding batch whose parts have other sizes")),
-            };
+            let parts = records.parts().map(|part| records.part_bytes(part));
+            if !logged.collect::<Result<Vec<_>>>()?.into_iter().eq(parts) {
+                return Err(Error::corrupt("an embedding batch whose parts have other sizes"));
+            }
+            return Ok(records.bytes());
         }
         let mut bytes: u64 = 0;
         // One object cannot repeat.
