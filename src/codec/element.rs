@@ -19,7 +19,7 @@ impl Element {
             Dtype::F16 => Ok(Element::F16),
             Dtype::Bf16 => Ok(Element::Bf16),
             _ => Err(Error::invalid(format!(
-                "elements of type {dtype} are never kept in codes, only f32, f16 and bf16; store them exact"
+                "elements of type {dtype} cannot be encoded, only f32, f16 and bf16; store them exactly"
             ))),
         }
     }

@@ -135,7 +135,7 @@ fn each_step(
         progress.advance(layout.start(last).min(layout.bytes) - layout.start(first));
         first = last;
         if progress.is_cancelled() {
-            return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
+            return Err(Error::new(ErrorKind::Interrupted, "cancelled by request"));
         }
     }
     Ok(())

@@ -34,7 +34,7 @@ impl Engine {
                 Ok(false) => {}
                 Err(error) => {
                     let id = open.object().entry.id;
-                    log::error!("block {index} of object {id} is not stored anew: {error}");
+                    log::error!("block {index} of object {id} was not rewritten: {error}");
                 }
             }
         }
@@ -63,7 +63,7 @@ impl Engine {
             self.ways.damaged.healed.fetch_add(1, Ordering::Relaxed);
             let collection = open.collection();
             let path = collection.path_of(open.object());
-            let text = format!("block {index} of object {} is stored anew", open.object().entry.id);
+            let text = format!("block {index} of object {} was rewritten", open.object().entry.id);
             collection.event_log().tell(EventKind::Repair, &path, "heal", &text);
         }
         Ok(is_healed)

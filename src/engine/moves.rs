@@ -74,7 +74,7 @@ impl Engine {
                     collection.sync()?;
                 }
                 if progress.is_cancelled() {
-                    Err(Error::new(ErrorKind::Interrupted, "it was told to stop"))
+                    Err(Error::new(ErrorKind::Interrupted, "cancelled by request"))
                 } else {
                     Ok(())
                 }
@@ -136,7 +136,7 @@ pub(super) fn refuse_pinned(collection: &Collection, target: &Target) -> Result<
         return Ok(());
     }
     let text = format!(
-        "{}/{}: it, or the container that it is in, is pinned; set user.tierfs.pin to 0 first",
+        "{}/{}: it or its container is pinned; set user.tierfs.pin to 0 first",
         collection.path(),
         target.path
     );
@@ -150,11 +150,12 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
     refuse_pinned(collection, target)?;
     if !target.dtype.is_quantizable() && to != Tier::Exact {
         let text =
-            format!("{}: elements of {} are kept exact; f32, f16 and bf16 have tiers", path(), target.dtype);
+            format!("{}: {} elements cannot be quantized; only f32, f16 and bf16 can", path(), target.dtype);
         return Err(Error::new(ErrorKind::Denied, text));
     }
     if target.objects.iter().any(|object| object.dtype() != target.dtype) {
-        let text = format!("{}: it is kept in codes of another type; write it anew first", path());
+        let text =
+            format!("{}: its blocks are encoded as another element type; rewrite the file first", path());
         return Err(Error::new(ErrorKind::Denied, text));
     }
     let mut from: BTreeMap<Tier, u64> = BTreeMap::new();
@@ -170,13 +171,13 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
                 is_kept &= is_exact;
                 let source = if is_exact { Tier::Exact } else { precision(&open, index, &block) };
                 if source == Tier::Absent {
-                    let text = format!("{}: block {index} is absent; nothing can be made of it", path());
+                    let text = format!("{}: block {index} is absent and cannot be reconstructed", path());
                     return Err(Error::new(ErrorKind::Absent, text));
                 }
                 if to.finer_than(source) {
                     let text = format!(
-                        "{}: block {index} is {source}, and there is nothing more precise to make {to} of; \
-                         write it anew, or import it again",
+                        "{}: block {index} is {source}, and no more precise source exists for {to}; \
+                         rewrite the file or import it again",
                         path()
                     );
                     return Err(Error::invalid(text));
@@ -189,7 +190,7 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
     }
     if !is_kept && to != Tier::Exact && !is_lossy_allowed(&collection.state(), target.node) {
         let text = format!(
-            "{}: its last exact copy would go; set user.tierfs.lossy to allow on it or above it first",
+            "{}: this would drop its last exact copy; set user.tierfs.lossy to allow on it or above it first",
             path()
         );
         return Err(Error::new(ErrorKind::Denied, text));
@@ -214,10 +215,14 @@ fn elements(
         || format!("{}: block {index} of object {}", open.collection().path(), open.object().entry.id);
     let gone = || exact.as_ref().err().map_or_else(|| "it was written to".to_owned(), Error::to_string);
     if to.finer_than(precision(open, index, block)) {
-        return Err(Error::invalid(format!("{}: its exact source is gone: {}", place(), gone())));
+        return Err(Error::invalid(format!(
+            "{}: its exact source is no longer available: {}",
+            place(),
+            gone()
+        )));
     }
     if to != Tier::Exact && !is_lossy_allowed {
-        let text = format!("{}: its last exact copy would go: {}", place(), gone());
+        let text = format!("{}: this would drop its last exact copy: {}", place(), gone());
         return Err(Error::new(ErrorKind::Denied, text));
     }
     let layout = open.object().layout();

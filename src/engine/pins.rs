@@ -162,7 +162,7 @@ impl Engine {
                 }
                 if open.read_pinned(index, Compare::Again, &mut vec![0; layout.len(index)])? {
                     let text = format!(
-                        "nothing but the pinned copy has block {index} of object {}: {error}; \
+                        "only the pinned copy holds block {index} of object {}: {error}; \
                          copy the file and write it anew first",
                         object.entry.id
                     );
@@ -333,7 +333,7 @@ fn write_copy(
         while at < bytes {
             let len = stream.read(at, &mut chunk)?;
             let here = chunk.get(..len).filter(|here| !here.is_empty());
-            let here = here.ok_or_else(|| Error::new(ErrorKind::Busy, "it is being cut"))?;
+            let here = here.ok_or_else(|| Error::new(ErrorKind::Busy, "it is being truncated"))?;
             let failed = |error| Error::io(format!("writing {}", collection.pinned_path(number)), error);
             // Zeros become a hole in the copy too.
             if here.iter().all(|byte| *byte == 0) {
@@ -345,7 +345,7 @@ fn write_copy(
             at += len as u64;
             progress.advance(len as u64);
             if progress.is_cancelled() {
-                return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
+                return Err(Error::new(ErrorKind::Interrupted, "cancelled by request"));
             }
         }
         collection.finish_pinned(number, &file)?;

@@ -128,7 +128,7 @@ fn end(collection: &Collection, found: Scrubbed) -> Result<Scrubbed> {
     if found.healed > 0 {
         collection.sync()?;
     }
-    if found.is_stopped { Err(Error::new(ErrorKind::Interrupted, "it was told to stop")) } else { Ok(found) }
+    if found.is_stopped { Err(Error::new(ErrorKind::Interrupted, "cancelled by request")) } else { Ok(found) }
 }
 
 /// The objects of files, each once, in the order of the files; and the pinned files whose copies are

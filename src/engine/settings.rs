@@ -82,16 +82,16 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
     let is_cache = setting.name == POLICY.name && cache_bytes(value).is_some();
     if !is_cache && !setting.values.contains(&value) {
         let (name, values) = (setting.name, setting.values.join(" or "));
-        return Err(Error::invalid(format!("{value:?} is no {name}; there are {values}")));
+        return Err(Error::invalid(format!("invalid value {value:?} of {name}; expected {values}")));
     }
     collection.record(Touched::default(), |batch, state| {
         let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
         if setting.name == WRITES.name && value == "delta" && !is_lossy_allowed(state, node) {
-            let text = "writes=delta rounds what is written; set lossy=allow first";
+            let text = "writes=delta rounds written values; set lossy=allow first";
             return Err(Error::new(ErrorKind::Denied, text));
         }
         if is_cache && found.file().is_some() {
-            return Err(Error::invalid("a cache with a quota is a directory"));
+            return Err(Error::invalid("only a directory can be a cache with a quota"));
         }
         let was_import = setting.name == LOSSY.name && state.is_allowed_until_written(node);
         if state.setting(node, setting.name) == Some(value) && !was_import {

@@ -24,7 +24,7 @@ pub struct NoForms;
 
 impl Forms for NoForms {
     fn stream(&self, _: &Arc<Collection>, _: Pin, _: Verify) -> Result<Stream> {
-        Err(Error::new(ErrorKind::NotFound, "forms are made in mounts only"))
+        Err(Error::new(ErrorKind::NotFound, "forms are available only in a mount"))
     }
 }
 

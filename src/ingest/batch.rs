@@ -281,7 +281,7 @@ pub(super) fn take(
             digester.update(bytes);
             progress.advance(bytes.len() as u64);
             match progress.is_cancelled() {
-                true => Err(Error::new(ErrorKind::Interrupted, "it was told to stop")),
+                true => Err(Error::new(ErrorKind::Interrupted, "cancelled by request")),
                 false => Ok(()),
             }
         }

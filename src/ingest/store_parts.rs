@@ -292,7 +292,7 @@ impl Intake<'_> {
         std::mem::swap(&mut self.chunk, &mut self.next);
         self.progress.advance(current.len as u64);
         if self.progress.is_cancelled() {
-            return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
+            return Err(Error::new(ErrorKind::Interrupted, "cancelled by request"));
         }
         Ok(())
     }

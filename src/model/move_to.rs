@@ -20,14 +20,16 @@ impl MoveTo {
         let (name, all) = match text.split_once(':') {
             Some((name, "all")) => (name, true),
             Some((_, other)) => {
-                return Err(Error::invalid(format!("{other:?} after the colon: only all can stand there")));
+                return Err(Error::invalid(format!(
+                    "invalid suffix {other:?} after the colon; expected all"
+                )));
             }
             None => (text, false),
         };
         match Tier::from_name(name) {
-            Some(Tier::Absent) | None => Err(Error::invalid(format!(
-                "{name:?} is no tier to move to; there are exact, q8, q7, q5, q3 and q3x"
-            ))),
+            Some(Tier::Absent) | None => {
+                Err(Error::invalid(format!("invalid tier {name:?}; expected exact, q8, q7, q5, q3 or q3x")))
+            }
             Some(tier) => Ok(MoveTo { tier, all }),
         }
     }

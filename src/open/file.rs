@@ -412,8 +412,7 @@ impl OpenFile {
         // its bytes.
         match &self.entry.node_type {
             NodeType::File(file) if file.content == Content::Part => {
-                let text =
-                    "a tensor of a container has the size that the container says; change the container";
+                let text = "the container sets the size of its tensors; change the container";
                 Err(Error::new(ErrorKind::Denied, text))
             }
             _ => Ok(()),
@@ -425,7 +424,8 @@ impl OpenFile {
         if layout.records.is_none() {
             return Ok(());
         }
-        let text = "an embedding batch is stitched of its tensors: write to these, or replace the whole file";
+        let text =
+            "an embedding batch is assembled from its tensors; write to these or replace the whole file";
         engine::note_why(&self.collection, self.node, text)?;
         Err(Error::new(ErrorKind::Denied, text))
     }

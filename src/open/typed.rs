@@ -26,18 +26,18 @@ pub fn set_tensor(
         let agrees = |shape: &Shape| dtype.bytes_of(shape.elements()) == Some(found.bytes);
         let shape = shape.or(before.map(|tensor| tensor.shape.clone()).filter(agrees)).or_else(row);
         let Some(shape) = shape.filter(agrees) else {
-            let text = format!("{} bytes are not so many elements of {dtype}", found.bytes);
+            let text = format!("{} bytes do not match that shape of {dtype}", found.bytes);
             return Err(Error::invalid(text));
         };
         if before.is_some_and(|tensor| tensor.dtype == dtype && tensor.shape == shape) {
             return Ok(());
         }
         if !matches!(file.content, Content::Plain | Content::Tensor) {
-            return Err(Error::new(ErrorKind::Denied, "the container says what its tensors are"));
+            return Err(Error::new(ErrorKind::Denied, "the container declares the types of its tensors"));
         }
         let are_held = objects.iter().map(|object| object.entry.id).eq(file.objects.iter().copied());
         if !are_held || !objects.iter().all(|object| object.can_be_of(dtype)) {
-            let text = "not all of it is exact, in whole elements of that type; move it to exact first";
+            let text = "not all blocks are exact and whole elements of that type; move it to exact first";
             return Err(Error::new(ErrorKind::Denied, text));
         }
         for object in objects.iter().filter(|object| object.dtype() != dtype) {

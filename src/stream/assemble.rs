@@ -81,7 +81,9 @@ impl Stream {
             let len = (piece.range.end - piece.range.start) as usize;
             let (here, after) = std::mem::take(&mut rest).split_at_mut(len);
             let segment = self.segments.get(piece.segment);
-            segment.ok_or_else(|| Error::invalid("a piece of no segment"))?.read(piece.range, here)?;
+            segment
+                .ok_or_else(|| Error::invalid("a piece refers to a missing segment"))?
+                .read(piece.range, here)?;
             rest = after;
         }
         Ok(wanted)

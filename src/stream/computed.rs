@@ -98,7 +98,7 @@ impl Computed for Arc<[u8]> {
 
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
         let part = self.get(range.start as usize..range.end as usize);
-        out.copy_from_slice(part.ok_or_else(|| Error::invalid("a range past a text's end"))?);
+        out.copy_from_slice(part.ok_or_else(|| Error::invalid("a range past the end of a literal"))?);
         Ok(())
     }
 }

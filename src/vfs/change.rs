@@ -405,7 +405,7 @@ fn is_ours(name: &[u8]) -> bool {
 }
 
 fn not_here() -> Error {
-    let text = "only directories stand among tenants and collections, and .ctl and .as are the daemon's";
+    let text = "only directories can be created among tenants and collections, and .ctl and .as are reserved";
     Error::new(ErrorKind::Denied, text)
 }
 

@@ -132,7 +132,7 @@ pub fn index(batch: &Stream, rows: u64, dimension: u32) -> Result<Vec<u8>> {
     while at < batch.bytes() {
         let count = batch.read(at, &mut chunk)?;
         let here = chunk.get(..count).filter(|here| !here.is_empty());
-        hasher.update(here.ok_or_else(|| Error::invalid("a batch that ends early"))?);
+        hasher.update(here.ok_or_else(|| Error::invalid("the batch ends early"))?);
         at += count as u64;
     }
     let offsets = (0..rows).map(|row| row * stride(dimension)).collect();

@@ -96,7 +96,7 @@ fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>
     let own = file.tensor.as_ref().map(|tensor| (node.entry.id, tensor.clone()));
     let piece = |id| {
         let object = state.object(id).cloned();
-        let object = object.ok_or_else(|| Error::corrupt("an object is not there; run tierfs fsck"))?;
+        let object = object.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
         let tensor = own.clone().or_else(|| {
             let part = state.node(state.part_of(id)?)?;
             Some((part.entry.id, part.file()?.tensor.clone()?))
@@ -177,7 +177,7 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
                 String::from_utf8_lossy(&state.path(id)).into_owned()
             };
             let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
-            let objects = objects.ok_or_else(|| Error::corrupt("an object is not there; run tierfs fsck"))?;
+            let objects = objects.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
             found.push((name, tensor.shape.clone(), source(objects, tensor, Shown::Plain)?));
         }
     }

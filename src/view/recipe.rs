@@ -76,7 +76,7 @@ impl Source {
     fn stream(&self, collection: &Arc<Collection>, verify: Verify) -> Result<Stream> {
         let found: u64 = self.objects.iter().map(|object| object.bytes()).sum();
         if found != self.bytes {
-            let text = "it is being written to, and has another size than its header would say";
+            let text = "it is being written to, and its size does not match its header";
             return Err(Error::new(crate::model::ErrorKind::Busy, text));
         }
         let segments = self.objects.iter().map(|object| {
@@ -134,7 +134,7 @@ impl Part {
             }
             Part::BatchIndex { node, .. } => {
                 let index = batch_index(collection, *node, verify)?;
-                let gone = || Error::new(crate::model::ErrorKind::Gone, "it is no embedding batch any more");
+                let gone = || Error::new(crate::model::ErrorKind::Gone, "it is no longer an embedding batch");
                 Ok(Segment::Computed(Arc::new(index.ok_or_else(gone)?)))
             }
             Part::Sums(files) => Ok(Segment::literal(sums::text(collection, files, verify)?)),

@@ -54,7 +54,7 @@ pub(super) fn files(state: &State) -> Result<Vec<Summed>> {
 
 fn summed(state: &State, path: &[u8], file: &FileEntry, node: EntryId) -> Result<Summed> {
     let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
-    let objects = objects.ok_or_else(|| Error::corrupt("an object is not there; run tierfs fsck"))?;
+    let objects = objects.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
     let mut name = Vec::with_capacity(path.len());
     for byte in path {
         match byte {

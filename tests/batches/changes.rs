@@ -112,7 +112,7 @@ fn a_batch_takes_no_writes_and_says_why_but_can_be_replaced() {
         assert_eq!(file.set_len(len).unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
     drop(file);
-    assert!(fixture.attribute("y.cgeb", "why").contains("write to these, or replace"));
+    assert!(fixture.attribute("y.cgeb", "why").contains("write to these or replace"));
     assert_same(&fixture.read("y.cgeb"), &batch.data, "the batch");
     let other = Batch::made(&fixture.place, "other", "mixed", [31, 20, 1, 1]);
     // Cut to nothing and written anew.

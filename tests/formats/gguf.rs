@@ -191,10 +191,10 @@ fn what_does_not_fit_is_invalid() {
         (&[("a", 0, f32s, 16)], "no multiple"),
         (&[("a", 0, &[33], 0)], "past the end"),
         (&[("a", 0, f32s, u64::MAX - 31)], "past the end"),
-        (&[("a", 2, &[33], 0)], "no whole blocks"),
-        (&[("a", 2, &[], 0)], "no whole blocks"),
-        (&[("a", 0, &[1 << 32, 1 << 32], 0)], "cannot be counted"),
-        (&[("a", 0, &[1 << 62], 0)], "cannot be counted"),
+        (&[("a", 2, &[33], 0)], "whole number of blocks"),
+        (&[("a", 2, &[], 0)], "whole number of blocks"),
+        (&[("a", 0, &[1 << 32, 1 << 32], 0)], "too large"),
+        (&[("a", 0, &[1 << 62], 0)], "too large"),
     ];
     for (tensors, words) in cases {
         assert_eq!(refused(&file(3, &[], tensors, 32, 128), words), ErrorKind::Invalid, "{words}");

@@ -191,7 +191,7 @@ fn healed_blocks_keep_their_numbers_in_a_log_that_is_written_anew() {
     let epochs = fields(&mounted, "one", "epoch");
     flip(&mounted, "one", &[2]);
     assert_eq!(block(&mounted.path("t/c/one"), 2).unwrap(), one[2 * BLOCK..3 * BLOCK]);
-    wait_until("it is stored anew", || verified(&mounted, "one") == "ok");
+    wait_until("it was rewritten", || verified(&mounted, "one") == "ok");
     mounted.job("t/c/.ctl/compact", "start");
     mounted.kill();
     drop(mounted);

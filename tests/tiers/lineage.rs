@@ -343,7 +343,7 @@ fn what_differs_too_much_and_what_has_no_parent_is_refused() {
     for lossy in ["deny", "allow"] {
         set(&w, "lossy", lossy).unwrap();
         set(&w, "reconstruct", "delta").unwrap();
-        assert!(refused_set(&w, "evict", "1", Errno::INVAL).contains("the most"), "{lossy}");
+        assert!(refused_set(&w, "evict", "1", Errno::INVAL).contains("at most"), "{lossy}");
     }
     set(&mounted.path("t/base/w"), "reconstruct", "delta").unwrap();
     assert!(refused_set(&mounted.path("t/base/w"), "evict", "1", Errno::INVAL).contains("--parent"));

@@ -327,7 +327,7 @@ fn what_is_evicted_is_read_from_its_origin_and_what_is_discarded_from_nowhere() 
     let mut wanted = data.to_vec();
     wanted[100_000..100_004].copy_from_slice(b"four");
     assert!(fs::read(&tensor).unwrap() == wanted);
-    assert!(refused_set(&tensor, "evict", "1", Errno::INVAL).contains("made again"));
+    assert!(refused_set(&tensor, "evict", "1", Errno::INVAL).contains("reconstructed"));
     fs::File::options().write(true).open(&source).unwrap().set_modified(SystemTime::now()).unwrap();
     set(&tensor, "evict", "cache").unwrap();
     assert!(fs::read(&tensor).unwrap() == wanted, "touched");

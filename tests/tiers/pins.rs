@@ -229,7 +229,7 @@ fn flipped_bits_of_a_pinned_tensor_heal_by_its_copy() {
                 assert_same(&got, &wanted[index as usize * 16_384..][..16_384], name);
             }
         }
-        wait_until("what was read is stored anew", || {
+        wait_until("what was read was rewritten", || {
             ["a", "bare"].iter().all(|name| verified(&mounted, name) == "ok")
         });
         assert_eq!(verified(&mounted, "norm"), "corrupt 1 of 1");

@@ -45,7 +45,7 @@ pub(super) fn evict(
     moved: &mut Moved,
 ) -> Result<()> {
     let path = format!("{}/{}", collection.path(), target.path);
-    let cannot = |why: &str| Error::invalid(format!("{path}: it cannot be kept as a difference: {why}"));
+    let cannot = |why: &str| Error::invalid(format!("{path}: it cannot be stored as a difference: {why}"));
     for object in &target.objects {
         collection.check_not_needed(object.entry.id)?;
         check_depth(engine, object).map_err(|why| cannot(&why))?;
@@ -147,11 +147,11 @@ fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
     let mut seen = HashSet::from([at.entry.id]);
     while let Some(parent) = at.entry.parent.clone() {
         if !seen.insert(parent.object) {
-            return Err("its lineage is a circle".to_owned());
+            return Err("its lineage is circular".to_owned());
         }
         if seen.len() > DEPTH_MAX + 1 {
             return Err(format!(
-                "its lineage is more than {DEPTH_MAX} deep; evict it with another reconstruct"
+                "its lineage is more than {DEPTH_MAX} levels deep; evict it with another reconstruct"
             ));
         }
         let parent_collection = engine.store.collection(&parent.tenant, &parent.collection);
@@ -204,7 +204,7 @@ fn chosen(
             return Ok(Ok(*kind));
         }
         why = if fits {
-            format!("the differences take {records} bytes, and {most} is the most")
+            format!("the differences take {records} bytes; at most {most} are allowed")
         } else {
             format!("more than {CHANGES_MAX} elements of a block differ")
         };

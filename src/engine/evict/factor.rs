@@ -39,12 +39,13 @@ pub(super) fn evict(
     moved: &mut Moved,
 ) -> Result<()> {
     let path = format!("{}/{}", collection.path(), target.path);
-    let cannot = |why: &str| Error::invalid(format!("{path}: it cannot be kept as factors: {why}"));
+    let cannot = |why: &str| Error::invalid(format!("{path}: it cannot be stored as factors: {why}"));
     if !is_lossy_allowed(&collection.state(), target.node) {
-        let text = format!("{path}: its last exact copy would go; set user.tierfs.lossy to allow first");
+        let text =
+            format!("{path}: this would drop its last exact copy; set user.tierfs.lossy to allow first");
         return Err(Error::new(ErrorKind::Denied, text));
     }
-    let [object] = target.objects.as_slice() else { return Err(cannot("it has shards, or no elements")) };
+    let [object] = target.objects.as_slice() else { return Err(cannot("it is sharded or has no elements")) };
     collection.check_not_needed(object.entry.id)?;
     let shape = sides(target, object).map_err(|why| cannot(&why))?;
     let open = OpenObject::open(collection, object, Verify::First)?;
@@ -79,7 +80,7 @@ pub(super) fn evict(
 /// The rows and columns of a tensor. The error states why it cannot be decomposed.
 fn sides(target: &Target, object: &Object) -> Result<(u32, u32), String> {
     if !target.dtype.is_quantizable() || object.dtype() != target.dtype {
-        return Err(format!("elements of {} are no numbers that may be rounded", target.dtype));
+        return Err(format!("elements of type {} cannot be quantized", target.dtype));
     }
     let columns = target.shape.dimensions().last().copied().unwrap_or(0);
     let elements = target.shape.elements();
@@ -134,7 +135,7 @@ fn decompose(
     let shape = FactorShape { rows, columns, rank: rank as u32 };
     let (found, most) = (shape.record_bytes(), bytes.len() as u128 / 2);
     if found > most {
-        return Err(format!("factors of rank {rank} take {found} bytes, and {most} is the most"));
+        return Err(format!("factors of rank {rank} take {found} bytes; at most {most} are allowed"));
     }
     order.truncate(rank);
     let short = eigen.eigenvectors.select_columns(&order);

@@ -85,7 +85,7 @@ impl Engine {
             }
             progress.advance(target.bytes());
             if progress.is_cancelled() {
-                return Err(Error::new(ErrorKind::Interrupted, "it was told to stop"));
+                return Err(Error::new(ErrorKind::Interrupted, "cancelled by request"));
             }
         }
         collection.sync()?;
@@ -122,13 +122,13 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
         let how = Reconstruct::of(&collection.state(), target.node);
         let cannot = |why: &str| {
             Error::invalid(format!(
-                "{}: it cannot be made again: {why}; set user.tierfs.reconstruct, or evict with discard",
+                "{}: it cannot be reconstructed: {why}; set user.tierfs.reconstruct, or evict with discard",
                 path()
             ))
         };
-        let way = how.way().ok_or_else(|| cannot("reconstruct is none"))?;
+        let way = how.way().ok_or_else(|| cannot("user.tierfs.reconstruct is none"))?;
         if matches!(how, Reconstruct::Factor(_)) && !is_lossy_allowed(&collection.state(), target.node) {
-            let text = format!("{}: a factor is not exact; set user.tierfs.lossy to allow first", path());
+            let text = format!("{}: factors are not exact; set user.tierfs.lossy to allow first", path());
             return Err(Error::new(ErrorKind::Denied, text));
         }
         if way.gives == Gives::Absent {
@@ -143,7 +143,7 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
                 match if is_due { (way.is_sound)(&open, index, &block) } else { Ok(true) } {
                     Ok(true) => {}
                     Ok(false) => {
-                        return Err(cannot(&format!("block {index} is not what its {} has", way.name)));
+                        return Err(cannot(&format!("block {index} differs from its {}", way.name)));
                     }
                     Err(error) => return Err(cannot(&error.to_string())),
                 }
@@ -160,7 +160,7 @@ fn check_discard(collection: &Collection, target: &Target) -> Result<()> {
         return Ok(());
     }
     let path = format!("{}/{}", collection.path(), target.path);
-    let text = format!("{path}: it would be gone for good; set user.tierfs.lossy to allow first");
+    let text = format!("{path}: this would discard it permanently; set user.tierfs.lossy to allow first");
     Err(Error::new(ErrorKind::Denied, text))
 }
 
@@ -230,7 +230,7 @@ pub fn evict_imported(
     match evicted {
         Ok(()) => {
             let first = moved.left.first().map(|(_, why)| why.clone());
-            Ok(first.map(|why| format!("{} tensors keep their bytes, the first: {why}", moved.left.len())))
+            Ok(first.map(|why| format!("{} tensors were not evicted; the first: {why}", moved.left.len())))
         }
         Err(error) if error.kind() == ErrorKind::Invalid => Ok(Some(error.to_string())),
         Err(error) => Err(error),

@@ -24,7 +24,7 @@ impl Deeper {
     fn enter(open: &OpenObject) -> Result<Deeper> {
         let depth = DEPTH.get();
         if depth >= DEPTH_MAX {
-            let text = format!("it needs more than {DEPTH_MAX} others, each a difference to the next");
+            let text = format!("its lineage is more than {DEPTH_MAX} levels deep");
             return Err(broken(open.collection(), &text));
         }
         DEPTH.set(depth + 1);
@@ -65,7 +65,7 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
     let layout = parent.layout();
     let found = parent.block(index, layout);
     if found.is_none_or(|found| found.epoch != link.base_epoch) || layout.len(index) != out.len() {
-        return Err(broken(&parent_collection, &format!("block {index} of the parent is another one now")));
+        return Err(broken(&parent_collection, &format!("block {index} of the parent has changed")));
     }
     let base = open.open_alike(&parent_collection, &parent)?;
     base.read(layout.start(index), out).map_err(|error| match error.kind() {

@@ -57,7 +57,7 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
     let mut values = vec![0.0; out.len() / width as usize];
     let start = open.object().layout().start(index) / width;
     factor.elements(start, &mut values).map_err(|error| {
-        Error::corrupt(format!("object {id}: its factors are those of a smaller matrix: {error}"))
+        Error::corrupt(format!("object {id}: its factors describe a smaller matrix: {error}"))
     })?;
     put_values(dtype, &values, out);
     Ok(true)

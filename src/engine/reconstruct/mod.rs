@@ -132,7 +132,7 @@ pub(super) fn check_without_copy(open: &OpenObject, index: u32, block: &Block) -
             Err(error) => failed = failed.or(Some(error)),
         }
     }
-    let gone = || Error::new(ErrorKind::Absent, "it is absent, and nothing can make it again");
+    let gone = || Error::new(ErrorKind::Absent, "it is absent and cannot be reconstructed");
     Err(failed.unwrap_or_else(gone))
 }
 

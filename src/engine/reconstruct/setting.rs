@@ -45,7 +45,7 @@ impl Reconstruct {
     pub fn parse(text: &str) -> Result<Reconstruct> {
         let wrong = || {
             Error::invalid(format!(
-                "{text:?} is no reconstruct; there are none, delta, origin, factor, factor:rank=K and \
+                "invalid value {text:?} of reconstruct; expected none, delta, origin, factor, factor:rank=K and \
                  factor:energy=E, K at least 1, E over 0 and at most 1"
             ))
         };
@@ -106,8 +106,9 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
         let path = format!("{}/{}", collection.path(), target.path);
         match to.way() {
             None if target.objects.iter().any(|object| is_absent(object)) => {
-                let text =
-                    format!("{path}: blocks are absent that are made again so; move it to a tier first");
+                let text = format!(
+                    "{path}: absent blocks need this reconstruction; move the tensor to a tier first"
+                );
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             None => {}

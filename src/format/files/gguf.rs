@@ -131,7 +131,7 @@ impl<'a> Input<'a> {
         }
         let read = usize::try_from(count).ok().and_then(|count| self.rest.bytes(count).ok());
         self.is_short = read.is_none();
-        read.ok_or_else(|| Error::invalid(format!("{count} bytes from byte {at} on are not there")))
+        read.ok_or_else(|| Error::invalid(format!("the file ends before the {count} bytes at byte {at}")))
     }
 
     fn u32(&mut self) -> Result<u32> {
@@ -154,7 +154,7 @@ impl<'a> Input<'a> {
 
 fn header(input: &mut Input<'_>, file_len: u64) -> Result<Header> {
     if input.bytes(4)? != MAGIC {
-        return Err(Error::invalid("the magic is missing: no gguf file"));
+        return Err(Error::invalid("not a gguf file: the magic is missing"));
     }
     let version = input.u32()?;
     check_version(version)?;
@@ -214,7 +214,9 @@ fn metadata(input: &mut Input<'_>, count: u64) -> Result<u64> {
         }
         let said = input.u32()?;
         if !said.is_power_of_two() || alignment.is_some() {
-            return Err(Error::invalid(format!("general.alignment {said}: no power of two, or said twice")));
+            return Err(Error::invalid(format!(
+                "general.alignment {said}: not a power of two, or given twice"
+            )));
         }
         alignment = Some(u64::from(said));
     }
@@ -268,12 +270,11 @@ fn entry(input: &mut Input<'_>) -> Result<Entry> {
     }
     let code = input.u32()?;
     let offset = input.u64()?;
-    let ggml_type = GgmlType::from_code(code).ok_or_else(|| {
-        place(Error::unsupported(format!("ggml type {code}: how many bytes it takes is not known here")))
-    })?;
+    let ggml_type = GgmlType::from_code(code)
+        .ok_or_else(|| place(Error::unsupported(format!("unknown ggml type {code}"))))?;
     let wrong = || {
         Error::invalid(format!(
-            "shape {sizes:?} of {}: cannot be counted, or no whole blocks",
+            "shape {sizes:?} of {}: too large, or not a whole number of blocks",
             ggml_type.name
         ))
     };

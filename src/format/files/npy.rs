@@ -87,7 +87,7 @@ fn text_of(prefix: &[u8]) -> Result<(&[u8], u64)> {
     let short = |error: Error| Error::invalid(format!("npy header: {error}"));
     let mut input = Reader::new(prefix);
     if input.array().map_err(short)? != MAGIC {
-        return Err(Error::invalid("no npy file: the magic is missing"));
+        return Err(Error::invalid("not an npy file: the magic is missing"));
     }
     let version = (input.u8().map_err(short)?, input.u8().map_err(short)?);
     let length = match version {

@@ -172,7 +172,7 @@ pub fn write_header<'a>(
     for (name, dtype, shape) in tensors {
         let place = |error: Error| error.at(format_args!("tensor {name:?}"));
         if name == METADATA {
-            return Err(place(Error::invalid("is no name for a tensor")));
+            return Err(place(Error::invalid("is not a valid tensor name")));
         }
         let type_name = dtype
             .safetensors_name()

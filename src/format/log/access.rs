@@ -88,7 +88,7 @@ fn history_of(record: &[u8; RECORD_BYTES as usize]) -> Result<(Range<u32>, Histo
     let blocks = reader.u32()?;
     match block.checked_add(blocks) {
         Some(end) if is_possible && blocks > 0 && created <= last => Ok((block..end, history)),
-        _ => Err(corrupt("has a record that cannot be")),
+        _ => Err(corrupt("has an invalid record")),
     }
 }
 
@@ -142,21 +142,21 @@ pub fn to_bytes(tick_seconds: u32, histories: &[(ObjectId, u32, History)]) -> Ve
 
 /// Decodes the bytes of a file. Fails with `Corrupt` for damaged bytes.
 pub fn parse(bytes: &[u8]) -> Result<Histories<'_>> {
-    let body = bytes.len().checked_sub(CHECKSUM_BYTES as usize).ok_or_else(|| corrupt("is cut off"))?;
-    let (body, checksum) = bytes.split_at_checked(body).ok_or_else(|| corrupt("is cut off"))?;
+    let body = bytes.len().checked_sub(CHECKSUM_BYTES as usize).ok_or_else(|| corrupt("is truncated"))?;
+    let (body, checksum) = bytes.split_at_checked(body).ok_or_else(|| corrupt("is truncated"))?;
     if Reader::new(checksum).u32()? != checksum::of(body) {
-        return Err(corrupt("is not what was written"));
+        return Err(corrupt("does not match its checksum"));
     }
     let mut reader = Reader::new(body);
     if reader.array::<4>()? != MAGIC {
-        return Err(corrupt("has another magic"));
+        return Err(corrupt("has a wrong magic"));
     }
     if reader.u16()? != VERSION || reader.u16()? != 0 {
-        return Err(Error::unsupported("the access history is of a newer program"));
+        return Err(Error::unsupported("a newer program wrote the access history"));
     }
     let (tick_seconds, count) = (reader.u32()?, reader.u32()?);
     if tick_seconds == 0 || file_bytes(u64::from(count)) != bytes.len() as u64 {
-        return Err(corrupt("has another length than it says"));
+        return Err(corrupt("has a wrong length"));
     }
     let (records, _) = reader.bytes(reader.remaining())?.as_chunks();
     records.iter().try_for_each(|record| history_of(record).map(drop))?;

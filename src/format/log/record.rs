@@ -135,7 +135,7 @@ impl Record {
                 if kind == 0 {
                     Record::Create { object, block, described, stored, created_at }
                 } else if stored.tier != Tier::Exact || !stored.in_data {
-                    return Err(Error::corrupt("a run of blocks that are not exact ones of a data file"));
+                    return Err(Error::corrupt("a run of blocks that are not exact in a data file"));
                 } else {
                     Record::CreateRun { object, block, described, stored, created_at }
                 }
@@ -189,7 +189,7 @@ impl Record {
             },
             16 => {
                 if slot.get::<21, 4>() != MAGIC {
-                    return Err(Error::corrupt("the log's header has another magic than TFML"));
+                    return Err(Error::corrupt("the log's header has a wrong magic; expected TFML"));
                 }
                 let version = u16::from_le_bytes(slot.get::<25, 2>());
                 if version != LOG_VERSION {
@@ -388,7 +388,7 @@ fn parse_empty(slot: &RawSlot) -> Result<Stored> {
         (EMPTY_ZEROS, IN_DATA, offset) => Ok(Stored::hole(offset)),
         (EMPTY_ZEROS, _, 0) => Ok(Stored::ZEROS),
         (EMPTY_LOST, 0, 0) => Ok(Stored::LOST),
-        (EMPTY_ZEROS | EMPTY_LOST, ..) => Err(Error::corrupt("blocks without a payload that have a place")),
+        (EMPTY_ZEROS | EMPTY_LOST, ..) => Err(Error::corrupt("blocks without a payload that have an offset")),
         (what, ..) => Err(Error::unsupported(format!(
             "blocks without a payload of kind {what}, which this program does not know"
         ))),

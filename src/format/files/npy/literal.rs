@@ -135,7 +135,7 @@ impl Scanner<'_> {
             }
             let comma = self.take(b',');
             if !comma && sizes.len() < 2 {
-                return Err(Error::invalid("shape is no tuple"));
+                return Err(Error::invalid("shape is not a tuple"));
             }
             if !comma {
                 self.expect(b')')?;

@@ -10,7 +10,7 @@ pub(super) fn write_text(out: &mut Writer, text: &[u8]) {
 pub(super) fn read_text<'a>(bytes: &mut Reader<'a>, longest: usize) -> Result<&'a [u8]> {
     let len = bytes.u32()? as usize;
     if len > longest {
-        return Err(Error::corrupt(format!("a text of {len} bytes where {longest} is the most")));
+        return Err(Error::corrupt(format!("a text of {len} bytes; at most {longest} are allowed")));
     }
     bytes.bytes(len)
 }
@@ -41,7 +41,7 @@ pub(super) fn read_option<'a, T>(
     match bytes.u8()? {
         0 => Ok(None),
         1 => read(bytes).map(Some),
-        byte => Err(Error::corrupt(format!("{byte} where 0 or 1 says whether a value follows"))),
+        byte => Err(Error::corrupt(format!("presence byte {byte}; expected 0 or 1"))),
     }
 }
 

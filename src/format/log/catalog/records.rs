@@ -26,7 +26,7 @@ pub(super) fn put_records(node: &mut NodeEntry, records: Option<Runs>) -> Result
     };
     let is_batch = file.as_ref().is_some_and(|file| file.content == Content::Cgeb);
     if is_batch != records.is_some() {
-        return Err(Error::corrupt("records of a node that is no embedding batch, or a batch without"));
+        return Err(Error::corrupt("records without an embedding batch, or a batch without records"));
     }
     if let Some(file) = file {
         file.records = records.map(Arc::new);
@@ -68,5 +68,5 @@ pub(super) fn read_records(bytes: &mut Reader<'_>) -> Result<Runs> {
     let said = runs.len();
     Runs::new(sizes, runs)
         .filter(|runs| runs.placed().len() == said)
-        .ok_or_else(|| Error::corrupt("records that can be of no embedding batch, or that are told twice"))
+        .ok_or_else(|| Error::corrupt("invalid or duplicate records of an embedding batch"))
 }

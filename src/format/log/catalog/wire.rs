@@ -175,7 +175,7 @@ fn write_object(out: &mut Writer, object: &ObjectEntry) {
 fn read_number(bytes: &mut Reader<'_>) -> Result<EntryId> {
     match bytes.u64()? {
         number @ 0..=NUMBER_MAX => Ok(EntryId(number)),
-        number => Err(Error::corrupt(format!("the number {number}, where {NUMBER_MAX} is the highest"))),
+        number => Err(Error::corrupt(format!("the number {number}; the maximum is {NUMBER_MAX}"))),
     }
 }
 
