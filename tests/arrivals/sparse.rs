@@ -184,6 +184,10 @@ fn a_table_of_many_blocks_is_made_while_it_is_read() {
         file.write_all_at(b"x", 2 * block * 65_536).unwrap();
     }
     drop(file);
+    // Without this a periodic sync of all these blocks could come between the two measurements.
+    fs::write(fixture.mounted().path(".ctl/sync"), "now").unwrap();
+    fs::write(fixture.path("small"), b"x").unwrap();
+    fs::read(fixture.path(".ctl/blocks/small")).unwrap();
     let before = peak_kib(&fixture);
     let table = fs::read_to_string(fixture.path(".ctl/blocks/striped")).unwrap();
     assert_eq!(table.lines().count() as u64, 2 * count - 1);
@@ -197,7 +201,8 @@ fn a_table_of_many_blocks_is_made_while_it_is_read() {
         assert!(part == table.as_bytes()[at as usize..][..5000], "at {at}");
     }
     let needed = peak_kib(&fixture) - before;
-    assert!(needed < 8 << 10, "{needed} KiB for {} bytes", table.len());
+    println!("{needed} KiB for {} bytes", table.len());
+    assert!(needed < 2 << 10, "{needed} KiB for {} bytes", table.len());
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use tempfile::TempDir;
 
-use crate::{Answer, answer, run, tierfs, wait_until};
+use crate::{Answer, PATIENCE, answer, run, tierfs, wait_until};
 
 /// A temporary directory with a store in it.
 pub struct Place {
@@ -128,10 +129,39 @@ impl Mounted {
         wait_until("the end of the killed daemon", || !process.is_some_and(runs));
     }
 
-    /// Runs `tierfs umount`, which must succeed.
+    /// Runs `tierfs umount`, which must succeed. On a busy machine a program that visits every mount, such as `df` or
+    /// `find`, may use this one for longer than `tierfs umount` retries; the test itself must not.
     pub fn unmount(self) {
-        run(["umount".as_ref(), self.mountpoint.as_os_str()]).ok();
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let answer = run(["umount".as_ref(), self.mountpoint.as_os_str()]);
+            if answer.code == Some(0) {
+                break;
+            }
+            let is_busy = answer.err.contains("is in use") && Instant::now() < until;
+            let own = self.used_by_the_test();
+            assert!(is_busy && own.is_empty(), "{answer:?}; the test uses {own:?}");
+        }
         assert!(!self.is_mounted());
+    }
+
+    /// Open files, mappings and working directories on the mount, of this process and of its children.
+    fn used_by_the_test(&self) -> Vec<PathBuf> {
+        let mut used = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+            let own = std::process::id();
+            if parent != Some(own) && entry.file_name() != *own.to_string() {
+                continue;
+            }
+            let linked =
+                |folder: &str| fs::read_dir(entry.path().join(folder)).into_iter().flatten().flatten();
+            let links = linked("fd").chain(linked("map_files")).map(|link| link.path());
+            let targets = links.chain([entry.path().join("cwd")]).filter_map(|link| fs::read_link(link).ok());
+            used.extend(targets.filter(|target| target.starts_with(&self.mountpoint)));
+        }
+        used
     }
 
     pub fn is_mounted(&self) -> bool {
