@@ -55,7 +55,7 @@ fn held<T>(work: impl FnOnce() -> T) -> (T, isize, isize) {
 }
 
 #[test]
-fn the_counter_counts() {
+fn the_counter_counts_allocations() {
     assert_eq!(allocations(|| drop(std::hint::black_box(vec![1_u8; 100]))), 1);
     let (_kept, bytes, most) = held(|| {
         drop(std::hint::black_box(vec![1_u8; 900]));
@@ -141,7 +141,7 @@ fn container(tensors: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_tensor_of_an_open_collection_takes_few_bytes_before_and_after_it_is_read() {
+fn a_tensor_of_an_open_collection_takes_few_bytes_of_memory() {
     use std::sync::Arc;
     use tierfs::ingest::{Options, Origin, Target, import_file};
     use tierfs::model::{EntryId, StoreId};

@@ -61,7 +61,7 @@ fn golden_payloads_decode_to_golden_bytes_on_every_set() {
 }
 
 #[test]
-fn every_scale_and_every_code_decodes_as_bit_by_bit_on_every_set() {
+fn every_scale_and_code_decodes_as_bit_by_bit_on_every_set() {
     let tiny = [1, 0x7f_ffff, 0x0080_0000, 0x0080_0001, 0x0100_0000].map(f32::from_bits);
     let scales =
         [[0.0, 1e-40, 1e-4, 0.3, 1e30, f32::MAX], [tiny[0], tiny[1], tiny[2], tiny[3], tiny[4], 3.0]];
@@ -105,7 +105,7 @@ fn absmax_writes_the_golden_payloads_on_every_set() {
 }
 
 #[test]
-fn every_run_of_groups_decodes_as_the_whole_block_does() {
+fn every_run_of_groups_decodes_as_in_the_whole_block() {
     let mut random = Random::new(5);
     let n = 3 * GROUP_LEN + 63;
     for tier in Tier::ENCODED {
@@ -129,7 +129,7 @@ fn every_run_of_groups_decodes_as_the_whole_block_does() {
 }
 
 #[test]
-fn sizes_are_those_of_the_layout_table() {
+fn payload_sizes_equal_the_layout_table() {
     for (tier, full) in [(Tier::Q8, 68), (Tier::Q7, 60), (Tier::Q5, 44), (Tier::Q3, 28), (Tier::Q3x, 40)] {
         assert_eq!(payload_len(tier, 64), Some(full));
         assert_eq!(payload_len(tier, 4096), Some(64 * full));
@@ -171,7 +171,7 @@ fn hostile_payloads_are_errors() {
 }
 
 #[test]
-fn calls_that_make_no_sense_are_invalid() {
+fn invalid_arguments_are_errors() {
     let kind = |result: tierfs::model::Result<()>| result.unwrap_err().kind();
     assert_eq!(kind(codec::decode_groups(Tier::Q8, Dtype::I8, &[0; 68], &mut [0; 64])), ErrorKind::Invalid);
     assert_eq!(
@@ -196,7 +196,7 @@ fn calls_that_make_no_sense_are_invalid() {
 }
 
 #[test]
-fn blocks_that_must_stay_exact_leave_the_output_alone() {
+fn an_encoder_leaves_the_output_untouched_for_blocks_that_must_stay_exact() {
     for set in sets() {
         for tier in Tier::ENCODED {
             for encoder in [Encoder::Absmax, Encoder::Best] {
@@ -261,7 +261,7 @@ fn no_scale_is_ever_subnormal() {
 }
 
 #[test]
-fn the_largest_values_of_each_type_are_never_read_as_infinite() {
+fn the_largest_values_of_each_type_never_decode_as_infinite() {
     for (dtype, largest) in
         [(Dtype::F32, f32::MAX), (Dtype::F16, f16::MAX.to_f32()), (Dtype::Bf16, bf16::MAX.to_f32())]
     {
@@ -289,7 +289,7 @@ fn the_largest_values_of_each_type_are_never_read_as_infinite() {
 }
 
 #[test]
-fn the_measured_loss_is_what_a_naive_loop_measures() {
+fn the_measured_loss_equals_that_of_a_naive_loop() {
     let mut random = Random::new(11);
     for tier in Tier::ENCODED {
         for dtype in DTYPES {
@@ -325,7 +325,7 @@ fn rms(tier: Tier, encoder: Encoder) -> f64 {
 }
 
 #[test]
-fn best_meets_its_figures_on_normal_values() {
+fn the_best_encoder_meets_its_figures_on_normal_values() {
     for (tier, absmax, best) in
         [(Tier::Q3, 0.2525, 0.180), (Tier::Q5, 0.0505, 0.046), (Tier::Q7, 0.0120, 0.0115)]
     {
@@ -339,7 +339,7 @@ fn best_meets_its_figures_on_normal_values() {
 }
 
 #[test]
-fn best_comes_close_to_an_exhaustive_search() {
+fn the_best_encoder_comes_close_to_an_exhaustive_search() {
     let mut random = Random::new(3);
     for (tier, least, most) in [(Tier::Q3, -3.0, 4.0), (Tier::Q5, -15.0, 16.0)] {
         let (mut found, mut exhaustive) = (0.0, 0.0);
@@ -420,7 +420,7 @@ proptest! {
     }
 
     #[test]
-    fn absmax_keeps_within_half_a_scale(values in any_values(), (tier, q) in prop::sample::select(GROUPED.to_vec())) {
+    fn the_absmax_encoder_errs_by_at_most_half_a_scale(values in any_values(), (tier, q) in prop::sample::select(GROUPED.to_vec())) {
         let raw = raw_of(Dtype::F32, &values);
         let mut payload = Vec::new();
         let set = InstructionSet::detected();
@@ -462,7 +462,7 @@ proptest! {
     }
 
     #[test]
-    fn streams_are_the_naive_ones_and_come_back(
+    fn bit_streams_equal_naive_ones_and_unpack_to_the_codes(
         bits in prop::sample::select(vec![3_u8, 5, 7, 8]), n in 0_usize..200, seed: u64,
     ) {
         let mut random = Random::new(seed);
@@ -487,7 +487,7 @@ proptest! {
     }
 
     #[test]
-    fn the_largest_magnitude_is_that_of_a_naive_loop(values in prop::collection::vec(-1e9_f32..1e9, 0..700), bad in prop::option::of(0_usize..700)) {
+    fn the_largest_magnitude_equals_that_of_a_naive_loop(values in prop::collection::vec(-1e9_f32..1e9, 0..700), bad in prop::option::of(0_usize..700)) {
         let expected = values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
         let mut values = values;
         for set in sets() {

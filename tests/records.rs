@@ -59,7 +59,7 @@ fn top_scale(payload: &[u8], stride: usize) -> f32 {
 }
 
 #[test]
-fn identities_are_the_golden_ones() {
+fn identities_equal_the_golden_ones() {
     let case = case("identity");
     let text = |key: &str| case[key].as_str().unwrap();
     let tensor = TensorId::of(text("tenant"), text("collection"), text("name"), TensorId(0));
@@ -368,7 +368,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_slot_says_of_a_block_is_what_its_whole_record_says_or_nothing(
+    fn a_slot_describes_its_block_as_the_whole_record_does_or_not_at_all(
         record in record(),
         number: u64,
         // Most bytes of a record matter for something else.
@@ -394,7 +394,7 @@ proptest! {
     }
 
     #[test]
-    fn an_entry_that_is_cut_or_too_long_is_refused(entry in entry(), cut in any::<prop::sample::Index>()) {
+    fn a_truncated_or_overlong_entry_is_refused(entry in entry(), cut in any::<prop::sample::Index>()) {
         let mut bytes = entry.to_bytes();
         let short = &bytes[..cut.index(bytes.len())];
         prop_assert!(Entry::parse(entry.kind(), entry.version(), short).is_err());
@@ -403,7 +403,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_entry_is_refused_or_means_what_its_bytes_say(
+    fn a_changed_entry_is_refused_or_written_back_unchanged(
         entry in entry(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
@@ -418,7 +418,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_no_entry_or_one_of_these_bytes(
+    fn random_bytes_are_refused_or_an_entry_that_is_written_back_unchanged(
         kind in 0_u8..9,
         version in 0_u8..3,
         bytes in prop::collection::vec(any::<u8>(), 0..200),
@@ -432,7 +432,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_of_noise_is_refused_or_a_record(
+    fn random_bytes_are_refused_or_a_record(
         kind in prop_oneof![0_u8..9, Just(16), any::<u8>()],
         body in prop::collection::vec(any::<u8>(), SLOT_BYTES),
     ) {
@@ -485,7 +485,7 @@ fn a_number_with_nothing_after_it_is_corrupt() {
 }
 
 #[test]
-fn what_newer_versions_write_is_unsupported_and_not_misread() {
+fn records_of_newer_versions_are_unsupported_and_not_misread() {
     let bytes = Entry::NodeRemoved(EntryId(1)).to_bytes();
     for (kind, version) in [(4, 2), (4, 0), (8, 2), (9, 2), (10, 1), (0, 1), (255, 1)] {
         let error = Entry::parse(kind, version, &bytes).unwrap_err();
@@ -499,7 +499,7 @@ fn what_newer_versions_write_is_unsupported_and_not_misread() {
 }
 
 #[test]
-fn a_shape_of_nine_dimensions_and_a_scale_that_is_no_number_are_corrupt() {
+fn nine_dimensions_and_a_scale_of_nan_are_corrupt() {
     let right = slot(&file(&case("create_record"), "record"));
     for (at, bytes) in [(71, &[9_u8][..]), (24, &f32::NAN.to_le_bytes()), (24, &f32::INFINITY.to_le_bytes())]
     {

@@ -22,7 +22,7 @@ fn compare(source: &std::path::Path, folder: PathBuf) {
 }
 
 #[test]
-fn the_table_of_element_types_is_that_of_the_package() {
+fn the_table_of_element_types_equals_that_of_the_gguf_package() {
     let types: Vec<(u32, String, u64, u64)> =
         serde_json::from_str(&python("gguf_files.py", ["types"])).unwrap();
     assert!(types.len() > 30);
@@ -55,7 +55,7 @@ fn a_file_that_was_copied_in_shows_its_tensors_and_survives_a_kill() {
 }
 
 #[test]
-fn imported_and_in_place_it_is_the_same() {
+fn an_import_in_place_shows_the_same_as_a_copying_import() {
     for options in [&[][..], &["--in-place"]] {
         let place = Place::new();
         let source = made(&place);
@@ -67,7 +67,7 @@ fn imported_and_in_place_it_is_the_same() {
 }
 
 #[test]
-fn a_write_into_a_tensor_is_one_into_its_container_and_one_into_the_header_makes_it_plain() {
+fn a_write_to_a_tensor_changes_its_container_and_a_write_to_the_header_makes_it_plain() {
     let mut fixture = Fixture::new();
     let source = made(&fixture.place);
     let mut bytes = fs::read(&source).unwrap();
@@ -93,7 +93,7 @@ fn a_write_into_a_tensor_is_one_into_its_container_and_one_into_the_header_makes
 }
 
 #[test]
-fn what_is_cut_or_of_another_version_stays_plain_and_is_not_imported() {
+fn a_truncated_file_or_one_of_another_version_stays_plain_and_is_not_imported() {
     let mut fixture = Fixture::new();
     let source = made(&fixture.place);
     let bytes = fs::read(&source).unwrap();
@@ -118,7 +118,7 @@ fn what_is_cut_or_of_another_version_stays_plain_and_is_not_imported() {
 }
 
 #[test]
-fn its_floats_move_between_tiers_and_its_blocks_stay_exact() {
+fn float_tensors_of_a_gguf_file_change_tiers_and_quantized_ones_stay_exact() {
     let fixture = Fixture::new();
     let source = made(&fixture.place);
     fs::copy(&source, fixture.path("all.gguf")).unwrap();

@@ -5,21 +5,21 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod arrive;
-mod change;
-mod cut;
-mod disk;
-mod full;
+mod block_checksums;
+mod changed_containers;
+mod concurrent_changes;
+mod durability_marks;
+mod full_disk;
+mod full_store;
 mod gguf;
 mod history;
-mod known;
-mod marks;
-mod meanwhile;
-mod points;
+mod power_cut_disk;
+mod power_cut_points;
+mod power_cuts;
+mod recognition;
 mod recorder;
-mod removed;
-mod room;
-mod space;
+mod removed_names;
+mod space_reuse;
 mod sparse;
-mod tensors;
+mod tensor_writes;
 mod versions;

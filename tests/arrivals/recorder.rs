@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
 
-use crate::disk::CutDisk;
+use crate::power_cut_disk::CutDisk;
 
 /// A change, or the opening of a file that later ones name by its number.
 #[derive(Clone)]

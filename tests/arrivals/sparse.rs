@@ -176,7 +176,7 @@ fn a_hole_of_terabytes_costs_no_memory_no_log_and_no_time() {
 }
 
 #[test]
-fn a_table_of_many_blocks_is_made_while_it_is_read() {
+fn the_table_of_many_blocks_is_generated_while_it_is_read() {
     let fixture = Fixture::new();
     let file = fs::File::create(fixture.path("striped")).unwrap();
     let count = 20_000_u64;

@@ -25,7 +25,7 @@ fn value(version: u8, place: usize) -> u8 {
 }
 
 #[test]
-fn a_block_that_is_written_again_and_again_is_always_read_whole() {
+fn a_block_that_is_rewritten_repeatedly_is_never_read_torn() {
     let (_folder, open_file) = live_file();
     open_file.write(0, &[0; 64 << 10]).unwrap();
     let until = Instant::now() + Duration::from_secs(2) * scale();
@@ -70,7 +70,7 @@ fn live_file() -> (tempfile::TempDir, Arc<OpenFile>) {
 
 /// What a batch adds is looked up while it is taken in.
 #[test]
-fn a_file_that_grows_by_holes_and_is_cut_is_zeros_to_readers_and_is_not_called_corrupt() {
+fn holes_of_a_file_that_grows_and_shrinks_read_as_zeros_and_are_not_reported_corrupt() {
     let (_folder, open_file) = live_file();
     let until = Instant::now() + Duration::from_secs(2) * scale();
     let (reads, checks) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -109,7 +109,7 @@ fn a_file_that_grows_by_holes_and_is_cut_is_zeros_to_readers_and_is_not_called_c
 }
 
 #[test]
-fn every_reader_sees_one_version_whole_while_files_are_replaced() {
+fn every_reader_sees_one_whole_version_while_files_are_replaced() {
     let mut fixture = Fixture::new();
     let path = |n: usize| fixture.path(&format!("f{n}"));
     let write = |path: &std::path::Path, version: u8, synced: bool| {

@@ -72,7 +72,7 @@ fn an_encoded_batch_stays_within_the_bound_and_all_its_hashes_verify() {
 }
 
 #[test]
-fn a_write_to_a_tensor_is_in_the_batch_with_its_hash_and_in_the_index() {
+fn a_write_to_a_tensor_updates_the_batch_its_hash_and_the_index() {
     let mut fixture = Fixture::new();
     let batch = copied(&fixture, "plain");
     let file = fs::File::options().write(true).open(fixture.path("y")).unwrap();
@@ -100,7 +100,7 @@ fn a_write_to_a_tensor_is_in_the_batch_with_its_hash_and_in_the_index() {
 }
 
 #[test]
-fn a_batch_takes_no_writes_and_says_why_but_can_be_replaced() {
+fn a_batch_refuses_writes_with_a_reason_and_can_be_replaced() {
     let fixture = Fixture::new();
     let batch = copied(&fixture, "plain");
     let path = fixture.path("y.cgeb");
@@ -174,7 +174,7 @@ fn an_encoded_batch_that_is_moved_stays_encoded() {
 }
 
 #[test]
-fn blocks_and_verify_show_a_batch_and_extents_send_to_its_tensors() {
+fn blocks_and_verify_show_a_batch_and_extents_refer_to_its_tensors() {
     let fixture = Fixture::new();
     copied(&fixture, "mixed");
     let control = |name: &str| fs::read_to_string(fixture.path(".ctl").join(name));

@@ -6,7 +6,7 @@ use crate::batch::{Batch, checked};
 use support::{Place, assert_same, python_line, run};
 
 #[test]
-fn the_command_writes_what_the_independent_writer_writes_shows_it_and_verifies_it() {
+fn the_command_writes_shows_and_verifies_the_same_batch_as_the_independent_writer() {
     let place = Place::new();
     let batch = Batch::made(&place, "src", "plain", [20, 96, 4, 2]);
     let stem = place.path("src").to_str().unwrap().to_owned();

@@ -36,7 +36,7 @@ fn damaged(place: &Place) -> (Batch, Vec<(&'static Damage, std::path::PathBuf)>)
 }
 
 #[test]
-fn an_import_refuses_what_it_could_not_stitch_and_says_which_record() {
+fn an_import_refuses_a_batch_that_cannot_be_assembled_and_names_the_record() {
     let place = Place::new();
     let (batch, files) = damaged(&place);
     for ((name, _, words), path) in &files {
@@ -50,7 +50,7 @@ fn an_import_refuses_what_it_could_not_stitch_and_says_which_record() {
 }
 
 #[test]
-fn what_arrives_and_cannot_be_stitched_stays_a_plain_file_and_says_why() {
+fn a_written_batch_that_cannot_be_assembled_stays_a_plain_file_and_says_why() {
     let mut fixture = Fixture::new();
     let (_, files) = damaged(&fixture.place);
     let check = |fixture: &Fixture, name: &str, path: &Path, words: &[&str]| {

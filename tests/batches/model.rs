@@ -7,7 +7,7 @@ mod heavy {
     use support::{Place, assert_same, minilm, python, set};
 
     #[test]
-    fn a_table_of_words_is_served_exactly_and_in_8_bits_as_a_valid_batch() {
+    fn a_word_embedding_table_is_a_valid_batch_exactly_and_in_8_bits() {
         let place = Place::new();
         let stem = place.path("words");
         let source = minilm().join("model.safetensors");

@@ -10,7 +10,7 @@ use support::{Aligned, Fixture, Place, Random, assert_same, names, open_direct, 
 const TABLE: [usize; 4] = [3000, 1536, 8, 2];
 
 #[test]
-fn a_batch_that_is_imported_reads_byte_for_byte_with_its_index_and_its_tensors() {
+fn an_imported_batch_reads_byte_for_byte_with_its_index_and_its_tensors() {
     let place = Place::new();
     let batch = Batch::made(&place, "x", "plain", TABLE);
     place.import("demo/m", &[&batch.path, &batch.index_path()], &[]);
@@ -43,7 +43,7 @@ fn a_batch_that_is_imported_reads_byte_for_byte_with_its_index_and_its_tensors()
 }
 
 #[test]
-fn random_ranges_read_as_the_whole_does_cached_and_direct() {
+fn random_ranges_equal_the_whole_file_cached_and_direct() {
     let place = Place::new();
     let batches = [
         Batch::made(&place, "plain", "plain", [500, 384, 8, 2]),
@@ -79,7 +79,7 @@ fn random_ranges_read_as_the_whole_does_cached_and_direct() {
 }
 
 #[test]
-fn a_batch_that_is_copied_in_is_taken_apart_and_survives_a_crash() {
+fn a_copied_batch_is_split_into_tensors_and_survives_a_crash() {
     let mut fixture = Fixture::new();
     let batch = Batch::made(&fixture.place, "src", "mixed", [300, 200, 8, 2]);
     fs::copy(&batch.path, fixture.path("y.cgeb")).unwrap();
@@ -98,7 +98,7 @@ fn a_batch_that_is_copied_in_is_taken_apart_and_survives_a_crash() {
 }
 
 #[test]
-fn a_batch_that_is_written_slowly_is_looked_at_when_it_is_closed() {
+fn a_slowly_written_batch_is_recognized_at_close() {
     use std::io::Write;
     let fixture = Fixture::new();
     let batch = Batch::made(&fixture.place, "src", "plain", [40, 64, 0, 0]);
@@ -116,7 +116,7 @@ fn a_batch_that_is_written_slowly_is_looked_at_when_it_is_closed() {
 }
 
 #[test]
-fn a_pinned_batch_reads_from_its_copy_after_a_remount_too() {
+fn a_pinned_batch_is_read_from_its_copy_before_and_after_a_remount() {
     let mut fixture = Fixture::new();
     let batch = Batch::made(&fixture.place, "src", "mixed", [120, 300, 8, 2]);
     fs::copy(&batch.path, fixture.path("y.cgeb")).unwrap();
@@ -128,7 +128,7 @@ fn a_pinned_batch_reads_from_its_copy_after_a_remount_too() {
 }
 
 #[test]
-fn forms_show_a_batch_as_it_reads_and_as_it_would_read_encoded() {
+fn forms_show_a_batch_as_stored_and_as_it_would_read_encoded() {
     let place = Place::new();
     let batch = Batch::made(&place, "x", "mixed", [150, 512, 8, 2]);
     place.import("demo/m", &[&batch.path, &batch.index_path()], &[]);

@@ -39,7 +39,7 @@ fn fields(line: &str) -> HashMap<&str, &str> {
 }
 
 #[test]
-fn extents_lead_to_the_bytes_of_exact_files_and_cover_them() {
+fn extents_locate_and_cover_the_bytes_of_exact_files() {
     let (place, source) = imported(&[]);
     let mounted = place.mount(&["--allow-other"]);
     for name in FILES {
@@ -72,7 +72,7 @@ fn extents_lead_to_the_bytes_of_exact_files_and_cover_them() {
 }
 
 #[test]
-fn a_line_a_block_says_where_it_is_and_what_its_checksum_is() {
+fn the_block_table_gives_the_location_and_checksum_of_each_block() {
     for tier in ["exact", "q8", "q5", "q3x"] {
         let (place, _) = match tier {
             "exact" => imported(&[]),
@@ -129,7 +129,7 @@ fn patches_on_encoded_blocks_are_counted() {
 }
 
 #[test]
-fn the_table_of_tiers_adds_up() {
+fn the_sizes_in_the_table_of_tiers_add_up() {
     for (options, tiers) in [(&[][..], &["exact"][..]), (&["--tier", "q7:all"], &["exact", "q7"])] {
         let (place, _) = imported(options);
         let mounted = place.mount(&[]);
@@ -151,7 +151,7 @@ fn the_table_of_tiers_adds_up() {
 }
 
 #[test]
-fn a_flipped_bit_is_one_corrupt_block_and_one_event_until_the_block_changes() {
+fn a_flipped_bit_reports_one_corrupt_block_and_one_event_until_the_block_changes() {
     for tier in ["exact", "q8"] {
         let place = Place::new();
         let source = place.write("w.npy", npy_file(&Random(9).floats(128 << 10)));
@@ -199,7 +199,7 @@ fn a_flipped_bit_is_one_corrupt_block_and_one_event_until_the_block_changes() {
 }
 
 #[test]
-fn a_file_that_is_written_and_cut_meanwhile_is_not_called_corrupt() {
+fn a_file_that_is_written_and_truncated_during_a_check_is_not_reported_corrupt() {
     for tier in ["exact", "q8"] {
         let place = Place::new();
         let source = place.write("w.npy", npy_file(&Random(9).floats(128 << 10)));

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use support::{Place, as_nobody, events, imported, put, refused};
 
 #[test]
-fn what_is_asked_for_is_told_with_who_asked_and_so_is_what_is_refused() {
+fn events_name_the_user_of_each_granted_and_each_refused_request() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&["--allow-other"]);
     let path = mounted.path(".ctl/events");
@@ -40,7 +40,7 @@ fn what_is_asked_for_is_told_with_who_asked_and_so_is_what_is_refused() {
 }
 
 #[test]
-fn the_file_of_events_has_a_true_size_and_grows_for_who_follows_it() {
+fn the_events_file_has_a_true_size_and_grows_for_followers() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     let path = mounted.path(".ctl/events");
@@ -61,7 +61,7 @@ fn the_file_of_events_has_a_true_size_and_grows_for_who_follows_it() {
 }
 
 #[test]
-fn only_the_last_events_are_kept_and_the_first_of_them_is_whole() {
+fn the_events_file_keeps_the_last_events_and_begins_with_a_whole_line() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     let mut policy = fs::OpenOptions::new().write(true).open(mounted.path("demo/model/.ctl/policy")).unwrap();
@@ -77,7 +77,7 @@ fn only_the_last_events_are_kept_and_the_first_of_them_is_whole() {
 }
 
 #[test]
-fn what_the_opening_of_a_log_found_is_told() {
+fn events_report_damage_found_when_a_log_is_opened() {
     let place = Place::new();
     place.write("one", b"one");
     for name in ["torn", "flipped", "fine"] {

@@ -12,7 +12,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn files_that_act_are_their_owner_s_and_files_that_show_are_everybody_s() {
+fn action_files_belong_to_the_owner_and_status_files_to_everybody() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&["--allow-other"]);
     assert_eq!(mode(&mounted.path(".ctl/sync")), 0o600);
@@ -35,7 +35,7 @@ fn files_that_act_are_their_owner_s_and_files_that_show_are_everybody_s() {
 }
 
 #[test]
-fn a_file_that_only_shows_takes_no_writes_and_one_that_only_acts_shows_nothing() {
+fn status_files_refuse_writes_and_action_files_refuse_reads() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     for file in [".ctl/status", "demo/.ctl/status", "demo/model/.ctl/verify/a"] {
@@ -54,7 +54,7 @@ fn a_file_that_only_shows_takes_no_writes_and_one_that_only_acts_shows_nothing()
 }
 
 #[test]
-fn nothing_is_made_renamed_or_removed_among_controls() {
+fn control_directories_refuse_creation_renames_and_removal() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     for folder in
@@ -78,7 +78,7 @@ fn nothing_is_made_renamed_or_removed_among_controls() {
 }
 
 #[test]
-fn trees_of_controls_mirror_the_collection_and_its_modes() {
+fn control_trees_mirror_the_collection_and_its_modes() {
     let place = Place::new();
     place.write("model/shown", b"for all");
     place.write("model/closed/secret", b"for root");
@@ -107,7 +107,7 @@ fn trees_of_controls_mirror_the_collection_and_its_modes() {
 }
 
 #[test]
-fn a_mount_to_read_only_shows_and_does_not_act() {
+fn control_files_of_a_read_only_mount_show_but_do_not_act() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&["--read-only"]);
     for file in
@@ -121,7 +121,7 @@ fn a_mount_to_read_only_shows_and_does_not_act() {
 }
 
 #[test]
-fn a_tenant_s_controls_show_nothing_of_others() {
+fn control_files_of_a_tenant_show_nothing_of_other_tenants() {
     let place = Place::new();
     place.write("mine", b"mine");
     place.write("other", vec![7; 100_000]);

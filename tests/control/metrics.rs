@@ -62,7 +62,7 @@ fn requests_bytes_and_errors_are_counted_and_agree_with_the_statistics() {
 }
 
 #[test]
-fn chains_and_corruption_are_shown() {
+fn metrics_show_delta_chains_and_corruption() {
     let place = Place::new();
     let source = place.write("w.npy", npy_file(&Random(3).floats(64 << 10)));
     place.import("demo/c", &[&source], &["--tier", "q8:all"]);

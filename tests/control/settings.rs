@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, chown};
 use support::{Place, as_nobody, events, get, imported, put, python_line, refused};
 
 #[test]
-fn what_an_open_file_was_given_survives_a_crash_after_sync() {
+fn writes_to_an_open_file_survive_a_crash_after_a_sync() {
     let place = Place::new();
     let mounted = place.mount(&["--create"]);
     fs::create_dir_all(mounted.path("t/c")).unwrap();
@@ -23,7 +23,7 @@ fn what_an_open_file_was_given_survives_a_crash_after_sync() {
 }
 
 #[test]
-fn the_policy_is_set_kept_and_refused_as_a_whole() {
+fn a_policy_is_set_stored_and_refused_as_a_whole() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&["--allow-other"]);
     let path = mounted.path("demo/model/.ctl/policy");
@@ -55,7 +55,7 @@ fn the_policy_is_set_kept_and_refused_as_a_whole() {
 }
 
 #[test]
-fn a_log_is_written_anew_on_demand_and_says_the_same() {
+fn a_log_rewritten_on_demand_has_the_same_content() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     let log = place.store().join("demo/model/meta.log");

@@ -64,7 +64,7 @@ fn calls(place: &Place, known: &Journal) -> Vec<Point> {
 }
 
 #[test]
-fn an_error_of_the_disk_is_told_and_what_was_acknowledged_is_there() {
+fn a_disk_error_is_reported_and_acknowledged_data_survives() {
     let place = Place::new();
     let known = store_with_files(&place);
     let all = of(&calls(&place, &known), &BROKEN);
@@ -78,7 +78,7 @@ fn an_error_of_the_disk_is_told_and_what_was_acknowledged_is_there() {
 }
 
 #[test]
-fn a_disk_that_is_full_for_a_call_loses_nothing_and_the_write_can_be_done_again() {
+fn a_disk_that_is_full_for_one_call_loses_nothing_and_the_write_can_be_repeated() {
     let place = Place::new();
     let known = store_with_files(&place);
     let all = of(&calls(&place, &known), &FULL);
@@ -92,7 +92,7 @@ fn a_disk_that_is_full_for_a_call_loses_nothing_and_the_write_can_be_done_again(
 }
 
 #[test]
-fn an_import_of_which_a_call_fails_says_so_and_leaves_each_file_old_or_new() {
+fn an_import_with_a_failed_call_reports_it_and_leaves_each_file_old_or_new() {
     let place = Place::new();
     let folders = [sources(&place, "one", 1), sources(&place, "two", 2)];
     let options = ["--tier", "q8:all"];

@@ -59,7 +59,7 @@ fn an_import_killed_before_any_call_leaves_each_file_old_or_new() {
 }
 
 #[test]
-fn a_daemon_killed_before_any_call_keeps_what_was_closed_renamed_or_synced() {
+fn a_daemon_killed_before_any_call_keeps_closed_renamed_and_synced_files() {
     let place = Place::new();
     let known = store_with_files(&place);
     let notes = place.path("notes");
@@ -106,7 +106,7 @@ fn grow_log(store: &Path) {
 }
 
 #[test]
-fn a_daemon_killed_while_it_writes_the_log_anew_loses_nothing() {
+fn a_daemon_killed_during_a_log_rewrite_loses_nothing() {
     let place = Place::new();
     let known = store_with_files(&place);
     grow_log(&place.store());

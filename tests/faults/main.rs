@@ -9,10 +9,10 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod daemon_survival;
 mod errors;
 mod journal;
 mod kill;
-mod lives;
 mod repair;
 mod stores;
 mod trace;

@@ -165,7 +165,7 @@ fn expected(plain: &BTreeSet<u64>, array: &BTreeSet<u64>) -> Ranges {
 }
 
 #[test]
-fn flipped_bytes_of_payloads_lose_their_blocks_and_no_others() {
+fn flipped_bytes_of_payloads_lose_only_their_blocks() {
     let place = Place::new();
     let contents = made(&place);
     let mut random = Random(5);
@@ -192,7 +192,7 @@ fn flipped_bytes_of_payloads_lose_their_blocks_and_no_others() {
 }
 
 #[test]
-fn files_of_a_store_that_are_cut_or_gone_lose_what_was_in_them() {
+fn truncated_or_missing_store_files_lose_only_their_content() {
     let place = Place::new();
     let contents = made(&place);
     let blocks = |from: u64, bytes: u64| (from..bytes.div_ceil(BLOCK)).collect::<BTreeSet<u64>>();
@@ -221,7 +221,7 @@ fn files_of_a_store_that_are_cut_or_gone_lose_what_was_in_them() {
 }
 
 #[test]
-fn a_block_that_was_lost_can_be_written_anew() {
+fn a_lost_block_can_be_rewritten() {
     let place = Place::new();
     let contents = made(&place);
     flip(&data_file(&place.store()), 2 * BLOCK + 1);
@@ -240,7 +240,7 @@ fn a_block_that_was_lost_can_be_written_anew() {
 }
 
 #[test]
-fn a_damaged_log_is_repaired_and_every_file_is_right_or_named() {
+fn a_repair_of_a_damaged_log_leaves_every_file_right_or_reported() {
     let place = Place::new();
     let mut contents = made(&place);
     let mounted = place.mount(&[]);
@@ -303,7 +303,7 @@ fn a_damaged_log_is_repaired_and_every_file_is_right_or_named() {
 }
 
 #[test]
-fn a_repair_killed_before_any_call_can_be_done_again_and_loses_no_more() {
+fn a_repair_killed_before_any_call_can_be_repeated_without_further_loss() {
     let place = Place::new();
     let contents = made(&place);
     for at in [3 * BLOCK + 1, 7 * BLOCK] {
@@ -333,7 +333,7 @@ fn a_repair_killed_before_any_call_can_be_done_again_and_loses_no_more() {
 }
 
 #[test]
-fn a_store_in_use_is_not_repaired_and_one_that_is_well_is_left_alone() {
+fn a_repair_refuses_a_store_in_use_and_leaves_a_clean_store_unchanged() {
     let place = Place::new();
     made(&place);
     let log = fs::read(place.store().join("demo/c/meta.log")).unwrap();
@@ -358,7 +358,7 @@ fn a_store_in_use_is_not_repaired_and_one_that_is_well_is_left_alone() {
 }
 
 #[test]
-fn files_whose_objects_are_missing_are_named_and_a_repair_lists_them_as_lost() {
+fn files_with_missing_objects_are_reported_and_a_repair_lists_them_as_lost() {
     use std::sync::Arc;
     use tierfs::format::log::record::Record;
     use tierfs::store::Touched;

@@ -89,7 +89,7 @@ fn a_record_is_borrowed_at_any_alignment_and_in_any_byte_order() {
 }
 
 #[test]
-fn a_header_is_written_as_it_was_read() {
+fn a_header_is_written_back_unchanged() {
     for (layout, own_hash) in
         [(Layout::One, Some(OWN_HASH)), (Layout::TwoBig, None), (Layout::TwoLittle, Some(1))]
     {
@@ -115,7 +115,7 @@ fn changed(at: usize, value: &[u8]) -> CgebError {
 }
 
 #[test]
-fn each_thing_that_can_be_wrong_is_its_own_error() {
+fn each_defect_of_a_record_is_its_own_error() {
     assert_eq!(changed(0, b"CGEX"), CgebError::WrongMagic { found: *b"CGEX" });
     for version in [0, 3, 0xffff_u16] {
         let error = changed(4, &version.to_be_bytes());
@@ -160,7 +160,7 @@ fn a_dimension_beyond_the_bytes_is_a_truncation() {
 }
 
 #[test]
-fn a_cut_or_a_flipped_bit_is_noticed_or_is_in_a_number_that_nothing_covers() {
+fn a_truncation_or_a_flipped_bit_is_detected_unless_no_hash_covers_it() {
     let bytes = small(Layout::TwoLittle, None);
     for damaged in damaged(&bytes, bytes.len()) {
         let outcome = Record::borrow(&damaged).and_then(|record| record.verify());
@@ -173,7 +173,7 @@ fn a_cut_or_a_flipped_bit_is_noticed_or_is_in_a_number_that_nothing_covers() {
 }
 
 #[test]
-fn what_version_1_or_the_header_cannot_say_is_not_written() {
+fn values_that_version_1_or_the_header_cannot_hold_are_refused() {
     let record = NewRecord {
         layout: Layout::One,
         vector: &[],
@@ -194,7 +194,7 @@ fn what_version_1_or_the_header_cannot_say_is_not_written() {
 }
 
 #[test]
-fn each_thing_that_can_be_wrong_with_an_index_is_its_own_error() {
+fn each_defect_of_an_index_is_its_own_error() {
     let bytes = golden("batch.cgei");
     let changed = |at: usize, value: &[u8]| {
         let mut bytes = bytes.clone();
@@ -224,7 +224,7 @@ fn aux_text() -> Vec<u8> {
 }
 
 #[test]
-fn each_kind_of_aux_is_decoded_as_other_programs_wrote_it() {
+fn each_kind_of_auxiliary_data_from_other_programs_is_decoded() {
     let text = aux_text();
     for (encoding, name) in [(AuxEncoding::Lz4, "aux.lz4"), (AuxEncoding::Zstandard, "aux.zst")] {
         let stored = golden(name);

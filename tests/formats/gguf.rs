@@ -100,7 +100,7 @@ fn tensors_are_shown_row_major_with_blocks_as_bytes() {
 }
 
 #[test]
-fn a_header_is_asked_for_more_until_it_ends_and_reads_the_same() {
+fn a_header_read_in_pieces_parses_as_a_header_read_at_once() {
     let bytes = two();
     let all = bytes.len() as u64;
     let header = whole(&bytes).unwrap();
@@ -112,7 +112,7 @@ fn a_header_is_asked_for_more_until_it_ends_and_reads_the_same() {
 }
 
 #[test]
-fn a_header_with_other_types_is_read_by_another_reader_and_says_where_its_tensors_lie() {
+fn another_reader_agrees_on_types_and_offsets_of_tensors() {
     let tensors: &[Tensor<'_>] =
         &[("a", 28, &[5, 3], 64), ("blocks", 2, &[32, 2], 0), ("n", 24, &[7], 192), ("none", 1, &[0], 192)];
     let metadata = [("general.alignment", value(4, &64u32.to_le_bytes())), ("k", value(8, &text("v")))];
@@ -150,7 +150,7 @@ fn a_header_with_other_types_is_read_by_another_reader_and_says_where_its_tensor
 }
 
 #[test]
-fn element_types_are_those_of_another_reader() {
+fn element_types_equal_those_of_another_reader() {
     for known in &TYPES {
         let other = gguf_rs_lib::tensor::TensorType::from_u32(known.code).unwrap();
         let row = known.block_elements * 3;
@@ -183,7 +183,7 @@ fn other_versions_and_byte_orders_are_unsupported() {
 }
 
 #[test]
-fn what_does_not_fit_is_invalid() {
+fn tensors_that_do_not_fit_the_file_are_invalid() {
     let f32s: &[u64] = &[4];
     let cases: [(&[Tensor<'_>], &str); 9] = [
         (&[("a", 0, f32s, 0), ("a", 0, f32s, 32)], "twice"),
@@ -213,7 +213,7 @@ fn what_does_not_fit_is_invalid() {
 }
 
 #[test]
-fn a_count_or_length_that_cannot_be_true_is_refused_before_anything_is_read_for_it() {
+fn an_impossible_count_or_length_is_refused_before_memory_is_allocated() {
     for (at, count, words) in
         [(8, u64::MAX, "at most"), (8, TENSORS_MAX, "in a file"), (16, 1 << 40, "in a file")]
     {
@@ -266,7 +266,7 @@ fn agrees(bytes: &[u8]) {
 }
 
 #[test]
-fn cut_and_flipped_headers_are_refused_or_read_as_another_reader_does() {
+fn truncated_and_flipped_headers_are_refused_or_parsed_as_by_another_reader() {
     let bytes = two();
     agrees(&bytes);
     for damaged in damaged(&bytes, bytes.len() - 124) {
@@ -276,7 +276,7 @@ fn cut_and_flipped_headers_are_refused_or_read_as_another_reader_does() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_refused_or_read_as_another_reader_does(
+    fn random_bytes_are_refused_or_parsed_as_by_another_reader(
         changes in prop::collection::vec((0usize..400, any::<u8>()), 1..6),
         cut in 0usize..500,
     ) {

@@ -83,7 +83,7 @@ fn a_delta_record_of_the_wrong_length_scale_or_order_is_corrupt() {
 }
 
 #[test]
-fn a_delta_of_every_change_that_can_be_counted_is_written_and_one_more_is_not() {
+fn a_delta_holds_the_largest_number_of_changes_and_refuses_one_more() {
     let pairs: Vec<(u16, i16)> = (0..=u16::MAX).map(|index| (index, 1)).collect();
     assert!(scaled(1.0, &pairs[1..]).write(Dtype::F32).is_ok());
     let error = scaled(1.0, &pairs).write(Dtype::F32).unwrap_err();
@@ -161,7 +161,7 @@ fn factors_that_are_not_finite_are_refused() {
 }
 
 #[test]
-fn damaged_records_are_refused_or_read_and_a_cut_is_always_noticed() {
+fn damaged_records_are_refused_or_read_and_truncation_is_always_detected() {
     let delta = crate::golden("delta_bf16.rec");
     let factor = crate::golden("factor.rec");
     for bytes in damaged(&delta, delta.len()) {
@@ -179,7 +179,7 @@ fn damaged_records_are_refused_or_read_and_a_cut_is_always_noticed() {
 
 proptest! {
     #[test]
-    fn what_is_read_of_any_bytes_is_written_as_them(
+    fn records_read_from_random_bytes_are_written_back_unchanged(
         bytes in prop::collection::vec(0..4_u8, 30..90),
         patch in any::<bool>(),
     ) {

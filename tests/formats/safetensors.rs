@@ -70,7 +70,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn what_the_crate_writes_is_read_the_same(tensors in tensors(), metadata in metadata()) {
+    fn files_that_the_crate_wrote_are_read_the_same(tensors in tensors(), metadata in metadata()) {
         let data = vec![3; 1 << 13];
         let views = tensors.iter().map(|(name, dtype, shape)| {
             let sizes = shape.dimensions().iter().map(|size| *size as usize).collect();
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_by_the_crate(
+    fn written_files_are_read_by_the_crate(
         tensors in tensors(),
         metadata in metadata(),
         alignment in prop::sample::select(vec![1, 8, 64, 4096_u64]),
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_accepted_the_crate_accepts(
+    fn every_accepted_file_is_accepted_by_the_crate(
         edits in prop::collection::vec((any::<prop::sample::Index>(), edit()), 1..3),
         padding in 0..3_usize,
     ) {
@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn both_decide_the_same_on_numbers_and_fields(
+    fn the_crate_agrees_on_numbers_and_fields(
         numbers in right_or(
             ["1", "1", "0", "4", "2", "1", "4", "12"],
             &["0", "2", "8", "-1", "-0", "4.0", "1e1", "01", "18446744073709551616", "9223372036854775808", "null", "\"4\"", "[]", ""],
@@ -255,7 +255,7 @@ fn shapes_that_overflow_are_refused() {
 }
 
 #[test]
-fn what_a_tensor_cannot_be_is_unsupported() {
+fn impossible_types_of_tensors_are_unsupported() {
     for dtype in ["C64", "F6_E2M3", "F8_E4M3FNUZ", "f32", "", "OPAQUE"] {
         let json = format!(r#"{{"a":{}}}"#, tensor(dtype, "[1]", 0, 8));
         assert_eq!(refused(&json, 8), ErrorKind::Unsupported);
@@ -270,7 +270,7 @@ fn what_a_tensor_cannot_be_is_unsupported() {
 }
 
 #[test]
-fn json_nested_without_end_is_refused() {
+fn endlessly_nested_json_is_refused() {
     for (open, depth) in [("[", 1_000_000), (r#"{"a":"#, 1_000_000), ("[", 127)] {
         assert_eq!(refused(&open.repeat(depth), 0), ErrorKind::Invalid);
         let inside = format!(r#"{{"a":{{"dtype":"U8","shape":[0],"x":{}"#, open.repeat(depth));
@@ -287,7 +287,7 @@ fn json_nested_without_end_is_refused() {
 }
 
 #[test]
-fn names_are_any_text_and_empty_files_hold_nothing() {
+fn names_are_any_text_and_an_empty_file_has_no_tensors() {
     let json = format!(
         r#"{{"":{},"a/\"\u00e4\ud83d\ude00":{}}}  "#,
         tensor("U8", "[]", 0, 1),
@@ -305,7 +305,7 @@ fn names_are_any_text_and_empty_files_hold_nothing() {
 }
 
 #[test]
-fn what_cannot_be_read_again_is_not_written() {
+fn headers_that_could_not_be_read_back_are_not_written() {
     let one = Shape::new(&[1]).unwrap();
     let write = |tensors: &[(&str, Dtype)], alignment| {
         let tensors = tensors.iter().map(|(name, dtype)| (*name, *dtype, &one));

@@ -15,7 +15,7 @@ fn data(file: &[u8]) -> &[u8] {
 }
 
 #[test]
-fn a_form_is_what_the_tensor_is_after_each_write() {
+fn a_form_follows_each_write_to_its_tensor() {
     let place = Place::new();
     let mut random = Random(5);
     let model = place.write("m.safetensors", container_of(&mut random, &[("w", ELEMENTS), ("v", 10)]));
@@ -86,7 +86,7 @@ fn a_form_follows_moves_and_other_types() {
 }
 
 #[test]
-fn a_form_that_is_open_follows_a_container_that_becomes_plain_and_one_again() {
+fn an_open_form_follows_a_container_that_becomes_plain_and_a_container_again() {
     let place = Place::new();
     let mut random = Random(6);
     let mounted = place.mount(&["--create"]);
@@ -113,7 +113,7 @@ fn a_form_that_is_open_follows_a_container_that_becomes_plain_and_one_again() {
 }
 
 #[test]
-fn a_form_of_a_file_that_is_replaced_or_gone_stays_for_those_who_have_it_open() {
+fn an_open_form_stays_readable_when_its_file_is_replaced_or_removed() {
     let place = Place::new();
     let mut random = Random(9);
     let (first, second) = (random.floats(ELEMENTS), random.floats(ELEMENTS + 7));
@@ -138,7 +138,7 @@ fn a_form_of_a_file_that_is_replaced_or_gone_stays_for_those_who_have_it_open() 
 }
 
 #[test]
-fn what_cannot_be_read_cannot_be_opened_in_a_form() {
+fn an_unreadable_file_cannot_be_opened_in_a_form() {
     let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &[]);
     let mounted = place.mount(&[]);

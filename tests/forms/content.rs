@@ -23,12 +23,12 @@ mod heavy {
     use support::minilm;
 
     #[test]
-    fn every_form_of_a_model_opens_in_its_library_and_is_the_source() {
+    fn every_form_of_a_model_opens_in_its_library_and_equals_the_source() {
         check(&minilm().join("model.safetensors"), &[]);
     }
 
     #[test]
-    fn every_form_of_a_model_of_convolutions_opens_in_its_library_and_is_the_source() {
+    fn every_form_of_a_convolutional_model_opens_in_its_library_and_equals_the_source() {
         let silero = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/models/silero");
         check(&silero.join("silero_vad_16k.safetensors"), &["--in-place"]);
     }
@@ -60,7 +60,7 @@ fn arrays_are_cast_with_their_headers() {
 }
 
 #[test]
-fn any_range_of_a_form_is_that_of_the_whole_however_it_is_read() {
+fn any_range_of_a_form_equals_that_of_the_whole_form() {
     let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &[]);
     let mounted = place.mount(&[]);

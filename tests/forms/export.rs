@@ -40,7 +40,7 @@ fn assert_same_file(got: &Path, wanted: &Path) {
 }
 
 #[test]
-fn a_collection_in_a_form_is_what_the_mount_shows_byte_for_byte() {
+fn an_export_of_a_form_equals_the_mounted_form_byte_for_byte() {
     let (place, shown) = stored();
     for form in FORMS {
         let (to, shown) = (place.path("to").join(form), shown.join(form));
@@ -55,7 +55,7 @@ fn a_collection_in_a_form_is_what_the_mount_shows_byte_for_byte() {
 }
 
 #[test]
-fn a_file_or_a_directory_in_a_form_is_named_as_in_the_collection() {
+fn an_exported_file_or_directory_is_named_as_in_the_form() {
     let (place, shown) = stored();
     for (path, form, name) in [
         ("model.safetensors", "f16", "model.safetensors"),
@@ -90,7 +90,7 @@ fn a_file_or_a_directory_in_a_form_is_named_as_in_the_collection() {
 }
 
 #[test]
-fn what_is_not_in_a_form_is_refused_and_unknown_forms_are_told_which_there_are() {
+fn an_export_refuses_paths_outside_the_form_and_lists_the_known_forms() {
     let (place, _) = stored();
     let to = place.path("nothing");
     let unknown = export(&place, "t/c", &to, "f17").failed(2, &FORMS);

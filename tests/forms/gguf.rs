@@ -44,7 +44,7 @@ fn a_gguf_file_is_cast_with_its_header_and_keeps_metadata_and_blocks() {
 }
 
 #[test]
-fn a_cast_gguf_file_follows_writes_and_names_that_go_and_absent_tensors() {
+fn a_cast_gguf_file_follows_writes_removals_and_absent_tensors() {
     let place = Place::new();
     let source = made(&place);
     let mounted = place.mount(&["--create"]);

@@ -9,10 +9,10 @@ mod changes;
 mod content;
 mod export;
 mod gguf;
-mod listed;
+mod listing;
 mod move_preview;
+mod paths;
 mod pinned;
-mod places;
 
 use std::path::Path;
 

@@ -32,7 +32,7 @@ fn assert_equal(got: &BTreeMap<PathBuf, Vec<u8>>, wanted: &BTreeMap<PathBuf, Vec
 }
 
 #[test]
-fn what_is_shown_is_what_the_move_then_gives() {
+fn the_preview_equals_the_result_of_the_move() {
     let (place, folder) = with_many_types();
     for (tier, encoder) in [("q8", "best"), ("q5", "absmax"), ("q3", "best")] {
         let collection = format!("t/{tier}");
@@ -57,7 +57,7 @@ fn what_is_shown_is_what_the_move_then_gives() {
 }
 
 #[test]
-fn a_model_in_five_bits_is_shown_as_the_reference_decodes_it() {
+fn the_preview_of_a_model_in_5_bits_equals_the_reference_decoder() {
     let place = Place::new();
     let source = minilm().join("model.safetensors");
     place.import("t/c", &[&source], &[]);
@@ -71,7 +71,7 @@ fn a_model_in_five_bits_is_shown_as_the_reference_decodes_it() {
 }
 
 #[test]
-fn what_was_lost_is_not_shown_as_more_precise() {
+fn a_preview_does_not_show_more_precision_than_is_stored() {
     let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &["--tier", "q3"]);
     place.import("t/there", &[&folder], &["--in-place"]);
@@ -84,7 +84,7 @@ fn what_was_lost_is_not_shown_as_more_precise() {
 }
 
 #[test]
-fn what_would_not_move_is_shown_as_it_is() {
+fn tensors_that_would_not_move_are_shown_unchanged() {
     let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &[]);
     let mounted = place.mount(&[]);

@@ -25,7 +25,7 @@ fn is_read_by_the_kernel(mounted: &Mounted, path: &Path, wanted: &[u8]) -> bool 
 }
 
 #[test]
-fn pinned_forms_are_read_by_the_kernel_itself_and_stay_as_they_read() {
+fn pinned_forms_are_read_by_passthrough_and_keep_their_bytes() {
     let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &[]);
     let mounted = place.mount(&[]);
@@ -121,7 +121,7 @@ fn a_pinned_form_follows_a_write_to_its_file() {
 }
 
 #[test]
-fn what_cannot_be_pinned_says_so() {
+fn a_pin_of_an_unsupported_form_is_refused_with_a_reason() {
     let place = Place::new();
     let model = place.write("m.safetensors", container_of(&mut Random(8), &[("w", 4000)]));
     place.import("t/c", &[&model], &[]);

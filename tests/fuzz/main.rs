@@ -9,7 +9,7 @@ use std::path::Path;
 mod targets;
 
 #[test]
-fn every_file_of_the_corpus_passes_the_check_of_its_target() {
+fn every_file_of_the_corpus_passes_its_target() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
     for (name, _) in targets::TARGETS {
         let check = |bytes: &[u8]| targets::run(name, bytes);

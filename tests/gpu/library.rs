@@ -17,14 +17,14 @@ fn function(name: &CStr) -> *mut c_void {
 }
 
 #[test]
-fn a_read_into_memory_of_the_caller_fills_it_and_what_has_no_room_is_refused() {
+fn a_read_into_memory_of_the_caller_fills_it_and_refuses_a_short_buffer() {
     let Ok(file) = std::env::var("TIERFS_TEST_FILE") else {
         // The libraries are found by a process that starts with their folder.
         let place = Place::new();
         let folder = build(&place, &["cuda", "cufile"]);
         let file = place.write("f", Random(6).bytes(20_000_000));
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-        let name = "library::a_read_into_memory_of_the_caller_fills_it_and_what_has_no_room_is_refused";
+        let name = "library::a_read_into_memory_of_the_caller_fills_it_and_refuses_a_short_buffer";
         again.env("LD_LIBRARY_PATH", folder).env("TIERFS_TEST_FILE", file).args(["--exact", name]);
         assert!(answer(&mut again).ok().contains("1 passed"));
         return;

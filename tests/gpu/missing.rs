@@ -42,7 +42,7 @@ fn without_a_device_the_message_is_the_drivers() {
 }
 
 #[test]
-fn without_cufile_a_file_goes_by_way_of_the_host_and_the_report_says_why() {
+fn without_cufile_a_file_is_read_through_the_host_and_the_report_says_why() {
     let place = Place::new();
     let folder = build(&place, &["cuda"]);
     for name in ["libcufile.so", "libcufile.so.0"] {
@@ -56,7 +56,7 @@ fn without_cufile_a_file_goes_by_way_of_the_host_and_the_report_says_why() {
 }
 
 #[test]
-fn a_driver_without_a_function_is_an_error_and_no_panic() {
+fn a_driver_that_lacks_a_function_is_an_error_and_no_panic() {
     let place = Place::new();
     let folder = place.path("libraries");
     fs::create_dir_all(&folder).unwrap();

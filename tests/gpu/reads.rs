@@ -21,7 +21,7 @@ fn report(folder: &Path, settings: &[(&str, &str)], options: &[&str], path: &Pat
 }
 
 #[test]
-fn exact_files_go_by_cufile_and_encoded_ones_by_way_of_the_host_and_both_have_the_bytes() {
+fn exact_files_are_read_by_cufile_and_encoded_ones_through_the_host() {
     let (place, _) = imported(&[]);
     let folder = build(&place, BOTH);
     let model = place.write("big.safetensors", container_of(&mut Random(3), &[("w", 5_000_001), ("v", 77)]));
@@ -51,7 +51,7 @@ fn exact_files_go_by_cufile_and_encoded_ones_by_way_of_the_host_and_both_have_th
 }
 
 #[test]
-fn any_part_of_a_long_file_arrives_whole_by_either_way() {
+fn any_part_of_a_long_file_arrives_whole_on_either_route() {
     let place = Place::new();
     let folder = build(&place, BOTH);
     let mebibytes = 1 << 20;
@@ -75,7 +75,7 @@ fn any_part_of_a_long_file_arrives_whole_by_either_way() {
 }
 
 #[test]
-fn every_failure_of_cufile_is_a_step_down_with_its_reason() {
+fn every_failure_of_cufile_falls_back_to_the_host_with_a_reason() {
     let place = Place::new();
     let folder = build(&place, BOTH);
     let file = place.write("long", Random(10).bytes((33 << 20) + 5));
@@ -100,7 +100,7 @@ fn every_failure_of_cufile_is_a_step_down_with_its_reason() {
 }
 
 #[test]
-fn bytes_that_differ_are_told_and_end_with_3_wherever_they_were_compared() {
+fn differing_bytes_are_reported_with_exit_code_3_on_either_route() {
     let place = Place::new();
     let folder = build(&place, BOTH);
     let file = place.write("f", Random(4).bytes(10_000));
@@ -113,7 +113,7 @@ fn bytes_that_differ_are_told_and_end_with_3_wherever_they_were_compared() {
 }
 
 #[test]
-fn a_benchmark_prints_a_row_for_each_way_that_a_file_has() {
+fn a_benchmark_prints_a_row_for_each_route_of_a_file() {
     let (place, _) = imported(&["--tier", "q8:all"]);
     let folder = build(&place, BOTH);
     let file = place.write("plain", Random(4).bytes(100_000));

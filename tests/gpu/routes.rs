@@ -42,7 +42,7 @@ fn assert_lies_there(path: &Path, span: Span) {
 const ALL: Span = Span { offset: 0, len: None };
 
 #[test]
-fn exact_files_and_tensors_of_the_store_lie_in_its_data_files() {
+fn the_route_of_exact_files_and_tensors_is_their_data_file() {
     let (place, source) = imported(&[]);
     let mounted = place.mount(&[]);
     for name in ["model.safetensors", "x.npy", "x", "sub/vocab.txt"] {
@@ -62,7 +62,7 @@ fn exact_files_and_tensors_of_the_store_lie_in_its_data_files() {
 }
 
 #[test]
-fn a_file_in_place_lies_where_it_was_and_one_that_was_changed_there_does_not() {
+fn the_route_of_a_file_in_place_is_its_source_until_the_source_changes() {
     let place = Place::new();
     let model = place.write("m.safetensors", container_of(&mut Random(5), &[("a", 50_000), ("b", 70_000)]));
     place.import("t/c", &[&model], &["--in-place"]);
@@ -76,7 +76,7 @@ fn a_file_in_place_lies_where_it_was_and_one_that_was_changed_there_does_not() {
 }
 
 #[test]
-fn an_encoded_tensor_and_what_is_not_stored_go_by_way_of_the_host_and_say_why() {
+fn encoded_and_computed_files_are_routed_through_the_host_with_a_reason() {
     let (place, _) = imported(&["--tier", "q8:all"]);
     let mounted = place.mount(&[]);
     let tensor = mounted.path("demo/model/x");
@@ -91,7 +91,7 @@ fn an_encoded_tensor_and_what_is_not_stored_go_by_way_of_the_host_and_say_why() 
 }
 
 #[test]
-fn what_was_written_and_not_closed_is_where_the_route_leads() {
+fn the_route_of_a_file_leads_to_bytes_written_before_its_close() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     let path = mounted.path("demo/model/sub/vocab.txt");
@@ -109,7 +109,7 @@ fn what_was_written_and_not_closed_is_where_the_route_leads() {
 }
 
 #[test]
-fn a_route_that_was_true_is_found_anew_once_the_tensor_was_moved() {
+fn a_route_is_found_again_after_the_tensor_has_moved() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     let tensor = mounted.path("demo/model/x");
@@ -121,14 +121,14 @@ fn a_route_that_was_true_is_found_anew_once_the_tensor_was_moved() {
 }
 
 #[test]
-fn a_mount_that_only_reads_has_routes_too() {
+fn a_read_only_mount_has_routes() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&["--read-only"]);
     assert_lies_there(&mounted.path("demo/model/model.safetensors"), ALL);
 }
 
 #[test]
-fn damage_sends_a_file_to_the_daemon() {
+fn a_damaged_file_is_routed_through_the_daemon() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     let path = mounted.path("demo/model/sub/vocab.txt");
@@ -140,7 +140,7 @@ fn damage_sends_a_file_to_the_daemon() {
 }
 
 #[test]
-fn a_file_that_is_on_no_tierfs_is_its_own_physical_file() {
+fn the_route_of_a_file_outside_tierfs_is_the_file_itself() {
     let place = Place::new();
     let file = place.write("f", [1, 2, 3, 4]);
     let real = fs::canonicalize(&file).unwrap();
@@ -151,7 +151,7 @@ fn a_file_that_is_on_no_tierfs_is_its_own_physical_file() {
 }
 
 #[test]
-fn what_is_no_file_or_too_short_is_an_error_that_says_so() {
+fn directories_missing_files_and_ranges_past_the_end_are_errors() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     let kind = |path: &Path, span| plan(path, span).unwrap_err().kind();

@@ -13,7 +13,7 @@ use tierfs::store::Touched;
 use tierfs::store::Writes;
 use tierfs::store::{OpenObject, Verify};
 
-use crate::world::{
+use crate::fixture::{
     Numbers, STORE, create, f32s, file, find, import, npy_file, objects, on_each_disk, open, origin, paths,
     read, safetensors_file, stream, target, tensor,
 };
@@ -72,7 +72,7 @@ fn assert_reads(collection: &Arc<Collection>, expected: &[(String, Vec<u8>)], ra
 }
 
 #[test]
-fn what_came_in_is_what_is_read_at_every_range() {
+fn every_range_of_an_imported_file_reads_as_the_source() {
     let (files, expected) = everything();
     on_each_disk(|disk| {
         for blocking in [Blocking::BySize, Blocking::bytes(4096).unwrap(), Blocking::head_dim(96).unwrap()] {
@@ -135,7 +135,7 @@ fn shards_are_one_tensor_in_the_order_given() {
 }
 
 #[test]
-fn digests_are_those_of_the_bytes_that_came_in() {
+fn digests_equal_those_of_the_imported_bytes() {
     use sha2::Digest;
     on_each_disk(|disk| {
         let collection = create(&disk);
@@ -162,7 +162,7 @@ fn digests_are_those_of_the_bytes_that_came_in() {
 }
 
 #[test]
-fn what_was_computed_of_a_file_is_remembered_until_the_file_changes() {
+fn computed_digests_are_remembered_until_the_file_changes() {
     on_each_disk(|disk| {
         let collection = create(&disk);
         import(&collection, "x", &Numbers(8).bytes(300_000), &Options::default()).unwrap();

@@ -8,7 +8,7 @@ use tierfs::store::Collection;
 use tierfs::store::Verify;
 use tierfs::store::disk::{Disk, Open};
 
-use crate::world::{Numbers, create, files, import, npy_file, on_each_disk, open, read, stream};
+use crate::fixture::{Numbers, create, files, import, npy_file, on_each_disk, open, read, stream};
 
 const BLOCK: usize = 16 << 10;
 
@@ -52,7 +52,7 @@ fn failing(collection: &Arc<Collection>, right: &[(&str, Vec<u8>)]) -> Vec<(Stri
 }
 
 #[test]
-fn a_flipped_bit_fails_its_block_and_no_other() {
+fn a_flipped_bit_fails_only_its_block() {
     on_each_disk(|disk| {
         let right = fill(&disk);
         let mut flips = Numbers(11);
@@ -79,7 +79,7 @@ fn a_flipped_bit_fails_its_block_and_no_other() {
 }
 
 #[test]
-fn a_cut_data_file_fails_what_was_cut_off() {
+fn a_truncated_data_file_fails_only_the_missing_bytes() {
     on_each_disk(|disk| {
         let right = fill(&disk);
         let (data, bytes) = files(&disk, "t/c/data").remove(0);
@@ -93,7 +93,7 @@ fn a_cut_data_file_fails_what_was_cut_off() {
 }
 
 #[test]
-fn a_missing_file_fails_its_blocks_and_is_not_made_again_empty() {
+fn a_missing_data_file_fails_its_blocks_and_is_not_recreated_empty() {
     on_each_disk(|disk| {
         let right = fill(&disk);
         for (path, bytes) in files(&disk, "t/c") {
@@ -118,25 +118,25 @@ fn a_missing_file_fails_its_blocks_and_is_not_made_again_empty() {
 }
 
 #[test]
-fn a_lost_log_is_not_taken_for_a_new_collection() {
+fn a_collection_without_its_log_does_not_open_as_a_new_one() {
     on_each_disk(|disk| {
         fill(&disk);
         let before = files(&disk, "t/c/data");
         let log = disk.open("t/c/meta.log", Open::Write).unwrap();
         for len in [128, 100, 0] {
             log.set_len(len).unwrap();
-            let made = Collection::create(&disk, crate::world::STORE, ("t", "c"), 1, (0, 0), 0o755);
+            let made = Collection::create(&disk, crate::fixture::STORE, ("t", "c"), 1, (0, 0), 0o755);
             assert_eq!(made.err().map(|error| error.kind()), Some(ErrorKind::Corrupt));
         }
         disk.remove_file("t/c/meta.log").unwrap();
-        let made = Collection::create(&disk, crate::world::STORE, ("t", "c"), 1, (0, 0), 0o755);
+        let made = Collection::create(&disk, crate::fixture::STORE, ("t", "c"), 1, (0, 0), 0o755);
         assert_eq!(made.err().map(|error| error.kind()), Some(ErrorKind::Corrupt));
         assert!(files(&disk, "t/c/data") == before);
     });
 }
 
 #[test]
-fn a_flipped_bit_in_a_long_read_fails_it_and_what_lies_before_and_after_can_be_read() {
+fn a_flipped_bit_fails_a_long_read_and_the_bytes_around_it_stay_readable() {
     on_each_disk(|disk| {
         const BYTES: usize = 2 << 20;
         let collection = create(&disk);

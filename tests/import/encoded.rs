@@ -7,7 +7,7 @@ use tierfs::ingest::{Blocking, Options};
 use tierfs::model::{self, Encoder, MoveTo, Tier};
 use tierfs::store::Verify;
 
-use crate::world::{
+use crate::fixture::{
     Numbers, Tensor, create, f32s, find, import, npy_file, objects, on_each_disk, open, read,
     safetensors_file, stream, tensor,
 };
@@ -48,7 +48,7 @@ fn options(text: &str, encoder: Encoder) -> Options {
 }
 
 #[test]
-fn encoded_tensors_read_as_the_codec_says_in_the_container_too() {
+fn encoded_tensors_and_their_container_read_as_the_codec_decodes() {
     on_each_disk(|disk| {
         let collection = create(&disk);
         let mut numbers = Numbers(3);
@@ -95,7 +95,7 @@ fn encoded_tensors_read_as_the_codec_says_in_the_container_too() {
 }
 
 #[test]
-fn long_reads_are_what_short_ones_are_whoever_else_reads() {
+fn long_reads_equal_short_reads_under_concurrency() {
     on_each_disk(|disk| {
         let collection = create(&disk);
         let mut numbers = Numbers(5);
@@ -140,7 +140,7 @@ fn tiers(collection: &tierfs::store::Collection, path: &str) -> Vec<Tier> {
 }
 
 #[test]
-fn blocks_with_a_nan_or_an_infinity_stay_exact_and_the_others_do_not() {
+fn only_blocks_with_a_nan_or_an_infinity_stay_exact() {
     on_each_disk(|disk| {
         let collection = create(&disk);
         let mut values = Numbers(4).floats(4096 * 5);
@@ -161,7 +161,7 @@ fn blocks_with_a_nan_or_an_infinity_stay_exact_and_the_others_do_not() {
 }
 
 #[test]
-fn only_what_quantizers_take_is_moved_unless_all_is_asked_for() {
+fn an_import_encodes_only_quantizable_tensors_unless_all_is_given() {
     on_each_disk(|disk| {
         let collection = create(&disk);
         let mut numbers = Numbers(6);
@@ -195,7 +195,7 @@ fn only_what_quantizers_take_is_moved_unless_all_is_asked_for() {
 }
 
 #[test]
-fn blocks_are_as_long_as_was_asked() {
+fn blocks_have_the_requested_size() {
     on_each_disk(|disk| {
         let collection = create(&disk);
         let file = npy_file("<f2", "(20000,)", &vec![0; 40_000]);

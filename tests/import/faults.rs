@@ -11,8 +11,8 @@ use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, File};
 
-use crate::failing::{FailingDisk, Failure};
-use crate::world::{
+use crate::failing_disk::{FailingDisk, Failure};
+use crate::fixture::{
     Numbers, create, f32s, files, find, import, import_from, on_each_disk, open, paths, read,
     safetensors_file, stream,
 };
@@ -110,7 +110,7 @@ fn fails_at_every_call(failure: Failure) {
 }
 
 #[test]
-fn a_machine_that_is_gone_at_any_call_leaves_whole_files() {
+fn a_crash_at_any_call_leaves_whole_files() {
     fails_at_every_call(Failure::FromThenOn);
 }
 
@@ -125,7 +125,7 @@ fn a_full_disk_at_any_call_leaves_whole_files() {
 }
 
 #[test]
-fn after_a_failed_sync_nothing_is_written_any_more() {
+fn a_failed_sync_stops_all_further_writes() {
     let mut refused = 0;
     for at in 0.. {
         let memory = MemoryDisk::new();
@@ -158,7 +158,7 @@ fn after_a_failed_sync_nothing_is_written_any_more() {
 }
 
 #[test]
-fn a_full_disk_refuses_and_goes_on_when_there_is_space_again() {
+fn imports_fail_on_a_full_disk_and_work_again_when_space_returns() {
     for at in 0.. {
         let memory = MemoryDisk::new();
         let plain: Arc<dyn Disk> = Arc::new(memory.clone());
@@ -224,7 +224,7 @@ fn a_source_that_shrinks_leaves_nothing() {
         let mut collection = create(&disk);
         for options in [Options::default(), tier("q8:all")] {
             for len in [0, 5, 100, 10_000, container.len() as u64 - 1] {
-                let source: Arc<dyn File> = Arc::new(Shrinking(crate::world::file(&container), len));
+                let source: Arc<dyn File> = Arc::new(Shrinking(crate::fixture::file(&container), len));
                 let error = import_from(&collection, "m.safetensors", &source, &options).unwrap_err();
                 assert!(matches!(error.kind(), ErrorKind::Io), "{len}: {error}");
                 assert_eq!(paths(&collection), [""; 0]);
@@ -246,7 +246,7 @@ fn payload_bytes(disk: &Arc<dyn Disk>) -> usize {
 }
 
 #[test]
-fn replacing_again_and_again_takes_no_more_space() {
+fn repeated_replacement_takes_no_more_space() {
     on_each_disk(|disk| {
         let collection = create(&disk);
         let q8 = Options { tier: Some(MoveTo::parse("q8:all").unwrap()), ..Options::default() };

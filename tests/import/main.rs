@@ -8,7 +8,7 @@
 mod bytes;
 mod damage;
 mod encoded;
-mod failing;
+mod failing_disk;
 mod faults;
+mod fixture;
 mod names;
-mod world;

@@ -14,7 +14,7 @@ use tierfs::store::Touched;
 use tierfs::store::disk::Disk;
 use tierfs::store::disk::memory::MemoryDisk;
 
-use crate::world::{
+use crate::fixture::{
     STORE, Tensor, create, file, files, find, import, npy_file, on_each_disk, open, origin, paths, read,
     safetensors_file, tensor,
 };
@@ -34,7 +34,7 @@ fn why(collection: &Collection, path: &str) -> String {
 }
 
 #[test]
-fn names_that_cannot_stand_are_escaped_and_the_bytes_are_theirs() {
+fn invalid_names_are_escaped_and_keep_their_bytes() {
     let (disk, collection) = memory();
     let long = "x".repeat(300);
     let names = ["a", "a/b", "../../etc/passwd", "/abs", "c//d", ".ctl/x", "nul\0", "50%", "e/./f%", &long];
@@ -67,7 +67,7 @@ fn names_that_cannot_stand_are_escaped_and_the_bytes_are_theirs() {
 }
 
 #[test]
-fn the_first_owner_keeps_a_name_and_the_other_says_so() {
+fn the_first_owner_keeps_a_name_and_the_import_reports_the_other() {
     let (disk, collection) = memory();
     let first = safetensors_file(&[bytes("w", 1, 10), bytes("only", 2, 5)]);
     let second = safetensors_file(&[bytes("w", 3, 20), bytes("other", 4, 5), bytes("only/x", 5, 6)]);
@@ -114,7 +114,7 @@ fn a_new_import_replaces_the_old_file_its_tensors_and_its_objects() {
 }
 
 #[test]
-fn a_name_that_a_directory_or_a_tensor_has_is_refused_and_nothing_changes() {
+fn the_name_of_a_directory_or_a_tensor_is_refused_and_nothing_changes() {
     let (disk, collection) = memory();
     let container = safetensors_file(&[bytes("w", 1, 10), bytes("d/x", 2, 5)]);
     import(&collection, "m.safetensors", &container, &Options::default()).unwrap();
@@ -135,7 +135,7 @@ fn a_name_that_a_directory_or_a_tensor_has_is_refused_and_nothing_changes() {
 }
 
 #[test]
-fn names_that_no_directory_can_have_are_refused_before_anything_is_written() {
+fn impossible_names_are_refused_before_anything_is_written() {
     let (disk, collection) = memory();
     for (directories, name) in [
         (vec![b"..".to_vec()], b"x".to_vec()),
@@ -186,7 +186,7 @@ fn replacing_one_of_two_names_leaves_the_file_under_the_other() {
 }
 
 #[test]
-fn a_symbolic_link_of_the_name_is_replaced_and_gone() {
+fn an_import_replaces_a_symbolic_link_of_the_same_name() {
     let (disk, collection) = memory();
     let commit = collection.commit(Touched::default(), |batch, state| {
         let id = EntryId(state.last_entry() + 1);
@@ -225,7 +225,7 @@ fn a_container_of_very_many_tensors_is_named_quickly() {
 }
 
 #[test]
-fn names_that_directories_of_the_container_before_have_are_taken_over_quickly() {
+fn names_of_implied_directories_of_the_old_container_are_reused_quickly() {
     let (disk, collection) = memory();
     let of = |suffix: &str| {
         safetensors_file(&(0..15_000).map(|n| bytes(&format!("{n}{suffix}"), 1, 1)).collect::<Vec<_>>())
@@ -245,7 +245,7 @@ fn names_that_directories_of_the_container_before_have_are_taken_over_quickly() 
 }
 
 #[test]
-fn a_directory_that_gets_another_name_is_not_taken_over_by_a_tensor() {
+fn a_directory_that_gains_another_name_is_not_replaced_by_a_tensor() {
     let (_, collection) = memory();
     let first = safetensors_file(&[bytes("a/b/c", 1, 1), bytes("d/e", 2, 1)]);
     import(&collection, "m.safetensors", &first, &Options::default()).unwrap();
@@ -257,7 +257,7 @@ fn a_directory_that_gets_another_name_is_not_taken_over_by_a_tensor() {
 }
 
 #[test]
-fn what_a_container_says_of_names_that_others_have_is_short() {
+fn the_report_of_names_with_other_owners_is_short() {
     let (_, collection) = memory();
     let of =
         |fill| safetensors_file(&(0..3000).map(|n| bytes(&format!("{n:0200}"), fill, 1)).collect::<Vec<_>>());

@@ -50,7 +50,7 @@ fn gguf_readers_see_metadata_and_tensors() {
 
 /// What is loaded wrongly is told.
 #[test]
-fn a_loader_that_finds_something_else_fails() {
+fn a_loader_fails_on_differing_bytes() {
     let place = Place::new();
     let [one, other] = ["one", "other"].map(|name| place.path(name));
     for folder in [&one, &other] {
@@ -66,7 +66,7 @@ fn a_loader_that_finds_something_else_fails() {
 }
 
 #[test]
-fn every_snippet_of_the_document_is_what_is_run() {
+fn every_snippet_of_the_document_is_run_by_a_test() {
     let document = fs::read_to_string(repository("docs/LOADERS.md")).unwrap();
     let mut found = 0;
     for entry in fs::read_dir(repository("tests/loaders")).unwrap() {
@@ -101,7 +101,7 @@ mod heavy {
     }
 
     #[test]
-    fn safetensors_loads_a_model_in_half_precision_that_nobody_stored() {
+    fn safetensors_loads_a_cast_model_in_half_precision() {
         let (place, mounted) = model(&[]);
         let half = place.path("half");
         fs::create_dir(&half).unwrap();
@@ -115,7 +115,7 @@ mod heavy {
     }
 
     #[test]
-    fn an_embedding_is_the_same_from_the_mount_and_nearly_so_in_8_and_in_5_bits() {
+    fn an_embedding_from_the_mount_is_exact_and_close_in_8_and_5_bits() {
         let (_place, mounted) = model(&["--in-place"]);
         let (source, folder) = (minilm(), mounted.path("demo/minilm"));
         python("minilm.py", [&source, &folder]);

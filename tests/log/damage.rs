@@ -7,7 +7,7 @@ use tierfs::model::ErrorKind;
 use tierfs::store::Access;
 use tierfs::store::repair;
 
-use crate::world::{Picture, SLOT, STORE, World, batches, import, noise, open, picture, world};
+use crate::fixture::{Picture, SLOT, STORE, World, batches, import, noise, open, picture, world};
 
 /// Every path of `found` reads as in `right`, or not at all; never as other bytes.
 fn assert_right_or_refused(found: &Picture, pictures: &[(usize, Picture)], context: &str) {
@@ -21,7 +21,7 @@ fn assert_right_or_refused(found: &Picture, pictures: &[(usize, Picture)], conte
 }
 
 #[test]
-fn every_single_flipped_bit_is_put_right_and_reported() {
+fn every_single_flipped_bit_is_corrected_and_reported() {
     let world = world();
     let bits = world.log().len() * 8;
     assert!((1000..12_000).contains(&world.log().len()), "{} bytes", world.log().len());
@@ -52,7 +52,7 @@ fn flipped(world: &World, log: &[u8], bit: usize) {
 }
 
 #[test]
-fn a_lost_sector_before_the_last_batch_leaves_a_read_only_collection_with_nothing_wrong_in_it() {
+fn a_lost_sector_before_the_last_batch_leaves_a_correct_read_only_collection() {
     let world = world();
     let batches = batches(world.log());
     let (last, _) = *batches.last().unwrap();
@@ -72,7 +72,7 @@ fn a_lost_sector_before_the_last_batch_leaves_a_read_only_collection_with_nothin
             assert_eq!(error.kind(), ErrorKind::ReadOnly, "{place}: {error}");
             drop(collection);
             assert!(
-                crate::world::files(&disk) == crate::world::files(&world.disk(&log)),
+                crate::fixture::files(&disk) == crate::fixture::files(&world.disk(&log)),
                 "{place}: a change"
             );
         }
@@ -103,7 +103,7 @@ fn a_batch_after_a_lost_one_still_counts() {
 }
 
 #[test]
-fn blocks_of_before_the_damage_are_not_believed() {
+fn blocks_recorded_before_the_damage_are_not_trusted() {
     let world = world();
     let batches = batches(world.log());
     let lost = batches[batches.len() - 3];
@@ -114,7 +114,7 @@ fn blocks_of_before_the_damage_are_not_believed() {
 }
 
 #[test]
-fn a_repair_of_any_lost_sector_keeps_every_file_that_the_sector_is_not_about() {
+fn a_repair_of_any_lost_sector_keeps_every_other_file() {
     let world = world();
     let batches = batches(world.log());
     let (last, _) = *batches.last().unwrap();
@@ -126,7 +126,7 @@ fn a_repair_of_any_lost_sector_keeps_every_file_that_the_sector_is_not_about() {
         let disk = world.disk(&log);
         let repaired = repair(&disk, STORE, ("t", "c"), 7).unwrap_or_else(|error| panic!("{place}: {error}"));
         let repaired = repaired.unwrap_or_else(|| panic!("{place}: nothing was wrong"));
-        assert_eq!(crate::world::files(&disk)[&repaired.kept_log], log, "{place}");
+        assert_eq!(crate::fixture::files(&disk)[&repaired.kept_log], log, "{place}");
         let collection = open(&disk, Access::Write).unwrap_or_else(|error| panic!("{place}: {error}"));
         assert!(collection.damage().is_none() && collection.events().is_empty(), "{place}");
         let found = picture(&collection);

@@ -12,7 +12,7 @@ use tierfs::format::log::record::{LOG_VERSION, ObjectDescription, Record, Stored
 use tierfs::model::{Dtype, EntryId, ErrorKind, ObjectId, SeedId, Shape, TensorId, Tier};
 use tierfs::store::Access;
 
-use crate::world::{LOG, STORE, World, open, picture};
+use crate::fixture::{LOG, STORE, World, open, picture};
 
 /// Counts the bytes that the thread has, and the most that it had.
 struct Counting;
@@ -191,7 +191,7 @@ pub fn root() -> Vec<Said> {
 }
 
 #[test]
-fn objects_that_claim_more_blocks_than_the_log_describes_get_no_memory() {
+fn objects_that_claim_more_blocks_than_the_log_has_get_no_memory() {
     let blocks = 1_u32 << 31;
     let mut said = Vec::new();
     for id in 0..500 {
@@ -233,7 +233,7 @@ fn claims() -> World {
 }
 
 #[test]
-fn a_short_log_that_claims_much_is_opened_read_and_counted_in_little_memory_and_time() {
+fn a_short_log_with_huge_claims_opens_in_little_memory_and_time() {
     use tierfs::open::OpenFiles;
     use tierfs::store::Verify;
     let world = claims();
@@ -263,14 +263,14 @@ fn a_short_log_that_claims_much_is_opened_read_and_counted_in_little_memory_and_
             assert_eq!(object.stored(), all);
         }
         collection.compact_now().unwrap_err();
-        let files = crate::world::files(&disk);
+        let files = crate::fixture::files(&disk);
         assert!(files[LOG].len() <= log + 128);
     });
     assert!(needed < 8 << 20, "{needed} bytes");
 }
 
 #[test]
-fn a_repair_of_a_short_log_that_claims_much_says_what_was_lost_in_one_record_each() {
+fn a_repair_of_a_short_log_with_huge_claims_records_each_loss_once() {
     use tierfs::store::repair;
     let world = claims();
     let needed = peak(|| {
@@ -281,7 +281,7 @@ fn a_repair_of_a_short_log_that_claims_much_says_what_was_lost_in_one_record_eac
             assert_eq!(lost.bytes, Some(1 << 45));
             assert!(lost.ranges.len() <= 2, "{:?}", lost.ranges);
         }
-        let log = crate::world::files(&disk)[LOG].len();
+        let log = crate::fixture::files(&disk)[LOG].len();
         assert!(log < 9000, "{log} bytes");
         let collection = open(&disk, Access::Write).unwrap();
         assert_eq!(collection.damage(), None);
@@ -291,7 +291,7 @@ fn a_repair_of_a_short_log_that_claims_much_says_what_was_lost_in_one_record_eac
         assert!(zeros.block(1 << 30, zeros.layout()).unwrap().stored.is_zeros());
         // Written anew, it says the same.
         collection.compact_now().unwrap();
-        assert!(crate::world::files(&disk)[LOG].len() < 9000);
+        assert!(crate::fixture::files(&disk)[LOG].len() < 9000);
         drop(collection);
         let again = open(&disk, Access::Read).unwrap();
         let object = again.objects_of(EntryId(4)).unwrap().remove(0);
@@ -302,7 +302,7 @@ fn a_repair_of_a_short_log_that_claims_much_says_what_was_lost_in_one_record_eac
 }
 
 #[test]
-fn runs_without_payloads_that_cannot_be_are_damage() {
+fn impossible_runs_without_payloads_are_damage() {
     let run =
         |block, count, stored| Record::EmptyRun { object: ObjectId(9), block, count, stored, created_at: 0 };
     for (record, is_right) in [
@@ -330,7 +330,7 @@ fn runs_without_payloads_that_cannot_be_are_damage() {
 }
 
 #[test]
-fn what_is_said_of_blocks_that_cannot_be_is_damage_and_not_read() {
+fn impossible_block_records_are_damage_and_not_read() {
     let q8 = |offset, len| Stored { tier: Tier::Q8, scale: 1.0, checksum: 0, offset, len, in_data: false };
     let bad = [
         (Dtype::U8, 5, q8(0, 9)),
@@ -355,13 +355,13 @@ fn what_is_said_of_blocks_that_cannot_be_is_damage_and_not_read() {
 }
 
 #[test]
-fn a_block_larger_than_any_that_is_made_is_refused() {
+fn a_block_above_the_largest_size_is_refused() {
     let entry = object(1, Dtype::U8, 1 << 40, BLOCK_BYTES_MAX + 1);
     assert!(Entry::parse(entry.kind(), 1, &entry.to_bytes()).is_err());
 }
 
 #[test]
-fn a_tensor_whose_shape_has_other_bytes_than_its_objects_is_damage() {
+fn a_tensor_whose_shape_disagrees_with_its_objects_is_damage() {
     let tensor = |shape: &[u64]| TensorEntry {
         name: "n".into(),
         dtype: Dtype::F32,
@@ -385,7 +385,7 @@ fn a_tensor_whose_shape_has_other_bytes_than_its_objects_is_damage() {
 }
 
 #[test]
-fn a_file_that_has_an_object_twice_is_damage() {
+fn a_file_that_lists_an_object_twice_is_damage() {
     for (objects, is_right) in [([8, 9], true), ([9, 9], false)] {
         let Entry::Node(mut entry) = file(2, 9) else { panic!() };
         let NodeType::File(file) = &mut entry.node_type else { panic!() };
@@ -489,7 +489,7 @@ proptest! {
                 for (node, bytes) in [(2, 10), (3, 5000), (4, 20_000)] {
                     read_a_little(&collection, EntryId(node), bytes);
                 }
-                let added = crate::world::import(&collection, "more", &[7; 300], &Default::default());
+                let added = crate::fixture::import(&collection, "more", &[7; 300], &Default::default());
                 prop_assert_eq!(added.is_ok(), access == Access::Write && collection.damage().is_none());
             }
         }

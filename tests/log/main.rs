@@ -6,10 +6,10 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
-mod aside;
 mod damage;
+mod dropped_end;
+mod fixture;
+mod highest_numbers;
 mod hostile;
-mod numbers;
-mod order;
-mod torn;
-mod world;
+mod record_order;
+mod torn_end;

@@ -34,7 +34,7 @@ fn bench_without_paths_measures_the_codecs() {
 }
 
 #[test]
-fn bench_refuses_files_that_are_not_there_or_too_small() {
+fn bench_refuses_missing_and_small_files() {
     let place = Place::new();
     let small = place.path("small");
     fs::write(&small, b"few").unwrap();

@@ -13,7 +13,7 @@ fn picture(mountpoint: &std::path::Path) -> String {
 }
 
 #[test]
-fn a_log_of_many_small_changes_is_written_anew_and_says_the_same_after_a_crash() {
+fn a_log_of_many_small_changes_is_rewritten_with_the_same_content() {
     let mut random = Random(5);
     let place = Place::new();
     let source = place.write("w.npy", npy_file(&random.floats(64 << 10)));

@@ -164,7 +164,7 @@ mod heavy {
 }
 
 #[test]
-fn a_killed_daemon_loses_nothing_and_its_mount_point_can_be_had_back() {
+fn a_killed_daemon_loses_nothing_and_its_mount_point_can_be_reused() {
     let place = Place::new();
     let source = folder(&place, "model", 23);
     place.import("demo/model", &[&source], &[]);

@@ -80,7 +80,7 @@ fn links_of_a_collection_are_copied_as_links_and_nothing_is_written_through_them
 }
 
 #[test]
-fn links_that_stand_in_the_destination_are_replaced_or_refused_and_never_followed() {
+fn links_in_the_destination_are_replaced_or_refused_and_never_followed() {
     let (place, outside) = stored(|folder, _| {
         fs::create_dir_all(folder.join("d/deep")).unwrap();
         fs::write(folder.join("d/deep/secret"), "other").unwrap();

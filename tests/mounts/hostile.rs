@@ -117,7 +117,7 @@ fn a_container_cut_off_anywhere_is_refused() {
 }
 
 #[test]
-fn a_container_with_flipped_bits_is_refused_or_comes_out_as_it_came_in() {
+fn a_container_with_flipped_bits_is_refused_or_reads_as_imported() {
     let place = stored();
     let mut random = Random(3);
     let whole = container_of(&mut random, &[("a", 100), ("b/c", 300)]);
@@ -180,7 +180,7 @@ fn bad_npy_files_are_refused_and_say_why() {
 }
 
 #[test]
-fn names_that_cannot_stand_are_escaped_and_stay_below_their_collection() {
+fn invalid_names_are_escaped_and_stay_below_their_collection() {
     let place = stored();
     let long = "n".repeat(300);
     let names = [
@@ -276,7 +276,7 @@ fn why(path: &Path) -> String {
 }
 
 #[test]
-fn containers_with_endless_names_cost_no_more_than_their_bytes_and_nobody_waits_for_them() {
+fn containers_with_very_long_names_cost_no_more_than_their_bytes() {
     let slashes = "/".repeat(600_000);
     let entry = r#"{"dtype":"U8","shape":[0],"data_offsets":[0,0]}"#;
     let fan = (0..65_000).map(|number| format!("{number}{}", "/x".repeat(60)));
@@ -341,7 +341,7 @@ fn containers_with_endless_names_cost_no_more_than_their_bytes_and_nobody_waits_
 }
 
 #[test]
-fn plain_files_and_collections_cannot_take_the_controls_names() {
+fn names_of_control_files_are_refused_for_files_and_collections() {
     let place = stored();
     place.write("folder/.ctl", b"mine");
     place.write("folder/.hidden", b"hidden");
@@ -363,7 +363,7 @@ fn answered(arguments: &[&OsStr]) -> Answer {
 }
 
 #[test]
-fn what_is_no_file_is_refused_and_the_others_come_in() {
+fn an_import_refuses_bad_and_special_files_and_imports_the_others() {
     let place = stored();
     place.write("folder/fine.txt", b"fine");
     place.write("folder/bad.safetensors", b"not at all");
@@ -393,7 +393,7 @@ fn answer_of_mkfifo(path: &Path) {
 }
 
 #[test]
-fn a_manifest_keeps_out_what_it_does_not_name_or_names_otherwise() {
+fn a_manifest_refuses_files_that_it_does_not_list_or_lists_differently() {
     let place = stored();
     let (one, two) = (place.write("sums/one.txt", b"one"), place.write("sums/two.txt", b"two"));
     let sums = support::shell(&place.path("sums"), "sha256sum one.txt two.txt > ../SHA256SUMS");
@@ -523,7 +523,7 @@ fn a_flipped_byte_is_found_by_fsck_and_never_read() {
 }
 
 #[test]
-fn a_damaged_log_is_reported_and_other_collections_read() {
+fn a_damaged_log_is_reported_and_other_collections_stay_readable() {
     let place = stored();
     place.import("demo/other", &[&place.path("good")], &[]);
     let log = place.store().join("demo/good/meta.log");

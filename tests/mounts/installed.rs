@@ -53,7 +53,7 @@ fn mount_8_mounts_by_its_helper_with_the_options_of_fstab() {
 }
 
 #[test]
-fn a_store_and_a_mount_point_may_stand_behind_two_dashes() {
+fn a_store_and_a_mount_point_may_follow_two_dashes() {
     let (place, _) = imported(&[]);
     let mountpoint = place.path("dashes");
     fs::create_dir(&mountpoint).unwrap();

@@ -15,7 +15,7 @@ mod heavy {
     const DISK_BYTES_MAX: u64 = 640 << 20;
 
     #[test]
-    fn a_store_of_a_million_blocks_gives_its_first_byte_soon() {
+    fn a_store_of_a_million_blocks_serves_its_first_byte_soon() {
         let place = Place::new();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/make-large-store.sh");
         answer(Command::new(script).arg(place.store()).arg(support::program())).ok();

@@ -12,7 +12,7 @@ use support::{
 };
 
 #[test]
-fn a_mount_that_is_told_to_end_is_gone_in_five_seconds_though_a_file_is_open() {
+fn a_terminated_daemon_ends_in_five_seconds_with_a_file_open() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     let file = fs::File::open(mounted.path("demo/model/x")).unwrap();
@@ -41,7 +41,7 @@ fn sleeps(process: i32) -> u64 {
 }
 
 #[test]
-fn a_mount_that_nobody_uses_sleeps() {
+fn an_unused_mount_sleeps() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     fs::read(mounted.path("demo/model/x")).unwrap();
@@ -56,7 +56,7 @@ fn a_mount_that_nobody_uses_sleeps() {
 }
 
 #[test]
-fn a_busy_mount_stays_and_says_so_and_goes_lazily() {
+fn umount_refuses_a_busy_mount_and_detaches_it_lazily() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     let file = fs::File::open(mounted.path("demo/model/x")).unwrap();
@@ -72,7 +72,7 @@ fn a_busy_mount_stays_and_says_so_and_goes_lazily() {
 }
 
 #[test]
-fn a_use_that_passes_does_not_keep_a_mount() {
+fn umount_waits_for_a_passing_use_of_the_mount() {
     let place = Place::new();
     place.import("demo/model", &[&place.write("x.bin", [7; 100])], &[]);
     let mounted = place.mount(&[]);
@@ -87,7 +87,7 @@ fn a_use_that_passes_does_not_keep_a_mount() {
 }
 
 #[test]
-fn a_use_that_passes_does_not_keep_the_mount_of_a_user_who_has_a_helper() {
+fn umount_by_the_helper_waits_for_a_passing_use_of_the_mount() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     // The kernel is asked by one who may not, and the helper finds a use at first.
@@ -111,7 +111,7 @@ fn a_use_that_passes_does_not_keep_the_mount_of_a_user_who_has_a_helper() {
 }
 
 #[test]
-fn a_daemon_that_only_reads_has_ended_when_unmounting_has_though_another_reads_on() {
+fn umount_waits_for_its_read_only_daemon_while_another_goes_on() {
     let (place, source) = imported(&[]);
     let other = place.mount_on("other", &["--read-only"]);
     for round in 0..5 {
@@ -129,7 +129,7 @@ fn a_daemon_that_only_reads_has_ended_when_unmounting_has_though_another_reads_o
 }
 
 #[test]
-fn a_second_daemon_is_refused_and_told_who_has_the_store() {
+fn a_second_daemon_is_refused_and_the_error_names_the_first() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     let other = place.path("other");
@@ -153,7 +153,7 @@ fn a_second_daemon_is_refused_and_told_who_has_the_store() {
 }
 
 #[test]
-fn mounting_what_is_no_store_fails_and_mounts_nothing() {
+fn a_directory_that_is_no_store_is_not_mounted() {
     let place = Place::new();
     let other = place.path("mnt");
     fs::create_dir(&other).unwrap();
@@ -182,7 +182,7 @@ fn mounting_what_is_no_store_fails_and_mounts_nothing() {
 }
 
 #[test]
-fn a_store_is_not_mounted_on_itself_nor_made_on_a_tierfs() {
+fn a_store_is_neither_mounted_on_itself_nor_created_on_tierfs() {
     let (place, _) = imported(&[]);
     let store = place.store();
     for mountpoint in [store.clone(), store.join("demo"), place.path("")] {
@@ -240,7 +240,7 @@ fn both_ways(mounted: &Mounted, below: &str, command: &str) {
 }
 
 #[test]
-fn a_store_that_is_mounted_read_only_can_be_read_and_both_ways_agree() {
+fn commands_read_a_store_that_is_mounted_read_only_and_agree_with_the_mount() {
     let (place, _) = imported(&["--tier", "q5:all"]);
     let mounted = place.mount(&["--read-only"]);
     for below in ["demo", "demo/model", "demo/model/deep", "demo/model/x", "demo/model/model.safetensors"] {
@@ -290,7 +290,7 @@ fn commands_on_a_mounted_store_ask_its_daemon() {
 }
 
 #[test]
-fn a_directory_is_no_file_of_its_own_name_s_end() {
+fn a_directory_with_the_name_of_a_container_is_no_container() {
     let place = Place::new();
     place.write("folder/ab/b", b"12345");
     place.import("demo/ends", &[&place.path("folder")], &[]);
@@ -302,7 +302,7 @@ fn a_directory_is_no_file_of_its_own_name_s_end() {
 }
 
 #[test]
-fn a_file_whose_name_is_no_text_is_listed_and_read() {
+fn a_file_with_a_name_that_is_not_utf_8_is_listed_and_read() {
     let (place, name) = (Place::new(), OsStr::from_bytes(b"odd-\xff-name"));
     place.write("folder/plain", b"text");
     fs::write(place.path("folder").join(name), b"12345").unwrap();
@@ -315,7 +315,7 @@ fn a_file_whose_name_is_no_text_is_listed_and_read() {
 }
 
 #[test]
-fn a_foreground_mount_says_to_systemd_that_it_is_ready_and_ends_with_its_mount() {
+fn a_foreground_mount_notifies_systemd_and_ends_with_its_mount() {
     let (place, _) = imported(&[]);
     let mountpoint = place.path("mnt");
     fs::create_dir(&mountpoint).unwrap();

@@ -16,7 +16,7 @@ use support::{
 };
 
 #[test]
-fn files_and_tensors_stand_beside_each_other_with_the_source_s_sizes_modes_and_times() {
+fn files_and_tensors_have_the_sizes_modes_and_times_of_their_source() {
     let (place, source) = imported(&[]);
     let mounted = place.mount(&[]);
     let folder = mounted.path("demo/model");
@@ -44,7 +44,7 @@ fn files_and_tensors_stand_beside_each_other_with_the_source_s_sizes_modes_and_t
 }
 
 #[test]
-fn find_du_df_and_ls_agree_with_what_is_stored() {
+fn find_du_df_and_ls_agree_with_the_store() {
     let (place, _) = imported(&["--tier", "q8:all"]);
     let mounted = place.mount(&[]);
     let found = shell(&mounted.mountpoint, "find . -type f | wc -l; find . -name '*.npy'; ls -lR >/dev/null");
@@ -66,7 +66,7 @@ fn find_du_df_and_ls_agree_with_what_is_stored() {
 }
 
 #[test]
-fn listings_leave_out_the_controls_but_they_open_by_name() {
+fn control_files_are_not_listed_but_open_by_name() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&[]);
     for folder in ["", "demo", "demo/model"] {
@@ -88,7 +88,7 @@ fn listings_leave_out_the_controls_but_they_open_by_name() {
 }
 
 #[test]
-fn a_listing_can_be_of_tensors_or_containers_alone_and_takes_each_byte_once() {
+fn a_listing_of_tensors_or_containers_alone_holds_each_byte_once() {
     let (place, source) = imported(&[]);
     for (option, wanted) in [
         (
@@ -114,7 +114,7 @@ fn a_listing_can_be_of_tensors_or_containers_alone_and_takes_each_byte_once() {
 }
 
 #[test]
-fn every_attribute_of_a_tensor_says_what_is_stored() {
+fn every_attribute_of_a_tensor_agrees_with_the_store() {
     let (place, _) = imported(&["--tier", "q8:all"]);
     let mounted = place.mount(&[]);
     let path = mounted.path("demo/model/a");
@@ -153,7 +153,7 @@ fn every_attribute_of_a_tensor_says_what_is_stored() {
 }
 
 #[test]
-fn digests_are_those_of_the_bytes_that_came_in() {
+fn digests_equal_those_of_the_imported_bytes() {
     let (place, source) = imported(&[]);
     let mounted = place.mount(&[]);
     for name in files_below(&mounted.path("demo/model")) {
@@ -211,7 +211,7 @@ fn reads_end_where_the_file_ends() {
 }
 
 #[test]
-fn copies_by_cp_tar_rsync_like_tools_equal_the_source() {
+fn copies_by_cp_and_tar_equal_the_source() {
     let (place, source) = imported(&[]);
     let mounted = place.mount(&["--list", "containers"]);
     let script = format!(
@@ -338,7 +338,7 @@ fn a_thousand_names_are_listed_once_each_through_small_buffers() {
 }
 
 #[test]
-fn a_snapshot_of_a_hub_s_cache_comes_in_through_its_links() {
+fn a_snapshot_of_a_hub_cache_is_imported_through_its_links() {
     let place = Place::new();
     let mut random = Random(12);
     let blobs = [

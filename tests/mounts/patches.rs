@@ -56,19 +56,19 @@ fn overwritten(tier: &str) -> (f64, usize) {
 }
 
 #[test]
-fn a_hundredth_of_a_q3_tensor_overwritten_twenty_times_reads_as_written_and_takes_little() {
+fn a_q3_tensor_overwritten_in_a_hundredth_twenty_times_reads_as_written_and_stays_small() {
     let (first, longest) = overwritten("q3");
     assert!(first < 0.05, "the first round takes {first} of the exact size");
     assert_eq!(longest, 8);
 }
 
 #[test]
-fn a_hundredth_of_a_q8_tensor_overwritten_twenty_times_reads_as_written_and_takes_little() {
+fn a_q8_tensor_overwritten_in_a_hundredth_twenty_times_reads_as_written_and_stays_small() {
     assert!(overwritten("q8").0 < 0.05);
 }
 
 #[test]
-fn a_write_that_changes_much_makes_the_block_exact_and_one_that_changes_nothing_keeps_it() {
+fn a_large_change_makes_a_block_exact_and_an_identical_write_keeps_it() {
     let mut random = Random(8);
     let place = Place::new();
     let source = place.write("w.npy", npy_file(&random.floats(ELEMENTS)));

@@ -109,7 +109,7 @@ mod heavy {
     }
 
     #[test]
-    fn every_range_of_an_encoded_tensor_is_of_its_own_whole() {
+    fn every_range_of_an_encoded_tensor_equals_that_of_the_whole() {
         let place = Place::new();
         let (path, mounted, whole) = encoded(&place, 700_001);
         // A cold cache: ranges are decoded, not remembered.
@@ -125,7 +125,7 @@ mod heavy {
     }
 
     #[test]
-    fn eight_threads_on_one_mapping_read_what_is_there() {
+    fn eight_threads_read_one_mapping_correctly() {
         let place = Place::new();
         let (path, mounted, whole) = encoded(&place, 4_000_003);
         mounted.unmount();

@@ -18,7 +18,7 @@ mod heavy {
     }
 
     #[test]
-    fn imported_exactly_the_container_and_every_tensor_are_the_source() {
+    fn an_exact_import_of_a_model_equals_the_source() {
         let (_place, mounted) = imported(&[]);
         let source = fs::read(minilm().join(NAME)).unwrap();
         let folder = mounted.path("demo/minilm");
@@ -34,7 +34,7 @@ mod heavy {
     }
 
     #[test]
-    fn a_model_directory_comes_out_as_it_went_in() {
+    fn an_exported_model_directory_equals_the_imported_one() {
         let place = Place::new();
         place.import("demo/minilm", &[&minilm()], &[]);
         let mounted = place.mount(&["--list", "containers"]);
@@ -66,27 +66,27 @@ mod heavy {
     }
 
     #[test]
-    fn in_8_bits_it_reads_as_the_reference_decodes() {
+    fn a_model_in_8_bits_reads_as_the_reference_decodes() {
         absmax_reads_as_the_reference("q8", 8.5);
     }
 
     #[test]
-    fn in_7_bits_it_reads_as_the_reference_decodes() {
+    fn a_model_in_7_bits_reads_as_the_reference_decodes() {
         absmax_reads_as_the_reference("q7", 7.5);
     }
 
     #[test]
-    fn in_5_bits_it_reads_as_the_reference_decodes() {
+    fn a_model_in_5_bits_reads_as_the_reference_decodes() {
         absmax_reads_as_the_reference("q5", 5.5);
     }
 
     #[test]
-    fn in_3_bits_it_reads_as_the_reference_decodes() {
+    fn a_model_in_3_bits_reads_as_the_reference_decodes() {
         absmax_reads_as_the_reference("q3", 3.5);
     }
 
     #[test]
-    fn the_best_scales_err_no_more_than_absmax_in_any_group() {
+    fn the_best_encoder_errs_no_more_than_absmax_in_any_group() {
         for tier in ["q8", "q7", "q5", "q3"] {
             let (_place, mounted) = imported(&["--tier", &format!("{tier}:all")]);
             let (source, folder) = (minilm().join(NAME), mounted.path("demo/minilm"));
@@ -97,7 +97,7 @@ mod heavy {
     }
 
     #[test]
-    fn without_all_small_flat_and_kept_tensors_stay_exact() {
+    fn small_flat_and_listed_tensors_stay_exact_without_all() {
         let (_place, mounted) = imported(&["--tier", "q5", "--encoder", "absmax"]);
         let (source, folder) = (minilm().join(NAME), mounted.path("demo/minilm"));
         let [source, folder] = [source.as_os_str(), folder.as_os_str()];
@@ -126,7 +126,7 @@ mod heavy {
     }
 
     #[test]
-    fn two_levels_err_less_than_one_and_the_stated_error_is_the_measured_one() {
+    fn two_levels_err_less_than_one_and_the_reported_error_equals_the_measured_one() {
         let tensor = "encoder.layer.0.intermediate.dense.weight";
         let (one, one_stated) = error_of("q3", tensor);
         let (two, two_stated) = error_of("q3x", tensor);

@@ -98,7 +98,7 @@ fn every_call_that_writes_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn attributes_are_refused_as_what_they_are() {
+fn each_attribute_refuses_changes_with_its_own_error() {
     let (place, read_only) = mounted();
     let flags = rustix::fs::XattrFlags::empty();
     let names = [
@@ -128,7 +128,7 @@ fn attributes_are_refused_as_what_they_are() {
 }
 
 #[test]
-fn programs_may_lock_and_map_privately_what_they_cannot_write() {
+fn programs_lock_and_map_read_only_files_privately() {
     let (_place, mounted) = mounted();
     let file = fs::File::open(mounted.path("demo/model/a")).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -155,7 +155,7 @@ fn programs_may_lock_and_map_privately_what_they_cannot_write() {
 }
 
 #[test]
-fn other_users_are_kept_out_by_modes_where_they_are_let_in_at_all() {
+fn modes_restrict_other_users_of_a_shared_mount() {
     let place = Place::new();
     let open = place.write("model/open", b"for all");
     let closed = place.write("model/closed", b"for root");

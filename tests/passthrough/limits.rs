@@ -17,7 +17,7 @@ mod heavy {
     }
 
     #[test]
-    fn a_file_is_opened_ten_thousand_times_at_once() {
+    fn ten_thousand_opens_of_one_file_at_once_succeed() {
         raise_descriptors();
         let fixture = Fixture::new(&[]);
         fixture.check("sub/vocab.txt");
@@ -37,7 +37,7 @@ mod heavy {
     }
 
     #[test]
-    fn a_thousand_files_are_open_ten_times_each_and_the_kernel_has_as_many_as_it_may() {
+    fn ten_opens_of_each_of_a_thousand_files_use_passthrough_up_to_its_limit() {
         const FILES: usize = 1000;
         const MOST: usize = 100;
         raise_descriptors();

@@ -5,15 +5,15 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod ahead;
+mod compacted_files;
 mod fixture;
-mod given;
-mod lies;
 mod limits;
-mod partly;
+mod page_cache;
+mod partial_verification;
+mod physical_files;
 mod prefetch;
 mod reading;
-mod replaced;
-mod storm;
-mod whole;
+mod replaced_names;
+mod stale_names;
+mod verify_on_open;
 mod writing;

@@ -13,7 +13,7 @@ fn prefetch(fixture: &Fixture, text: &str) -> String {
 }
 
 #[test]
-fn what_was_read_ahead_is_the_kernel_s_from_the_first_open_on() {
+fn a_prefetched_file_uses_passthrough_from_its_first_open() {
     let fixture = Fixture::new(&[]);
     let path = fixture.path(".ctl/prefetch");
     assert_eq!(fs::read_to_string(&path).unwrap(), "demo/model: not since it was opened\n");
@@ -29,7 +29,7 @@ fn what_was_read_ahead_is_the_kernel_s_from_the_first_open_on() {
 }
 
 #[test]
-fn names_with_spaces_and_the_whole_collection_are_read_ahead() {
+fn prefetch_takes_names_with_spaces_and_the_whole_collection() {
     let fixture = Fixture::new(&[]);
     let bytes: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
     fs::write(fixture.path("two words.txt"), &bytes).unwrap();
@@ -42,7 +42,7 @@ fn names_with_spaces_and_the_whole_collection_are_read_ahead() {
 }
 
 #[test]
-fn a_name_of_no_file_has_nothing_done() {
+fn prefetch_refuses_invalid_names_and_does_nothing() {
     let fixture = Fixture::new(&[]);
     let path = fixture.path(".ctl/prefetch");
     for wrong in ["x.npy none", "", " \n", ".ctl/status", "..", "../model/x.npy", "x.npy/x"] {
@@ -59,7 +59,7 @@ fn a_name_of_no_file_has_nothing_done() {
 }
 
 #[test]
-fn a_block_that_is_damaged_is_counted_and_its_file_stays_with_the_daemon() {
+fn prefetch_counts_a_damaged_block_and_keeps_its_file_from_passthrough() {
     let fixture = Fixture::new(&[]);
     let (path, bytes) =
         fixture.data().into_iter().find(|(_, bytes)| *bytes == fixture.source("x.npy")).unwrap();

@@ -8,7 +8,7 @@ use crate::fixture::{Fixture, WHOLE, number};
 use support::{Mapping, Place, WritableMapping, answer, assert_same, open_direct, read_at};
 
 #[test]
-fn what_was_checked_is_read_again_without_the_daemon() {
+fn a_verified_file_is_read_again_without_the_daemon() {
     let mut fixture = Fixture::new(&[]);
     for round in 0..2 {
         for name in WHOLE {
@@ -33,7 +33,7 @@ fn what_was_checked_is_read_again_without_the_daemon() {
 }
 
 #[test]
-fn a_descriptor_and_its_name_have_one_inode_number_whoever_reads() {
+fn a_descriptor_and_its_name_have_one_inode_number_with_and_without_passthrough() {
     let fixture = Fixture::new(&[]);
     let path = fixture.path("x.npy");
     let daemon = fs::File::open(&path).unwrap();
@@ -57,7 +57,7 @@ fn a_descriptor_and_its_name_have_one_inode_number_whoever_reads() {
 }
 
 #[test]
-fn a_plain_file_that_was_made_a_tensor_is_read_without_the_daemon() {
+fn a_plain_file_declared_a_tensor_is_read_without_the_daemon() {
     let mut fixture = Fixture::new(&[]);
     let path = fixture.path("tensor");
     let bytes = fixture.source("x.npy")[..32_768].to_vec();
@@ -100,7 +100,7 @@ fn mappings_show_the_source_and_private_stores_stay_private() {
 }
 
 #[test]
-fn reads_past_the_cache_of_any_length_still_work() {
+fn direct_reads_of_any_length_succeed() {
     let fixture = Fixture::new(&[]);
     fixture.check("sub/vocab.txt");
     let wanted = fixture.source("sub/vocab.txt");
@@ -116,7 +116,7 @@ fn reads_past_the_cache_of_any_length_still_work() {
 }
 
 #[test]
-fn bytes_that_fail_their_check_are_never_left_to_the_kernel() {
+fn a_file_with_wrong_bytes_never_uses_passthrough() {
     let mut fixture = Fixture::new(&[]);
     let wanted = fixture.source("sub/vocab.txt");
     let (path, _) = fixture.data().into_iter().find(|(_, bytes)| *bytes == wanted).unwrap();
@@ -135,7 +135,7 @@ fn bytes_that_fail_their_check_are_never_left_to_the_kernel() {
 }
 
 #[test]
-fn a_data_file_that_is_longer_or_shorter_than_the_file_is_not_shown() {
+fn a_data_file_of_another_length_is_not_used_for_passthrough() {
     for change in [-1_i64, 1] {
         let fixture = Fixture::new(&[]);
         fixture.check("sub/vocab.txt");
@@ -153,7 +153,7 @@ fn a_data_file_that_is_longer_or_shorter_than_the_file_is_not_shown() {
 }
 
 #[test]
-fn without_passthrough_everything_goes_through_the_daemon() {
+fn the_daemon_serves_every_read_without_passthrough() {
     for options in [&["-o", "passthrough=off"][..], &["--passthrough", "off"], &["--verify", "always"]] {
         let fixture = Fixture::new(options);
         let (opens, ()) = fixture.by_kernel(|| {
@@ -171,7 +171,7 @@ fn without_passthrough_everything_goes_through_the_daemon() {
 }
 
 #[test]
-fn a_daemon_without_the_privilege_reads_everything_itself() {
+fn a_daemon_without_the_privilege_serves_every_read() {
     let place = Place::new();
     let source = place.write("vocab.txt", (0..100_000_u32).map(|at| (at * 7) as u8).collect::<Vec<_>>());
     place.import("demo/model", &[&source], &[]);
@@ -192,7 +192,7 @@ fn a_daemon_without_the_privilege_reads_everything_itself() {
 }
 
 #[test]
-fn another_user_reads_by_the_kernel_what_the_mode_lets_him() {
+fn another_user_reads_permitted_files_by_passthrough() {
     let fixture = Fixture::new(&["--allow-other"]);
     fixture.check("sub/vocab.txt");
     fs::set_permissions(fixture.path("sub/vocab.txt"), std::os::unix::fs::PermissionsExt::from_mode(0o644))

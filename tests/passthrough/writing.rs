@@ -56,7 +56,7 @@ fn a_writer_never_reaches_the_physical_file_and_earlier_readers_keep_what_they_o
 }
 
 #[test]
-fn a_descriptor_that_could_write_and_did_not_changes_nothing() {
+fn a_writable_descriptor_that_writes_nothing_changes_nothing() {
     let fixture = Fixture::new(&[]);
     let path = fixture.path("x.npy");
     fixture.check("x.npy");
@@ -76,7 +76,7 @@ fn a_descriptor_that_could_write_and_did_not_changes_nothing() {
 }
 
 #[test]
-fn a_writer_of_a_tensor_takes_its_container_back_to_the_daemon() {
+fn a_writer_of_a_tensor_ends_passthrough_of_its_container() {
     let fixture = Fixture::new(&[]);
     let container = fixture.path("model.safetensors");
     fixture.check("model.safetensors");
@@ -168,7 +168,7 @@ fn a_file_that_is_overwritten_in_place_is_another_for_later_readers_only() {
 }
 
 #[test]
-fn what_is_appended_is_read_by_all_and_the_file_stays_with_the_kernel() {
+fn appended_bytes_are_read_by_all_and_the_file_keeps_passthrough() {
     let fixture = Fixture::new(&[]);
     let path = fixture.path("sub/vocab.txt");
     let mut wanted = fixture.source("sub/vocab.txt");
@@ -191,7 +191,7 @@ fn what_is_appended_is_read_by_all_and_the_file_stays_with_the_kernel() {
 }
 
 #[test]
-fn a_file_that_is_replaced_or_removed_is_read_on_by_who_has_it_open() {
+fn a_replaced_or_removed_file_stays_readable_through_its_descriptors() {
     let fixture = Fixture::new(&[]);
     let (path, before) = (fixture.path("sub/vocab.txt"), fixture.source("sub/vocab.txt"));
     fixture.check("sub/vocab.txt");
@@ -242,7 +242,7 @@ fn a_file_that_is_replaced_or_removed_is_read_on_by_who_has_it_open() {
 }
 
 #[test]
-fn a_tensor_that_moves_to_another_tier_leaves_its_bytes_to_who_reads_them_where_they_were() {
+fn a_move_to_another_tier_keeps_the_old_bytes_for_open_readers() {
     let place = Place::new();
     let before = support::container_of(&mut support::Random(5), &[("a", 300_000)]);
     place.import("demo/model", &[&place.write("m.safetensors", &before)], &[]);
@@ -284,7 +284,7 @@ fn a_tensor_that_moves_to_another_tier_leaves_its_bytes_to_who_reads_them_where_
 }
 
 #[test]
-fn what_nobody_has_open_any_more_takes_no_space() {
+fn closed_and_removed_files_take_no_space() {
     let fixture = Fixture::new(&[]);
     fixture.check("sub/vocab.txt");
     let before = fixture.data().len();

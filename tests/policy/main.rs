@@ -6,6 +6,6 @@
 mod plans;
 mod stores;
 // Other test programs use the rest of it.
-#[path = "../import/world.rs"]
+#[path = "../import/fixture.rs"]
 #[allow(unused)]
-mod world;
+mod fixture;

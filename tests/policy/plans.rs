@@ -72,7 +72,7 @@ fn ticks_of(moves: &[(u64, Move)], id: u128) -> Vec<u64> {
 }
 
 #[test]
-fn patterns_of_use_end_in_their_tiers_and_the_same_history_gives_the_same_moves() {
+fn each_pattern_of_use_ends_in_its_tier_and_plans_are_deterministic() {
     let patterns = [BUSY, BATCH, IDLE, BUSY, BATCH, IDLE];
     let make = || -> Vec<Tensor> {
         let mut tensors: Vec<Tensor> = (0..6).map(|id| tensor(id, Tier::Exact)).collect();
@@ -103,7 +103,7 @@ fn patterns_of_use_end_in_their_tiers_and_the_same_history_gives_the_same_moves(
 }
 
 #[test]
-fn what_is_used_again_comes_up_a_step_a_tick_where_it_is_there_exactly() {
+fn a_reused_tensor_rises_one_tier_per_tick_where_it_is_stored_exactly() {
     let mut tensors = vec![tensor(1, Tier::Q3), tensor(2, Tier::Q3), tensor(3, Tier::Absent)];
     for place in [1, 2] {
         (tensors[place].has_exact_source, tensors[place].can_be_absent) = (true, true);
@@ -127,7 +127,7 @@ fn a_score_between_the_bounds_moves_nothing() {
 }
 
 #[test]
-fn absent_needs_a_low_score_a_day_and_a_way_back() {
+fn a_tensor_becomes_absent_only_with_a_low_score_after_a_day_and_if_recoverable() {
     let can = Tensor { can_be_absent: true, score: 3.9, last_access: BEGIN + HOUR, ..tensor(1, Tier::Q3) };
     let at = |tensor: &Tensor, now| plan(std::slice::from_ref(tensor), &Rules::default(), true, now);
     assert_eq!(at(&can, BEGIN + 25 * HOUR)[0].to, Tier::Absent);
@@ -139,7 +139,7 @@ fn absent_needs_a_low_score_a_day_and_a_way_back() {
 }
 
 #[test]
-fn a_full_tier_gives_its_coldest_down_and_takes_nothing() {
+fn a_full_tier_demotes_its_coldest_tensor_and_takes_none() {
     let warm = |id, score| Tensor { score, ..tensor(id, Tier::Q8) };
     let mut tensors = vec![warm(1, 90.0), warm(3, 50.0), warm(2, 50.0), tensor(4, Tier::Q7)];
     (tensors[3].score, tensors[3].has_exact_source) = (900.0, true);
@@ -160,7 +160,7 @@ fn a_full_tier_gives_its_coldest_down_and_takes_nothing() {
 }
 
 #[test]
-fn q7_is_cut_down_to_its_cap_and_filled_up_to_a_part_of_it() {
+fn the_q7_tier_shrinks_to_its_cap_and_fills_to_a_part_of_it() {
     let used = |id, tier, ago| Tensor { score: 100.0, last_access: BEGIN - ago, ..tensor(id, tier) };
     let mut tensors: Vec<Tensor> = (0..5).map(|id| used(id, Tier::Q7, 100 - 10 * id as u64)).collect();
     tensors[1].is_lossy_allowed = false;
@@ -225,7 +225,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn the_last_exact_copy_never_goes_where_it_must_not(
+    fn plans_never_give_up_a_last_exact_copy_against_the_settings(
         mut tensors in prop::collection::vec(any_tensor(), 1..12),
         rules in any_rules(),
         scores in prop::collection::vec((0.0..1000.0_f64, 0..7200_u64), 12),

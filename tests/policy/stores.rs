@@ -14,7 +14,7 @@ use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Access, Collection, Store};
 
-use crate::world::{Numbers, STORE, f32s, find, import, objects, on_each_disk, read, safetensors_file};
+use crate::fixture::{Numbers, STORE, f32s, find, import, objects, on_each_disk, read, safetensors_file};
 
 const HOUR: u64 = 3600;
 
@@ -89,7 +89,7 @@ fn pass_hours(held: &Held, engine: &Engine, begin: u64, hours: u64) -> Vec<[Tier
 }
 
 #[test]
-fn what_is_not_used_goes_down_and_what_is_used_or_kept_stays() {
+fn unused_tensors_are_demoted_and_used_or_pinned_ones_stay() {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     let (held, now, _) = made(&disk);
     let engine = Engine::new(held.store.clone());
@@ -110,7 +110,7 @@ fn what_is_not_used_goes_down_and_what_is_used_or_kept_stays() {
 }
 
 #[test]
-fn nothing_is_lost_where_it_is_not_allowed() {
+fn no_precision_is_lost_without_consent() {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     let (held, now, bytes) = made(&disk);
     let engine = Engine::new(held.store.clone());
@@ -124,7 +124,7 @@ fn nothing_is_lost_where_it_is_not_allowed() {
 }
 
 #[test]
-fn histories_are_there_after_the_store_is_opened_again() {
+fn access_histories_survive_reopening_the_store() {
     on_each_disk(|disk| {
         let (held, now, _) = made(&disk);
         (0..9).for_each(|_| look_at(&held.collection, "a"));
@@ -145,7 +145,7 @@ fn histories_are_there_after_the_store_is_opened_again() {
 }
 
 #[test]
-fn a_history_that_is_gone_or_wrong_is_an_empty_one() {
+fn a_missing_or_damaged_access_history_reads_as_empty() {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     let (held, now, bytes) = made(&disk);
     look_at(&held.collection, "a");
@@ -179,7 +179,7 @@ fn a_history_that_is_gone_or_wrong_is_an_empty_one() {
 }
 
 #[test]
-fn a_clock_that_goes_back_loses_nothing_and_the_policy_goes_on_later() {
+fn a_clock_that_goes_back_loses_nothing_and_delays_the_policy() {
     on_each_disk(|disk| {
         let (held, now, _) = made(&disk);
         let engine = Engine::new(held.store.clone());
@@ -216,7 +216,7 @@ fn a_clock_that_goes_back_loses_nothing_and_the_policy_goes_on_later() {
 }
 
 #[test]
-fn a_clock_that_goes_back_years_leaves_no_tensor_hot_or_held() {
+fn a_clock_that_goes_back_years_leaves_no_tensor_hot_or_pinned() {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     let (held, now, _) = made(&disk);
     let engine = Engine::new(held.store.clone());

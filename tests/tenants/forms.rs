@@ -51,7 +51,7 @@ const MINE: [&str; 7] = [
 ];
 
 #[test]
-fn who_cannot_read_a_file_cannot_read_it_in_any_form() {
+fn a_user_without_read_permission_cannot_read_any_form_of_a_file() {
     let (place, mounted) = place();
     for name in ["f16/open.npy", "npy/open.npy", "q3/open"] {
         assert!(reads(&mounted, ALICE, name) && reads(&mounted, BOB, name), "{name}");
@@ -69,7 +69,7 @@ fn who_cannot_read_a_file_cannot_read_it_in_any_form() {
 }
 
 #[test]
-fn a_file_about_a_whole_collection_is_read_by_those_who_may_read_all_of_it() {
+fn a_form_of_a_whole_collection_requires_permission_to_read_all_of_it() {
     let wholes = ["safetensors/_all.safetensors", "sha256/SHA256SUMS"];
     let (place, mounted) = place();
     let check = |mounted: &Mounted, user, wanted, what: &str| {

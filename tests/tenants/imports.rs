@@ -28,7 +28,7 @@ fn endless(place: &Place) -> std::path::PathBuf {
 }
 
 #[test]
-fn an_import_into_a_mounted_store_is_the_same_as_one_before_while_readers_go_on() {
+fn an_import_into_a_mounted_store_equals_an_offline_import_while_readers_continue() {
     let (place, source) = imported(&[]);
     for (round, options) in
         [&["--json"][..], &["--json", "--tier", "q5:all", "--block-bytes", "8192"]].iter().enumerate()
@@ -71,7 +71,7 @@ fn files_of(text: String) -> Vec<String> {
 }
 
 #[test]
-fn what_an_import_replaces_is_seen_at_once_and_lines_say_what_came() {
+fn an_import_replaces_files_at_once_and_reports_each_file() {
     let (place, source) = imported(&[]);
     let mounted = place.mount(&[]);
     let (container, tensor) =
@@ -109,7 +109,7 @@ fn what_an_import_replaces_is_seen_at_once_and_lines_say_what_came() {
 }
 
 #[test]
-fn requests_that_are_wrong_are_refused_and_nothing_is_done() {
+fn invalid_requests_are_refused_and_change_nothing() {
     let place = Place::new();
     let mounted = place.mount(&["--create", "--allow-other"]);
     let (path, source) = (mounted.path(".ctl/import"), place.write("f", [1; 1000]));

@@ -14,7 +14,7 @@ fn owner_of(path: &std::path::Path) -> (u32, u32, u32) {
 }
 
 #[test]
-fn the_owner_of_a_tenant_makes_collections_in_it_and_others_do_what_modes_say() {
+fn the_owner_of_a_tenant_creates_collections_and_modes_restrict_others() {
     let place = Place::new();
     let mounted = place.mount(&["--create", "--allow-other"]);
     let root = mounted.mountpoint.clone();
@@ -79,7 +79,7 @@ fn the_owner_of_a_tenant_makes_collections_in_it_and_others_do_what_modes_say() 
 }
 
 #[test]
-fn who_may_write_a_directory_does_not_set_what_is_of_all_that_is_below_it() {
+fn a_user_who_may_write_a_directory_cannot_set_attributes_of_all_below_it() {
     let place = Place::new();
     let mounted = place.mount(&["--create", "--allow-other"]);
     let root = mounted.mountpoint.clone();
@@ -109,7 +109,7 @@ fn who_may_write_a_directory_does_not_set_what_is_of_all_that_is_below_it() {
 }
 
 #[test]
-fn a_tenant_of_an_older_store_is_of_who_runs_the_mount_and_a_damaged_file_closes_it() {
+fn a_tenant_of_an_older_store_belongs_to_the_mount_owner_and_a_damaged_file_closes_it() {
     let place = Place::new();
     let mounted = place.mount(&["--create", "--allow-other"]);
     fs::create_dir_all(mounted.path("old/c")).unwrap();

@@ -16,7 +16,7 @@ fn seen_by(mounted: &Mounted, user: u32, line: &str) -> String {
 }
 
 #[test]
-fn who_may_enter_a_directory_and_not_list_it_finds_its_names_nowhere() {
+fn a_user_who_may_not_list_a_directory_finds_its_names_nowhere() {
     let place = Place::new();
     let mounted = place.mount(&["--create", "--allow-other"]);
     let folder = mounted.path("a/c");
@@ -67,7 +67,7 @@ fn who_may_enter_a_directory_and_not_list_it_finds_its_names_nowhere() {
 }
 
 #[test]
-fn what_is_wrong_with_a_collection_is_told_to_those_who_may_list_it_and_counted_for_others() {
+fn damage_is_detailed_to_users_who_may_list_the_collection_and_counted_for_others() {
     let place = Place::new();
     let mounted = place.mount(&["--create", "--allow-other"]);
     for name in ["alice/secret1", "alice/secret2", "alice/shown", "bob/own"] {

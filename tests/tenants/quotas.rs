@@ -9,7 +9,7 @@ use support::{Mounted, Place, as_user, imported, limits, put, python_line, read_
 const OWNER: u32 = 65_534;
 
 #[test]
-fn bytes_over_a_quota_are_refused_and_what_was_there_stays() {
+fn bytes_over_a_quota_are_refused_and_existing_files_stay() {
     let place = Place::new();
     let mounted = place.mount(&["--create"]);
     fs::create_dir_all(mounted.path("t/a")).unwrap();
@@ -63,7 +63,7 @@ fn bytes_over_a_quota_are_refused_and_what_was_there_stays() {
 }
 
 #[test]
-fn files_directories_links_and_tensors_are_counted_and_so_is_each_further_name_of_a_file() {
+fn a_quota_counts_files_directories_links_tensors_and_further_names() {
     let place = Place::new();
     let mounted = place.mount(&["--create"]);
     fs::create_dir_all(mounted.path("t/c")).unwrap();
@@ -110,7 +110,7 @@ fn why(path: &std::path::Path) -> String {
 }
 
 #[test]
-fn a_container_whose_tensors_and_directories_are_over_the_quota_stays_a_plain_file_and_says_so() {
+fn a_container_whose_tensors_exceed_the_quota_stays_a_plain_file_and_says_so() {
     let place = Place::new();
     let (small, large) = (place.path("small.safetensors"), place.path("large.safetensors"));
     let line = "import sys, numpy, safetensors.numpy as s; \
@@ -194,7 +194,7 @@ fn copies_of_pinned_files_are_counted_and_a_pin_over_the_quota_is_refused() {
 }
 
 #[test]
-fn a_log_stays_short_whatever_is_changed_between_two_syncs() {
+fn the_log_stays_short_under_many_changes_between_two_syncs() {
     let place = Place::new();
     let mounted = place.mount(&["--create"]);
     fs::create_dir_all(mounted.path("t/c")).unwrap();
@@ -218,7 +218,7 @@ fn a_log_stays_short_whatever_is_changed_between_two_syncs() {
 }
 
 #[test]
-fn moves_and_imports_that_would_store_too_much_are_refused_before_anything_changes() {
+fn moves_and_imports_over_the_quota_are_refused_before_anything_changes() {
     let (place, _) = imported(&["--in-place"]);
     let mounted = place.mount(&[]);
     let tier = |mounted: &Mounted, value: &str| {
@@ -251,7 +251,7 @@ fn moves_and_imports_that_would_store_too_much_are_refused_before_anything_chang
 }
 
 #[test]
-fn limits_are_raised_by_those_above_and_wrong_texts_change_nothing() {
+fn limits_are_raised_only_from_above_and_invalid_texts_change_nothing() {
     let place = Place::new();
     let mounted = place.mount(&["--create", "--allow-other"]);
     let root = mounted.mountpoint.clone();

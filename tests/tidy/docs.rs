@@ -275,7 +275,7 @@ fn a_document_names_fields_and_functions_of_types_that_exist() {
 }
 
 #[test]
-fn words_that_are_no_names_of_the_tree_are_left_alone() {
+fn other_words_in_documents_are_ignored() {
     assert_none(
         "README.md",
         "a `store`, `/mnt/look.rs`, `acme/llama`, `model.safetensors`, `data/`, `<name>.rs`",

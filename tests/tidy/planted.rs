@@ -25,7 +25,7 @@ fn assert_none(path: &str, body: &str) {
 }
 
 #[test]
-fn uses_go_downwards_only() {
+fn imports_go_downwards_only() {
     assert_none("src/store/index.rs", "use crate::model::Id;\nuse crate::store::lock::Lock;");
     assert_none("src/fs/mod.rs", "use crate::{model::{Id, Error}, stream::plan, control};");
     assert_none("src/lib.rs", "pub use crate::store::Store;");
@@ -48,14 +48,14 @@ fn uses_go_downwards_only() {
 }
 
 #[test]
-fn siblings_and_the_root_are_not_below() {
+fn siblings_and_the_crate_root_are_no_lower_layers() {
     assert_one("src/codec/mod.rs", "use crate::format::Header;", 2, "siblings");
     assert_none("src/control/mod.rs", "use crate::vfs::Node;");
     assert_one("src/store/mod.rs", "use crate::Store;", 2, "the crate's root");
 }
 
 #[test]
-fn climbing_to_a_higher_layer_by_super_is_seen() {
+fn an_import_of_a_higher_layer_by_super_is_found() {
     assert_none("src/store/log/replay.rs", "use super::super::index;\nuse super::records;");
     assert_none("src/cli/import.rs", "use super::super::ingest;");
     assert_one("src/store/log/replay.rs", "use super::super::super::cli;", 2, "`cli`");
@@ -64,7 +64,7 @@ fn climbing_to_a_higher_layer_by_super_is_seen() {
 }
 
 #[test]
-fn an_unknown_layer_asks_for_a_height() {
+fn an_unknown_layer_is_a_finding() {
     assert_one("src/helpers.rs", "", 1, "no known layer");
     assert_one("src/extra/mod.rs", "use crate::store::Store;", 1, "no known layer");
 }
@@ -105,14 +105,14 @@ fn error_numbers_stand_in_one_file_only() {
 }
 
 #[test]
-fn a_file_begins_with_what_it_is() {
+fn a_file_begins_with_a_module_comment() {
     let findings = check("src/store/mod.rs", "use crate::model::Id;\n");
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert!(findings[0].what.contains("`//!` line"), "{findings:?}");
 }
 
 #[test]
-fn only_lines_before_the_tests_count() {
+fn the_length_limit_ignores_unit_tests() {
     let longest = "\n".repeat(CODE_LINES_MAX - 2);
     assert_none("src/store/mod.rs", &format!("{longest}\n#[cfg(test)]\nmod tests {{{longest}}}"));
     let too_long = "\n".repeat(CODE_LINES_MAX);
@@ -152,7 +152,7 @@ fn test_names_have_at_least_two_words() {
 }
 
 #[test]
-fn literals_and_comments_hide_code_and_hide_it_whole() {
+fn code_in_literals_and_comments_is_ignored() {
     let bodies = [
         "const A: &str = \"say \\\" crate::fs\";",
         "const A: &str = r#\"a \" crate::fs\"#;",

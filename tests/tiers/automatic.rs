@@ -39,7 +39,7 @@ fn accesses(path: &Path) -> (u32, u64) {
 }
 
 #[test]
-fn what_is_never_read_goes_down_step_by_step_and_what_is_read_in_a_loop_stays() {
+fn an_unread_tensor_is_demoted_step_by_step_and_a_constantly_read_one_stays() {
     let mut random = Random(31);
     let place = Place::new();
     let files = ["idle.npy", "busy.npy"].map(|name| place.write(name, array(&mut random)));
@@ -113,7 +113,7 @@ fn accesses_are_counted_shown_and_kept() {
 }
 
 #[test]
-fn a_cache_keeps_to_its_quota_and_drops_what_was_used_longest_ago() {
+fn a_cache_keeps_to_its_quota_and_drops_the_least_recently_used() {
     let mut random = Random(33);
     let place = Place::new();
     place.import("t/c", &[&place.write("seed", b"x")], &[]);
@@ -161,7 +161,7 @@ fn a_cache_keeps_to_its_quota_and_drops_what_was_used_longest_ago() {
 }
 
 #[test]
-fn what_lies_in_place_goes_down_by_itself_and_comes_back_exactly_and_what_is_pinned_stays() {
+fn a_tensor_in_place_is_demoted_automatically_and_restored_exactly_and_a_pinned_one_stays() {
     let mut random = Random(37);
     let place = Place::new();
     let files = ["moving.npy", "pinned.npy"].map(|name| place.write(name, array(&mut random)));

@@ -54,7 +54,7 @@ fn first_tensor(place: &Place, container: &Path, bytes: usize) -> std::path::Pat
 }
 
 #[test]
-fn imported_files_have_the_digests_of_their_sources_however_they_came_in() {
+fn imported_files_have_the_digests_of_their_sources_on_every_way_of_import() {
     let place = Place::new();
     let manifest = place.path("SHA256SUMS");
     let source = {
@@ -111,7 +111,7 @@ fn imported_files_have_the_digests_of_their_sources_however_they_came_in() {
 }
 
 #[test]
-fn a_manifest_that_says_otherwise_keeps_a_file_out_that_would_stay_in_place() {
+fn a_manifest_with_another_digest_refuses_a_file_in_place() {
     let place = Place::new();
     let good = place.write("in/good.bin", Random(5).bytes(300_000));
     let bad = place.write("in/bad.bin", Random(6).bytes(300_000));
@@ -127,7 +127,7 @@ fn a_manifest_that_says_otherwise_keeps_a_file_out_that_would_stay_in_place() {
 }
 
 #[test]
-fn a_write_to_a_part_takes_the_digests_of_all_names_of_those_bytes_away_for_good() {
+fn a_partial_write_removes_the_digests_of_all_names_of_its_bytes() {
     let (place, source) = imported(&[]);
     let mounted = place.mount(&[]);
     let folder = mounted.path("demo/model");
@@ -169,7 +169,7 @@ fn a_write_to_a_part_takes_the_digests_of_all_names_of_those_bytes_away_for_good
 }
 
 #[test]
-fn files_that_are_written_whole_have_digests_until_they_are_written_to() {
+fn files_written_whole_have_digests_until_the_next_write() {
     let place = Place::new();
     let mut random = Random(31);
     let small = place.write("in/small.bin", random.bytes(5000));
@@ -212,7 +212,7 @@ fn files_that_are_written_whole_have_digests_until_they_are_written_to() {
 }
 
 #[test]
-fn what_lost_precision_has_no_digests_and_what_is_exact_again_has_them() {
+fn tensors_without_full_precision_have_no_digests_until_they_are_exact_again() {
     let place = Place::new();
     let source = place.write("in/model.safetensors", container_of(&mut Random(9), &[("w", 70_000)]));
     place.import("t/own", &[&source], &[]);
@@ -238,7 +238,7 @@ fn what_lost_precision_has_no_digests_and_what_is_exact_again_has_them() {
 }
 
 #[test]
-fn no_digest_is_shown_of_an_outside_file_that_is_another_now() {
+fn a_replaced_outside_file_shows_no_digest() {
     let place = Place::new();
     let source = place.write("in/data.bin", Random(3).bytes(400_000));
     place.import("t/c", &[&source], &["--in-place"]);
@@ -267,7 +267,7 @@ fn no_digest_is_shown_of_an_outside_file_that_is_another_now() {
 }
 
 #[test]
-fn a_sha256_is_shown_only_of_bytes_whose_blake3_is_that_which_came_in() {
+fn a_sha256_is_shown_only_for_bytes_with_the_imported_blake3() {
     let place = Place::new();
     let source = place.write("in/data.bin", Random(4).bytes(100_000));
     place.import("t/c", &[&source], &[]);
@@ -325,7 +325,7 @@ fn digests_are_computed_while_others_write_and_damage_is_mended() {
 }
 
 #[test]
-fn a_file_that_is_being_written_has_no_digests_until_what_was_written_is_in_the_log() {
+fn a_written_file_has_no_digests_until_its_writes_are_logged() {
     let place = Place::new();
     let mounted = place.mount(&["--create"]);
     fs::create_dir_all(mounted.path("t/c")).unwrap();
@@ -359,7 +359,7 @@ fn a_file_that_is_being_written_has_no_digests_until_what_was_written_is_in_the_
 }
 
 #[test]
-fn digests_are_of_one_version_of_a_file_and_never_of_a_mixture() {
+fn digests_cover_one_version_of_a_file_and_never_a_mixture() {
     let place = Place::new();
     let mounted = place.mount(&["--create"]);
     fs::create_dir_all(mounted.path("t/c")).unwrap();

@@ -40,7 +40,7 @@ fn compared(source: &Path, found: &Path, rank: &str) -> (f64, f64, f64, bool) {
 }
 
 #[test]
-fn the_rank_that_reaches_the_energy_is_found_and_the_error_is_as_measured() {
+fn the_smallest_rank_that_reaches_the_energy_is_found_with_its_measured_error() {
     for (rows, columns) in [("512", "512"), ("700", "300"), ("300", "700")] {
         let place = Place::new();
         let source = matrix(&place, "8", rows, columns);
@@ -94,7 +94,7 @@ fn the_rank_that_reaches_the_energy_is_found_and_the_error_is_as_measured() {
 }
 
 #[test]
-fn a_matrix_of_noise_is_refused_and_stays_as_it_is() {
+fn a_matrix_of_noise_is_not_factored_and_stays_unchanged() {
     let place = Place::new();
     let source = matrix(&place, "0", "256", "256");
     place.import("t/c", &[&source], &["--reconstruct", "factor"]);

@@ -79,7 +79,7 @@ fn errno_of(result: std::io::Result<impl Sized>) -> Option<i32> {
 }
 
 #[test]
-fn scaled_differences_take_little_and_read_as_parent_and_delta() {
+fn scaled_deltas_take_little_space_and_read_as_parent_plus_delta() {
     let Models { place, base, .. } = models(21);
     let mounted = place.mount(&[]);
     let w = mounted.path("t/tune/w");
@@ -118,7 +118,7 @@ fn scaled_differences_take_little_and_read_as_parent_and_delta() {
 }
 
 #[test]
-fn exact_differences_read_bit_for_bit_and_go_back_to_exact() {
+fn exact_deltas_read_bit_for_bit_and_return_to_exact() {
     let Models { place, child, .. } = models(22);
     let mounted = place.mount(&[]);
     let container = mounted.path("t/tune/m.safetensors");
@@ -178,7 +178,7 @@ fn busy(mounted: &Mounted, base: &[u8]) {
 }
 
 #[test]
-fn a_parent_is_busy_until_its_children_are_rebuilt_or_gone() {
+fn a_parent_is_busy_until_its_children_are_rebuilt_or_removed() {
     let Models { place, base, child } = models(23);
     let mounted = place.mount(&[]);
     for name in ["w", "b/v"] {
@@ -222,7 +222,7 @@ fn one_child(seed: u64) -> Models {
 }
 
 #[test]
-fn a_child_whose_collection_does_not_open_keeps_its_parent_and_nothing_else() {
+fn a_child_in_a_collection_that_does_not_open_keeps_only_its_parent_busy() {
     let Models { place, base, child } = one_child(35);
     let log = place.store().join("t/tune/meta.log");
     let whole = fs::read(&log).unwrap();
@@ -277,7 +277,7 @@ fn a_collection_of_children_that_was_removed_keeps_no_parent() {
 }
 
 #[test]
-fn an_import_does_not_replace_what_others_need() {
+fn an_import_does_not_replace_the_parent_of_others() {
     let Models { place, base, child } = models(24);
     let source = place.path("tune/m.safetensors");
     place.import("t/tune", &[&source], &["--parent", "t/base", "--reconstruct", "delta"]);
@@ -331,7 +331,7 @@ fn lineage_is_at_most_three_deep_and_never_a_circle() {
 }
 
 #[test]
-fn what_differs_too_much_and_what_has_no_parent_is_refused() {
+fn tensors_that_differ_too_much_or_have_no_parent_are_refused() {
     let place = Place::new();
     let base = container_of(&mut Random(26), &TENSORS);
     let other = container_of(&mut Random(27), &TENSORS);
@@ -388,7 +388,7 @@ fn flipped_bits_of_deltas_are_errors_and_never_other_bytes() {
 }
 
 #[test]
-fn a_log_that_is_written_anew_and_a_crash_leave_what_is_made_again_as_it_was() {
+fn reconstructed_tensors_survive_a_log_rewrite_and_a_crash() {
     let Models { place, base, child } = models(30);
     let source = place.path("tune/m.safetensors");
     place.import("t/tune", &[&source], &["--parent", "t/base", "--reconstruct", "delta"]);

@@ -43,7 +43,7 @@ pub fn stored_bytes(store: &Path) -> u64 {
 }
 
 #[test]
-fn a_container_reads_in_each_tier_as_an_import_into_it_does() {
+fn a_moved_container_reads_as_an_import_into_the_same_tier() {
     let source = container_of(&mut Random(11), &TENSORS);
     for (tier, encoder) in [("q8:all", "absmax"), ("q5:all", "best"), ("q3:all", "best"), ("q3x:all", "best")]
     {
@@ -127,7 +127,7 @@ fn blocks_that_cannot_be_encoded_stay_exact() {
 }
 
 #[test]
-fn a_directory_is_moved_in_the_background_and_small_and_kept_tensors_stay() {
+fn a_directory_is_moved_in_the_background_and_small_and_listed_tensors_stay() {
     let source = container_of(&mut Random(14), &TENSORS);
     let place = Place::new();
     let model = place.write("m.safetensors", &source);
@@ -147,7 +147,7 @@ fn a_directory_is_moved_in_the_background_and_small_and_kept_tensors_stay() {
 }
 
 #[test]
-fn readers_see_each_block_in_one_of_its_two_states_while_it_moves() {
+fn readers_see_each_moving_block_in_its_old_or_new_state() {
     let mut random = Random(15);
     let place = Place::new();
     let source = place.write("w.npy", npy_file(&random.floats(2 << 20)));
@@ -189,7 +189,7 @@ fn readers_see_each_block_in_one_of_its_two_states_while_it_moves() {
 }
 
 #[test]
-fn a_plain_file_that_is_said_to_be_a_tensor_moves_like_one() {
+fn a_plain_file_declared_a_tensor_moves_like_one() {
     let place = Place::new();
     let mounted = place.mount(&["--create"]);
     fs::create_dir_all(mounted.path("t/c")).unwrap();

@@ -48,7 +48,7 @@ fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
 const EIO: i32 = 5;
 
 #[test]
-fn a_model_in_place_goes_down_up_and_back_under_readers_and_is_the_source_again() {
+fn a_model_in_place_changes_tiers_under_readers_and_equals_the_source_again() {
     let source = minilm().join("model.safetensors");
     let before = stamp(&source);
     let place = Place::new();
@@ -127,7 +127,7 @@ impl Drop for Ender<'_> {
 }
 
 #[test]
-fn without_an_origin_nothing_is_given_up_and_with_one_everything_but_what_was_written() {
+fn exact_bytes_are_given_up_only_with_an_origin_and_unless_written() {
     let source = container_of(&mut Random(21), &[("v", 100_000), ("w", 100_000)]);
     let place = Place::new();
     let model = place.write("m.safetensors", &source);
@@ -191,7 +191,7 @@ fn without_an_origin_nothing_is_given_up_and_with_one_everything_but_what_was_wr
 }
 
 #[test]
-fn a_file_in_place_that_is_cut_grown_and_replaced_leaves_its_source_alone() {
+fn truncating_growing_and_replacing_a_file_in_place_leaves_its_source_unchanged() {
     let bytes = Random(31).bytes(100_000);
     let place = Place::new();
     let source = place.write("in/plain.bin", &bytes);
@@ -231,7 +231,7 @@ fn a_file_in_place_that_is_cut_grown_and_replaced_leaves_its_source_alone() {
 }
 
 #[test]
-fn a_source_that_changes_is_an_error_for_its_blocks_and_for_nothing_else() {
+fn a_changed_source_fails_only_its_own_blocks() {
     let place = Place::new();
     let one = place.write("in/one.npy", npy_file(&Random(41).floats(100_000)));
     let two = place.write("in/two.npy", npy_file(&Random(42).floats(100_000)));
@@ -296,7 +296,7 @@ fn a_source_that_changes_is_an_error_for_its_blocks_and_for_nothing_else() {
 }
 
 #[test]
-fn what_is_evicted_is_read_from_its_origin_and_what_is_discarded_from_nowhere() {
+fn evicted_tensors_are_read_from_their_origin_and_discarded_ones_are_absent() {
     let place = Place::new();
     let source = place.write("w.npy", npy_file(&Random(51).floats(100_000)));
     place.import("t/c", &[&source], &["--in-place"]);
@@ -354,7 +354,7 @@ fn generation(place: &Place) -> u64 {
 }
 
 #[test]
-fn the_log_written_anew_knows_the_origin_and_what_was_severed_from_it() {
+fn a_rewritten_log_knows_origins_and_severed_blocks() {
     let place = Place::new();
     let source = place.write("w.npy", npy_file(&Random(61).floats(4 << 20)));
     place.import("t/c", &[&source], &["--in-place", "--block-bytes", "4096"]);
@@ -404,7 +404,7 @@ fn the_log_written_anew_knows_the_origin_and_what_was_severed_from_it() {
 }
 
 #[test]
-fn what_cannot_stay_in_place_is_refused() {
+fn files_that_cannot_stay_in_place_are_refused() {
     let place = Place::new();
     let source = place.write("in/a.bin", Random(71).bytes(50_000));
     place.import("t/c", &[&source], &["--in-place"]);
@@ -434,7 +434,7 @@ fn what_cannot_stay_in_place_is_refused() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_while_blocks_move_leaves_each_in_one_of_its_tiers() {
+fn a_daemon_killed_during_a_move_leaves_each_block_in_one_of_its_tiers() {
     let place = Place::new();
     let source = place.write("w.npy", npy_file(&Random(91).floats(1 << 20)));
     let before = stamp(&source);

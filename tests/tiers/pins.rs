@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::heal::{block, count_events, flip, verified};
+use crate::healing::{block, count_events, flip, verified};
 use support::{
     Mapping, Mounted, Place, Random, assert_same, container_of, fsck, get, npy_file, open_direct, read_at,
     refused_set, run, scale, set, wait_until,
@@ -62,7 +62,7 @@ fn copies(mounted: &Mounted) -> Vec<PathBuf> {
 }
 
 #[test]
-fn pinned_files_are_read_without_the_daemon_and_are_what_they_were() {
+fn pinned_files_are_read_without_the_daemon_and_keep_their_bytes() {
     let (place, mounted) = with_pinnable_files();
     let folder = mounted.path("t/c");
     let names = ["a", "b", "norm", "m.safetensors", "bare"];
@@ -156,7 +156,7 @@ fn pinned_tensors_are_not_moved_and_may_be_renamed_and_removed() {
 }
 
 #[test]
-fn what_is_written_to_a_pinned_tensor_is_read_and_copied_anew() {
+fn writes_to_a_pinned_tensor_are_read_and_copied_again() {
     let (place, mounted) = with_pinnable_files();
     let folder = mounted.path("t/c");
     let container = folder.join("m.safetensors");
@@ -205,7 +205,7 @@ fn read_by_daemon(path: &Path) -> fs::File {
 }
 
 #[test]
-fn flipped_bits_of_a_pinned_tensor_heal_by_its_copy() {
+fn flipped_bits_of_a_pinned_tensor_heal_from_its_copy() {
     for tier in ["q8", "q3", "q3x"] {
         let (place, mounted) = with_encoded_tensors(tier);
         let folder = mounted.path("t/c");
@@ -248,7 +248,7 @@ fn flipped_bits_of_a_pinned_tensor_heal_by_its_copy() {
 }
 
 #[test]
-fn a_copy_with_a_flipped_bit_is_never_served_and_is_made_anew() {
+fn a_copy_with_a_flipped_bit_is_never_served_and_is_made_again() {
     let (place, mounted) = with_pinnable_files();
     let path = mounted.path("t/c/bare");
     let wanted = fs::read(&path).unwrap();
@@ -281,7 +281,7 @@ fn a_copy_with_a_flipped_bit_is_never_served_and_is_made_anew() {
 }
 
 #[test]
-fn a_copy_that_is_damaged_while_it_is_mounted_makes_no_block_good() {
+fn a_copy_damaged_during_the_mount_heals_no_block() {
     for tier in ["exact", "q3"] {
         let (_place, mounted) = with_encoded_tensors(tier);
         let path = mounted.path("t/c/bare");
@@ -304,7 +304,7 @@ fn a_copy_that_is_damaged_while_it_is_mounted_makes_no_block_good() {
 }
 
 #[test]
-fn pins_and_writes_among_readers_give_no_error() {
+fn readers_get_no_error_while_files_are_pinned_and_written() {
     let (place, mounted) = with_pinnable_files();
     let path = mounted.path("t/c/a");
     let wanted = fs::read(&path).unwrap();
@@ -348,7 +348,7 @@ fn pins_and_writes_among_readers_give_no_error() {
 }
 
 #[test]
-fn a_full_store_pins_nothing_and_says_so() {
+fn a_full_store_refuses_pins_with_a_reason() {
     let place = Place::new();
     let store = place.store();
     fs::create_dir(&store).unwrap();

@@ -95,7 +95,7 @@ fn output(directory: &Path, command: &str) -> String {
 }
 
 #[test]
-fn the_session_of_the_control_page_is_true() {
+fn the_session_of_the_control_page_is_reproduced() {
     let place = Place::new();
     let mut random = Random(77);
     let (base, tuned) = model(&mut random);

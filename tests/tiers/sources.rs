@@ -76,7 +76,7 @@ fn check_nothing_is_given_up(model: &InPlace, hot: &[u8], what: &str) {
 }
 
 #[test]
-fn codes_are_not_given_up_for_a_source_that_was_damaged_after_it_was_checked() {
+fn codes_are_kept_when_the_source_is_damaged_after_its_verification() {
     let model = InPlace::new(1);
     let tensor = model.tensor();
     set(&tensor, "reconstruct", "origin").unwrap();
@@ -93,7 +93,7 @@ fn codes_are_not_given_up_for_a_source_that_was_damaged_after_it_was_checked() {
 }
 
 #[test]
-fn codes_are_not_given_up_for_a_source_that_has_no_name_any_more_though_somebody_has_it_open() {
+fn codes_are_kept_when_the_source_is_unlinked_but_open() {
     let model = InPlace::new(2);
     let tensor = model.tensor();
     set(&tensor, "reconstruct", "origin").unwrap();
@@ -115,7 +115,7 @@ fn codes_are_not_given_up_for_a_source_that_has_no_name_any_more_though_somebody
 }
 
 #[test]
-fn a_tensor_is_not_kept_as_a_difference_to_a_parent_whose_source_has_no_name_any_more() {
+fn a_delta_to_a_parent_whose_source_is_unlinked_is_refused() {
     let place = Place::new();
     let mut elements = Random(3).floats(100_000);
     let base = place.write("base/w.npy", npy_file(&elements));
@@ -143,7 +143,7 @@ fn a_tensor_is_not_kept_as_a_difference_to_a_parent_whose_source_has_no_name_any
 }
 
 #[test]
-fn the_copy_of_a_pinned_file_is_not_given_up_while_its_blocks_are_damaged() {
+fn the_copy_of_a_pinned_file_is_kept_while_its_blocks_are_damaged() {
     let place = Place::new();
     let bytes = Random(4).bytes(200_000);
     let source = place.write("plain.bin", &bytes);
@@ -163,7 +163,7 @@ fn the_copy_of_a_pinned_file_is_not_given_up_while_its_blocks_are_damaged() {
 }
 
 #[test]
-fn the_copy_of_a_pinned_file_is_not_given_up_while_nothing_else_has_its_bytes() {
+fn the_copy_of_a_pinned_file_is_kept_while_nothing_else_has_its_bytes() {
     let model = InPlace::new(5);
     let tensor = model.tensor();
     set(&tensor, "reconstruct", "origin").unwrap();
@@ -180,7 +180,7 @@ fn the_copy_of_a_pinned_file_is_not_given_up_while_nothing_else_has_its_bytes() 
 }
 
 #[test]
-fn a_source_that_was_touched_is_what_it_was_as_long_as_its_checksums_hold() {
+fn a_touched_source_is_used_while_its_checksums_hold() {
     let model = InPlace::new(6);
     let tensor = model.tensor();
     let data = &model.bytes[128..];
@@ -246,7 +246,7 @@ impl Drop for Bound {
 }
 
 #[test]
-fn a_file_of_a_store_is_no_source_in_place_by_whatever_path_it_is_named() {
+fn a_file_of_a_store_is_refused_as_a_source_in_place_by_any_path() {
     let place = Place::new();
     let source = place.write("in/a.bin", Random(7).bytes(50_000));
     place.import("t/c", &[&source], &[]);

@@ -20,7 +20,7 @@ fn links(path: &Path) -> u64 {
 }
 
 #[test]
-fn a_time_of_access_that_is_set_stays_until_it_is_set_again() {
+fn an_access_time_stays_until_it_is_set_again() {
     let mut fixture = Fixture::new();
     fs::create_dir(fixture.path("d")).unwrap();
     fs::write(fixture.path("d/f"), b"some").unwrap();
@@ -72,7 +72,7 @@ fn a_time_of_access_that_is_set_stays_until_it_is_set_again() {
 }
 
 #[test]
-fn imports_and_exports_keep_the_time_of_access() {
+fn imports_and_exports_keep_the_access_time() {
     let mut fixture = Fixture::new();
     let place = fixture.mounted().store.parent().unwrap().to_owned();
     let (source, out) = (place.join("source"), place.join("out"));
@@ -91,7 +91,7 @@ fn imports_and_exports_keep_the_time_of_access() {
 }
 
 #[test]
-fn the_links_of_a_directory_are_two_and_the_directories_in_it() {
+fn the_link_count_of_a_directory_is_two_plus_its_subdirectories() {
     let mut fixture = Fixture::new();
     let path = |fixture: &Fixture, name: &str| fixture.path(name);
     let check = |fixture: &Fixture, wanted: &[(&str, u64)]| {

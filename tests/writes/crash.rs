@@ -109,7 +109,7 @@ fn read_if_there(path: &Path) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn what_was_closed_renamed_or_synced_survives_a_killed_daemon() {
+fn closed_renamed_and_synced_files_survive_a_killed_daemon() {
     let mut fixture = Fixture::new();
     let journal = Journal::default();
     let suffixes = ["bin", "npy", "safetensors"];

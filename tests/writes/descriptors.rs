@@ -18,7 +18,7 @@ fn content(number: usize, len: usize) -> Vec<u8> {
 const COLLECTIONS: usize = 700;
 
 #[test]
-fn more_collections_than_descriptors_are_written_read_and_mounted_again() {
+fn more_collections_than_descriptors_are_written_read_and_remounted() {
     let mut fixture = Fixture::limited(512);
     let path = |fixture: &Fixture, number: usize, name: &str| {
         fixture.mounted().path(format!("demo/m{number:04}")).join(name)
@@ -84,7 +84,7 @@ fn more_collections_than_descriptors_are_written_read_and_mounted_again() {
 }
 
 #[test]
-fn what_was_synced_is_there_after_a_kill_though_its_descriptors_were_closed_meanwhile() {
+fn synced_files_survive_a_kill_after_their_descriptors_were_closed() {
     const THREADS: usize = 6;
     const EACH: usize = 30;
     let mut fixture = Fixture::limited(80);

@@ -15,7 +15,7 @@ fn both(path: &Path) -> File {
 }
 
 #[test]
-fn files_are_made_cut_at_opening_and_appended_to() {
+fn files_are_created_truncated_at_open_and_appended_to() {
     let fixture = Fixture::new();
     let path = fixture.path("f");
     let only_new = || OpenOptions::new().write(true).create_new(true).open(&path);
@@ -39,7 +39,7 @@ fn files_are_made_cut_at_opening_and_appended_to() {
 }
 
 #[test]
-fn cutting_and_growing_leaves_zeros_where_bytes_were() {
+fn truncating_and_growing_leaves_zeros() {
     let mut fixture = Fixture::new();
     let path = fixture.path("f");
     let bytes = Random(1).bytes(3_000_000);
@@ -86,7 +86,7 @@ fn holes_read_as_zeros_and_the_end_is_the_end() {
 }
 
 #[test]
-fn a_file_without_a_name_goes_on() {
+fn an_unlinked_file_stays_usable() {
     let mut fixture = Fixture::new();
     let path = fixture.path("f");
     let mut file = both(&path);
@@ -140,7 +140,7 @@ fn a_reader_keeps_the_file_that_a_rename_replaces() {
 }
 
 #[test]
-fn mapped_stores_reach_other_readers() {
+fn writes_to_a_mapping_reach_other_readers() {
     let mut fixture = Fixture::new();
     let path = fixture.path("f");
     fs::write(&path, vec![1; 20_000]).unwrap();
@@ -169,7 +169,7 @@ fn mapped_stores_reach_other_readers() {
 }
 
 #[test]
-fn locks_keep_others_out() {
+fn locks_exclude_other_lockers() {
     let fixture = Fixture::new();
     let path = fixture.path("f");
     let (one, other) = (both(&path), both(&path));
@@ -185,7 +185,7 @@ fn locks_keep_others_out() {
 }
 
 #[test]
-fn copies_inside_the_kernel_are_copies_or_clean_refusals() {
+fn copies_inside_the_kernel_succeed_or_are_refused() {
     let fixture = Fixture::new();
     let bytes = Random(3).bytes(200_000);
     fs::write(fixture.path("from"), &bytes).unwrap();

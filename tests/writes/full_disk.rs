@@ -302,7 +302,7 @@ impl Drop for Work {
 }
 
 #[test]
-fn on_full_disks_and_over_kills_every_file_is_what_its_calls_made_of_it() {
+fn full_disks_and_kills_leave_every_file_as_its_calls_made_it() {
     let (mut done, mut full, mut failed_cuts) = (0, 0, 0);
     for round in 0..ROUNDS * scale() {
         let mut work = Work::new(1000 + u64::from(round));

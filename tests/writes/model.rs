@@ -239,7 +239,7 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn random_operations_leave_what_a_naive_file_system_has() {
+fn random_operations_agree_with_a_naive_file_system() {
     let seed = number("TIERFS_MODEL_SEED", u64::from(std::process::id()));
     let operations = number("TIERFS_MODEL_OPERATIONS", OPERATIONS * u64::from(scale()));
     println!("TIERFS_MODEL_SEED={seed} makes the same operations");

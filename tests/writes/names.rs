@@ -39,7 +39,7 @@ fn directories_move_and_are_replaced_only_when_empty() {
 }
 
 #[test]
-fn rename_keeps_what_is_there_when_asked_to() {
+fn rename_without_replacement_keeps_the_existing_file() {
     let fixture = Fixture::new();
     let (one, other) = (fixture.path("one"), fixture.path("other"));
     fs::write(&one, b"1").unwrap();
@@ -81,7 +81,7 @@ fn hard_links_are_one_file() {
 }
 
 #[test]
-fn symbolic_links_lead_anywhere() {
+fn symbolic_links_may_have_any_target() {
     let mut fixture = Fixture::new();
     fs::write(fixture.path("f"), b"target").unwrap();
     let long = "x/".repeat(2047) + "y";
@@ -109,7 +109,7 @@ fn symbolic_links_lead_anywhere() {
 }
 
 #[test]
-fn tenants_and_collections_are_directories_without_files_beside_them() {
+fn tenants_and_collections_are_directories_with_no_files_beside_them() {
     let mut fixture = Fixture::new();
     let root = |fixture: &Fixture, name: &str| fixture.mounted().path(name);
     fs::create_dir(root(&fixture, "tenant")).unwrap();
@@ -139,7 +139,7 @@ fn tenants_and_collections_are_directories_without_files_beside_them() {
 }
 
 #[test]
-fn a_collection_made_after_another_went_is_not_that_one() {
+fn a_collection_created_after_a_removed_one_is_a_new_one() {
     let fixture = Fixture::new();
     let one = fixture.mounted().path("demo/one");
     fs::create_dir(&one).unwrap();
@@ -201,7 +201,7 @@ fn counted(path: &Path) -> HashMap<String, u32> {
 }
 
 #[test]
-fn names_that_stay_are_listed_once_while_others_come_and_go() {
+fn unchanged_names_are_listed_once_while_others_change() {
     let fixture = Fixture::new();
     let of_files = fixture.path("");
     let of_collections = fixture.mounted().path("demo");

@@ -14,7 +14,7 @@ const LASTING: Duration = Duration::from_secs(20);
 
 /// Containers come and go in one directory: the kernel is told of their tensors' names meanwhile.
 #[test]
-fn containers_are_written_and_removed_by_many_at_once() {
+fn many_threads_write_and_remove_containers_at_once() {
     let fixture = Fixture::new();
     let until = Instant::now() + Duration::from_secs(5) * scale();
     let container = container_of(&mut Random(3), &[("a", 3), ("b", 5), ("deep/c", 40)]);
@@ -47,7 +47,7 @@ fn containers_are_written_and_removed_by_many_at_once() {
 
 /// A reader of a file that is replaced by rename has one of them whole, and never an error.
 #[test]
-fn a_file_replaced_by_rename_can_be_opened_at_every_moment() {
+fn a_file_replaced_by_rename_can_always_be_opened() {
     let fixture = Fixture::new();
     let path = fixture.path("current");
     fs::write(&path, [0; 5000]).unwrap();
@@ -126,7 +126,7 @@ fn one_operation(root: &Path, random: &mut Random, made: &[Vec<u8>]) -> std::io:
 }
 
 #[test]
-fn many_threads_of_mixed_operations_on_a_few_files_come_to_an_end() {
+fn many_threads_of_mixed_operations_on_few_files_finish() {
     let fixture = Fixture::new();
     let root = fixture.path("");
     let mut random = Random(17);
