@@ -93,7 +93,9 @@ fn took(operation: Operation, times: &Times) -> Metric {
     let mut histogram = Histogram::default();
     histogram.set_sample_count(snapshot.count);
     histogram.set_sample_sum(snapshot.seconds);
-    histogram.set_bucket(snapshot.buckets.into_iter().map(bucket).collect());
+    // The encoder adds the bucket without a bound, as `+Inf`, which Rust would print as `inf`.
+    let bounded = snapshot.buckets.into_iter().filter(|(bound, _)| bound.is_finite());
+    histogram.set_bucket(bounded.map(bucket).collect());
     let mut metric = labelled("operation", operation.name());
     metric.set_histogram(histogram);
     metric
