@@ -11,7 +11,8 @@ use crate::model::Result;
 
 /// Verify every stored checksum and repair damaged blocks that can be reconstructed.
 ///
-/// The daemon scrubs a mounted store. Exits with 3 if corruption was found, healed or not.
+/// Prints the corrupt byte ranges of each file. The daemon scrubs a mounted store. Exits with 3 if
+/// corruption was found, healed or not.
 ///
 /// Example: tierfs scrub /srv/tensors
 #[derive(clap::Args)]
@@ -34,7 +35,8 @@ impl Args {
             None => scrub(&self.path)?,
         };
         if self.json {
-            print_json(&serde_json::json!({ "corrupt": corrupt, "text": text }))?;
+            let ranges: Vec<_> = text.lines().filter_map(range_of).collect();
+            print_json(&serde_json::json!({ "corrupt": corrupt, "ranges": ranges, "text": text }))?;
         } else {
             print(&text)?;
         }
@@ -42,9 +44,21 @@ impl Args {
     }
 }
 
-/// The number before `corrupt` in a line.
+/// The number of corrupt blocks in the line of a collection.
 fn corrupt_of(line: &str) -> Option<u64> {
-    line.split_once(" corrupt")?.0.rsplit(' ').next()?.parse().ok()
+    line.split_once(" corrupt, ")?.0.rsplit_once(" blocks checked, ")?.1.parse().ok()
+}
+
+/// A line of a corrupt range, as a JSON object.
+fn range_of(line: &str) -> Option<serde_json::Value> {
+    let (path, range) = line.rsplit_once(": bytes ")?;
+    let (bytes, what) = range.split_once(": corrupt")?;
+    let (first, last) = bytes.split_once(" to ")?;
+    let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+    let tensor = what.split_once(" (tensor ").and_then(|(_, tensor)| tensor.strip_suffix(')'));
+    Some(serde_json::json!({
+        "path": path, "first": first, "last": last, "healed": what.starts_with(", healed"), "tensor": tensor,
+    }))
 }
 
 fn scrub(path: &Path) -> Result<(String, u64)> {
@@ -54,7 +68,7 @@ fn scrub(path: &Path) -> Result<(String, u64)> {
         match collection {
             Ok(collection) => {
                 let found = engine.scrub(&collection, &Counted::default())?;
-                text.push_str(&format!("{path}: {found}\n"));
+                text.push_str(&format!("{path}: {}\n", found.report()));
                 corrupt += found.corrupt;
             }
             Err(error) => {
@@ -68,11 +82,29 @@ fn scrub(path: &Path) -> Result<(String, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::corrupt_of;
+    use super::{corrupt_of, range_of};
+    use crate::engine::CorruptRange;
 
     #[test]
     fn the_number_of_corrupt_blocks_is_found_in_a_line() {
         assert_eq!(corrupt_of("t/c: at 7: 100 blocks checked, 12 corrupt, 3 healed"), Some(12));
         assert_eq!(corrupt_of("t/c: not since it was opened"), None);
+        assert_eq!(corrupt_of("t/c/a 5 corrupt, x: bytes 0 to 5: corrupt, healed"), None);
+    }
+
+    #[test]
+    fn a_line_of_a_corrupt_range_is_taken_apart() {
+        for (path, tensor, is_healed) in
+            [("t/c/a.bin", None, false), ("t/c/x: bytes 1 to 2: y", Some("w (a)".to_owned()), true)]
+        {
+            let range =
+                CorruptRange { path: path.to_owned(), tensor: tensor.clone(), bytes: 16..48, is_healed };
+            let found = range_of(&range.to_string()).unwrap();
+            let wanted = serde_json::json!({
+                "path": path, "first": 16, "last": 47, "healed": is_healed, "tensor": tensor,
+            });
+            assert_eq!(found, wanted);
+        }
+        assert_eq!(range_of("t/c: at 7: 100 blocks checked, 12 corrupt, 3 healed"), None);
     }
 }

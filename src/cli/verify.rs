@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use crate::cli::Outcome;
 use crate::cli::shared::mounts::mount_of;
 use crate::cli::shared::output::{print, print_json};
-use crate::model::{Error, Result};
+use crate::model::{Error, ErrorKind, Result};
 
 /// Verify the stored checksums of files on a mount.
 ///
-/// Prints where corruption was found and then exits with 3.
+/// Prints the corrupt byte ranges of each file, and goes on with the others. Exits with 3 if corruption
+/// was found.
 ///
 /// Example: tierfs verify /mnt/acme/llama
 #[derive(clap::Args)]
@@ -29,16 +30,27 @@ impl Args {
         let mut rows = Vec::new();
         for path in &self.paths {
             for file in files(path)? {
-                let text = verify(&file)?;
+                let shown = file.display().to_string();
+                let text = match verify(&file) {
+                    Ok(text) => text,
+                    Err(error) => {
+                        let is_corrupt = error.kind() == ErrorKind::Io;
+                        done = if is_corrupt || done == Done::Corrupt { Done::Corrupt } else { Done::Failed };
+                        match self.json {
+                            true => rows.push(row(&shown, false, &error.to_string())),
+                            false => eprintln!("tierfs: {error}"),
+                        }
+                        continue;
+                    }
+                };
                 let is_well = text.lines().last() == Some("ok");
                 if !is_well {
                     done = Outcome::Corrupt;
                 }
-                let shown = file.display().to_string();
                 if self.json {
-                    rows.push(serde_json::json!({ "path": shown, "ok": is_well, "text": text }))
+                    rows.push(row(&shown, is_well, &text));
                 } else {
-                    print(&text.lines().map(|line| format!("{shown}: {line}\n")).collect::<String>())?
+                    print(&text.lines().map(|line| format!("{shown}: {line}\n")).collect::<String>())?;
                 }
             }
         }
@@ -47,6 +59,17 @@ impl Args {
         }
         Ok(done)
     }
+}
+
+fn row(path: &str, is_well: bool, text: &str) -> serde_json::Value {
+    let ranges: Vec<[u64; 2]> = text.lines().filter_map(range_of).collect();
+    serde_json::json!({ "path": path, "ok": is_well, "corrupt": ranges, "text": text })
+}
+
+/// The first and the last byte that a line of a corrupt block names.
+fn range_of(line: &str) -> Option<[u64; 2]> {
+    let (first, rest) = line.strip_prefix("bytes ")?.split_once(" to ")?;
+    Some([first.parse().ok()?, rest.split_once(": ")?.0.parse().ok()?])
 }
 
 /// `path` itself if it is a file, else the files below the directory, sorted. Skips symbolic links.

@@ -215,7 +215,7 @@ pub(super) fn extents(context: &Context) -> Result<Make> {
 }
 
 /// Reads every payload of a file that the log describes and verifies its checksum. Writes a line for
-/// each corrupt block, then the sum.
+/// each corrupt block, with the bytes of the file that it holds, then the sum.
 pub(super) fn verify(context: &Context) -> Result<Make> {
     let view = context.file()?;
     Ok(Box::new(move || {
@@ -223,6 +223,8 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
         let mut objects = collection.objects_of(view.node.entry.id)?.into_iter();
         let (mut open, mut index, mut is_over) = (None::<OpenObject>, 0, false);
         let (mut count, mut wrong) = (0_u64, 0_u64);
+        // The bytes of the objects before the current one.
+        let mut before_object = 0_u64;
         Ok(Box::new(move |out| {
             if is_over {
                 return Ok(false);
@@ -248,6 +250,7 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
                 // or is gone is not corruption.
                 let blocks = object.described().min(object.logged_layout().blocks());
                 if index >= blocks {
+                    before_object += object.logged_layout().bytes;
                     open = None;
                     break;
                 }
@@ -257,7 +260,10 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
                     Err(_) if described(object, index) != before => continue,
                     Err(error) if error.kind() == ErrorKind::Corrupt => {
                         wrong += piece.len() as u64;
-                        out.extend_from_slice(format!("{error}\n").as_bytes());
+                        let layout = object.logged_layout();
+                        let first = before_object + layout.start(piece.start);
+                        let last = (first + layout.bytes_of(&piece)).saturating_sub(1);
+                        out.extend_from_slice(format!("bytes {first} to {last}: {error}\n").as_bytes());
                     }
                     checked => checked?,
                 }

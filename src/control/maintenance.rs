@@ -56,7 +56,7 @@ pub(super) const SCRUB: Maintenance = Maintenance {
             engine.scrub(collection, progress).map(|found| sum.add(found))
         })
     },
-    last: |engine, collection| engine.last_scrub(collection).map(|found| found.to_string()),
+    last: |engine, collection| engine.last_scrub(collection).map(|found| found.report()),
 };
 
 /// Does the work on each collection, then returns the sum of the results, or the first error. Only a

@@ -11,12 +11,12 @@ const PREFETCH: &str = "prefetch";
 /// The name of the whole collection.
 const ALL: &str = ".";
 
-/// The result of the last prefetch in a collection.
+/// The result of the last prefetch in a collection, and the corrupt ranges that it found.
 pub(super) fn shown(context: &Context) -> Result<String> {
     let collection = context.collection()?;
     let path = collection.path();
     Ok(match context.mounted.vfs.engine().last_prefetch(collection) {
-        Some(found) => format!("{path}: {found}\n"),
+        Some(found) => format!("{path}: {}\n", found.report()),
         None => format!("{path}: not since it was opened\n"),
     })
 }

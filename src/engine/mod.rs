@@ -31,7 +31,7 @@ pub use move_preview::{MovePreview, would_move};
 pub use moves::REFUSED;
 pub use pins::Pinned;
 pub use reconstruct::setting::{Reconstruct, set_reconstruct};
-pub use results::{Compacted, Moved, Scrubbed};
+pub use results::{Compacted, CorruptRange, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
     ENCODER, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, rounds_writes, set_setting,

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 
 use crate::model::EntryId;
+use crate::store::PlaceOfObject;
 
 /// The changes that a request made.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -59,8 +61,11 @@ impl fmt::Display for Compacted {
     }
 }
 
+/// Maximal number of corrupt ranges that a scrub of a collection names.
+const RANGES_MAX: usize = 1000;
+
 /// The result of a scrub.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Scrubbed {
     /// Number of blocks that were checked.
     pub blocks: u64,
@@ -72,6 +77,36 @@ pub struct Scrubbed {
     pub at: u64,
     /// Whether it was stopped before its end.
     pub is_stopped: bool,
+    /// Where the corrupt blocks lie, up to a limit.
+    pub ranges: Vec<CorruptRange>,
+    /// Whether there are more of them.
+    pub has_more_ranges: bool,
+}
+
+/// A range of corrupt bytes of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CorruptRange {
+    /// The file, below the mount.
+    pub path: String,
+    /// The tensor of the container `path` whose bytes they are.
+    pub tensor: Option<String>,
+    /// The bytes, counted from the start of the file.
+    pub bytes: Range<u64>,
+    /// Whether they were healed.
+    pub is_healed: bool,
+}
+
+impl fmt::Display for CorruptRange {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CorruptRange { path, tensor, bytes, is_healed } = self;
+        let last = bytes.end.saturating_sub(1).max(bytes.start);
+        let what = if *is_healed { "corrupt, healed" } else { "corrupt" };
+        write!(out, "{path}: bytes {} to {last}: {what}", bytes.start)?;
+        match tensor {
+            Some(tensor) => write!(out, " (tensor {tensor})"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Scrubbed {
@@ -82,12 +117,37 @@ impl Scrubbed {
         self.healed += other.healed;
         self.at = self.at.max(other.at);
         self.is_stopped |= other.is_stopped;
+        self.has_more_ranges |= other.has_more_ranges;
+        self.ranges.extend(other.ranges);
+    }
+
+    /// The sums, and on further lines the corrupt ranges.
+    pub fn report(&self) -> String {
+        let lines = self.ranges.iter().map(|range| format!("\n{range}"));
+        let more = if self.has_more_ranges { "\nmore ranges are corrupt" } else { "" };
+        [self.to_string()].into_iter().chain(lines).chain([more.to_owned()]).collect()
+    }
+
+    /// Notes corrupt blocks of an object.
+    pub(super) fn note(&mut self, place: &PlaceOfObject, bytes: Range<u64>, is_healed: bool) {
+        let bytes = place.offset + bytes.start..place.offset + bytes.end;
+        if let Some(last) = self.ranges.last_mut()
+            && (last.path == place.path && last.tensor == place.tensor)
+            && (last.is_healed == is_healed && last.bytes.end == bytes.start)
+        {
+            last.bytes.end = bytes.end;
+        } else if self.ranges.len() < RANGES_MAX {
+            let (path, tensor) = (place.path.clone(), place.tensor.clone());
+            self.ranges.push(CorruptRange { path, tensor, bytes, is_healed });
+        } else {
+            self.has_more_ranges = true;
+        }
     }
 }
 
 impl fmt::Display for Scrubbed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Scrubbed { blocks, corrupt, healed, at, is_stopped } = self;
+        let Scrubbed { blocks, corrupt, healed, at, is_stopped, .. } = self;
         let how = if *is_stopped { "stopped at" } else { "at" };
         write!(out, "{how} {at}: {blocks} blocks checked, {corrupt} corrupt, {healed} healed")
     }

@@ -23,7 +23,7 @@ impl Engine {
         let mut objects: Vec<Arc<Object>> = collection.state().objects().cloned().collect();
         objects.sort_by_key(|object| object.entry.creation);
         let found = self.checked(collection, &objects, progress);
-        self.scrubbed.lock().insert(collection.path(), found);
+        self.scrubbed.lock().insert(collection.path(), found.clone());
         end(collection, found)
     }
 
@@ -40,7 +40,7 @@ impl Engine {
         let (objects, pinned) = wanted(&collection.state(), nodes)?;
         pinned.into_iter().for_each(|pin| self.note_pin(collection, pin));
         let found = self.checked(collection, &objects, progress);
-        self.prefetched.lock().insert(collection.path(), found);
+        self.prefetched.lock().insert(collection.path(), found.clone());
         end(collection, found)
     }
 
@@ -52,7 +52,7 @@ impl Engine {
 
     /// The result of the last prefetch in a collection since the store was opened.
     pub fn last_prefetch(&self, collection: &Collection) -> Option<Scrubbed> {
-        self.prefetched.lock().get(&collection.path()).copied()
+        self.prefetched.lock().get(&collection.path()).cloned()
     }
 
     fn checked(
@@ -75,7 +75,7 @@ impl Engine {
 
     /// The result of the last scrub of a collection since the store was opened.
     pub fn last_scrub(&self, collection: &Collection) -> Option<Scrubbed> {
-        self.scrubbed.lock().get(&collection.path()).copied()
+        self.scrubbed.lock().get(&collection.path()).cloned()
     }
 
     fn scrub_object(
@@ -92,9 +92,11 @@ impl Engine {
                 log::error!("{}: {error}", collection.path());
                 found.blocks += u64::from(layout.blocks());
                 found.corrupt += u64::from(layout.blocks());
+                found.note(&collection.place_of(object), 0..layout.bytes, false);
                 return;
             }
         };
+        let mut place = None;
         for (piece, block) in object.pieces(0..layout.blocks(), layout) {
             if progress.is_cancelled() {
                 return;
@@ -111,14 +113,19 @@ impl Engine {
                 continue;
             }
             found.corrupt += count;
-            let Some(block) = block else { continue };
-            if error.kind() != ErrorKind::Corrupt || collection.check_writable().is_err() {
-                continue;
-            }
-            match self.heal(&open, index, &block) {
-                Ok(is_healed) => found.healed += u64::from(is_healed),
-                Err(error) => log::warn!("{}: block {index} is not healed: {error}", collection.path()),
-            }
+            let is_healed = match block {
+                Some(block) if error.kind() == ErrorKind::Corrupt && collection.check_writable().is_ok() => {
+                    self.heal(&open, index, &block).unwrap_or_else(|error| {
+                        log::warn!("{}: block {index} is not healed: {error}", collection.path());
+                        false
+                    })
+                }
+                _ => false,
+            };
+            found.healed += u64::from(is_healed);
+            let start = layout.start(piece.start);
+            let place = place.get_or_insert_with(|| collection.place_of(object));
+            found.note(place, start..start + layout.bytes_of(&piece), is_healed);
         }
     }
 }

@@ -25,6 +25,7 @@ pub use collection::digest_cache::{Sums, of_one_version};
 pub use collection::identity::Access;
 pub use collection::lineage::{Held, broken};
 pub use collection::open_object::{OpenObject, Rebuild, Verify};
+pub use collection::place::PlaceOfObject;
 pub use collection::usage_file::Keep;
 pub use collection::{Collection, Parts};
 pub use events::{EventKind, Events};

@@ -10,6 +10,7 @@ pub(in crate::store) mod lineage;
 pub(in crate::store) mod open;
 pub(in crate::store) mod open_object;
 pub(in crate::store) mod pinned_copies;
+pub(in crate::store) mod place;
 pub(in crate::store) mod read_gate;
 pub(in crate::store) mod reclaim;
 pub(in crate::store) mod recover;
