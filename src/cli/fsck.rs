@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::cli::Outcome;
+use crate::cli::shared::mounts::refuse_own_mount;
 use crate::cli::shared::output::{print, print_json};
 use crate::model::{EntryId, Error, ErrorKind, ObjectId, Result};
 use crate::store::disk::files::FileDisk;
@@ -48,6 +49,7 @@ struct Findings {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
+        refuse_own_mount("store", &self.store)?;
         let disk = Arc::new(FileDisk::new(&self.store));
         let access = if self.repair { Access::Write } else { Access::Read };
         let note = format!("process {}, which repairs it", std::process::id());

@@ -77,8 +77,7 @@ const CORRUPT: u8 = 3;
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let environment = env_logger::Env::new().filter_or("TIERFS_LOG", "warn,fuser=error");
-    env_logger::Builder::from_env(environment).format_target(false).init();
+    shared::log::begin();
     if helper::is_called(std::env::args_os().next().as_deref()) {
         return exit_code(helper::Helper::parse().run());
     }
@@ -115,6 +114,7 @@ fn exit_code(done: Result<Outcome>) -> ExitCode {
         Ok(Outcome::Failed) => ExitCode::from(FAILED),
         Ok(Outcome::Corrupt) => ExitCode::from(CORRUPT),
         Err(error) => {
+            let error = shared::mounts::explained(error);
             eprintln!("tierfs: {error}");
             ExitCode::from(if error.kind() == ErrorKind::Corrupt { CORRUPT } else { FAILED })
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use signal_hook::consts;
 
+use crate::cli::shared::log::Destination;
 use crate::cli::shared::mounts;
 use crate::cli::{Outcome, init};
 use crate::fs::{Options, mount};
@@ -61,15 +62,19 @@ pub(super) struct Args {
     /// Files that listings show: both, tensors or containers; hidden files still open by name
     #[arg(long, value_name = "WHAT", default_value = "both", value_parser = parse_shown)]
     list: Shown,
-    /// Options in the syntax of mount(8), for example ro,allow_other,threads=4,list=containers
+    /// Options in the syntax of mount(8), for example ro,allow_other,threads=4,list=containers; nonempty
+    /// mounts over a directory that is not empty
     #[arg(short = 'o', value_name = "OPTION[,...]", value_delimiter = ',', value_parser = parse_option)]
     options: Vec<MountOption>,
-    /// Log file of the background daemon [default: no log]
+    /// Log file of the background daemon [default: the journal or syslog]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Print a line when the mount is ready, then detach from the terminal
     #[arg(long, hide = true)]
     announce: bool,
+    /// Whether the mount point may hold files (`-o nonempty`)
+    #[arg(skip)]
+    nonempty: bool,
 }
 
 /// How long a mount that is asked to end waits until nobody uses it.
@@ -117,11 +122,28 @@ enum MountOption {
     ReadOnly,
     AllowOther,
     ZeroFill,
+    Nonempty,
     /// An option that is passed to the kernel.
     Kernel(String),
     /// An option that is accepted and ignored.
     Ignored,
 }
+
+/// The options of `-o` that tierfs acts on, and their values.
+pub(super) const OPTIONS: [(&str, &str); 12] = [
+    ("ro", ""),
+    ("allow_other", ""),
+    ("nonempty", ""),
+    ("threads", "1...256"),
+    ("verify", "first|always"),
+    ("passthrough", "on|off"),
+    ("keep_names", "on|off"),
+    ("list", "both|tensors|containers"),
+    ("zero_fill", ""),
+    ("nosuid", ""),
+    ("nodev", ""),
+    ("noexec", ""),
+];
 
 fn parse_option(text: &str) -> Result<MountOption> {
     let option = match text.split_once('=') {
@@ -136,14 +158,36 @@ fn parse_option(text: &str) -> Result<MountOption> {
         }
         None if text == "ro" => MountOption::ReadOnly,
         None if text == "allow_other" => MountOption::AllowOther,
+        None if text == "nonempty" => MountOption::Nonempty,
         None if matches!(text, "zero_fill" | "zero-fill") => MountOption::ZeroFill,
         None if matches!(text, "nosuid" | "nodev" | "noexec") => MountOption::Kernel(text.to_owned()),
         None if IGNORED_OPTIONS.contains(&text) => MountOption::Ignored,
         _ if IGNORED_PREFIXES.iter().any(|prefix| text.starts_with(prefix)) => MountOption::Ignored,
-        _ => return Err(Error::invalid(format!("unknown mount option {text:?}"))),
+        _ => return Err(unknown_option(text)),
     };
     Ok(option)
 }
+
+/// The error for an unknown option: it names the nearest option, if one is near, and all of them.
+fn unknown_option(text: &str) -> Error {
+    let name = text.split('=').next().unwrap_or_default();
+    let near = |known: &str| strsim::jaro_winkler(&name.replace('-', "_"), known);
+    let known = OPTIONS.iter().map(|(known, _)| *known).chain(IGNORED_OPTIONS);
+    let nearest = known.max_by(|one, other| near(one).total_cmp(&near(other)));
+    let nearest = nearest.filter(|nearest| near(nearest) > NEAR);
+    let hint = nearest.map_or(String::new(), |nearest| format!("; did you mean {nearest}"));
+    let shown = OPTIONS.map(|(name, value)| match value {
+        "" => name.to_owned(),
+        value => format!("{name}={value}"),
+    });
+    Error::invalid(format!(
+        "unknown mount option {text:?}{hint}; valid options: {}, and those of fstab(5)",
+        shown.join(", ")
+    ))
+}
+
+/// Least similarity, from 0 to 1, of names that may have been mistaken for each other.
+const NEAR: f64 = 0.8;
 
 /// Options that fstab(5) and mount(8) handle themselves, and options that describe the default.
 const IGNORED_OPTIONS: [&str; 22] = [
@@ -177,18 +221,12 @@ pub(super) fn is_option(text: &str) -> bool {
     parse_option(text).is_ok()
 }
 
-/// Whether an error shows that the daemon of a mount has ended.
-fn is_gone(error: &std::io::Error) -> bool {
-    let number = error.raw_os_error();
-    [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED]
-        .iter()
-        .any(|known| number == Some(known.raw_os_error()))
-}
-
-fn daemon_is_gone(mountpoint: &Path) -> Error {
-    let shown = mountpoint.display();
-    let text = format!("the daemon of {shown} has ended; remove the mount with tierfs umount --lazy {shown}");
-    Error::new(ErrorKind::Busy, text)
+/// The error for a store that does not exist.
+fn no_store(path: &Path) -> Error {
+    let shown = path.display();
+    let text =
+        format!("{shown} does not exist; create a store with `tierfs init {shown}`, or mount with --create");
+    Error::new(ErrorKind::NotFound, text)
 }
 
 impl Args {
@@ -199,10 +237,13 @@ impl Args {
         }
         let failed = |path: &Path, error| Error::io(path.display(), error);
         mounts::refuse_own_mount("store", &self.store)?;
-        self.store = fs::canonicalize(&self.store).map_err(|error| failed(&self.store, error))?;
-        self.mountpoint = fs::canonicalize(&self.mountpoint).map_err(|error| {
-            if is_gone(&error) { daemon_is_gone(&self.mountpoint) } else { failed(&self.mountpoint, error) }
+        self.store = fs::canonicalize(&self.store).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => no_store(&self.store),
+            _ => failed(&self.store, error),
         })?;
+        mounts::mount_of(&self.mountpoint)?;
+        self.mountpoint =
+            fs::canonicalize(&self.mountpoint).map_err(|error| failed(&self.mountpoint, error))?;
         self.refuse_second_mount()?;
         if !self.mountpoint.is_dir() {
             return Err(Error::invalid(format!("{} is not a directory", self.mountpoint.display())));
@@ -212,25 +253,34 @@ impl Args {
                 "a store cannot be mounted on itself or on a directory above or below it",
             ));
         }
+        self.refuse_hiding_files()?;
         if self.foreground || self.announce { self.serve(kernel) } else { self.start() }
     }
 
-    /// Refuses to mount over another tierfs, which the new mount would hide, or over one whose daemon
-    /// has ended, which would fail.
+    /// Refuses to mount over another tierfs, which the new mount would hide.
     fn refuse_second_mount(&self) -> Result<()> {
         let mounted = mounts::mount_of(&self.mountpoint)?;
         let Some(mounted) = mounted.filter(|mounted| mounted.mountpoint == self.mountpoint) else {
             return Ok(());
         };
-        match fs::read_dir(&self.mountpoint) {
-            Err(error) if is_gone(&error) => Err(daemon_is_gone(&self.mountpoint)),
-            _ => {
-                let (shown, store) = (self.mountpoint.display(), mounted.store.display());
-                let text =
-                    format!("{store} is already mounted on {shown}; unmount it with tierfs umount {shown}");
-                Err(Error::new(ErrorKind::Busy, text))
-            }
+        let (shown, store) = (self.mountpoint.display(), mounted.store.display());
+        let text = format!("{store} is already mounted on {shown}; unmount it with tierfs umount {shown}");
+        Err(Error::new(ErrorKind::Busy, text))
+    }
+
+    /// Refuses to mount over files, which the mount would hide.
+    fn refuse_hiding_files(&self) -> Result<()> {
+        let shown = self.mountpoint.display();
+        let mut entries =
+            fs::read_dir(&self.mountpoint).map_err(|error| Error::io(shown.to_string(), error))?;
+        if self.nonempty || entries.next().is_none() {
+            return Ok(());
         }
+        let text = format!(
+            "{shown} is not empty, and the mount would hide its files; name an empty directory, or mount with \
+             -o nonempty"
+        );
+        Err(Error::new(ErrorKind::NotEmpty, text))
     }
 
     /// Applies the options of `-o` to the fields of their flags. Returns the options for the kernel.
@@ -246,6 +296,7 @@ impl Args {
                 MountOption::ReadOnly => self.read_only = true,
                 MountOption::AllowOther => self.allow_other = true,
                 MountOption::ZeroFill => self.zero_fill = true,
+                MountOption::Nonempty => self.nonempty = true,
                 MountOption::Kernel(option) => kernel.push(option),
                 MountOption::Ignored => {}
             }
@@ -317,16 +368,53 @@ impl Args {
     /// Prints that the mount is ready and detaches from the terminal.
     fn detach(&self) -> Result<()> {
         let failed = |error: rustix::io::Errno| Error::io("detaching from the terminal", error.into());
+        let destination = Destination::of_daemon(self.log.as_deref())?;
+        if let Some(note) = destination.note() {
+            eprintln!("tierfs: {note}");
+        }
         crate::cli::shared::output::print(&format!("{READY}\n"))?;
         rustix::process::setsid().map_err(failed)?;
         let nowhere = fs::OpenOptions::new().write(true).open("/dev/null");
         let nowhere = nowhere.map_err(|error| Error::io("opening /dev/null", error))?;
-        let log = match &self.log {
-            Some(path) => fs::OpenOptions::new().append(true).create(true).open(path),
-            None => nowhere.try_clone(),
-        };
-        let log = log.map_err(|error| Error::io("opening the log", error))?;
         rustix::stdio::dup2_stdout(nowhere.as_fd()).map_err(failed)?;
-        rustix::stdio::dup2_stderr(log.as_fd()).map_err(failed)
+        let stderr = destination.file().map_or(nowhere.as_fd(), |file| file.as_fd());
+        rustix::stdio::dup2_stderr(stderr).map_err(failed)?;
+        destination.begin();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{IGNORED_OPTIONS, OPTIONS, parse_option};
+
+    #[test]
+    fn every_option_that_a_message_names_is_taken() {
+        for (name, values) in OPTIONS {
+            for value in values.split(['|']) {
+                let value = value.split("...").next().unwrap();
+                let text = if value.is_empty() { name.to_owned() } else { format!("{name}={value}") };
+                assert!(parse_option(&text).is_ok(), "{text}");
+            }
+        }
+        assert!(IGNORED_OPTIONS.iter().all(|option| parse_option(option).is_ok()));
+    }
+
+    #[test]
+    fn a_misspelt_option_is_refused_with_the_nearest_one_and_all_names() {
+        for (text, nearest) in [
+            ("allow_othr", "allow_other"),
+            ("allow-other", "allow_other"),
+            ("keepnames=on", "keep_names"),
+            ("non_empty", "nonempty"),
+            ("passthru=off", "passthrough"),
+            ("no_auto", "noauto"),
+        ] {
+            let error = parse_option(text).err().unwrap().to_string();
+            assert!(error.contains(&format!("did you mean {nearest};")), "{error}");
+            assert!(OPTIONS.iter().all(|(name, _)| error.contains(name)), "{error}");
+        }
+        let error = parse_option("colour=blue").err().unwrap().to_string();
+        assert!(!error.contains("did you mean"), "{error}");
     }
 }

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::cli::Outcome;
-use crate::cli::shared::mounts::mount_of;
+use crate::cli::shared::mounts::mount_dead_or_alive;
 use crate::cli::shared::process::Process;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::disk::{Disk, Lock};
 
 /// Unmount a store and wait until its daemon has released it.
+///
+/// If the daemon has ended, this removes the mount that it left, even while programs use it.
 ///
 /// Example: tierfs umount /mnt/tensors
 #[derive(clap::Args)]
@@ -33,12 +35,17 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 impl Args {
     pub fn run(self) -> Result<Outcome> {
         let shown = self.mountpoint.display();
-        let mounted = mount_of(&self.mountpoint)?;
+        let mounted = mount_dead_or_alive(&self.mountpoint)?;
         let mounted = mounted
             .filter(|mounted| {
                 std::path::absolute(&self.mountpoint).is_ok_and(|path| same(&path, &mounted.mountpoint))
             })
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no tierfs is mounted on {shown}")))?;
+        if mounted.is_dead() {
+            // No data can be written any more, so there is no reason to wait for its users.
+            unmount(&mounted.mountpoint, true)?;
+            return Ok(Outcome::Succeeded);
+        }
         // Ask the daemon while it can answer. The store's lock is not enough: other processes may hold it
         // shared.
         let daemon = Process::of_mount(&mounted).filter(|_| !self.lazy);

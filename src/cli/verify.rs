@@ -35,7 +35,11 @@ impl Args {
                     Ok(text) => text,
                     Err(error) => {
                         let is_corrupt = error.kind() == ErrorKind::Io;
-                        done = if is_corrupt || done == Done::Corrupt { Done::Corrupt } else { Done::Failed };
+                        done = if is_corrupt || done == Outcome::Corrupt {
+                            Outcome::Corrupt
+                        } else {
+                            Outcome::Failed
+                        };
                         match self.json {
                             true => rows.push(row(&shown, false, &error.to_string())),
                             false => eprintln!("tierfs: {error}"),

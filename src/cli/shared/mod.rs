@@ -1,7 +1,8 @@
-//! Code that several subcommands share: finding mounts and stores, printing, waiting for jobs.
+//! Code that several subcommands share: finding mounts and stores, printing, logging, waiting for jobs.
 
 pub(in crate::cli) mod act;
 pub(in crate::cli) mod folder;
+pub(in crate::cli) mod log;
 pub(in crate::cli) mod maintenance;
 pub(in crate::cli) mod mounts;
 pub(in crate::cli) mod output;

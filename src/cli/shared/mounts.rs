@@ -1,6 +1,7 @@
 //! Finds mounted tierfs file systems in /proc/self/mountinfo.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::format::mountinfo::{MountedThere, mounted, topmost};
@@ -35,8 +36,57 @@ pub(in crate::cli) fn with_mounts(busy: Error, store: &Path) -> Error {
     }
 }
 
-/// The tierfs mount that a path lies on, if any.
+/// Whether an error shows that the daemon of a mount has ended.
+fn is_gone(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED]
+        .iter()
+        .any(|known| number == Some(known.raw_os_error()))
+}
+
+impl Mounted {
+    /// Whether the daemon has ended, after which every access to the mount fails.
+    pub fn is_dead(&self) -> bool {
+        // The kernel caches attributes, but always asks the daemon for statfs(2).
+        rustix::fs::statfs(&self.mountpoint).is_err_and(|errno| is_gone(&errno.into()))
+    }
+
+    /// The error for a use of a mount whose daemon has ended.
+    pub fn how_to_recover(&self) -> Error {
+        let (shown, store) = (self.mountpoint.display(), self.store.display());
+        let text = format!(
+            "the daemon of {shown} has ended; remove the dead mount with `tierfs umount {shown}`, then mount \
+             again with `tierfs mount {store} {shown}`"
+        );
+        Error::new(ErrorKind::Busy, text)
+    }
+}
+
+/// Replaces the error of an access to a mount whose daemon has ended by one that says how to recover.
+pub(in crate::cli) fn explained(error: Error) -> Error {
+    let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<io::Error>());
+    if !source.is_some_and(is_gone) {
+        return error;
+    }
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let ours = mounted(&text).filter(MountedThere::is_ours);
+    let mut ours = ours.map(|found| Mounted { mountpoint: found.mountpoint, store: found.source });
+    match ours.find(|mounted| error.to_string().contains(&mounted.mountpoint.display().to_string())) {
+        Some(mounted) if mounted.is_dead() => mounted.how_to_recover(),
+        _ => error,
+    }
+}
+
+/// The tierfs mount that a path lies on, if any. Fails, saying how to recover, if its daemon has ended.
 pub(in crate::cli) fn mount_of(path: &Path) -> Result<Option<Mounted>> {
+    match mount_dead_or_alive(path)? {
+        Some(mounted) if mounted.is_dead() => Err(mounted.how_to_recover()),
+        found => Ok(found),
+    }
+}
+
+/// The tierfs mount that a path lies on, if any, even if its daemon has ended.
+pub(in crate::cli) fn mount_dead_or_alive(path: &Path) -> Result<Option<Mounted>> {
     let absolute = std::path::absolute(path).map_err(|error| Error::io(path.display(), error))?;
     // Only the parent is resolved: the path may be a mount point whose daemon has ended.
     let real = match (absolute.parent(), absolute.file_name()) {
@@ -67,8 +117,10 @@ pub(in crate::cli) fn mount_for(path: &Path) -> Result<Option<Mounted>> {
     let Ok(store) = fs::canonicalize(path) else { return Ok(None) };
     let text = fs::read_to_string("/proc/self/mountinfo")
         .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
-    let found = mounted(&text).find(|mounted| mounted.is_ours() && mounted.source == store);
-    Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store }))
+    let ours = mounted(&text).filter(|mounted| mounted.is_ours() && mounted.source == store);
+    let mut ours = ours.map(|found| Mounted { mountpoint: found.mountpoint, store: store.clone() });
+    // A mount whose daemon has ended does not hold the store.
+    Ok(ours.find(|mounted| !mounted.is_dead()))
 }
 
 /// Refuses a path that lies on a tierfs mount. A daemon that reads its own mount would wait for
