@@ -86,3 +86,29 @@ fn metrics_show_delta_chains_and_corruption() {
     assert!(sample(&shown, "tierfs_corrupt_total{}") >= 1);
     assert!(sample(&shown, "tierfs_errors_total{}") >= 1);
 }
+
+#[test]
+fn the_last_bucket_of_each_histogram_is_named_as_the_format_says_and_counts_all() {
+    let (place, _) = imported(&[]);
+    let mounted = place.mount(&[]);
+    drop(fs::read(mounted.path("demo/model/x")).unwrap());
+    let shown = metrics(&mounted);
+    let samples = shown["samples"].as_object().unwrap();
+    let name = "tierfs_operation_seconds_bucket{";
+    let bounds: Vec<&str> = samples
+        .keys()
+        .filter_map(|sample| {
+            sample.strip_prefix(name)?.split(['{', ',', '}']).find_map(|label| label.strip_prefix("le="))
+        })
+        .collect();
+    assert!(
+        bounds.iter().all(|bound| *bound == "+Inf" || bound.parse::<f64>().unwrap().is_finite()),
+        "{bounds:?}"
+    );
+    let operations =
+        samples.keys().filter(|sample| sample.starts_with("tierfs_operation_seconds_count")).count();
+    assert!(operations > 0);
+    assert_eq!(bounds.iter().filter(|bound| **bound == "+Inf").count(), operations);
+    let all = sample(&shown, "tierfs_operation_seconds_bucket{le=+Inf,operation=read}");
+    assert_eq!(all, count(&shown, "read"));
+}
