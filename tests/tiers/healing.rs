@@ -161,6 +161,16 @@ fn a_scrub_counts_what_is_damaged_and_heals_what_it_can() {
         ("ok".into(), "corrupt 3 of 25".into())
     );
     assert!(fs::read(mounted.path("t/c/one")).unwrap() == one);
+    let lines = read("t/c/.ctl/scrub");
+    for (file, tensor, from, to, what) in
+        [("one.npy", "one", 0, BLOCK, "corrupt, healed"), ("two.npy", "two", BLOCK, 4 * BLOCK, "corrupt")]
+    {
+        let header = fs::metadata(mounted.path("t/c").join(file)).unwrap().len() - 400_000;
+        let (first, last) = (header + from as u64, header + to as u64 - 1);
+        let line = format!("t/c/{file}: bytes {first} to {last}: {what} (tensor {tensor})\n");
+        assert!(lines.contains(&line), "{line} in {lines}");
+        assert!(read(".ctl/scrub").contains(&line));
+    }
     // From outside: the mount, the store that it is of, and the store alone.
     flip(&mounted, "one", &[7]);
     let scrub = |path: &Path| run(["scrub".as_ref(), path.as_os_str()]);
@@ -168,9 +178,24 @@ fn a_scrub_counts_what_is_damaged_and_heals_what_it_can() {
     assert!(answer.code == Some(3) && answer.out.contains("4 corrupt, 1 healed"), "{answer:?}");
     let answer = scrub(&place.store());
     assert!(answer.code == Some(3) && answer.out.contains("3 corrupt, 0 healed"), "{answer:?}");
+    let answer = run(["scrub".as_ref(), place.store().as_os_str(), "--json".as_ref()]);
+    let found: serde_json::Value = serde_json::from_str(&answer.out).unwrap();
+    let header = fs::metadata(mounted.path("t/c/two.npy")).unwrap().len() - 400_000;
+    let range = &found["ranges"][0];
+    assert_eq!((&range["path"], &range["tensor"]), (&"t/c/two.npy".into(), &"two".into()), "{found}");
+    assert_eq!(range["first"], header + BLOCK as u64);
+    assert_eq!(range["last"], header + 4 * BLOCK as u64 - 1);
+    assert_eq!((&range["healed"], found["ranges"].as_array().unwrap().len()), (&false.into(), 1));
     let verify = |path: &Path| run(["verify".as_ref(), path.as_os_str()]);
     let answer = verify(&mounted.path("t"));
     assert!(answer.code == Some(3) && answer.out.contains("c/two: corrupt 3 of 25"), "{answer:?}");
+    for (file, header) in [("two", 0), ("two.npy", header)] {
+        for block in 1..4 {
+            let (first, last) = (header + block * BLOCK as u64, header + (block + 1) * BLOCK as u64 - 1);
+            let line = format!("t/c/{file}: bytes {first} to {last}: ");
+            assert!(answer.out.contains(&line), "{line} in {answer:?}");
+        }
+    }
     assert_eq!(verify(&mounted.path("t/c/one")).ok().lines().last().unwrap().rsplit(' ').next(), Some("ok"));
     assert_eq!(verify(&place.path("in/one.npy")).code, Some(1));
     flip(&mounted, "one", &[8]);
