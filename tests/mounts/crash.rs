@@ -182,8 +182,8 @@ fn a_killed_daemon_loses_nothing_and_its_mount_point_can_be_reused() {
     let shown = mounted.mountpoint.to_str().unwrap().to_owned();
     let mut again = tierfs();
     again.arg("mount").arg(place.store()).arg(&mounted.mountpoint);
-    answer(&mut again).failed(1, &[&shown, "umount --lazy"]);
-    run(["umount", &shown, "--lazy"]).ok();
+    answer(&mut again).failed(1, &[&format!("tierfs umount {shown}`")]);
+    run(["umount", &shown]).ok();
     drop(mounted);
     check(&place);
     let mounted = place.mount(&["--list", "containers"]);

@@ -8,12 +8,15 @@
 mod bench;
 mod compaction;
 mod crash;
+mod dead;
 mod export;
 mod hostile;
 mod installed;
 mod large;
 mod lifecycle;
+mod messages;
 mod mount;
+mod options;
 mod patches;
 mod ranges;
 mod real_model;
