@@ -1,20 +1,36 @@
 //! `tierfs doctor`.
 
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::cli::Outcome;
+use crate::cli::init;
+use crate::cli::shared::log::expected;
 use crate::cli::shared::output::{print, print_json};
 use crate::codec;
+use crate::fs::{Options, mount};
 use crate::gpu;
-use crate::model::Result;
+use crate::model::{Error, Result};
 use crate::store::disk::descriptors::Descriptors;
+use crate::store::disk::files::FileDisk;
+use crate::store::{Access, Store};
+
+/// The device of FUSE.
+const DEVICE: &str = "/dev/fuse";
+/// CAP_SYS_ADMIN in the sets of capabilities of proc_pid_status(5).
+const CAP_SYS_ADMIN: u64 = 1 << 21;
 
 /// Report what this machine supports, with advice on what is missing.
 ///
-/// Exits with 1 if tierfs cannot mount here.
+/// Mounts a small store in the directory for temporary files to find out. Exits with 1 if tierfs cannot
+/// mount here.
 ///
 /// Example: tierfs doctor
 #[derive(clap::Args)]
@@ -29,7 +45,7 @@ enum Verdict {
     /// As recommended.
     Good,
     /// Works, with lower performance or without a feature.
-    Less,
+    Warning,
     /// Mounting is impossible.
     Bad,
 }
@@ -38,25 +54,35 @@ struct Finding {
     what: &'static str,
     verdict: Verdict,
     found: String,
-    advice: &'static str,
+    advice: String,
+}
+
+impl Finding {
+    fn good(what: &'static str, found: String) -> Finding {
+        Finding { what, verdict: Verdict::Good, found, advice: String::new() }
+    }
 }
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
+        let privileges = Privileges::of_this_process();
+        let probe = probe();
         let mut findings = vec![
             device(),
             kernel(),
-            privilege(),
+            mounting(&privileges, &probe),
             descriptors(),
             read_ahead(),
-            passthrough(),
+            passthrough(&privileges, &probe),
             request_size(),
             processor(),
+            messages(),
         ];
+        findings.extend(allow_other(&privileges));
         findings.extend(gpu::presence().into_iter().map(of_gpu));
         let word = |verdict| match verdict {
             Verdict::Good => "ok",
-            Verdict::Less => "less",
+            Verdict::Warning => "warn",
             Verdict::Bad => "bad",
         };
         if self.json {
@@ -87,14 +113,38 @@ impl Args {
 }
 
 fn device() -> Finding {
-    let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    let (verdict, found) = match opened {
-        Ok(_) => (Verdict::Good, "/dev/fuse can be opened".to_owned()),
-        Err(error) => (Verdict::Bad, format!("/dev/fuse: {error}")),
+    let opened = fs::OpenOptions::new().read(true).write(true).open(DEVICE);
+    let (verdict, found, advice) = match opened {
+        Ok(_) => (Verdict::Good, "/dev/fuse can be opened".to_owned(), String::new()),
+        Err(error) => {
+            let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+            let has_fuse = known.lines().any(|line| line.split_whitespace().last() == Some("fuse"));
+            (Verdict::Bad, format!("/dev/fuse: {error}"), advice_on_device(&error, has_fuse))
+        }
     };
-    let advice =
-        "load the module (modprobe fuse); in a container, pass --device /dev/fuse --cap-add SYS_ADMIN";
     Finding { what: "FUSE", verdict, found, advice }
+}
+
+/// The remedy for a device that cannot be opened. `has_fuse` says whether the kernel has FUSE loaded.
+fn advice_on_device(error: &io::Error, has_fuse: bool) -> String {
+    let text = match (Errno::from_io_error(error), has_fuse) {
+        (Some(Errno::ACCESS), _) => {
+            "its permissions keep you out; most systems let every user open it: as root, chmod 666 /dev/fuse"
+        }
+        (Some(Errno::PERM), _) => {
+            "the rules of this container or service forbid the device: start the container with --device \
+             /dev/fuse --cap-add SYS_ADMIN, or add DeviceAllow=/dev/fuse to the service"
+        }
+        (_, true) => {
+            "the kernel has FUSE, but the device is missing: start the container with --device /dev/fuse; \
+             elsewhere, as root, mknod -m 666 /dev/fuse c 10 229"
+        }
+        (_, false) => {
+            "the module is not loaded: as root, modprobe fuse (on the host, if this is a container); if there \
+             is no such module, the kernel was built without CONFIG_FUSE_FS"
+        }
+    };
+    text.to_owned()
 }
 
 /// Major and minor version of the running kernel.
@@ -108,29 +158,115 @@ fn kernel() -> Finding {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let verdict = match kernel_version() {
         Some(version) if version >= (5, 4) => Verdict::Good,
-        Some(_) => Verdict::Less,
-        None => Verdict::Less,
+        Some(_) => Verdict::Warning,
+        None => Verdict::Warning,
     };
     Finding {
         what: "kernel",
         verdict,
         found: format!("Linux {release}"),
-        advice: "use Linux 5.4 or later; older kernels are untested",
+        advice: "use Linux 5.4 or later; older kernels are untested".to_owned(),
     }
 }
 
-fn privilege() -> Finding {
-    let advice = "install fuse3 for fusermount3, or mount as root";
-    let root = rustix::process::geteuid().is_root();
-    let helper = std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path).any(|directory| directory.join("fusermount3").exists())
-    });
-    let (verdict, found) = match (root, helper) {
-        (true, _) => (Verdict::Good, "root".to_owned()),
-        (false, true) => (Verdict::Good, "fusermount3 is installed".to_owned()),
-        (false, false) => (Verdict::Bad, "not root, and fusermount3 is not installed".to_owned()),
-    };
-    Finding { what: "mounting", verdict, found, advice }
+/// What the kernel lets this process do.
+struct Privileges {
+    /// CAP_SYS_ADMIN, in this user namespace.
+    has_admin: bool,
+    /// Whether this is the first user namespace, whose capabilities are those of the system.
+    is_first_namespace: bool,
+    /// Whether set-user-ID programs get no privileges.
+    gains_none: bool,
+    /// The helper of libfuse, and whether it runs as root.
+    helper: Option<(PathBuf, bool)>,
+}
+
+impl Privileges {
+    fn of_this_process() -> Privileges {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let capabilities = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0);
+        let uid_map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let helper =
+            std::env::split_paths(&path).map(|path| path.join("fusermount3")).find(|path| path.exists());
+        Privileges {
+            has_admin: capabilities & CAP_SYS_ADMIN != 0,
+            is_first_namespace: uid_map.split_whitespace().eq(["0", "0", "4294967295"]),
+            gains_none: field("NoNewPrivs:") == Some("1"),
+            helper: helper.map(|path| {
+                let runs_as_root =
+                    fs::metadata(&path).is_ok_and(|found| found.uid() == 0 && found.mode() & 0o4000 != 0);
+                (path, runs_as_root)
+            }),
+        }
+    }
+
+    /// How mounts are made.
+    fn route(&self) -> String {
+        match (&self.helper, self.has_admin, self.is_first_namespace) {
+            (_, true, true) => "with CAP_SYS_ADMIN".to_owned(),
+            (_, true, false) => "with CAP_SYS_ADMIN of a user namespace".to_owned(),
+            (Some((path, _)), false, _) => format!("by {}, without CAP_SYS_ADMIN", path.display()),
+            (None, false, _) => "without CAP_SYS_ADMIN and without fusermount3".to_owned(),
+        }
+    }
+
+    /// The remedy for a mount that failed.
+    fn advice(&self) -> String {
+        let text = match &self.helper {
+            _ if self.has_admin && self.is_first_namespace => {
+                "see the error; in a container, its security profile may forbid mount(2)"
+            }
+            _ if self.has_admin => {
+                "the host may forbid mounts in user namespaces: mount on the host, or start the container with \
+                 --cap-add SYS_ADMIN --device /dev/fuse"
+            }
+            None => "install fuse3 for fusermount3, or mount as root",
+            Some(_) if self.gains_none => {
+                "this process may gain no privileges (NoNewPrivs), so fusermount3 cannot mount: mount as root, \
+                 or start the container or service without no-new-privileges"
+            }
+            Some((path, false)) => {
+                return format!(
+                    "{0} does not run as root: as root, chmod u+s {0}, or reinstall fuse3",
+                    path.display()
+                );
+            }
+            Some(_) => "see the error of fusermount3; /etc/fuse.conf may limit mounts; or mount as root",
+        };
+        text.to_owned()
+    }
+}
+
+fn mounting(privileges: &Privileges, probe: &Result<bool>) -> Finding {
+    let route = privileges.route();
+    match probe {
+        Ok(_) => Finding::good("mounting", format!("a store was mounted and read, {route}")),
+        Err(error) => Finding {
+            what: "mounting",
+            verdict: Verdict::Bad,
+            found: format!("{route}: {error}"),
+            advice: privileges.advice(),
+        },
+    }
+}
+
+/// Whether other users can be given access.
+fn allow_other(privileges: &Privileges) -> Option<Finding> {
+    if privileges.has_admin {
+        return None;
+    }
+    let settings = fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    if settings.lines().any(|line| line.trim() == "user_allow_other") {
+        return None;
+    }
+    Some(Finding {
+        what: "other users",
+        verdict: Verdict::Warning,
+        found: "--allow-other is refused".to_owned(),
+        advice: "as root, write the line user_allow_other into /etc/fuse.conf".to_owned(),
+    })
 }
 
 /// A daemon raises its soft limit to the hard limit, so the hard limit counts.
@@ -140,12 +276,12 @@ fn descriptors() -> Finding {
             let share = Descriptors::share_of(limit);
             let is_most = share == Descriptors::share_of(u64::MAX);
             let found = format!("limit of open files is {limit}; a store uses up to {share} descriptors");
-            (if is_most { Verdict::Good } else { Verdict::Less }, found)
+            (if is_most { Verdict::Good } else { Verdict::Warning }, found)
         }
         None => (Verdict::Good, "no limit of open files".to_owned()),
     };
     let advice = "raise the limit (ulimit -Hn, LimitNOFILE= of a service); below it, the daemon closes and reopens files as needed";
-    Finding { what: "descriptors", verdict, found, advice }
+    Finding { what: "descriptors", verdict, found, advice: advice.to_owned() }
 }
 
 fn read_ahead() -> Finding {
@@ -154,45 +290,185 @@ fn read_ahead() -> Finding {
     let (verdict, found) = if writable {
         (Verdict::Good, "can be raised to 4 MiB".to_owned())
     } else {
-        (Verdict::Less, "stays at the kernel's 128 KiB".to_owned())
+        (Verdict::Warning, "stays at the kernel's 128 KiB".to_owned())
     };
     let advice = "mount as root, or write 4096 to /sys/class/bdi/MAJOR:MINOR/read_ahead_kb after mounting";
-    Finding { what: "read-ahead", verdict, found, advice }
+    Finding { what: "read-ahead", verdict, found, advice: advice.to_owned() }
 }
 
-fn passthrough() -> Finding {
-    let known = kernel_version().is_some_and(|version| version >= (6, 9));
-    let (verdict, found) = if known {
-        (Verdict::Good, "the kernel supports it".to_owned())
-    } else {
-        (Verdict::Less, "the kernel does not support it".to_owned())
+/// Whether the kernel read a file of the mounted store itself, and if not, why.
+fn passthrough(privileges: &Privileges, probe: &Result<bool>) -> Finding {
+    const WHAT: &str = "passthrough";
+    if matches!(probe, Ok(true)) {
+        return Finding::good(WHAT, "used: the kernel reads contiguous exact files itself".to_owned());
+    }
+    let is_old = kernel_version().is_some_and(|version| version < (6, 9));
+    let has_privilege = privileges.has_admin && privileges.is_first_namespace;
+    let (found, advice) = match (probe, is_old, has_privilege) {
+        (_, true, _) => ("not used: the kernel does not have it", "use Linux 6.9 or later"),
+        (_, _, false) => (
+            "not used: it needs CAP_SYS_ADMIN, so the daemon serves every read",
+            "mount as root or by the systemd unit; without it everything works, with slower reads of exact files",
+        ),
+        (Err(_), ..) => ("unknown, because nothing could be mounted", "see FUSE and mounting"),
+        (Ok(_), ..) => (
+            "not used: the kernel refused it, so the daemon serves every read",
+            "use a kernel with CONFIG_FUSE_PASSTHROUGH, and a store that is not on several stacked file systems",
+        ),
     };
-    Finding { what: "passthrough", verdict, found, advice: "use Linux 6.9 or later" }
+    Finding { what: WHAT, verdict: Verdict::Warning, found: found.to_owned(), advice: advice.to_owned() }
+}
+
+fn messages() -> Finding {
+    let (found, is_system_log) = expected();
+    let verdict = if is_system_log { Verdict::Good } else { Verdict::Warning };
+    let advice =
+        "name a file with --log, or run the mount in the foreground (-f), which logs to standard error";
+    Finding { what: "log", verdict, found, advice: advice.to_owned() }
 }
 
 fn request_size() -> Finding {
     let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").ok();
     let pages = limit.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(256);
-    let verdict = if pages >= 256 { Verdict::Good } else { Verdict::Less };
+    let verdict = if pages >= 256 { Verdict::Good } else { Verdict::Warning };
     let found = format!("up to {} KiB per request", pages * 4);
-    Finding { what: "requests", verdict, found, advice: "write 256 to /proc/sys/fs/fuse/max_pages_limit" }
+    let advice = "write 256 to /proc/sys/fs/fuse/max_pages_limit".to_owned();
+    Finding { what: "requests", verdict, found, advice }
 }
 
 fn processor() -> Finding {
     let set = codec::instruction_set();
-    let verdict = if set == "scalar" { Verdict::Less } else { Verdict::Good };
+    let verdict = if set == "scalar" { Verdict::Warning } else { Verdict::Good };
     let advice = "a processor with AVX2, or AVX-512 VBMI, decodes several times as fast";
     let sha = Path::new("/proc/cpuinfo").exists()
         && fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains("sha_ni"));
     let hash = if sha { ", SHA-256 in hardware" } else { "" };
-    Finding { what: "decoding", verdict, found: format!("{set}{hash}"), advice }
+    Finding { what: "decoding", verdict, found: format!("{set}{hash}"), advice: advice.to_owned() }
 }
 
 fn of_gpu(presence: gpu::Presence) -> Finding {
     let gpu::Presence { what, found, advice } = presence;
     let (verdict, found) = match found {
         Ok(found) => (Verdict::Good, found),
-        Err(missing) => (Verdict::Less, missing),
+        Err(missing) => (Verdict::Warning, missing),
     };
-    Finding { what, verdict, found, advice }
+    Finding { what, verdict, found, advice: advice.to_owned() }
+}
+
+/// The longest time to wait for the end of the mount.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The size of the file that is read: large enough to be verified when it is opened, after which the
+/// kernel may read it itself.
+const FILE_BYTES: usize = 2 << 20;
+/// How often it is read until the kernel reads it itself.
+const READS: usize = 10;
+
+/// Mounts a small store, writes a file and reads it back. Returns whether the kernel read it without the
+/// daemon.
+fn probe() -> Result<bool> {
+    let directory = Directory::create()?;
+    let (place, mountpoint) = (directory.0.join("store"), directory.0.join("mnt"));
+    init::create(&place)?;
+    fs::create_dir(&mountpoint).map_err(|error| Error::io(mountpoint.display(), error))?;
+    let store = Store::open(Arc::new(FileDisk::new(&place)), Access::Write, "tierfs doctor")?;
+    let mount = mount(Arc::new(store), &mountpoint, &Options::default())?;
+    let found = is_read_by_kernel(&mountpoint).map_err(|error| Error::io(mountpoint.display(), error));
+    mount.wait(|| true, PATIENCE)?;
+    found
+}
+
+fn is_read_by_kernel(mountpoint: &Path) -> io::Result<bool> {
+    let path = mountpoint.join("doctor/probe/file");
+    if let Some(collection) = path.parent() {
+        fs::create_dir_all(collection)?;
+    }
+    let bytes = vec![7; FILE_BYTES];
+    fs::write(&path, &bytes)?;
+    for _ in 0..READS {
+        if fs::read(&path)? != bytes {
+            return Err(io::Error::other("a file reads otherwise than it was written"));
+        }
+        let stats = fs::read_to_string(mountpoint.join(".ctl/stats.json"))?;
+        let stats: serde_json::Value = serde_json::from_str(&stats)?;
+        if stats.get("passthrough_opens").and_then(serde_json::Value::as_u64).is_some_and(|opens| opens > 0) {
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(false)
+}
+
+/// A directory for temporary files, removed when dropped.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn create() -> Result<Directory> {
+        let path = std::env::temp_dir().join(format!("tierfs-doctor-{}", std::process::id()));
+        let made = fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|error| Error::io(format!("creating {}", path.display()), error))?;
+        Ok(Directory(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            log::warn!("removing {}: {error}", self.0.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::PathBuf;
+
+    use rustix::io::Errno;
+
+    use super::{Privileges, Verdict, advice_on_device, mounting, passthrough};
+    use crate::model::{Error, Result};
+
+    #[test]
+    fn the_advice_on_the_device_fits_the_error() {
+        for (errno, has_fuse, wanted) in [
+            (Errno::ACCESS, true, "chmod 666"),
+            (Errno::PERM, true, "--device /dev/fuse"),
+            (Errno::NOENT, true, "the device is missing"),
+            (Errno::NOENT, false, "modprobe fuse"),
+            (Errno::NODEV, false, "modprobe fuse"),
+        ] {
+            let advice = advice_on_device(&io::Error::from(errno), has_fuse);
+            assert!(advice.contains(wanted), "{errno}: {advice}");
+            assert_eq!(advice.contains("modprobe"), wanted == "modprobe fuse", "{errno}: {advice}");
+        }
+    }
+
+    #[test]
+    fn the_advice_on_mounting_names_what_is_missing() {
+        let helper = |runs_as_root| Some((PathBuf::from("/usr/bin/fusermount3"), runs_as_root));
+        let failed: Result<bool> = Err(Error::invalid("no"));
+        for (has_admin, is_first_namespace, gains_none, helper, wanted) in [
+            (false, true, false, None, "install fuse3"),
+            (false, true, false, helper(false), "chmod u+s /usr/bin/fusermount3"),
+            (false, true, true, helper(true), "NoNewPrivs"),
+            (true, false, false, None, "user namespaces"),
+            (true, true, false, None, "security profile"),
+        ] {
+            let privileges = Privileges { has_admin, is_first_namespace, gains_none, helper };
+            let found = mounting(&privileges, &failed);
+            assert!(found.verdict == Verdict::Bad && found.advice.contains(wanted), "{}", found.advice);
+        }
+    }
+
+    #[test]
+    fn passthrough_is_good_only_where_the_kernel_has_read_a_file() {
+        for has_admin in [true, false] {
+            let privileges =
+                Privileges { has_admin, is_first_namespace: true, gains_none: false, helper: None };
+            assert!(passthrough(&privileges, &Ok(true)).verdict == Verdict::Good);
+            for probe in [Ok(false), Err(Error::invalid("no"))] {
+                assert!(passthrough(&privileges, &probe).verdict == Verdict::Warning);
+            }
+        }
+    }
 }

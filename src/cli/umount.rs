@@ -1,11 +1,13 @@
 //! `tierfs umount`.
 
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::cli::Outcome;
 use crate::cli::shared::mounts::mount_dead_or_alive;
 use crate::cli::shared::process::Process;
+use crate::fs::unmount_by_helper;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::files::FileDisk;
 use crate::store::disk::{Disk, Lock};
@@ -116,11 +118,6 @@ fn unmount(mountpoint: &std::path::Path, lazy: bool) -> Result<()> {
 /// Unmounts with `fusermount3` and returns whether that succeeded. Shows the helper's messages only
 /// on the last try.
 fn helped(mountpoint: &std::path::Path, lazy: bool, is_last: bool) -> Result<bool> {
-    let mut helper = std::process::Command::new("fusermount3");
-    helper.arg(if lazy { "-uz" } else { "-u" }).arg(mountpoint);
-    if !is_last {
-        helper.stderr(std::process::Stdio::null());
-    }
-    let status = helper.status().map_err(|error| Error::io("running fusermount3", error))?;
-    Ok(status.success())
+    let messages = if is_last { Stdio::inherit() } else { Stdio::null() };
+    unmount_by_helper(mountpoint, lazy, messages).map_err(|error| Error::io("running fusermount3", error))
 }

@@ -40,9 +40,10 @@ impl Args {
                         } else {
                             Outcome::Failed
                         };
-                        match self.json {
-                            true => rows.push(row(&shown, false, &error.to_string())),
-                            false => eprintln!("tierfs: {error}"),
+                        if self.json {
+                            rows.push(row(&shown, false, &error.to_string()));
+                        } else {
+                            eprintln!("tierfs: {error}");
                         }
                         continue;
                     }

@@ -19,5 +19,5 @@ mod serve;
 mod verify_on_open;
 mod waker;
 
-pub use mount::{Mount, Options, mount};
+pub use mount::{Mount, Options, mount, unmount_by_helper};
 pub use waker::Waker;

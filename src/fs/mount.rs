@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -256,7 +257,11 @@ impl Mount {
 
     fn unmount(&self, patience: Duration) -> Result<bool> {
         let flags = rustix::mount::UnmountFlags::DETACH;
-        if let Err(error) = rustix::mount::unmount(&self.mountpoint, flags) {
+        let mut unmounted = rustix::mount::unmount(&self.mountpoint, flags).map_err(std::io::Error::from);
+        if unmounted.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied) {
+            unmounted = unmount_by_helper(&self.mountpoint, true, Stdio::null()).map(|_| ());
+        }
+        if let Err(error) = unmounted {
             log::warn!("unmounting {}: {error}", self.mountpoint.display());
         }
         let until = Instant::now() + patience;
@@ -269,6 +274,14 @@ impl Mount {
         }
         Ok(true)
     }
+}
+
+/// Unmounts with `fusermount3`, the helper of libfuse for users without privileges. Returns whether it
+/// succeeded.
+pub fn unmount_by_helper(mountpoint: &Path, is_lazy: bool, messages: Stdio) -> std::io::Result<bool> {
+    let mut helper = Command::new("fusermount3");
+    helper.arg(if is_lazy { "-uz" } else { "-u" }).arg("--").arg(mountpoint);
+    Ok(helper.stderr(messages).status()?.success())
 }
 
 /// Marks a job as queued or running until it is dropped.

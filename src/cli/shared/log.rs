@@ -162,15 +162,14 @@ impl Destination {
     }
 }
 
-impl std::fmt::Display for Destination {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Destination::SystemLog { path } => write!(out, "the system log ({})", path.display()),
-            Destination::File(_) => out.write_str("the file of --log"),
-            Destination::StateFile { path, .. } => write!(out, "{}", path.display()),
-            Destination::Nowhere(_) => out.write_str("nowhere"),
-        }
+/// Where daemons without `--log` would log, and whether that is the system log.
+pub(in crate::cli) fn expected() -> (String, bool) {
+    let socket = socket();
+    if SystemLog::connect(&socket).is_ok() {
+        return (format!("daemons log to the system log ({})", socket.display()), true);
     }
+    let file = state_path().map_or("nowhere".to_owned(), |path| path.display().to_string());
+    (format!("no system log ({}); daemons log to {file}", socket.display()), false)
 }
 
 fn socket() -> PathBuf {
