@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
 
 use crate::cli::shared::act::wait_for_tagged_job;
 use crate::cli::shared::mounts;
@@ -13,25 +14,37 @@ use crate::cli::shared::output::{human, print, print_json};
 use crate::cli::{Outcome, init};
 use crate::control::IMPORT;
 use crate::engine::{Engine, Reconstruct, evict_imported};
-use crate::ingest::{Blocking, Plan, Request, Sum, Watch, parse_collection, parse_encoder};
-use crate::model::{Encoder, Error, ErrorKind, MoveTo, Progress, Result};
+use crate::ingest::{
+    Action, Blocking, Listed, Plan, Request, Sum, Watch, hub_cache, parse_collection, parse_encoder,
+};
+use crate::model::{Encoder, Error, ErrorKind, MoveTo, Progress, Result, check_label};
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
 
 /// Import files into a collection; tensors in .safetensors, .gguf and .npy files become files too.
 ///
 /// The contents of a directory keep their relative paths in the collection. Symbolic links are followed.
-/// An existing file is replaced as a whole. If a file fails, none of it appears, and the import goes on
-/// with the others. The daemon imports into a mounted store.
+/// If a file fails, none of it appears, and the import goes on with the others. The daemon imports into a
+/// mounted store.
+///
+/// A file that the collection has already, with the same size and modification time, is not read again.
+/// One that differs is replaced as a whole.
+///
+/// A cache of the Hugging Face Hub is imported as a whole if only a tenant is named: each model
+/// models--ORG--NAME becomes the collection ORG--NAME, with the files of its main revision.
 ///
 /// Example: tierfs import /srv/tensors acme/llama ~/models/llama --tier q8
+///
+/// Example: tierfs import /srv/tensors acme ~/.cache/huggingface/hub
+///
+/// Example: tierfs import --delete --dry-run /srv/tensors acme/llama ~/models/llama
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The store; created if it does not exist
     store: PathBuf,
-    /// The collection, as TENANT/COLLECTION; created if it does not exist
-    #[arg(value_name = "TENANT/COLLECTION", value_parser = parse_collection)]
-    collection: (String, String),
+    /// The collection, as TENANT/COLLECTION; for a hub cache, the tenant. Created if it does not exist
+    #[arg(value_name = "TENANT[/COLLECTION]", value_parser = parse_destination)]
+    destination: Destination,
     /// Files and directories to import
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -42,7 +55,8 @@ pub(super) struct Args {
     #[arg(long, default_value = "best", value_parser = parse_encoder)]
     encoder: Encoder,
     /// Import the paths as the shards, in this order, of one tensor with this name
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["tier", "manifest"])]
+    #[arg(long, value_name = "NAME", conflicts_with_all =
+        ["tier", "manifest", "checksum", "update", "delete", "dry_run"])]
     shard_of: Option<String>,
     /// Lineage parent: TENANT/COLLECTION, where each tensor has the tensor of the same name and shape as
     /// its parent, or TENANT/COLLECTION/TENSOR
@@ -64,9 +78,48 @@ pub(super) struct Args {
     /// Import only files whose SHA-256 matches this list, which is in the format of sha256sum
     #[arg(long, value_name = "SHA256SUMS")]
     manifest: Option<PathBuf>,
+    /// Import this branch, tag or commit of a hub cache's repository, instead of main
+    #[arg(long, value_name = "REVISION", conflicts_with = "all_revisions")]
+    revision: Option<String>,
+    /// Import all revisions of a hub cache's repository, in directories named by their commits; equal files
+    /// are stored once
+    #[arg(long)]
+    all_revisions: bool,
+    /// Compare files with those of the collection by their BLAKE3, not by size and modification time
+    #[arg(long)]
+    checksum: bool,
+    /// Leave files that were changed in the collection after they were changed in the source
+    #[arg(long, short)]
+    update: bool,
+    /// Remove files that an earlier import of the same directory made, and that it no longer has
+    #[arg(long)]
+    delete: bool,
+    /// Refuse files that can only be kept as plain files, such as arrays in Fortran order and git-lfs
+    /// pointers
+    #[arg(long)]
+    strict: bool,
+    /// List what would be imported, replaced and removed, and do nothing
+    #[arg(long, short = 'n')]
+    dry_run: bool,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// The destination of an import: a collection, or a tenant for the models of a hub cache.
+#[derive(Clone, Debug)]
+struct Destination {
+    tenant: String,
+    collection: Option<String>,
+}
+
+fn parse_destination(text: &str) -> Result<Destination> {
+    if text.contains('/') {
+        let (tenant, collection) = parse_collection(text)?;
+        return Ok(Destination { tenant, collection: Some(collection) });
+    }
+    check_label(text).map_err(|wrong| Error::invalid(format!("{text:?}: {wrong}")))?;
+    Ok(Destination { tenant: text.to_owned(), collection: None })
 }
 
 fn parse_tier(text: &str) -> Result<String> {
@@ -84,10 +137,60 @@ fn checked(text: &str, check: fn(u64) -> Result<Blocking>) -> Result<u64> {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let (place, json) = (self.store, self.json);
-        mounts::refuse_own_mount("store", &place)?;
+        mounts::refuse_own_mount("store", &self.store)?;
+        let (place, json, dry_run) = (self.store.clone(), self.json, self.dry_run);
+        let is_cache = self.destination.collection.is_none();
+        let mut failures = Vec::new();
+        let Some((requests, left_out)) = self.requests()? else { return Ok(Outcome::Misused) };
+        let mut plans = Vec::new();
+        for request in requests {
+            if request.in_place && !dry_run {
+                make_if_missing(&place)?;
+            }
+            match Plan::of(request, &place) {
+                Ok(plan) => plans.push(plan),
+                // A model without the revision does not stop the others.
+                Err(error) if is_cache && error.kind() == ErrorKind::NotFound => {
+                    eprintln!("tierfs: {error}");
+                    failures.push(error.to_string());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let bar = Bar::new(plans.iter().map(Plan::bytes).sum(), json, dry_run);
+        for (path, why) in &left_out {
+            bar.skipped(path, why);
+        }
+        let destination = open(&place, dry_run)?;
+        let mut sums = Vec::new();
+        for plan in &plans {
+            let sum = destination.import(plan, &bar)?;
+            if !json {
+                bar.bar.suspend(|| print(&report(plan, &sum)))?;
+            }
+            sums.push((plan.path(), sum));
+        }
+        bar.finish();
+        if json && is_cache {
+            let skipped = left_out.iter().map(|(path, why)| json!({ "path": path, "reason": why }));
+            print_json(&json!({
+                "collections": sums.iter().map(|(path, sum)| sum.to_json(path)).collect::<Vec<_>>(),
+                "skipped": skipped.collect::<Vec<_>>(),
+                "failed": failures,
+            }))?;
+        } else if json && let Some((path, sum)) = sums.first() {
+            print_json(&sum.to_json(path))?;
+        }
+        let has_failed = !failures.is_empty() || sums.iter().any(|(_, sum)| !sum.failed.is_empty());
+        Ok(if has_failed { Outcome::Failed } else { Outcome::Succeeded })
+    }
+
+    /// The requests, one for each collection, and the repositories of a hub cache that are left out, with
+    /// the reason. `None`, after printing it, where the destination must be a collection.
+    fn requests(self) -> Result<Option<(Vec<Request>, Vec<(String, String)>)>> {
+        let Destination { tenant, collection } = self.destination;
         let request = Request {
-            collection: self.collection,
+            collection: (tenant.clone(), String::new()),
             paths: self.paths,
             tier: self.tier,
             encoder: self.encoder,
@@ -98,45 +201,106 @@ impl Args {
             block_bytes: self.block_bytes,
             head_dim: self.head_dim,
             manifest: self.manifest,
+            revision: self.revision,
+            all_revisions: self.all_revisions,
+            checksum: self.checksum,
+            update: self.update,
+            delete: self.delete,
+            strict: self.strict,
+            dry_run: self.dry_run,
             tag: None,
         };
-        if request.in_place {
-            make_if_missing(&place)?;
+        if let Some(collection) = collection {
+            let request = Request { collection: (tenant, collection), ..request };
+            return Ok(Some((vec![request], Vec::new())));
         }
-        let plan = Plan::of(request, &place)?;
-        let bar = Bar::new(plan.bytes(), json);
-        let sum = match open(&place) {
-            Ok(store) => {
+        let (mut requests, mut left_out) = (Vec::<Request>::new(), Vec::new());
+        for path in &request.paths {
+            let Some(cache) = hub_cache(path)? else {
+                eprintln!(
+                    "tierfs: {} is no hub cache; to import it, name a collection: {tenant}/COLLECTION",
+                    path.display()
+                );
+                return Ok(None);
+            };
+            for model in cache.models {
+                let collection = (tenant.clone(), model.collection);
+                if let Some(other) = requests.iter().find(|other| other.collection == collection) {
+                    let (one, other) = (model.path.display(), other.paths.iter().map(|path| path.display()));
+                    let other = other.map(|path| path.to_string()).collect::<String>();
+                    let text = format!("{other} and {one} would have the same collection");
+                    return Err(Error::new(ErrorKind::Exists, text));
+                }
+                requests.push(Request { collection, paths: vec![model.path], ..request.clone() });
+            }
+            left_out.extend(cache.left_out.into_iter().map(|(path, why)| (path.display().to_string(), why)));
+        }
+        Ok(Some((requests, left_out)))
+    }
+}
+
+/// A store to import into.
+enum Place {
+    /// Opened by this process.
+    Store(Engine),
+    /// Mounted. The error is for a mount that serves no imports.
+    Mounted(Mounted, Error),
+    /// It does not exist, and a dry run does not make it.
+    Missing,
+}
+
+impl Place {
+    fn import(&self, plan: &Plan, bar: &Bar) -> Result<Sum> {
+        let mut sum = Sum::default();
+        match self {
+            Place::Mounted(mounted, busy) => return import_through_daemon(mounted, plan, busy, bar),
+            Place::Missing => plan.preview(bar, &mut sum)?,
+            Place::Store(engine) => {
                 let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-                let engine = Engine::new(Arc::new(store));
                 let how = plan.request().reconstruct.as_deref().map(Reconstruct::parse).transpose()?;
                 let evict = |collection: &_, target: &_| match how {
-                    Some(how) => evict_imported(&engine, collection, target, how),
+                    Some(how) => evict_imported(engine, collection, target, how),
                     None => Ok(None),
                 };
-                let mut sum = Sum::default();
-                plan.run(&engine.store, owner, &bar, Some(&evict), &mut sum).map(|()| sum)
+                plan.run(&engine.store, owner, bar, Some(&evict), &mut sum)?;
             }
-            Err(error) if error.kind() == ErrorKind::Busy => match mounts::mount_for(&place)? {
-                Some(mounted) => import_through_daemon(&mounted, &plan, error, &bar),
-                None => Err(error),
-            },
-            Err(error) => Err(error),
-        };
-        bar.finish();
-        report(&plan, &sum?, json)
+        }
+        Ok(sum)
+    }
+}
+
+/// Opens a store, to write unless for a dry run, and creates it if it does not exist.
+fn open(path: &Path, dry_run: bool) -> Result<Place> {
+    let disk = FileDisk::new(path);
+    if !Store::exists(&disk) {
+        if dry_run {
+            return Ok(Place::Missing);
+        }
+        init::create(path)?;
+    }
+    let note = format!("process {}, which imports", std::process::id());
+    let access = if dry_run { Access::Read } else { Access::Write };
+    match Store::open(Arc::new(disk), access, &note).map_err(|error| mounts::with_mounts(error, path)) {
+        Ok(store) => Ok(Place::Store(Engine::new(Arc::new(store)))),
+        Err(error) if error.kind() == ErrorKind::Busy => match mounts::mount_for(path)? {
+            Some(mounted) => Ok(Place::Mounted(mounted, error)),
+            None => Err(error),
+        },
+        Err(error) => Err(error),
     }
 }
 
 /// Has the daemon of a mount import and waits. Returns `busy` if the mount is read-only.
-fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: Error, bar: &Bar) -> Result<Sum> {
+fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar) -> Result<Sum> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let tag = format!("{}-{}", std::process::id(), since.map_or(0, |since| since.as_nanos()));
     let line = Request { tag: Some(tag.clone()), ..plan.request().clone() }.to_json()?;
     let path = mounted.mountpoint.join(".ctl/import");
     if let Err(error) = std::fs::write(&path, line) {
         return Err(match error.raw_os_error() {
-            Some(number) if number == rustix::io::Errno::ROFS.raw_os_error() => busy,
+            Some(number) if number == rustix::io::Errno::ROFS.raw_os_error() => {
+                Error::new(ErrorKind::Busy, busy.to_string())
+            }
             _ => {
                 Error::io(format!("{} (see .ctl/events of the mount for the reason)", path.display()), error)
             }
@@ -146,66 +310,66 @@ fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: Error, bar: &Bar)
     let json = ended.split_once(": ").map_or("", |(_, json)| json);
     let sum = Sum::from_json(json)
         .ok_or_else(|| Error::invalid(format!("unexpected result from the daemon: {ended:?}")))?;
-    let tried = (sum.files as usize).saturating_add(sum.failed.len());
-    for (source, target, bytes) in plan.sources().take(tried) {
-        match sum.failed.iter().find(|(failed, _)| *failed == absolute(&source)) {
-            Some((_, why)) => bar.warn(&format!("tierfs: {source}: {why}")),
-            None => bar.took(&target, bytes)?,
-        }
+    for (source, why) in &sum.failed {
+        bar.warn(&format!("tierfs: {source}: {why}"));
+    }
+    sum.skipped.iter().for_each(|(source, why)| bar.skipped(source, why));
+    sum.notes.iter().for_each(|(path, note)| bar.noted(path, note));
+    for listed in &sum.listed {
+        bar.did(listed)?;
     }
     Ok(sum)
 }
 
-/// The absolute path by which the daemon reports a source.
-fn absolute(source: &str) -> String {
-    std::path::absolute(source).map_or_else(|_| source.to_owned(), |path| path.display().to_string())
-}
-
-fn report(plan: &Plan, sum: &Sum, json: bool) -> Result<Outcome> {
-    let path = plan.path();
-    if json {
-        print_json(&sum.to_json(&path))?;
-    } else {
-        let Sum { files, tensors, children, bytes, stored, .. } = sum;
-        let lineage = plan.request().parent.as_ref().map_or(String::new(), |parent| {
-            let without = tensors.saturating_sub(*children);
-            format!(", {children} with a parent in {parent} and {without} without")
-        });
-        let (bytes, stored) = (human(*bytes), human(*stored));
-        print(&format!(
-            "{path}: {files} files with {tensors} tensors{lineage}, {bytes}, stored in {stored}\n"
-        ))?;
+/// The last line of the output.
+fn report(plan: &Plan, sum: &Sum) -> String {
+    let Sum { files, tensors, children, bytes, stored, unchanged, removed, .. } = sum;
+    let (bytes, stored) = (human(*bytes), human(*stored));
+    let dry_run = plan.request().dry_run;
+    let done = match (files, dry_run) {
+        (0, false) if *unchanged > 0 => "nothing new".to_owned(),
+        (_, true) => format!("would import {files} files, {bytes}"),
+        (_, false) => {
+            let lineage = plan.request().parent.as_ref().map_or(String::new(), |parent| {
+                let without = tensors.saturating_sub(*children);
+                format!(", {children} with a parent in {parent} and {without} without")
+            });
+            format!("{files} files with {tensors} tensors{lineage}, {bytes}, stored in {stored}")
+        }
+    };
+    let mut line = format!("{}: {done}", plan.path());
+    if *unchanged > 0 {
+        line.push_str(&format!("; {unchanged} files unchanged"));
     }
-    Ok(if sum.failed.is_empty() { Outcome::Succeeded } else { Outcome::Failed })
+    if plan.request().delete {
+        let would = if dry_run { "would remove " } else { "removed " };
+        line.push_str(&format!("; {would}{removed} files"));
+    }
+    line.push('\n');
+    line
 }
 
 fn make_if_missing(path: &Path) -> Result<()> {
     if Store::exists(&FileDisk::new(path)) { Ok(()) } else { init::create(path) }
 }
 
-/// Opens a store for writing and creates it if it does not exist.
-fn open(path: &Path) -> Result<Store> {
-    make_if_missing(path)?;
-    let note = format!("process {}, which imports", std::process::id());
-    let disk = FileDisk::new(path);
-    Store::open(Arc::new(disk), Access::Write, &note).map_err(|error| mounts::with_mounts(error, path))
-}
-
 /// Shows progress as a bar on a terminal, and as lines elsewhere.
 struct Bar {
     bar: ProgressBar,
     quiet: bool,
+    dry_run: bool,
 }
 
 impl Bar {
-    fn new(bytes: u64, quiet: bool) -> Bar {
+    fn new(bytes: u64, quiet: bool, dry_run: bool) -> Bar {
         let terminal = std::io::stderr().is_terminal() && !quiet;
         let bar = if terminal { ProgressBar::new(bytes) } else { ProgressBar::hidden() };
         let style = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} {wide_msg}";
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
-        Bar { bar, quiet: quiet || terminal }
+        // The lines of a dry run are its result, so a terminal shows them too.
+        Bar { bar, quiet: quiet || (terminal && !dry_run), dry_run }
     }
 
     fn warn(&self, line: &str) {
@@ -228,12 +392,27 @@ impl Watch for Bar {
         self.bar.set_message(path.to_owned());
     }
 
-    fn took(&self, path: &str, bytes: u64) -> Result<()> {
-        if self.quiet { Ok(()) } else { print(&format!("{path}  {}\n", human(bytes))) }
+    fn did(&self, Listed { action, path, bytes }: &Listed) -> Result<()> {
+        if self.quiet {
+            return Ok(());
+        }
+        let bytes = human(*bytes);
+        let line = match (action, self.dry_run) {
+            (Action::Link, true) => format!("would link {path}\n"),
+            (_, true) => format!("would {} {path}  {bytes}\n", action.name()),
+            (Action::Import | Action::Replace, false) => format!("{path}  {bytes}\n"),
+            (Action::Link, false) => format!("{path}  linked\n"),
+            (Action::Remove, false) => format!("{path}  removed\n"),
+        };
+        self.bar.suspend(|| print(&line))
     }
 
-    fn kept(&self, path: &str, why: &str) {
-        self.warn(&format!("tierfs: {path}: {why}"));
+    fn skipped(&self, source: &str, why: &str) {
+        self.warn(&format!("tierfs: {source}: {why}"));
+    }
+
+    fn noted(&self, path: &str, note: &str) {
+        self.warn(&format!("tierfs: {path}: {note}"));
     }
 
     fn failed(&self, source: &str, error: &Error) {

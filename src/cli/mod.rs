@@ -69,10 +69,13 @@ enum Outcome {
     Failed,
     /// The command found corruption and has printed where.
     Corrupt,
+    /// The arguments do not fit together, and the command has printed how.
+    Misused,
 }
 
 /// Exit codes, the same for all commands. clap exits with 2 on a usage error.
 const FAILED: u8 = 1;
+const MISUSED: u8 = 2;
 const CORRUPT: u8 = 3;
 
 /// Runs the command line.
@@ -113,6 +116,7 @@ fn exit_code(done: Result<Outcome>) -> ExitCode {
         Ok(Outcome::Succeeded) => ExitCode::SUCCESS,
         Ok(Outcome::Failed) => ExitCode::from(FAILED),
         Ok(Outcome::Corrupt) => ExitCode::from(CORRUPT),
+        Ok(Outcome::Misused) => ExitCode::from(MISUSED),
         Err(error) => {
             let error = shared::mounts::explained(error);
             eprintln!("tierfs: {error}");

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::format::checksum;
-use crate::format::log::catalog::{Content, Digests, Extent};
+use crate::format::log::catalog::{Digests, Extent};
 use crate::ingest::blocking::Blocking;
-use crate::ingest::recognize::{Part, Recognized, recognize};
+use crate::ingest::recognize::{Recognized, plain, recognize};
 use crate::ingest::store_parts::{How, StoredBlocks, StoredObject, StoredParts, TakenPart, store_parts};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, publish, room};
@@ -117,13 +117,6 @@ pub fn is_scanned(name: &[u8]) -> bool {
 
 fn has_suffix(name: &[u8], suffix: &[u8]) -> bool {
     name.ends_with(suffix) && name.len() > suffix.len()
-}
-
-fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
-    let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
-    let whole = Part { begin: 0, end: bytes, tensor: None };
-    let parts = if bytes > 0 { vec![whole] } else { Vec::new() };
-    Ok(Recognized { content: Content::Plain, bytes, parts, records: None })
 }
 
 /// Makes the parts objects of the data file that holds the bytes already. Blocks that agree with

@@ -1,34 +1,42 @@
 //! Whole imports: finds the files that a request names, and imports one after the other.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
+use crate::ingest::compare::{Compare, Comparison, node_at};
 use crate::ingest::inside::{StoreFiles, identity};
+use crate::ingest::links::{is_there, link, may_share, set_time, symlink};
 use crate::ingest::manifest::Manifest;
-use crate::ingest::walk::{Found, Mounts, files, shards};
-use crate::ingest::{Options, Origin, Parents, Report, Request, Target, import_file, import_shards, room};
+use crate::ingest::provenance::place_of;
+use crate::ingest::removal::{Removal, removals, remove};
+use crate::ingest::walk::{Found, Mounts, Walked, files, mtime, shards};
+use crate::ingest::{
+    Action, Listed, Options, Origin, Parents, Report, Request, Sum, Target, import_file, import_shards, room,
+};
 use crate::model::{EntryId, Error, ErrorKind, Progress, Result};
 use crate::store::Use;
-use crate::store::disk::files::open_source;
-use crate::store::{Collection, Store};
+use crate::store::disk::Identity;
+use crate::store::disk::files::{FileDisk, open_source};
+use crate::store::{Collection, Store, now_nanoseconds};
 
 /// Observes an import.
 pub trait Watch: Progress {
     /// The import of a file begins.
     fn began(&self, _path: &str) {}
-    /// A file is imported and durable.
-    fn took(&self, _path: &str, _bytes: u64) -> Result<()> {
+    /// Something was done and is durable; in a dry run, would be done.
+    fn did(&self, _listed: &Listed) -> Result<()> {
         Ok(())
     }
     /// A file could not be imported.
     fn failed(&self, _source: &str, _error: &Error) {}
-    /// Some tensors of a file could not be evicted as requested.
-    fn kept(&self, _path: &str, _why: &str) {}
+    /// A source was left out.
+    fn skipped(&self, _source: &str, _why: &str) {}
+    /// Something about a file is unusual.
+    fn noted(&self, _path: &str, _note: &str) {}
 }
 
 /// Evicts an imported file. Returns why some of it was not evicted, if so.
@@ -38,31 +46,10 @@ pub type Evict<'a> = &'a dyn Fn(&Arc<Collection>, &Target) -> Result<Option<Stri
 pub struct Plan {
     request: Request,
     options: Options,
-    found: Vec<Found>,
+    walked: Walked,
     manifest: Option<Manifest>,
     /// For an import in place, the files of stores, which cannot be sources.
     stores: Option<StoreFiles>,
-}
-
-/// The result of an import.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Sum {
-    /// Files.
-    pub files: u64,
-    /// Tensors that got names.
-    pub tensors: u64,
-    /// Tensors that have a lineage parent.
-    pub children: u64,
-    /// Bytes of the sources.
-    pub bytes: u64,
-    /// Bytes of the payloads.
-    pub stored: u64,
-    /// Sources that could not be imported, and why.
-    pub failed: Vec<(String, String)>,
-    /// Files with tensors that could not be evicted as requested, and why.
-    pub kept: Vec<(String, String)>,
-    /// Nodes of the collection that changed or were removed.
-    pub changed: Vec<EntryId>,
 }
 
 impl Plan {
@@ -71,19 +58,25 @@ impl Plan {
     pub fn of(request: Request, store: &Path) -> Result<Plan> {
         let options = request.options()?;
         let mounts = Mounts::read()?;
-        let found = match request.shard_of {
+        let walked = match request.shard_of {
             Some(_) => shards(&request.paths, &mounts)?,
-            None => files(&request.paths, &mounts)?,
+            None => files(&request.paths, &request.revisions(), &mounts)?,
         };
-        let stores = if request.in_place { Some(StoreFiles::of(store, &mounts)?) } else { None };
+        if request.delete && walked.roots.is_empty() {
+            return Err(Error::invalid("only an import of a directory can remove what that no longer has"));
+        }
+        // A dry run makes no store.
+        let has_store = !request.dry_run || Store::exists(&FileDisk::new(store));
+        let stores = if request.in_place && has_store { Some(StoreFiles::of(store, &mounts)?) } else { None };
         if let Some(stores) = &stores {
-            found.iter().try_for_each(|found| stores.refuse(&found.source, &found.real, found.identity))?;
+            let mut found = walked.found.iter();
+            found.try_for_each(|found| stores.refuse(&found.source, &found.real, found.identity))?;
         }
         if let Some(path) = &request.manifest {
             mounts.refuse_ours("manifest", path)?;
         }
         let manifest = request.manifest.as_deref().map(Manifest::read).transpose()?;
-        Ok(Plan { request, options, found, manifest, stores })
+        Ok(Plan { request, options, walked, manifest, stores })
     }
 
     /// Its request.
@@ -98,33 +91,29 @@ impl Plan {
 
     /// Total bytes of the sources.
     pub fn bytes(&self) -> u64 {
-        self.found.iter().map(|found| found.bytes).sum()
-    }
-
-    /// Source, target path and size of each file, in the order of import.
-    pub fn sources(&self) -> impl Iterator<Item = (String, String, u64)> + '_ {
-        let shown = |found: &Found| (found.source.display().to_string(), found.target.path(), found.bytes);
-        self.found.iter().map(shown).filter(|_| self.request.shard_of.is_none())
+        self.walked.found.iter().map(|found| found.bytes).sum()
     }
 
     /// Checks the quotas of the tenant and the collection for the whole import, before it begins.
     /// Fails with `Quota`. The stored bytes of files that go to a tier are checked file by file,
     /// those of shards before the first.
     pub fn check_quota(&self, store: &Store) -> Result<()> {
-        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
         let whole = |found: &Found| Use {
             logical: found.bytes,
             stored: if self.options.tier.is_some() { 0 } else { found.bytes },
             files: 1,
         };
-        let is_there = store.tenants()?.contains(tenant) && store.collections(tenant)?.contains(name);
-        let collection = if is_there { Some(store.collection(tenant, name)?) } else { None };
+        let collection = self.existing(store)?;
+        let compare = Compare { checksum: false, ..self.compare(store, &self.options, &|| false) };
         let mut more = Use::default();
-        for found in self.found.iter().filter(|_| self.request.shard_of.is_none()) {
+        for found in self.walked.found.iter().filter(|_| self.request.shard_of.is_none()) {
             let file = whole(found);
             more = more.and(match &collection {
-                // Many files may share the missing directories.
                 Some(collection) => {
+                    if matches!(compare.compare(collection, found, None)?, Comparison::Unchanged { .. }) {
+                        continue;
+                    }
+                    // Many files may share the missing directories.
                     let more = room::more_than_there(&collection.state(), &found.target, file);
                     Use { files: more.files.min(1), ..more }
                 }
@@ -133,12 +122,36 @@ impl Plan {
         }
         match collection {
             Some(collection) => collection.meter().check(more),
-            None => store.check_tenant_quota(tenant, more),
+            None => store.check_tenant_quota(&self.request.collection.0, more),
         }
     }
 
-    /// Runs the import and adds to `sum`. An error in one file is noted there, and the others go on.
-    /// Fails with `Interrupted` on cancellation. `evict` is called for each imported file.
+    /// The collection, if it exists.
+    fn existing(&self, store: &Store) -> Result<Option<Arc<Collection>>> {
+        let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
+        let is_there = store.tenants()?.contains(tenant) && store.collections(tenant)?.contains(name);
+        if is_there { store.collection(tenant, name).map(Some) } else { Ok(None) }
+    }
+
+    fn compare<'a>(
+        &self,
+        store: &'a Store,
+        options: &'a Options,
+        is_cancelled: &'a dyn Fn() -> bool,
+    ) -> Compare<'a> {
+        Compare {
+            settings: store.settings(),
+            options,
+            checksum: self.request.checksum,
+            evicts: self.request.reconstruct.is_some(),
+            in_place: self.request.in_place,
+            is_cancelled,
+        }
+    }
+
+    /// Runs the import and adds to `sum`; of a dry run, finds what the import would do. An error in one
+    /// file is noted there, and the others go on. Fails with `Interrupted` on cancellation. `evict` is
+    /// called for each imported file.
     pub fn run(
         &self,
         store: &Store,
@@ -149,6 +162,10 @@ impl Plan {
     ) -> Result<()> {
         let parents = self.request.parent.as_deref().map(|parent| parents(store, parent)).transpose()?;
         let options = Options { parents, ..self.options.clone() };
+        if self.request.dry_run {
+            return self.preview_in(self.existing(store)?.as_ref(), Some((store, &options)), watch, sum);
+        }
+        self.tell_walked(watch, sum);
         let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
         let collection = store.collection_made(tenant, name, owner)?;
         let ran = self.all(store, &collection, owner, (&options, watch), (evict, &mut *sum));
@@ -159,6 +176,148 @@ impl Plan {
             Err(_) => Ok(()),
         };
         ran.and(marked)
+    }
+
+    /// Finds what the import would do in a store that does not exist.
+    pub fn preview(&self, watch: &dyn Watch, sum: &mut Sum) -> Result<()> {
+        self.preview_in(None, None, watch, sum)
+    }
+
+    fn preview_in(
+        &self,
+        collection: Option<&Arc<Collection>>,
+        store: Option<(&Store, &Options)>,
+        watch: &dyn Watch,
+        sum: &mut Sum,
+    ) -> Result<()> {
+        self.tell_walked(watch, sum);
+        let would = |sum: &mut Sum, action, path: String, bytes| {
+            let listed = Listed { action, path, bytes };
+            watch.did(&listed)?;
+            sum.list(listed);
+            Ok::<_, Error>(())
+        };
+        let is_cancelled = || watch.is_cancelled();
+        for found in &self.walked.found {
+            let compared = match (collection, store) {
+                (Some(collection), Some((store, options))) => {
+                    self.compare_one(&self.compare(store, options, &is_cancelled), collection, found)
+                }
+                _ => Ok(Comparison::New),
+            };
+            let action = match compared {
+                Ok(Comparison::Unchanged { .. }) => {
+                    sum.unchanged += 1;
+                    watch.advance(found.bytes);
+                    continue;
+                }
+                Ok(Comparison::Changed { is_newer }) => {
+                    if is_newer && self.note_newer(found, watch, sum) {
+                        continue;
+                    }
+                    Action::Replace
+                }
+                Ok(Comparison::New) => Action::Import,
+                Err(error) => {
+                    self.note_failed(found, error, watch, sum)?;
+                    continue;
+                }
+            };
+            sum.files += 1;
+            sum.bytes += found.bytes;
+            would(sum, action, found.target.path(), found.bytes)?;
+            watch.advance(found.bytes);
+        }
+        let is_missing = |link: &&_| collection.is_none_or(|collection| !is_there(collection, link));
+        for link in self.walked.links.iter().filter(is_missing) {
+            would(sum, Action::Link, link.target.path(), 0)?;
+        }
+        if let Some(collection) = collection {
+            for removal in self.removals(collection, watch, sum) {
+                sum.removed += 1;
+                would(sum, Action::Remove, removal.path, removal.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports the entries below directories that are not imported.
+    fn tell_walked(&self, watch: &dyn Watch, sum: &mut Sum) {
+        for (path, error) in &self.walked.failed {
+            let source = path.display().to_string();
+            watch.failed(&source, error);
+            sum.failed.push((source, error.to_string()));
+        }
+        for (path, why) in &self.walked.skipped {
+            let source = path.display().to_string();
+            watch.skipped(&source, why);
+            sum.skipped.push((source, why.clone()));
+        }
+    }
+
+    fn compare_one(
+        &self,
+        compare: &Compare<'_>,
+        collection: &Arc<Collection>,
+        found: &Found,
+    ) -> Result<Comparison> {
+        let sha256 = self.manifest.as_ref().map(|manifest| manifest.find(&found.target)).transpose()?;
+        compare.compare(collection, found, sha256)
+    }
+
+    /// Notes that a file of the collection is newer than the source. Whether it is left.
+    fn note_newer(&self, found: &Found, watch: &dyn Watch, sum: &mut Sum) -> bool {
+        let path = found.target.path();
+        let left = self.request.update;
+        let note = match (left, self.request.dry_run) {
+            (true, _) => "left as it is: it was changed in the collection after the source was changed",
+            (false, true) => {
+                "would be replaced, although it was changed in the collection after the source was changed; \
+                 --update leaves such files"
+            }
+            (false, false) => {
+                "replaced, although it was changed in the collection after the source was changed; \
+                 --update leaves such files"
+            }
+        };
+        watch.noted(&path, note);
+        sum.notes.push((path, note.to_owned()));
+        if left {
+            watch.advance(found.bytes);
+        }
+        left
+    }
+
+    /// Notes the error of a file. Fails where it ends the import.
+    fn note_failed(&self, found: &Found, error: Error, watch: &dyn Watch, sum: &mut Sum) -> Result<()> {
+        if error.kind() == ErrorKind::Interrupted {
+            return Err(error);
+        }
+        let source = found.source.display().to_string();
+        watch.failed(&source, &error);
+        sum.failed.push((source, error.to_string()));
+        Ok(())
+    }
+
+    /// The names to remove. None if a part of the source could not be read.
+    fn removals(&self, collection: &Collection, watch: &dyn Watch, sum: &mut Sum) -> Vec<Removal> {
+        if !self.request.delete {
+            return Vec::new();
+        }
+        let mut note = |path: String, note: &str| {
+            watch.noted(&path, note);
+            sum.notes.push((path, note.to_owned()));
+        };
+        if !self.walked.failed.is_empty() {
+            note(self.path(), "nothing was removed, because a part of the source could not be read");
+            return Vec::new();
+        }
+        let (removals, changed): (Vec<_>, Vec<_>) =
+            removals(collection, &self.walked).into_iter().partition(|removal| removal.is_untouched);
+        for removal in changed {
+            note(removal.path, "not removed, because it was changed since it was imported");
+        }
+        removals
     }
 
     fn all(
@@ -172,34 +331,138 @@ impl Plan {
         if let Some(tensor) = &self.request.shard_of {
             let target = target_of(tensor)?;
             sum.note_changed(collection, &target);
-            sum.add(self.shards(collection, &target, owner, (options, watch))?);
+            sum.add(&self.shards(collection, &target, owner, (options, watch))?);
             return Ok(());
         }
-        for found in &self.found {
+        let is_cancelled = || watch.is_cancelled();
+        let compare = self.compare(store, options, &is_cancelled);
+        let compared: Vec<_> =
+            self.walked.found.iter().map(|found| self.compare_one(&compare, collection, found)).collect();
+        let mut blobs = Blobs::default();
+        for (found, compared) in self.walked.found.iter().zip(&compared) {
+            if let Ok(Comparison::Unchanged { node, .. }) = compared {
+                blobs.add(found, *node);
+            }
+        }
+        for (found, compared) in self.walked.found.iter().zip(compared) {
             let path = found.target.path();
-            watch.began(&path);
-            sum.note_changed(collection, &found.target);
-            match self.one(store, collection, found, owner, (options, watch)) {
-                Ok(report) => {
-                    sum.add(report);
-                    if let Some(why) =
-                        evict.map(|evict| evict(collection, &found.target)).transpose()?.flatten()
-                    {
-                        watch.kept(&path, &why);
-                        sum.kept.push((path.clone(), why));
+            let done = compared.and_then(|compared| {
+                let action = match compared {
+                    Comparison::New => Action::Import,
+                    Comparison::Changed { is_newer: true } if self.note_newer(found, watch, sum) => {
+                        return Ok(None);
                     }
-                    sum.note_changed(collection, &found.target);
-                    watch.took(&path, report.bytes)?;
+                    Comparison::Changed { .. } => Action::Replace,
+                    Comparison::Unchanged { node, is_retimed } => {
+                        if is_retimed {
+                            set_time(collection, node, found)?;
+                            sum.changed.push(node);
+                        }
+                        sum.unchanged += 1;
+                        watch.advance(found.bytes);
+                        return Ok(None);
+                    }
+                };
+                watch.began(&path);
+                sum.note_changed(collection, &found.target);
+                let origin = || Ok(origin(&fs::metadata(&found.source)?, owner, None));
+                if let Some(node) = blobs.get(found)
+                    && link(
+                        collection,
+                        node,
+                        found,
+                        &origin().map_err(|error| Error::io("reading it", error))?,
+                    )?
+                {
+                    watch.advance(found.bytes);
+                    return Ok(Some((Action::Link, Report::default())));
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+                let report = self.one(store, collection, found, owner, (options, watch))?;
+                Ok(Some((action, report)))
+            });
+            let (action, report) = match done {
+                Ok(Some(done)) => done,
+                Ok(None) => continue,
                 Err(error) => {
-                    let source = found.source.display().to_string();
-                    watch.failed(&source, &error);
-                    sum.failed.push((source, error.to_string()));
                     // The whole store accepts no more.
-                    if matches!(error.kind(), ErrorKind::Full | ErrorKind::ReadOnly) {
-                        break;
+                    let is_last = matches!(error.kind(), ErrorKind::Full | ErrorKind::ReadOnly);
+                    self.note_failed(found, error, watch, sum)?;
+                    match is_last {
+                        true => return Ok(()),
+                        false => continue,
                     }
+                }
+            };
+            sum.note_changed(collection, &found.target);
+            if action != Action::Link {
+                sum.add(&report);
+                if let Some(node) = node_at(collection, &collection.state(), &found.target) {
+                    blobs.add(found, node);
+                }
+                let evicted = evict.map(|evict| evict(collection, &found.target)).transpose()?.flatten();
+                let note = Some(report.note).filter(|note| !note.is_empty());
+                for note in note.into_iter().chain(evicted) {
+                    watch.noted(&path, &note);
+                    sum.notes.push((path.clone(), note));
+                }
+            }
+            let listed = Listed { action, path, bytes: found.bytes };
+            watch.did(&listed)?;
+            sum.list(listed);
+        }
+        self.links(collection, owner, watch, sum)?;
+        self.remove(collection, owner, watch, sum)
+    }
+
+    /// Makes the symbolic links.
+    fn links(
+        &self,
+        collection: &Arc<Collection>,
+        owner: (u32, u32),
+        watch: &dyn Watch,
+        sum: &mut Sum,
+    ) -> Result<()> {
+        for link in &self.walked.links {
+            let path = link.target.path();
+            sum.note_changed(collection, &link.target);
+            match symlink(collection, link, &now(owner)) {
+                Ok(false) => {}
+                Ok(true) => {
+                    sum.note_changed(collection, &link.target);
+                    let listed = Listed { action: Action::Link, path, bytes: 0 };
+                    watch.did(&listed)?;
+                    sum.list(listed);
+                }
+                Err(error) => {
+                    watch.failed(&path, &error);
+                    sum.failed.push((path, error.to_string()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what the source no longer has.
+    fn remove(
+        &self,
+        collection: &Arc<Collection>,
+        owner: (u32, u32),
+        watch: &dyn Watch,
+        sum: &mut Sum,
+    ) -> Result<()> {
+        for removal in self.removals(collection, watch, sum) {
+            match remove(collection, &removal, &now(owner)) {
+                Ok(changed) => {
+                    sum.changed.extend(changed);
+                    sum.removed += 1;
+                    let Removal { path, bytes, .. } = removal;
+                    let listed = Listed { action: Action::Remove, path, bytes };
+                    watch.did(&listed)?;
+                    sum.list(listed);
+                }
+                Err(error) => {
+                    watch.failed(&removal.path, &error);
+                    sum.failed.push((removal.path, error.to_string()));
                 }
             }
         }
@@ -228,7 +491,8 @@ impl Plan {
             }
             None => None,
         };
-        let options = Options { in_place, ..options.clone() };
+        let places = [place_of(&found.root, &found.target)].into_iter().chain(found.blob.clone()).collect();
+        let options = Options { in_place, places, ..options.clone() };
         let origin = origin(&metadata, owner, sha256);
         import_file(collection, store.settings(), &found.target, &source, &origin, &options, watch)
     }
@@ -251,63 +515,6 @@ impl Plan {
     }
 }
 
-impl Sum {
-    fn add(&mut self, report: Report) {
-        self.files += 1;
-        self.tensors += report.tensors;
-        self.children += report.children;
-        self.bytes += report.bytes;
-        self.stored += report.stored;
-    }
-
-    /// Notes the nodes that an import to a target changes: the directories above it, and the replaced
-    /// file.
-    fn note_changed(&mut self, collection: &Collection, target: &Target) {
-        let state = collection.state();
-        let (directories, replaced) = room::found(&state, target);
-        self.changed.push(crate::store::ROOT);
-        self.changed.extend(directories);
-        self.changed.extend(replaced);
-        let file = replaced.and_then(|node| state.node(node)).and_then(|node| node.file());
-        self.changed.extend(file.into_iter().flat_map(|file| state.parts(file)).map(|part| part.entry.id));
-    }
-
-    /// The summary that `tierfs import --json` prints.
-    pub fn to_json(&self, collection: &str) -> Value {
-        let failed = self.failed.iter().map(|(path, error)| json!({ "path": path, "error": error }));
-        json!({
-            "collection": collection,
-            "files": self.files,
-            "tensors": self.tensors,
-            "children": self.children,
-            "bytes": self.bytes,
-            "bytes_stored": self.stored,
-            "failed": failed.collect::<Vec<_>>(),
-        })
-    }
-
-    /// Parses the output of [`to_json`](Self::to_json), which has no changed nodes.
-    pub fn from_json(text: &str) -> Option<Sum> {
-        let value: Value = serde_json::from_str(text).ok()?;
-        let number = |key: &str| value.get(key)?.as_u64();
-        let mut failed = Vec::new();
-        for entry in value.get("failed")?.as_array()? {
-            let text = |key: &str| entry.get(key)?.as_str().map(str::to_owned);
-            failed.push((text("path")?, text("error")?));
-        }
-        Some(Sum {
-            files: number("files")?,
-            tensors: number("tensors")?,
-            children: number("children")?,
-            kept: Vec::new(),
-            bytes: number("bytes")?,
-            stored: number("bytes_stored")?,
-            failed,
-            changed: Vec::new(),
-        })
-    }
-}
-
 /// Finds the lineage parents.
 fn parents(store: &Store, text: &str) -> Result<Parents> {
     let mut parts = text.splitn(3, '/');
@@ -327,13 +534,36 @@ fn target_of(tensor: &str) -> Result<Target> {
     Ok(Target { directories: parts, name })
 }
 
+/// Blobs of a hub cache that the collection has.
+#[derive(Default)]
+struct Blobs<'a>(HashMap<Identity, Vec<(&'a [u8], EntryId)>>);
+
+impl<'a> Blobs<'a> {
+    fn add(&mut self, found: &'a Found, node: EntryId) {
+        if found.blob.is_some() {
+            self.0.entry(found.identity).or_default().push((&found.target.name, node));
+        }
+    }
+
+    /// The node of the same bytes, if that can have the name too.
+    fn get(&self, found: &Found) -> Option<EntryId> {
+        let there = self.0.get(&found.identity).filter(|_| found.blob.is_some())?;
+        there.iter().find(|(name, _)| may_share(name, &found.target.name)).map(|(_, node)| *node)
+    }
+}
+
+/// Attributes of what an import makes now.
+fn now(owner: (u32, u32)) -> Origin {
+    let now = now_nanoseconds();
+    Origin { mode: 0o777, owner, atime: now, mtime: now, sha256: None }
+}
+
 fn origin(metadata: &fs::Metadata, owner: (u32, u32), sha256: Option<[u8; 32]>) -> Origin {
-    let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
     Origin {
         mode: metadata.mode() & crate::model::PERMISSIONS,
         owner,
-        atime: nanoseconds(metadata.atime(), metadata.atime_nsec()),
-        mtime: nanoseconds(metadata.mtime(), metadata.mtime_nsec()),
+        atime: metadata.atime().saturating_mul(1_000_000_000).saturating_add(metadata.atime_nsec()),
+        mtime: mtime(metadata),
         sha256,
     }
 }

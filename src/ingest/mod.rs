@@ -9,23 +9,35 @@
 mod arrive;
 mod batch;
 mod blocking;
+#[cfg(feature = "mount")]
+mod compare;
+mod diagnose;
 mod drafts;
+#[cfg(feature = "mount")]
+mod hub;
 #[cfg(feature = "mount")]
 mod import_job;
 #[cfg(feature = "mount")]
 mod inside;
 #[cfg(feature = "mount")]
+mod links;
+#[cfg(feature = "mount")]
 mod manifest;
 mod moved;
 mod names;
 mod parents;
+mod provenance;
 mod publish;
 mod recognize;
+#[cfg(feature = "mount")]
+mod removal;
 #[cfg(feature = "mount")]
 mod request;
 mod room;
 mod shards;
 mod store_parts;
+#[cfg(feature = "mount")]
+mod sum;
 mod uncommitted;
 #[cfg(feature = "mount")]
 mod walk;
@@ -34,7 +46,9 @@ pub use arrive::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized};
 pub use batch::check_batch;
 pub use blocking::Blocking;
 #[cfg(feature = "mount")]
-pub use import_job::{Evict, Plan, Sum, Watch};
+pub use hub::{HubCache, HubRepository, hub_cache};
+#[cfg(feature = "mount")]
+pub use import_job::{Evict, Plan, Watch};
 pub use moved::name_parts_again;
 pub use parents::Parents;
 pub use publish::Target;
@@ -42,10 +56,14 @@ pub use recognize::{Part, PartTensor, Recognized, recognize};
 #[cfg(feature = "mount")]
 pub use request::{Request, parse_collection, parse_encoder};
 pub use shards::import_shards;
+#[cfg(feature = "mount")]
+pub use sum::{Action, Listed, Sum};
 
 use std::sync::Arc;
 
 use crate::format::log::catalog::OutsideFile;
+use crate::ingest::provenance::Provenance;
+use crate::ingest::recognize::recognize_import;
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{Encoder, Error, MoveTo, Progress, Result, Tier};
 use crate::store::Collection;
@@ -67,6 +85,10 @@ pub struct Options {
     /// For an import in place, the absolute path of the source with symbolic links resolved. Nothing
     /// is copied, and the source must not change from then on.
     pub in_place: Option<Vec<u8>>,
+    /// Whether to refuse files that can be kept as plain files only.
+    pub strict: bool,
+    /// Identify the source, so that a later import recognizes what it has imported.
+    pub places: Vec<String>,
 }
 
 /// Attributes of a source file.
@@ -95,7 +117,7 @@ impl Origin {
 }
 
 /// The result of the import of one file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Tensors that got names.
     pub tensors: u64,
@@ -105,6 +127,8 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes of the payloads.
     pub stored: u64,
+    /// What is unusual about the file, or empty.
+    pub note: String,
 }
 
 /// Imports one file. On an error nothing of it appears.
@@ -119,7 +143,7 @@ pub fn import_file(
 ) -> Result<Report> {
     let outside = outside(collection, source, origin, options)?;
     let source = outside.as_ref().map_or(source, |(_, file)| file);
-    let recognized = recognize(source, &target.name)?;
+    let (recognized, note) = recognize_import(source, &target.name, options.strict)?;
     let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| tier_of(to, tensor, settings));
     let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
     let mut uncommitted = Uncommitted::new(collection);
@@ -145,10 +169,14 @@ pub fn import_file(
         outside.filter(|_| !stored_parts.objects.is_empty()).map(|(outside, _)| outside.as_ref().clone());
     origin.check(stored_parts.digests.sha256())?;
     let (bytes, stored) = (stored_parts.bytes, stored_parts.stored());
+    let blake3 = stored_parts.digests.blake3();
+    let places = options.places.clone();
+    let provenance = (!places.is_empty()).then(|| Provenance::new(origin.mtime, blake3, places));
     let parents = options.parents.as_ref();
+    let attributes = publish::Attributes { parents, why: note.clone(), provenance };
     let (tensors, children) =
-        publish::publish(uncommitted, collection, target, origin, recognized, stored_parts, parents)?;
-    Ok(Report { tensors, children, bytes, stored })
+        publish::publish(uncommitted, collection, target, origin, recognized, stored_parts, attributes)?;
+    Ok(Report { tensors, children, bytes, stored, note })
 }
 
 /// The tier of an imported tensor, if it moves anywhere.

@@ -8,6 +8,7 @@ use crate::ingest::Origin;
 use crate::ingest::drafts::{Draft, objects};
 use crate::ingest::names::Names;
 use crate::ingest::parents::Parents;
+use crate::ingest::provenance::Provenance;
 use crate::ingest::recognize::{PartTensor, Recognized};
 use crate::ingest::store_parts::StoredParts;
 use crate::ingest::uncommitted::Uncommitted;
@@ -46,6 +47,16 @@ impl Target {
     }
 }
 
+/// Attributes that a new file has beside its bytes.
+pub(super) struct Attributes<'a> {
+    /// Where the lineage parents of its tensors are.
+    pub parents: Option<&'a Parents>,
+    /// The note that it gets.
+    pub why: String,
+    /// The source that a later import compares with it.
+    pub provenance: Option<Provenance>,
+}
+
 /// Commits a new file, which may replace another. Returns how many tensors got names, and how many
 /// have a lineage parent.
 pub(super) fn publish(
@@ -55,7 +66,7 @@ pub(super) fn publish(
     origin: &Origin,
     recognized: Recognized,
     mut stored_parts: StoredParts,
-    parents: Option<&Parents>,
+    Attributes { parents, why, provenance }: Attributes<'_>,
 ) -> Result<(u64, u64)> {
     let directory = target.directory_path();
     let path = target.path();
@@ -74,7 +85,8 @@ pub(super) fn publish(
             file_name(&target.name, TensorId::of(collection.tenant(), collection.name(), &path, TensorId(0)));
         names.replace(parent, &file_name)?;
         let node = names.number();
-        let named = file.name(&mut names, parent, node, String::new())?;
+        let named = file.name(&mut names, parent, node, why)?;
+        names.entries(provenance.iter().map(|provenance| provenance.entry(node)));
         names.name(parent, &file_name, node);
         names.finish();
         Ok(named)
@@ -345,7 +357,7 @@ fn plain_shape(bytes: u64) -> Shape {
 }
 
 /// The shown name of a file: invalid characters are escaped.
-fn file_name(name: &[u8], id: TensorId) -> Vec<u8> {
+pub(super) fn file_name(name: &[u8], id: TensorId) -> Vec<u8> {
     match std::str::from_utf8(name) {
         Ok(name) => escape_component(name, id).into_bytes(),
         Err(_) => name.to_vec(),

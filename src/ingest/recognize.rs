@@ -6,7 +6,8 @@ use crate::format::files::cgeb::{self, Runs};
 use crate::format::files::{gguf, npy, safetensors};
 use crate::format::log::catalog::Content;
 use crate::ingest::batch::scan;
-use crate::model::{Dtype, Error, Result, Shape, TensorNames};
+use crate::ingest::diagnose::{diagnose, pointer_note};
+use crate::model::{Dtype, Error, ErrorKind, Result, Shape, TensorNames};
 use crate::store::disk::File;
 
 /// Bytes of a GGUF file in the first read.
@@ -49,9 +50,41 @@ pub struct PartTensor {
 }
 
 /// Recognizes a file by its name and its content. Fails where the content violates the format that
-/// the name promises.
+/// the name promises; the error says what the file is instead, if its first bytes tell.
 pub fn recognize(source: &Arc<dyn File>, name: &[u8]) -> Result<Recognized> {
     let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
+    by_name(source, bytes, name).map_err(|error| diagnose(source, name, error))
+}
+
+/// Recognizes a file for an import. Without `strict`, a valid file that this program cannot take apart
+/// is kept as a plain file. Returns also the note about such a file, or an empty one.
+pub(super) fn recognize_import(
+    source: &Arc<dyn File>,
+    name: &[u8],
+    strict: bool,
+) -> Result<(Recognized, String)> {
+    match recognize(source, name) {
+        Ok(recognized) if recognized.content == Content::Plain => {
+            match pointer_note(source, recognized.bytes)? {
+                Some(note) if strict => Err(Error::invalid(note)),
+                note => Ok((recognized, note.unwrap_or_default())),
+            }
+        }
+        Ok(recognized) => Ok((recognized, String::new())),
+        Err(error) if error.kind() == ErrorKind::Unsupported && !strict => {
+            Ok((plain(source)?, format!("kept as a plain file: {error}")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The parts of a plain file.
+pub(super) fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
+    let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
+    Ok(Recognized { content: Content::Plain, bytes, parts: cover(bytes, Vec::new())?, records: None })
+}
+
+fn by_name(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Result<Recognized> {
     let text = String::from_utf8_lossy(name);
     let stem = text.strip_suffix(".cgeb").filter(|stem| !stem.is_empty());
     if let Some(stem) = stem {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::ingest::hub::Revisions;
 use crate::ingest::{Blocking, Options};
 use crate::model::{Encoder, Error, MoveTo, Result, check_label};
 
@@ -36,6 +37,20 @@ pub struct Request {
     pub head_dim: Option<u64>,
     /// A manifest in the format of sha256sum; all files must be in it.
     pub manifest: Option<PathBuf>,
+    /// Of a repository of a hub cache: the branch, tag or commit; else that of `refs/main`.
+    pub revision: Option<String>,
+    /// Of a repository of a hub cache: all revisions, in a directory each.
+    pub all_revisions: bool,
+    /// Recognize what is there already by its digest, rather than its modification time.
+    pub checksum: bool,
+    /// Leave files that were changed in the collection after they were changed in the source.
+    pub update: bool,
+    /// Remove files that an import of the same directories has made, and that they no longer have.
+    pub delete: bool,
+    /// Refuse files that can be kept as plain files only.
+    pub strict: bool,
+    /// List what would be done, and do nothing.
+    pub dry_run: bool,
     /// Identifies its job.
     pub tag: Option<String>,
 }
@@ -76,8 +91,26 @@ impl Request {
             (None, Some(elements)) => Blocking::head_dim(elements)?,
             _ => return Err(Error::invalid("block_bytes stands without head_dim")),
         };
+        if self.shard_of.is_some() && (self.checksum || self.update || self.delete || self.dry_run) {
+            return Err(Error::invalid(
+                "shard_of stands without checksum, update, delete and dry_run, because shards are always imported",
+            ));
+        }
+        if self.revision.is_some() && self.all_revisions {
+            return Err(Error::invalid("revision stands without all_revisions"));
+        }
         let tier = self.tier.as_deref().map(MoveTo::parse).transpose()?;
-        Ok(Options { tier, encoder: self.encoder, blocking, parents: None, in_place: None })
+        let (encoder, strict) = (self.encoder, self.strict);
+        Ok(Options { tier, encoder, blocking, strict, ..Options::default() })
+    }
+
+    /// The revisions of a hub cache's repositories.
+    pub(super) fn revisions(&self) -> Revisions {
+        match &self.revision {
+            _ if self.all_revisions => Revisions::All,
+            Some(name) => Revisions::Named(name.clone()),
+            None => Revisions::Main,
+        }
     }
 
     /// Parses a line of JSON. Fails with `Invalid` for a syntax error, for unknown keys, and for
@@ -107,7 +140,14 @@ impl Request {
                 "shard_of" => request.shard_of = Some(text()?.to_owned()),
                 "parent" => request.parent = Some(text()?.to_owned()),
                 "reconstruct" => request.reconstruct = Some(text()?.to_owned()),
+                "revision" => request.revision = Some(text()?.to_owned()),
                 "in_place" => request.in_place = value.as_bool().ok_or_else(wrong)?,
+                "all_revisions" => request.all_revisions = value.as_bool().ok_or_else(wrong)?,
+                "checksum" => request.checksum = value.as_bool().ok_or_else(wrong)?,
+                "update" => request.update = value.as_bool().ok_or_else(wrong)?,
+                "delete" => request.delete = value.as_bool().ok_or_else(wrong)?,
+                "strict" => request.strict = value.as_bool().ok_or_else(wrong)?,
+                "dry_run" => request.dry_run = value.as_bool().ok_or_else(wrong)?,
                 "block_bytes" => request.block_bytes = Some(number()?),
                 "head_dim" => request.head_dim = Some(number()?),
                 "manifest" => request.manifest = Some(absolute(text()?)?),
@@ -135,13 +175,26 @@ impl Request {
         put("collection", format!("{}/{}", self.collection.0, self.collection.1).into());
         put("paths", self.paths.iter().map(path).collect::<Result<Vec<_>>>()?.into());
         put("encoder", self.encoder.name().into());
-        put("in_place", self.in_place.into());
+        for (key, is_set) in [
+            ("in_place", self.in_place),
+            ("all_revisions", self.all_revisions),
+            ("checksum", self.checksum),
+            ("update", self.update),
+            ("delete", self.delete),
+            ("strict", self.strict),
+            ("dry_run", self.dry_run),
+        ] {
+            if is_set {
+                put(key, true.into());
+            }
+        }
         for (key, text) in [
             ("tier", &self.tier),
             ("shard_of", &self.shard_of),
             ("tag", &self.tag),
             ("parent", &self.parent),
             ("reconstruct", &self.reconstruct),
+            ("revision", &self.revision),
         ] {
             if let Some(text) = text {
                 put(key, text.as_str().into());
@@ -183,7 +236,8 @@ mod tests {
     #[test]
     fn a_request_is_read_as_it_is_written_and_wrong_ones_are_refused() {
         let line = r#"{"collection":"t/c","paths":["/a","/b c"],"tier":"q5:all","encoder":"absmax",
-            "block_bytes":8192,"manifest":"/m","tag":"1-x"}"#;
+            "block_bytes":8192,"manifest":"/m","tag":"1-x","revision":"v1","checksum":true,"update":true,
+            "delete":true,"strict":true,"dry_run":true}"#;
         let request = Request::parse(line).unwrap();
         assert_eq!(Request::parse(&request.to_json().unwrap()).unwrap(), request);
         let shards = r#"{"collection":"t/c","paths":["/a"],"shard_of":"w","head_dim":64}"#;
@@ -211,6 +265,9 @@ mod tests {
             r#"{"collection":"t/c","paths":["/a"],"manifest":"m"}"#,
             r#"{"collection":"t/c","paths":["/a"],"tag":""}"#,
             r#"{"collection":"t/c","paths":["/a"],"in_place":1}"#,
+            r#"{"collection":"t/c","paths":["/a"],"delete":"yes"}"#,
+            r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","checksum":true}"#,
+            r#"{"collection":"t/c","paths":["/a"],"revision":"x","all_revisions":true}"#,
             r#"{"collection":"t/c","paths":["/a"]} x"#,
         ] {
             assert_eq!(Request::parse(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");

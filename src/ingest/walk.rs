@@ -2,12 +2,16 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::format::mountinfo::{MountedThere, mounted, topmost};
 use crate::ingest::Target;
+use crate::ingest::hub::{Repository, Revisions, hub_cache};
 use crate::ingest::inside::identity;
+use crate::ingest::provenance::place;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::Identity;
 
@@ -22,8 +26,42 @@ pub(super) struct Found {
     pub target: Target,
     /// Its size in bytes.
     pub bytes: u64,
+    /// Its modification time in nanoseconds since 1970.
+    pub mtime: i64,
     /// Its identity, by whatever path it is reached.
     pub identity: Identity,
+    /// The directory whose content is imported, with symbolic links resolved; for a file named by the
+    /// user, its directory.
+    pub root: Arc<[u8]>,
+    /// Identifies its blob, if it is a file of a hub cache. A blob never changes, and the collection
+    /// stores it once for all of its names.
+    pub blob: Option<String>,
+}
+
+/// A symbolic link to make.
+#[derive(Clone, Debug)]
+pub(super) struct FoundLink {
+    /// Its target in the collection.
+    pub target: Target,
+    /// Its text.
+    pub text: Vec<u8>,
+    /// As of a [`Found`].
+    pub root: Arc<[u8]>,
+}
+
+/// The files below paths.
+#[derive(Default)]
+pub(super) struct Walked {
+    /// Sorted by target; no two have the same one.
+    pub found: Vec<Found>,
+    /// Links to make.
+    pub links: Vec<FoundLink>,
+    /// Entries that could not be read, and why. The rest is there.
+    pub failed: Vec<(PathBuf, Error)>,
+    /// Entries that are neither files, directories nor links, and what they are.
+    pub skipped: Vec<(PathBuf, String)>,
+    /// The directories whose whole content is imported, as [`Found::root`] has them.
+    pub roots: Vec<Arc<[u8]>>,
 }
 
 /// The mount table, at one time.
@@ -66,25 +104,18 @@ impl Mounts {
     }
 }
 
-/// The files of `paths`: a file by its own name, the content of a directory by its path in it.
-/// Symbolic links are followed, as the caches of model hubs need. Sorted by target; two files with
-/// the same target are an error.
-pub(super) fn files(paths: &[PathBuf], mounts: &Mounts) -> Result<Vec<Found>> {
-    let mut found = Vec::new();
+/// The files of `paths`: a file by its own name, the content of a directory by its path in it; of a
+/// repository of a hub cache, the files of its revisions. Symbolic links are followed. Two files with
+/// the same target are an error, and so is a source on a tierfs mount; an entry below a directory that
+/// cannot be read is noted, and the others are found.
+pub(super) fn files(paths: &[PathBuf], revisions: &Revisions, mounts: &Mounts) -> Result<Walked> {
+    let mut walk = Walk { mounts, walked: Walked::default(), below: Vec::new(), above: HashSet::new() };
     for path in paths {
-        let (real, metadata) = stat(path, mounts)?;
-        if metadata.is_dir() {
-            let mut above = HashSet::new();
-            directory(path, &mut Vec::new(), &mut above, mounts, &mut found)?;
-        } else {
-            let name = path.file_name().map(|name| name.as_bytes().to_vec());
-            let name = name.ok_or_else(|| Error::invalid(format!("{} has no name", path.display())))?;
-            let target = Target { directories: Vec::new(), name };
-            file(path, (real, &metadata), target, &mut found)?;
-        }
+        walk.path(path, revisions)?;
     }
-    found.sort_by_key(|found| (found.target.directories.clone(), found.target.name.clone()));
-    for pair in found.windows(2) {
+    let mut walked = walk.walked;
+    walked.found.sort_by_key(|found| (found.target.directories.clone(), found.target.name.clone()));
+    for pair in walked.found.windows(2) {
         if let [one, other] = pair
             && one.target.directories == other.target.directories
             && one.target.name == other.target.name
@@ -96,22 +127,20 @@ pub(super) fn files(paths: &[PathBuf], mounts: &Mounts) -> Result<Vec<Found>> {
             ));
         }
     }
-    Ok(found)
+    Ok(walked)
 }
 
 /// The given files in the given order, whatever their names.
-pub(super) fn shards(paths: &[PathBuf], mounts: &Mounts) -> Result<Vec<Found>> {
+pub(super) fn shards(paths: &[PathBuf], mounts: &Mounts) -> Result<Walked> {
     let shard = |path: &PathBuf| {
         let (real, metadata) = stat(path, mounts)?;
         match metadata.is_file() {
-            true => {
-                let (source, bytes, identity) = (path.clone(), metadata.len(), identity(&metadata));
-                Ok(Found { source, real, target: Target::default(), bytes, identity })
-            }
+            true => Ok(found(path, (real, &metadata), Target::default(), &Arc::from([]), false)),
             false => Err(Error::invalid(format!("{} is no file", path.display()))),
         }
     };
-    paths.iter().map(shard).collect()
+    let found = paths.iter().map(shard).collect::<Result<_>>()?;
+    Ok(Walked { found, ..Walked::default() })
 }
 
 fn stat(path: &Path, mounts: &Mounts) -> Result<(PathBuf, fs::Metadata)> {
@@ -120,45 +149,177 @@ fn stat(path: &Path, mounts: &Mounts) -> Result<(PathBuf, fs::Metadata)> {
     Ok((real, metadata))
 }
 
-fn file(
+fn found(
     path: &Path,
     (real, metadata): (PathBuf, &fs::Metadata),
     target: Target,
-    found: &mut Vec<Found>,
-) -> Result<()> {
-    if !metadata.is_file() {
-        return Err(Error::invalid(format!("{} is neither a file nor a directory", path.display())));
+    root: &Arc<[u8]>,
+    is_blob: bool,
+) -> Found {
+    Found {
+        source: path.to_owned(),
+        target,
+        bytes: metadata.len(),
+        mtime: mtime(metadata),
+        identity: identity(metadata),
+        root: root.clone(),
+        blob: is_blob.then(|| place(b"", real.as_os_str().as_bytes())),
+        real,
     }
-    let (source, bytes) = (path.to_owned(), metadata.len());
-    found.push(Found { source, real, target, bytes, identity: identity(metadata) });
-    Ok(())
 }
 
-fn directory(
-    path: &Path,
-    below: &mut Vec<Vec<u8>>,
-    above: &mut HashSet<(u64, u64)>,
-    mounts: &Mounts,
-    found: &mut Vec<Found>,
-) -> Result<()> {
-    let (_, metadata) = stat(path, mounts)?;
-    let identity = identity(&metadata);
-    if !above.insert(identity) {
-        return Err(Error::invalid(format!("{} leads back to a directory above it", path.display())));
-    }
-    let failed = |error| Error::io(path.display(), error);
-    for entry in fs::read_dir(path).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let (child, name) = (entry.path(), entry.file_name().as_bytes().to_vec());
-        let (real, metadata) = stat(&child, mounts)?;
-        if metadata.is_dir() {
-            below.push(name);
-            directory(&child, below, above, mounts, found)?;
-            below.pop();
-        } else {
-            file(&child, (real, &metadata), Target { directories: below.clone(), name }, found)?;
+/// The modification time in nanoseconds since 1970.
+pub(super) fn mtime(metadata: &fs::Metadata) -> i64 {
+    metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
+}
+
+/// The word for an entry that an import leaves out.
+fn special(metadata: &fs::Metadata) -> Option<&'static str> {
+    let kind = metadata.file_type();
+    let kinds = [
+        (kind.is_fifo(), "a fifo"),
+        (kind.is_socket(), "a socket"),
+        (kind.is_block_device() || kind.is_char_device(), "a device"),
+    ];
+    kinds.into_iter().find(|(is_it, _)| *is_it).map(|(_, word)| word)
+}
+
+fn bytes_of(path: PathBuf) -> Arc<[u8]> {
+    path.into_os_string().into_vec().into()
+}
+
+struct Walk<'a> {
+    mounts: &'a Mounts,
+    walked: Walked,
+    /// The directories of the collection above the current one.
+    below: Vec<Vec<u8>>,
+    /// The directories of the source above the current one, and itself.
+    above: HashSet<Identity>,
+}
+
+impl Walk<'_> {
+    /// Finds the files of a path that the user named.
+    fn path(&mut self, path: &Path, revisions: &Revisions) -> Result<()> {
+        let (real, metadata) = stat(path, self.mounts)?;
+        if let Some(repository) = Repository::at(path) {
+            let root = bytes_of(real);
+            self.walked.roots.push(root.clone());
+            return self.repository(&repository, revisions, &root);
         }
+        if *revisions != Revisions::Main {
+            let text = format!("{} is no repository of a hub cache, and has no revisions", path.display());
+            return Err(Error::invalid(text));
+        }
+        if metadata.is_dir() {
+            if hub_cache(path)?.is_some() {
+                let text = format!(
+                    "{0} is a hub cache; to import each of its models into a collection of its own, \
+                     name a tenant: tierfs import STORE TENANT {0}",
+                    path.display()
+                );
+                return Err(Error::invalid(text));
+            }
+            let root = bytes_of(real);
+            self.walked.roots.push(root.clone());
+            return self.directory(path, &root, false);
+        }
+        if !metadata.is_file() {
+            return Err(Error::invalid(format!("{} is neither a file nor a directory", path.display())));
+        }
+        let name = path.file_name().map(|name| name.as_bytes().to_vec());
+        let name = name.ok_or_else(|| Error::invalid(format!("{} has no name", path.display())))?;
+        let failed = |error| Error::io(path.display(), error);
+        let absolute = std::path::absolute(path).map_err(failed)?;
+        let root = absolute.parent().map(fs::canonicalize).transpose().map_err(failed)?;
+        let root = bytes_of(root.unwrap_or_default());
+        let target = Target { directories: Vec::new(), name };
+        self.walked.found.push(found(path, (real, &metadata), target, &root, false));
+        Ok(())
     }
-    above.remove(&identity);
-    Ok(())
+
+    /// Finds the files of the revisions of a repository. All revisions have a directory each, and links
+    /// from the names of branches and tags.
+    fn repository(&mut self, repository: &Repository, revisions: &Revisions, root: &Arc<[u8]>) -> Result<()> {
+        let is_all = *revisions == Revisions::All;
+        for commit in repository.commits(revisions)? {
+            let snapshot = repository.snapshot(&commit);
+            self.mounts.refuse_ours("source", &snapshot)?;
+            if is_all {
+                self.below.push(commit.into_bytes());
+            }
+            self.directory(&snapshot, root, true)?;
+            self.below.clear();
+        }
+        for (name, commit) in if is_all { repository.refs()? } else { Vec::new() } {
+            let mut directories: Vec<Vec<u8>> =
+                name.split('/').map(|part| part.as_bytes().to_vec()).collect();
+            let name = directories.pop().unwrap_or_default();
+            let text = format!("{}{commit}", "../".repeat(directories.len())).into_bytes();
+            let target = Target { directories, name };
+            self.walked.links.push(FoundLink { target, text, root: root.clone() });
+        }
+        Ok(())
+    }
+
+    /// Finds the files below a directory.
+    fn directory(&mut self, path: &Path, root: &Arc<[u8]>, is_hub: bool) -> Result<()> {
+        let failed = |error| Error::io(path.display(), error);
+        let identity = identity(&fs::metadata(path).map_err(failed)?);
+        if !self.above.insert(identity) {
+            let error = Error::invalid("it leads back to a directory above it");
+            self.walked.failed.push((path.to_owned(), error));
+            return Ok(());
+        }
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+        match entries {
+            Ok(entries) => entries.iter().try_for_each(|entry| self.entry(entry, root, is_hub))?,
+            Err(error) => self.walked.failed.push((path.to_owned(), Error::io("listing it", error))),
+        }
+        self.above.remove(&identity);
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: &fs::DirEntry, root: &Arc<[u8]>, is_hub: bool) -> Result<()> {
+        let (path, name) = (entry.path(), entry.file_name().into_vec());
+        let (real, metadata) = match stat(&path, self.mounts) {
+            Ok(found) => found,
+            // It lies on a tierfs.
+            Err(error) if error.kind() == ErrorKind::Invalid => return Err(error),
+            Err(error) => {
+                let error = unreadable(&path, error, is_hub);
+                self.walked.failed.push((path, error));
+                return Ok(());
+            }
+        };
+        if metadata.is_dir() {
+            self.below.push(name);
+            self.directory(&path, root, is_hub)?;
+            self.below.pop();
+        } else if let Some(word) = special(&metadata) {
+            self.walked.skipped.push((path, format!("{word}, left out")));
+        } else {
+            let target = Target { directories: self.below.clone(), name };
+            self.walked.found.push(found(&path, (real, &metadata), target, root, is_hub));
+        }
+        Ok(())
+    }
+}
+
+/// The error of an entry that cannot be read, without its path.
+fn unreadable(path: &Path, error: Error, is_hub: bool) -> Error {
+    if let Ok(text) = fs::read_link(path)
+        && error.kind() == ErrorKind::NotFound
+    {
+        let advice = match is_hub {
+            true => "its download did not end; download the model again, which continues it",
+            false => "restore the file that it leads to, or remove the link",
+        };
+        let text = format!("it is a dangling link to {}; {advice}", text.display());
+        return Error::new(ErrorKind::NotFound, text);
+    }
+    // The text of the other error names the path.
+    match fs::metadata(path) {
+        Err(error) => Error::io("reading it", error),
+        Ok(_) => error,
+    }
 }

@@ -111,7 +111,7 @@ fn a_truncated_file_or_one_of_another_version_stays_plain_and_is_not_imported() 
         fs::copy(&path, fixture.path(name)).unwrap();
         assert_same(&fixture.read(name), bytes, name);
         assert!(fixture.attribute(name, "why").contains(why), "{}", fixture.attribute(name, "why"));
-        fixture.place.try_import("demo/other", &[&path], &[]).failed(1, &[why]);
+        fixture.place.try_import("demo/other", &[&path], &["--strict"]).failed(1, &[why]);
     }
     assert!(!fixture.path("token_embd.weight").exists());
     fixture.remount();

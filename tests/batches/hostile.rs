@@ -41,7 +41,7 @@ fn an_import_refuses_a_batch_that_cannot_be_assembled_and_names_the_record() {
     let (batch, files) = damaged(&place);
     for ((name, _, words), path) in &files {
         println!("{name}");
-        place.try_import("demo/m", &[path], &[]).failed(1, words);
+        place.try_import("demo/m", &[path], &["--strict"]).failed(1, words);
     }
     place.try_import("demo/m", &[&batch.path], &["--in-place"]).failed(1, &["taken apart"]);
     place.import("demo/m", &[&batch.path], &[]);

@@ -29,7 +29,7 @@ fn listing(place: &Place, below: &str) -> serde_json::Value {
 fn refused(place: &Place, file: &Path, words: &[&str]) {
     let before =
         (listing(place, ""), run([OsStr::new("ls"), place.store().as_ref(), "demo/good".as_ref()]).ok());
-    let error = place.try_import("demo/good", &[file], &[]).failed(1, &[file.to_str().unwrap()]);
+    let error = place.try_import("demo/good", &[file], &["--strict"]).failed(1, &[file.to_str().unwrap()]);
     for word in words {
         assert!(error.contains(word), "{}: nothing of {word:?} in {error:?}", file.display());
     }
@@ -335,7 +335,7 @@ fn containers_with_very_long_names_cost_no_more_than_their_bytes() {
     mounted.unmount();
     for (name, bytes) in files {
         let file = place.write(name, bytes);
-        place.try_import("t/d", &[&file], &[]).failed(1, &[name]);
+        place.try_import("t/d", &[&file], &["--strict"]).failed(1, &[name]);
     }
     run([OsStr::new("fsck"), place.store().as_ref()]).ok();
 }

@@ -11,6 +11,8 @@ mod crash;
 mod dead;
 mod export;
 mod hostile;
+mod hub;
+mod imports;
 mod installed;
 mod large;
 mod lifecycle;

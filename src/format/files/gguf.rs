@@ -23,6 +23,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::format::cursor::Reader;
+use crate::format::files::CUT_OFF;
 use crate::model::{DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_name, quoted_name};
 
 mod types;
@@ -125,9 +126,12 @@ impl<'a> Input<'a> {
     fn bytes(&mut self, count: u64) -> Result<&'a [u8]> {
         let at = self.position();
         if at.checked_add(count).is_none_or(|end| end > self.bytes_max) {
-            return Err(Error::invalid(format!(
-                "{count} bytes from byte {at} on: past the file's end, or past {HEADER_BYTES_MAX}, where headers end"
-            )));
+            let place = format!("{count} bytes from byte {at} on");
+            return Err(Error::invalid(if self.bytes_max < HEADER_BYTES_MAX {
+                format!("{place} are past the file's end: {CUT_OFF}, or damaged")
+            } else {
+                format!("{place} are past byte {HEADER_BYTES_MAX}, where headers end")
+            }));
         }
         let read = usize::try_from(count).ok().and_then(|count| self.rest.bytes(count).ok());
         self.is_short = read.is_none();
@@ -292,6 +296,13 @@ fn check_tensors(header: &Header, file_len: u64) -> Result<()> {
     }
     let mut sorted: Vec<&Entry> = header.tensors.iter().collect();
     sorted.sort_by_key(|tensor| (tensor.offset, tensor.bytes));
+    let ends = header.tensors.iter().map(|tensor| tensor.offset.saturating_add(tensor.bytes));
+    let end = ends.max().map_or(0, |end| end.saturating_add(header.data_start));
+    if end > file_len {
+        let text =
+            format!("the tensors end at byte {end} of a file of {file_len} bytes, past the end: {CUT_OFF}");
+        return Err(Error::invalid(text));
+    }
     let mut end = 0;
     for tensor in sorted {
         let Entry { offset, bytes, .. } = tensor;
@@ -302,12 +313,9 @@ fn check_tensors(header: &Header, file_len: u64) -> Result<()> {
                 header.alignment
             )));
         }
-        let last = header.data_start.checked_add(*offset).and_then(|begin| begin.checked_add(*bytes));
-        if *offset < end || last.is_none_or(|last| last > file_len) {
+        if *offset < end {
             return Err(Error::invalid(format!(
-                "tensor {name:?} has {bytes} bytes from {offset} of the data, which begins at {} of {file_len}: past \
-                 the end, or over the tensor before it",
-                header.data_start
+                "tensor {name:?} begins at {offset} of the data, over the tensor before it, which ends at {end}"
             )));
         }
         end = offset.saturating_add(*bytes);

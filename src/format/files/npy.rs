@@ -14,6 +14,7 @@
 //! writes several 8-bit types as `<V1` without recording which, so those are refused.
 
 use crate::format::cursor::{Reader, Writer};
+use crate::format::files::CUT_OFF;
 use crate::model::{Dtype, Error, Result, Shape};
 
 mod literal;
@@ -75,8 +76,9 @@ pub fn parse(prefix: &[u8], file_len: u64) -> Result<Header> {
         .and_then(|size| size.checked_add(data_start))
         .ok_or_else(|| Error::invalid("npy header: more bytes than can be counted"))?;
     if end != file_len {
+        let cut_off = if end > file_len { format!(": {CUT_OFF}") } else { String::new() };
         return Err(Error::invalid(format!(
-            "npy header: shape ({shape}) of {dtype} ends at byte {end} of a file of {file_len} bytes"
+            "npy header: shape ({shape}) of {dtype} ends at byte {end} of a file of {file_len} bytes{cut_off}"
         )));
     }
     Ok(Header { dtype, shape, fortran_order, big_endian, data_start })

@@ -11,7 +11,10 @@
 //! that this program does not support (more than 8 dimensions, unknown element types).
 //! `safetensors/json.rs` reads the JSON.
 
+use std::cmp::Ordering;
+
 use crate::format::cursor::{Reader, Writer};
+use crate::format::files::CUT_OFF;
 use crate::model::{CONTAINER_NAMES_MAX, Dtype, Error, Result, Shape, quoted_name};
 
 mod json;
@@ -68,7 +71,8 @@ pub fn header_len(first: [u8; 8], file_len: u64) -> Result<u64> {
         )));
     }
     if length.saturating_add(LENGTH_BYTES) > file_len {
-        return Err(Error::invalid(format!("safetensors header of {length} bytes in a file of {file_len}")));
+        let text = format!("safetensors header of {length} bytes in a file of {file_len}: {CUT_OFF}");
+        return Err(Error::invalid(text));
     }
     Ok(length)
 }
@@ -138,12 +142,12 @@ fn check_cover(tensors: &[Entry], data_start: u64, file_len: u64) -> Result<()> 
         }
         expected = tensor.end;
     }
-    if expected != file_len {
-        return Err(Error::invalid(format!(
-            "the tensors end at byte {expected} of a file of {file_len} bytes"
-        )));
+    let text = format!("the tensors end at byte {expected} of a file of {file_len} bytes");
+    match expected.cmp(&file_len) {
+        Ordering::Less => Err(Error::invalid(text)),
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(Error::invalid(format!("{text}: {CUT_OFF}"))),
     }
-    Ok(())
 }
 
 /// The beginning of a file that holds `tensors` in this order: the length, and the JSON

@@ -1,0 +1,118 @@
+//! Says what a file is that is not what its name promises.
+
+use std::sync::Arc;
+
+use crate::model::{Error, ErrorKind, Result};
+use crate::store::disk::File;
+
+/// Bytes at the start of a file that show what it is.
+const BEGINNING_BYTES: usize = 512;
+
+/// Git-lfs limits its pointers to this length.
+const POINTER_BYTES_MAX: u64 = 1024;
+
+/// The first line of a git-lfs pointer.
+/// Source: <https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md>.
+const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
+
+/// Signatures of files that are often found under the name of a container, what each is, and what to do.
+const SIGNATURES: &[(&[u8], &str)] = &[
+    (
+        b"PK\x03\x04",
+        "a zip archive, as torch.save writes too; unpack it, or save its tensors with safetensors.torch.save_file",
+    ),
+    (b"\x1f\x8b", "compressed with gzip; unpack it with gunzip"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it with unzstd"),
+    (b"\xfd7zXZ\0", "compressed with xz; unpack it with unxz"),
+    (b"BZh", "compressed with bzip2; unpack it with bunzip2"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file; save its tensors as safetensors"),
+];
+
+/// Signatures of formats that are recognized under another suffix, with that suffix.
+const OTHER_FORMATS: &[(&[u8], &str, &str)] =
+    &[(b"GGUF", "a GGUF file", ".gguf"), (b"\x93NUMPY", "a NumPy array file", ".npy")];
+
+/// The error of a file that does not parse as its name promises: says what the file is, if its first
+/// bytes tell.
+pub(super) fn diagnose(source: &Arc<dyn File>, name: &[u8], error: Error) -> Error {
+    if !matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) {
+        return error;
+    }
+    let mut beginning = [0; BEGINNING_BYTES];
+    let Ok(count) = source.read_at(&mut beginning, 0) else { return error };
+    match instead(beginning.get(..count).unwrap_or_default(), name) {
+        Some(instead) => Error::invalid(format!("it is {instead}")),
+        None => error,
+    }
+}
+
+/// What a plain file stands for that a program would not expect under its name: a git-lfs pointer.
+pub(super) fn pointer_note(source: &Arc<dyn File>, bytes: u64) -> Result<Option<String>> {
+    if bytes < POINTER.len() as u64 || bytes > POINTER_BYTES_MAX {
+        return Ok(None);
+    }
+    let mut beginning = [0; BEGINNING_BYTES];
+    let count = source.read_at(&mut beginning, 0).map_err(|error| Error::io("reading it", error))?;
+    Ok(pointer(beginning.get(..count).unwrap_or_default()).map(|pointer| format!("it is {pointer}")))
+}
+
+/// What begins with these bytes, if that is not what the name promises.
+fn instead(beginning: &[u8], name: &[u8]) -> Option<String> {
+    if let Some(pointer) = pointer(beginning) {
+        return Some(pointer);
+    }
+    if let Some((_, what)) = SIGNATURES.iter().find(|(signature, _)| beginning.starts_with(signature)) {
+        return Some((*what).to_owned());
+    }
+    for (signature, what, suffix) in OTHER_FORMATS {
+        if beginning.starts_with(signature) && !name.ends_with(suffix.as_bytes()) {
+            return Some(format!("{what}; give it the suffix {suffix}"));
+        }
+    }
+    let text = beginning.strip_prefix(b"\xef\xbb\xbf").unwrap_or(beginning).trim_ascii_start();
+    let begins =
+        |word: &str| text.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word.as_bytes()));
+    let is_html = ["<!doctype html", "<html", "<head", "<?xml"].into_iter().any(begins);
+    is_html.then(|| {
+        "an HTML page, perhaps the answer of a site that wants you to log in or to accept a licence; \
+         do so, and download the file again"
+            .to_owned()
+    })
+}
+
+fn pointer(beginning: &[u8]) -> Option<String> {
+    let rest = beginning.strip_prefix(POINTER)?;
+    let size = rest.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"size "));
+    let size = size.and_then(|digits| std::str::from_utf8(digits).ok()?.trim().parse::<u64>().ok());
+    let size = size.map_or(String::new(), |size| format!(" of {size} bytes"));
+    Some(format!(
+        "a git-lfs pointer to a file{size}, not that file; run git lfs pull in its repository, and import it again"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{POINTER, instead};
+
+    #[test]
+    fn beginnings_of_other_files_are_told_from_those_of_containers() {
+        let pointer = [POINTER, b"oid sha256:00\nsize 123\n"].concat();
+        for (beginning, words) in [
+            (pointer.as_slice(), "a git-lfs pointer to a file of 123 bytes"),
+            (POINTER, "a git-lfs pointer to a file, not"),
+            (b"PK\x03\x04\x14", "zip"),
+            (b"\xef\xbb\xbf \n<!DOCTYPE HTML>", "HTML"),
+            (b"<HTML>", "HTML"),
+            (b"GGUF\x03", ".gguf"),
+        ] {
+            let said = instead(beginning, b"x.safetensors").unwrap();
+            assert!(said.contains(words), "{said}");
+        }
+        let container = [&9_u64.to_le_bytes()[..], b"{}       "].concat();
+        for beginning in [&b""[..], b"P", b"<", b"<!", &container, b"size 1"] {
+            assert_eq!(instead(beginning, b"x.safetensors"), None, "{beginning:?}");
+        }
+        assert_eq!(instead(b"GGUF\x01", b"x.gguf"), None);
+        assert_eq!(instead(b"\x93NUMPY", b"x.npy"), None);
+    }
+}
