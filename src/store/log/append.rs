@@ -31,8 +31,8 @@ pub struct Log {
     last: u64,
     synced: u64,
     /// The last batch that a later Commit records as durable.
-    said: u64,
-    /// Value of `said` at the last sync, so the Commit that says it is durable.
+    recorded_durable: u64,
+    /// Value of `recorded_durable` at the last sync, so the Commit that says it is durable.
     witnessed: u64,
     next_sequence: u64,
     failed: bool,
@@ -52,7 +52,7 @@ pub struct LogEnd {
     /// The number of the last batch that has records.
     pub last: u64,
     /// The number of the last batch that a later Commit records as durable.
-    pub said: u64,
+    pub recorded_durable: u64,
     /// The next record's sequence number.
     pub next_sequence: u64,
 }
@@ -60,7 +60,14 @@ pub struct LogEnd {
 impl LogEnd {
     /// The end of an empty log of this generation: just after its header.
     pub fn begin(generation: u64) -> LogEnd {
-        LogEnd { generation, bytes: SLOT_BYTES as u64, batch: 0, last: 0, said: 0, next_sequence: 1 }
+        LogEnd {
+            generation,
+            bytes: SLOT_BYTES as u64,
+            batch: 0,
+            last: 0,
+            recorded_durable: 0,
+            next_sequence: 1,
+        }
     }
 }
 
@@ -85,7 +92,7 @@ impl Log {
             last: end.last,
             // The previous writer may have crashed before it synced the last batch.
             synced: end.batch.saturating_sub(1),
-            said: end.said,
+            recorded_durable: end.recorded_durable,
             witnessed: 0,
             next_sequence: end.next_sequence,
             failed: false,
@@ -130,7 +137,7 @@ impl Log {
         self.write(&bytes, batch.frees_space())?;
         self.batch += 1;
         self.last = self.batch;
-        self.said = self.synced;
+        self.recorded_durable = self.synced;
         self.next_sequence = batch.next_sequence() + 1;
         Ok(())
     }
@@ -178,7 +185,7 @@ impl Log {
         let marks = (0..count).map(|place| self.commit(place + 1, self.next_sequence + place, 0, nothing));
         let bytes: Vec<u8> = marks.flat_map(|mark| mark.0).collect();
         self.write(&bytes, true)?;
-        self.said = self.batch;
+        self.recorded_durable = self.batch;
         self.batch += count;
         self.next_sequence += count;
         self.sync()
@@ -218,7 +225,7 @@ impl Log {
                 return Err(Error::io("syncing meta.log", error));
             }
             self.synced = self.batch;
-            self.witnessed = self.said;
+            self.witnessed = self.recorded_durable;
         }
         Ok(())
     }

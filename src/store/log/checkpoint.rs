@@ -95,18 +95,18 @@ pub(in crate::store) fn switch_log(disk: &Arc<dyn Disk>, path: &str) -> Result<(
 
 /// The state as batches.
 fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>> {
-    let mut objects: Vec<(u64, Said)> = Vec::new();
+    let mut objects: Vec<(u64, CheckpointItem)> = Vec::new();
     for outside in state.outside_files() {
         let of_it = |object: &&Arc<Object>| object.extent().is_some_and(|extent| extent.file == outside.file);
         // The entry goes before the first object that lies in the file. A file without objects is
         // dropped.
         if let Some(first) = state.objects().filter(of_it).map(|object| object.entry.creation).min() {
-            objects.push((first, Said::Entry(Entry::Outside(outside.as_ref().clone()))));
+            objects.push((first, CheckpointItem::Entry(Entry::Outside(outside.as_ref().clone()))));
         }
     }
     for object in state.objects() {
         let entry = object.entry_now();
-        objects.push((entry.creation, Said::Entry(Entry::Object(entry.clone()))));
+        objects.push((entry.creation, CheckpointItem::Entry(Entry::Object(entry.clone()))));
         if !blocks(object, &entry, &mut objects) {
             // The object was truncated and the batch that records it is still to come: the log names
             // all its blocks.
@@ -117,19 +117,19 @@ fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>
     // The sort is stable, so an object's entry stays before its blocks.
     objects.sort_by_key(|(sequence, _)| *sequence);
     let last = next_sequence.saturating_sub(1);
-    let named = names(state).into_iter().map(|entry| (last, Said::Entry(entry)));
+    let named = names(state).into_iter().map(|entry| (last, CheckpointItem::Entry(entry)));
     let mut batches = Vec::new();
     let mut batch = log.begin();
     let mut before = 0;
-    for (sequence, said) in objects.into_iter().chain(named) {
+    for (sequence, item) in objects.into_iter().chain(named) {
         if batch.slots() >= BATCH_SLOTS_MAX && sequence > before {
             batches.push(std::mem::replace(&mut batch, log.begin()));
         }
         batch.number_next(sequence);
-        match said {
-            Said::Entry(entry) => batch.entry(entry),
-            Said::Record(record) => batch.record(record),
-            Said::Run(checksums, record) => {
+        match item {
+            CheckpointItem::Entry(entry) => batch.entry(entry),
+            CheckpointItem::Record(record) => batch.record(record),
+            CheckpointItem::Run(checksums, record) => {
                 batch.run(&checksums, |len, checksum| with_run(record, len, checksum))
             }
         }
@@ -141,7 +141,7 @@ fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>
 }
 
 /// Something to write to the log.
-enum Said {
+enum CheckpointItem {
     Entry(Entry),
     Record(Record),
     Run(Vec<u32>, Record),
@@ -158,12 +158,12 @@ fn with_run(record: Record, len: u32, checksum: u32) -> Record {
 }
 
 /// Adds an object's blocks. Returns whether all blocks that the log names are present.
-fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> bool {
+fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, CheckpointItem)>) -> bool {
     let described = described(entry);
     let layout = object.logged_layout();
     let blocks = object.blocks.read();
     // The blocks that came with the object: all of them in one run, or the run of its origin.
-    let said = match (&object.origin, &*blocks) {
+    let first_run = match (&object.origin, &*blocks) {
         (Some(origin), _) => origin.run(),
         (None, Blocks::One(Part::Run(run))) => {
             OriginRun { epoch: run.epoch, since: run.since, checksums: run.checksums.clone() }
@@ -174,19 +174,19 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
         Blocks::One(Part::Run(run)) => Some(run.offset),
         _ => object.extent().map(|extent| extent.offset),
     };
-    let is_said = |block: &Block| block.epoch == said.epoch && block.stored.in_data;
-    if let Some(offset) = first.filter(|_| !said.checksums.is_empty()) {
+    let is_in_first_run = |block: &Block| block.epoch == first_run.epoch && block.stored.in_data;
+    if let Some(offset) = first.filter(|_| !first_run.checksums.is_empty()) {
         let stored = Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len: 0, in_data: true };
-        let (created_at, described) = (u64::from(said.since), described.clone());
+        let (created_at, described) = (u64::from(first_run.since), described.clone());
         let record = Record::CreateRun { object: entry.id, block: 0, described, stored, created_at };
-        out.push((said.epoch, Said::Run(said.checksums.to_vec(), record)));
+        out.push((first_run.epoch, CheckpointItem::Run(first_run.checksums.to_vec(), record)));
     }
     // A factor that no block uses any more is dropped.
     let is_used = |(_, block): (_, Block)| object.factor_of(&block).is_some();
     let factor = object.factor().filter(|_| blocks.pieces(layout).any(is_used));
     if let Some(FactorLink { epoch, offset, len, rank, checksum }) = factor {
         let record = Record::Factor { object: entry.id, block: WHOLE_TENSOR, offset, len, rank, checksum };
-        out.push((epoch, Said::Record(record)));
+        out.push((epoch, CheckpointItem::Record(record)));
     }
     let mut count = 0;
     let mut run: Option<DataRun> = None;
@@ -201,10 +201,10 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
                 stored: block.stored,
                 created_at: u64::from(block.since),
             };
-            out.push((block.epoch, Said::Record(record)));
+            out.push((block.epoch, CheckpointItem::Record(record)));
             continue;
         }
-        if is_said(&block) {
+        if is_in_first_run(&block) {
             continue;
         }
         if object.origin.is_none() && block.stored.in_data {
@@ -212,7 +212,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
             if run.as_mut().is_some_and(|run| run.joins(index, &block)) {
                 continue;
             }
-            out.extend(run.replace(DataRun::of(index, &block)).map(|run| run.said(entry)));
+            out.extend(run.replace(DataRun::of(index, &block)).map(|run| run.item(entry)));
             continue;
         }
         let since = u64::from(block.since);
@@ -229,14 +229,14 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
         } else {
             migrate(entry, index, Tier::Exact, block.stored, since)
         };
-        out.push((block.epoch, Said::Record(record)));
+        out.push((block.epoch, CheckpointItem::Record(record)));
         let links = object.chain(index, block.epoch);
         for (place, link) in links.iter().flat_map(|links| links.iter()).enumerate() {
             // After the block's own record and before anything newer, so that the order of the deltas
             // is kept.
             out.push((
                 block.epoch,
-                Said::Record(Record::Delta {
+                CheckpointItem::Record(Record::Delta {
                     object: entry.id,
                     block: index,
                     base_epoch: link.base_epoch,
@@ -250,7 +250,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, Said)>) -> b
             ));
         }
     }
-    out.extend(run.map(|run| run.said(entry)));
+    out.extend(run.map(|run| run.item(entry)));
     count == layout.blocks()
 }
 
@@ -280,12 +280,12 @@ impl DataRun {
         is_next
     }
 
-    fn said(self, entry: &ObjectEntry) -> (u64, Said) {
+    fn item(self, entry: &ObjectEntry) -> (u64, CheckpointItem) {
         let (block, described) = (self.first, described(entry));
         let stored = Stored { checksum: 0, len: 0, ..self.block.stored };
         let created_at = u64::from(self.block.since);
         let record = Record::CreateRun { object: entry.id, block, described, stored, created_at };
-        (self.block.epoch, Said::Run(self.checksums, record))
+        (self.block.epoch, CheckpointItem::Run(self.checksums, record))
     }
 }
 

@@ -159,9 +159,15 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                     unsure.push_back((batch, sequence));
                     at += SLOT;
                     let last = if slots > 0 { batch } else { out.end.last };
-                    let said = out.end.said.max(durable);
-                    out.end =
-                        LogEnd { generation, bytes: at, batch, last, said, next_sequence: sequence + 1 };
+                    let recorded_durable = out.end.recorded_durable.max(durable);
+                    out.end = LogEnd {
+                        generation,
+                        bytes: at,
+                        batch,
+                        last,
+                        recorded_durable,
+                        next_sequence: sequence + 1,
+                    };
                     continue;
                 }
                 format!("the Commit of batch {batch} does not agree with its records")

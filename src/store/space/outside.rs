@@ -9,24 +9,24 @@ use crate::store::disk::{File, Identity};
 /// An outside file that must keep the length that it had at import.
 pub(in crate::store) struct Outside {
     inner: Arc<dyn File>,
-    said: Arc<OutsideFile>,
+    recorded: Arc<OutsideFile>,
 }
 
 impl Outside {
-    /// The file `inner`, which the log describes as `said`. An error if its length differs.
-    pub fn new(inner: Arc<dyn File>, said: Arc<OutsideFile>) -> io::Result<Outside> {
-        let file = Outside { inner, said };
+    /// The file `inner`, which the log describes as `recorded`. An error if its length differs.
+    pub fn new(inner: Arc<dyn File>, recorded: Arc<OutsideFile>) -> io::Result<Outside> {
+        let file = Outside { inner, recorded };
         file.check()?;
         Ok(file)
     }
 
     fn check(&self) -> io::Result<()> {
-        let (found, said) = (self.inner.len()?, self.said.bytes);
-        if found == said {
+        let (found, recorded) = (self.inner.len()?, self.recorded.bytes);
+        if found == recorded {
             return Ok(());
         }
         let text = format!(
-            "it has {found} bytes, and had {said} when it was imported: restore it, or import it again"
+            "it has {found} bytes, and had {recorded} when it was imported: restore it, or import it again"
         );
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
@@ -59,7 +59,7 @@ impl File for Outside {
     }
 
     fn is_untouched(&self) -> io::Result<bool> {
-        Ok((self.inner.len()?, self.inner.modified()?) == (self.said.bytes, self.said.mtime))
+        Ok((self.inner.len()?, self.inner.modified()?) == (self.recorded.bytes, self.recorded.mtime))
     }
 
     fn modified(&self) -> io::Result<i64> {
