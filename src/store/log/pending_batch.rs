@@ -11,7 +11,7 @@ use crate::store::state::State;
 /// that records need no allocation of their own.
 #[derive(Default)]
 pub(in crate::store) struct PendingBatch {
-    records: Vec<Held>,
+    records: Vec<PendingRecord>,
     /// Content of the block records, in order.
     blocks: Vec<BlockRecord>,
     /// Records of other kinds with their sequence numbers, in order.
@@ -20,7 +20,7 @@ pub(in crate::store) struct PendingBatch {
     payloads: Vec<u8>,
 }
 
-enum Held {
+enum PendingRecord {
     /// This many of `blocks`, all of one object.
     Blocks(usize),
     /// A catalog entry with the length of its payload in `payloads`.
@@ -30,7 +30,7 @@ enum Held {
 }
 
 // Import batches have many of these.
-const _: () = assert!(size_of::<Held>() <= 16);
+const _: () = assert!(size_of::<PendingRecord>() <= 16);
 
 impl PendingBatch {
     /// Adds a record and its payload.
@@ -40,10 +40,12 @@ impl PendingBatch {
         }
         self.payloads.extend_from_slice(payload);
         self.records.push(match record {
-            Record::Catalog { kind, version, len, .. } => Held::Entry { kind, version, bytes: len, sequence },
+            Record::Catalog { kind, version, len, .. } => {
+                PendingRecord::Entry { kind, version, bytes: len, sequence }
+            }
             _ => {
                 self.others.push((record, sequence));
-                Held::Other { bytes: payload.len() }
+                PendingRecord::Other { bytes: payload.len() }
             }
         });
     }
@@ -53,8 +55,8 @@ impl PendingBatch {
     pub fn push_block(&mut self, placed: BlockRecord) {
         let before = self.blocks.last().map(|before| before.object);
         match self.records.last_mut() {
-            Some(Held::Blocks(count)) if before == Some(placed.object) => *count += 1,
-            _ => self.records.push(Held::Blocks(1)),
+            Some(PendingRecord::Blocks(count)) if before == Some(placed.object) => *count += 1,
+            _ => self.records.push(PendingRecord::Blocks(1)),
         }
         self.blocks.push(placed);
     }
@@ -84,19 +86,19 @@ impl PendingBatch {
         let (mut blocks, mut payloads) = (self.blocks.as_slice(), self.payloads.as_slice());
         let mut others = self.others.iter();
         state.make_room(self.count_of(OBJECT), self.count_of(NODE));
-        let applied = self.records.iter().try_for_each(|held| match *held {
-            Held::Entry { kind, version, bytes, sequence } => {
+        let applied = self.records.iter().try_for_each(|pending| match *pending {
+            PendingRecord::Entry { kind, version, bytes, sequence } => {
                 let entry = Entry::parse(kind, version, next(&mut payloads, bytes as usize));
                 let applied = apply_entry(entry, sequence, state, refused.as_deref_mut());
                 applied.or_else(|error| failed(sequence, error))
             }
-            Held::Other { bytes } => {
+            PendingRecord::Other { bytes } => {
                 let Some((record, sequence)) = others.next() else { return Ok(()) };
                 let checksums = checksums_of(next(&mut payloads, bytes));
                 let applied = state.apply_record(record, *sequence, checksums);
                 applied.or_else(|error| failed(*sequence, error))
             }
-            Held::Blocks(count) => state.apply_blocks(next(&mut blocks, count), &mut failed),
+            PendingRecord::Blocks(count) => state.apply_blocks(next(&mut blocks, count), &mut failed),
         });
         state.batch_ended();
         applied
@@ -106,8 +108,8 @@ impl PendingBatch {
 impl PendingBatch {
     /// The highest sequence number of the records.
     pub fn last_sequence(&self) -> u64 {
-        let entries = self.records.iter().map(|held| match held {
-            Held::Entry { sequence, .. } => *sequence,
+        let entries = self.records.iter().map(|pending| match pending {
+            PendingRecord::Entry { sequence, .. } => *sequence,
             _ => 0,
         });
         let blocks = self.blocks.iter().map(|placed| placed.sequence);
@@ -125,9 +127,9 @@ impl PendingBatch {
             let entry = known.object(id).filter(|_| state.object(id).is_none());
             entry.is_none_or(|object| state.apply_entry(Entry::Object(object.entry_now())).is_ok())
         };
-        for held in &self.records {
-            match *held {
-                Held::Entry { kind, version, bytes, .. } => {
+        for pending in &self.records {
+            match *pending {
+                PendingRecord::Entry { kind, version, bytes, .. } => {
                     let entry = Entry::parse(kind, version, next(&mut payloads, bytes as usize));
                     if let Ok(Entry::Object(entry)) = entry
                         && make(state, entry.id)
@@ -136,7 +138,7 @@ impl PendingBatch {
                         log::debug!("an object of a dropped batch: {error}");
                     }
                 }
-                Held::Other { bytes } => {
+                PendingRecord::Other { bytes } => {
                     let payload = next(&mut payloads, bytes);
                     if let Some((record, sequence)) = others.next()
                         && let Record::CreateRun { object, .. } | Record::EmptyRun { object, .. } = record
@@ -146,7 +148,7 @@ impl PendingBatch {
                         log::debug!("a run of a dropped batch: {error}");
                     }
                 }
-                Held::Blocks(count) => {
+                PendingRecord::Blocks(count) => {
                     let blocks = next(&mut blocks, count);
                     let is_made = blocks.first().is_some_and(|first| make(state, first.object));
                     let skip = |_, error| {
@@ -165,7 +167,7 @@ impl PendingBatch {
 
     /// Number of catalog entries of a kind.
     fn count_of(&self, wanted: u8) -> usize {
-        let is_wanted = |held: &&Held| matches!(held, Held::Entry { kind, .. } if *kind == wanted);
+        let is_wanted = |pending: &&PendingRecord| matches!(pending, PendingRecord::Entry { kind, .. } if *kind == wanted);
         self.records.iter().filter(is_wanted).count()
     }
 }
