@@ -40,7 +40,7 @@ pub struct Engine {
     /// The source of the bytes of pinned forms.
     pub(super) forms: Box<dyn Forms>,
     pub(super) ways: Arc<Ways>,
-    /// Held only for a short access; no other lock is taken with it.
+    /// ParentHold only for a short access; no other lock is taken with it.
     pub(super) automatic: Mutex<Automatic>,
     /// Result of the last scrub, by path of the collection.
     pub(super) scrubbed: Mutex<BTreeMap<String, Scrubbed>>,

@@ -23,7 +23,7 @@ pub use batch::{Batch, add_blocks};
 pub use clock::{SetClock, Ticks, now_nanoseconds, now_seconds};
 pub use collection::digest_cache::{Sums, of_one_version};
 pub use collection::identity::Access;
-pub use collection::lineage::{Held, broken};
+pub use collection::lineage::{ParentHold, broken};
 pub use collection::open_object::{OpenObject, Rebuild, Verify};
 pub use collection::place::PlaceOfObject;
 pub use collection::usage_file::Keep;

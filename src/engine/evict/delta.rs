@@ -25,7 +25,7 @@ use crate::store::Collection;
 use crate::store::Object;
 use crate::store::OpenObject;
 use crate::store::Touched;
-use crate::store::{Held, broken};
+use crate::store::{ParentHold, broken};
 
 /// Logical bytes that are evicted with one batch.
 const STEP_BYTES: u64 = 8 << 20;
@@ -33,7 +33,7 @@ const STEP_BYTES: u64 = 8 << 20;
 /// The parent of an object, which cannot change while this lives.
 struct Parent {
     open: OpenObject,
-    _held: Held,
+    _held: ParentHold,
 }
 
 /// Stores the blocks of a tensor as differences from its lineage parent. Fails with `Invalid` where

@@ -47,13 +47,13 @@ struct Relations {
     /// Collections that may have children but whose children are unknown.
     unknown: BTreeSet<Place>,
     /// Number of holds that keep the parent unchanged.
-    held: u32,
+    holds: u32,
 }
 
 impl Relations {
     fn is_needed(&self) -> bool {
         let needs = |child: &Weak<Object>| child.upgrade().is_some_and(|child| child.needs_parent());
-        self.held > 0 || !self.unknown.is_empty() || self.children.iter().any(needs)
+        self.holds > 0 || !self.unknown.is_empty() || self.children.iter().any(needs)
     }
 }
 
@@ -112,20 +112,20 @@ impl Lineage {
 
     fn hold(&self, object: ObjectId, change: impl Fn(u32) -> u32) {
         let mut relations = self.relations.write();
-        let held = &mut relations.entry(object).or_default().held;
-        *held = change(*held);
+        let holds = &mut relations.entry(object).or_default().holds;
+        *holds = change(*holds);
     }
 }
 
 /// Keeps an object unchanged while this lives.
-pub struct Held {
+pub struct ParentHold {
     lineage: Arc<Lineage>,
     object: ObjectId,
 }
 
-impl Drop for Held {
+impl Drop for ParentHold {
     fn drop(&mut self) {
-        self.lineage.hold(self.object, |held| held.saturating_sub(1));
+        self.lineage.hold(self.object, |holds| holds.saturating_sub(1));
     }
 }
 
@@ -213,11 +213,11 @@ impl Collection {
         self: &Arc<Collection>,
         child: &Arc<Object>,
         parent_collection: &Arc<Collection>,
-    ) -> Result<(Held, Arc<Object>)> {
+    ) -> Result<(ParentHold, Arc<Object>)> {
         let parent =
             child.entry.parent.as_ref().ok_or_else(|| Error::invalid("an object without a parent"))?;
-        self.services.lineage().hold(parent.object, |held| held.saturating_add(1));
-        let held = Held { lineage: self.services.lineage().clone(), object: parent.object };
+        self.services.lineage().hold(parent.object, |holds| holds.saturating_add(1));
+        let hold = ParentHold { lineage: self.services.lineage().clone(), object: parent.object };
         self.services.lineage().note(parent, parent_collection, child);
         let key = setting_of(parent.object, &self.path());
         // The commit waits for batches in progress, which did not see the hold.
@@ -238,7 +238,7 @@ impl Collection {
             );
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        Ok((held, found))
+        Ok((hold, found))
     }
 }
 
