@@ -17,7 +17,7 @@ use crate::store::state::State;
 use crate::store::state::freed::Freed;
 
 /// The index of an object while block records are applied to it. Locks `blocks`, then `checked`.
-struct Placing<'a> {
+struct BlockApplier<'a> {
     object: &'a Object,
     layout: BlockLayout,
     /// Number of blocks of the object.
@@ -33,10 +33,10 @@ struct Placing<'a> {
     must_count: bool,
 }
 
-impl<'a> Placing<'a> {
-    fn new(object: &'a Object) -> Placing<'a> {
+impl<'a> BlockApplier<'a> {
+    fn new(object: &'a Object) -> BlockApplier<'a> {
         let layout = object.layout();
-        Placing {
+        BlockApplier {
             object,
             layout,
             count: layout.blocks(),
@@ -100,7 +100,7 @@ impl<'a> Placing<'a> {
     }
 }
 
-impl Drop for Placing<'_> {
+impl Drop for BlockApplier<'_> {
     fn drop(&mut self) {
         if self.must_count {
             self.object.set_stored(&self.blocks, self.layout);
@@ -120,12 +120,12 @@ impl State {
     ) -> Result<()> {
         let Some(id) = records.first().map(|first| first.object) else { return Ok(()) };
         let Ok(object) = self.known(id).cloned() else { return self.miss(id, records, failed) };
-        let mut placing = Placing::new(&object);
-        placing.blocks.reserve(records.len(), placing.layout);
+        let mut applier = BlockApplier::new(&object);
+        applier.blocks.reserve(records.len(), applier.layout);
         let done = records.iter().try_for_each(|record| {
-            self.place(&object, &mut placing, record).or_else(|error| failed(record.sequence, error))
+            self.apply_block(&object, &mut applier, record).or_else(|error| failed(record.sequence, error))
         });
-        drop(placing);
+        drop(applier);
         State::count(&mut self.used, &object);
         done
     }
@@ -144,11 +144,16 @@ impl State {
     }
 
     /// Applies a block record and notes the space it frees.
-    fn place(&mut self, object: &Arc<Object>, placing: &mut Placing<'_>, record: &BlockRecord) -> Result<()> {
+    fn apply_block(
+        &mut self,
+        object: &Arc<Object>,
+        applier: &mut BlockApplier<'_>,
+        record: &BlockRecord,
+    ) -> Result<()> {
         let index = record.block;
         let mut found = Block { epoch: record.sequence, stored: record.stored, since: record.at as u32 };
         if record.is_move {
-            let before = placing.blocks.get(index, object.logged_layout());
+            let before = applier.blocks.get(index, object.logged_layout());
             if let Some(before) = before.filter(|before| is_relocation(&before.stored, &found.stored)) {
                 (found.epoch, found.since) = (before.epoch, before.since);
                 self.relocated = record.sequence;
@@ -157,7 +162,7 @@ impl State {
             origin.sever(index);
         }
         object.check_extent(index, &found)?;
-        let Some(before) = placing.set(index, found)? else { return Ok(()) };
+        let Some(before) = applier.set(index, found)? else { return Ok(()) };
         if !before.stored.in_data {
             self.freed.push(Freed::Payload(before.stored));
         } else if object.origin.is_none() && !before.stored.is_zeros() {
