@@ -16,19 +16,19 @@ use crate::store::state::node::Node;
 pub type ByObject<V> = HashMap<ObjectId, V, RandomState>;
 
 /// A set of objects or nodes, found by their identity without a separate copy of it.
-pub type Set<T> = HashSet<Known<T>, RandomState>;
+pub type Set<T> = HashSet<ById<T>, RandomState>;
 
 /// An object or node that hashes and compares by its identity.
 #[derive(Debug)]
-pub struct Known<T>(pub Arc<T>);
+pub struct ById<T>(pub Arc<T>);
 
-impl Borrow<ObjectId> for Known<Object> {
+impl Borrow<ObjectId> for ById<Object> {
     fn borrow(&self) -> &ObjectId {
         &self.0.entry.id
     }
 }
 
-impl Borrow<EntryId> for Known<Node> {
+impl Borrow<EntryId> for ById<Node> {
     fn borrow(&self) -> &EntryId {
         &self.0.entry.id
     }
@@ -36,15 +36,15 @@ impl Borrow<EntryId> for Known<Node> {
 
 macro_rules! equal_by_identity {
     ($of:ty, $identity:ty) => {
-        impl PartialEq for Known<$of> {
+        impl PartialEq for ById<$of> {
             fn eq(&self, other: &Self) -> bool {
                 self.0.entry.id == other.0.entry.id
             }
         }
 
-        impl Eq for Known<$of> {}
+        impl Eq for ById<$of> {}
 
-        impl Hash for Known<$of> {
+        impl Hash for ById<$of> {
             fn hash<H: Hasher>(&self, hasher: &mut H) {
                 Borrow::<$identity>::borrow(self).hash(hasher);
             }

@@ -26,7 +26,7 @@ use crate::store::object::blocks::{Block, BlockLayout, Checksums, Run};
 use crate::store::object::links::{factor_link_of, link_of};
 use crate::store::object::origin::{Origin, OriginRun};
 use crate::store::quota::Use;
-use crate::store::state::by_id::{ByEntry, Known, Set};
+use crate::store::state::by_id::{ByEntry, ById, Set};
 use crate::store::state::data_files::DataFiles;
 use crate::store::state::directory::Directory;
 use crate::store::state::freed::Freed;
@@ -215,7 +215,7 @@ impl State {
                         self.data_files.add_object(extent.file);
                     }
                     State::count(&mut self.used, &object);
-                    self.objects.insert(Known(Arc::new(object)));
+                    self.objects.insert(ById(Arc::new(object)));
                 }
             },
             Entry::Outside(outside) => self.data_files.add_outside(outside)?,
@@ -240,7 +240,7 @@ impl State {
                     }
                 }
                 let node = Arc::new(Node { entry: *node, bytes });
-                let before = self.nodes.replace(Known(node.clone()));
+                let before = self.nodes.replace(ById(node.clone()));
                 State::count_node(&mut self.used, before.as_ref().map(|known| &known.0), Some(&node));
             }
             Entry::Written { node: id, mtime, ctime } => {
@@ -348,7 +348,7 @@ impl State {
                 Ok(())
             }
             Record::Delete { object } => {
-                if let Some(Known(removed)) = self.objects.take(&object) {
+                if let Some(ById(removed)) = self.objects.take(&object) {
                     State::uncount(&mut self.used, &removed);
                     if let Some(extent) = removed.extent() {
                         self.data_files.remove_object(extent.file);
