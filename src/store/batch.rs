@@ -7,7 +7,7 @@ use crate::model::{EntryId, Error, Result, Shape, Tier};
 use crate::store::clock::now_seconds;
 
 /// A record in a batch.
-pub struct Added {
+pub struct BatchRecord {
     /// The record itself.
     pub record: Record,
     /// Its sequence number.
@@ -20,7 +20,7 @@ pub struct Added {
 
 /// Records that take effect together or not at all.
 pub struct Batch {
-    records: Vec<Added>,
+    records: Vec<BatchRecord>,
     next_sequence: u64,
     slots: u64,
     keeps_bytes: bool,
@@ -68,7 +68,7 @@ impl Batch {
         if self.frees_space {
             return true;
         }
-        let is_new = |added: &Added| {
+        let is_new = |added: &BatchRecord| {
             matches!(
                 added.record,
                 Record::Create { .. }
@@ -77,7 +77,7 @@ impl Batch {
                     | Record::Migrate { .. }
             ) || matches!(added.entry, Some(Entry::Object(_) | Entry::Name { .. }))
         };
-        let is_gone = |added: &Added| {
+        let is_gone = |added: &BatchRecord| {
             matches!(added.record, Record::Delete { .. })
                 || matches!(added.entry, Some(Entry::NodeRemoved(_) | Entry::NameRemoved { .. }))
         };
@@ -142,7 +142,7 @@ impl Batch {
 
     fn push(&mut self, record: Record, payload: Vec<u8>, entry: Option<Entry>) {
         self.slots += 1 + record.payload_slots();
-        self.records.push(Added { record, sequence: self.next_sequence, payload, entry });
+        self.records.push(BatchRecord { record, sequence: self.next_sequence, payload, entry });
         self.next_sequence += 1;
     }
 
@@ -161,12 +161,12 @@ impl Batch {
     }
 
     /// The records, in order.
-    pub fn records(&self) -> &[Added] {
+    pub fn records(&self) -> &[BatchRecord] {
         &self.records
     }
 
     /// The records, in order, without copying.
-    pub fn into_records(self) -> Vec<Added> {
+    pub fn into_records(self) -> Vec<BatchRecord> {
         self.records
     }
 }

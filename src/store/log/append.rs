@@ -10,7 +10,7 @@ use crate::format::checksum;
 use crate::format::log::record::{LOG_VERSION, Record};
 use crate::format::log::slot::{RawSlot, SEQUENCE_MAX, SLOT_BYTES};
 use crate::model::{Error, Result, StoreId};
-use crate::store::batch::{Added, Batch};
+use crate::store::batch::{Batch, BatchRecord};
 use crate::store::disk::File;
 
 /// Bytes kept allocated behind the end of the log.
@@ -127,7 +127,7 @@ impl Log {
         let slots = batch.slots();
         let mut bytes = Vec::with_capacity((slots as usize + 1) * SLOT_BYTES);
         let mut checksums = Vec::with_capacity(batch.records().len() * 4);
-        for Added { record, sequence, payload, .. } in batch.records() {
+        for BatchRecord { record, sequence, payload, .. } in batch.records() {
             let mut slot = record.to_slot();
             slot.seal(self.generation, *sequence);
             checksums.extend(slot.checksum().to_le_bytes());
