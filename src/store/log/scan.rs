@@ -43,7 +43,7 @@ pub(in crate::store) fn durable_before(batch: u64, unsynced: u32) -> u64 {
 }
 
 /// Where replay continues after a damaged batch.
-pub(in crate::store) struct Later {
+pub(in crate::store) struct ResumePoint {
     /// Byte offset.
     pub at: u64,
     /// Highest sequence number that a record of the damaged batch can have. Later records have higher
@@ -220,8 +220,8 @@ impl<'a> Read<'a> {
 
     /// Where a later batch begins after a bad slot at `bad`, if one does: after the bad batch's own
     /// Commit or, if that is lost, as many slots before the next Commit as that Commit counts.
-    pub fn later_batch(&mut self, bad: u64, end: &LogEnd) -> Result<Option<Later>> {
-        let mut own: Option<Later> = None;
+    pub fn later_batch(&mut self, bad: u64, end: &LogEnd) -> Result<Option<ResumePoint>> {
+        let mut own: Option<ResumePoint> = None;
         // The slot at `bad` may itself be intact and only contradict others.
         let mut at = bad;
         while let Some(slot) = self.slot(at)? {
@@ -230,7 +230,7 @@ impl<'a> Read<'a> {
                 return Ok(own);
             }
             if is_ours && let Ok(Record::Commit { batch, slots, .. }) = Record::parse(&slot) {
-                let behind = Later { at: at + SLOT, sequence: slot.sequence(), batch };
+                let behind = ResumePoint { at: at + SLOT, sequence: slot.sequence(), batch };
                 if batch <= end.batch + 1 {
                     own = Some(behind);
                 } else {
@@ -238,7 +238,7 @@ impl<'a> Read<'a> {
                     let first = begin.map(|begin| self.slot(begin)).transpose()?.flatten();
                     let number = first.filter(RawSlot::is_intact).map(|first| first.sequence());
                     let before = begin.zip(number.and_then(|number| number.checked_sub(1)));
-                    return Ok(Some(before.map_or(behind, |(at, sequence)| Later {
+                    return Ok(Some(before.map_or(behind, |(at, sequence)| ResumePoint {
                         at,
                         sequence,
                         batch: batch - 1,
