@@ -21,7 +21,7 @@ use crate::store::disk::File;
 use crate::store::events::{EventKind, Note};
 use crate::store::log::append::LogEnd;
 use crate::store::log::pending_batch::PendingBatch;
-use crate::store::log::scan::{Found, Read, SLOT, durable_before};
+use crate::store::log::scan::{Read, SLOT, SlotContent, durable_before};
 use crate::store::object::Object;
 use crate::store::state::freed::Freed;
 use crate::store::state::{ROOT, State};
@@ -130,7 +130,7 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
             pending.push_block(placed);
         })?;
         let bad = match log.next(at, generation, out.end.next_sequence)? {
-            Found::Record {
+            SlotContent::Record {
                 record: Record::Commit { batch, slots, checksum, unsynced },
                 sequence,
                 corrected: mended,
@@ -172,7 +172,7 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                 }
                 format!("the Commit of batch {batch} does not agree with its records")
             }
-            Found::Record { record, sequence, checksum, corrected: mended } => {
+            SlotContent::Record { record, sequence, checksum, corrected: mended } => {
                 if mended {
                     corrected.push(at);
                 }
@@ -181,9 +181,9 @@ fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<En
                 pending.push(record, sequence, log.payload());
                 continue;
             }
-            Found::End if pending.is_empty() && log.is_zero_from(at)? => return Ok(out),
-            Found::End => "the log ends before the Commit".to_owned(),
-            Found::Bad(reason) => reason,
+            SlotContent::End if pending.is_empty() && log.is_zero_from(at)? => return Ok(out),
+            SlotContent::End => "the log ends before the Commit".to_owned(),
+            SlotContent::Bad(reason) => reason,
         };
         let is_kept = log.was_durable(at, &out.end)?;
         let later = log.later_batch(at, &out.end)?;
@@ -264,7 +264,7 @@ fn add_whole_records(
     while at < until {
         at += SLOT;
         let (record, sequence) = match log.next(at - SLOT, end.generation, sequence_min) {
-            Ok(Found::Record { record, sequence, .. }) => (record, sequence),
+            Ok(SlotContent::Record { record, sequence, .. }) => (record, sequence),
             Err(error) if error.kind() == ErrorKind::Io => return Err(error),
             _ => continue,
         };

@@ -28,7 +28,7 @@ pub(in crate::store) struct Read<'a> {
 }
 
 /// Content of a position in the log.
-pub(in crate::store) enum Found {
+pub(in crate::store) enum SlotContent {
     /// A record. [`Read::payload`] is its payload.
     Record { record: Record, sequence: u64, checksum: u32, corrected: bool },
     /// The end of the log: no bytes, or zeros.
@@ -109,31 +109,37 @@ impl<'a> Read<'a> {
     }
 
     /// The content at `at`. Sequence numbers below `sequence_min` belong to another generation.
-    pub fn next(&mut self, at: u64, generation: u64, sequence_min: u64) -> Result<Found> {
+    pub fn next(&mut self, at: u64, generation: u64, sequence_min: u64) -> Result<SlotContent> {
         let Some(raw) = self.slot(at)? else {
-            return Ok(if at == self.len { Found::End } else { Found::Bad("a slot that is cut off".into()) });
+            return Ok(if at == self.len {
+                SlotContent::End
+            } else {
+                SlotContent::Bad("a slot that is cut off".into())
+            });
         };
         if raw.0 == [0; SLOT_BYTES] {
-            return Ok(Found::End);
+            return Ok(SlotContent::End);
         }
         let corrected = !raw.is_intact();
         let slot = if corrected { raw.corrected() } else { Some(raw) };
         let Some(slot) = slot else {
-            return Ok(Found::Bad("a slot whose checksum does not agree".into()));
+            return Ok(SlotContent::Bad("a slot whose checksum does not agree".into()));
         };
         if !slot.is_of(generation, sequence_min) {
-            return Ok(Found::Bad("a slot of another generation".into()));
+            return Ok(SlotContent::Bad("a slot of another generation".into()));
         }
         let record = match Record::parse(&slot) {
             Ok(record) => record,
-            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Found::Bad(error.to_string())),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                return Ok(SlotContent::Bad(error.to_string()));
+            }
             Err(error) => return Err(error.at(format!("meta.log at byte {at}"))),
         };
         let Some(mended) = self.fetch(at + SLOT, &record)? else {
-            return Ok(Found::Bad("a payload that is cut off or whose checksum does not agree".into()));
+            return Ok(SlotContent::Bad("a payload that is cut off or whose checksum does not agree".into()));
         };
         let (sequence, checksum) = (slot.sequence(), slot.checksum());
-        Ok(Found::Record { record, sequence, checksum, corrected: corrected || mended })
+        Ok(SlotContent::Record { record, sequence, checksum, corrected: corrected || mended })
     }
 
     /// Payload of the record found last.
