@@ -21,7 +21,7 @@ use crate::store::disk::File;
 use crate::store::events::{EventKind, Note};
 use crate::store::log::append::LogEnd;
 use crate::store::log::pending_batch::PendingBatch;
-use crate::store::log::scan::{Read, SLOT, SlotContent, durable_before};
+use crate::store::log::scan::{LogReader, SLOT, SlotContent, durable_before};
 use crate::store::object::Object;
 use crate::store::state::freed::Freed;
 use crate::store::state::{ROOT, State};
@@ -70,7 +70,7 @@ pub struct Damage {
 /// Replays a log. `NotFound` if it has no complete header: the creation of the collection never
 /// finished. The header must name `store`.
 pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
-    let mut log = Read::new(file)?;
+    let mut log = LogReader::new(file)?;
     let (generation, mended) = header(&mut log, store)?;
     let mut out = Replayed::new(generation);
     if mended {
@@ -82,7 +82,7 @@ pub fn replay(file: &Arc<dyn File>, store: StoreId) -> Result<Replayed> {
 /// Replays a log for a repair. Takes every record in a damaged stretch that is intact by itself,
 /// tolerates a missing header, and returns the entries that the state refused.
 pub(in crate::store) fn salvage(file: &Arc<dyn File>, store: StoreId) -> Result<(Replayed, Vec<Entry>)> {
-    let mut log = Read::new(file)?;
+    let mut log = LogReader::new(file)?;
     let mut refused = Vec::new();
     let out = match header(&mut log, store) {
         Ok((generation, _)) => Replayed::new(generation),
@@ -98,14 +98,14 @@ pub(in crate::store) fn salvage(file: &Arc<dyn File>, store: StoreId) -> Result<
 }
 
 /// Whether the log has a header, even one of another store.
-fn has_header(log: &mut Read<'_>) -> Result<bool> {
+fn has_header(log: &mut LogReader<'_>) -> Result<bool> {
     let slot = log.slot(0)?;
     let intact = slot.and_then(|slot| if slot.is_intact() { Some(slot) } else { slot.corrected() });
     Ok(intact.is_some_and(|slot| matches!(Record::parse(&slot), Ok(Record::Header { .. }))))
 }
 
 /// The generation of the first intact slot.
-fn first_generation(log: &mut Read<'_>) -> Result<u64> {
+fn first_generation(log: &mut LogReader<'_>) -> Result<u64> {
     let mut at = SLOT;
     while let Some(slot) = log.slot(at)? {
         if slot.is_intact() && Record::parse(&slot).is_ok() {
@@ -117,7 +117,11 @@ fn first_generation(log: &mut Read<'_>) -> Result<u64> {
 }
 
 /// Replays the batches. With `refused`, behaves as [`salvage`] describes.
-fn follow(log: &mut Read<'_>, mut out: Replayed, mut refused: Option<&mut Vec<Entry>>) -> Result<Replayed> {
+fn follow(
+    log: &mut LogReader<'_>,
+    mut out: Replayed,
+    mut refused: Option<&mut Vec<Entry>>,
+) -> Result<Replayed> {
     let generation = out.end.generation;
     let mut at = SLOT;
     let mut pending = PendingBatch::default();
@@ -255,7 +259,7 @@ impl Replayed {
 /// Adds the records of a damaged stretch that are intact: each was written once.
 fn add_whole_records(
     pending: &mut PendingBatch,
-    log: &mut Read<'_>,
+    log: &mut LogReader<'_>,
     from: u64,
     until: u64,
     end: &LogEnd,
@@ -294,7 +298,7 @@ fn apply(out: &mut Replayed, pending: &PendingBatch, refused: Option<&mut Vec<En
 }
 
 /// The generation, and whether a flipped bit had to be corrected.
-fn header(log: &mut Read<'_>, store: StoreId) -> Result<(u64, bool)> {
+fn header(log: &mut LogReader<'_>, store: StoreId) -> Result<(u64, bool)> {
     let damaged = || Error::corrupt("meta.log begins with no header; run tierfs fsck");
     // The header was durable before anything was written after it.
     let never_finished = log.len < SLOT || log.is_zero_from(0)?;

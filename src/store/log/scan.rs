@@ -17,7 +17,7 @@ const WINDOW_BYTES: usize = 1 << 20;
 const CRC32C_POLYNOMIAL: u32 = 0x82f6_3b78;
 
 /// A log that is being read.
-pub(in crate::store) struct Read<'a> {
+pub(in crate::store) struct LogReader<'a> {
     file: &'a Arc<dyn File>,
     /// Length of the file in bytes.
     pub len: u64,
@@ -29,7 +29,7 @@ pub(in crate::store) struct Read<'a> {
 
 /// Content of a position in the log.
 pub(in crate::store) enum SlotContent {
-    /// A record. [`Read::payload`] is its payload.
+    /// A record. [`LogReader::payload`] is its payload.
     Record { record: Record, sequence: u64, checksum: u32, corrected: bool },
     /// The end of the log: no bytes, or zeros.
     End,
@@ -53,11 +53,11 @@ pub(in crate::store) struct ResumePoint {
     pub batch: u64,
 }
 
-impl<'a> Read<'a> {
+impl<'a> LogReader<'a> {
     /// Reads a log from its beginning.
-    pub fn new(file: &'a Arc<dyn File>) -> Result<Read<'a>> {
+    pub fn new(file: &'a Arc<dyn File>) -> Result<LogReader<'a>> {
         let len = file.len().map_err(|error| Error::io("reading the size of meta.log", error))?;
-        Ok(Read { file, len, window: Vec::new(), window_at: 0, payload: Vec::new() })
+        Ok(LogReader { file, len, window: Vec::new(), window_at: 0, payload: Vec::new() })
     }
 
     fn bytes(&mut self, at: u64, count: usize) -> Result<Option<&[u8]>> {
@@ -84,7 +84,7 @@ impl<'a> Read<'a> {
     }
 
     /// Passes the consecutive intact block records from `at` on, with their checksums, to `take`, and
-    /// returns where they end. [`Read::next`] would find the same records.
+    /// returns where they end. [`LogReader::next`] would find the same records.
     pub fn blocks(
         &mut self,
         at: u64,
