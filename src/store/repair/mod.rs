@@ -27,7 +27,7 @@ use crate::store::object::Object;
 use crate::store::object::blocks::Checksums;
 use crate::store::object::links::{place_of, place_of_stored};
 use crate::store::repair::salvage::{Mended, mend, name_unowned};
-use crate::store::repair::set_aside::{Whys, take_in};
+use crate::store::repair::set_aside::{Reasons, take_in};
 
 /// The old log is copied in chunks of this many bytes.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -95,9 +95,9 @@ pub fn repair(
     if state.node(crate::store::state::ROOT).is_none() && damage.is_none() {
         return Err(Error::new(ErrorKind::NotFound, format!("{path}: the collection was never finished")));
     }
-    let mut whys = Whys::new();
+    let mut reasons = Reasons::new();
     if let Some(dropped) = &dropped {
-        whys = take_in(&mut state, dropped);
+        reasons = take_in(&mut state, dropped);
         end.next_sequence = end.next_sequence.max(dropped.last_sequence() + 1);
     }
     let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
@@ -112,10 +112,10 @@ pub fn repair(
     let mut mended = Mended::default();
     if damage.is_some() || is_broken {
         let state = &mut collection.state.write();
-        mended = mend(state, refused, (&mut lost, &whys), number, (tenant, name))?;
+        mended = mend(state, refused, (&mut lost, &reasons), number, (tenant, name))?;
         state.forget_all_copies()?;
     } else if dropped.is_some() {
-        mended = name_unowned(&mut collection.state.write(), &lost, &whys, (tenant, name))?;
+        mended = name_unowned(&mut collection.state.write(), &lost, &reasons, (tenant, name))?;
     }
     let mut repaired = describe(&collection, &lost, damage.as_ref(), mended)?;
     if dropped.is_some() {

@@ -12,7 +12,7 @@ use crate::format::log::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId};
 use crate::store::clock::{now_nanoseconds, now_seconds};
 use crate::store::object::blocks::Checksums;
-use crate::store::repair::set_aside::Whys;
+use crate::store::repair::set_aside::Reasons;
 use crate::store::repair::{Lost, LostBlocks, lost_whole, unnamed};
 use crate::store::state::{ROOT, State};
 
@@ -45,7 +45,7 @@ struct Mending<'a> {
 pub(in crate::store) fn mend(
     state: &mut State,
     refused: Vec<Entry>,
-    (lost, whys): (&mut LostBlocks, &Whys),
+    (lost, reasons): (&mut LostBlocks, &Reasons),
     number: u32,
     place: (&str, &str),
 ) -> Result<Mended> {
@@ -72,7 +72,7 @@ pub(in crate::store) fn mend(
     mending.nodes(nodes, lost)?;
     mending.names(names)?;
     mending.unnamed()?;
-    mending.orphans(lost, whys)?;
+    mending.orphans(lost, reasons)?;
     Ok(mending.out)
 }
 
@@ -80,12 +80,12 @@ pub(in crate::store) fn mend(
 pub(in crate::store) fn name_unowned(
     state: &mut State,
     lost: &LostBlocks,
-    whys: &Whys,
+    reasons: &Reasons,
     place: (&str, &str),
 ) -> Result<Mended> {
     let next = state.last_entry().max(ROOT.0) + 1;
     let mut mending = Mending { state, next, place, found: None, out: Mended::default() };
-    mending.orphans(lost, whys)?;
+    mending.orphans(lost, reasons)?;
     Ok(mending.out)
 }
 
@@ -328,7 +328,7 @@ impl Mending<'_> {
     }
 
     /// Turns objects without a file into files, if something of them is readable.
-    fn orphans(&mut self, lost: &LostBlocks, whys: &Whys) -> Result<()> {
+    fn orphans(&mut self, lost: &LostBlocks, reasons: &Reasons) -> Result<()> {
         let owned: HashSet<ObjectId> =
             self.state.nodes().filter_map(|node| node.file()).flat_map(|file| file.objects.clone()).collect();
         let mut orphans: Vec<(ObjectId, u32, Dtype)> = Vec::new();
@@ -346,7 +346,7 @@ impl Mending<'_> {
             let node = self.fresh();
             let now = now_nanoseconds();
             let found = || format!("found by a repair in {}/{} without a file", self.place.0, self.place.1);
-            let why = whys.get(&id).cloned().unwrap_or_else(found);
+            let why = reasons.get(&id).cloned().unwrap_or_else(found);
             let (uid, gid) = self.owner();
             let file = FileEntry {
                 content: Content::Plain,

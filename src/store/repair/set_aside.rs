@@ -29,7 +29,7 @@ use crate::store::repair::{Repaired, lost_blocks, replace_log};
 use crate::store::state::State;
 
 /// Explanations for objects without a file.
-pub(in crate::store) type Whys = HashMap<ObjectId, String>;
+pub(in crate::store) type Reasons = HashMap<ObjectId, String>;
 
 /// Blocks of an object one after the other: each is one, or zeros of some length.
 type Pieces = Vec<(u32, Block)>;
@@ -72,15 +72,15 @@ fn set_aside(
 ) -> Result<Vec<Note>> {
     let Replayed { mut state, mut end, freed, dropped, .. } = replayed;
     freed.into_iter().for_each(|(_, freed)| freed.forget());
-    let mut whys = Whys::new();
+    let mut reasons = Reasons::new();
     if let Some(dropped) = &dropped {
-        whys = take_in(&mut state, dropped);
+        reasons = take_in(&mut state, dropped);
         end.next_sequence = end.next_sequence.max(dropped.last_sequence() + 1);
     }
     let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
     let unowned: HashSet<ObjectId> = collection.objects_without_file().into_iter().collect();
     let lost = lost_blocks(&collection, |object| unowned.contains(&object.entry.id))?;
-    let mended = name_unowned(&mut collection.state.write(), &lost, &whys, (tenant, name))?;
+    let mended = name_unowned(&mut collection.state.write(), &lost, &reasons, (tenant, name))?;
     let reason = Some("the end of meta.log was dropped".to_owned());
     let out = Repaired { reason, moved: mended.moved, ..Repaired::default() };
     let out = replace_log(&collection, &lost, end, out)?;
@@ -91,7 +91,7 @@ fn set_aside(
 
 /// Adds the objects that the records describe, and overwritten stretches of objects as objects of their
 /// own. Files of `state` keep their blocks.
-pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Whys {
+pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Reasons {
     let mut found = State::default();
     dropped.apply_objects(&mut found, state);
     let mut objects: Vec<Arc<Object>> = found.objects().cloned().collect();
@@ -146,15 +146,15 @@ pub(in crate::store) fn take_in(state: &mut State, dropped: &PendingBatch) -> Wh
         let id = if is_whole { entry.id } else { ObjectId::of(entry.tensor, entry.seed, creation) };
         made.push((ObjectEntry { id, creation, bytes, extent, parent: None, ..entry }, blocks, why));
     }
-    let mut whys = Whys::new();
+    let mut reasons = Reasons::new();
     for (entry, blocks, why) in made {
         let id = entry.id;
         if let Err(error) = add(state, entry, &blocks) {
             log::warn!("object {id} of a dropped batch is not set aside: {error}");
         }
-        whys.insert(id, why);
+        reasons.insert(id, why);
     }
-    whys
+    reasons
 }
 
 /// Adds an object with these consecutive blocks, each with its count: 1, or the length of a run of
