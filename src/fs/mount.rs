@@ -16,7 +16,7 @@ use crate::fs::names::Names;
 use crate::fs::serve::{Adapter, guarded};
 use crate::fs::waker::Waker;
 use crate::model::{Error, Progress, Result};
-use crate::store::Keep;
+use crate::store::SaveUsage;
 use crate::store::Verify;
 use crate::store::{Access, Store};
 use crate::vfs::{Invalidation, Shown, Vfs};
@@ -193,7 +193,7 @@ impl Mount {
         // The kernel no longer opens unlinked files.
         self.vfs.release_unlinked();
         self.vfs.sync(&mut |_| ())?;
-        self.vfs.store().open_collections().iter().for_each(|open| open.keep_accesses(Keep::Now));
+        self.vfs.store().open_collections().iter().for_each(|open| open.save_usage(SaveUsage::Now));
         if ended {
             self.session.join().map_err(|error| Error::io("answering requests", error))?;
         }

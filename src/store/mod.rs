@@ -26,7 +26,7 @@ pub use collection::identity::Access;
 pub use collection::lineage::{ParentHold, broken};
 pub use collection::open_object::{OpenObject, Rebuild, Verify};
 pub use collection::place::PlaceOfObject;
-pub use collection::usage_file::Keep;
+pub use collection::usage_file::SaveUsage;
 pub use collection::{Collection, Parts};
 pub use events::{EventKind, Events};
 pub use io::buffer::PageBuffer;

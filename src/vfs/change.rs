@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::model::{EntryId, Error, ErrorKind, OWNER_WRITES, Result};
 use crate::open::{self, Changes, OpenFile, SetAttr};
-use crate::store::Keep;
 use crate::store::ROOT;
+use crate::store::SaveUsage;
 use crate::store::{Access, Collection};
 use crate::vfs::controls::ControlView;
 use crate::vfs::ino::{Ino, Place};
@@ -160,7 +160,7 @@ impl Vfs {
         first = first.and(self.flush_kept(forget));
         for collection in self.store().open_collections() {
             if collection.check_writable().is_ok() {
-                collection.keep_accesses(Keep::NowAndThen);
+                collection.save_usage(SaveUsage::NowAndThen);
                 first = first.and(match sync(&collection) {
                     // The collection was removed meanwhile.
                     Err(error) if error.kind() == ErrorKind::ReadOnly && collection.poisoned().is_none() => {

@@ -6,8 +6,8 @@ use tierfs::engine::{Engine, Heat, LOSSY, POLICY, set_setting};
 use tierfs::ingest::Options;
 use tierfs::model::{Silent, Tier};
 use tierfs::open::OpenFiles;
-use tierfs::store::Keep;
 use tierfs::store::ROOT;
+use tierfs::store::SaveUsage;
 use tierfs::store::SetClock;
 use tierfs::store::Verify;
 use tierfs::store::disk::memory::MemoryDisk;
@@ -134,7 +134,7 @@ fn access_histories_survive_reopening_the_store() {
         assert_eq!((before.count, before.last_access), (10, now + 120));
         assert_eq!(heat(&held, "m.safetensors"), before, "the same bytes");
         assert_eq!(heat(&held, "b").count, 0);
-        held.collection.keep_accesses(Keep::Now);
+        held.collection.save_usage(SaveUsage::Now);
         drop(held);
         let held = hold(&disk, now + 120);
         assert_eq!(heat(&held, "a"), before);
@@ -149,7 +149,7 @@ fn a_missing_or_damaged_access_history_reads_as_empty() {
     let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
     let (held, now, bytes) = made(&disk);
     look_at(&held.collection, "a");
-    held.collection.keep_accesses(Keep::Now);
+    held.collection.save_usage(SaveUsage::Now);
     drop(held);
     let file = disk.open("t/c/access", Open::Read).unwrap();
     let mut good = vec![0; file.len().unwrap() as usize];
@@ -202,7 +202,7 @@ fn a_clock_that_goes_back_loses_nothing_and_delays_the_policy() {
             let heat = heat(&held, "a");
             assert!(heat.score.is_finite() && heat.count > 0, "at {seconds}");
         }
-        held.collection.keep_accesses(Keep::Now);
+        held.collection.save_usage(SaveUsage::Now);
         held.collection.sync().unwrap();
         drop((engine, held));
         // Opened while the clock is behind, the log is read in its own order.

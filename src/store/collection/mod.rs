@@ -32,7 +32,7 @@ use crate::store::collection::identity::Identity;
 use crate::store::collection::journal::{Journal, Writer};
 use crate::store::collection::read_gate::ReadGate;
 use crate::store::collection::services::Services;
-use crate::store::collection::usage_file::{Keep, UsageFile};
+use crate::store::collection::usage_file::{SaveUsage, UsageFile};
 use crate::store::disk::{Disk, File};
 use crate::store::events::{Events, Note};
 use crate::store::log::checkpoint::Compaction;
@@ -217,16 +217,16 @@ impl Collection {
         numbers.iter().all(is_untouched)
     }
 
-    fn restore_accesses(&self) {
+    fn restore_usage(&self) {
         UsageFile::restore(&self.files, &self.state(), self.ticks());
     }
 
     /// Saves the usage of blocks if there was any since the last time. A failure is only logged,
     /// because nothing depends on the file.
-    pub fn keep_accesses(&self, keep: Keep) {
+    pub fn save_usage(&self, when: SaveUsage) {
         if self.access() == Access::Write && self.check_writable().is_ok() {
             let objects = || self.state().objects().cloned().collect();
-            self.usage.save(keep, &self.files, self.ticks(), objects);
+            self.usage.save(when, &self.files, self.ticks(), objects);
         }
     }
 

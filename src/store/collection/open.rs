@@ -162,7 +162,7 @@ impl Collection {
     /// services of its store. The event log gets the events of its opening.
     pub(in crate::store) fn joined(mut self, services: &Services, tenant: &Arc<Meter>) -> Collection {
         self.services = services.clone();
-        self.restore_accesses();
+        self.restore_usage();
         let collection = self.metered(tenant.clone());
         let (path, events) = (collection.path(), collection.event_log());
         for note in collection.events() {

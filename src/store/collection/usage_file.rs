@@ -19,12 +19,12 @@ use crate::store::state::State;
 const NAME: &str = "access";
 /// Maximum number of records read from a file, beyond twice the number of blocks.
 const LEFT: u64 = 1024;
-/// Shortest interval between writes for [`Keep::NowAndThen`].
+/// Shortest interval between writes for [`SaveUsage::NowAndThen`].
 const EVERY: Duration = Duration::from_secs(60);
 
 /// When to write the side file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Keep {
+pub enum SaveUsage {
     /// Now, if blocks were used since the last write.
     Now,
     /// If blocks were used and the last write is a minute ago.
@@ -92,9 +92,15 @@ impl UsageFile {
 
     /// Saves the usage of the blocks of `objects` if there was any since the last time. A failure is only
     /// logged, because nothing depends on the file.
-    pub fn save(&self, keep: Keep, files: &Files, ticks: &Ticks, objects: impl FnOnce() -> Vec<Arc<Object>>) {
+    pub fn save(
+        &self,
+        when: SaveUsage,
+        files: &Files,
+        ticks: &Ticks,
+        objects: impl FnOnce() -> Vec<Arc<Object>>,
+    ) {
         let mut saved = self.saved.lock();
-        if keep == Keep::NowAndThen && saved.is_some_and(|saved| saved.elapsed() < EVERY) {
+        if when == SaveUsage::NowAndThen && saved.is_some_and(|saved| saved.elapsed() < EVERY) {
             return;
         }
         if !self.is_used.swap(false, Ordering::Relaxed) {
@@ -102,7 +108,7 @@ impl UsageFile {
         }
         *saved = Some(Instant::now());
         if let Err(error) = write(files, ticks, objects()) {
-            log::warn!("{}: when blocks were used is not kept: {error}", files.path());
+            log::warn!("{}: the usage of blocks is not saved: {error}", files.path());
         }
     }
 
