@@ -26,7 +26,7 @@ use crate::store::log::replay::{Damage, Replayed, salvage};
 use crate::store::object::Object;
 use crate::store::object::blocks::Checksums;
 use crate::store::object::links::{place_of, place_of_stored};
-use crate::store::repair::salvage::{Mended, mend, name_unowned};
+use crate::store::repair::salvage::{RepairedTree, name_unowned, repair_tree};
 use crate::store::repair::set_aside::{Reasons, take_in};
 
 /// The old log is copied in chunks of this many bytes.
@@ -109,15 +109,15 @@ pub fn repair(
     if damage.is_none() && lost.is_empty() && !is_broken {
         return Ok(None);
     }
-    let mut mended = Mended::default();
+    let mut tree = RepairedTree::default();
     if damage.is_some() || is_broken {
         let state = &mut collection.state.write();
-        mended = mend(state, refused, (&mut lost, &reasons), number, (tenant, name))?;
+        tree = repair_tree(state, refused, (&mut lost, &reasons), number, (tenant, name))?;
         state.forget_all_copies()?;
     } else if dropped.is_some() {
-        mended = name_unowned(&mut collection.state.write(), &lost, &reasons, (tenant, name))?;
+        tree = name_unowned(&mut collection.state.write(), &lost, &reasons, (tenant, name))?;
     }
-    let mut repaired = describe(&collection, &lost, damage.as_ref(), mended)?;
+    let mut repaired = describe(&collection, &lost, damage.as_ref(), tree)?;
     if dropped.is_some() {
         repaired.reason.get_or_insert_with(|| "the end of meta.log was dropped".to_owned());
     }
@@ -200,13 +200,13 @@ fn describe(
     collection: &Collection,
     lost: &LostBlocks,
     damage: Option<&Damage>,
-    mended: Mended,
+    tree: RepairedTree,
 ) -> Result<Repaired> {
     let mut state = collection.state.write();
     let mut out = Repaired {
         reason: damage.map(|damage| damage.reason.clone()),
-        moved: mended.moved,
-        lost: mended.lost,
+        moved: tree.moved,
+        lost: tree.lost,
         ..Repaired::default()
     };
     let mut noted: Vec<NodeEntry> = Vec::new();

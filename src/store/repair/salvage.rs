@@ -25,38 +25,38 @@ const BLOCK_BYTES: u32 = 16 << 10;
 
 /// The corrections.
 #[derive(Default)]
-pub(in crate::store) struct Mended {
+pub(in crate::store) struct RepairedTree {
     /// Files that were lost completely.
     pub lost: Vec<Lost>,
     /// Things that got another name.
     pub moved: Vec<String>,
 }
 
-struct Mending<'a> {
+struct TreeRepair<'a> {
     state: &'a mut State,
     next: u64,
     place: (&'a str, &'a str),
     found: Option<EntryId>,
-    out: Mended,
+    out: RepairedTree,
 }
 
 /// Makes the state consistent. `refused` has the entries that it did not accept; `lost` receives the
 /// blocks of objects that are created for files of which only the length is known.
-pub(in crate::store) fn mend(
+pub(in crate::store) fn repair_tree(
     state: &mut State,
     refused: Vec<Entry>,
     (lost, reasons): (&mut LostBlocks, &Reasons),
     number: u32,
     place: (&str, &str),
-) -> Result<Mended> {
+) -> Result<RepairedTree> {
     let highest = refused.iter().map(|entry| match entry {
         Entry::Node(node) => node.id.0,
         Entry::Name { parent, entry, node, .. } => parent.0.max(entry.0).max(node.0),
         _ => 0,
     });
     let next = highest.max().unwrap_or(0).max(state.last_entry()).max(ROOT.0) + 1;
-    let mut mending = Mending { state, next, place, found: None, out: Mended::default() };
-    mending.root(number)?;
+    let mut repair = TreeRepair { state, next, place, found: None, out: RepairedTree::default() };
+    repair.root(number)?;
     let mut names: Vec<(EntryId, EntryId, Arc<[u8]>, EntryId)> = Vec::new();
     let mut nodes: BTreeMap<EntryId, NodeEntry> = BTreeMap::new();
     for entry in refused {
@@ -69,11 +69,11 @@ pub(in crate::store) fn mend(
             _ => {}
         }
     }
-    mending.nodes(nodes, lost)?;
-    mending.names(names)?;
-    mending.unnamed()?;
-    mending.orphans(lost, reasons)?;
-    Ok(mending.out)
+    repair.nodes(nodes, lost)?;
+    repair.names(names)?;
+    repair.unnamed()?;
+    repair.orphans(lost, reasons)?;
+    Ok(repair.out)
 }
 
 /// Gives objects without a file names in `lost+found`. Removes those without a readable block.
@@ -82,14 +82,14 @@ pub(in crate::store) fn name_unowned(
     lost: &LostBlocks,
     reasons: &Reasons,
     place: (&str, &str),
-) -> Result<Mended> {
+) -> Result<RepairedTree> {
     let next = state.last_entry().max(ROOT.0) + 1;
-    let mut mending = Mending { state, next, place, found: None, out: Mended::default() };
-    mending.orphans(lost, reasons)?;
-    Ok(mending.out)
+    let mut repair = TreeRepair { state, next, place, found: None, out: RepairedTree::default() };
+    repair.orphans(lost, reasons)?;
+    Ok(repair.out)
 }
 
-impl Mending<'_> {
+impl TreeRepair<'_> {
     fn fresh(&mut self) -> EntryId {
         self.next += 1;
         EntryId(self.next - 1)

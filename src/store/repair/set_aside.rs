@@ -80,9 +80,9 @@ fn set_aside(
     let collection = Arc::new(Collection::of_state(disk, store, (tenant, name), state));
     let unowned: HashSet<ObjectId> = collection.objects_without_file().into_iter().collect();
     let lost = lost_blocks(&collection, |object| unowned.contains(&object.entry.id))?;
-    let mended = name_unowned(&mut collection.state.write(), &lost, &reasons, (tenant, name))?;
+    let tree = name_unowned(&mut collection.state.write(), &lost, &reasons, (tenant, name))?;
     let reason = Some("the end of meta.log was dropped".to_owned());
-    let out = Repaired { reason, moved: mended.moved, ..Repaired::default() };
+    let out = Repaired { reason, moved: tree.moved, ..Repaired::default() };
     let out = replace_log(&collection, &lost, end, out)?;
     let kept = [format!("the log as it was is {}", out.kept_log)];
     let found = out.moved.into_iter().map(|moved| format!("set aside: {moved}"));
