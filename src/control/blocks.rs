@@ -279,5 +279,5 @@ pub(super) fn verify(context: &Context) -> Result<Make> {
 
 /// The block as recorded in the log, and the end of the run of blocks equal to it.
 fn described(object: &Object, index: u32) -> (Option<Block>, u32) {
-    object.blocks.read().alike(index, object.logged_layout())
+    object.blocks.read().uniform_from(index, object.logged_layout())
 }

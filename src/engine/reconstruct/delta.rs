@@ -67,7 +67,7 @@ pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8])
     if found.is_none_or(|found| found.epoch != link.base_epoch) || layout.len(index) != out.len() {
         return Err(broken(&parent_collection, &format!("block {index} of the parent has changed")));
     }
-    let base = open.open_alike(&parent_collection, &parent)?;
+    let base = open.open_same_way(&parent_collection, &parent)?;
     base.read(layout.start(index), out).map_err(|error| match error.kind() {
         ErrorKind::Absent => broken(&parent_collection, &error.to_string()),
         _ => error,

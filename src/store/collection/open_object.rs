@@ -51,7 +51,7 @@ impl OpenObject {
     }
 
     /// Opens another object in the same way as this one.
-    pub fn open_alike(&self, collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
+    pub fn open_same_way(&self, collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
         OpenObject::reached(collection, object, self.verify, self.reach)
     }
 

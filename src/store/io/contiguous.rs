@@ -224,7 +224,7 @@ fn lies_in(object: &Object, number: u64, offset: u64, is_wanted: IsWanted) -> bo
 /// stands for all.
 fn is_checked(object: &Object, blocks: &Blocks) -> bool {
     blocks.parts().all(|(first, part)| match part {
-        Part::Alike(_) => object.checked.get(first),
+        Part::Uniform(_) => object.checked.get(first),
         _ => object.checked.all(&(first..first + part.count())),
     })
 }

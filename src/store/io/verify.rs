@@ -100,7 +100,7 @@ impl OpenObject {
         // While the lock is held, no batch changes the blocks.
         let blocks = self.object.blocks.read();
         let is_same = blocks.get(piece.start, layout).is_some_and(|block| block.stored == hole);
-        if is_same && blocks.alike(piece.start, layout).1 == piece.end {
+        if is_same && blocks.uniform_from(piece.start, layout).1 == piece.end {
             self.object.checked.set(piece.start);
         }
         Ok(())

@@ -55,7 +55,7 @@ fn slots_of(object: &Object) -> u64 {
         Part::Run(run) => 1 + run.checksums.len() as u64 * 4 / SLOT_BYTES as u64,
         // For an object with an origin, the log also holds the origin's checksums.
         Part::Dense(blocks) => 1 + blocks.len() as u64 + blocks.len() as u64 * 4 / SLOT_BYTES as u64,
-        Part::Alike(_) => 1,
+        Part::Uniform(_) => 1,
     };
     3 + object.blocks.read().parts().map(slots).sum::<u64>()
 }

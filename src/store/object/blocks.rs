@@ -147,12 +147,12 @@ impl Blocks {
 
     /// The state of block `index`, and the next block whose state may differ: the end of the blocks
     /// without a payload that one record describes, or that none does.
-    pub fn alike(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
+    pub fn uniform_from(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
         match self {
             Blocks::Unknown => (None, u32::MAX),
             Blocks::One(part) if index >= part.count() => (None, u32::MAX),
-            Blocks::One(part) => (part.block(index, 0, layout), part.alike_end(index, 0)),
-            Blocks::Parts(parts) => parts.alike(index, layout),
+            Blocks::One(part) => (part.block(index, 0, layout), part.uniform_end(index, 0)),
+            Blocks::Parts(parts) => parts.uniform_from(index, layout),
         }
     }
 
@@ -191,7 +191,7 @@ impl Blocks {
         self.parts().flat_map(move |(first, part)| part.pieces(first, layout))
     }
 
-    /// The state of the blocks of `range`, in pieces as [`alike`](Self::alike) divides them.
+    /// The state of the blocks of `range`, in pieces as [`uniform_from`](Self::uniform_from) divides them.
     pub fn pieces_in(
         &self,
         range: Range<u32>,
@@ -199,7 +199,7 @@ impl Blocks {
     ) -> impl Iterator<Item = (Range<u32>, Option<Block>)> {
         let mut next = range.start;
         std::iter::from_fn(move || {
-            let (block, end) = (next < range.end).then(|| self.alike(next, layout))?;
+            let (block, end) = (next < range.end).then(|| self.uniform_from(next, layout))?;
             let piece = next..end.min(range.end);
             next = piece.end;
             Some((piece, block))
@@ -217,7 +217,7 @@ impl Blocks {
 
     /// The blocks of `range` that have payloads, or had them before they were made absent one by one.
     pub fn with_payloads(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
-        let found = self.parts_in(range.clone()).filter(|(_, part)| !matches!(part, Part::Alike(_)));
+        let found = self.parts_in(range.clone()).filter(|(_, part)| !matches!(part, Part::Uniform(_)));
         let found = found.map(move |(first, part)| {
             first.max(range.start)..first.saturating_add(part.count()).min(range.end)
         });
@@ -308,11 +308,11 @@ impl Blocks {
     }
 
     /// Sets blocks without a payload to the same state. `block` is the first of them.
-    pub fn set_alike(&mut self, range: Range<u32>, block: Block, layout: BlockLayout) {
+    pub fn set_uniform(&mut self, range: Range<u32>, block: Block, layout: BlockLayout) {
         if range.start == 0 && range.end >= self.count() {
-            *self = Blocks::One(Part::alike(&range, block));
+            *self = Blocks::One(Part::uniform(&range, block));
         } else {
-            self.in_parts(|parts| parts.set_alike(range, block, layout));
+            self.in_parts(|parts| parts.set_uniform(range, block, layout));
         }
     }
 
@@ -445,7 +445,7 @@ mod tests {
         }
         blocks.set(2, third, CUT).unwrap();
         let hole = Stored::hole(4096 + 256);
-        blocks.set_alike(1..3, Block { stored: hole, ..third }, CUT);
+        blocks.set_uniform(1..3, Block { stored: hole, ..third }, CUT);
         assert!(blocks.lie_at(4096, CUT), "{blocks:?}");
         blocks.truncate(2, CUT);
         assert!(!blocks.lie_at(4096, CUT));
@@ -456,7 +456,7 @@ mod tests {
         let layout = BlockLayout { bytes: 1 << 45, block_bytes: 1 << 14 };
         let zeros = Block { epoch: 3, stored: Stored::hole(4096), since: 1 };
         let mut blocks = Blocks::default();
-        blocks.set_alike(0..1 << 31, zeros, layout);
+        blocks.set_uniform(0..1 << 31, zeros, layout);
         assert_eq!(blocks.counted(layout), 1 << 45);
         assert_eq!(blocks.pieces(layout).count(), 1);
         let written = Block { epoch: 4, stored: Stored { len: 1 << 14, ..Stored::ZEROS }, since: 1 };
@@ -464,7 +464,7 @@ mod tests {
             blocks.set(index, written, layout).unwrap();
         }
         assert_eq!(blocks.pieces(layout).count(), 5 + 3);
-        assert_eq!(blocks.alike(2, layout).1, 77);
+        assert_eq!(blocks.uniform_from(2, layout).1, 77);
         let last = blocks.get((1 << 30) - 1, layout).unwrap();
         assert_eq!((last.epoch, last.stored.offset), (3, 4096 + ((1_u64 << 44) - (1 << 14))));
         assert_eq!(blocks.gap(), None);
@@ -526,11 +526,11 @@ mod tests {
                     Change::Zeros(range, in_data) => {
                         let at = |index| if in_data { Stored::hole(layout.start(index)) } else { Stored::ZEROS };
                         let block = Block { epoch, stored: at(range.start), since: 1 };
-                        blocks.set_alike(range.clone(), block, layout);
+                        blocks.set_uniform(range.clone(), block, layout);
                         range.for_each(|index| table[index as usize] = Some(at(index)));
                     }
                     Change::Lost(range) => {
-                        blocks.set_alike(range.clone(), Block { epoch, stored: Stored::LOST, since: 1 }, layout);
+                        blocks.set_uniform(range.clone(), Block { epoch, stored: Stored::LOST, since: 1 }, layout);
                         range.for_each(|index| table[index as usize] = Some(Stored::LOST));
                     }
                     Change::Truncate(count) => {

@@ -230,8 +230,8 @@ impl Object {
     }
 
     /// The state of block `index`, including writes since the last batch, and the next block whose
-    /// state may differ: see [`Blocks::alike`].
-    fn alike(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
+    /// state may differ: see [`Blocks::uniform_from`].
+    fn uniform_from(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
         let dirty = self.existing_write_state().map(|write_state| write_state.dirty.read());
         let blocks = self.blocks.read();
         let block = self.look_at(index, layout, dirty.as_deref(), &blocks);
@@ -239,7 +239,8 @@ impl Object {
         let limit = next.map_or(u32::MAX, |(next, _)| *next);
         let described = self.described();
         // Behind the described blocks are zeros that no batch describes yet.
-        let end = if index < described { blocks.alike(index, layout).1.min(described) } else { u32::MAX };
+        let end =
+            if index < described { blocks.uniform_from(index, layout).1.min(described) } else { u32::MAX };
         (block, end.min(limit).max(index.saturating_add(1)))
     }
 
@@ -252,7 +253,7 @@ impl Object {
     ) -> impl Iterator<Item = (Range<u32>, Option<Block>)> + '_ {
         let mut next = range.start;
         std::iter::from_fn(move || {
-            let (block, end) = (next < range.end).then(|| self.alike(next, layout))?;
+            let (block, end) = (next < range.end).then(|| self.uniform_from(next, layout))?;
             let piece = next..end.min(range.end);
             next = piece.end;
             Some((piece, block))
@@ -273,7 +274,7 @@ impl Object {
 
     /// The end of the zeros that begin at block `index`; `index` itself if it is not zeros.
     pub fn zeros_from(&self, index: u32, layout: BlockLayout) -> u32 {
-        match self.alike(index, layout) {
+        match self.uniform_from(index, layout) {
             (Some(block), end) if block.is_unwritten() => end.min(layout.blocks()),
             _ => index,
         }
@@ -410,7 +411,7 @@ impl Object {
             chains.extend(ended);
         }
         let before = self.replace(&blocks, range.clone(), layout);
-        blocks.set_alike(range, block, layout);
+        blocks.set_uniform(range, block, layout);
         if block.stored.in_data {
             self.grown.fetch_max(block.epoch, Ordering::Relaxed);
         }

@@ -8,7 +8,7 @@ use crate::model::Tier;
 use crate::store::object::blocks::{Block, BlockLayout, Blocks, Run};
 
 /// At most this many equal blocks among blocks with entries get an entry each too.
-const ALIKE_MIN: usize = 64;
+const UNIFORM_MIN: usize = 64;
 
 /// Consecutive blocks of one kind.
 #[derive(Debug)]
@@ -18,12 +18,12 @@ pub enum Part {
     /// With one entry each.
     Dense(Vec<Block>),
     /// Without payloads, all described by one record.
-    Alike(Alike),
+    Uniform(UniformBlocks),
 }
 
 /// Blocks without a payload.
 #[derive(Debug)]
-pub struct Alike {
+pub struct UniformBlocks {
     /// State of the first block.
     block: Block,
     /// Number of blocks.
@@ -34,7 +34,7 @@ pub struct Alike {
 #[derive(Debug, Default)]
 pub struct Parts(BTreeMap<u32, Part>);
 
-impl Alike {
+impl UniformBlocks {
     fn block(&self, skip: u32, layout: BlockLayout) -> Block {
         let mut block = self.block;
         if block.stored.in_data {
@@ -46,8 +46,8 @@ impl Alike {
 
 impl Part {
     /// A part of blocks without a payload.
-    pub(in crate::store) fn alike(range: &Range<u32>, block: Block) -> Part {
-        Part::Alike(Alike { block, count: range.end - range.start })
+    pub(in crate::store) fn uniform(range: &Range<u32>, block: Block) -> Part {
+        Part::Uniform(UniformBlocks { block, count: range.end - range.start })
     }
 
     /// Number of blocks in the part.
@@ -55,7 +55,7 @@ impl Part {
         match self {
             Part::Run(run) => run.checksums.len() as u32,
             Part::Dense(blocks) => blocks.len() as u32,
-            Part::Alike(alike) => alike.count,
+            Part::Uniform(uniform) => uniform.count,
         }
     }
 
@@ -66,14 +66,14 @@ impl Part {
         match self {
             Part::Run(run) => run.block(skip, index, layout),
             Part::Dense(blocks) => blocks.get(skip as usize).copied(),
-            Part::Alike(alike) => (skip < alike.count).then(|| alike.block(skip, layout)),
+            Part::Uniform(uniform) => (skip < uniform.count).then(|| uniform.block(skip, layout)),
         }
     }
 
     /// One past the blocks that have the same state as block `index`, which is in the part.
-    pub(in crate::store) fn alike_end(&self, index: u32, first: u32) -> u32 {
+    pub(in crate::store) fn uniform_end(&self, index: u32, first: u32) -> u32 {
         match self {
-            Part::Alike(alike) => first + alike.count,
+            Part::Uniform(uniform) => first + uniform.count,
             _ => index + 1,
         }
     }
@@ -84,7 +84,7 @@ impl Part {
         let mut next = first;
         std::iter::from_fn(move || {
             let block = if next < end { self.block(next, first, layout)? } else { return None };
-            let piece = next..self.alike_end(next, first);
+            let piece = next..self.uniform_end(next, first);
             next = piece.end;
             Some((piece, block))
         })
@@ -98,7 +98,7 @@ impl Part {
                 let counted = |(index, block): (u32, &Block)| block.stored.counted(layout.len(index) as u64);
                 (first..).zip(blocks).map(counted).sum()
             }
-            Part::Alike(alike) => alike.block.stored.counted(layout.bytes_of(&range)),
+            Part::Uniform(uniform) => uniform.block.stored.counted(layout.bytes_of(&range)),
         }
     }
 
@@ -112,7 +112,7 @@ impl Part {
             Part::Dense(blocks) => {
                 (0..).zip(blocks).all(|(skip, block)| lies(block, offset + layout.start(skip)))
             }
-            Part::Alike(alike) => lies(&alike.block, offset),
+            Part::Uniform(uniform) => lies(&uniform.block, offset),
         }
     }
 
@@ -144,10 +144,10 @@ impl Part {
                 Part::Run(Run { epoch: run.epoch, offset, since: run.since, checksums })
             }
             Part::Dense(blocks) => Part::Dense(blocks.split_off(skip as usize)),
-            Part::Alike(alike) => {
-                let tail = Alike { block: alike.block(skip, layout), count: alike.count - skip };
-                alike.count = skip;
-                Part::Alike(tail)
+            Part::Uniform(uniform) => {
+                let tail = UniformBlocks { block: uniform.block(skip, layout), count: uniform.count - skip };
+                uniform.count = skip;
+                Part::Uniform(tail)
             }
         }
     }
@@ -161,8 +161,8 @@ impl Part {
                 blocks.extend(next);
                 None
             }
-            (Part::Alike(alike), Part::Alike(next)) if alike.block(skip, layout) == next.block => {
-                alike.count += next.count;
+            (Part::Uniform(uniform), Part::Uniform(next)) if uniform.block(skip, layout) == next.block => {
+                uniform.count += next.count;
                 None
             }
             (_, next) => Some(next),
@@ -206,10 +206,10 @@ impl Parts {
         part.block(index, first, layout)
     }
 
-    /// As [`Blocks::alike`].
-    pub(in crate::store) fn alike(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
+    /// As [`Blocks::uniform_from`].
+    pub(in crate::store) fn uniform_from(&self, index: u32, layout: BlockLayout) -> (Option<Block>, u32) {
         match self.find(index) {
-            Some((first, part)) => (part.block(index, first, layout), part.alike_end(index, first)),
+            Some((first, part)) => (part.block(index, first, layout), part.uniform_end(index, first)),
             None => (None, self.0.range(index..).next().map_or(u32::MAX, |(first, _)| *first)),
         }
     }
@@ -238,16 +238,16 @@ impl Parts {
         self.put(first, Part::Run(run), layout);
     }
 
-    pub(in crate::store) fn set_alike(&mut self, range: Range<u32>, block: Block, layout: BlockLayout) {
-        if range.len() <= ALIKE_MIN
+    pub(in crate::store) fn set_uniform(&mut self, range: Range<u32>, block: Block, layout: BlockLayout) {
+        if range.len() <= UNIFORM_MIN
             && let Some(blocks) = self.dense_around(&range)
         {
-            let Part::Alike(alike) = Part::alike(&range, block) else { return };
-            (0..).zip(blocks).for_each(|(skip, place)| *place = alike.block(skip, layout));
+            let Part::Uniform(uniform) = Part::uniform(&range, block) else { return };
+            (0..).zip(blocks).for_each(|(skip, place)| *place = uniform.block(skip, layout));
             return;
         }
         self.carve(range.clone(), layout);
-        self.put(range.start, Part::alike(&range, block), layout);
+        self.put(range.start, Part::uniform(&range, block), layout);
     }
 
     /// The entries of these blocks, if they are in a dense part.
