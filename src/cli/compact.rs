@@ -68,7 +68,7 @@ fn compact(path: &Path) -> Result<String> {
     for collection in &collections {
         match engine.compact(collection, &bar) {
             Ok(done) => {
-                let log = collection.last_compaction();
+                let log = collection.last_checkpoint();
                 let log = log.map_or(String::new(), |log| {
                     format!("log at {} from {} to {} bytes; ", log.at, log.before, log.after)
                 });

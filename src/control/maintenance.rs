@@ -40,7 +40,7 @@ pub(super) const COMPACT: Maintenance = Maintenance {
         })
     },
     last: |engine, collection| {
-        let log = collection.last_compaction()?;
+        let log = collection.last_checkpoint()?;
         let (at, before, after) = (log.at, log.before, log.after);
         let payloads = engine.last_compact(collection).map_or(String::new(), |done| format!("; {done}"));
         Some(format!("log at {at} from {before} to {after} bytes{payloads}"))

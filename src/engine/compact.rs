@@ -55,7 +55,7 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
     // Released first, so that objects deleted meanwhile can be dropped.
     drop(objects);
     (done.before, done.after) = collection.cut_files()?;
-    collection.compact_now()?;
+    collection.checkpoint_now()?;
     done.at = now_seconds();
     Ok(done)
 }

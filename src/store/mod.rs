@@ -36,7 +36,7 @@ pub use io::pinned_copies::Compare;
 pub use io::scaled_delta::Writes;
 pub use io::write::Written;
 pub use io::zeros::PACKED_BYTES_MAX;
-pub use log::checkpoint::Compaction;
+pub use log::checkpoint::Checkpoint;
 pub use log::replay::replay;
 pub use object::Object;
 pub use object::blocks::Block;

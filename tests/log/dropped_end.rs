@@ -237,7 +237,7 @@ fn a_bad_page_anywhere_in_a_rewritten_log_is_damage() {
     for number in 0..40 {
         import(&collection, &format!("f{number}"), &noise(300 + number), &Options::default()).unwrap();
     }
-    collection.compact_now().unwrap();
+    collection.checkpoint_now().unwrap();
     let right = picture(&collection);
     drop(collection);
     let len = files(&disk)[LOG].len();

@@ -87,9 +87,9 @@ fn used(disk: &Arc<dyn Disk>, what: &str) -> Result<()> {
 
 fn use_it(collection: &Arc<Collection>) -> Result<()> {
     import(collection, "small", &[7; 300], &Default::default())?;
-    collection.compact_now()?;
+    collection.checkpoint_now()?;
     import(collection, "large", &noise(20_000), &Default::default())?;
-    collection.compact_now().map(drop)
+    collection.checkpoint_now().map(drop)
 }
 
 fn thing(creation: u64, extent: Option<u64>) -> Vec<Said> {

@@ -262,7 +262,7 @@ fn a_short_log_with_huge_claims_opens_in_little_memory_and_time() {
             let all: u64 = if node < 4 { 1 << 45 } else { 1 << 14 };
             assert_eq!(object.stored(), all);
         }
-        collection.compact_now().unwrap_err();
+        collection.checkpoint_now().unwrap_err();
         let files = crate::fixture::files(&disk);
         assert!(files[LOG].len() <= log + 128);
     });
@@ -290,7 +290,7 @@ fn a_repair_of_a_short_log_with_huge_claims_records_each_loss_once() {
         let zeros = collection.objects_of(EntryId(2)).unwrap().remove(0);
         assert!(zeros.block(1 << 30, zeros.layout()).unwrap().stored.is_zeros());
         // Written anew, it says the same.
-        collection.compact_now().unwrap();
+        collection.checkpoint_now().unwrap();
         assert!(crate::fixture::files(&disk)[LOG].len() < 9000);
         drop(collection);
         let again = open(&disk, Access::Read).unwrap();

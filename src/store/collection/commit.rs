@@ -15,7 +15,7 @@ use crate::store::clock::now_seconds;
 use crate::store::collection::Collection;
 use crate::store::collection::journal::Writer;
 use crate::store::events::EventKind;
-use crate::store::log::checkpoint::{Compaction, GROWTH, due, switch_log, write_draft};
+use crate::store::log::checkpoint::{Checkpoint, GROWTH, due, switch_log, write_draft};
 use crate::store::log::pending_batch::checksums_of;
 use crate::store::log::validate::check;
 use crate::store::object::links::{DELTA_FILE, FACTOR_FILE};
@@ -180,7 +180,7 @@ impl Collection {
     pub(in crate::store) fn sync_all(&self, writer: &mut Writer) -> Result<()> {
         let touched = std::mem::take(&mut writer.unsynced);
         self.files.sync(&touched).and_then(|()| writer.log.sync()).map_err(|error| self.poison(error))?;
-        self.compact_if_due(writer);
+        self.checkpoint_if_due(writer);
         if let Some(reason) = self.poisoned() {
             return Err(self.read_only(reason));
         }
@@ -260,25 +260,25 @@ impl Collection {
 
     /// Checkpoints the log if it has grown enough. Everything recorded must be durable. After a failure
     /// the old log stays in use, and the next attempt is made when it has grown more.
-    fn compact_if_due(&self, writer: &mut Writer) {
-        if writer.log.bytes() < writer.compact_at {
+    fn checkpoint_if_due(&self, writer: &mut Writer) {
+        if writer.log.bytes() < writer.checkpoint_at {
             return;
         }
-        if let Err(error) = self.compact(writer) {
+        if let Err(error) = self.checkpoint(writer) {
             log::warn!("{}: the log is not written anew: {error}", self.path());
-            writer.compact_at = writer.log.bytes() * 2;
+            writer.checkpoint_at = writer.log.bytes() * 2;
         }
     }
 
     /// Makes everything recorded durable and checkpoints the log. `Busy` while an object is being
     /// truncated.
-    pub fn compact_now(&self) -> Result<Compaction> {
+    pub fn checkpoint_now(&self) -> Result<Checkpoint> {
         let writer = &mut *self.writer()?;
         self.sync_all(writer)?;
-        self.compact(writer)
+        self.checkpoint(writer)
     }
 
-    fn compact(&self, writer: &mut Writer) -> Result<Compaction> {
+    fn checkpoint(&self, writer: &mut Writer) -> Result<Checkpoint> {
         let before = writer.log.bytes();
         let state = self.state.read();
         let (disk, path) = (self.files.disk(), self.files.path());
@@ -288,15 +288,15 @@ impl Collection {
         // After a failure it is unknown which of the two logs a power cut would leave.
         switch_log(disk, path).map_err(|error| self.poison(error))?;
         writer.log = log;
-        writer.compact_at = due(&state).max(writer.log.bytes() * GROWTH);
+        writer.checkpoint_at = due(&state).max(writer.log.bytes() * GROWTH);
         // The new log is durable and no longer names the freed space.
         for (batch, _) in &mut writer.freed {
             *batch = 0;
         }
-        let compaction = Compaction { at: now_seconds(), before, after: writer.log.bytes() };
-        self.journal.note_compaction(compaction);
-        let text = format!("meta.log of {before} bytes has {} now", compaction.after);
+        let done = Checkpoint { at: now_seconds(), before, after: writer.log.bytes() };
+        self.journal.note_checkpoint(done);
+        let text = format!("meta.log of {before} bytes has {} now", done.after);
         self.event_log().tell(EventKind::Compaction, path, "compact", &text);
-        Ok(compaction)
+        Ok(done)
     }
 }

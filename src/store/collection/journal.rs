@@ -6,7 +6,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::store::events::Note;
 use crate::store::log::append::Log;
-use crate::store::log::checkpoint::Compaction;
+use crate::store::log::checkpoint::Checkpoint;
 use crate::store::log::replay::Damage;
 use crate::store::space::files::{PAYLOAD_FILES, Touched};
 use crate::store::space::slots::Slots;
@@ -25,13 +25,13 @@ pub(in crate::store) struct Writer {
     /// Number of the next data file, once one was created; 0 before.
     pub next_data: u64,
     /// Length in bytes at which the log is due for a checkpoint.
-    pub compact_at: u64,
+    pub checkpoint_at: u64,
 }
 
 impl Writer {
     /// Whether the log has twice the length at which a sync checkpoints it: no sync has come.
     pub fn is_log_too_long(&self) -> bool {
-        self.log.bytes() >= self.compact_at.saturating_mul(2)
+        self.log.bytes() >= self.checkpoint_at.saturating_mul(2)
     }
 }
 
@@ -45,7 +45,7 @@ pub(in crate::store) struct Journal {
     poisoned: OnceLock<String>,
     notes: Vec<Note>,
     /// Held briefly; no other lock is taken with it.
-    last_compaction: Mutex<Option<Compaction>>,
+    last_checkpoint: Mutex<Option<Checkpoint>>,
     bytes: u64,
 }
 
@@ -87,12 +87,12 @@ impl Journal {
     }
 
     /// Result of the last checkpoint since the log was opened.
-    pub fn last_compaction(&self) -> Option<Compaction> {
-        *self.last_compaction.lock()
+    pub fn last_checkpoint(&self) -> Option<Checkpoint> {
+        *self.last_checkpoint.lock()
     }
 
     /// Notes the result of a checkpoint.
-    pub fn note_compaction(&self, compaction: Compaction) {
-        *self.last_compaction.lock() = Some(compaction);
+    pub fn note_checkpoint(&self, checkpoint: Checkpoint) {
+        *self.last_checkpoint.lock() = Some(checkpoint);
     }
 }

@@ -35,7 +35,7 @@ use crate::store::collection::services::Services;
 use crate::store::collection::usage_file::{SaveUsage, UsageFile};
 use crate::store::disk::{Disk, File};
 use crate::store::events::{Events, Note};
-use crate::store::log::checkpoint::Compaction;
+use crate::store::log::checkpoint::Checkpoint;
 use crate::store::log::replay::Damage;
 use crate::store::object::Object;
 use crate::store::quota::{Limits, Meter};
@@ -134,8 +134,8 @@ impl Collection {
     }
 
     /// Result of the last checkpoint since the collection was opened.
-    pub fn last_compaction(&self) -> Option<Compaction> {
-        self.journal.last_compaction()
+    pub fn last_checkpoint(&self) -> Option<Checkpoint> {
+        self.journal.last_checkpoint()
     }
 
     /// The clock, and the ticks that accesses are counted in.

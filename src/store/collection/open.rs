@@ -128,7 +128,7 @@ impl Collection {
                 freed: freed.into(),
                 slots: Default::default(),
                 next_data: 0,
-                compact_at: due(&state),
+                checkpoint_at: due(&state),
             })
         } else {
             freed.into_iter().for_each(|(_, freed)| freed.forget());

@@ -33,7 +33,7 @@ const BATCH_SLOTS_MAX: u64 = 32 << 10;
 
 /// Result of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Compaction {
+pub struct Checkpoint {
     /// Time, in seconds since 1970.
     pub at: u64,
     /// Length of the log before, in bytes.
