@@ -302,7 +302,7 @@ impl Vfs {
         if is_marked || is_file && open::is_another_place(from, to) {
             let open_file = self.open_files.open(collection, node, self.verify);
             // The kernel must learn that its names are out of date.
-            let open_file = open_file.inspect_err(|_| collection.names_are_old())?;
+            let open_file = open_file.inspect_err(|_| collection.invalidate_all_names())?;
             changes.merge(self.look_at_renamed(&open_file)?);
         }
         Ok(self.forget(collection, changes, None))

@@ -106,7 +106,7 @@ impl Vfs {
         open_file.look_again().or_else(|error| {
             let collection = open_file.collection();
             log::warn!("{}: looking at a file under its other name: {error}", collection.path());
-            collection.names_are_old();
+            collection.invalidate_all_names();
             self.keep_unflushed(open_file);
             match error.kind() {
                 ErrorKind::Full | ErrorKind::Quota => Ok(Changes::default()),

@@ -118,7 +118,7 @@ impl Collection {
         writer.freed.extend(state.freed.drain(..).map(|freed| (number, freed)));
         drop(state);
         if takes_names {
-            self.names_are_old();
+            self.invalidate_all_names();
         }
         if parent_is_free {
             // The parent may be written to from now on, so this batch must not be rolled back.

@@ -149,8 +149,8 @@ impl Collection {
     }
 
     /// Notifies that names lead elsewhere or nowhere.
-    pub fn names_are_old(&self) {
-        self.services.names_are_old();
+    pub fn invalidate_all_names(&self) {
+        self.services.invalidate_all_names();
     }
 
     /// The path in the store of a data file of its own.

@@ -64,7 +64,7 @@ impl Services {
     }
 
     /// Notifies that names lead elsewhere or nowhere.
-    pub fn names_are_old(&self) {
+    pub fn invalidate_all_names(&self) {
         if let Some(tell) = self.name_watcher.get() {
             tell();
         }
