@@ -219,7 +219,7 @@ impl<'a> Names<'a> {
             self.remove_name(parent, name);
             if was_first && old.file().is_some() {
                 nodes.iter().skip(1).for_each(|part| self.remove_names(*part));
-                self.batch.have_looked_at(old.entry.id);
+                self.batch.recognize_again(old.entry.id);
             }
             return Ok(());
         }

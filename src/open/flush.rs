@@ -44,12 +44,12 @@ impl OpenFile {
         if !self.unclosed.swap(false, Ordering::AcqRel) || !is_scanned {
             return Ok(changes);
         }
-        let looked = self.looked_at();
-        if looked.is_err() {
+        let recognized = self.recognize_now();
+        if recognized.is_err() {
             self.unclosed.store(true, Ordering::Release);
         }
         let mut all = changes;
-        all.merge(looked?);
+        all.merge(recognized?);
         Ok(all)
     }
 
@@ -102,7 +102,7 @@ impl OpenFile {
             && layout.drafts == layout.objects.len()
             && file.content != Content::Tensor;
         let is_other = layout.is_other || cut.is_some();
-        let recognized = if is_new || self.must_be_looked_at(layout, is_other, file, &name) {
+        let recognized = if is_new || self.must_be_recognized_again(layout, is_other, file, &name) {
             Some(recognize(&source, &name))
         } else {
             None
@@ -161,7 +161,7 @@ impl OpenFile {
     }
 
     /// Recognizes the content again, under the current name of the file.
-    pub(super) fn looked_at(&self) -> Result<Changes> {
+    pub(super) fn recognize_now(&self) -> Result<Changes> {
         let mut changes = self.flush()?;
         let mut layout = self.layout.write();
         let Some((node, name)) = self.named() else { return Ok(changes) };
@@ -292,7 +292,13 @@ impl OpenFile {
     }
 
     /// Whether the parts of a container may have moved, or a plain file may have become a container.
-    fn must_be_looked_at(&self, layout: &Layout, is_other: bool, file: &FileEntry, name: &[u8]) -> bool {
+    fn must_be_recognized_again(
+        &self,
+        layout: &Layout,
+        is_other: bool,
+        file: &FileEntry,
+        name: &[u8],
+    ) -> bool {
         match file.content {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(name) && !is_scanned(name),

@@ -13,13 +13,13 @@ use crate::store::Verify;
 
 impl OpenFile {
     /// Recognizes the file under its current name, and removes the mark that a rename left.
-    pub fn look_again(&self) -> Result<Changes> {
-        let changes = self.looked_at()?;
-        let marked = |state: &State| state.must_be_looked_at(self.node);
+    pub fn recognize_again(&self) -> Result<Changes> {
+        let changes = self.recognize_now()?;
+        let marked = |state: &State| state.must_be_recognized_again(self.node);
         if marked(&self.collection.state()) {
             let taken = self.collection.record(Touched::default(), |batch, state| {
                 if marked(state) {
-                    batch.was_looked_at(self.node);
+                    batch.was_recognized_again(self.node);
                 }
                 Ok(())
             });
@@ -45,12 +45,12 @@ fn suffix(name: &[u8]) -> &[u8] {
 /// their first name.
 pub fn finish_renames(collection: &Arc<Collection>, table: &OpenFiles, verify: Verify) -> Changes {
     let mut changes = Changes::default();
-    let marked: Vec<EntryId> = collection.state().to_be_looked_at().collect();
+    let marked: Vec<EntryId> = collection.state().to_be_recognized_again().collect();
     if marked.is_empty() || collection.check_writable().is_err() {
         return changes;
     }
     for node in marked {
-        match table.open(collection, node, verify).and_then(|open_file| open_file.look_again()) {
+        match table.open(collection, node, verify).and_then(|open_file| open_file.recognize_again()) {
             Ok(more) => changes.merge(more),
             Err(error) => log::warn!("{}: looking at a renamed file: {error}", collection.path()),
         }

@@ -272,7 +272,7 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
 fn mark(batch: &mut Batch, node: &Node, from: (EntryId, &[u8]), to: (EntryId, &[u8])) {
     let may_be = |file: &FileEntry| file.content.is_container() || may_be_recognized(to.1);
     if is_another_place(from, to) && node.file().is_some_and(may_be) {
-        batch.have_looked_at(node.entry.id);
+        batch.recognize_again(node.entry.id);
     }
 }
 

@@ -127,7 +127,7 @@ impl Vfs {
     /// first. An unlinked file stays until the kernel forgets it.
     fn keep(&self, file: Option<Unlinking<'_>>) -> Changes {
         let Some(file) = file else { return Changes::default() };
-        let has_moved = file.open_file.collection().state().must_be_looked_at(file.node);
+        let has_moved = file.open_file.collection().state().must_be_recognized_again(file.node);
         if has_moved {
             // The name is removed even on an error here.
             self.look_at_renamed(&file.open_file).unwrap_or_default()
@@ -297,7 +297,7 @@ impl Vfs {
         let (is_file, is_marked) = {
             let state = collection.state();
             let is_file = state.node(node).is_some_and(|node| node.file().is_some());
-            (is_file, state.must_be_looked_at(node))
+            (is_file, state.must_be_recognized_again(node))
         };
         if is_marked || is_file && open::is_another_place(from, to) {
             let open_file = self.open_files.open(collection, node, self.verify);

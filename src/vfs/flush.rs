@@ -81,8 +81,8 @@ impl Vfs {
             let _invalidation_order = open_file.invalidation_order();
             let flushed = self.flush_closed(open_file).and_then(|flushed| {
                 forget(flushed);
-                let is_renamed = must_be_looked_at(open_file);
-                let changes = if is_renamed { open_file.look_again()? } else { Changes::default() };
+                let is_renamed = must_be_recognized_again(open_file);
+                let changes = if is_renamed { open_file.recognize_again()? } else { Changes::default() };
                 Ok(self.forget(open_file.collection(), changes, None))
             });
             first = first.and(flushed.map(&mut *forget));
@@ -103,7 +103,7 @@ impl Vfs {
     /// again within seconds, or by the next mount. A full disk or quota does not fail the rename; a
     /// disk error does.
     pub(super) fn look_at_renamed(&self, open_file: &Arc<OpenFile>) -> Result<Changes> {
-        open_file.look_again().or_else(|error| {
+        open_file.recognize_again().or_else(|error| {
             let collection = open_file.collection();
             log::warn!("{}: looking at a file under its other name: {error}", collection.path());
             collection.invalidate_all_names();
@@ -138,9 +138,9 @@ impl Vfs {
 fn waits(open_file: &OpenFile) -> bool {
     let collection = open_file.collection();
     let is_there = collection.state().node(open_file.node()).is_some();
-    is_there && (open_file.is_unclosed() || must_be_looked_at(open_file))
+    is_there && (open_file.is_unclosed() || must_be_recognized_again(open_file))
 }
 
-fn must_be_looked_at(open_file: &OpenFile) -> bool {
-    open_file.collection().state().must_be_looked_at(open_file.node())
+fn must_be_recognized_again(open_file: &OpenFile) -> bool {
+    open_file.collection().state().must_be_recognized_again(open_file.node())
 }

@@ -167,7 +167,7 @@ impl History {
         open_file.write(0, &bytes).unwrap();
         self.flush(".new", &open_file, bytes.clone());
         open::rename(&self.collection, (ROOT, b".new"), (ROOT, name.as_bytes()), false).unwrap();
-        open_file.look_again().unwrap();
+        open_file.recognize_again().unwrap();
         self.log(".new", None);
         self.log(name, Some(bytes));
     }

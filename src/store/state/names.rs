@@ -7,17 +7,17 @@ use crate::store::batch::Batch;
 use crate::store::state::State;
 
 /// Setting of a file whose first name changed and that has not been examined since.
-const LOOK_AGAIN: &str = "look_again";
+const RECOGNIZE_AGAIN: &str = "look_again";
 
 impl State {
     /// Whether a file's first name changed and it has not been examined since.
-    pub fn must_be_looked_at(&self, node: EntryId) -> bool {
-        self.setting(node, LOOK_AGAIN).is_some()
+    pub fn must_be_recognized_again(&self, node: EntryId) -> bool {
+        self.setting(node, RECOGNIZE_AGAIN).is_some()
     }
 
     /// The files whose first name changed and that have not been examined since.
-    pub fn to_be_looked_at(&self) -> impl Iterator<Item = EntryId> {
-        self.set_nodes(LOOK_AGAIN).map(|(node, _)| node)
+    pub fn to_be_recognized_again(&self) -> impl Iterator<Item = EntryId> {
+        self.set_nodes(RECOGNIZE_AGAIN).map(|(node, _)| node)
     }
 }
 
@@ -25,13 +25,13 @@ impl Batch {
     /// Marks a file whose first name changes. Its type under the new name, and the names of its
     /// tensors, are recorded by a later batch; after a crash in between, the mark tells that this is
     /// still to do.
-    pub fn have_looked_at(&mut self, node: EntryId) {
-        self.entry(Entry::Setting { node, key: LOOK_AGAIN.to_owned(), value: Some(String::new()) });
+    pub fn recognize_again(&mut self, node: EntryId) {
+        self.entry(Entry::Setting { node, key: RECOGNIZE_AGAIN.to_owned(), value: Some(String::new()) });
     }
 
     /// Removes the mark.
-    pub fn was_looked_at(&mut self, node: EntryId) {
-        self.entry(Entry::Setting { node, key: LOOK_AGAIN.to_owned(), value: None });
+    pub fn was_recognized_again(&mut self, node: EntryId) {
+        self.entry(Entry::Setting { node, key: RECOGNIZE_AGAIN.to_owned(), value: None });
     }
 
     /// Whether a name that the kernel may have looked up leads elsewhere or nowhere after this batch,
