@@ -299,7 +299,7 @@ impl OpenFile {
             changes = self.flush_locked(layout)?;
             is_named = layout.drafts == 0;
         }
-        let cut = if is_named { self.log_cut(layout, bytes)? } else { None };
+        let cut = if is_named { self.record_truncation(layout, bytes)? } else { None };
         match cut {
             Some(more) => {
                 changes.merge(more);

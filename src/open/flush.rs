@@ -82,7 +82,7 @@ impl OpenFile {
 
     /// Truncates the file to its first `bytes` in one batch, together with the unflushed writes to
     /// them. Nothing changes before the batch is in the log. `None` where the file has no name.
-    pub(super) fn log_cut(&self, layout: &mut Layout, bytes: u64) -> Result<Option<Changes>> {
+    pub(super) fn record_truncation(&self, layout: &mut Layout, bytes: u64) -> Result<Option<Changes>> {
         self.flush_layout(layout, Some(bytes))
     }
 
@@ -111,7 +111,7 @@ impl OpenFile {
         let objects: Vec<OpenObject> = layout.objects.iter().take(kept).cloned().collect();
         if is_new || matches!(recognized, Some(Ok(_))) {
             let is_plain = !matches!(&recognized, Some(Ok(found)) if found.content != Content::Plain);
-            match self.cut_again(layout, &objects, &source, &name, mtime) {
+            match self.take_apart(layout, &objects, &source, &name, mtime) {
                 Ok(parts) => return self.reload(layout, Ok(parts), before).map(Some),
                 // Without room for a copy, a plain file keeps its extents.
                 Err(error) if error.kind() == ErrorKind::Full && is_new && is_plain => {}
@@ -217,7 +217,7 @@ impl OpenFile {
 
     /// Creates new objects for the file's bytes: in place if they lie in one data file, otherwise in
     /// a new data file.
-    fn cut_again(
+    fn take_apart(
         &self,
         layout: &Layout,
         objects: &[OpenObject],

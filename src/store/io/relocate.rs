@@ -184,7 +184,7 @@ impl Collection {
 
     /// Truncates the payload files after the last slot in use. Returns their total length before and
     /// after.
-    pub fn cut_files(&self) -> Result<(u64, u64)> {
+    pub fn truncate_files(&self) -> Result<(u64, u64)> {
         self.find_space()?;
         let writer = &mut *self.writer()?;
         self.mark_all(writer)?;

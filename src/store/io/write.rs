@@ -92,7 +92,7 @@ impl OpenObject {
             if bytes > before.bytes {
                 self.grow_block(&mut writing, before, after, index)?;
             } else {
-                self.cut_block(&mut writing, before, after, index)?;
+                self.truncate_block(&mut writing, before, after, index)?;
             }
         }
         if bytes < before.bytes {
@@ -110,7 +110,7 @@ impl OpenObject {
     }
 
     /// Truncates the block that becomes the last one.
-    fn cut_block(
+    fn truncate_block(
         &self,
         writing: &mut Writing,
         before: BlockLayout,

@@ -196,7 +196,7 @@ fn follow(
             let text =
                 format!("meta.log at byte {at}: {bad}; batch {batch} was never finished and is dropped");
             out.note(EventKind::Dropped, text);
-            if !log.is_cut_short(at, &out.end)? {
+            if !log.ends_early(at, &out.end)? {
                 let until = log.len;
                 add_whole_records(&mut pending, log, at, until, &out.end)?;
                 out.dropped = Some(pending);

@@ -189,7 +189,7 @@ impl<'a> LogReader<'a> {
 
     /// Whether the log simply ends at `bad`, as it does when its writer was killed: the record is
     /// incomplete, and no Commit and nothing else follows.
-    pub fn is_cut_short(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
+    pub fn ends_early(&mut self, bad: u64, end: &LogEnd) -> Result<bool> {
         let Some(first) = self.slot(bad)? else { return Ok(true) };
         let record = if first.is_intact() { Record::parse(&first).ok() } else { None };
         // A slot ends with its checksum.
