@@ -52,7 +52,7 @@ pub fn is_lossy_allowed(state: &State, node: EntryId) -> bool {
 
 /// Whether small writes into an encoded tensor are quantized. A user must have allowed this
 /// explicitly, because written data has no other source.
-pub fn rounds_writes(state: &State, node: EntryId) -> bool {
+pub fn quantizes_writes(state: &State, node: EntryId) -> bool {
     WRITES.of(state, node) == "delta" && state.is_loss_asked_for(node)
 }
 

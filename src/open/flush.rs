@@ -156,7 +156,7 @@ impl OpenFile {
     fn writes(&self, open: &OpenObject) -> Writes {
         let state = self.collection.state();
         let node = state.part_of(open.object().entry.id).unwrap_or(self.node);
-        let is_rounded = engine::rounds_writes(&state, node);
+        let is_rounded = engine::quantizes_writes(&state, node);
         if is_rounded { Writes::Rounded(engine::encoder(&state, node)) } else { Writes::Exact }
     }
 
