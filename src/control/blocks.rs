@@ -85,7 +85,7 @@ pub(super) fn table(context: &Context) -> Result<Make> {
                 let file = below.map_or("outside", |path| path.trim_start_matches('/'));
                 let is_nowhere = tier == Tier::Absent || (block.stored.is_zeros() && !block.stored.in_data);
                 let file = if is_nowhere { "-" } else { file };
-                let (links, _) = object.chain_size(piece.start, block.epoch);
+                let (links, _) = object.deltas_size(piece.start, block.epoch);
                 let encoding = if block.stored.is_zeros() { "zeros" } else { encoding(tier) };
                 let (name, epoch) = (tier.name(), block.epoch);
                 let (first, last) = (before + u64::from(piece.start), before + u64::from(piece.end) - 1);

@@ -189,7 +189,7 @@ pub fn tally<'a>(objects: impl Iterator<Item = &'a std::sync::Arc<Object>>) -> B
 /// The tally of a piece (one block, or several equal ones without a payload), and its number of deltas.
 fn one(object: &Object, piece: &Range<u32>, block: &Block) -> (Tally, usize) {
     let logical = object.layout().bytes_of(piece);
-    let (links, link_bytes) = object.chain_size(piece.start, block.epoch);
+    let (links, link_bytes) = object.deltas_size(piece.start, block.epoch);
     let stored = block.stored.counted(logical) + link_bytes;
     (Tally { blocks: piece.len() as u64, logical, stored }, links)
 }

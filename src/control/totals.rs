@@ -100,7 +100,7 @@ impl Totals {
         self.log_bytes += collection.log_bytes();
         self.pinned += state.pins().filter_map(|(_, copy)| copy).map(|copy| copy.bytes).sum::<u64>();
         for object in state.objects() {
-            self.chains.extend(object.chain_lens());
+            self.chains.extend(object.delta_counts());
         }
         for (tier, found) in tally(state.objects()) {
             self.tiers.entry(tier).or_default().add(found);

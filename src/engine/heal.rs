@@ -53,7 +53,7 @@ impl Engine {
         let is_healed = match payload {
             Some(payload) => open.restore(index, block, &payload)?,
             None => {
-                let seen = open.object().chain(index, block.epoch);
+                let seen = open.object().deltas(index, block.epoch);
                 let mut elements = vec![0; open.object().layout().len(index)];
                 read_seen(open, index, block, &mut elements)?
                     && open.restore_exact(index, block, seen, &elements)?

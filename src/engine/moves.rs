@@ -184,7 +184,7 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
                 }
                 *from.entry(block.stored.tier).or_default() += 1;
                 stored.0 += object.payload_len(index, to)? as u64;
-                stored.1 += u64::from(block.stored.len) + object.chain_size(index, block.epoch).1;
+                stored.1 += u64::from(block.stored.len) + object.deltas_size(index, block.epoch).1;
             }
         }
     }

@@ -304,7 +304,7 @@ fn by_chain(place: &Place) -> Result<Plot> {
         let mut block = vec![0; right.len()];
         opened.open.read(0, &mut block)?;
         let epoch = opened.object.block(0, opened.object.layout()).ok_or("no block")?.epoch;
-        let (found, _) = opened.object.chain_size(0, epoch);
+        let (found, _) = opened.object.deltas_size(0, epoch);
         if block != right || found as u64 != links {
             return Err(format!("wrong answer: {found} links where {links} were written").into());
         }

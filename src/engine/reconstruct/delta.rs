@@ -46,7 +46,7 @@ pub(super) fn is_there(open: &OpenObject, index: u32, block: &Block) -> bool {
 /// The precision of a reconstructed block. A patch is exact. A scaled difference has at best the
 /// precision of 8 bits, and counts as that.
 pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Option<Tier> {
-    let links = open.object().chain(index, block.epoch)?;
+    let links = open.object().deltas(index, block.epoch)?;
     match links.iter().find(|link| link.is_on_parent)?.kind {
         DeltaKind::Patch => Some(Tier::Exact),
         DeltaKind::Scaled => Some(Tier::Q8),
@@ -56,7 +56,7 @@ pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Option<
 /// Reconstructs a block from its difference into `out`, which has the size of the block. Returns
 /// `false` for other blocks. Fails with `Corrupt` where the parent has changed.
 pub(super) fn read(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
-    let links = open.object().chain(index, block.epoch);
+    let links = open.object().deltas(index, block.epoch);
     let Some(link) = links.iter().flat_map(|links| links.iter()).find(|link| link.is_on_parent) else {
         return Ok(false);
     };

@@ -115,7 +115,7 @@ impl Collection {
         let single = freed.iter().flat_map(|(_, freed)| match freed {
             Freed::Payload(stored) if stored.has_slot() => vec![place_of_stored(stored)],
             Freed::Links(links) => links.iter().map(place_of).collect(),
-            Freed::Chain { links, .. } => links.iter().map(place_of).collect(),
+            Freed::Deltas { links, .. } => links.iter().map(place_of).collect(),
             Freed::Factor(link) | Freed::EndedFactor { link, .. } => vec![place_of_factor(link)],
             _ => Vec::new(),
         });

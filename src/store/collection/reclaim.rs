@@ -68,7 +68,7 @@ impl Collection {
         let is_free = |(batch, freed): &mut (u64, Freed)| {
             *batch <= durable
                 && match freed {
-                    Freed::Payload(_) | Freed::Links(_) | Freed::Chain { .. } => true,
+                    Freed::Payload(_) | Freed::Links(_) | Freed::Deltas { .. } => true,
                     Freed::Factor(_) | Freed::EndedFactor { .. } => true,
                     // A page shared with a neighbour can go only when all moves are durable.
                     Freed::Stretch { object, stored } => {
@@ -92,8 +92,8 @@ impl Collection {
                 Freed::Links(links) => {
                     links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)))
                 }
-                Freed::Chain { object, index, epoch, links } => {
-                    object.forget_chain(index, epoch);
+                Freed::Deltas { object, index, epoch, links } => {
+                    object.forget_deltas(index, epoch);
                     links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)));
                 }
                 Freed::Factor(link) => self.give_slot_back(writer, place_of_factor(&link)),

@@ -28,13 +28,18 @@ pub(in crate::store) enum Patch {
 
 impl OpenObject {
     /// Applies a block's chain, if any, to its decoded elements.
-    pub(in crate::store) fn apply_chain(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
+    pub(in crate::store) fn apply_deltas(
+        &self,
+        index: u32,
+        block: &Block,
+        elements: &mut [u8],
+    ) -> Result<()> {
         self.apply_links(index, block, elements)
             .map_err(|error| self.report_corruption(index, &block.stored, error))
     }
 
     fn apply_links(&self, index: u32, block: &Block, elements: &mut [u8]) -> Result<()> {
-        let Some(links) = self.object.chain(index, block.epoch) else { return Ok(()) };
+        let Some(links) = self.object.deltas(index, block.epoch) else { return Ok(()) };
         for link in links.iter() {
             self.apply_link(index, link, elements)?;
         }
@@ -92,17 +97,17 @@ impl OpenObject {
         let width = object.dtype().bytes() as usize;
         let Some(block) = self.patch_base(index, new.len()) else { return Ok(Patch::None) };
         let mut base = vec![0; new.len()];
-        let chain = object.chain(index, block.epoch);
-        let links = chain.as_ref().map_or(0, |links| links.len());
+        let deltas = object.deltas(index, block.epoch);
+        let links = deltas.as_ref().map_or(0, |links| links.len());
         // The ninth patch merges everything written since the block was encoded.
         let is_merged = links == LINKS_MAX && writes == Writes::Exact;
         let is_scaled = |link: &Link| link.kind == DeltaKind::Scaled;
-        if is_merged && chain.is_some_and(|links| links.iter().any(is_scaled)) {
+        if is_merged && deltas.is_some_and(|links| links.iter().any(is_scaled)) {
             return Ok(Patch::None);
         }
         let mut read = self.read_base(index, &block, &mut base);
         if !is_merged {
-            read = read.and_then(|()| self.apply_chain(index, &block, &mut base));
+            read = read.and_then(|()| self.apply_deltas(index, &block, &mut base));
         }
         match read {
             // The write repairs the corrupt block, whose content is not needed.

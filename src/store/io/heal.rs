@@ -42,12 +42,12 @@ impl OpenObject {
             return Ok(());
         }
         self.decode(index, &block.stored, payload, out)?;
-        self.apply_chain(index, block, out)
+        self.apply_deltas(index, block, out)
     }
 
     /// Whether a block has deltas.
     pub fn has_deltas(&self, index: u32, block: &Block) -> bool {
-        self.object.chain(index, block.epoch).is_some()
+        self.object.deltas(index, block.epoch).is_some()
     }
 
     /// Stores the content of an encoded block exactly, because its payload cannot be rebuilt. `seen`
@@ -63,7 +63,7 @@ impl OpenObject {
         let checksum = checksum::of(elements);
         let stored = Stored { checksum, len: elements.len() as u32, ..exact_at(0, false) };
         // Merging deltas does not change the block's epoch.
-        let is_it = || self.object.chain(index, block.epoch) == seen;
+        let is_it = || self.object.deltas(index, block.epoch) == seen;
         self.restore_as(index, block, stored, elements, is_it)
     }
 

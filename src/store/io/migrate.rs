@@ -88,7 +88,7 @@ impl OpenObject {
                     stored = place;
                 }
                 let is_there =
-                    block.stored.tier == stored.tier && self.object().chain(*index, block.epoch).is_none();
+                    block.stored.tier == stored.tier && self.object().deltas(*index, block.epoch).is_none();
                 if !is_there {
                     migration.blocks.push((*index, *block, stored));
                 } else if !stored.in_data {
@@ -123,7 +123,7 @@ impl OpenObject {
         let blocks = self.object().stored_blocks(range, layout);
         let has_origin = |index| self.object().origin_place(index).is_some();
         let has_way = |index, block: &Block| {
-            self.object().chain(index, block.epoch).is_some() || self.object().factor_of(block).is_some()
+            self.object().deltas(index, block.epoch).is_some() || self.object().factor_of(block).is_some()
         };
         let due = blocks.filter(|(index, block)| {
             block.epoch != DIRTY
@@ -143,9 +143,9 @@ impl OpenObject {
     /// Whether a block must move to a tier. Blocks that no batch describes and unwritten zeros need
     /// not.
     pub fn is_due(&self, index: u32, block: &Block, to: Tier) -> bool {
-        let has_chain = || self.object().chain(index, block.epoch).is_some();
+        let has_deltas = || self.object().deltas(index, block.epoch).is_some();
         let is_stored = block.epoch != DIRTY && !block.stored.is_zeros();
-        is_stored && (block.stored.tier != to || (to != Tier::Absent && has_chain()))
+        is_stored && (block.stored.tier != to || (to != Tier::Absent && has_deltas()))
     }
 }
 

@@ -198,7 +198,7 @@ impl OpenObject {
         let (Some(Some(head)), Some(Some(tail))) = (blocks.first(), blocks.last()) else { return Ok(()) };
         SCRATCH.with_borrow_mut(|(payloads, part)| {
             let inside = overlap(layout.start(first), layout.len(first), at, end);
-            let is_bare = self.object.chain(first, head.epoch).is_none();
+            let is_bare = self.object.deltas(first, head.epoch).is_none();
             if blocks.len() == 1 && inside.len() < layout.len(first) && self.is_checked(first) && is_bare {
                 return self.read_groups(first, &head.stored, inside, payloads, part, out);
             }
@@ -215,11 +215,11 @@ impl OpenObject {
                 let target = &mut out[place..place + inside.len()];
                 if inside.len() == layout.len(index) {
                     self.decode(index, &block.stored, payload, target)?;
-                    self.apply_chain(index, block, target)?;
+                    self.apply_deltas(index, block, target)?;
                 } else {
                     let whole = part.sized(layout.len(index));
                     self.decode(index, &block.stored, payload, whole)?;
-                    self.apply_chain(index, block, whole)?;
+                    self.apply_deltas(index, block, whole)?;
                     target.copy_from_slice(&whole[inside]);
                 }
             }

@@ -37,10 +37,10 @@ impl OpenObject {
         if let Some(link) = self.object.factor_of(&block) {
             self.check_factor(&link)?;
         }
-        if self.object.chain(index, block.epoch).is_some() {
+        if self.object.deltas(index, block.epoch).is_some() {
             // A delta on a parent's block can be verified without the parent.
             let mut elements = vec![0; layout.len(index)];
-            self.apply_chain(index, &block, &mut elements)?;
+            self.apply_deltas(index, &block, &mut elements)?;
         }
         Ok(block)
     }

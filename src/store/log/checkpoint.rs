@@ -230,7 +230,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, CheckpointIt
             migrate(entry, index, Tier::Exact, block.stored, since)
         };
         out.push((block.epoch, CheckpointItem::Record(record)));
-        let links = object.chain(index, block.epoch);
+        let links = object.deltas(index, block.epoch);
         for (place, link) in links.iter().flat_map(|links| links.iter()).enumerate() {
             // After the block's own record and before anything newer, so that the order of the deltas
             // is kept.

@@ -1,4 +1,4 @@
-//! Delta chains: writes to encoded blocks, kept as deltas on the block; and the deltas of absent
+//! Deltas: writes to encoded blocks, kept as deltas on the block; and the deltas of absent
 //! blocks, which apply to the same block of the lineage parent.
 //!
 //! The block tells which kind a delta is: an absent block has no elements of its own to write to. Its
@@ -19,15 +19,15 @@ use crate::store::object::{Object, lies_in_a_file};
 
 impl Object {
     /// The deltas on a block of this epoch, in order.
-    pub fn chain(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
-        self.existing_write_state()?.chains.read().get(&(index, epoch)).cloned()
+    pub fn deltas(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
+        self.existing_write_state()?.deltas.read().get(&(index, epoch)).cloned()
     }
 
     /// Number of deltas on a block of this epoch, and the bytes of their records.
-    pub fn chain_size(&self, index: u32, epoch: u64) -> (usize, u64) {
+    pub fn deltas_size(&self, index: u32, epoch: u64) -> (usize, u64) {
         let Some(write_state) = self.existing_write_state() else { return (0, 0) };
-        let chains = write_state.chains.read();
-        let links = chains.get(&(index, epoch)).map(AsRef::as_ref).unwrap_or_default();
+        let deltas = write_state.deltas.read();
+        let links = deltas.get(&(index, epoch)).map(AsRef::as_ref).unwrap_or_default();
         (links.len(), links.iter().map(|link| u64::from(link.len)).sum())
     }
 
@@ -57,8 +57,8 @@ impl Object {
                 "a delta on block {index} of object {id}, which is no base for it"
             )));
         };
-        let mut chains = self.write_state().chains.write();
-        let before = chains.get(&(index, epoch)).cloned().unwrap_or_default();
+        let mut deltas = self.write_state().deltas.write();
+        let before = deltas.get(&(index, epoch)).cloned().unwrap_or_default();
         let place = usize::from(chain_len);
         if place == 0 || place > LINKS_MAX || (place != 1 && place != before.len() + 1) {
             let id = self.entry.id;
@@ -69,25 +69,25 @@ impl Object {
         }
         let replaced = if place == 1 { before.to_vec() } else { Vec::new() };
         let kept = if place == 1 { &[] } else { &*before };
-        chains.insert((index, epoch), kept.iter().copied().chain([link]).collect());
+        deltas.insert((index, epoch), kept.iter().copied().chain([link]).collect());
         let gone: u64 = replaced.iter().map(|link| u64::from(link.len)).sum();
         self.add_linked(u64::from(link.len).wrapping_sub(gone));
         Ok(replaced)
     }
 
     /// Ends the chain of a block that is rewritten. The chain no longer counts as stored, and stays
-    /// until [`forget_chain`](Self::forget_chain) for readers of the old block.
-    pub(in crate::store) fn end_chain(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
-        let links = self.chain(index, epoch)?;
+    /// until [`forget_deltas`](Self::forget_deltas) for readers of the old block.
+    pub(in crate::store) fn end_deltas(&self, index: u32, epoch: u64) -> Option<Arc<[Link]>> {
+        let links = self.deltas(index, epoch)?;
         let bytes: u64 = links.iter().map(|link| u64::from(link.len)).sum();
         self.add_linked(0_u64.wrapping_sub(bytes));
         Some(links)
     }
 
     /// Removes a chain once the old block has no readers.
-    pub(in crate::store) fn forget_chain(&self, index: u32, epoch: u64) {
+    pub(in crate::store) fn forget_deltas(&self, index: u32, epoch: u64) {
         if let Some(write_state) = self.existing_write_state() {
-            write_state.chains.write().remove(&(index, epoch));
+            write_state.deltas.write().remove(&(index, epoch));
         }
     }
 
@@ -98,14 +98,14 @@ impl Object {
     }
 
     /// The number of links of each chain.
-    pub fn chain_lens(&self) -> Vec<u64> {
+    pub fn delta_counts(&self) -> Vec<u64> {
         let Some(write_state) = self.existing_write_state() else { return Vec::new() };
-        write_state.chains.read().values().map(|links| links.len() as u64).filter(|len| *len > 0).collect()
+        write_state.deltas.read().values().map(|links| links.len() as u64).filter(|len| *len > 0).collect()
     }
 
-    /// All links of all chains.
+    /// All deltas of all blocks.
     pub(in crate::store) fn links(&self) -> Vec<Link> {
         let Some(write_state) = self.existing_write_state() else { return Vec::new() };
-        write_state.chains.read().values().flat_map(|links| links.iter().copied()).collect()
+        write_state.deltas.read().values().flat_map(|links| links.iter().copied()).collect()
     }
 }

@@ -95,7 +95,7 @@ pub(in crate::store) struct Counts {
 const _: () = assert!(size_of::<Object>() <= 336);
 
 /// A block, its epoch, and the deltas on it in that epoch.
-pub(in crate::store) type OldChain = (u32, u64, Arc<[Link]>);
+pub(in crate::store) type OldDeltas = (u32, u64, Arc<[Link]>);
 
 impl Object {
     /// An object without blocks.
@@ -384,7 +384,7 @@ impl Object {
         &self,
         range: Range<u32>,
         block: Block,
-    ) -> Result<(Vec<Stored>, Vec<OldChain>)> {
+    ) -> Result<(Vec<Stored>, Vec<OldDeltas>)> {
         let (layout, id) = (self.layout(), self.entry.id);
         if range.is_empty() || range.end > layout.blocks() {
             let blocks = layout.blocks();
@@ -400,15 +400,15 @@ impl Object {
         }
         let mut blocks = self.blocks.write();
         self.checked.clear_range(&range);
-        let mut chains = Vec::new();
+        let mut deltas = Vec::new();
         if self.existing_write_state().is_some() {
             let known = blocks
                 .pieces_in(range.clone(), layout)
                 .filter_map(|(piece, block)| Some((piece.start, block?)));
             let ended = known.filter_map(|(index, before)| {
-                Some((index, before.epoch, self.end_chain(index, before.epoch)?))
+                Some((index, before.epoch, self.end_deltas(index, before.epoch)?))
             });
-            chains.extend(ended);
+            deltas.extend(ended);
         }
         let before = self.replace(&blocks, range.clone(), layout);
         blocks.set_uniform(range, block, layout);
@@ -416,7 +416,7 @@ impl Object {
             self.grown.fetch_max(block.epoch, Ordering::Relaxed);
         }
         self.set_stored(&blocks, layout);
-        Ok((before, chains))
+        Ok((before, deltas))
     }
 
     /// The payloads in tier files of blocks that are about to be replaced. Stops counting these blocks

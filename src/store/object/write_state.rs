@@ -24,7 +24,7 @@ pub(in crate::store) struct WriteState {
     /// Corrupt blocks that were reported.
     pub reported: ReportedBlocks,
     /// The deltas on encoded blocks, by block and epoch. Locked after `Object::blocks`.
-    pub chains: RwLock<Chains>,
+    pub deltas: RwLock<DeltasByBlock>,
     /// Bytes of its deltas and its factorization.
     pub linked: AtomicU64,
     /// The factorization of its absent blocks. Locked after `Object::blocks`.
@@ -49,7 +49,7 @@ impl ReportedBlocks {
 }
 
 /// The deltas on encoded blocks, by block and epoch.
-pub(in crate::store) type Chains = HashMap<(u32, u64), Arc<[Link]>>;
+pub(in crate::store) type DeltasByBlock = HashMap<(u32, u64), Arc<[Link]>>;
 
 /// State that only writers use.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl WriteState {
             dirty: RwLock::default(),
             in_place: RwLock::default(),
             reported: ReportedBlocks::default(),
-            chains: RwLock::default(),
+            deltas: RwLock::default(),
             linked: AtomicU64::new(0),
             factor: RwLock::default(),
             factor_checked: Mutex::default(),
@@ -132,8 +132,8 @@ mod tests {
     #[test]
     fn an_object_that_is_only_asked_makes_none() {
         let object = object(100);
-        assert!(!object.is_dirty() && object.chain(0, 1).is_none() && object.factor().is_none());
-        assert!(object.block(0, object.layout()).is_none() && object.chain_lens().is_empty());
+        assert!(!object.is_dirty() && object.deltas(0, 1).is_none() && object.factor().is_none());
+        assert!(object.block(0, object.layout()).is_none() && object.delta_counts().is_empty());
         assert!(object.resized(100).is_empty());
         assert!(object.existing_write_state().is_none());
     }

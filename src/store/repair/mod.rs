@@ -146,7 +146,7 @@ pub(in crate::store) fn lost_blocks(
                     lost.entry(object.entry.id).or_default().push(piece);
                 }
                 Ok(block) => {
-                    let links = object.chain(index, block.epoch);
+                    let links = object.deltas(index, block.epoch);
                     let links = links.iter().flat_map(|links| links.iter().map(place_of));
                     let own = Some(place_of_stored(&block.stored));
                     let own = own.filter(|_| !block.stored.in_data && block.stored.len > 0);

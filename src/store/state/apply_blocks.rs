@@ -171,9 +171,9 @@ impl State {
         }
         let epoch = before.epoch;
         if epoch != found.epoch
-            && let Some(links) = object.end_chain(index, epoch)
+            && let Some(links) = object.end_deltas(index, epoch)
         {
-            self.freed.push(Freed::Chain { object: object.clone(), index, epoch, links });
+            self.freed.push(Freed::Deltas { object: object.clone(), index, epoch, links });
         }
         if let Some(link) = object.end_factor() {
             self.freed.push(Freed::EndedFactor { object: object.clone(), link });

@@ -17,7 +17,7 @@ pub(in crate::store) enum Freed {
     /// Deltas in `delta.dat`.
     Links(Vec<Link>),
     /// The deltas of a rewritten block, still reachable under the old epoch.
-    Chain { object: Arc<Object>, index: u32, epoch: u64, links: Arc<[Link]> },
+    Deltas { object: Arc<Object>, index: u32, epoch: u64, links: Arc<[Link]> },
     /// A factorization that was replaced.
     Factor(FactorLink),
     /// The factorization of an object without absent blocks.
@@ -32,7 +32,7 @@ impl Freed {
     /// Removes it from memory. Only valid without readers.
     pub fn forget(self) {
         match self {
-            Freed::Chain { object, index, epoch, .. } => object.forget_chain(index, epoch),
+            Freed::Deltas { object, index, epoch, .. } => object.forget_deltas(index, epoch),
             Freed::EndedFactor { object, link } => object.forget_factor(&link),
             _ => {}
         }
@@ -41,7 +41,7 @@ impl Freed {
     /// Whether reclaiming this may end the need for a lineage parent.
     pub(in crate::store) fn frees_parent(&self) -> bool {
         match self {
-            Freed::Chain { links, .. } => links.iter().any(|link| link.is_on_parent),
+            Freed::Deltas { links, .. } => links.iter().any(|link| link.is_on_parent),
             Freed::Object(object) => object.needs_parent(),
             _ => false,
         }

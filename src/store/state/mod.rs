@@ -331,12 +331,12 @@ impl State {
                 let found = self.known(object)?.clone();
                 let range = block..block.saturating_add(count);
                 let empty = Block { epoch: sequence, stored, since: created_at as u32 };
-                let (replaced, chains) = found.set_empty(range.clone(), empty)?;
+                let (replaced, deltas) = found.set_empty(range.clone(), empty)?;
                 if let Some(origin) = &found.origin {
                     origin.sever_all(range);
                 }
                 self.freed.extend(replaced.into_iter().map(Freed::Payload));
-                self.freed.extend(chains.into_iter().map(|(index, epoch, links)| Freed::Chain {
+                self.freed.extend(deltas.into_iter().map(|(index, epoch, links)| Freed::Deltas {
                     object: found.clone(),
                     index,
                     epoch,
