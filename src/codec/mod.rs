@@ -14,6 +14,7 @@ mod best;
 mod decode;
 mod element;
 mod encode;
+pub mod ggml;
 pub mod ladder;
 mod magnitude;
 mod payload;

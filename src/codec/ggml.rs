@@ -1,0 +1,397 @@
+//! Decodes the quantized blocks of ggml, as GGUF files have them, to f32.
+//!
+//! Source: `ggml-common.h` and `ggml-quants.c` of <https://github.com/ggml-org/ggml>. The values agree bit
+//! for bit with `dequantize` of the Python package `gguf` 0.19. Numbers are little-endian; d, m and dmin are
+//! f16; "nibbles" are the low four bits of each byte, then the high four.
+//!
+//! | type | values | fields of a block | value |
+//! |---|---|---|---|
+//! | Q4_0 | 32 | d, 16 bytes of nibbles q | d (q - 8) |
+//! | Q4_1 | 32 | d, m, nibbles q | d q + m |
+//! | Q5_0 | 32 | d, u32 of fifth bits, nibbles q | d (q - 16) |
+//! | Q5_1 | 32 | d, m, u32 of fifth bits, nibbles q | d q + m |
+//! | Q8_0 | 32 | d, 32 i8 q | d q |
+//! | Q2_K | 256 | 16 scales (nibbles s, t), 64 bytes of 2-bit q, d, dmin | (d s) q - dmin t |
+//! | Q3_K | 256 | 32 bytes of third bits h, 64 bytes of 2-bit q, 12 bytes of 6-bit scales s, d | (d (s - 32)) (q - 4 (1 - h)) |
+//! | Q4_K | 256 | d, dmin, 12 bytes of 6-bit s and t, 128 bytes of nibbles q | (d s) q - dmin t |
+//! | Q5_K | 256 | d, dmin, 12 bytes of 6-bit s and t, 32 bytes of fifth bits, nibbles q | (d s) q - dmin t |
+//! | Q6_K | 256 | 128 bytes of nibbles, 64 bytes of 2 upper bits, 16 i8 s, d | (d s) (q - 32) |
+//! | IQ4_NL | 32 | d, nibbles q | d table\[q\] |
+//! | IQ4_XS | 256 | d, u16 of upper bits of 6-bit s, 4 bytes of nibbles of s, nibbles q | (d (s - 32)) table\[q\] |
+//! | MXFP4 | 32 | a power of two e, nibbles q | 2^(e - 128) (twice the e2m1 value of q) |
+
+use half::f16;
+
+use super::arch::{InstructionSet, Job, Kernel};
+use crate::model::{Error, Result};
+
+/// A quantized type of ggml.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[expect(non_camel_case_types, reason = "the names of ggml")]
+#[allow(missing_docs, reason = "the table above describes them")]
+pub enum Quantized {
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+}
+
+impl Quantized {
+    /// Every type.
+    pub const ALL: [Quantized; 13] = [
+        Quantized::Q4_0,
+        Quantized::Q4_1,
+        Quantized::Q5_0,
+        Quantized::Q5_1,
+        Quantized::Q8_0,
+        Quantized::Q2_K,
+        Quantized::Q3_K,
+        Quantized::Q4_K,
+        Quantized::Q5_K,
+        Quantized::Q6_K,
+        Quantized::IQ4_NL,
+        Quantized::IQ4_XS,
+        Quantized::MXFP4,
+    ];
+
+    /// The name in ggml.
+    pub fn name(self) -> &'static str {
+        match self {
+            Quantized::Q4_0 => "Q4_0",
+            Quantized::Q4_1 => "Q4_1",
+            Quantized::Q5_0 => "Q5_0",
+            Quantized::Q5_1 => "Q5_1",
+            Quantized::Q8_0 => "Q8_0",
+            Quantized::Q2_K => "Q2_K",
+            Quantized::Q3_K => "Q3_K",
+            Quantized::Q4_K => "Q4_K",
+            Quantized::Q5_K => "Q5_K",
+            Quantized::Q6_K => "Q6_K",
+            Quantized::IQ4_NL => "IQ4_NL",
+            Quantized::IQ4_XS => "IQ4_XS",
+            Quantized::MXFP4 => "MXFP4",
+        }
+    }
+
+    /// Values of a block.
+    pub fn block_elements(self) -> usize {
+        match self {
+            Quantized::Q2_K
+            | Quantized::Q3_K
+            | Quantized::Q4_K
+            | Quantized::Q5_K
+            | Quantized::Q6_K
+            | Quantized::IQ4_XS => LARGE,
+            _ => SMALL,
+        }
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(self) -> usize {
+        match self {
+            Quantized::Q4_0 | Quantized::IQ4_NL => 18,
+            Quantized::Q4_1 => 20,
+            Quantized::Q5_0 => 22,
+            Quantized::Q5_1 => 24,
+            Quantized::Q8_0 => 34,
+            Quantized::Q2_K => 84,
+            Quantized::Q3_K => 110,
+            Quantized::Q4_K => 144,
+            Quantized::Q5_K => 176,
+            Quantized::Q6_K => 210,
+            Quantized::IQ4_XS => 136,
+            Quantized::MXFP4 => 17,
+        }
+    }
+
+    /// Decodes whole blocks to little-endian f32.
+    ///
+    /// Fails with [`Invalid`](crate::model::ErrorKind::Invalid) if `blocks` are not whole blocks, or `out`
+    /// has not four bytes for each of their values.
+    pub fn dequantize(self, blocks: &[u8], out: &mut [u8]) -> Result<()> {
+        InstructionSet::detected().dequantize(self, blocks, out)
+    }
+}
+
+impl InstructionSet {
+    /// [`Quantized::dequantize`] with this set.
+    pub fn dequantize(self, quantized: Quantized, blocks: &[u8], out: &mut [u8]) -> Result<()> {
+        let count = blocks.len() / quantized.block_bytes();
+        if !blocks.len().is_multiple_of(quantized.block_bytes())
+            || out.len() != count * quantized.block_elements() * 4
+        {
+            return Err(Error::invalid(format!(
+                "{} bytes of {} blocks do not give {} bytes of f32",
+                blocks.len(),
+                quantized.name(),
+                out.len()
+            )));
+        }
+        match quantized {
+            Quantized::Q4_0 => self.run(Dequantize { blocks, out, decode: q4_0 }),
+            Quantized::Q4_1 => self.run(Dequantize { blocks, out, decode: q4_1 }),
+            Quantized::Q5_0 => self.run(Dequantize { blocks, out, decode: q5_0 }),
+            Quantized::Q5_1 => self.run(Dequantize { blocks, out, decode: q5_1 }),
+            Quantized::Q8_0 => self.run(Dequantize { blocks, out, decode: q8_0 }),
+            Quantized::Q2_K => self.run(Dequantize { blocks, out, decode: q2_k }),
+            Quantized::Q3_K => self.run(Dequantize { blocks, out, decode: q3_k }),
+            Quantized::Q4_K => self.run(Dequantize { blocks, out, decode: q4_k }),
+            Quantized::Q5_K => self.run(Dequantize { blocks, out, decode: q5_k }),
+            Quantized::Q6_K => self.run(Dequantize { blocks, out, decode: q6_k }),
+            Quantized::IQ4_NL => self.run(Dequantize { blocks, out, decode: iq4_nl }),
+            Quantized::IQ4_XS => self.run(Dequantize { blocks, out, decode: iq4_xs }),
+            Quantized::MXFP4 => self.run(Dequantize { blocks, out, decode: mxfp4 }),
+        }
+        Ok(())
+    }
+}
+
+/// Values of a small block.
+const SMALL: usize = 32;
+/// Values of a block of the "K" types.
+const LARGE: usize = 256;
+
+/// Decodes blocks of `BYTES` bytes to `VALUES` values each. The lengths have been checked.
+struct Dequantize<'a, F, const BYTES: usize, const VALUES: usize> {
+    blocks: &'a [u8],
+    out: &'a mut [u8],
+    decode: F,
+}
+
+impl<F, const BYTES: usize, const VALUES: usize> Job for Dequantize<'_, F, BYTES, VALUES>
+where
+    F: Fn(&[u8; BYTES]) -> [f32; VALUES],
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, _: K) {
+        let outs = self.out.chunks_exact_mut(VALUES * 4);
+        for (block, out) in self.blocks.as_chunks().0.iter().zip(outs) {
+            let values = (self.decode)(block);
+            for (bytes, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
+                *bytes = value.to_le_bytes();
+            }
+        }
+    }
+}
+
+/// The next `LEN` bytes of a block.
+#[inline(always)]
+fn take<'a, const LEN: usize>(block: &mut &'a [u8]) -> &'a [u8; LEN] {
+    const { assert!(LEN <= 128) };
+    // Blocks are arrays, so the compiler knows their lengths.
+    match block.split_first_chunk() {
+        Some((first, rest)) => {
+            *block = rest;
+            first
+        }
+        None => &[0; LEN],
+    }
+}
+
+/// The next two bytes as an f16.
+#[inline(always)]
+fn half(block: &mut &[u8]) -> f32 {
+    f16::from_le_bytes(*take(block)).to_f32()
+}
+
+/// The low four bits of 16 bytes, then the high four.
+#[inline(always)]
+fn nibbles(bytes: &[u8; 16]) -> [u8; SMALL] {
+    std::array::from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 })
+}
+
+/// The same, with a fifth bit each.
+#[inline(always)]
+fn five_bits(bytes: &[u8; 16], fifth: &[u8; 4]) -> [u8; SMALL] {
+    let (low, fifth) = (nibbles(bytes), u32::from_le_bytes(*fifth));
+    std::array::from_fn(|i| low[i] | ((fifth >> i & 1) as u8) << 4)
+}
+
+#[inline(always)]
+fn q4_0(block: &[u8; 18]) -> [f32; SMALL] {
+    let block = &mut block.as_slice();
+    let d = half(block);
+    nibbles(take(block)).map(|q| d * f32::from(q as i8 - 8))
+}
+
+#[inline(always)]
+fn q4_1(block: &[u8; 20]) -> [f32; SMALL] {
+    let block = &mut block.as_slice();
+    let (d, m) = (half(block), half(block));
+    nibbles(take(block)).map(|q| d * f32::from(q) + m)
+}
+
+#[inline(always)]
+fn q5_0(block: &[u8; 22]) -> [f32; SMALL] {
+    let block = &mut block.as_slice();
+    let (d, fifth) = (half(block), take(block));
+    five_bits(take(block), fifth).map(|q| d * f32::from(q as i8 - 16))
+}
+
+#[inline(always)]
+fn q5_1(block: &[u8; 24]) -> [f32; SMALL] {
+    let block = &mut block.as_slice();
+    let (d, m, fifth) = (half(block), half(block), take(block));
+    five_bits(take(block), fifth).map(|q| d * f32::from(q) + m)
+}
+
+#[inline(always)]
+fn q8_0(block: &[u8; 34]) -> [f32; SMALL] {
+    let block = &mut block.as_slice();
+    let d = half(block);
+    take::<SMALL>(block).map(|q| f32::from(q as i8) * d)
+}
+
+#[inline(always)]
+fn q2_k(block: &[u8; 84]) -> [f32; LARGE] {
+    let block = &mut block.as_slice();
+    let (scales, codes) = (take::<16>(block), take::<64>(block));
+    let (d, dmin) = (half(block), half(block));
+    let mut out = [0.0; LARGE];
+    for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let (scale, min) = (d * f32::from(scales[i] & 15), dmin * f32::from(scales[i] >> 4));
+        // 32 bytes hold 128 values: the lowest two bits of each, then the next two.
+        let (first, shift) = (i / 8 * 32 + i % 2 * 16, i % 8 / 2 * 2);
+        for (value, code) in out.iter_mut().zip(&codes[first..first + 16]) {
+            *value = scale * f32::from(code >> shift & 3) - min;
+        }
+    }
+    out
+}
+
+#[inline(always)]
+fn q3_k(block: &[u8; 110]) -> [f32; LARGE] {
+    let block = &mut block.as_slice();
+    let (third, codes, packed) = (take::<32>(block), take::<64>(block), take::<12>(block));
+    let d = half(block);
+    let mut out = [0.0; LARGE];
+    for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let low = packed[i % 8] >> (i / 8 * 4) & 15;
+        let high = packed[8 + i % 4] >> (i / 4 * 2) & 3;
+        let scale = d * f32::from((low | high << 4) as i8 - 32);
+        let (first, shift) = (i / 8 * 32 + i % 2 * 16, i % 8 / 2 * 2);
+        let codes = codes[first..first + 16].iter().zip(&third[i % 2 * 16..][..16]);
+        for (value, (code, third)) in out.iter_mut().zip(codes) {
+            // The third bit is stored inverted.
+            let offset = (!third >> (i / 2) & 1) << 2;
+            *value = scale * f32::from((code >> shift & 3) as i8 - offset as i8);
+        }
+    }
+    out
+}
+
+/// The eight scales and minima, of 6 bits, of a Q4_K or Q5_K block.
+#[inline(always)]
+fn scales_and_minima(packed: &[u8; 12]) -> [(f32, f32); 8] {
+    std::array::from_fn(|i| {
+        let (scale, min) = if i < 4 {
+            (packed[i] & 63, packed[4 + i] & 63)
+        } else {
+            let low = packed[4 + i];
+            (low & 15 | packed[i - 4] >> 2 & 48, low >> 4 | packed[i] >> 2 & 48)
+        };
+        (f32::from(scale), f32::from(min))
+    })
+}
+
+#[inline(always)]
+fn q4_k(block: &[u8; 144]) -> [f32; LARGE] {
+    let block = &mut block.as_slice();
+    let (d, dmin) = (half(block), half(block));
+    let (scales, codes) = (scales_and_minima(take(block)), take::<128>(block));
+    let mut out = [0.0; LARGE];
+    for (i, out) in out.as_chunks_mut::<SMALL>().0.iter_mut().enumerate() {
+        let (scale, min) = (d * scales[i].0, dmin * scales[i].1);
+        for (value, code) in out.iter_mut().zip(&codes[i / 2 * SMALL..][..SMALL]) {
+            *value = scale * f32::from(code >> (i % 2 * 4) & 15) - min;
+        }
+    }
+    out
+}
+
+#[inline(always)]
+fn q5_k(block: &[u8; 176]) -> [f32; LARGE] {
+    let block = &mut block.as_slice();
+    let (d, dmin) = (half(block), half(block));
+    let scales = scales_and_minima(take(block));
+    let (fifth, codes) = (take::<32>(block), take::<128>(block));
+    let mut out = [0.0; LARGE];
+    for (i, out) in out.as_chunks_mut::<SMALL>().0.iter_mut().enumerate() {
+        let (scale, min) = (d * scales[i].0, dmin * scales[i].1);
+        let codes = codes[i / 2 * SMALL..][..SMALL].iter().zip(fifth);
+        for (value, (code, fifth)) in out.iter_mut().zip(codes) {
+            let code = code >> (i % 2 * 4) & 15 | (fifth >> i & 1) << 4;
+            *value = scale * f32::from(code) - min;
+        }
+    }
+    out
+}
+
+#[inline(always)]
+fn q6_k(block: &[u8; 210]) -> [f32; LARGE] {
+    let block = &mut block.as_slice();
+    let (low, high, scales) = (take::<128>(block), take::<64>(block), take::<16>(block));
+    let d = half(block);
+    let mut out = [0.0; LARGE];
+    for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let scale = d * f32::from(scales[i] as i8);
+        // 64 bytes of nibbles and 32 of upper bits hold 128 values.
+        let (part, row, half) = (i / 8, i % 8 / 2, i % 2 * 16);
+        let low = &low[part * 64 + row % 2 * 32 + half..][..16];
+        let high = &high[part * 32 + half..][..16];
+        for (value, (low, high)) in out.iter_mut().zip(low.iter().zip(high)) {
+            let code = low >> (row / 2 * 4) & 15 | (high >> (row * 2) & 3) << 4;
+            *value = scale * f32::from(code as i8 - 32);
+        }
+    }
+    out
+}
+
+/// The values of the codes of IQ4_NL and IQ4_XS.
+const NONLINEAR: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+#[inline(always)]
+fn iq4_nl(block: &[u8; 18]) -> [f32; SMALL] {
+    let block = &mut block.as_slice();
+    let d = half(block);
+    nibbles(take(block)).map(|q| d * f32::from(NONLINEAR[usize::from(q & 15)]))
+}
+
+#[inline(always)]
+fn iq4_xs(block: &[u8; 136]) -> [f32; LARGE] {
+    let block = &mut block.as_slice();
+    let (d, high) = (half(block), u16::from_le_bytes(*take(block)));
+    let (low, codes) = (take::<4>(block), take::<128>(block));
+    let mut out = [0.0; LARGE];
+    for (i, out) in out.as_chunks_mut::<SMALL>().0.iter_mut().enumerate() {
+        let scale = low[i / 2] >> (i % 2 * 4) & 15 | ((high >> (2 * i) & 3) as u8) << 4;
+        let scale = d * f32::from(scale as i8 - 32);
+        let Some(codes) = codes[i * 16..].first_chunk() else { continue };
+        *out = nibbles(codes).map(|q| scale * f32::from(NONLINEAR[usize::from(q & 15)]));
+    }
+    out
+}
+
+/// The values of e2m1 codes, doubled.
+const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+#[inline(always)]
+fn mxfp4(block: &[u8; 17]) -> [f32; SMALL] {
+    let block = &mut block.as_slice();
+    let [exponent] = *take(block);
+    // Half of 2^(e - 127), since the table has doubled values. The two smallest are subnormal.
+    let bits = if exponent < 2 { 0x0020_0000 << exponent } else { u32::from(exponent - 1) << 23 };
+    let d = f32::from_bits(bits);
+    nibbles(take(block)).map(|q| d * f32::from(E2M1[usize::from(q & 15)]))
+}

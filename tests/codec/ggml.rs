@@ -1,0 +1,51 @@
+//! The quantized types of ggml against the values of the Python package `gguf` (`tests/golden/ggml.py`).
+
+use tierfs::codec::InstructionSet;
+use tierfs::codec::ggml::Quantized;
+use tierfs::model::ErrorKind;
+
+/// The blocks and the values of each type.
+fn vectors() -> Vec<(Quantized, &'static [u8], &'static [u8])> {
+    let mut rest: &[u8] = include_bytes!("../golden/ggml.bin");
+    let mut take = |len: usize| {
+        let (first, after) = rest.split_at(len);
+        rest = after;
+        first
+    };
+    Quantized::ALL
+        .into_iter()
+        .map(|quantized| {
+            let len = usize::from(take(1)[0]);
+            assert_eq!(take(len), quantized.name().as_bytes());
+            let count = u32::from_le_bytes(take(4).try_into().unwrap()) as usize;
+            (quantized, take(count * quantized.block_bytes()), take(count * quantized.block_elements() * 4))
+        })
+        .collect()
+}
+
+#[test]
+fn every_type_decodes_to_the_values_of_the_gguf_package_on_every_set() {
+    for (quantized, blocks, wanted) in vectors() {
+        for set in InstructionSet::available() {
+            let mut out = vec![0xa5; wanted.len()];
+            set.dequantize(quantized, blocks, &mut out).unwrap();
+            for (i, (value, wanted)) in out.as_chunks().0.iter().zip(wanted.as_chunks().0).enumerate() {
+                let (value, wanted) = (f32::from_le_bytes(*value), f32::from_le_bytes(*wanted));
+                let is_same = value.to_bits() == wanted.to_bits() || (value.is_nan() && wanted.is_nan());
+                assert!(is_same, "{} value {i} on {}: {value} {wanted}", quantized.name(), set.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_block_and_other_room_are_refused() {
+    for (quantized, blocks, wanted) in vectors() {
+        let mut out = vec![0; wanted.len()];
+        for (blocks, room) in [(&blocks[1..], wanted.len()), (blocks, wanted.len() - 4), (&blocks[..0], 4)] {
+            let error = quantized.dequantize(blocks, &mut out[..room]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+        }
+        quantized.dequantize(&[], &mut []).unwrap();
+    }
+}
