@@ -33,7 +33,7 @@ fn group_len(tier: Tier, elements: usize) -> Option<usize> {
     let codes = (elements * bits).div_ceil(8);
     Some(match tier.encoding() {
         Encoding::TwoLevel => 2 * SCALE_LEN + elements.div_ceil(8) + codes,
-        Encoding::Grouped | Encoding::Verbatim => SCALE_LEN + codes,
+        Encoding::Grouped | Encoding::Verbatim | Encoding::Ladder => SCALE_LEN + codes,
     })
 }
 

@@ -109,6 +109,7 @@ fn encoding(tier: Tier) -> &'static str {
         (Encoding::Verbatim, _) => "verbatim",
         (Encoding::Grouped, _) => "grouped",
         (Encoding::TwoLevel, _) => "two-level",
+        (Encoding::Ladder, _) => "ladder",
     }
 }
 

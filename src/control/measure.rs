@@ -75,17 +75,14 @@ impl Measure {
 
     /// The tier of all blocks, or `mixed`.
     pub fn tier(&self) -> &'static str {
-        let mut tiers = self.tiers.keys();
-        match (tiers.next(), tiers.next()) {
-            (None, _) => Tier::Exact.name(),
-            (Some(tier), None) => tier.name(),
-            _ => "mixed",
-        }
+        let mut tiers = self.tiers.keys().map(|tier| if tier.is_exact() { Tier::Exact } else { *tier });
+        let first = tiers.next().unwrap_or(Tier::Exact);
+        if tiers.all(|tier| tier == first) { first.name() } else { "mixed" }
     }
 
     /// Whether every block is exact.
     pub fn is_exact(&self) -> bool {
-        self.tiers.keys().all(|tier| *tier == Tier::Exact)
+        self.tiers.keys().all(|tier| tier.is_exact())
     }
 }
 

@@ -10,6 +10,8 @@ pub const GROUP_LEN: usize = 64;
 pub enum Tier {
     /// The original bytes of the elements.
     Exact,
+    /// The same bytes, encoded without loss. Users see the tier `exact`.
+    Packed,
     /// 8 bits a value, one scale a group: "hot".
     Q8,
     /// 7 bits: "warm".
@@ -33,6 +35,8 @@ pub enum Encoding {
     Grouped,
     /// Groups with two scales each, flags and 3-bit codes.
     TwoLevel,
+    /// Planes of bytes, most of them as ladders.
+    Ladder,
 }
 
 /// How an encoder chooses scales. One decoder reads the result of all.
@@ -46,7 +50,7 @@ pub enum Encoder {
 }
 
 impl Tier {
-    /// Every tier, most precise first.
+    /// Every tier that users name, most precise first.
     pub const ALL: [Tier; 7] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3x, Tier::Absent];
 
     /// The tiers with quantized values.
@@ -55,7 +59,7 @@ impl Tier {
     /// The tier byte of the log, which is also the number in `tierN.dat`.
     pub fn byte(self) -> u8 {
         match self {
-            Tier::Exact | Tier::Absent => 0,
+            Tier::Exact | Tier::Packed | Tier::Absent => 0,
             Tier::Q8 => 1,
             Tier::Q7 | Tier::Q5 => 2,
             Tier::Q3 | Tier::Q3x => 3,
@@ -65,7 +69,7 @@ impl Tier {
     /// Bits of one code; `None` for a tier without codes.
     pub fn code_bits(self) -> Option<u8> {
         match self {
-            Tier::Exact | Tier::Absent => None,
+            Tier::Exact | Tier::Packed | Tier::Absent => None,
             Tier::Q8 => Some(8),
             Tier::Q7 => Some(7),
             Tier::Q5 => Some(5),
@@ -73,11 +77,21 @@ impl Tier {
         }
     }
 
+    /// Whether blocks of this tier read as the original bytes.
+    pub fn is_exact(self) -> bool {
+        matches!(self, Tier::Exact | Tier::Packed)
+    }
+
+    /// Whether a payload of this tier must be decoded.
+    pub fn is_encoded(self) -> bool {
+        !matches!(self, Tier::Exact | Tier::Absent)
+    }
+
     /// Whether this tier is more precise than another.
     pub fn finer_than(self, other: Tier) -> bool {
         // Two scales a group are more precise than one.
         let place = |tier| match tier {
-            Tier::Exact => 0,
+            Tier::Exact | Tier::Packed => 0,
             Tier::Q8 => 1,
             Tier::Q7 => 2,
             Tier::Q5 => 3,
@@ -92,6 +106,7 @@ impl Tier {
     pub fn encoding(self) -> Encoding {
         match self {
             Tier::Exact | Tier::Absent => Encoding::Verbatim,
+            Tier::Packed => Encoding::Ladder,
             Tier::Q3x => Encoding::TwoLevel,
             Tier::Q8 | Tier::Q7 | Tier::Q5 | Tier::Q3 => Encoding::Grouped,
         }
@@ -106,6 +121,7 @@ impl Tier {
     pub fn name(self) -> &'static str {
         match self {
             Tier::Exact => "exact",
+            Tier::Packed => "packed",
             Tier::Q8 => "q8",
             Tier::Q7 => "q7",
             Tier::Q5 => "q5",
@@ -140,6 +156,7 @@ impl Encoding {
             Encoding::Verbatim => 0,
             Encoding::Grouped => 1,
             Encoding::TwoLevel => 2,
+            Encoding::Ladder => 16,
         }
     }
 
@@ -149,6 +166,7 @@ impl Encoding {
             0 => Some(Encoding::Verbatim),
             1 => Some(Encoding::Grouped),
             2 => Some(Encoding::TwoLevel),
+            16 => Some(Encoding::Ladder),
             _ => None,
         }
     }

@@ -188,7 +188,7 @@ pub(in crate::store) fn migrate(
 ) -> Record {
     let bits = match stored.tier {
         Tier::Absent => 0,
-        Tier::Exact => (entry.dtype.bytes() * 8) as u8,
+        Tier::Exact | Tier::Packed => (entry.dtype.bytes() * 8) as u8,
         tier => tier.code_bits().unwrap_or(0),
     };
     Record::Migrate { object: entry.id, block, old_tier: old_tier.byte(), bits, stored, migrated_at }

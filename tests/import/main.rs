@@ -12,3 +12,4 @@ mod failing_disk;
 mod faults;
 mod fixture;
 mod names;
+mod packed;

@@ -79,7 +79,7 @@ const PINNED: Way = Way {
 /// Reads the elements of an encoded block from the copy of a pinned file. Returns whether there is
 /// one. An exact block has a checksum of the same bytes, and does not need this.
 pub(super) fn read_seen(open: &OpenObject, index: u32, block: &Block, out: &mut [u8]) -> Result<bool> {
-    block.stored.tier.code_bits().map_or(Ok(false), |_| open.read_pinned(index, Compare::Again, out))
+    if block.stored.tier.is_encoded() { open.read_pinned(index, Compare::Again, out) } else { Ok(false) }
 }
 
 /// The same block of the lineage parent.

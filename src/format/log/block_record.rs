@@ -131,10 +131,14 @@ fn checked(stored: Stored, tier: u8, bits: u8, encoding: u8, group_len: u16) -> 
     let found = match (tier, encoding) {
         (0, Encoding::Verbatim) if bits == 0 => (stored.len == 0).then_some(Tier::Absent),
         (0, Encoding::Verbatim) => Some(Tier::Exact),
+        (0, Encoding::Ladder) if matches!(bits, 8 | 16 | 32 | 64) && !stored.in_data && stored.len > 0 => {
+            Some(Tier::Packed)
+        }
         _ => Tier::of_codes(bits, encoding).filter(|found| found.byte() == tier),
     };
     let found = found.ok_or_else(|| Error::corrupt(format!("tier {tier} with {bits} bits")))?;
-    if found.code_bits().is_some() && usize::from(group_len) != GROUP_LEN {
+    let is_grouped = usize::from(group_len) == GROUP_LEN;
+    if (found.code_bits().is_some() && !is_grouped) || (found == Tier::Packed && group_len != 0) {
         return Err(Error::unsupported(format!("groups of {group_len} elements")));
     }
     Ok(Stored { tier: found, ..stored })

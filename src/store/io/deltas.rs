@@ -88,7 +88,11 @@ impl OpenObject {
         let object = &self.object;
         let block =
             object.blocks.read().get(index, object.layout()).filter(|_| index < object.described())?;
-        let payload_len = codec::payload_len(block.stored.tier, len / object.dtype().bytes() as usize);
+        let payload_len = match block.stored.tier {
+            // A block that was extended has another number of elements.
+            Tier::Packed => (object.logged_layout().len(index) == len).then_some(block.stored.len as usize),
+            tier => codec::payload_len(tier, len / object.dtype().bytes() as usize),
+        };
         (payload_len == Some(block.stored.len as usize)).then_some(block)
     }
 
@@ -119,7 +123,10 @@ impl OpenObject {
             // The outside file is no longer the source of a block that was written.
             return Ok(Patch::None);
         }
-        if let Writes::Rounded(encoder) = writes {
+        // An exact block stays exact.
+        if let Writes::Rounded(encoder) = writes
+            && !block.stored.tier.is_exact()
+        {
             if base == new {
                 return Ok(Patch::Same);
             }

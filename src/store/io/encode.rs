@@ -24,6 +24,14 @@ impl Collection {
     ) -> Result<(Vec<Stored>, Measured)> {
         let blocks = || elements.chunks(block_bytes.max(1));
         let mut measured = Measured::default();
+        if tier == Tier::Packed {
+            let packed = self.store_packed(dtype, elements, block_bytes, touched)?;
+            let stored = blocks().zip(packed).map(|(block, packed)| match packed {
+                Some(packed) => Ok(packed),
+                None => self.store_exact(block, touched),
+            });
+            return Ok((stored.collect::<Result<_>>()?, measured));
+        }
         if tier.code_bits().is_none() {
             let lens: Vec<usize> = blocks().map(<[u8]>::len).collect();
             let offsets = self.write_payloads(Tier::Exact, elements, &lens, touched)?;
@@ -63,14 +71,18 @@ impl Collection {
                     });
                 }
                 Err(NotEncodable::NotFinite | NotEncodable::SubnormalScale) => {
-                    let offsets = self.write_payloads(Tier::Exact, block, &[block.len()], touched)?;
-                    let offset = offsets.first().copied();
-                    stored
-                        .push(exact(block, offset.ok_or_else(|| Error::invalid("no offset for a payload"))?));
+                    stored.push(self.store_exact(block, touched)?);
                 }
             }
         }
         Ok((stored, measured))
+    }
+
+    /// Stores one block exactly.
+    pub(in crate::store) fn store_exact(&self, block: &[u8], touched: &mut Touched) -> Result<Stored> {
+        let offsets = self.write_payloads(Tier::Exact, block, &[block.len()], touched)?;
+        let offset = offsets.first().ok_or_else(|| Error::invalid("no offset for a payload"))?;
+        Ok(exact(block, *offset))
     }
 }
 

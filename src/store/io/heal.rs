@@ -9,6 +9,7 @@ use crate::model::{Encoder, Result, Tier};
 use crate::store::batch::migrate;
 use crate::store::clock::now_seconds;
 use crate::store::collection::open_object::OpenObject;
+use crate::store::io::packed::encode_packed;
 use crate::store::object::blocks::Block;
 use crate::store::object::exact_at;
 use crate::store::object::links::Link;
@@ -23,6 +24,10 @@ impl OpenObject {
         };
         if block.stored.tier == Tier::Exact {
             return Ok(is_it(elements).then(|| elements.to_vec()));
+        }
+        if block.stored.tier == Tier::Packed {
+            let payload = encode_packed(self.object.dtype(), elements)?;
+            return Ok(payload.filter(|payload| is_it(payload)));
         }
         for encoder in [Encoder::Best, Encoder::Absmax] {
             let mut payload = Vec::new();

@@ -79,10 +79,16 @@ impl OpenObject {
             }
             let dtype = self.object().dtype();
             let touched = &mut migration.touched;
-            let (stored, measured) =
-                self.collection.store_blocks(to, dtype, &elements, block_bytes, touched)?;
-            migration.measured.add(measured);
-            for (((index, block), place), mut stored) in group.iter().zip(places).zip(stored) {
+            let stored = if to.0 == Tier::Packed {
+                self.pack_blocks(group, &elements, touched)?
+            } else {
+                let (stored, measured) =
+                    self.collection.store_blocks(to, dtype, &elements, block_bytes, touched)?;
+                migration.measured.add(measured);
+                stored.into_iter().map(Some).collect()
+            };
+            for (((index, block), place), stored) in group.iter().zip(places).zip(stored) {
+                let Some(mut stored) = stored else { continue };
                 if let Some(place) = place.filter(|_| stored.tier == Tier::Exact) {
                     migration.touched.slots.give(stored.tier.byte(), stored.offset);
                     stored = place;
@@ -98,6 +104,27 @@ impl OpenObject {
             }
         }
         Ok(migration)
+    }
+
+    /// Stores blocks packed, or exactly where packing does not make them smaller. `None` for those that are
+    /// exact already.
+    fn pack_blocks(
+        &self,
+        group: &[(u32, Block)],
+        elements: &[u8],
+        touched: &mut Touched,
+    ) -> Result<Vec<Option<Stored>>> {
+        let (dtype, block_bytes) = (self.object().dtype(), self.object().layout().block_bytes as usize);
+        let mut stored = self.collection.store_packed(dtype, elements, block_bytes, touched)?;
+        let blocks = group.iter().zip(elements.chunks(block_bytes.max(1)));
+        for (stored, ((index, block), elements)) in stored.iter_mut().zip(blocks) {
+            let is_exact =
+                block.stored.tier == Tier::Exact && self.object().deltas(*index, block.epoch).is_none();
+            if stored.is_none() && !is_exact {
+                *stored = Some(self.collection.store_exact(elements, touched)?);
+            }
+        }
+        Ok(stored)
     }
 
     /// Makes the blocks of `range` absent for which `may` returns true.

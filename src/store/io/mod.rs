@@ -7,6 +7,7 @@ pub(in crate::store) mod encode;
 pub(in crate::store) mod heal;
 pub(in crate::store) mod migrate;
 pub(in crate::store) mod origin;
+pub(in crate::store) mod packed;
 pub(in crate::store) mod pinned_copies;
 pub(in crate::store) mod read;
 pub(in crate::store) mod rebuild;

@@ -15,6 +15,7 @@ use crate::store::collection::Collection;
 use crate::store::collection::lineage::broken;
 use crate::store::collection::open_object::{OpenObject, Verify};
 use crate::store::io::buffer::PageBuffer;
+use crate::store::io::packed::decode_packed;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, DIRTY};
 
@@ -200,6 +201,9 @@ impl OpenObject {
             let inside = overlap(layout.start(first), layout.len(first), at, end);
             let is_bare = self.object.deltas(first, head.epoch).is_none();
             if blocks.len() == 1 && inside.len() < layout.len(first) && self.is_checked(first) && is_bare {
+                if head.stored.tier == Tier::Packed {
+                    return self.read_packed_part(first, &head.stored, inside, payloads, part, out);
+                }
                 return self.read_groups(first, &head.stored, inside, payloads, part, out);
             }
             let fetched = tail.stored.offset + u64::from(tail.stored.len) - head.stored.offset;
@@ -264,8 +268,11 @@ impl OpenObject {
     ) -> Result<()> {
         let dtype = self.object.dtype();
         let elements = out.len() / dtype.bytes() as usize;
-        codec::decode(stored.tier, dtype, payload, elements, out)
-            .map_err(|error| self.report_corruption(index, stored, error.at(self.place(index, stored))))
+        let decoded = match stored.tier {
+            Tier::Packed => decode_packed(dtype, elements, payload, 0..elements, out),
+            tier => codec::decode(tier, dtype, payload, elements, out),
+        };
+        decoded.map_err(|error| self.report_corruption(index, stored, error.at(self.place(index, stored))))
     }
 
     pub(in crate::store) fn fetch(

@@ -171,16 +171,9 @@ impl OpenObject {
 impl OpenObject {
     /// Reports a corrupt block, once until it changes.
     pub(in crate::store) fn report_corruption(&self, index: u32, stored: &Stored, error: Error) -> Error {
-        if error.kind() == ErrorKind::Corrupt {
-            if self.object.write_state().reported.note(index, stored) {
-                let path = self.collection.path_of(&self.object);
-                self.collection.services.events().tell(
-                    EventKind::Corruption,
-                    &path,
-                    "read",
-                    &error.to_string(),
-                );
-            }
+        if error.kind() == ErrorKind::Corrupt && self.object.write_state().reported.note(index, stored) {
+            let path = self.collection.path_of(&self.object);
+            self.collection.services.events().tell(EventKind::Corruption, &path, "read", &error.to_string());
         }
         error
     }

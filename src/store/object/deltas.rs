@@ -42,7 +42,7 @@ impl Object {
         let block = self.blocks.read().get(index, self.layout());
         let is_absent = |block: &Block| block.stored.tier == Tier::Absent && self.entry.parent.is_some();
         let (epoch, link) = match block {
-            Some(block) if block.epoch == base_epoch && block.stored.tier.code_bits().is_some() => {
+            Some(block) if block.epoch == base_epoch && block.stored.tier.is_encoded() => {
                 (Some(base_epoch), link)
             }
             Some(block) if is_absent(&block) && chain_len == 1 => {

@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 
-use crate::codec;
+use crate::codec::{self, ladder};
 use crate::format::log::catalog::{Extent, ObjectEntry};
 use crate::format::log::record::Stored;
 use crate::model::{Dtype, EntryId, Error, Result, Tier};
@@ -510,13 +510,16 @@ impl Object {
         Ok(())
     }
 
-    /// Payload bytes of a block in a tier.
+    /// Payload bytes of a block in a tier; for a packed block, the most that it can have.
     pub fn payload_len(&self, index: u32, tier: Tier) -> Result<usize> {
         let (logical, dtype) = (self.layout().len(index), self.dtype());
         let width = dtype.bytes() as usize;
         match tier {
             Tier::Absent => Ok(0),
             Tier::Exact => Ok(logical),
+            Tier::Packed if logical.is_multiple_of(width) && ladder::is_encodable(dtype, logical / width) => {
+                Ok(logical)
+            }
             _ if !dtype.is_quantizable() || !logical.is_multiple_of(width) => {
                 let id = self.entry.id;
                 Err(Error::corrupt(format!(

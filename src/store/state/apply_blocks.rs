@@ -65,7 +65,11 @@ impl<'a> BlockApplier<'a> {
         let stored = block.stored;
         let expected = self.payload_len(index, stored.tier)?;
         let id = self.object.entry.id;
-        if stored.len as usize != expected || !lies_in_a_file(stored.offset, u64::from(stored.len)) {
+        let is_fitting = match stored.tier {
+            Tier::Packed => (stored.len as usize) < expected,
+            _ => stored.len as usize == expected,
+        };
+        if !is_fitting || !lies_in_a_file(stored.offset, u64::from(stored.len)) {
             return Err(Error::corrupt(format!(
                 "block {index} of object {id} is {} bytes in tier {} where {expected} should be",
                 stored.len, stored.tier

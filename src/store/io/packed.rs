@@ -1,0 +1,95 @@
+//! Exact blocks that are encoded without loss.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::codec::ladder::{self, Scratch};
+use crate::format::checksum;
+use crate::format::log::record::Stored;
+use crate::model::{Dtype, Error, Result, Tier};
+use crate::store::Collection;
+use crate::store::collection::open_object::OpenObject;
+use crate::store::io::buffer::PageBuffer;
+use crate::store::space::files::Touched;
+
+thread_local! {
+    /// Memory of the codec. Reused, so that reads allocate nothing.
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch::new()) };
+}
+
+/// Decodes the elements `part` of a block of `elements` elements.
+pub(in crate::store) fn decode_packed(
+    dtype: Dtype,
+    elements: usize,
+    payload: &[u8],
+    part: Range<usize>,
+    out: &mut [u8],
+) -> Result<()> {
+    let width = dtype.bytes() as usize;
+    SCRATCH.with_borrow_mut(|scratch| ladder::decode_part(width, elements, payload, part, out, scratch))
+}
+
+/// The payload of a block; `None` if packing does not pay.
+pub(in crate::store) fn encode_packed(dtype: Dtype, block: &[u8]) -> Result<Option<Vec<u8>>> {
+    let mut payload = Vec::with_capacity(block.len());
+    let is_packed = SCRATCH.with_borrow_mut(|scratch| ladder::encode(dtype, block, &mut payload, scratch))?;
+    Ok(is_packed.then_some(payload))
+}
+
+impl OpenObject {
+    /// Reads the bytes `inside` of one verified packed block.
+    pub(in crate::store) fn read_packed_part(
+        &self,
+        index: u32,
+        stored: &Stored,
+        inside: Range<usize>,
+        payload: &mut PageBuffer,
+        part: &mut PageBuffer,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let dtype = self.object.dtype();
+        let width = dtype.bytes() as usize;
+        let elements = self.object.layout().len(index) / width;
+        let wanted = inside.start / width..inside.end.div_ceil(width);
+        let payload = payload.sized(stored.len as usize);
+        self.fetch(index, stored, 0, payload)?;
+        let failed = |error: Error| error.at(self.place(index, stored));
+        if wanted.start * width == inside.start && wanted.end * width == inside.end {
+            return decode_packed(dtype, elements, payload, wanted, out).map_err(failed);
+        }
+        let part = part.sized((wanted.end - wanted.start) * width);
+        let begin = wanted.start * width;
+        decode_packed(dtype, elements, payload, wanted, part).map_err(failed)?;
+        out.copy_from_slice(&part[inside.start - begin..inside.end - begin]);
+        Ok(())
+    }
+}
+
+impl Collection {
+    /// Stores the consecutive blocks in `elements`, of `block_bytes` each, packed. Returns the location of
+    /// each; `None` for a block that packing does not make smaller, which is not stored.
+    pub fn store_packed(
+        &self,
+        dtype: Dtype,
+        elements: &[u8],
+        block_bytes: usize,
+        touched: &mut Touched,
+    ) -> Result<Vec<Option<Stored>>> {
+        let packed: Vec<Option<Vec<u8>>> = elements
+            .par_chunks(block_bytes.max(1))
+            .map(|block| encode_packed(dtype, block))
+            .collect::<Result<_>>()?;
+        let lens: Vec<usize> = packed.iter().flatten().map(Vec::len).collect();
+        let payloads: Vec<u8> = packed.iter().flatten().flatten().copied().collect();
+        let mut offsets = self.write_payloads(Tier::Packed, &payloads, &lens, touched)?.into_iter();
+        let stored = packed.iter().map(|payload| {
+            let Some(payload) = payload else { return Ok(None) };
+            let offset = offsets.next().ok_or_else(|| Error::invalid("fewer offsets than payloads"))?;
+            let (checksum, len) = (checksum::of(payload), payload.len() as u32);
+            Ok(Some(Stored { tier: Tier::Packed, scale: 0.0, checksum, offset, len, in_data: false }))
+        });
+        stored.collect()
+    }
+}
