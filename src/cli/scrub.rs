@@ -86,7 +86,7 @@ mod tests {
     use crate::engine::CorruptRange;
 
     #[test]
-    fn the_number_of_corrupt_blocks_is_found_in_a_line() {
+    fn a_line_of_a_scrub_gives_the_number_of_corrupt_blocks() {
         assert_eq!(corrupt_of("t/c: at 7: 100 blocks checked, 12 corrupt, 3 healed"), Some(12));
         assert_eq!(corrupt_of("t/c: not since it was opened"), None);
         assert_eq!(corrupt_of("t/c/a 5 corrupt, x: bytes 0 to 5: corrupt, healed"), None);

@@ -168,7 +168,7 @@ mod tests {
     use super::{Counters, Operation, Times};
 
     #[test]
-    fn a_time_counts_in_the_first_bucket_whose_bound_it_does_not_pass() {
+    fn a_time_counts_in_the_first_bucket_that_bounds_it() {
         for nanoseconds in
             [0, 1, 999, 1_000, 1_001, 4_000, 4_001, 16_000, 999_999, 4_194_304_000, 4_194_304_001, u64::MAX]
         {

@@ -242,7 +242,7 @@ mod tests {
     use super::{COLLECTION_FILES, MOUNT_FILES, TENANT_FILES};
 
     #[test]
-    fn names_are_told_apart_and_every_file_shows_or_acts() {
+    fn control_file_names_are_unique_and_every_file_shows_or_acts() {
         for files in [MOUNT_FILES, TENANT_FILES, COLLECTION_FILES] {
             for (place, file) in files.iter().enumerate() {
                 assert!(file.shows() || file.acts(), "{}", file.name);

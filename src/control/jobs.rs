@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_done_in_order_and_say_how_they_ended() {
+    fn jobs_run_in_order_and_report_how_they_ended() {
         let jobs = Arc::new(Jobs::default());
         let ender = jobs.clone();
         jobs.push(job(), |progress| {

@@ -197,7 +197,7 @@ mod tests {
     use crate::format::checksum;
 
     #[test]
-    fn checksums_of_pieces_join_to_that_of_the_whole() {
+    fn checksums_of_pieces_combine_to_that_of_the_whole() {
         let whole: Vec<u8> =
             (0..200_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         for piece in [1, 7, 64, 4096, 150_000] {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_of_any_number_join_as_if_they_were_there() {
+    fn checksums_of_zeros_combine_without_reading_them() {
         for many in [0, 1, 2, 3, 4096, 65_537, 1_000_001] {
             let mut joined = Joined::default();
             joined.add(checksum::of(b"before"), 6);

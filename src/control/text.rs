@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_reads_as_one_that_is_there_and_keeps_a_part_of_it() {
+    fn a_generated_text_reads_as_a_stored_one_and_keeps_only_a_part() {
         let text = Text::made(Box::new(|| Ok(numbers()))).unwrap();
         let whole: String = (0..LINES).map(|number| format!("{number:09}\n")).collect();
         let end = whole.len() as u64;

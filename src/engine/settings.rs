@@ -130,7 +130,7 @@ mod tests {
     use super::cache_bytes;
 
     #[test]
-    fn a_cache_has_a_number_as_it_is_shown() {
+    fn a_cache_setting_is_a_plain_number() {
         assert_eq!(cache_bytes("cache 0"), Some(0));
         assert_eq!(cache_bytes("cache 18446744073709551615"), Some(u64::MAX));
         for text in

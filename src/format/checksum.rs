@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vectors_of_rfc_3720_come_out() {
+    fn the_vectors_of_rfc_3720_are_reproduced() {
         let up: Vec<u8> = (0..32).collect();
         let down: Vec<u8> = (0..32).rev().collect();
         assert_eq!(of(b""), 0);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn every_short_length_at_every_alignment_is_that_of_a_bit_at_a_time() {
+    fn every_short_length_at_every_alignment_equals_the_bitwise_checksum() {
         let bytes = noise(900);
         for from in 0..64 {
             for len in (0..=300).chain(380..=390).chain(760..=780) {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn two_libraries_agree_on_long_and_odd_lengths_and_join_them_alike() {
+    fn two_libraries_agree_on_long_and_odd_lengths_and_combine_them_alike() {
         let bytes = noise(1_200_000);
         for from in [0, 1, 3, 8, 17, 32, 63] {
             for len in [1_087, 1_088, 4_096, 4_352, 4_353, 16_384, 65_535, 65_536, 262_145, 1 << 20] {

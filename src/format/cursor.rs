@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_past_the_end_says_where_and_reads_nothing() {
+    fn a_read_past_the_end_reports_the_offset_and_reads_nothing() {
         let mut input = Reader::new(&[1, 2, 3]);
         input.u8().unwrap();
         let error = input.u32().unwrap_err();

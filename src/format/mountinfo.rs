@@ -59,7 +59,7 @@ mod tests {
     use super::{parse, topmost};
 
     #[test]
-    fn a_line_of_mountinfo_is_taken_apart() {
+    fn a_line_of_mountinfo_is_parsed() {
         let line = "36 35 0:52 / /mnt/my\\040models rw,nosuid shared:7 - fuse.tierfs /srv/store rw,user_id=0";
         let found = parse(line).unwrap();
         assert_eq!(found.mountpoint.to_str(), Some("/mnt/my models"));
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_lies_on_the_deepest_of_the_mounts_that_hold_it_and_of_these_on_the_last() {
+    fn a_path_lies_on_its_deepest_and_latest_mount() {
         let text = "1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /mnt rw - fuse.tierfs /store rw\n\
                     3 2 0:3 / /mnt/in rw - tmpfs none rw\n4 1 0:4 / /over rw - fuse.tierfs /store rw\n\
                     5 1 0:5 / /over rw - ext4 /dev/b rw\n";

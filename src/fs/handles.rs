@@ -76,7 +76,7 @@ mod tests {
     use crate::vfs::{ControlView, Scope};
 
     #[test]
-    fn numbers_are_used_again_only_after_they_were_let_go() {
+    fn handle_numbers_are_reused_only_after_their_release() {
         let handles = Handles::default();
         let text =
             |shown: &str| Handle::Control(ControlView::top(Scope::Mount), Text::whole(shown.to_owned()));

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_does_not_know_of_it_is_not_told() {
+    fn a_device_without_support_gets_no_notification() {
         let names = names();
         names.begin(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
         assert!(!names.may_be_cached(names.changes()));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_once_more_after_a_while_and_not_after_the_end() {
+    fn names_are_notified_again_after_a_while_and_never_after_the_end() {
         let (mut out, into) = std::io::pipe().unwrap();
         let names = names();
         names.begin(OwnedFd::from(into));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_changed_while_it_was_looked_up_is_not_kept() {
+    fn a_name_that_changed_during_its_lookup_is_not_cached() {
         let (_out, into) = std::io::pipe().unwrap();
         let names = names();
         names.begin(OwnedFd::from(into));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_has_kept_for_long_enough_it_asks_for_by_itself() {
+    fn an_expired_name_needs_no_notification() {
         let (mut out, into) = std::io::pipe().unwrap();
         let mut names = Names::new(Duration::ZERO);
         names.begin(OwnedFd::from(into));

@@ -340,7 +340,7 @@ mod tests {
     use crate::vfs::{Shown, Vfs};
 
     #[test]
-    fn a_panic_in_a_request_is_told_and_goes_no_further() {
+    fn a_panic_in_a_request_is_logged_and_contained() {
         let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
         Store::create(&*disk, StoreId(1)).unwrap();
         let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());

@@ -63,7 +63,7 @@ mod tests {
     use super::Waker;
 
     #[test]
-    fn it_is_heard_at_once_however_often_it_rang() {
+    fn many_wakes_wake_a_waiter_once_and_at_once() {
         let waker = Waker::new().unwrap();
         let began = Instant::now();
         for _ in 0..100_000 {

@@ -31,7 +31,7 @@ mod tests {
     use super::{PIECE_BYTES, pieces};
 
     #[test]
-    fn pieces_follow_each_other_and_are_cut_at_multiples_of_their_size_in_the_file() {
+    fn pieces_are_consecutive_and_aligned_to_their_size_in_the_file() {
         let size = PIECE_BYTES;
         for (start, len) in
             [(0, 0), (0, 1), (0, size), (0, size + 1), (5, size), (size - 1, 2), (3 * size + 7, 4 * size)]

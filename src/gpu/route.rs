@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_inside_one_exact_run_lies_as_far_into_it_as_it_does_in_the_file() {
+    fn a_part_of_an_exact_run_has_the_same_offset_in_the_run() {
         let text =
             list(&[extent("/s/1", 4096, 0, 100, 100, "exact"), extent("/s/2", 8, 100, 50, 50, "exact")]);
         let run = |path: &str, offset| Run { path: PathBuf::from(path), offset, is_verified: true };
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_that_follow_each_other_on_the_disk_too_are_one_run_which_is_checked_if_all_are() {
+    fn extents_adjacent_on_the_disk_form_one_run_that_is_verified_if_all_are() {
         let parts = [
             extent("/s/1", 50, 0, 10, 10, "exact"),
             extent("/s/1", 60, 10, 10, 10, "exact").replace("true", "false"),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pieces_codes_and_bytes_that_are_nowhere_have_no_run_and_say_so() {
+    fn split_encoded_and_computed_parts_have_no_run_and_a_reason() {
         let text = list(&[
             extent("/s/1", 0, 0, 50, 50, "exact"),
             extent("/s/2", 50, 50, 50, 50, "exact"),
@@ -279,13 +279,13 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_are_used_again_are_not_read_past_the_daemon() {
+    fn reused_slots_are_not_read_past_the_daemon() {
         let text = list(&[extent("/s/t/c/tier0.dat", 64, 0, 100, 100, "exact")]);
         assert!(one_run(&text, 0, 100).unwrap_err().contains("used again"));
     }
 
     #[test]
-    fn a_list_of_another_shape_is_a_reason_and_no_panic() {
+    fn malformed_extents_give_a_reason_and_no_panic() {
         let huge = list(&[extent("/s/1", u64::MAX, 0, 100, 100, "exact")]);
         assert!(one_run(&huge, 0, 1).is_ok());
         let far = list(&[extent("/s/1", 0, u64::MAX, u64::MAX, u64::MAX, "exact")]);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_past_the_end_is_refused_and_the_end_itself_is_empty() {
+    fn a_part_past_the_end_is_refused_and_a_part_at_the_end_is_empty() {
         let of = |offset, len| checked_len(Span { offset, len }, 10).ok();
         assert_eq!((of(0, None), of(10, None), of(11, None)), (Some(10), Some(0), None));
         assert_eq!((of(4, Some(6)), of(4, Some(7)), of(u64::MAX, Some(u64::MAX))), (Some(6), None, None));

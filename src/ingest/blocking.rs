@@ -63,7 +63,7 @@ mod tests {
     use crate::model::Dtype;
 
     #[test]
-    fn blocks_are_as_long_as_the_size_and_the_type_say() {
+    fn block_lengths_follow_the_size_and_the_type() {
         let size = |blocking: Blocking, dtype, bytes| blocking.block_bytes(dtype, bytes);
         assert_eq!(size(Blocking::BySize, Dtype::F32, (16 << 20) - 1), 16 << 10);
         assert_eq!(size(Blocking::BySize, Dtype::F32, 16 << 20), 128 << 10);

@@ -62,7 +62,7 @@ mod tests {
     use crate::model::ErrorKind;
 
     #[test]
-    fn what_is_no_file_or_has_no_end_is_no_manifest() {
+    fn directories_and_endless_files_are_refused_as_manifests() {
         for path in ["/dev/zero", "/"] {
             let read = Manifest::read(path.as_ref()).map(|_| ());
             assert_eq!(read.unwrap_err().kind(), ErrorKind::Invalid, "{path}");
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_sha256sum_are_read_and_others_refused() {
+    fn lines_of_sha256sum_are_parsed_and_others_refused() {
         let hex = "ab".repeat(32);
         for (line, name) in [
             (format!("{hex}  model.safetensors"), "model.safetensors"),

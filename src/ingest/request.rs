@@ -234,7 +234,7 @@ mod tests {
     use crate::model::ErrorKind;
 
     #[test]
-    fn a_request_is_read_as_it_is_written_and_wrong_ones_are_refused() {
+    fn requests_round_trip_and_invalid_ones_are_refused() {
         let line = r#"{"collection":"t/c","paths":["/a","/b c"],"tier":"q5:all","encoder":"absmax",
             "block_bytes":8192,"manifest":"/m","tag":"1-x","revision":"v1","checksum":true,"update":true,
             "delete":true,"strict":true,"dry_run":true}"#;

@@ -105,7 +105,7 @@ mod tests {
     use super::Dtype;
 
     #[test]
-    fn every_number_and_name_leads_back_to_its_type() {
+    fn every_number_and_name_maps_back_to_its_type() {
         for dtype in Dtype::ALL.iter().copied() {
             assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
             assert_eq!(Dtype::from_name(dtype.name()), Some(dtype));

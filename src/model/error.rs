@@ -128,7 +128,7 @@ mod tests {
     use super::{Error, ErrorKind, TEXT_BYTES_MAX, beginning};
 
     #[test]
-    fn the_text_of_an_error_is_cut_between_two_characters() {
+    fn the_text_of_an_error_is_truncated_between_two_characters() {
         let long = "é".repeat(TEXT_BYTES_MAX);
         let io = Error::io(&long, io::Error::from(io::ErrorKind::NotFound));
         for error in [Error::invalid(long.clone()), Error::invalid("x").at(&long), io] {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_the_disk_below_cannot_hold_is_too_large_and_no_error_of_the_disk() {
+    fn a_file_beyond_the_limit_of_the_disk_is_too_large_and_not_an_io_error() {
         let error = Error::io("writing", io::Error::from(io::ErrorKind::FileTooLarge));
         assert_eq!(error.kind(), ErrorKind::TooLarge);
     }

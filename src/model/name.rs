@@ -193,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn names_that_can_stand_are_left_alone() {
+    fn valid_names_stay_unchanged() {
         for name in ["w", "layers.0.weight", "b/c", "100%", "ä/ö", ".hidden", "..."] {
             assert_eq!(path(name), name);
         }
     }
 
     #[test]
-    fn names_that_cannot_stand_are_escaped() {
+    fn invalid_names_are_escaped() {
         assert_eq!(path("a/b"), "a%2Fb");
         assert_eq!(path("a/b/c%"), "a%2Fb/c%25");
         assert_eq!(path("../x"), "%2E%2E/x");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn every_slash_behind_the_name_of_a_tensor_is_escaped_and_no_other() {
+    fn every_slash_that_ends_a_tensor_name_is_escaped_and_no_other() {
         let all = ["", "/", "b", "b/c/d", "b/c/d/e", "x/y", "x/y/z/w"];
         let names = TensorNames::new(all).unwrap();
         // The definition, written without regard to speed.

@@ -70,7 +70,7 @@ mod tests {
     use super::Shape;
 
     #[test]
-    fn a_shape_is_read_as_it_is_written() {
+    fn shapes_round_trip_as_text() {
         for text in ["", "0", "7", "4096x11008", "1x2x3x4x5x6x7x8"] {
             assert_eq!(Shape::parse(text).unwrap().to_string(), text);
         }

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_read_from_end_to_end_is_let_go_of_whole_whatever_the_order_of_neighbours() {
+    fn a_fully_read_file_is_dropped_from_the_cache_in_any_order_of_reads() {
         let bytes = 10 * MIB + 5;
         let requests = [1, 0, 3, 2, 4, 6, 5, 7, 8, 9].map(|at| (at * MIB, MIB));
         // The last request is short, and the stretch that it ends is not whole without it.
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_here_and_there_has_nothing_let_go_of() {
+    fn random_reads_drop_nothing_from_the_cache() {
         let bytes = 1 << 40;
         let small = (0..4096).map(|at| (at * 4096, 4096));
         assert!(cached_bytes(&PageCache::default(), small, bytes).is_empty());
@@ -144,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn requests_past_the_end_and_of_no_bytes_are_none() {
+    fn requests_past_the_end_and_of_no_bytes_are_ignored() {
         let none = [(0, 0), (MIB, 50), (u64::MAX - 9, 9)];
         assert!(cached_bytes(&PageCache::default(), none, MIB).is_empty());
         assert_eq!(cached_bytes(&PageCache::default(), [(0, 2 * MIB)], MIB), [(0, MIB)]);
     }
 
     #[test]
-    fn small_files_are_not_asked_about() {
+    fn small_files_are_not_tracked() {
         assert!(cached_bytes(&PageCache::default(), [(0, 4096)], 4096).is_empty());
     }
 }

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_an_object_whatever_the_texts_hold() {
+    fn every_line_is_a_json_object_for_any_text() {
         let events = Events::default();
         events.tell(EventKind::Refusal, "a\nb\"", "\u{0}\u{1b}[2J", "ü\\");
         events.tell(EventKind::Control, "", "", &"é".repeat(TEXT_BYTES_MAX));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_lines_go_and_offsets_stay() {
+    fn the_oldest_lines_are_dropped_and_offsets_stay() {
         let events = Events::default();
         for number in 0..=LINES_MAX {
             events.tell(EventKind::Control, "", "", &number.to_string());

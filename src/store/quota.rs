@@ -265,7 +265,7 @@ mod tests {
     use crate::model::ErrorKind;
 
     #[test]
-    fn limits_are_read_as_they_are_written_and_others_refused() {
+    fn limits_round_trip_and_invalid_ones_are_refused() {
         let none = Limits::default();
         let some = none.changed("bytes=10G files=1000").unwrap();
         assert_eq!(some, Limits { bytes: Some(10 << 30), stored: None, files: Some(1000) });
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_counts_here_and_above_until_it_is_given_back() {
+    fn a_reservation_counts_here_and_above_until_it_is_released() {
         let tenant = Meter::new("t", None, Limits { bytes: Some(100), ..Limits::default() });
         let one = Meter::new("t/a", Some(tenant.clone()), Limits::default());
         let other = Meter::new("t/b", Some(tenant.clone()), Limits { files: Some(1), ..Limits::default() });

@@ -235,7 +235,7 @@ mod tests {
     use crate::model::{StoreId, Tier};
 
     #[test]
-    fn settings_are_read_as_they_are_written() {
+    fn settings_round_trip() {
         let mut settings = Settings::new(StoreId(0xfeed));
         settings.keep.push("a \"quoted\"\\part".to_owned());
         settings.passthrough_files_max = 7;
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_setting_is_refused() {
+    fn unknown_settings_are_refused() {
         let text = Settings::new(StoreId(1)).to_text();
         assert!(Settings::parse(&format!("{text}keeep = []\n")).is_err());
         assert!(Settings::parse(&text.replace("format = 1", "format = 2")).is_err());
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_names_are_found_in_any_case() {
+    fn listed_names_match_in_any_case() {
         let settings = Settings::new(StoreId(1));
         assert!(settings.keeps("encoder.LayerNorm.weight") && settings.keeps("model.embed_tokens"));
         assert!(!settings.keeps("layers.0.q_proj.weight"));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_read_as_they_are_written() {
+    fn rules_round_trip() {
         let mut rules = Rules { tick_seconds: 1, warm_byte_cap: 7, ..Rules::default() };
         assert_eq!(rules_of(&rules.to_text()).unwrap(), rules);
         rules.limits.insert(Tier::Q8, Limit { bytes: 5, blocks: 0 });
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_cannot_be_are_refused() {
+    fn impossible_rules_are_refused() {
         for text in [
             "tick_seconds = 0",
             "hold_seconds = -1",
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_nothing_is_none() {
+    fn a_limit_of_zero_means_no_limit() {
         assert!(!Limit::default().is_passed(u64::MAX, u64::MAX));
         let limit = Limit { bytes: 10, blocks: 2 };
         assert!(!limit.is_passed(10, 2) && limit.is_passed(11, 0) && limit.is_passed(0, 3));

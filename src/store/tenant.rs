@@ -211,7 +211,7 @@ mod tests {
     use crate::store::quota::Limits;
 
     #[test]
-    fn what_is_kept_of_a_tenant_is_read_as_it_is_written_and_other_texts_are_refused() {
+    fn tenant_files_round_trip_and_invalid_texts_are_refused() {
         let limits = Limits { bytes: Some(7), stored: None, files: Some(9) };
         for entry in
             [TenantEntry::default(), TenantEntry { owner: Some((u32::MAX, 0)), mode: 0o2770, limits }]

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_bits_are_what_the_specification_lists() {
+    fn eight_bit_floats_have_the_values_of_the_specification() {
         let value = |dtype, byte: u8| {
             let mut wide = [0; 4];
             cast(dtype, Dtype::F32, &[byte], &mut wide).unwrap();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_are_no_floats_are_refused() {
+    fn casts_of_types_that_are_no_floats_are_refused() {
         assert!(cast(Dtype::I32, Dtype::F32, &[0; 4], &mut [0; 4]).is_err());
         assert!(cast(Dtype::F32, Dtype::F64, &[0; 4], &mut [0; 8]).is_err());
         assert!(cast(Dtype::F32, Dtype::F16, &[0; 8], &mut [0; 2]).is_err());

@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_are_the_bytes_that_a_walk_over_all_of_them_finds(
+        fn pieces_agree_with_a_walk_over_all_bytes(
             lens in prop::collection::vec(0_u64..7, 0..20),
             start in 0_u64..100,
             len in 0_u64..60,

@@ -183,7 +183,7 @@ mod tests {
     use crate::model::EntryId;
 
     #[test]
-    fn every_place_has_a_number_of_its_own() {
+    fn every_place_has_a_unique_inode_number() {
         let places = [
             Place::Root,
             Place::Tenant(Ino::tenant_hash("acme")),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_a_second_number_that_leads_to_the_same_place() {
+    fn a_second_inode_number_of_a_file_leads_to_the_same_place() {
         let node = |collection, node| Place::Node { collection, node: EntryId(node) };
         let form = |form| Place::Form { collection: 3, form, node: EntryId(9) };
         let places = [node(1, 1), node(8_388_591, (1 << 38) - 1), form(1), form(11), form(15)];

@@ -133,7 +133,7 @@ mod tests {
     use super::{Form, INDEX_NUMBER};
 
     #[test]
-    fn numbers_and_names_lead_back_to_their_forms() {
+    fn numbers_and_names_map_back_to_their_forms() {
         for form in Form::ALL {
             assert_eq!(Form::from_number(form.number()), Some((form, false)));
             assert_eq!(Form::from_name(form.name().as_bytes()), Some(form));

@@ -185,7 +185,7 @@ mod tests {
     use crate::model::Dtype;
 
     #[test]
-    fn a_cast_of_more_bytes_than_can_be_counted_has_no_size() {
+    fn a_cast_whose_size_overflows_has_no_size() {
         let part = |bytes| {
             let shown = Shown::Cast(Dtype::F32);
             Part::Source(Source { objects: Vec::new(), dtype: Dtype::F8E4M3, shown, bytes })

@@ -1,5 +1,5 @@
-//! What programs write through a mount: what was written is what is read, by every name of the same bytes, over the
-//! daemon's end too, and space is neither lost nor used twice. They need /dev/fuse, and what `make setup` fetches.
+//! Files that programs write through a mount: their recognition, their tensors, full disks, and power cuts at any change.
+//! They need /dev/fuse, and what `make setup` fetches.
 
 #![cfg(feature = "mount")]
 // The exemption of tests in clippy.toml does not reach what they call.

@@ -1,4 +1,4 @@
-//! Control files of real mounts: what they show, what they do, and to whom.
+//! Control files of real mounts: their contents, their actions, and the permissions on them.
 
 #![cfg(feature = "mount")]
 // The exemption of tests in clippy.toml does not reach what they call.

@@ -1,4 +1,4 @@
-//! The corpus of the fuzz targets, run through the same checks: none of them may rot, and what once failed stays mended.
+//! The corpus of the fuzz targets, run through the same checks, so that no target rots and no mended failure returns.
 
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]

@@ -1,5 +1,5 @@
-//! Reading into the memory of a GPU: which way a file goes, on real mounts; the reads themselves with libraries that
-//! stand in for the CUDA driver and cuFile; what is said where these are missing.
+//! Reading into the memory of a GPU: the route of each file on real mounts, reads with libraries that stand in for the
+//! CUDA driver and cuFile, and the messages where these are missing.
 
 #![cfg(feature = "mount")]
 // The exemption of tests in clippy.toml does not reach what they call.

@@ -1,5 +1,5 @@
-//! Programs that load models, on a mount and on the directory that was imported: what they load is the same. Those that
-//! need more than NumPy are run by `scripts/loaders.sh`.
+//! Programs that load models from a mount and from the imported directory: both must load the same.
+//! `scripts/loaders.sh` runs those that need more than NumPy.
 
 #![cfg(feature = "mount")]
 // The exemption of tests in clippy.toml does not reach what they call.

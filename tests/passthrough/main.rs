@@ -1,5 +1,5 @@
-//! Files that the kernel reads itself: what is read, that the daemon is not asked, and what happens when they are
-//! written to, renamed and removed meanwhile. They need /dev/fuse and the privilege to let the kernel do it.
+//! Files that the kernel reads by passthrough: their bytes, the absence of requests to the daemon, and writes, renames and
+//! removals meanwhile. They need /dev/fuse and the privilege for passthrough.
 
 #![cfg(feature = "mount")]
 // The exemption of tests in clippy.toml does not reach what they call.

@@ -1,4 +1,4 @@
-//! Tensors that change their tiers by themselves: plans over simulated time, and stores whose clock a test sets.
+//! Automatic changes of tiers: plans over simulated time, and stores whose clock a test sets.
 
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]

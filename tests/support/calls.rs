@@ -28,7 +28,7 @@ pub fn refused<T>(result: Result<T>, number: i32) {
     }
 }
 
-pub fn c_path(path: &Path) -> CString {
+fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 

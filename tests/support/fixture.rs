@@ -134,13 +134,13 @@ impl Fixture {
 }
 
 /// Kills the daemons of a directory at a deadline, unless it is dropped before.
-pub struct Watchdog {
+struct Watchdog {
     _end: Sender<()>,
 }
 
 impl Watchdog {
     /// The deadline is longer in long runs, by [`scale`].
-    pub fn over(directory: &Path, deadline: Duration) -> Watchdog {
+    fn over(directory: &Path, deadline: Duration) -> Watchdog {
         let deadline = deadline * scale();
         let (end, ended) = channel();
         let directory = directory.to_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! Tenants of real mounts: who may do what in them, how much they may use.
+//! Tenants of real mounts: permissions and quotas.
 
 #![cfg(feature = "mount")]
 // The exemption of tests in clippy.toml does not reach what they call.

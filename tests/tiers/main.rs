@@ -1,5 +1,5 @@
-//! Tensors that change how precisely they are kept: by setfattr, on files, containers and directories, while they are
-//! read. They need /dev/fuse, and what `make setup` fetches.
+//! Changes of the precision of tensors by setfattr, on files, containers and directories, under readers. They need
+//! /dev/fuse, and what `make setup` fetches.
 
 #![cfg(feature = "mount")]
 // The exemption of tests in clippy.toml does not reach what they call.

@@ -1,4 +1,4 @@
-//! Writes through real mounts: what a POSIX program relies on, and what survives a crash.
+//! Writes through real mounts: the guarantees that a POSIX program relies on, and crashes.
 
 #![cfg(feature = "mount")]
 // The exemption of tests in clippy.toml does not reach what they call.

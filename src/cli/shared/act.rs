@@ -304,7 +304,7 @@ mod tests {
     use super::{job_of, percent};
 
     #[test]
-    fn lines_of_jobs_are_read() {
+    fn job_lines_are_parsed() {
         let job = job_of("12 tier=q8 t/c running 41% 7 of 17 bytes, 3 s").unwrap();
         assert_eq!((job.number, percent(&job.text)), (12, 41));
         assert_eq!((percent("q8 -> q5 7%"), percent("exact")), (7, 0));

@@ -35,7 +35,7 @@ mod tests {
     use super::human;
 
     #[test]
-    fn bytes_are_rounded_for_people() {
+    fn byte_counts_are_rounded_for_display() {
         assert_eq!(human(0), "0 B");
         assert_eq!(human(1023), "1023 B");
         assert_eq!(human(1536), "1.5 KiB");

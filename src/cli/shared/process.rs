@@ -60,7 +60,7 @@ mod tests {
     use super::{Process, began};
 
     #[test]
-    fn a_process_has_ended_when_it_is_gone_or_another_has_its_number() {
+    fn a_process_has_ended_when_its_number_is_unused_or_reused() {
         let number = std::process::id();
         let own = Process { number, began: began(number).unwrap() };
         assert!(!own.has_ended());

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_the_same_history_are_one_record() {
+    fn blocks_with_equal_histories_share_one_record() {
         let (_, _, history) = records()[0];
         let other = History { count: 6, ..history };
         let mut all_of_them: Vec<_> = (0..1000).map(|block| (ObjectId(7), block, history)).collect();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_flipped_bit_is_refused() {
+    fn every_truncation_and_every_flipped_bit_is_refused() {
         let bytes = to_bytes(60, &records());
         for len in 0..bytes.len() {
             assert!(parse(&bytes[..len]).is_err(), "{len} bytes");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_a_right_checksum_too() {
+    fn impossible_values_are_refused_under_a_valid_checksum() {
         let whole = to_bytes(60, &records());
         let body = whole[..whole.len() - 4].to_vec();
         let changed = |at: usize, value: &[u8]| {
@@ -264,7 +264,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(parse(&bytes).is_err());
             prop_assert!(parse(&sealed(bytes)).is_err());
         }

@@ -145,7 +145,7 @@ mod tests {
     use super::{RawSlot, SLOT_BYTES};
 
     #[test]
-    fn every_single_flipped_bit_is_found_and_put_right() {
+    fn every_single_flipped_bit_is_found_and_corrected() {
         let mut slot = RawSlot::new(2, 0x0123_4567_89ab_cdef, 7);
         slot.body(21, [3; 40]).seal(5, 99);
         assert!(slot.is_intact());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn two_flipped_bits_are_not_taken_for_one() {
+    fn two_flipped_bits_are_not_corrected_as_one() {
         let mut slot = RawSlot::new(0, 1, 0);
         slot.seal(1, 1);
         for (a, b) in [(0, 1), (5, 700), (960, 961), (992, 993)] {

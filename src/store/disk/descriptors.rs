@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn files_beyond_the_limit_are_used_as_if_all_were_open() {
+    fn files_beyond_the_limit_work_as_if_all_were_open() {
         for says in [true, false] {
             for is_synced in [true, false] {
                 let (disk, (open, ..)) = few(says);
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_that_was_used_longest_ago_is_closed_first_and_one_that_is_not_synced_later() {
+    fn the_least_recently_used_file_is_closed_first_and_an_unsynced_one_later() {
         let (disk, (_, done, _)) = few(false);
         let files = files(&disk, LIMIT as u32, true);
         number_in(&files[0]);
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_synced_before_it_is_closed_and_a_failure_is_told_to_who_syncs_it() {
+    fn a_file_is_synced_before_it_is_closed_and_a_failure_reaches_the_next_sync() {
         let (disk, (_, done, fails)) = few(false);
         let files = files(&disk, LIMIT as u32, false);
         done.lock().clear();
@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_found_again_under_another_name_and_kept_open_when_theirs_goes() {
+    fn renamed_files_are_found_and_removed_files_stay_open() {
         let (disk, _) = few(true);
         let files = files(&disk, 100, true);
         disk.rename("0", "other").unwrap();
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn another_file_in_the_place_of_one_is_not_taken_for_it() {
+    fn a_replaced_file_is_not_mistaken_for_the_old_one() {
         let (disk, _) = few(true);
         let files = files(&disk, 100, true);
         // Behind its back. What was there is kept, so that the other one is elsewhere in memory.

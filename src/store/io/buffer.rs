@@ -34,7 +34,7 @@ mod tests {
     use super::PageBuffer;
 
     #[test]
-    fn it_begins_at_a_page_however_it_grows() {
+    fn a_buffer_begins_at_a_page_after_any_growth() {
         let mut buffer = PageBuffer::new();
         for len in [0, 1, 17, 4096, 5000, 1 << 20, 3, (1 << 20) + 1] {
             let bytes = buffer.sized(len);

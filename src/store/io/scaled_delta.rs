@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_change_is_kept_within_half_a_scale() {
+    fn a_small_change_is_rounded_by_at_most_half_a_scale() {
         let base: Vec<f32> = (0..4096).map(|at| (at as f32 * 0.37).sin()).collect();
         let mut new = base.clone();
         for at in (0..4096).step_by(100) {
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn large_many_and_infinite_changes_are_no_delta() {
+    fn large_many_and_infinite_changes_give_no_delta() {
         let base = vec![1.0_f32; 1000];
         let with = |count: usize, value: f32| {
             let mut new = base.clone();

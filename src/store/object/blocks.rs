@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_run_and_the_same_in_parts_say_the_same() {
+    fn a_run_and_its_parts_describe_the_same_blocks() {
         let mut whole = Blocks::default();
         whole.set_run(0, run(0, 4), CUT);
         assert!(matches!(whole, Blocks::One(Part::Run(_))));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_a_block_leaves_the_others_of_the_run() {
+    fn setting_a_block_keeps_the_others_of_its_run() {
         let mut blocks = Blocks::default();
         blocks.set_run(0, run(0, 4), CUT);
         let before = blocks.get(2, CUT);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_lie_somewhere_only_with_all_of_them() {
+    fn blocks_lie_in_the_data_file_only_when_all_of_them_do() {
         let mut blocks = Blocks::default();
         assert!(!blocks.lie_at(4096, CUT));
         blocks.set_run(0, run(0, 4), CUT);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_of_any_number_are_one_entry() {
+    fn any_number_of_zero_blocks_is_one_entry() {
         let layout = BlockLayout { bytes: 1 << 45, block_bytes: 1 << 14 };
         let zeros = Block { epoch: 3, stored: Stored::hole(4096), since: 1 };
         let mut blocks = Blocks::default();
@@ -496,7 +496,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_changes_leave_what_a_table_of_all_blocks_has(changes in prop::collection::vec(change(), 1..40)) {
+        fn random_changes_agree_with_a_table_of_all_blocks(changes in prop::collection::vec(change(), 1..40)) {
             let layout = BlockLayout { bytes: u64::from(BLOCKS) * 256 - 100, block_bytes: 256 };
             let mut blocks = Blocks::default();
             let mut table: Vec<Option<Stored>> = vec![None; BLOCKS as usize];

@@ -132,7 +132,7 @@ mod tests {
     use super::Checked;
 
     #[test]
-    fn checked_blocks_are_told_apart() {
+    fn verified_blocks_are_marked_one_by_one() {
         let checked = Checked::none();
         let all = [0, 63, 64, 127, 128, 129, 1023, 1024, 1 << 20, u32::MAX - 1];
         for index in all {
@@ -160,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_say_what_their_blocks_say(
+        fn ranges_agree_with_their_blocks(
             set in prop::collection::vec((0..3000_u32, 1..900_u32, any::<bool>()), 1..20),
             asked in prop::collection::vec((0..4000_u32, 0..2000_u32), 20),
         ) {

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_those_computed_by_hand() {
+    fn scores_equal_those_computed_by_hand() {
         // Never used: 300/64 at first, a quarter of the bits' share after 16 ticks.
         near(History::new(0).score(0), 4.6875);
         near(History::new(0).score(16), 1.171_875);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_counted_as_a_naive_table_counts_them() {
+    fn block_counts_agree_with_a_naive_table() {
         let accesses = Accesses::default();
         let mut table = vec![History::new(5); 300];
         for step in 0..2000_u32 {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn histories_stay_when_an_object_grows_and_take_no_more_room_than_it_has_blocks() {
+    fn histories_survive_growth_of_an_object_and_stay_within_its_blocks() {
         let accesses = Accesses::default();
         let mut table = Vec::new();
         for (blocks, now) in [(1, 3), (2, 4), (63, 9), (64, 9), (65, 12), (200, 13), (131, 14)] {

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_of_the_data_file_is_the_most_that_the_log_ever_said() {
+    fn the_used_part_of_a_data_file_is_the_largest_that_the_log_recorded() {
         for sizes in [&[100][..], &[100, 100], &[100, 300], &[300, 100], &[0, 300, 200], &[10, 0, 5]] {
             let object = object(sizes[0]);
             sizes[1..].iter().for_each(|bytes| assert!(object.resized(*bytes).is_empty()));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_only_asked_makes_none() {
+    fn a_query_allocates_no_write_state() {
         let object = object(100);
         assert!(!object.is_dirty() && object.deltas(0, 1).is_none() && object.factor().is_none());
         assert!(object.block(0, object.layout()).is_none() && object.delta_counts().is_empty());

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_batch_names_goes_back_once() {
+    fn an_unnamed_slot_is_released_once() {
         let pending = Arc::new(Reservations::default());
         let mut taken = ReservedSlots::default();
         let file = Tier::Q8.byte();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_another_s_by_now_is_not_given_back() {
+    fn a_slot_with_a_new_owner_is_not_released() {
         let pending = Arc::new(Reservations::default());
         let (mut first, mut second) = (ReservedSlots::default(), ReservedSlots::default());
         first.take(&pending, (1, 0, 64));

@@ -106,7 +106,7 @@ mod tests {
     use super::Slots;
 
     #[test]
-    fn what_is_given_back_joins_its_neighbours_and_the_end() {
+    fn a_freed_slot_joins_its_neighbours_and_the_end() {
         let mut slots = Slots::default();
         let taken: Vec<u64> = (0..5).map(|_| slots.take(100)).collect();
         for place in [1, 3, 2] {

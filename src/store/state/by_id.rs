@@ -70,7 +70,7 @@ mod tests {
     use crate::model::{EntryId, ObjectId};
 
     #[test]
-    fn identities_that_differ_in_little_have_other_hashes_at_both_ends() {
+    fn similar_identities_differ_in_both_ends_of_their_hashes() {
         let keys = RandomState::default();
         let ids: Vec<ObjectId> =
             (0..4096).map(ObjectId).chain((0..4096).map(|high| ObjectId(high << 64 | 7))).collect();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_is_found() {
+    fn inserted_values_are_found() {
         let map: ByObject<u32> = (0..1000).map(|id| (ObjectId(u128::from(id)), id)).collect();
         assert!((0..1000).all(|id| map.get(&ObjectId(u128::from(id))) == Some(&id)));
         assert_eq!(map.get(&ObjectId(1000)), None);

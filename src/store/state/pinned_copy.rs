@@ -71,7 +71,7 @@ mod tests {
     use super::PinnedCopy;
 
     #[test]
-    fn values_of_the_setting_read_as_they_were_written_and_others_name_no_copy() {
+    fn values_of_the_setting_round_trip_and_others_name_no_copy() {
         let copy = PinnedCopy::written(7, 12, [0xab; 32]);
         let value = copy.value();
         let read = PinnedCopy::parse(&value).unwrap();

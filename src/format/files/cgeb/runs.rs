@@ -263,7 +263,7 @@ mod tests {
         Run { count: 1, layout: Layout::TwoLittle, is_hashed: true, aux_offset: 0, aux_length: 0 };
 
     #[test]
-    fn records_that_are_alike_are_one_run() {
+    fn equal_records_form_one_run() {
         let runs = Runs::new(SIZES, (0..1000).map(|_| RUN)).unwrap();
         assert_eq!(runs.placed().len(), 1);
         assert_eq!((runs.records(), runs.bytes()), (1000, 1000 * 8192));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_can_be_of_no_file_are_refused() {
+    fn impossible_runs_are_refused() {
         let long = Run { count: u64::MAX / 4096, ..RUN };
         let over = Run { aux_offset: 100, aux_length: 1, ..RUN };
         let flagged = Run { layout: Layout::One, ..RUN };
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_range_are_those_of_its_records() {
+    fn the_parts_of_a_range_are_those_of_its_records() {
         let aux = Run { aux_offset: 8000, aux_length: 300, ..RUN };
         let runs = Runs::new(SIZES, [RUN, aux, aux, RUN]).unwrap();
         assert_eq!(runs.bytes(), 8192 + 2 * 12_288 + 8192);
