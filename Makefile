@@ -32,7 +32,7 @@ gpu: ## Read tensors into GPU memory, compare them there and measure, on a machi
 build: ## Build the release binary, target/release/tierfs
 	cargo build --release --locked
 
-install: ## Install program, manual pages, completions, mount.tierfs and a systemd unit below PREFIX (/usr/local)
+install: ## Install program, manual, documents, completions; as root also mount.tierfs and a unit. PREFIX (/usr/local)
 	@scripts/install.sh
 
 uninstall: ## Remove the files that install wrote

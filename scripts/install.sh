@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs target/release/tierfs (built by `make build`), manual pages, completions, the helper of mount(8) and a systemd
-# unit.
+# Installs target/release/tierfs (built by `make build`), manual pages, documents, completions, the helper of mount(8) and
+# a systemd unit. A user who is not root installs below a PREFIX of their own, without the last two.
 #
-#   scripts/install.sh            installs
+#   scripts/install.sh            installs, and names what it left out
 #   scripts/install.sh --remove   removes these files; /etc/tierfs stays
 #
 # PREFIX: target directory (/usr/local). DESTDIR: staging root, for packages. SBIN: directory of helpers of mount(8)
@@ -15,17 +15,31 @@ sbin=${SBIN:-/sbin}
 root=${DESTDIR:-}
 program=${PROGRAM:-target/release/tierfs}
 bin=$root$prefix/bin
-man=$root$prefix/share/man/man1
+man=$root$prefix/share/man
+documents=$root$prefix/share/doc/tierfs
 bash_completions=$root$prefix/share/bash-completion/completions
 zsh_completions=$root$prefix/share/zsh/site-functions
 fish_completions=$root$prefix/share/fish/vendor_completions.d
 units=$root$prefix/lib/systemd/system
+helper=$root$sbin/mount.tierfs
+
+# The helper and the unit are the system's: only root can use them, or a package that is being staged.
+is_for_system() { [ "$(id -u)" = 0 ] || [ -n "$root" ] || [ -n "${SBIN:-}" ]; }
 
 case ${1:-} in
 '') ;;
 --remove)
-    rm -f "$bin/tierfs" "$root$sbin/mount.tierfs" "$man/tierfs.1" "$man"/tierfs-*.1 "$bash_completions/tierfs" \
-        "$zsh_completions/_tierfs" "$fish_completions/tierfs.fish" "$units/tierfs@.service"
+    rm -f "$bin/tierfs" "$man/man1/tierfs.1" "$man"/man1/tierfs-*.1 "$man"/man7/tierfs-*.7 "$bash_completions/tierfs" \
+        "$zsh_completions/_tierfs" "$fish_completions/tierfs.fish"
+    rm -rf "$documents"
+    if is_for_system; then
+        case $(readlink "$helper" || true) in
+        '') ;;
+        "$prefix/bin/tierfs" | "$bin/tierfs") rm -f "$helper" ;;
+        *) echo "install: left $helper, which belongs to another installation" ;;
+        esac
+        rm -f "$units/tierfs@.service"
+    fi
     exit 0
     ;;
 *)
@@ -38,12 +52,27 @@ if [ ! -x "$program" ]; then
     exit 1
 fi
 
-install -d "$bin" "$root$sbin" "$man" "$bash_completions" "$zsh_completions" "$fish_completions" "$units"
+install -d "$bin" "$man" "$documents/docs/plots" "$bash_completions" "$zsh_completions" "$fish_completions"
 install -m 0755 "$program" "$bin/tierfs"
-ln -sfn "$prefix/bin/tierfs" "$root$sbin/mount.tierfs"
 "$program" man "$man"
+# As in the source, so that the links between the documents work.
+install -m 0644 README.md LICENSE-APACHE LICENSE-MIT "$documents"
+install -m 0644 docs/*.md "$documents/docs"
+install -m 0644 docs/plots/* "$documents/docs/plots"
 "$program" completions bash >"$bash_completions/tierfs"
 "$program" completions zsh >"$zsh_completions/_tierfs"
 "$program" completions fish >"$fish_completions/tierfs.fish"
-sed "s|@PREFIX@|$prefix|" scripts/tierfs@.service >"$units/tierfs@.service"
-echo "install: installed $bin/tierfs, manual pages, completions, mount.tierfs and the systemd unit"
+echo "install: installed $bin/tierfs, manual pages, completions, and the documents in $documents"
+if is_for_system; then
+    install -d "$root$sbin" "$units"
+    ln -sfn "$prefix/bin/tierfs" "$helper"
+    sed "s|@PREFIX@|$prefix|" scripts/tierfs@.service >"$units/tierfs@.service"
+    echo "install: installed $helper and $units/tierfs@.service"
+else
+    echo "install: left out, because they need root: $sbin/mount.tierfs (mount -t tierfs and /etc/fstab) and the systemd" \
+        "unit tierfs@.service"
+    case :$PATH: in
+    *":$bin:"*) ;;
+    *) echo "install: $bin is not in PATH" ;;
+    esac
+fi

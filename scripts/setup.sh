@@ -80,6 +80,9 @@ system_packages() {
     command -v fusermount3 >/dev/null || missing+=(fuse3)
     command -v getfattr >/dev/null || missing+=(attr)
     command -v strace >/dev/null || missing+=(strace)
+    if [ "$purpose" = tests ]; then
+        command -v man >/dev/null || missing+=(man-db)
+    fi
     if [ "$purpose" = bench ]; then
         command -v squashfuse >/dev/null || missing+=(squashfuse)
         command -v mksquashfs >/dev/null || missing+=(squashfs-tools)

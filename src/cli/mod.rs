@@ -13,6 +13,7 @@ mod helper;
 mod import;
 mod init;
 mod ls;
+mod man;
 mod mount;
 mod scrub;
 mod shared;
@@ -28,7 +29,7 @@ use crate::model::{ErrorKind, Result};
 
 /// A file system that shows tensors as files and stores them in precision tiers.
 #[derive(Parser)]
-#[command(name = "tierfs", version, about, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "tierfs", version, about, max_term_width = 100, arg_required_else_help = true, after_help = exit_statuses())]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -57,7 +58,7 @@ enum Command {
     Doctor(doctor::Args),
     Bench(bench::Args),
     Completions(completions::Completions),
-    Man(completions::Manual),
+    Man(man::Manual),
 }
 
 /// The outcome of a command that did not return an error.
@@ -73,13 +74,27 @@ enum Outcome {
     Misused,
 }
 
-/// Exit codes, the same for all commands. clap exits with 2 on a usage error.
+/// Exit statuses, the same for all commands. clap exits with 2 on a usage error.
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
 const CORRUPT: u8 = 3;
 
+/// The meaning of each exit status, for help and manual.
+const EXIT_STATUSES: [(u8, &str); 4] = [
+    (0, "Success."),
+    (FAILED, "Something was refused or failed, or was done in part; standard error says what."),
+    (2, "The arguments are wrong, and nothing was done."),
+    (CORRUPT, "Stored bytes are corrupt, healed or not."),
+];
+
+fn exit_statuses() -> String {
+    let lines = EXIT_STATUSES.iter().map(|(status, meaning)| format!("\n  {status}  {meaning}"));
+    std::iter::once("Exit status:".to_owned()).chain(lines).collect()
+}
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
+    completions::answer();
     shared::log::begin();
     if helper::is_called(std::env::args_os().next().as_deref()) {
         return exit_code(helper::Helper::parse().run());

@@ -173,6 +173,11 @@ impl File {
         Control { name: self.name, shape: self.shape, mode, is_private: self.is_private }
     }
 
+    /// Whether it is a directory with a control file for each file of the collection.
+    pub fn is_tree(&self) -> bool {
+        self.shape == Shape::Tree
+    }
+
     /// Whether it can be written.
     pub fn acts(&self) -> bool {
         self.act.is_some()

@@ -9,6 +9,7 @@ mod bench;
 mod compaction;
 mod crash;
 mod dead;
+mod doctor;
 mod export;
 mod hostile;
 mod hub;
