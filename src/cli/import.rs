@@ -185,9 +185,9 @@ impl Args {
         Ok(if has_failed { Outcome::Failed } else { Outcome::Succeeded })
     }
 
-    /// The requests, one for each collection, and the repositories of a hub cache that are left out, with
-    /// the reason. `None`, after printing it, where the destination must be a collection.
-    fn requests(self) -> Result<Option<(Vec<Request>, Vec<(String, String)>)>> {
+    /// The requests, one for each collection, and what is left out. `None`, after printing it, where the
+    /// destination must be a collection.
+    fn requests(self) -> Result<Option<(Vec<Request>, LeftOut)>> {
         let Destination { tenant, collection } = self.destination;
         let request = Request {
             collection: (tenant.clone(), String::new()),
@@ -239,10 +239,13 @@ impl Args {
     }
 }
 
+/// The repositories of a hub cache that are left out, with the reason.
+type LeftOut = Vec<(String, String)>;
+
 /// A store to import into.
 enum Place {
     /// Opened by this process.
-    Store(Engine),
+    Store(Box<Engine>),
     /// Mounted. The error is for a mount that serves no imports.
     Mounted(Mounted, Error),
     /// It does not exist, and a dry run does not make it.
@@ -281,7 +284,7 @@ fn open(path: &Path, dry_run: bool) -> Result<Place> {
     let note = format!("process {}, which imports", std::process::id());
     let access = if dry_run { Access::Read } else { Access::Write };
     match Store::open(Arc::new(disk), access, &note).map_err(|error| mounts::with_mounts(error, path)) {
-        Ok(store) => Ok(Place::Store(Engine::new(Arc::new(store)))),
+        Ok(store) => Ok(Place::Store(Box::new(Engine::new(Arc::new(store))))),
         Err(error) if error.kind() == ErrorKind::Busy => match mounts::mount_for(path)? {
             Some(mounted) => Ok(Place::Mounted(mounted, error)),
             None => Err(error),

@@ -190,7 +190,7 @@ fn files_that_were_moved_to_a_tier_are_unchanged_until_another_is_asked_for() {
     way.counts("t/c", &folder, &[]);
     let tier = |way: &Way| {
         way.with_mount(|mounted| {
-            let mut value = vec![0; 64];
+            let mut value = [0; 64];
             let path = mounted.path("t/c/w");
             let len = rustix::fs::getxattr(path, "user.tierfs.tier", &mut value[..]).unwrap();
             String::from_utf8(value[..len].to_vec()).unwrap()

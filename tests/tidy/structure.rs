@@ -334,7 +334,9 @@ fn cycles_of_folders(tree: &Tree) -> Vec<Finding> {
 
 /// The methods of a type stand in few folders: beside it, and in one more.
 fn spread_methods(tree: &Tree) -> Vec<Finding> {
-    let mut places: BTreeMap<(usize, String), BTreeMap<&str, (usize, usize)>> = BTreeMap::new();
+    // By the file and the name of a type: for each folder, the file and the line of the first methods.
+    type Folders<'a> = BTreeMap<&'a str, (usize, usize)>;
+    let mut places: BTreeMap<(usize, String), Folders> = BTreeMap::new();
     for (number, file) in tree.files.iter().enumerate() {
         let folder = file.source.path.rsplit_once('/').map_or("", |(folder, _)| folder);
         for (at, name) in own_methods(file.code) {
