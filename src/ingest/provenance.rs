@@ -6,9 +6,13 @@
 //! source directory, a slash, and the path below it. There is a place for each name of the file, and for the blob of
 //! a hub cache, which has the empty directory.
 
-use crate::format::log::catalog::{Entry, FileEntry};
+use crate::format::log::catalog::Entry;
+#[cfg(feature = "mount")]
+use crate::format::log::catalog::FileEntry;
+#[cfg(feature = "mount")]
 use crate::ingest::Target;
 use crate::model::EntryId;
+#[cfg(feature = "mount")]
 use crate::store::State;
 
 /// The key of the setting.
@@ -32,6 +36,7 @@ pub(super) struct Provenance {
 }
 
 /// Identifies a path below a source directory, however the directory was named.
+#[cfg(feature = "mount")]
 pub(super) fn place(root: &[u8], path: &[u8]) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(root);
@@ -41,6 +46,7 @@ pub(super) fn place(root: &[u8], path: &[u8]) -> String {
 }
 
 /// As [`place`], of a file or link that was found.
+#[cfg(feature = "mount")]
 pub(super) fn place_of(root: &[u8], target: &Target) -> String {
     let mut path: Vec<u8> =
         target.directories.iter().flat_map(|name| name.iter().copied().chain([b'/'])).collect();
@@ -59,6 +65,16 @@ impl Provenance {
         Provenance { mtime, digest, places }
     }
 
+    /// The entry that records it.
+    pub fn entry(&self, node: EntryId) -> Entry {
+        let text = format!("{} {} {}", self.mtime, self.digest, self.places.join(" "));
+        Entry::Setting { node, key: IMPORTED.to_owned(), value: Some(text) }
+    }
+}
+
+/// Directories and hub caches are compared with it, which only programs with files on disk import.
+#[cfg(feature = "mount")]
+impl Provenance {
     /// Of a node of the collection, if an import made it.
     pub fn of(state: &State, node: EntryId) -> Option<Provenance> {
         Provenance::parse(state.setting(node, IMPORTED)?)
@@ -75,12 +91,6 @@ impl Provenance {
         file.digests.blake3().is_some_and(|blake3| self.digest == digits(&blake3))
     }
 
-    /// The entry that records it.
-    pub fn entry(&self, node: EntryId) -> Entry {
-        let text = format!("{} {} {}", self.mtime, self.digest, self.places.join(" "));
-        Entry::Setting { node, key: IMPORTED.to_owned(), value: Some(text) }
-    }
-
     fn parse(text: &str) -> Option<Provenance> {
         let mut words = text.split(' ');
         let mtime = words.next()?.parse().ok()?;
@@ -89,7 +99,7 @@ impl Provenance {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "mount"))]
 mod tests {
     use super::{Provenance, place, place_of};
     use crate::format::log::catalog::Entry;
