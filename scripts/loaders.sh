@@ -93,7 +93,7 @@ fi
 # Backups take each byte once and restore the imported bytes.
 if is_wanted backups; then
     "$tierfs" umount "$mnt"
-    "$tierfs" mount "$place/store" "$mnt" -o list=containers
+    "$tierfs" mount "$place/store" "$mnt"
     rm -r "$source/arrays"
     mv "$place/arrays" "$source/arrays"
     export HOME=$place/home RESTIC_PASSWORD=backup BORG_BASE_DIR=$place/borg-home

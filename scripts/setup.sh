@@ -100,6 +100,9 @@ system_packages() {
         # annoy is built from source.
         python3 -c 'import sysconfig as s; open(s.get_path("include") + "/Python.h")' 2>/dev/null || missing+=(python3-dev)
         command -v restic >/dev/null || missing+=(restic)
+    fi
+    if [ "$purpose" = tests ] || [ "$purpose" = loaders ]; then
+        command -v git >/dev/null || missing+=(git)
         command -v rsync >/dev/null || missing+=(rsync)
     fi
     if [ ${#missing[@]} = 0 ]; then

@@ -18,7 +18,6 @@ use crate::engine::Setting;
 use crate::model::{Error, Result, Tier};
 use crate::store::Store;
 use crate::store::disk::files::FileDisk;
-use crate::vfs::Shown;
 
 /// Print the completion script of a shell.
 ///
@@ -143,7 +142,7 @@ fn names_in_store(current: &OsStr) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
     let below = current.rsplit_once('/').map_or("", |(below, _)| below);
     let Some(store) = words().into_iter().find(|word| is_store(Path::new(word))) else { return Vec::new() };
-    let tree = Tree::open(Path::new(&store), Some(below), Shown::default());
+    let tree = Tree::open(Path::new(&store), Some(below));
     let Ok(rows) = tree.and_then(|tree| tree.rows()) else { return Vec::new() };
     let found = rows.into_iter().filter_map(|row| {
         let name = row.name.into_string().ok()?;

@@ -6,11 +6,10 @@ use crate::cli::Outcome;
 use crate::cli::shared::output::{human, print, print_json};
 use crate::cli::shared::tree::Tree;
 use crate::model::Result;
-use crate::vfs::Shown;
 
 /// Sum up the number of files and their stored bytes for each directory.
 ///
-/// Every byte counts once: bytes of a tensor count for the tensor, not for its container.
+/// Every byte counts once: bytes of a tensor count for its container.
 ///
 /// Example: tierfs du /srv/tensors acme
 #[derive(clap::Args)]
@@ -31,7 +30,7 @@ struct Sums {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let mut tree = Tree::open(&self.path, self.below.as_deref(), Shown::Both)?;
+        let mut tree = Tree::open(&self.path, self.below.as_deref())?;
         let mut sums = Sums::default();
         add(&mut tree, &mut sums)?;
         if self.json {

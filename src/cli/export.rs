@@ -1,34 +1,38 @@
 //! `tierfs export`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::cli::Outcome;
 use crate::cli::shared::folder::{Draft, Folder};
 use crate::cli::shared::output::{human, print};
 use crate::cli::shared::tree::Tree;
 use crate::model::{Error, ErrorKind, Result};
-use crate::vfs::{Attr, FORMS_NAME, Ino, Kind, Located, Shown, Vfs};
+use crate::vfs::{Attr, FORMS_NAME, Ino, Kind, Located, Vfs};
 use crate::view::{Form, Shows};
 
 /// Reads from an offset until the buffer is full or the file ends. Returns the number of bytes.
-type Read = dyn Fn(u64, &mut [u8]) -> Result<usize>;
+type Read<'a> = dyn Fn(u64, &mut [u8]) -> Result<usize> + 'a;
 
 /// Bytes copied at a time.
 const CHUNK_BYTES: usize = 4 << 20;
 
 /// Copy a file or a collection out of a store.
 ///
-/// Exporting a collection copies its containers, plain files and tensors that are not in a container,
-/// so that every byte is copied once. A file appears under its name only when it is complete. Symbolic
-/// links are copied as links. Links that exist below the destination are replaced, never followed.
+/// Exporting a collection copies what it lists, so that every byte is copied once. A file appears under
+/// its name only when it is complete. Symbolic links are copied as links. Links that exist below the
+/// destination are replaced, never followed. A mounted store is read through its mount.
 ///
 /// With --as, exports the files that a mount shows in .as/FORM of the collection. PATH still names the
 /// file by its name in the collection: with npy, `w` is written as `w.npy`.
@@ -68,23 +72,26 @@ fn path_in_form(path: &str, form: Form) -> Result<String> {
 }
 
 /// Looks up a path. In a form a file may have a suffix that it lacks in its collection, which is tried
-/// first.
-fn found(vfs: &Vfs, path: &[u8], form: Option<Form>) -> Result<(Vec<u8>, Ino, Located)> {
-    let here = |path: Vec<u8>| {
-        let (ino, located) = vfs.walk(&path)?;
-        Ok((path, ino, located))
+/// first. Returns the name too.
+fn found<'a>(root: &Source<'a>, path: &[u8], form: Option<Form>) -> Result<(Vec<u8>, Source<'a>)> {
+    let here = |path: &[u8]| {
+        let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        names.clone().try_fold(root.clone(), |at, name| at.child(name)).map(|found| {
+            let name = names.last().unwrap_or_default();
+            (name.to_vec(), found)
+        })
     };
-    let Some(form) = form else { return here(path.to_vec()) };
+    let Some(form) = form else { return here(path) };
     if let Shows::Wrapped(suffix) = form.shows() {
-        match here([path, suffix.as_bytes()].concat()) {
-            Ok(found) if vfs.attr(found.1, &found.2).kind != Kind::Directory => return Ok(found),
+        match here(&[path, suffix.as_bytes()].concat()) {
+            Ok(found) if found.1.kind != Kind::Directory => return Ok(found),
             Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => {
                 return Err(error);
             }
             _ => {}
         }
     }
-    here(path.to_vec()).map_err(|error| match error.kind() {
+    here(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
             let text = format!(
                 "{error}: it is not in the collection, or the form {} does not include it",
@@ -102,109 +109,198 @@ impl Args {
             Some(form) => path_in_form(&self.path, form)?,
             None => self.path.clone(),
         };
-        let tree = Tree::open(&self.store, Some(&path), Shown::Containers)?;
-        let Tree::Store { vfs, below } = &tree else {
-            let text = format!("{} is mounted; copy {} with cp instead", self.store.display(), tree.place());
-            return Err(Error::new(ErrorKind::Busy, text));
+        let tree = Tree::open(&self.store, Some(&path))?;
+        let (root, path) = match &tree {
+            Tree::Store { vfs, below } => (Source::stored(vfs, Ino::ROOT, Located::Root), below.clone()),
+            Tree::Mount(place) => {
+                // Links on the way to the mount point are followed, none below it.
+                let names = path.split('/').filter(|name| !name.is_empty()).count();
+                let root = place.ancestors().nth(names).unwrap_or(place);
+                (Source::mounted(root.to_owned())?, path.into_bytes())
+            }
         };
-        let (path, ino, located) = found(vfs, below, self.form)?;
+        let (name, source) = found(&root, &path, self.form)?;
         let mut sum = (0, 0);
-        let attr = vfs.attr(ino, &located);
-        if attr.kind == Kind::Directory {
+        if source.kind == Kind::Directory {
             let failed = |error| Error::io(self.destination.display(), error);
             fs::create_dir_all(&self.destination).map_err(failed)?;
-            all_below(vfs, ino, Folder::open(&self.destination)?, &mut sum)?;
+            all_below(source, Folder::open(&self.destination)?, &mut sum)?;
         } else {
-            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             let mut folder = self.destination.as_path();
-            let mut name = OsStr::from_bytes(name);
+            let mut name = OsStr::from_bytes(&name);
             if !self.destination.is_dir() {
                 // The destination is the file's new name. An existing file there is replaced.
                 name = folder.file_name().unwrap_or(name);
                 folder = folder.parent().unwrap_or(folder);
             }
             let folder = if folder.as_os_str().is_empty() { ".".as_ref() } else { folder };
-            entry(vfs, &located, &attr, (&Folder::open(folder)?, name), &mut sum)?;
+            entry(&source, (&Folder::open(folder)?, name), &mut sum)?;
         }
         print(&format!("{} files, {}\n", sum.0, human(sum.1)))?;
         Ok(Outcome::Succeeded)
     }
 }
 
-/// A directory whose copy is in progress.
-struct Copying {
-    ino: Ino,
-    to: Folder,
-    /// The names that remain to be copied.
-    names: std::vec::IntoIter<Vec<u8>>,
+/// A file or directory to copy, with its attributes.
+#[derive(Clone)]
+struct Source<'a> {
+    kind: Kind,
+    mode: u32,
+    /// In nanoseconds since 1970.
+    atime: i64,
+    mtime: i64,
+    place: Place<'a>,
 }
 
-impl Copying {
-    fn new(vfs: &Vfs, ino: Ino, to: Folder) -> Result<Copying> {
-        let mut names = Vec::new();
-        vfs.list(ino, 0, &mut |listed| {
-            if !matches!(listed.name.as_slice(), b"." | b"..") {
-                names.push(listed.name);
+#[derive(Clone)]
+enum Place<'a> {
+    /// Of an unmounted store.
+    Store(&'a Vfs, Ino, Located),
+    /// Of a mount: the open file or directory, and its path for messages.
+    Mount(Arc<OwnedFd>, PathBuf),
+    /// A symbolic link of a mount, with its target.
+    Link(Vec<u8>),
+}
+
+impl<'a> Source<'a> {
+    fn stored(vfs: &'a Vfs, ino: Ino, located: Located) -> Source<'a> {
+        let Attr { kind, mode, atime, mtime, .. } = vfs.attr(ino, &located);
+        Source { kind, mode, atime, mtime, place: Place::Store(vfs, ino, located) }
+    }
+
+    /// The directory that a store is mounted on.
+    fn mounted(path: PathBuf) -> Result<Source<'a>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(&path, flags, Mode::empty());
+        Source::opened(opened.map_err(|error| Error::io(path.display(), error.into()))?, path)
+    }
+
+    fn opened(file: OwnedFd, path: PathBuf) -> Result<Source<'a>> {
+        let found = rustix::fs::fstat(&file).map_err(|error| Error::io(path.display(), error.into()))?;
+        let is_directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
+        let nanoseconds = |seconds: i64, rest| seconds.saturating_mul(1_000_000_000).saturating_add(rest);
+        Ok(Source {
+            kind: if is_directory { Kind::Directory } else { Kind::File },
+            mode: found.st_mode,
+            atime: nanoseconds(found.st_atime, found.st_atime_nsec as i64),
+            mtime: nanoseconds(found.st_mtime, found.st_mtime_nsec as i64),
+            place: Place::Mount(Arc::new(file), path),
+        })
+    }
+
+    /// What a name in the directory leads to. Does not follow a link, whoever puts one there meanwhile.
+    fn child(&self, name: &[u8]) -> Result<Source<'a>> {
+        match &self.place {
+            Place::Store(vfs, ino, _) => {
+                let (ino, located) = vfs.lookup(*ino, name)?;
+                Ok(Source::stored(vfs, ino, located))
             }
-            true
-        })?;
-        Ok(Copying { ino, to, names: names.into_iter() })
+            Place::Mount(directory, path) => {
+                let (name, path) = (OsStr::from_bytes(name), path.join(OsStr::from_bytes(name)));
+                let failed = |error: Errno| Error::io(path.display(), error.into());
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+                    Ok(file) => Source::opened(file, path),
+                    Err(Errno::LOOP) => {
+                        let target = rustix::fs::readlinkat(directory, name, Vec::new()).map_err(failed)?;
+                        let place = Place::Link(target.into_bytes());
+                        Ok(Source { kind: Kind::Symlink, mode: 0, atime: 0, mtime: 0, place })
+                    }
+                    Err(error) => Err(failed(error)),
+                }
+            }
+            Place::Link(_) => Err(Error::new(ErrorKind::NotDirectory, "a symbolic link is no directory")),
+        }
+    }
+
+    /// The names in the directory.
+    fn names(&self) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        match &self.place {
+            Place::Store(vfs, ino, _) => vfs.list(*ino, 0, &mut |listed| {
+                names.push(listed.name);
+                true
+            })?,
+            Place::Mount(directory, path) => {
+                let failed = |error: Errno| Error::io(path.display(), error.into());
+                for entry in rustix::fs::Dir::read_from(directory).map_err(failed)? {
+                    names.push(entry.map_err(failed)?.file_name().to_bytes().to_vec());
+                }
+            }
+            Place::Link(_) => {}
+        }
+        names.retain(|name| !matches!(name.as_slice(), b"." | b".."));
+        Ok(names)
+    }
+
+    fn reader(&self) -> Result<Box<Read<'_>>> {
+        Ok(match &self.place {
+            Place::Store(vfs, _, Located::Node(view)) => {
+                let open_file = vfs.open(view)?;
+                Box::new(move |at, out| open_file.read(at, out))
+            }
+            Place::Store(vfs, _, Located::Form(view)) => {
+                let stream = vfs.open_form(view, &vfs.recipe(view)?)?;
+                Box::new(move |at, out| stream.read(at, out))
+            }
+            Place::Mount(file, path) => Box::new(move |at, out: &mut [u8]| {
+                rustix::io::pread(file, out, at).map_err(|error| Error::io(path.display(), error.into()))
+            }),
+            _ => return Err(Error::invalid("only files and directories of a collection can be exported")),
+        })
+    }
+
+    /// The target of a symbolic link.
+    fn link(&self) -> Result<Vec<u8>> {
+        match &self.place {
+            Place::Store(vfs, ino, _) => vfs.read_link(*ino),
+            Place::Link(target) => Ok(target.clone()),
+            Place::Mount(..) => Err(Error::invalid("not a symbolic link")),
+        }
     }
 }
 
 /// Copies everything below a directory. Iterates instead of recursing because a user may have created
 /// a very deep tree.
-fn all_below(vfs: &Vfs, ino: Ino, to: Folder, sum: &mut (u64, u64)) -> Result<()> {
-    let mut open = vec![Copying::new(vfs, ino, to)?];
-    while let Some(at) = open.last_mut() {
-        let Some(name) = at.names.next() else {
+fn all_below(from: Source<'_>, to: Folder, sum: &mut (u64, u64)) -> Result<()> {
+    let names = from.names()?.into_iter();
+    let mut open = vec![(from, to, names)];
+    while let Some((from, to, names)) = open.last_mut() {
+        let Some(name) = names.next() else {
             open.pop();
             continue;
         };
-        let (ino, located) = vfs.lookup(at.ino, &name)?;
-        let attr = vfs.attr(ino, &located);
-        let name = OsString::from_vec(name);
-        match attr.kind {
-            Kind::Directory => {
-                let to = at.to.enter(&name)?;
-                open.push(Copying::new(vfs, ino, to)?);
-            }
-            _ => entry(vfs, &located, &attr, (&at.to, &name), sum)?,
+        let source = from.child(&name)?;
+        let name = OsStr::from_bytes(&name);
+        if source.kind == Kind::Directory {
+            let below = to.enter(name)?;
+            let names = source.names()?.into_iter();
+            open.push((source, below, names));
+        } else {
+            entry(&source, (to, name), sum)?;
         }
     }
     Ok(())
 }
 
-fn entry(
-    vfs: &Vfs,
-    located: &Located,
-    attr: &Attr,
-    (folder, name): (&Folder, &OsStr),
-    sum: &mut (u64, u64),
-) -> Result<()> {
-    if attr.kind == Kind::Symlink {
-        let target = vfs.read_link(attr.ino)?;
-        return folder.draft_link(OsStr::from_bytes(&target))?.name(name);
+fn entry(source: &Source<'_>, (folder, name): (&Folder, &OsStr), sum: &mut (u64, u64)) -> Result<()> {
+    if source.kind == Kind::Symlink {
+        return folder.draft_link(OsStr::from_bytes(&source.link()?))?.name(name);
     }
-    let read: Box<Read> = match located {
-        Located::Node(view) => {
-            let open_file = vfs.open(view)?;
-            Box::new(move |at, out| open_file.read(at, out))
-        }
-        Located::Form(view) => {
-            let stream = vfs.open_form(view, &vfs.recipe(view)?)?;
-            Box::new(move |at, out| stream.read(at, out))
-        }
-        _ => return Err(Error::invalid("only files and directories of a collection can be exported")),
-    };
+    let reader = source.reader()?;
     let (draft, file) = folder.draft_file()?;
-    sum.1 += write(&read, attr, (draft, file), name)?;
+    sum.1 += write(source, &*reader, (draft, file), name)?;
     sum.0 += 1;
     Ok(())
 }
 
 /// Writes all bytes to a draft, syncs it and then gives it its name. Returns the number of bytes.
-fn write(read: &Read, attr: &Attr, (draft, mut file): (Draft<'_>, File), name: &OsStr) -> Result<u64> {
+fn write(
+    source: &Source<'_>,
+    read: &Read<'_>,
+    (draft, mut file): (Draft<'_>, File),
+    name: &OsStr,
+) -> Result<u64> {
     let failed = |error| Error::io(draft.path().display(), error);
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut at = 0;
@@ -214,8 +310,8 @@ fn write(read: &Read, attr: &Attr, (draft, mut file): (Draft<'_>, File), name: &
         file.write_all(bytes).map_err(failed)?;
         at += count as u64;
     }
-    file.set_permissions(fs::Permissions::from_mode(attr.mode & 0o777)).map_err(failed)?;
-    let times = fs::FileTimes::new().set_accessed(time(attr.atime)).set_modified(time(attr.mtime));
+    file.set_permissions(fs::Permissions::from_mode(source.mode & 0o777)).map_err(failed)?;
+    let times = fs::FileTimes::new().set_accessed(time(source.atime)).set_modified(time(source.mtime));
     file.set_times(times).map_err(failed)?;
     file.sync_all().map_err(failed)?;
     draft.name(name)?;

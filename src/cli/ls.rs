@@ -7,17 +7,19 @@ use crate::cli::shared::output::{human, print, print_json};
 use crate::cli::shared::tree::{Row, Tree};
 use crate::control::Cost;
 use crate::model::Result;
-use crate::vfs::Shown;
 
 /// List a directory of a store or mount, with tiers, element types, sizes and shapes.
 ///
-/// Example: tierfs ls /srv/tensors acme/llama
+/// Example: tierfs ls /srv/tensors acme/llama --tensors
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// A store, or a path on a mount
     path: PathBuf,
     /// A path below PATH, such as TENANT/COLLECTION/FILE
     below: Option<String>,
+    /// List the tensors of a container, or of the containers in a directory
+    #[arg(long)]
+    tensors: bool,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -25,7 +27,10 @@ pub(super) struct Args {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let mut tree = Tree::open(&self.path, self.below.as_deref(), Shown::Both)?;
+        let mut tree = Tree::open(&self.path, self.below.as_deref())?;
+        if self.tensors {
+            tree.enter_tensors()?;
+        }
         let rows = tree.rows()?;
         // The row of a single file names the file itself, so there is no entry to descend into.
         let alone = !tree.is_directory()?;

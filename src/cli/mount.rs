@@ -19,7 +19,7 @@ use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
 use crate::store::disk::files::FileDisk;
 use crate::store::{Access, Store};
-use crate::vfs::Shown;
+use crate::vfs::ListMode;
 
 /// Mount a store; its tensors and files appear below the mount point.
 ///
@@ -59,11 +59,11 @@ pub(super) struct Args {
     /// Let the kernel cache the names of tensors for a while: on or off
     #[arg(long, value_name = "WHEN", default_value = "on", value_parser = parse_switch)]
     keep_names: Switch,
-    /// Files that listings show: both, tensors or containers; hidden files still open by name
-    #[arg(long, value_name = "WHAT", default_value = "both", value_parser = parse_shown)]
-    list: Shown,
-    /// Options in the syntax of mount(8), for example ro,allow_other,threads=4,list=containers; nonempty
-    /// mounts over a directory that is not empty
+    /// What directories list: files, or both files and the tensors of containers
+    #[arg(long, value_name = "WHAT", default_value = "files", value_parser = parse_list_mode)]
+    list: ListMode,
+    /// Options in the syntax of mount(8), for example ro,allow_other,threads=4,list=both; nonempty mounts
+    /// over a directory that is not empty
     #[arg(short = 'o', value_name = "OPTION[,...]", value_delimiter = ',', value_parser = parse_option)]
     options: Vec<MountOption>,
     /// Log file of the background daemon [default: the journal or syslog]
@@ -105,16 +105,15 @@ fn parse_switch(text: &str) -> Result<Switch> {
     }
 }
 
-fn parse_shown(text: &str) -> Result<Shown> {
-    Shown::from_name(text).ok_or_else(|| {
-        Error::invalid(format!("invalid value {text:?}; expected both, tensors or containers"))
-    })
+fn parse_list_mode(text: &str) -> Result<ListMode> {
+    ListMode::from_name(text)
+        .ok_or_else(|| Error::invalid(format!("invalid value {text:?}; expected files or both")))
 }
 
 /// A mount option in the syntax of mount(8).
 #[derive(Clone)]
 enum MountOption {
-    List(Shown),
+    List(ListMode),
     Verify(Verify),
     Passthrough(Switch),
     KeepNames(Switch),
@@ -138,7 +137,7 @@ pub(super) const OPTIONS: [(&str, &str); 12] = [
     ("verify", "first|always"),
     ("passthrough", "on|off"),
     ("keep_names", "on|off"),
-    ("list", "both|tensors|containers"),
+    ("list", "files|both"),
     ("zero_fill", ""),
     ("nosuid", ""),
     ("nodev", ""),
@@ -147,7 +146,7 @@ pub(super) const OPTIONS: [(&str, &str); 12] = [
 
 fn parse_option(text: &str) -> Result<MountOption> {
     let option = match text.split_once('=') {
-        Some(("list", value)) => MountOption::List(parse_shown(value)?),
+        Some(("list", value)) => MountOption::List(parse_list_mode(value)?),
         Some(("verify", value)) => MountOption::Verify(parse_verify(value)?),
         Some(("passthrough", value)) => MountOption::Passthrough(parse_switch(value)?),
         Some(("keep_names", value)) => MountOption::KeepNames(parse_switch(value)?),
@@ -338,7 +337,7 @@ impl Args {
         let store = Store::open(Arc::new(FileDisk::new(&self.store)), access, &note);
         let store = Arc::new(store.map_err(|error| mounts::with_mounts(error, &self.store))?);
         let options = Options {
-            shown: self.list,
+            list: self.list,
             verify: self.verify,
             allow_other: self.allow_other,
             zero_fill: self.zero_fill,

@@ -7,7 +7,6 @@ use crate::cli::shared::output::{print, print_json};
 use crate::cli::shared::tree::Tree;
 use crate::control::Cost;
 use crate::model::{Error, ErrorKind, Result};
-use crate::vfs::Shown;
 
 /// Print every attribute of a file or directory.
 ///
@@ -28,7 +27,7 @@ pub(super) struct Args {
 
 impl Args {
     pub fn run(self) -> Result<Outcome> {
-        let tree = Tree::open(&self.path, self.below.as_deref(), Shown::Both)?;
+        let tree = Tree::open(&self.path, self.below.as_deref())?;
         let most = if self.digests { Cost::WholeFile } else { Cost::Small };
         let attributes = tree.attributes(most)?;
         if attributes.is_empty() {

@@ -5,8 +5,12 @@ use crate::control::measure::{Measure, checksum};
 use crate::control::sets::{self, Set};
 use crate::engine::{self, Heat};
 use crate::format::log::catalog::FileEntry;
-use crate::model::{Dtype, Error, ErrorKind, Result, TensorId};
+use crate::model::{Dtype, Error, ErrorKind, Result, TensorId, quoted_name};
+use crate::store::TENSORS_NAME;
 use crate::vfs::{FileView, Vfs};
+
+/// `why` of a container lists at most this many tensors whose names are taken.
+const NAMES_SHOWN_MAX: usize = 20;
 
 /// The prefix of every name.
 pub const PREFIX: &str = "user.tierfs.";
@@ -122,13 +126,19 @@ pub const ATTRIBUTES: &[Attribute] = &[
         sets::WRITES,
         |_, view| Ok(Some(inherited(view, &engine::WRITES))),
     ),
+    setting(
+        "list",
+        "whether listings show tensors of containers: files or both; inherited",
+        sets::LIST,
+        |vfs, view| {
+            let mode = vfs.list_mode(&view.collection.state(), view.node.entry.id);
+            Ok(view.node.file().is_none().then(|| mode.name().to_owned()))
+        },
+    ),
     shown("id", "tensor_id: 32 hex digits, computed from the current name", |_, view| {
         let below = view.collection.state().path(view.node.entry.id);
         let path = String::from_utf8_lossy(&below);
-        let name = match (tensor(view), path.rsplit_once('/')) {
-            (Some(tensor), _) => own_path(view, &tensor.name),
-            _ => path.into_owned(),
-        };
+        let name = view.collection.state().own_path(&view.node).unwrap_or_else(|| path.into_owned());
         let id = TensorId::of(view.collection.tenant(), view.collection.name(), &name, parent(view));
         Ok(view.node.file().map(|_| id.to_string()))
     }),
@@ -182,7 +192,8 @@ pub const ATTRIBUTES: &[Attribute] = &[
         on_file(view, |measure| measure.chain.to_string())
     }),
     shown("why", "reason of the last refusal or unexpected event of this file", |_, view| {
-        Ok(view.node.file().map(|file| file.why.to_string()).filter(|why| !why.is_empty()))
+        let own = view.node.file().map(|file| file.why.to_string()).filter(|why| !why.is_empty());
+        Ok(own.or_else(|| taken_names(view)))
     }),
 ];
 
@@ -246,17 +257,19 @@ fn parent(view: &FileView) -> TensorId {
     tensor(view).map_or(TensorId(0), |tensor| tensor.parent)
 }
 
-/// The name of a tensor, prefixed with the directory of its file or, if it is in a container, of its
-/// container.
-fn own_path(view: &FileView, name: &str) -> String {
+/// The tensors of a container that have no names of their own in its directory.
+fn taken_names(view: &FileView) -> Option<String> {
     let state = view.collection.state();
-    let file = view.node.file().and_then(|file| file.container).unwrap_or(view.node.entry.id);
-    let path = state.path(file);
-    let path = String::from_utf8_lossy(&path);
-    match path.rsplit_once('/') {
-        Some((directory, _)) => format!("{directory}/{name}"),
-        None => name.to_owned(),
-    }
+    let taken = state.taken_names(view.node.entry.id);
+    let (_, name) = state.links(view.node.entry.id).first()?;
+    let shown: Vec<&str> = taken.iter().take(NAMES_SHOWN_MAX).map(|name| quoted_name(name)).collect();
+    let more = match taken.len() - shown.len() {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    let at = format!("{TENSORS_NAME}/{}", String::from_utf8_lossy(name));
+    let text = format!("another container has the names of these tensors, open them below {at}: ");
+    (!taken.is_empty()).then(|| format!("{text}{}{more}", shown.join(", ")))
 }
 
 fn measured(view: &FileView) -> Result<Option<Measure>> {

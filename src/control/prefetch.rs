@@ -3,7 +3,7 @@
 use crate::control::context::Context;
 use crate::control::jobs::Job;
 use crate::model::{EntryId, Error, ErrorKind, Result};
-use crate::store::ROOT;
+use crate::store::{ROOT, State};
 use crate::vfs::{FileView, Invalidation, Located};
 
 /// The name of a prefetch job.
@@ -59,7 +59,9 @@ fn node(context: &Context, name: &str) -> Result<Option<EntryId>> {
     let collection = context.collection()?;
     let path = format!("{}/{name}", collection.path());
     match context.mounted.vfs.walk(path.as_bytes()) {
-        Ok((_, Located::Node(FileView { node, .. }))) => Ok(Some(node.entry.id)),
+        Ok((_, Located::Node(FileView { node, .. }))) => {
+            Ok(Some(node.entry.id).filter(|node| !State::is_computed(*node)))
+        }
         Ok(_) => Ok(None),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => Ok(None),
         Err(error) => Err(error),

@@ -10,7 +10,7 @@ use crate::engine::{self, Counted, Evict, Moved, REFUSED, Reconstruct, Setting};
 use crate::format::log::catalog::NodeType;
 use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape};
 use crate::open;
-use crate::store::EventKind;
+use crate::store::{EventKind, State};
 use crate::vfs::{FileView, Vfs};
 
 /// The duration of setting an attribute.
@@ -45,6 +45,10 @@ pub(super) const SHAPE: Set = at_once(|vfs, _, view, text| {
 pub(super) const LOSSY: Set = at_once(|_, _, view, text| set_inherited(view, &engine::LOSSY, text));
 pub(super) const POLICY: Set = at_once(|_, _, view, text| set_inherited(view, &engine::POLICY, text));
 pub(super) const ENCODER: Set = at_once(|_, _, view, text| set_inherited(view, &engine::ENCODER, text));
+pub(super) const LIST: Set = at_once(|_, _, view, text| match view.node.entry.node_type {
+    NodeType::Directory => set_inherited(view, &engine::LIST, text),
+    _ => Err(Error::invalid("list is a setting of directories")),
+});
 pub(super) const WRITES: Set = at_once(|_, _, view, text| set_inherited(view, &engine::WRITES, text));
 pub(super) const RECONSTRUCT: Set = Set {
     acts: Acts::Slowly,
@@ -71,17 +75,21 @@ pub fn set(
     (name, value): (&[u8], &[u8]),
 ) -> Result<()> {
     let attribute = attribute(name)?;
-    let done = check_owner(vfs, view, user).and_then(|()| done(vfs, jobs, view, attribute, value));
+    let done = check_place(vfs, view, user).and_then(|()| done(vfs, jobs, view, attribute, value));
     let (cause, asked) = (format!("{}, user {user}", attribute.name), String::from_utf8_lossy(value));
     note_event(view.collection.event_log(), &view.path(), &cause, &asked, &done);
     done
 }
 
-/// Lets only its owner, root and the owner of the mount set attributes of a directory, because they
+/// Refuses directories that names of tensors make. Lets only its owner, root and the owner of the mount set attributes of a directory, because they
 /// apply to everything below it, which other users may own. For files the kernel has checked the write
 /// permission.
-fn check_owner(vfs: &Vfs, view: &FileView, user: u32) -> Result<()> {
+fn check_place(vfs: &Vfs, view: &FileView, user: u32) -> Result<()> {
     let entry = &view.node.entry;
+    if State::is_computed(entry.id) {
+        let text = "set it on the container, on one of its tensors, or on the directory of the container";
+        return Err(Error::new(ErrorKind::Denied, text));
+    }
     if entry.node_type != NodeType::Directory || [ROOT_USER, vfs.owner().0, entry.uid].contains(&user) {
         return Ok(());
     }

@@ -34,6 +34,7 @@ pub use reconstruct::setting::{Reconstruct, set_reconstruct};
 pub use results::{Compacted, CorruptRange, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
-    ENCODER, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, quantizes_writes, set_setting,
+    ENCODER, LIST, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, quantizes_writes,
+    set_setting,
 };
 pub use work::{Counted, Engine, Forms, Running};

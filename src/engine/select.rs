@@ -15,7 +15,7 @@ use crate::store::{Node, State};
 pub struct Target {
     /// Its node.
     pub node: EntryId,
-    /// Its path in the collection, or its own name if its path was removed.
+    /// Its path in the collection.
     pub path: String,
     /// Its own name, in its container.
     pub name: String,
@@ -65,13 +65,9 @@ pub(super) fn target_of(state: &State, node: EntryId) -> Option<Target> {
 fn target(state: &State, node: &Node) -> Option<Target> {
     let file = node.file()?;
     let tensor = file.tensor.as_ref()?;
-    let path = if state.links(node.entry.id).is_empty() {
-        tensor.name.to_string()
-    } else {
-        String::from_utf8_lossy(&state.path(node.entry.id)).into_owned()
-    };
+    let path = String::from_utf8_lossy(&state.path(node.entry.id)).into_owned();
     let objects = file.objects.iter().map(|id| state.object(*id).cloned()).collect::<Option<Vec<_>>>()?;
-    let name = tensor.name.to_string();
+    let name = state.tensor_name(node)?.into();
     Some(Target {
         node: node.entry.id,
         path,
@@ -82,7 +78,7 @@ fn target(state: &State, node: &Node) -> Option<Target> {
     })
 }
 
-/// The tensors below a directory, with those in containers whose own names were removed.
+/// The tensors below a directory.
 fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
     let mut found = Vec::new();
     let mut waiting = vec![directory];
@@ -96,7 +92,7 @@ fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
                 NodeType::File(file) if file.content.is_container() => {
                     found.extend(state.parts(file).cloned());
                 }
-                NodeType::File(file) if matches!(file.content, Content::Part | Content::Tensor) => {
+                NodeType::File(file) if file.content == Content::Tensor => {
                     found.push(node.clone());
                 }
                 _ => {}

@@ -24,10 +24,12 @@ pub const POLICY: Setting = Setting { name: "policy", values: &["manual", "auto"
 pub const ENCODER: Setting = Setting { name: "encoder", values: &["best", "absmax"] };
 /// How small writes into an encoded tensor are stored.
 pub const WRITES: Setting = Setting { name: "writes", values: &["exact", "delta"] };
+/// Whether listings of a directory show the tensors of its containers. The mount option has the default.
+pub const LIST: Setting = Setting { name: "list", values: &["files", "both"] };
 
 impl Setting {
     /// All settings.
-    pub const ALL: [Setting; 4] = [LOSSY, POLICY, ENCODER, WRITES];
+    pub const ALL: [Setting; 5] = [LOSSY, POLICY, ENCODER, WRITES, LIST];
 
     /// The setting with a name.
     pub fn from_name(name: &str) -> Option<Setting> {

@@ -19,7 +19,7 @@ use crate::model::{Error, Progress, Result};
 use crate::store::SaveUsage;
 use crate::store::Verify;
 use crate::store::{Access, Store};
-use crate::vfs::{Invalidation, Shown, Vfs};
+use crate::vfs::{Invalidation, ListMode, Vfs};
 
 /// The kernel's read-ahead, in KiB. Measured best for streams through a daemon.
 const READ_AHEAD_KIB: u32 = 4096;
@@ -38,8 +38,8 @@ const STACK_DEPTH: u32 = 2;
 /// Mount options.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Which files listings show.
-    pub shown: Shown,
+    /// What listings show where no directory says so.
+    pub list: ListMode,
     /// When stored bytes are verified.
     pub verify: Verify,
     /// Whether other users may access the mount, subject to the files' modes.
@@ -60,7 +60,7 @@ impl Options {
     /// The options as the control file `config` shows them.
     fn table(&self, threads: usize) -> toml::Table {
         let mut table = toml::Table::new();
-        table.insert("list".to_owned(), self.shown.name().into());
+        table.insert("list".to_owned(), self.list.name().into());
         let verify = match self.verify {
             Verify::First => "first",
             Verify::Always => "always",
@@ -95,7 +95,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     let source = store.place();
     let cores = std::thread::available_parallelism().map_or(2, |cores| cores.get());
     let threads = options.threads.unwrap_or(cores).max(2);
-    let vfs = Vfs::new(store, options.shown, options.verify, owner, control::controls());
+    let vfs = Vfs::new(store, options.list, options.verify, owner, control::controls());
     let vfs = Arc::new(vfs);
     if options.zero_fill {
         vfs.engine().fill_with_zeros();

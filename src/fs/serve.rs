@@ -337,14 +337,14 @@ mod tests {
     use crate::store::disk::Disk;
     use crate::store::disk::memory::MemoryDisk;
     use crate::store::{Access, Store};
-    use crate::vfs::{Shown, Vfs};
+    use crate::vfs::{ListMode, Vfs};
 
     #[test]
     fn a_panic_in_a_request_is_logged_and_contained() {
         let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
         Store::create(&*disk, StoreId(1)).unwrap();
         let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());
-        let vfs = Vfs::new(store.clone(), Shown::Both, Verify::First, (0, 0), controls());
+        let vfs = Vfs::new(store.clone(), ListMode::Files, Verify::First, (0, 0), controls());
         let mounted = Mounted {
             vfs: Arc::new(vfs),
             mountpoint: String::new(),

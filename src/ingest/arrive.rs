@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use crate::format::checksum;
-use crate::format::log::catalog::{Digests, Extent};
+use crate::format::log::catalog::{Digests, Extent, FileEntry};
 use crate::ingest::blocking::Blocking;
-use crate::ingest::recognize::{Recognized, plain, recognize};
+use crate::ingest::recognize::{Part, Recognized, plain, recognize};
 use crate::ingest::store_parts::{How, StoredBlocks, StoredObject, StoredParts, TakenPart, store_parts};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, publish, room};
-use crate::model::{Dtype, EntryId, Error, ErrorKind, Result, Silent};
+use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, Silent};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::PACKED_BYTES_MAX;
 use crate::store::disk::File;
-use crate::store::{Parts, Touched};
+use crate::store::{Parts, State, Touched};
 
 /// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -35,8 +35,7 @@ pub enum Bytes<'a> {
     Other(&'a Arc<dyn File>),
 }
 
-/// Replaces the bytes of the file `node`, called `name`, and names its tensors next to it. A file
-/// whose content does not fit its name is kept as a plain file, with the error as reason. `digests`
+/// Replaces the bytes of the file `node`, called `name`, and its tensors. A file whose content does not fit its name is kept as a plain file, with the error as reason. `digests`
 /// are those known so far. Returns the new parts of the file.
 pub fn arrive(
     collection: &Arc<Collection>,
@@ -56,8 +55,8 @@ pub fn arrive(
     arrive_as(collection, node, recognized, (bytes, digests), mtime, why)
 }
 
-/// Replaces the bytes of the file `node`, which are recognized already, and names its tensors next to
-/// it. Where these names would exceed a quota, the file is kept as a plain file, with that reason.
+/// Replaces the bytes of the file `node`, which are recognized already, and its tensors. Where these
+/// would exceed a quota, the file is kept as a plain file, with that reason.
 /// Returns the new parts of the file.
 pub fn arrive_as(
     collection: &Arc<Collection>,
@@ -68,7 +67,7 @@ pub fn arrive_as(
     why: String,
 ) -> Result<Parts> {
     let (Bytes::DataFile { file: source, .. } | Bytes::Other(source)) = &bytes;
-    let (recognized, why, _held) = match room::reserve_names(collection, node, &recognized) {
+    let (recognized, why, _held) = match room::reserve_tensors(collection, node, &recognized) {
         Ok(held) => (recognized, why, Some(held)),
         Err(error) if error.kind() == ErrorKind::Quota => {
             (plain(source)?, format!("kept as a plain file: {error}"), None)
@@ -99,6 +98,25 @@ pub fn arrive_as(
         }
     };
     publish::publish_over(uncommitted, collection, node, mtime, recognized, stored_parts, why)
+}
+
+/// Whether a file consists of the recognized parts already, so that its tensors can stay.
+pub fn is_recorded(state: &State, file: &FileEntry, recognized: &Recognized) -> bool {
+    let is_alike = (file.content, &file.records) == (recognized.content, &recognized.records);
+    let is_same = |(id, part): (&ObjectId, &Part)| {
+        let known = state.part_of(*id).and_then(|node| state.node(node)?.file()?.tensor.as_ref());
+        let is_tensor = match (known, &part.tensor) {
+            (Some(known), Some(tensor)) => {
+                (&*known.name, known.dtype, &known.shape)
+                    == (tensor.own_name.as_str(), tensor.dtype, &tensor.shape)
+            }
+            (known, tensor) => known.is_none() && tensor.is_none(),
+        };
+        is_tensor && state.object(*id).is_some_and(|object| object.bytes() == part.end - part.begin)
+    };
+    is_alike
+        && file.objects.len() == recognized.parts.len()
+        && file.objects.iter().zip(&recognized.parts).all(is_same)
 }
 
 /// Whether a file of this name could be recognized as more than a plain file.

@@ -48,13 +48,12 @@ pub(super) struct Compare<'a> {
 }
 
 /// The node at a target, if there is one.
-pub(super) fn node_at(collection: &Collection, state: &State, target: &Target) -> Option<EntryId> {
+pub(super) fn node_at(state: &State, target: &Target) -> Option<EntryId> {
     let mut at = ROOT;
     for name in &target.directories {
         at = state.directory(at)?.get(name)?;
     }
-    let id = TensorId::of(collection.tenant(), collection.name(), &target.path(), TensorId(0));
-    state.directory(at)?.get(&file_name(&target.name, id))
+    state.directory(at)?.get(&file_name(&target.name))
 }
 
 impl Compare<'_> {
@@ -67,7 +66,7 @@ impl Compare<'_> {
     ) -> Result<Comparison> {
         let (node, digest, is_same_time, is_newer) = {
             let state = collection.state();
-            let Some(id) = node_at(collection, &state, &found.target) else { return Ok(Comparison::New) };
+            let Some(id) = node_at(&state, &found.target) else { return Ok(Comparison::New) };
             let Some(node) = state.node(id) else { return Ok(Comparison::New) };
             let other = Comparison::Changed { is_newer: false };
             let NodeType::File(file) = &node.entry.node_type else { return Ok(other) };
@@ -125,24 +124,21 @@ impl Compare<'_> {
         if !objects.iter().all(is_in_place) {
             return false;
         }
-        let directory = found.target.directory_path();
         let mut has_absent = false;
-        let parts = state.parts(file).filter_map(|part| part.file());
-        for (entry, tensor) in parts.filter_map(|entry| Some((entry, entry.tensor.as_ref()?))) {
+        for part in state.parts(file) {
+            let names = part.file().zip(state.tensor_name(part)).zip(state.own_path(part));
+            let Some(((entry, own_name), name)) = names else { continue };
+            let Some(tensor) = &entry.tensor else { continue };
             let objects: Vec<&Arc<Object>> =
                 entry.objects.iter().filter_map(|id| state.object(*id)).collect();
             has_absent |= objects.iter().any(|object| object.has_absent());
             if let Some(to) = self.options.tier
-                && to.takes(tensor.dtype, &tensor.shape, || self.settings.keeps(&tensor.name))
+                && to.takes(tensor.dtype, &tensor.shape, || self.settings.keeps(&own_name))
                 && !objects.iter().all(|object| is_in_tier(object, to.tier))
             {
                 return false;
             }
             if let Some(parents) = &self.options.parents {
-                let name = match directory.is_empty() {
-                    true => tensor.name.to_string(),
-                    false => format!("{directory}/{}", tensor.name),
-                };
                 let shards: Vec<u64> = objects.iter().map(|object| object.logged_layout().bytes).collect();
                 let parent = parents.of((collection, &name), tensor.dtype, &tensor.shape, &shards);
                 if !parent.is_ok_and(|parent| parent.map_or(TensorId(0), |parent| parent.id) == tensor.parent)

@@ -396,7 +396,7 @@ impl Plan {
             sum.note_changed(collection, &found.target);
             if action != Action::Link {
                 sum.add(&report);
-                if let Some(node) = node_at(collection, &collection.state(), &found.target) {
+                if let Some(node) = node_at(&collection.state(), &found.target) {
                     blobs.add(found, node);
                 }
                 let evicted = evict.map(|evict| evict(collection, &found.target)).transpose()?.flatten();

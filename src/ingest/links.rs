@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
 use crate::ingest::Origin;
-use crate::ingest::Target;
 use crate::ingest::compare::node_at;
 use crate::ingest::names::Names;
 use crate::ingest::provenance::{Provenance, place_of};
 use crate::ingest::publish::file_name;
 use crate::ingest::walk::{Found, FoundLink};
-use crate::model::{EntryId, Result, TensorId};
+use crate::model::{EntryId, Result};
 use crate::store::Collection;
 use crate::store::Touched;
 use crate::store::Use;
@@ -36,10 +35,10 @@ pub(super) fn link(
     origin: &Origin,
 ) -> Result<bool> {
     let _reserved = collection.meter().reserve(Use::FILE)?;
-    let name = shown_name(collection, &found.target);
+    let name = file_name(&found.target.name);
     collection.commit(Touched::default(), |batch, state| {
         let Some(there) = state.node(node) else { return Ok(false) };
-        if node_at(collection, state, &found.target) == Some(node) {
+        if node_at(state, &found.target) == Some(node) {
             return Ok(true);
         }
         let ctime = now_nanoseconds();
@@ -64,7 +63,7 @@ pub(super) fn symlink(collection: &Arc<Collection>, link: &FoundLink, origin: &O
         return Ok(false);
     }
     let _reserved = collection.meter().reserve(Use::FILE)?;
-    let name = shown_name(collection, &link.target);
+    let name = file_name(&link.target.name);
     collection.commit(Touched::default(), |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&link.target.directories)?;
@@ -82,7 +81,7 @@ pub(super) fn symlink(collection: &Arc<Collection>, link: &FoundLink, origin: &O
 /// Whether the collection has this link.
 pub(super) fn is_there(collection: &Collection, link: &FoundLink) -> bool {
     let state = collection.state();
-    let node = node_at(collection, &state, &link.target).and_then(|node| state.node(node));
+    let node = node_at(&state, &link.target).and_then(|node| state.node(node));
     node.is_some_and(|node| matches!(&node.entry.node_type, NodeType::Symlink(text) if *text == link.text))
 }
 
@@ -97,11 +96,6 @@ pub(super) fn set_time(collection: &Collection, node: EntryId, found: &Found) ->
         }
         Ok(())
     })
-}
-
-fn shown_name(collection: &Collection, target: &Target) -> Vec<u8> {
-    let id = TensorId::of(collection.tenant(), collection.name(), &target.path(), TensorId(0));
-    file_name(&target.name, id)
 }
 
 #[cfg(test)]

@@ -23,7 +23,6 @@ mod inside;
 mod links;
 #[cfg(feature = "mount")]
 mod manifest;
-mod moved;
 mod names;
 mod parents;
 mod provenance;
@@ -42,14 +41,13 @@ mod uncommitted;
 #[cfg(feature = "mount")]
 mod walk;
 
-pub use arrive::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized};
+pub use arrive::{Bytes, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized};
 pub use batch::check_batch;
 pub use blocking::Blocking;
 #[cfg(feature = "mount")]
 pub use hub::{HubCache, HubRepository, hub_cache};
 #[cfg(feature = "mount")]
 pub use import_job::{Evict, Plan, Watch};
-pub use moved::name_parts_again;
 pub use parents::Parents;
 pub use publish::Target;
 pub use recognize::{Part, PartTensor, Recognized, recognize};

@@ -98,12 +98,7 @@ impl Parents {
 fn tensor_of(collection: &Collection, state: &State, node: &Node) -> Option<(String, ParentTensor)> {
     let file = node.file()?;
     let tensor = file.tensor.as_ref()?;
-    let at = state.path(file.container.unwrap_or(node.entry.id));
-    let at = String::from_utf8_lossy(&at);
-    let path = match at.rsplit_once('/') {
-        Some((directory, _)) => format!("{directory}/{}", tensor.name),
-        None => tensor.name.to_string(),
-    };
+    let path = state.own_path(node)?;
     let id = TensorId::of(collection.tenant(), collection.name(), &path, tensor.parent);
     let shard = |id: &ObjectId| Some((*id, state.object(*id)?.logged_layout().bytes));
     let shards = file.objects.iter().map(shard).collect::<Option<Vec<_>>>()?;

@@ -13,16 +13,12 @@ use crate::ingest::recognize::{PartTensor, Recognized};
 use crate::ingest::store_parts::StoredParts;
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{
-    Dtype, EntryId, Error, ErrorKind, EscapedPath, ObjectId, Result, SeedId, Shape, TensorId, TensorNames,
-    escape_component, quoted_name,
+    Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId, escape_component,
 };
 use crate::store::Batch;
 use crate::store::Collection;
 use crate::store::State;
 use crate::store::{Parts, Touched};
-
-/// A container lists at most this many tensors whose names are taken.
-const HIDDEN_SHOWN_MAX: usize = 20;
 
 /// The place of a file in its collection.
 #[derive(Clone, Debug, Default)]
@@ -81,11 +77,10 @@ pub(super) fn publish(
     let named = collection.commit(std::mem::take(&mut stored_parts.touched), |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
-        let file_name =
-            file_name(&target.name, TensorId::of(collection.tenant(), collection.name(), &path, TensorId(0)));
+        let file_name = file_name(&target.name);
         names.replace(parent, &file_name)?;
         let node = names.number();
-        let named = file.name(&mut names, parent, node, why)?;
+        let named = file.name(&mut names, node, why);
         names.entries(provenance.iter().map(|provenance| provenance.entry(node)));
         names.name(parent, &file_name, node);
         names.finish();
@@ -95,8 +90,8 @@ pub(super) fn publish(
     Ok((named, children))
 }
 
-/// Replaces the bytes of an existing file, and names its tensors. Fails with `Gone` where the file
-/// has no name any more. `why` is the reason that the file then states. Returns the new parts of the
+/// Replaces the bytes of an existing file, and its tensors. Fails with `Gone` where the file has no
+/// name any more. `why` is the reason that the file then states. Returns the new parts of the
 /// file.
 pub(super) fn publish_over(
     mut uncommitted: Uncommitted<'_>,
@@ -119,13 +114,13 @@ pub(super) fn publish_over(
     let fill = |batch: &mut Batch, state: &State| {
         let gone = || Error::new(ErrorKind::Gone, format!("{path} is gone"));
         let before = state.node(node).ok_or_else(gone)?;
-        let (parent, _) = state.links(node).first().ok_or_else(gone)?;
+        state.links(node).first().ok_or_else(gone)?;
         let entry = &before.entry;
         let owner = (entry.uid, entry.gid);
         let origin = Origin { mode: entry.mode, owner, atime: entry.atime, mtime, sha256: None };
         let mut names = Names::new(batch, state, &origin);
         names.empty(before);
-        file.name(&mut names, *parent, node, why)?;
+        file.name(&mut names, node, why);
         names.finish();
         Ok(())
     };
@@ -145,8 +140,6 @@ struct Arrived {
     digests: Digests,
     /// The parents of the tensors; zero where there is none.
     parents: Vec<TensorId>,
-    /// Paths of the tensors next to the file; empty for parts that are not tensors.
-    paths: Vec<EscapedPath>,
     /// Where the records of an embedding batch lie.
     records: Option<Arc<Runs>>,
 }
@@ -167,15 +160,11 @@ impl Arrived {
             errors: stored_parts.objects.iter().map(|object| object.error).collect(),
             digests: std::mem::take(&mut stored_parts.digests),
             parents: Vec::new(),
-            paths: Vec::new(),
             records: recognized.records,
         };
-        let names = arrived.tensors.iter().flatten().map(|tensor| tensor.name.as_str());
-        let names = TensorNames::new(names)?;
         let (tenant, name) = (collection.tenant(), collection.name());
         let id = TensorId::below(tenant, name, directory);
         let of_rest = TensorId::of(tenant, name, path, TensorId(0));
-        let mut paths = Vec::with_capacity(arrived.tensors.len());
         let mut drafts: Vec<Draft<'_>> = Vec::with_capacity(stored_parts.objects.len());
         let mut found = Vec::with_capacity(stored_parts.objects.len());
         for (object, tensor) in stored_parts.objects.iter().zip(&arrived.tensors) {
@@ -192,9 +181,7 @@ impl Arrived {
             let identity = tensor.as_ref().map_or(of_rest, |tensor| id(&tensor.name, parent_id));
             drafts.push(Draft { object, tensor: identity, seed: SeedId(0), shape, parent });
             found.push(parent_id);
-            paths.push(tensor.as_ref().map_or(Vec::new(), |tensor| names.path(&tensor.name, identity)));
         }
-        drop(names);
         if let Some(outside) = stored_parts.outside.clone() {
             collection.record(Touched::default(), |batch, _| {
                 batch.entry(Entry::Outside(outside));
@@ -203,7 +190,6 @@ impl Arrived {
         }
         arrived.objects = objects(uncommitted, collection, &drafts)?;
         arrived.parents = found;
-        arrived.paths = paths;
         Ok(arrived)
     }
 
@@ -211,9 +197,9 @@ impl Arrived {
         if self.directory.is_empty() { name.to_owned() } else { format!("{}/{name}", self.directory) }
     }
 
-    /// Writes the entry of the file `node`, and names its tensors next to it. Returns how many.
-    fn name(&self, names: &mut Names<'_>, parent: EntryId, node: EntryId, why: String) -> Result<u64> {
-        let mut file = FileEntry {
+    /// Writes the entries of the file `node` and of its tensors. Returns how many these are.
+    fn name(&self, names: &mut Names<'_>, node: EntryId, why: String) -> u64 {
+        let file = FileEntry {
             content: self.content,
             objects: self.objects.as_slice().into(),
             tensor: None,
@@ -223,68 +209,47 @@ impl Arrived {
             why: why.into(),
             records: self.records.clone(),
         };
-        names.file(node, file.clone());
+        names.file(node, file);
         if self.errors.iter().any(Option::is_some) {
             names.allow_loss(node);
         }
-        let (mut named, mut hidden) = (0, Vec::new());
-        let parts =
-            self.tensors.iter().zip(&self.objects).zip(&self.errors).zip(&self.parents).zip(&self.paths);
-        for ((((tensor, object), error), lineage), path) in parts {
+        let mut named = 0;
+        for (((tensor, object), error), lineage) in
+            self.tensors.iter().zip(&self.objects).zip(&self.errors).zip(&self.parents)
+        {
             let Some(tensor) = tensor else { continue };
             let part = names.number();
-            if names.part(parent, path, part)? {
-                named += 1;
-            } else {
-                hidden.push(tensor.name.as_str());
-            }
-            names.file(part, part_entry(tensor, *lineage, *object, node, *error));
+            names.file(part, Arrived::part_entry(tensor, *lineage, *object, node, *error));
             if error.is_some() {
                 names.allow_loss(part);
             }
+            named += 1;
         }
-        if self.content.is_container() && !hidden.is_empty() {
-            file.why = hidden_names(&hidden).into();
-            names.file(node, file);
-        }
-        Ok(named)
+        named
     }
-}
 
-/// The reason that a container states for tensors whose names are taken.
-pub(super) fn hidden_names(names: &[&str]) -> String {
-    let shown: Vec<&str> = names.iter().take(HIDDEN_SHOWN_MAX).map(|name| quoted_name(name)).collect();
-    let more = match names.len() - shown.len() {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
-    format!(
-        "these tensors can be reached inside this file only, their names are taken by others: {}{more}",
-        shown.join(", ")
-    )
-}
-
-fn part_entry(
-    tensor: &PartTensor,
-    parent: TensorId,
-    object: ObjectId,
-    container: EntryId,
-    error: Option<Measured>,
-) -> FileEntry {
-    FileEntry {
-        content: Content::Part,
-        objects: ObjectIds::from([object]),
-        tensor: Some(TensorEntry {
-            name: tensor.name.as_str().into(),
-            dtype: tensor.dtype,
-            shape: tensor.shape.clone(),
-            parent,
-        }),
-        container: Some(container),
-        digests: Digests::NotTaken,
-        error: error.map(Box::new),
-        why: Box::default(),
-        records: None,
+    fn part_entry(
+        tensor: &PartTensor,
+        parent: TensorId,
+        object: ObjectId,
+        container: EntryId,
+        error: Option<Measured>,
+    ) -> FileEntry {
+        FileEntry {
+            content: Content::Part,
+            objects: ObjectIds::from([object]),
+            tensor: Some(TensorEntry {
+                name: tensor.own_name.as_str().into(),
+                dtype: tensor.dtype,
+                shape: tensor.shape.clone(),
+                parent,
+            }),
+            container: Some(container),
+            digests: Digests::NotTaken,
+            error: error.map(Box::new),
+            why: Box::default(),
+            records: None,
+        }
     }
 }
 
@@ -323,7 +288,7 @@ pub(super) fn publish_shards(
     collection.commit(touched, |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
-        let file_name = file_name(&target.name, tensor);
+        let file_name = file_name(&target.name);
         names.replace(parent, &file_name)?;
         let node = names.number();
         names.file(
@@ -357,9 +322,9 @@ fn plain_shape(bytes: u64) -> Shape {
 }
 
 /// The shown name of a file: invalid characters are escaped.
-pub(super) fn file_name(name: &[u8], id: TensorId) -> Vec<u8> {
+pub(super) fn file_name(name: &[u8]) -> Vec<u8> {
     match std::str::from_utf8(name) {
-        Ok(name) => escape_component(name, id).into_bytes(),
+        Ok(name) => escape_component(name).into_bytes(),
         Err(_) => name.to_vec(),
     }
 }

@@ -41,8 +41,10 @@ pub struct Part {
 /// A tensor in a file.
 #[derive(Clone, Debug)]
 pub struct PartTensor {
-    /// Its own name, unescaped.
+    /// Its name: its own, behind the stem of a file that gives its tensors the file's name.
     pub name: String,
+    /// Its own name, unescaped: what follows the stem of an `.npy` or `.cgeb` file.
+    pub own_name: String,
     /// Element type.
     pub dtype: Dtype,
     /// Shape.
@@ -113,12 +115,17 @@ fn batch(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Recognized> {
     let mut begin = 0;
     for part in runs.parts() {
         let (name, dtype, shape) = match part {
-            cgeb::Part::Vectors => (stem.to_owned(), Dtype::F32, rows(u64::from(sizes.dimension))),
-            cgeb::Part::Weights => (format!("{stem}.weights"), Dtype::F32, rows(u64::from(sizes.experts))),
-            cgeb::Part::Selected => (format!("{stem}.selected"), Dtype::U8, rows(u64::from(sizes.top_k))),
-            cgeb::Part::Rest => (String::new(), Dtype::U8, None),
+            cgeb::Part::Vectors => ("", Dtype::F32, rows(u64::from(sizes.dimension))),
+            cgeb::Part::Weights => (".weights", Dtype::F32, rows(u64::from(sizes.experts))),
+            cgeb::Part::Selected => (".selected", Dtype::U8, rows(u64::from(sizes.top_k))),
+            cgeb::Part::Rest => ("", Dtype::U8, None),
         };
-        let tensor = shape.map(|shape| PartTensor { name, dtype, shape });
+        let tensor = shape.map(|shape| PartTensor {
+            name: format!("{stem}{name}"),
+            own_name: name.to_owned(),
+            dtype,
+            shape,
+        });
         if tensor.is_none() && part != cgeb::Part::Rest {
             return Err(Error::unsupported("more elements than a tensor can have"));
         }
@@ -140,7 +147,12 @@ fn safetensors_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> 
     read(source, &mut json, 8)?;
     let header = safetensors::parse(&json, bytes)?;
     let parts = header.tensors.into_iter().map(|entry| {
-        let tensor = PartTensor { name: entry.name, dtype: entry.dtype, shape: entry.shape };
+        let tensor = PartTensor {
+            own_name: entry.name.clone(),
+            name: entry.name,
+            dtype: entry.dtype,
+            shape: entry.shape,
+        };
         Part { begin: entry.begin, end: entry.end, tensor: Some(tensor) }
     });
     Ok(parts.collect())
@@ -164,7 +176,8 @@ fn gguf_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {
     let parts = header.tensors.into_iter().map(|entry| {
         let begin = header.data_start + entry.offset;
         let (dtype, shape) = entry.tensor();
-        Part { begin, end: begin + entry.bytes, tensor: Some(PartTensor { name: entry.name, dtype, shape }) }
+        let tensor = PartTensor { own_name: entry.name.clone(), name: entry.name, dtype, shape };
+        Part { begin, end: begin + entry.bytes, tensor: Some(tensor) }
     });
     Ok(parts.collect())
 }
@@ -179,7 +192,12 @@ fn npy_tensor(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Part> {
              save it with numpy.save(path, numpy.ascontiguousarray(array).astype(array.dtype.newbyteorder('<')))",
         ));
     }
-    let tensor = PartTensor { name: stem.to_owned(), dtype: header.dtype, shape: header.shape };
+    let tensor = PartTensor {
+        name: stem.to_owned(),
+        own_name: String::new(),
+        dtype: header.dtype,
+        shape: header.shape,
+    };
     Ok(Part { begin: header.data_start, end: bytes, tensor: Some(tensor) })
 }
 

@@ -1,12 +1,10 @@
 //! Quota for an import, reserved before anything is stored.
 
-use std::collections::HashMap;
-
 use crate::codec;
 use crate::format::log::catalog::NodeType;
 use crate::ingest::recognize::{Part, PartTensor, Recognized};
 use crate::ingest::{Options, Target};
-use crate::model::{Dtype, EntryId, EscapedPath, Result, TensorId, TensorNames, Tier};
+use crate::model::{Dtype, EntryId, Result, Tier};
 use crate::store::Collection;
 use crate::store::{ROOT, State};
 use crate::store::{Reserved, Use};
@@ -21,115 +19,30 @@ pub(super) fn reserve(
     options: &Options,
 ) -> Result<Reserved> {
     let stored = recognized.parts.iter().map(|part| payload_bytes(part, tier_of, options)).sum();
-    let paths = paths(collection, &target.directory_path(), recognized, |_| TensorId(0))?;
     let state = collection.state();
-    let (directories, replaced) = found(&state, target);
-    let parent = match directories.len() == target.directories.len() {
-        true => Some(directories.last().copied().unwrap_or(ROOT)),
-        false => None,
-    };
-    let files = 1 + tensors(&paths) + missing_directories(&state, parent, replaced, &paths);
+    let files = 1 + tensors(recognized);
     let whole = Use { logical: recognized.bytes, stored, files };
     let more = more_than_there(&state, target, whole);
     drop(state);
     collection.meter().reserve(more)
 }
 
-/// Reserves what the names of a file's tensors need beyond those of its current tensors.
-pub(super) fn reserve_names(
+/// Reserves what a file's tensors need beyond its current ones.
+pub(super) fn reserve_tensors(
     collection: &Collection,
     node: EntryId,
     recognized: &Recognized,
 ) -> Result<Reserved> {
-    reserve_again(collection, node, recognized).map(|(_, held)| held)
-}
-
-/// The same, with the paths of the tensors next to the file; parts that are not tensors have empty
-/// paths.
-pub(super) fn reserve_again(
-    collection: &Collection,
-    node: EntryId,
-    recognized: &Recognized,
-) -> Result<(Vec<EscapedPath>, Reserved)> {
-    let path = String::from_utf8_lossy(&collection.state().path(node)).into_owned();
-    let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
-    let lineage = |place: usize| {
+    let there = {
         let state = collection.state();
-        let object = state.node(node).and_then(|node| node.file()?.objects.get(place).copied());
-        let part = object.and_then(|object| state.node(state.part_of(object)?));
-        let tensor = part.and_then(|part| part.file()?.tensor.as_ref());
-        tensor.map_or(TensorId(0), |tensor| tensor.parent)
+        state.node(node).and_then(|node| node.file()).map_or(0, |file| state.parts(file).count() as u64)
     };
-    let paths = paths(collection, directory, recognized, lineage)?;
-    let state = collection.state();
-    let parent = state.links(node).first().map(|(parent, _)| *parent);
-    let there =
-        state.node(node).and_then(|node| node.file()).map_or(0, |file| state.parts(file).count() as u64);
-    let files = tensors(&paths) + missing_directories(&state, parent, Some(node), &paths);
-    drop(state);
-    let more = Use { files: files.saturating_sub(there), ..Use::default() };
-    Ok((paths, collection.meter().reserve(more)?))
+    let files = tensors(recognized).saturating_sub(there);
+    collection.meter().reserve(Use { files, ..Use::default() })
 }
 
-/// The paths of the tensors of a file in `directory`; empty for each part that is not a tensor.
-/// `lineage` is the parent of the tensor of a part.
-fn paths(
-    collection: &Collection,
-    directory: &str,
-    recognized: &Recognized,
-    lineage: impl Fn(usize) -> TensorId,
-) -> Result<Vec<EscapedPath>> {
-    let tensors = recognized.parts.iter().map(|part| part.tensor.as_ref());
-    let names = TensorNames::new(tensors.clone().flatten().map(|tensor| tensor.name.as_str()))?;
-    let id = TensorId::below(collection.tenant(), collection.name(), directory);
-    let path = |(place, tensor): (usize, Option<&PartTensor>)| {
-        tensor.map_or(Vec::new(), |PartTensor { name, .. }| names.path(name, id(name, lineage(place))))
-    };
-    Ok(tensors.enumerate().map(path).collect())
-}
-
-fn tensors(paths: &[EscapedPath]) -> u64 {
-    paths.iter().filter(|path| !path.is_empty()).count() as u64
-}
-
-/// How many directories the names of tensors create below `parent`, which may be missing itself. The
-/// tensors of `container` are removed first.
-fn missing_directories(
-    state: &State,
-    parent: Option<EntryId>,
-    container: Option<EntryId>,
-    paths: &[EscapedPath],
-) -> u64 {
-    /// An existing directory, or the number of a missing one.
-    #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-    enum At {
-        There(EntryId),
-        Missing(usize),
-    }
-    let goes = |id: EntryId| {
-        let of = state.node(id).and_then(|node| node.file()?.container);
-        of.is_some() && of == container
-    };
-    let mut missing: HashMap<(At, &str), usize> = HashMap::new();
-    for (_, above) in paths.iter().filter_map(|path| path.split_last()) {
-        let mut at = parent.map_or(At::Missing(0), At::There);
-        for name in above {
-            let there = match at {
-                At::There(directory) => {
-                    state.directory(directory).and_then(|found| found.get(name.as_bytes()))
-                }
-                At::Missing(_) => None,
-            };
-            at = match there.filter(|id| !goes(*id)) {
-                Some(id) => At::There(id),
-                None => {
-                    let next = missing.len() + 1;
-                    At::Missing(*missing.entry((at, name)).or_insert(next))
-                }
-            };
-        }
-    }
-    missing.len() as u64
+fn tensors(recognized: &Recognized) -> u64 {
+    recognized.parts.iter().filter(|part| part.tensor.is_some()).count() as u64
 }
 
 /// The quota that a file needs beyond the one that it replaces, with the missing directories.

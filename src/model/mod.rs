@@ -21,7 +21,7 @@ pub use mode::{
 pub use move_to::MoveTo;
 pub use name::{
     CONTAINER_NAMES_MAX, EscapedPath, NAME_BYTES_MAX, TENSOR_NAME_BYTES_MAX, TENSOR_NAME_PARTS_MAX,
-    TensorNames, check_label, check_tensor_name, escape_component, is_reserved, quoted_name,
+    TensorNames, check_label, check_tensor_name, escape_component, is_reserved, is_variant, quoted_name,
 };
 pub use progress::{Progress, Silent};
 pub use shape::{DIMENSIONS_MAX, Shape};

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 
 use crate::model::error::{Error, Result, beginning};
-use crate::model::id::TensorId;
 
 /// Longest name in a directory, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// A longer component is cut to this many bytes before its id.
+/// A longer component is cut to this many bytes before its digest.
 const KEPT_BYTES: usize = 200;
 
 /// Maximum bytes of a tensor's own name. Names in models have a few dozen.
@@ -17,6 +16,10 @@ pub const TENSOR_NAME_PARTS_MAX: usize = 64;
 /// Maximum number of a container's tensors and of the directories that the slashes in their names make.
 /// Each takes about a kilobyte of memory, and as much of the log.
 pub const CONTAINER_NAMES_MAX: usize = 1 << 16;
+/// Digits of a number in the name of a shard.
+const SHARD_DIGITS: usize = 5;
+/// Letters before the digits of element types and quantizations.
+const VARIANT_LETTERS: [&str; 9] = ["f", "fp", "bf", "int", "i", "u", "q", "iq", "nf"];
 /// Messages quote at most this many bytes of a name.
 const QUOTED_BYTES_MAX: usize = 200;
 
@@ -88,8 +91,8 @@ impl<'a> TensorNames<'a> {
     /// No name is refused. Control characters, the components `.`, `..`, `.as`, `.ctl` and empty ones,
     /// and slashes behind the name of another of these tensors become `%XX`. A name in which anything
     /// is escaped has its `%` as `%25`. A component of more than 255 bytes becomes its first 200, `%~`,
-    /// and the 32 hex digits of `id`.
-    pub fn path(&self, name: &str, id: TensorId) -> EscapedPath {
+    /// and the first 32 hex digits of the BLAKE3 of `name`.
+    pub fn path(&self, name: &str) -> EscapedPath {
         let mut components: Vec<String> = Vec::new();
         let (mut at, mut is_behind_name) = (Some(0), false);
         for part in name.split('/') {
@@ -104,13 +107,13 @@ impl<'a> TensorNames<'a> {
             is_behind_name = at.and_then(|at| self.is_name.get(at)).is_some_and(|is_name| *is_name);
         }
         let escaped = components.iter().any(|part| needs_escape(part));
-        components.into_iter().map(|part| shorten(if escaped { escape(&part) } else { part }, id)).collect()
+        components.into_iter().map(|part| shorten(if escaped { escape(&part) } else { part }, name)).collect()
     }
 }
 
-/// Whether a component is the name of a virtual tree that every directory has beside its entries.
+/// Whether a component is the name of a tree that a directory has beside its entries.
 pub fn is_reserved(component: &str) -> bool {
-    matches!(component, ".as" | ".ctl")
+    matches!(component, ".as" | ".ctl" | ".tensors")
 }
 
 /// Checks that `label` can name a tenant or a collection: 1 to 255 bytes, no control character, no
@@ -132,8 +135,30 @@ pub fn check_label(label: &str) -> Result<(), &'static str> {
 }
 
 /// One component of a path, escaped as [`TensorNames::path`] does, slashes included.
-pub fn escape_component(name: &str, id: TensorId) -> String {
-    shorten(if needs_escape(name) { escape(name) } else { name.to_owned() }, id)
+pub fn escape_component(name: &str) -> String {
+    shorten(if needs_escape(name) { escape(name) } else { name.to_owned() }, name)
+}
+
+/// Whether the name of a container is that of a variant of another: without its suffix and the numbers
+/// of a shard (`-00001-of-00002`) it ends in a word after a dot, or in an element type or quantization
+/// after a dash or underscore (`fp16`, `bf16`, `q4_k_m`, `int8`).
+pub fn is_variant(name: &[u8]) -> bool {
+    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+    let stem = name.rsplit_once('.').map_or(&*name, |(stem, _)| stem);
+    let is_number =
+        |text: &str| text.len() == SHARD_DIGITS && text.bytes().all(|digit| digit.is_ascii_digit());
+    let shard = stem.rsplit_once("-of-").and_then(|(before, count)| Some((before.rsplit_once('-')?, count)));
+    let stem = match shard {
+        Some(((stem, number), count)) if is_number(number) && is_number(count) => stem,
+        _ => stem,
+    };
+    let is_type = |word: &str| {
+        let digits = VARIANT_LETTERS.iter().find_map(|letters| word.strip_prefix(letters));
+        digits.is_some_and(|digits| digits.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let has_dot =
+        stem.rsplit_once('.').is_some_and(|(before, after)| !before.is_empty() && !after.is_empty());
+    has_dot || stem.split(['-', '_']).skip(1).any(is_type)
 }
 
 fn stands_for_itself(component: &str) -> bool {
@@ -171,25 +196,25 @@ fn escape(component: &str) -> String {
     out
 }
 
-fn shorten(component: String, id: TensorId) -> String {
+fn shorten(component: String, name: &str) -> String {
     if component.len() <= NAME_BYTES_MAX {
         return component;
     }
     let kept = component.floor_char_boundary(KEPT_BYTES);
-    format!("{}%~{id}", component.get(..kept).unwrap_or_default())
+    let digest = blake3::hash(name.as_bytes()).to_hex();
+    format!("{}%~{digest:.32}", component.get(..kept).unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
         CONTAINER_NAMES_MAX, TENSOR_NAME_BYTES_MAX, TENSOR_NAME_PARTS_MAX, TensorNames, check_label,
-        check_tensor_name,
+        check_tensor_name, is_variant,
     };
     use crate::model::error::ErrorKind;
-    use crate::model::id::TensorId;
 
     fn path(name: &str) -> String {
-        TensorNames::new([name, "a"]).unwrap().path(name, TensorId(0xab)).join("/")
+        TensorNames::new([name, "a"]).unwrap().path(name).join("/")
     }
 
     #[test]
@@ -213,9 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn a_long_component_keeps_its_beginning_and_gets_the_id() {
-        let shown = path(&"é".repeat(200));
-        assert_eq!(shown, format!("{}%~{:032x}", "é".repeat(100), 0xab));
+    fn a_long_component_keeps_its_beginning_and_gets_a_digest_of_the_name() {
+        let long = "é".repeat(200);
+        let digest = blake3::hash(long.as_bytes()).to_hex();
+        assert_eq!(path(&long), format!("{}%~{}", "é".repeat(100), &digest[..32]));
         assert_eq!(path(&"x".repeat(255)), "x".repeat(255));
     }
 
@@ -242,7 +268,26 @@ mod tests {
             }
             let shown =
                 |part: &String| if part.is_empty() { "%2F".to_owned() } else { part.replace('/', "%2F") };
-            assert_eq!(names.path(name, TensorId(1)), parts.iter().map(shown).collect::<Vec<_>>(), "{name}");
+            assert_eq!(names.path(name), parts.iter().map(shown).collect::<Vec<_>>(), "{name}");
+        }
+    }
+
+    #[test]
+    fn variants_are_told_by_a_word_behind_a_dot_or_by_a_type() {
+        let plain =
+            ["model.safetensors", "model-00001-of-00002.safetensors", "llama-2-7b.gguf", "x.npy", "f16.npy"];
+        for name in plain.iter().chain(&["model-final.safetensors", "unit-5.gguf", ".safetensors", "model"]) {
+            assert!(!is_variant(name.as_bytes()), "{name}");
+        }
+        let variants =
+            ["model.fp16.safetensors", "model.fp16-00001-of-00002.safetensors", "model_bf16.safetensors"];
+        for name in variants.iter().chain(&[
+            "llama-7b.Q4_K_M.gguf",
+            "llama-7b-Q4_K_M.gguf",
+            "a-int8.gguf",
+            "a.ema.gguf",
+        ]) {
+            assert!(is_variant(name.as_bytes()), "{name}");
         }
     }
 

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use crate::engine;
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry};
 use crate::format::log::record::Record;
-use crate::ingest::{Bytes, arrive, arrive_as, is_scanned, may_be_recognized, name_parts_again, recognize};
+use crate::ingest::{Bytes, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized, recognize};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
+use crate::open::Changes;
 use crate::open::file::OpenFile;
 use crate::open::layout::Layout;
 use crate::open::source::StreamFile;
 use crate::open::tree::remove_parts;
-use crate::open::{Changes, Name};
 use crate::store::Batch;
 use crate::store::OpenObject;
 use crate::store::Writes;
@@ -136,15 +136,14 @@ impl OpenFile {
         written.iter_mut().for_each(|written| touched.merge(written.touched()));
         let is_rounded = written.iter().any(Written::is_rounded);
         let recorded = self.record(&objects, (&written, touched), (bytes, cut.is_some()), mtime, why)?;
-        let Some((names, parts)) = recorded else { return Ok(None) };
+        let Some(parts) = recorded else { return Ok(None) };
         written.into_iter().for_each(Written::recorded);
         let mut changes = if is_other || is_plain {
             self.reload(layout, parts, before)?
         } else {
             layout.mtime = None;
-            Changes { nodes: before, names: Vec::new() }
+            Changes { nodes: before }
         };
-        changes.names.extend(names);
         if is_rounded {
             // The kernel caches the exact bytes, but the stored ones are quantized.
             changes.nodes.push(self.node);
@@ -176,7 +175,6 @@ impl OpenFile {
         }
         let bytes = layout.bytes();
         let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
-        let names = self.names_of_parts(file);
         let is_plain = file.content == Content::Plain;
         let found = recognize(&source, &name).map(|recognized| (recognized, String::new()));
         // A container whose new name does not fit its content becomes a plain file.
@@ -186,25 +184,15 @@ impl OpenFile {
         });
         match found {
             Ok((recognized, why)) => {
-                let before = self.related(&node);
-                let named = match name_parts_again(&self.collection, self.node, &recognized) {
-                    // It becomes a plain file below, with the error as the reason.
-                    Err(error) if error.kind() == ErrorKind::Quota => false,
-                    named => named?,
-                };
-                if named {
-                    let directory =
-                        self.collection.state().links(self.node).first().map(|(parent, _)| *parent);
-                    let nodes = before.into_iter().chain(directory).collect();
-                    changes.merge(Changes { nodes, names });
+                if is_recorded(&self.collection.state(), file, &recognized) {
                     return Ok(changes);
                 }
+                let before = self.related(&node);
                 let bytes = self.bytes_of(&layout, &layout.objects, &source)?;
                 let came_in = (bytes, file.digests.clone());
                 let (collection, mtime) = (&self.collection, node.entry.mtime);
                 let parts = arrive_as(collection, self.node, recognized, came_in, mtime, why)?;
                 changes.merge(self.reload(&mut layout, Ok(parts), before)?);
-                changes.names.extend(names);
             }
             Err(error) if is_plain && is_scanned(&name) && layout.bytes() > 0 => {
                 let why = format!("kept as a plain file: {error}");
@@ -267,17 +255,11 @@ impl OpenFile {
         Ok(number)
     }
 
-    fn names_of_parts(&self, file: &FileEntry) -> Vec<Name> {
-        let state = self.collection.state();
-        let links = state.parts(file).flat_map(|part| state.links(part.entry.id));
-        links.map(|(parent, name)| (*parent, name.to_vec())).collect()
-    }
-
     /// The node and its first name. `None` once the node is gone.
     fn named(&self) -> Option<(Arc<Node>, Vec<u8>)> {
         let state = self.collection.state();
         let node = state.node(self.node)?.clone();
-        // A tensor whose name was removed still exists in its container, with an empty name here.
+        // A tensor of a container has no name of its own.
         let name = state.links(self.node).first().map(|(_, name)| name.to_vec());
         Some((node, name.unwrap_or_default()))
     }
@@ -317,9 +299,8 @@ impl OpenFile {
         if self.is_new.load(Ordering::Acquire) { Digests::NotTaken } else { Digests::Outdated }
     }
 
-    /// Commits the file. With `why` the file becomes plain, for that reason. Returns the names that
-    /// its tensors had, and its parts as the log then records them; `None` where the file has lost
-    /// its last name.
+    /// Commits the file. With `why` the file becomes plain, for that reason. Returns its parts as the
+    /// log then records them; `None` where the file has lost its last name.
     fn record(
         &self,
         objects: &[OpenObject],
@@ -327,10 +308,10 @@ impl OpenFile {
         (bytes, is_cut): (u64, bool),
         mtime: i64,
         why: Option<String>,
-    ) -> Result<Option<(Vec<Name>, Result<Parts>)>> {
+    ) -> Result<Option<Result<Parts>>> {
         let fill = |batch: &mut Batch, state: &State| {
-            let Some(node) = state.node(self.node) else { return Ok(None) };
-            let Some(file) = node.file() else { return Ok(None) };
+            let Some(node) = state.node(self.node) else { return Ok(false) };
+            let Some(file) = node.file() else { return Ok(false) };
             let by_object: HashMap<_, _> =
                 written.iter().map(|written| (Arc::as_ptr(written.object()), written)).collect();
             let mut ids: Vec<ObjectId> = Vec::with_capacity(objects.len());
@@ -362,13 +343,12 @@ impl OpenFile {
                 entry.content = Content::Plain;
                 entry.why = format!("no tensor any more: {bytes} bytes are not whole rows of it").into();
             }
-            let mut gone = Vec::new();
             let others = if why.is_none() { self.changed_with(state, file, written) } else { Vec::new() };
             if let Some(why) = why {
                 entry.why = why.into();
                 entry.content = Content::Plain;
                 entry.records = None;
-                gone = remove_parts(batch, state, file);
+                remove_parts(batch, state, file);
             }
             let is_written_over = |before: &FileEntry, now: &FileEntry| {
                 let outdated = FileEntry { digests: Digests::Outdated, ..before.clone() };
@@ -394,10 +374,10 @@ impl OpenFile {
                 }
                 batch.entry(Entry::Node(Box::new(entry)));
             }
-            Ok(Some(gone))
+            Ok(true)
         };
-        self.collection.record_then(touched, fill, |state, gone| {
-            gone.map(|gone| (gone, self.collection.parts_in(state, self.node)))
+        self.collection.record_then(touched, fill, |state, is_there| {
+            is_there.then(|| self.collection.parts_in(state, self.node))
         })
     }
 
@@ -435,26 +415,9 @@ impl OpenFile {
     }
 
     /// Reloads the layout from the log: the parts of the file as the batch left them.
-    fn reload(
-        &self,
-        layout: &mut Layout,
-        parts: Result<Parts>,
-        mut related: Vec<EntryId>,
-    ) -> Result<Changes> {
+    fn reload(&self, layout: &mut Layout, parts: Result<Parts>, related: Vec<EntryId>) -> Result<Changes> {
         layout.replace(&self.collection, parts, self.verify)?;
-        let state = self.collection.state();
-        let node = state.node(self.node).cloned();
-        let names = match &node {
-            // The parts have new inode numbers, and their old names may be gone.
-            Some(node)
-                if node.file().is_some_and(|file| file.content.is_container()) || !related.is_empty() =>
-            {
-                state.links(self.node).first().map(|(parent, _)| *parent)
-            }
-            _ => None,
-        };
-        related.extend(names);
-        Ok(Changes { nodes: related, names: Vec::new() })
+        Ok(Changes { nodes: related })
     }
 }
 

@@ -18,34 +18,28 @@ mod typed;
 
 pub use attributes::{SetAttr, has_setid, set_attr};
 pub use file::OpenFile;
-pub use renamed::{finish_renames, is_another_place};
+pub use renamed::{finish_renames, has_other_suffix};
 pub use table::OpenFiles;
 pub use tree::{create, link, make_directory, remove_directory, rename, symlink, unlink};
 pub use typed::set_tensor;
 
 use crate::model::EntryId;
 
-/// A name in a directory.
-pub type Name = (EntryId, Vec<u8>);
-
 /// The invalidations that a change requires in the kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
     /// Nodes whose bytes or attributes changed without a request of the kernel.
     pub nodes: Vec<EntryId>,
-    /// Names that now lead elsewhere or nowhere: directory and name.
-    pub names: Vec<Name>,
 }
 
 impl Changes {
     /// Adds the invalidations of `other`.
     pub fn merge(&mut self, other: Changes) {
         self.nodes.extend(other.nodes);
-        self.names.extend(other.names);
     }
 
     /// Whether there is nothing to invalidate.
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty() && self.names.is_empty()
+        self.nodes.is_empty()
     }
 }

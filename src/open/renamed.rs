@@ -33,8 +33,8 @@ impl OpenFile {
 }
 
 /// Whether a file may have other content under its new name, so that it must be recognized again.
-pub fn is_another_place(from: (EntryId, &[u8]), to: (EntryId, &[u8])) -> bool {
-    from.0 != to.0 || suffix(from.1) != suffix(to.1) || [&b"npy"[..], b"cgeb"].contains(&suffix(to.1))
+pub fn has_other_suffix(from: &[u8], to: &[u8]) -> bool {
+    suffix(from) != suffix(to)
 }
 
 fn suffix(name: &[u8]) -> &[u8] {

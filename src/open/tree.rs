@@ -4,8 +4,8 @@ use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry,
 use crate::format::log::record::Record;
 use crate::ingest::may_be_recognized;
 use crate::model::{EntryId, Error, ErrorKind, MODE_BITS, NAME_BYTES_MAX, Result, SET_GROUP_ID};
-use crate::open::renamed::is_another_place;
-use crate::open::{Changes, Name};
+use crate::open::Changes;
+use crate::open::renamed::has_other_suffix;
 use crate::store::Batch;
 use crate::store::Collection;
 use crate::store::Use;
@@ -80,6 +80,7 @@ fn make(
             created_at: now_seconds(),
             node_type,
         })));
+        batch.mark_requested_by_kernel(parent, name);
         put_name(batch, parent, name, EntryId(id.0 + 1), id);
         touch_directory(batch, state, parent);
         Ok(id)
@@ -115,6 +116,7 @@ pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]
             NodeType::File(file) if file.container.is_some() => return Err(belongs()),
             _ => {}
         }
+        batch.mark_requested_by_kernel(parent, name);
         put_name(batch, parent, name, EntryId(state.last_entry() + 1), node);
         batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() })));
         touch_directory(batch, state, parent);
@@ -122,8 +124,7 @@ pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]
     })
 }
 
-/// Removes a name of a file, and with its last name the file. A tensor of a container loses only the
-/// name.
+/// Removes a name of a file, and with its last name the file.
 pub fn unlink(collection: &Collection, parent: EntryId, name: &[u8]) -> Result<Changes> {
     collection.record(Touched::default(), |batch, state| {
         let node = named(state, parent, name)?;
@@ -165,11 +166,6 @@ pub fn rename(
         check_name(to.1)?;
         let node = named(state, from.0, from.1)?;
         let id = node.entry.id;
-        if let NodeType::File(file) = &node.entry.node_type
-            && file.container.is_some()
-        {
-            return Err(belongs());
-        }
         // The new name may make the file be split anew.
         let mut objects = node.file().into_iter().flat_map(|file| &file.objects);
         objects.try_for_each(|object| collection.check_not_needed(*object))?;
@@ -199,28 +195,17 @@ pub fn rename(
                     return Err(Error::new(ErrorKind::NotEmpty, "the directory of that name is not empty"));
                 }
                 (true, Some(_)) => {
-                    batch.mark_requested_by_kernel(to.0, to.1);
                     batch.entry(Entry::NameRemoved { parent: to.0, name: to.1.into() });
                     batch.entry(Entry::NodeRemoved(old.entry.id));
                 }
-                (false, None) => {
-                    if let NodeType::File(file) = &old.entry.node_type
-                        && file.container.is_some()
-                        && file.container != Some(id)
-                    {
-                        return Err(belongs());
-                    }
-                    changes.merge(take_away(batch, state, to.0, to.1, old));
-                }
+                (false, None) => changes.merge(take_away(batch, state, to.0, to.1, old)),
             }
         }
         batch.mark_requested_by_kernel(from.0, from.1);
+        batch.mark_requested_by_kernel(to.0, to.1);
         batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
         put_name(batch, to.0, to.1, kept.unwrap_or(EntryId(state.last_entry() + 1)), id);
         batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() })));
-        if state.is_made_for_tensors(id) {
-            batch.keep_directory(id);
-        }
         mark(batch, node, from, to);
         if let [first, next, ..] = state.links(id)
             && *first == (from.0, from.1.into())
@@ -241,10 +226,7 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
     batch.mark_requested_by_kernel(parent, name);
     batch.entry(Entry::NameRemoved { parent, name: name.into() });
     match &node.entry.node_type {
-        // The tensor still exists inside its container.
-        NodeType::File(file) if file.container.is_some() => return changes,
         _ if state.links(id).len() > 1 => {
-            // The tensors lie next to the first name.
             if let [first, next, ..] = state.links(id)
                 && *first == (parent, name.into())
             {
@@ -253,10 +235,9 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
             let entry = NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() };
             batch.entry(Entry::Node(Box::new(entry)));
             changes.nodes.push(id);
-            return changes;
         }
         NodeType::File(file) => {
-            changes.names = remove_parts(batch, state, file);
+            remove_parts(batch, state, file);
             batch.entry(Entry::NodeRemoved(id));
             for object in &file.objects {
                 batch.record(Record::Delete { object: *object });
@@ -264,14 +245,19 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
         }
         NodeType::Directory | NodeType::Symlink(_) => batch.entry(Entry::NodeRemoved(id)),
     }
-    changes.nodes.extend(changes.names.iter().map(|(parent, _)| *parent));
     changes
+}
+
+/// Removes the tensors of a container.
+pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) {
+    let parts = state.parts(file).filter(|part| part.file().is_some_and(|file| file.container.is_some()));
+    parts.for_each(|part| batch.entry(Entry::NodeRemoved(part.entry.id)));
 }
 
 /// Marks a file whose first name changes, where its content may be recognized differently.
 fn mark(batch: &mut Batch, node: &Node, from: (EntryId, &[u8]), to: (EntryId, &[u8])) {
     let may_be = |file: &FileEntry| file.content.is_container() || may_be_recognized(to.1);
-    if is_another_place(from, to) && node.file().is_some_and(may_be) {
+    if has_other_suffix(from.1, to.1) && node.file().is_some_and(may_be) {
         batch.recognize_again(node.entry.id);
     }
 }
@@ -332,23 +318,4 @@ fn no_directory() -> Error {
 
 fn belongs() -> Error {
     Error::new(ErrorKind::Denied, "the tensor belongs to a container; change the container")
-}
-
-/// Removes the names of a container's tensors, and the directories that were created for them.
-/// Returns the removed names.
-pub(super) fn remove_parts(batch: &mut Batch, state: &State, file: &FileEntry) -> Vec<Name> {
-    let mut gone = Vec::new();
-    for part in state.parts(file) {
-        for (parent, name) in state.links(part.entry.id) {
-            batch.entry(Entry::NameRemoved { parent: *parent, name: name.clone() });
-            gone.push((*parent, name.to_vec()));
-        }
-        batch.entry(Entry::NodeRemoved(part.entry.id));
-    }
-    for ((parent, name), directory) in state.emptied(gone.iter().map(|(parent, _)| *parent), |_| false) {
-        batch.entry(Entry::NameRemoved { parent, name: name.clone() });
-        batch.entry(Entry::NodeRemoved(directory));
-        gone.push((parent, name.to_vec()));
-    }
-    gone
 }

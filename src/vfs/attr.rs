@@ -40,7 +40,7 @@ pub struct Attr {
     /// Stored size, in units of 512 bytes. Never 0 for a file with content, because tar takes such a
     /// file for a hole.
     pub blocks: u64,
-    /// Whether its name is created and removed with a container.
+    /// Whether its name comes and goes with containers.
     pub of_container: bool,
     /// Whether it has writes that are not in the log yet.
     pub is_unlogged: bool,
@@ -128,18 +128,20 @@ impl Attr {
     /// A node of a collection.
     pub(super) fn node(ino: Ino, node: &Node, state: &State) -> Attr {
         let NodeEntry { mode, uid, gid, atime, mtime, ctime, id, .. } = node.entry;
-        let names = state.links(id).len() as u32;
+        let is_part = node.file().is_some_and(|file| file.container.is_some());
+        let names = if is_part { 1 } else { state.links(id).len() as u32 };
         let (kind, links, stored) = match &node.entry.node_type {
             NodeType::Directory => {
                 let below = state.directory(id).map_or(0, Directory::directories);
-                (Kind::Directory, directory_links(below), 0)
+                // 1 says that it is not known how many directories are in one of tensors.
+                let links = if State::is_computed(id) { 1 } else { directory_links(below) };
+                (Kind::Directory, links, 0)
             }
             NodeType::Symlink(_) => (Kind::Symlink, names, node.bytes),
             NodeType::File(file) => (Kind::File, names, state.stored(file)),
         };
         let blocks = stored.div_ceil(STAT_BLOCK_BYTES).max(u64::from(node.bytes > 0));
-        let is_part = node.file().is_some_and(|file| file.container.is_some());
-        let of_container = is_part || kind == Kind::Directory && state.is_made_for_tensors(id);
+        let of_container = is_part || State::is_computed(id);
         Attr {
             ino,
             kind,

@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 
 use crate::model::{EntryId, Error, ErrorKind, OWNER_WRITES, Result};
 use crate::open::{self, Changes, OpenFile, SetAttr};
-use crate::store::ROOT;
 use crate::store::SaveUsage;
-use crate::store::{Access, Collection};
+use crate::store::{Access, Collection, ROOT, State, TENSORS_NAME};
 use crate::vfs::controls::ControlView;
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::tree::{FileView, Located, Vfs};
 use crate::vfs::unlinked::UnlinkedFile;
-use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation};
+use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation, ListMode};
 
 /// After this time the open or stat that follows a lookup has arrived, even if the lookup was
 /// answered before its file was forgotten.
@@ -123,7 +122,7 @@ impl Vfs {
         Some(Unlinking { vfs: self, ino, open_file, node })
     }
 
-    /// Handles the removal of a file's name. The tensors of a file with other names move next to the
+    /// Handles the removal of a file's name. A file with other names may have other content by the
     /// first. An unlinked file stays until the kernel forgets it.
     fn keep(&self, file: Option<Unlinking<'_>>) -> Changes {
         let Some(file) = file else { return Changes::default() };
@@ -189,9 +188,9 @@ impl Vfs {
 
     /// Creates an empty file.
     pub fn create(&self, parent: Ino, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<(Ino, Located)> {
-        let directory = self.directory_for(parent, name)?;
+        let directory = self.directory_to_add(parent, name)?;
         self.with_room(|| open::create(&directory.collection, directory.node, name, mode, owner))?;
-        self.lookup(parent, name)
+        self.found_in(&directory, name)
     }
 
     /// Creates a directory: a tenant at the root, a collection in a tenant.
@@ -215,9 +214,10 @@ impl Vfs {
             Located::Root => self.store().create_tenant(label()?, owner, mode)?,
             Located::Tenant(tenant) => self.make_collection(&tenant, label()?, mode, owner)?,
             _ => {
-                let directory = self.directory_for(parent, name)?;
+                let directory = self.directory_to_add(parent, name)?;
                 let Directory { collection, node } = &directory;
                 self.with_room(|| open::make_directory(collection, *node, name, mode, owner))?;
+                return self.found_in(&directory, name);
             }
         }
         self.lookup(parent, name)
@@ -231,25 +231,28 @@ impl Vfs {
         target: &[u8],
         owner: (u32, u32),
     ) -> Result<(Ino, Located)> {
-        let directory = self.directory_for(parent, name)?;
+        let directory = self.directory_to_add(parent, name)?;
         self.with_room(|| open::symlink(&directory.collection, directory.node, name, target, owner))?;
-        self.lookup(parent, name)
+        self.found_in(&directory, name)
     }
 
     /// Creates a hard link.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<(Ino, Located)> {
-        let directory = self.directory_for(parent, name)?;
+        let directory = self.directory_to_add(parent, name)?;
         let Located::Node(view) = self.locate(ino)? else { return Err(not_here()) };
         if !Arc::ptr_eq(&view.collection, &directory.collection) {
             return Err(other_collection());
         }
         self.with_room(|| open::link(&directory.collection, view.node.entry.id, directory.node, name))?;
-        self.lookup(parent, name)
+        self.found_in(&directory, name)
     }
 
     /// Removes a name of a file.
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<Invalidation> {
         let directory = self.directory_for(parent, name)?;
+        if self.keeps_tensor(&directory, name)? {
+            return Ok(Invalidation::default());
+        }
         let last = self.file_to_unlink(&directory.collection, directory.node, name);
         let unlink = || open::unlink(&directory.collection, directory.node, name);
         let mut changes = match self.with_room(unlink) {
@@ -278,6 +281,9 @@ impl Vfs {
             }
             _ => {
                 let directory = self.directory_for(parent, name)?;
+                if self.keeps_tensor(&directory, name)? {
+                    return Ok(());
+                }
                 self.with_room(|| open::remove_directory(&directory.collection, directory.node, name))
             }
         }
@@ -285,7 +291,11 @@ impl Vfs {
 
     /// Renames a file or a directory within its collection.
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), keep: bool) -> Result<Invalidation> {
-        let (source, target) = (self.directory_for(from.0, from.1)?, self.directory_for(to.0, to.1)?);
+        let source = self.directory_for(from.0, from.1)?;
+        if source.collection.state().is_of_tensors(source.node, from.1) {
+            return Err(of_container());
+        }
+        let target = self.directory_to_add(to.0, to.1)?;
         let collection = &source.collection;
         if !Arc::ptr_eq(collection, &target.collection) {
             return Err(other_collection());
@@ -299,7 +309,7 @@ impl Vfs {
             let is_file = state.node(node).is_some_and(|node| node.file().is_some());
             (is_file, state.must_be_recognized_again(node))
         };
-        if is_marked || is_file && open::is_another_place(from, to) {
+        if is_marked || is_file && open::has_other_suffix(from.1, to.1) {
             let open_file = self.open_files.open(collection, node, self.verify);
             // The kernel must learn that its names are out of date.
             let open_file = open_file.inspect_err(|_| collection.invalidate_all_names())?;
@@ -321,6 +331,7 @@ impl Vfs {
             Ok(located) => located,
         };
         let view = match located {
+            Located::Node(view) if State::is_computed(view.node.entry.id) => return Err(of_container()),
             Located::Node(view) => view,
             Located::Control(view) => return self.set_control(&view, set, bytes),
             Located::Tenant(name) => return self.set_tenant(&name, set, bytes),
@@ -382,6 +393,53 @@ impl Vfs {
         !idle.is_empty()
     }
 
+    /// A directory in which a name can be created. One that only names of tensors make is made first.
+    fn directory_to_add(&self, ino: Ino, name: &[u8]) -> Result<Directory> {
+        let found = self.directory_for(ino, name)?;
+        if !State::is_computed(found.node) {
+            return Ok(found);
+        }
+        let (place, like) = {
+            let state = found.collection.state();
+            (state.place_beside(found.node), state.shown(found.node))
+        };
+        let Some(((mut node, names), like)) = place.zip(like) else { return Err(of_container()) };
+        let (mode, owner) = (like.entry.mode, (like.entry.uid, like.entry.gid));
+        for name in names {
+            let collection = &found.collection;
+            let made = self.with_room(|| open::make_directory(collection, node, &name, mode, owner));
+            node = match made {
+                Err(error) if error.kind() == ErrorKind::Exists => {
+                    let state = collection.state();
+                    state.find(node, &name).ok_or(error)?
+                }
+                made => made?,
+            };
+        }
+        // The kernel knows them by the numbers of tensors' directories.
+        found.collection.invalidate_all_names();
+        Ok(Directory { node, ..found })
+    }
+
+    /// What was made in a directory.
+    fn found_in(&self, directory: &Directory, name: &[u8]) -> Result<(Ino, Located)> {
+        let node = self.named(&directory.collection, directory.node, name)?;
+        let located = Located::Node(FileView { collection: directory.collection.clone(), node });
+        Ok((self.ino(&located)?, located))
+    }
+
+    /// Whether a name leads to a tensor that is listed there, whose removal does nothing: programs that
+    /// remove all that a directory lists go on. Fails with `Denied` for another tensor.
+    fn keeps_tensor(&self, directory: &Directory, name: &[u8]) -> Result<bool> {
+        let state = directory.collection.state();
+        if !state.is_of_tensors(directory.node, name) {
+            return Ok(false);
+        }
+        let is_beside = !State::is_computed(directory.node) || state.place_beside(directory.node).is_some();
+        let is_listed = is_beside && self.list_mode(&state, directory.node) == ListMode::Both;
+        if is_listed && name != TENSORS_NAME.as_bytes() { Ok(true) } else { Err(of_container()) }
+    }
+
     /// A directory in which names can be created and removed.
     fn directory_for(&self, ino: Ino, name: &[u8]) -> Result<Directory> {
         self.check_access()?;
@@ -402,6 +460,11 @@ impl Vfs {
 
 fn is_ours(name: &[u8]) -> bool {
     [CONTROL_NAME, FORMS_NAME].iter().any(|ours| ours.as_bytes() == name)
+}
+
+fn of_container() -> Error {
+    let text = "it is made of the tensors of a container: change the container, or write to the tensors";
+    Error::new(ErrorKind::Denied, text)
 }
 
 fn not_here() -> Error {

@@ -125,7 +125,7 @@ impl Vfs {
         };
         let node = match (&scope, node) {
             (_, EntryId(0)) => None,
-            (Scope::Collection(collection), node) => Some(collection.state().node(node)?.clone()),
+            (Scope::Collection(collection), node) => Some(collection.state().shown(node)?),
             _ => return None,
         };
         Some(ControlView { scope, place, node })
@@ -232,9 +232,8 @@ impl Vfs {
         let above = match (&view.scope, &view.node) {
             (Scope::Collection(collection), Some(node)) => {
                 let state = collection.state();
-                let parent = state.links(node.entry.id).first().map(|(parent, _)| *parent);
-                let parent = parent.filter(|parent| *parent != ROOT);
-                ControlView { node: parent.and_then(|parent| state.node(parent).cloned()), ..view.clone() }
+                let parent = state.above(node.entry.id).filter(|parent| *parent != ROOT);
+                ControlView { node: parent.and_then(|parent| state.shown(parent)), ..view.clone() }
             }
             _ if view.place > 0 => ControlView::top(view.scope.clone()),
             (Scope::Mount, _) => return Ok(Located::Root),

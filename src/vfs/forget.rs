@@ -28,7 +28,7 @@ impl Vfs {
         collection: &Collection,
         nodes: impl IntoIterator<Item = EntryId>,
     ) -> Invalidation {
-        self.forget(collection, Changes { nodes: nodes.into_iter().collect(), names: Vec::new() }, None)
+        self.forget(collection, Changes { nodes: nodes.into_iter().collect() }, None)
     }
 
     /// The invalidation for changes. The kernel has the bytes of a file that it wrote itself,
@@ -41,8 +41,6 @@ impl Vfs {
     ) -> Invalidation {
         let number = collection.state().number();
         let ino = |node| Ino::of(Place::Node { collection: number, node });
-        // The kernel asks again for removed names; their directories changed.
-        let above = changes.names.into_iter().map(|(parent, _)| parent);
         let nodes: BTreeSet<EntryId> = {
             let state = collection.state();
             // The index next to a batch contains the hash of the batch.
@@ -52,7 +50,7 @@ impl Vfs {
             let files = changes.nodes.iter().filter_map(|node| state.node(*node)?.file());
             let parts = files.filter(|file| file.records.is_some()).flat_map(|file| state.parts(file));
             indexes.extend(parts.map(|part| part.entry.id));
-            changes.nodes.into_iter().chain(indexes).chain(above).collect()
+            changes.nodes.into_iter().chain(indexes).collect()
         };
         nodes
             .iter()

@@ -10,9 +10,10 @@ use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, READ_BITS, Result};
 use crate::store::Collection;
 use crate::store::{Node, ROOT, State};
 use crate::stream::Stream;
+use crate::vfs::ListMode;
 use crate::vfs::attr::{Attr, Kind, STAT_BLOCK_BYTES};
 use crate::vfs::ino::{Ino, Place};
-use crate::vfs::shown::Shown;
+use crate::vfs::list::LISTED;
 use crate::vfs::tree::{FileView, Located, Vfs, no_name};
 use crate::view::{self, Form, Item, Recipe, Shows};
 
@@ -96,7 +97,7 @@ impl Vfs {
             None => None,
             Some((form, _)) if node == WHOLE => Some((form, Item::Whole)),
             Some((form, is_index)) => {
-                let node = collection.state().node(node)?.clone();
+                let node = collection.state().shown(node)?;
                 Some((form, if is_index { Item::Index(node) } else { Item::Node(node) }))
             }
         };
@@ -111,7 +112,7 @@ impl Vfs {
                 let root = state.node(ROOT).cloned();
                 Form::from_name(name).zip(root.map(Item::Node))
             }
-            Some((form, Item::Node(directory))) if state.directory(directory.entry.id).is_some() => {
+            Some((form, Item::Node(directory))) if directory.entry.node_type == NodeType::Directory => {
                 view::find(*form, &state, directory.entry.id, name).map(|item| (*form, item))
             }
             Some(_) => return Err(Error::new(ErrorKind::NotDirectory, "not a directory")),
@@ -199,17 +200,13 @@ impl Vfs {
     /// The parent directory.
     pub(super) fn above_form(&self, view: &FormView) -> Result<Located> {
         let state = view.collection.state();
-        let node = |id| {
-            let node = state.node(id).cloned();
-            node.ok_or_else(|| Error::corrupt("a directory without a node"))
-        };
+        let node = |id| state.shown(id).ok_or_else(|| Error::corrupt("a directory without a node"));
         let of = |of| Ok(Located::Form(FormView { collection: view.collection.clone(), of }));
         match &view.of {
             None => Ok(Located::Node(FileView { collection: view.collection.clone(), node: node(ROOT)? })),
             Some((_, Item::Node(directory))) if directory.entry.id == ROOT => of(None),
             Some((form, item)) => {
-                let links = item.node().map_or(&[][..], |node| state.links(node.entry.id));
-                let parent = links.first().map_or(ROOT, |(parent, _)| *parent);
+                let parent = item.node().and_then(|node| state.above(node.entry.id)).unwrap_or(ROOT);
                 of(Some((*form, Item::Node(node(parent)?))))
             }
         }
@@ -232,12 +229,7 @@ impl Vfs {
                 });
                 Ok(forms.filter(|(place, ..)| *place > after).collect())
             }
-            Some((form, Item::Node(node))) => {
-                let directory = state.directory(node.entry.id);
-                let directory =
-                    directory.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
-                Ok(self.listed_of(&state, *form, (node, directory), after, &of))
-            }
+            Some((form, Item::Node(node))) => self.listed_of(&state, *form, node.entry.id, after, &of),
             Some(_) => Err(Error::new(ErrorKind::NotDirectory, "not a directory")),
         }
     }
@@ -246,34 +238,40 @@ impl Vfs {
         &self,
         state: &State,
         form: Form,
-        (node, directory): (&Arc<Node>, &crate::store::Directory),
+        directory: EntryId,
         after: u64,
         of: &dyn Fn(Form, Item) -> FormView,
-    ) -> Vec<(u64, Vec<u8>, FormView)> {
-        // A name may have two files, so the places are twice the number of the name, and one more.
+    ) -> Result<Vec<(u64, Vec<u8>, FormView)>> {
+        // A name may have two files, so the places are twice the place of the name, and one more.
         let mut found = Vec::new();
-        // A form of tensors shows no containers, whatever the option `list` says.
-        let shown = if matches!(form.shows(), Shows::Wrapped(_)) { Shown::Both } else { self.shown() };
-        let whole = form.whole().filter(|_| node.entry.id == ROOT);
+        // A form of tensors shows no containers, so it shows their tensors.
+        let is_of_tensors = matches!(form.shows(), Shows::Wrapped(_));
+        let with_tensors = is_of_tensors || self.list_mode(state, directory) == ListMode::Both;
+        let whole = form.whole().filter(|_| directory == ROOT);
         if let Some(whole) = whole.filter(|_| after == 0) {
             found.push((1, whole.as_bytes().to_vec(), of(form, Item::Whole)));
         }
         if form == Form::Sha256 {
-            return found;
+            return Ok(found);
         }
-        for (entry, name, id) in directory.after(EntryId((after / 2).saturating_sub(1))) {
-            let Some(node) = state.node(id).filter(|node| shown.shows(node, state)) else { continue };
-            for (place, (name, item)) in (entry.0.saturating_mul(2)..).zip(view::names(form, node, name)) {
-                let is_whole = whole.is_some_and(|whole| whole.as_bytes() == name);
-                if place > after && !is_whole {
-                    found.push((place, name, of(form, item)));
+        let mut last = (after / 2).saturating_sub(1);
+        while found.is_empty() {
+            let listed = state.listed(directory, last, with_tensors, LISTED);
+            let listed = listed.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
+            let Some((next, ..)) = listed.last() else { break };
+            last = *next;
+            for (place, name, id) in listed {
+                let Some(node) = state.shown(id) else { continue };
+                for (place, (name, item)) in (place.saturating_mul(2)..).zip(view::names(form, &node, &name))
+                {
+                    let is_whole = whole.is_some_and(|whole| whole.as_bytes() == name);
+                    if place > after && !is_whole {
+                        found.push((place, name, of(form, item)));
+                    }
                 }
             }
-            if found.len() >= crate::vfs::list::LISTED {
-                break;
-            }
         }
-        found
+        Ok(found)
     }
 }
 
@@ -290,7 +288,10 @@ fn read_bits_of_all(state: &State) -> u32 {
         for (_, _, id) in names.after(EntryId(0)) {
             let Some(node) = state.node(id).filter(|_| seen.insert(id)) else { continue };
             match node.entry.node_type {
-                NodeType::File(_) => bits &= allowed(root, &node.entry, READ_CLASSES),
+                NodeType::File(ref file) => {
+                    let tensors = state.parts(file).map(|part| &part.entry).chain([&node.entry]);
+                    bits = tensors.fold(bits, |bits, entry| bits & allowed(root, entry, READ_CLASSES));
+                }
                 NodeType::Directory => {
                     bits &=
                         allowed(root, &node.entry, ENTER_CLASSES) & allowed(root, &node.entry, READ_CLASSES);

@@ -6,6 +6,9 @@
 //! | 62..40 | the collection's number; 0: the mount itself and its tenants; of a tenant's control: 2^23 - 16 and its place in the table |
 //! | 39..0 | the node's number; of a tenant and its controls: a hash of its name; of another control: 38..34 its place in the table, 33..0 the number of the node it is about, or 0; of a form in a collection: the same with bit 38 and the form's number |
 //!
+//! The highest bit of a node's number marks a directory that names of tensors make; the other bits are
+//! the number that it has in this mount.
+//!
 //! A file has two inode numbers. The daemon reads and writes it under its own number, and programs
 //! see this one for both. The kernel knows it by the number with bits 63 and 39 while it reads the
 //! physical file by passthrough; only node numbers below 2^38 have this second number.
@@ -14,11 +17,15 @@
 //! number thus means the same content after a remount.
 
 use crate::model::EntryId;
+use crate::store::COMPUTED_FIRST;
 
 const CONTROL: u64 = 1 << 63;
 /// Marks a passthrough inode. Places of controls are below this bit.
 const BACKED: u64 = CONTROL | 1 << 39;
 const COLLECTION_SHIFT: u32 = 40;
+/// Bits of a node's number, and of the number of a node that a control or form is about.
+const NODE_BITS: u32 = COLLECTION_SHIFT;
+const CONTROL_NODE_BITS: u32 = PLACE_SHIFT;
 const NODE_MASK: u64 = (1 << COLLECTION_SHIFT) - 1;
 const COLLECTION_MASK: u64 = (1 << (63 - COLLECTION_SHIFT)) - 1;
 /// Places of a tenant's control files, with the directory itself.
@@ -97,10 +104,10 @@ impl Ino {
         match place {
             Place::Root => Some(Ino::ROOT),
             Place::Tenant(hash) => Some(Ino(hash)),
-            Place::Node { collection, node } => numbered(collection, node.0).map(Ino),
+            Place::Node { collection, node } => numbered(collection, packed(node, NODE_BITS)?).map(Ino),
             Place::Control { owner, place, node } => {
-                let fits = u64::from(place) <= PLACE_MASK && node.0 <= CONTROL_NODE_MASK;
-                let low = u64::from(place) << PLACE_SHIFT | node.0;
+                let fits = u64::from(place) <= PLACE_MASK;
+                let low = u64::from(place) << PLACE_SHIFT | packed(node, CONTROL_NODE_BITS)?;
                 let number = match owner {
                     _ if !fits => None,
                     Owner::Mount => joined(0, low),
@@ -112,8 +119,8 @@ impl Ino {
                 number.map(|number| Ino(CONTROL | number))
             }
             Place::Form { collection, form, node } => {
-                let fits = u64::from(form) <= PLACE_MASK && node.0 <= CONTROL_NODE_MASK;
-                let low = FORM | u64::from(form) << PLACE_SHIFT | node.0;
+                let fits = u64::from(form) <= PLACE_MASK;
+                let low = FORM | u64::from(form) << PLACE_SHIFT | packed(node, CONTROL_NODE_BITS)?;
                 let number = fits.then(|| numbered(collection, low))?;
                 number.map(|number| Ino(CONTROL | number))
             }
@@ -155,17 +162,17 @@ impl Ino {
             Place::Control { owner: Owner::Tenant(low), place, node: EntryId(0) }
         } else if self.0 & CONTROL != 0 && collection != 0 && low & FORM != 0 {
             let form = (low >> PLACE_SHIFT & PLACE_MASK) as u8;
-            Place::Form { collection, form, node: EntryId(low & CONTROL_NODE_MASK) }
+            Place::Form { collection, form, node: unpacked(low & CONTROL_NODE_MASK, CONTROL_NODE_BITS) }
         } else if self.0 & CONTROL != 0 {
             let owner = if collection == 0 { Owner::Mount } else { Owner::Collection(collection) };
-            let (place, node) = ((low >> PLACE_SHIFT) as u32, EntryId(low & CONTROL_NODE_MASK));
-            Place::Control { owner, place, node }
+            let node = unpacked(low & CONTROL_NODE_MASK, CONTROL_NODE_BITS);
+            Place::Control { owner, place: (low >> PLACE_SHIFT) as u32, node }
         } else if self == Ino::ROOT {
             Place::Root
         } else if collection == 0 {
             Place::Tenant(low)
         } else {
-            Place::Node { collection, node: EntryId(low) }
+            Place::Node { collection, node: unpacked(low, NODE_BITS) }
         }
     }
 
@@ -177,9 +184,21 @@ impl Ino {
     }
 }
 
+/// The number of a node in so many bits, of which the highest marks a node that the log does not have.
+fn packed(node: EntryId, bits: u32) -> Option<u64> {
+    let mark = 1 << (bits - 1);
+    let (number, mark) = node.0.checked_sub(COMPUTED_FIRST).map_or((node.0, 0), |number| (number, mark));
+    (number >> (bits - 1) == 0).then_some(number | mark)
+}
+
+fn unpacked(low: u64, bits: u32) -> EntryId {
+    let mark = 1 << (bits - 1);
+    EntryId(if low & mark == 0 { low } else { COMPUTED_FIRST + (low ^ mark) })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Ino, Owner, Place};
+    use super::{COMPUTED_FIRST, Ino, Owner, Place};
     use crate::model::EntryId;
 
     #[test]
@@ -188,17 +207,21 @@ mod tests {
             Place::Root,
             Place::Tenant(Ino::tenant_hash("acme")),
             Place::Node { collection: 1, node: EntryId(1) },
-            Place::Node { collection: 8_388_591, node: EntryId((1 << 40) - 1) },
+            Place::Node { collection: 8_388_591, node: EntryId((1 << 39) - 1) },
+            Place::Node { collection: 8_388_591, node: EntryId(COMPUTED_FIRST) },
+            Place::Node { collection: 1, node: EntryId(COMPUTED_FIRST + (1 << 39) - 1) },
             Place::Control { owner: Owner::Mount, place: 0, node: EntryId(0) },
             Place::Control { owner: Owner::Mount, place: 15, node: EntryId(0) },
             Place::Control { owner: Owner::Tenant(Ino::tenant_hash("acme")), place: 0, node: EntryId(0) },
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
             Place::Control { owner: Owner::Collection(3), place: 7, node: EntryId(0) },
-            Place::Control { owner: Owner::Collection(8_388_591), place: 15, node: EntryId((1 << 34) - 1) },
+            Place::Control { owner: Owner::Collection(8_388_591), place: 15, node: EntryId((1 << 33) - 1) },
+            Place::Control { owner: Owner::Collection(1), place: 15, node: EntryId(COMPUTED_FIRST + 1) },
             Place::Form { collection: 1, form: 0, node: EntryId(0) },
             Place::Form { collection: 1, form: 10, node: EntryId(7) },
             Place::Form { collection: 1, form: 12, node: EntryId(7) },
-            Place::Form { collection: 8_388_591, form: 15, node: EntryId((1 << 34) - 1) },
+            Place::Form { collection: 8_388_591, form: 15, node: EntryId((1 << 33) - 1) },
+            Place::Form { collection: 8_388_591, form: 15, node: EntryId(COMPUTED_FIRST + (1 << 33) - 1) },
         ];
         let numbers: std::collections::HashSet<_> = places.iter().map(|place| Ino::of(*place)).collect();
         assert_eq!(numbers.len(), places.len());
@@ -210,11 +233,13 @@ mod tests {
             (Owner::Mount, 16, 0),
             (Owner::Tenant(7), 16, 0),
             (Owner::Collection(8_388_592), 1, 0),
-            (Owner::Collection(1), 1, 1 << 34),
+            (Owner::Collection(1), 1, 1 << 33),
+            (Owner::Collection(1), 1, COMPUTED_FIRST + (1 << 33)),
         ] {
             assert_eq!(Ino::of(Place::Control { owner, place, node: EntryId(node) }), None);
         }
-        assert_eq!(Ino::of(Place::Node { collection: 1, node: EntryId(1 << 40) }), None);
+        assert_eq!(Ino::of(Place::Node { collection: 1, node: EntryId(1 << 39) }), None);
+        assert_eq!(Ino::of(Place::Node { collection: 1, node: EntryId(COMPUTED_FIRST + (1 << 39)) }), None);
     }
 
     #[test]
@@ -232,9 +257,10 @@ mod tests {
         let places = [
             Place::Root,
             Place::Tenant(Ino::tenant_hash("acme")),
-            Place::Control { owner: Owner::Collection(3), place: 15, node: EntryId((1 << 34) - 1) },
+            Place::Control { owner: Owner::Collection(3), place: 15, node: EntryId((1 << 33) - 1) },
             Place::Control { owner: Owner::Tenant((1 << 40) - 1), place: 15, node: EntryId(0) },
             Place::Node { collection: 1, node: EntryId(1 << 38) },
+            Place::Node { collection: 1, node: EntryId(COMPUTED_FIRST) },
         ];
         for place in places {
             let ino = Ino::of(place).unwrap();

@@ -2,19 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::ingest::may_be_recognized;
-use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::model::{Error, ErrorKind, Result};
 use crate::store::Node;
+use crate::vfs::ListMode;
 use crate::vfs::attr::Attr;
 use crate::vfs::controls::{ControlView, Scope};
 use crate::vfs::ino::{Ino, Owner, Place};
 use crate::vfs::tree::{FileView, Located, Vfs};
 
-/// Offsets 1 and 2 are `.` and `..`; names follow by their own numbers.
+/// Offsets 1 and 2 are `.` and `..`; names follow by their places.
 const FIRST_OFFSET: u64 = 2;
-
-/// Added to the offsets of names that are listed last. It exceeds the number of every name.
-const LISTED_LAST: u64 = 1 << 48;
 
 /// How many names are looked up at a time.
 pub(super) const LISTED: usize = 128;
@@ -22,8 +19,8 @@ pub(super) const LISTED: usize = 128;
 /// A name in a directory.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// Offset at which a later listing continues. It is derived from the name's own number, so that
-    /// it stays the same while others are created and removed.
+    /// Offset at which a later listing continues. It is derived from the name's or the tensor's own
+    /// number, so that it stays the same while others are created and removed.
     pub offset: u64,
     /// The name.
     pub name: Vec<u8>,
@@ -33,7 +30,7 @@ pub struct Listed {
 
 impl Vfs {
     /// Lists a directory after `offset`, 0 for all of it, until `take` returns `false`. `.` and `..`
-    /// come first; control directories are left out.
+    /// come first; the unlisted directories are left out.
     pub fn list(&self, ino: Ino, offset: u64, take: &mut dyn FnMut(Listed) -> bool) -> Result<()> {
         let located = self.locate(ino)?;
         let parent = self.parent(&located)?;
@@ -104,8 +101,7 @@ impl Vfs {
             Located::Form(view) => self.above_form(view)?,
             Located::Node(FileView { collection, node }) => {
                 let state = collection.state();
-                let above =
-                    state.links(node.entry.id).first().and_then(|(parent, _)| state.node(*parent)).cloned();
+                let above = state.above(node.entry.id).and_then(|above| state.shown(above));
                 match above {
                     Some(node) => Located::Node(FileView { collection: collection.clone(), node }),
                     None => Located::Tenant(collection.tenant().to_owned()),
@@ -146,8 +142,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// Lists a directory of a collection, containers after tensors. `shown_as` gives the attributes
-    /// of each node, or `None` to leave it out; it runs under the lock of the collection's state.
+    /// Lists a directory of a collection. `shown_as` gives the attributes of each node, or `None` to
+    /// leave it out; it runs under the lock of the collection's state.
     fn list_node(
         &self,
         view: &FileView,
@@ -156,58 +152,42 @@ impl Vfs {
         shown_as: &dyn Fn(Attr, &Arc<Node>) -> Option<Attr>,
     ) -> Result<()> {
         let mut after = after;
-        loop {
-            let mut some = self.some_after(view, after, shown_as)?;
-            if some.is_empty() && after < LISTED_LAST {
-                after = LISTED_LAST;
-                some = self.some_after(view, after, shown_as)?;
-            }
-            let Some((last, _)) = some.last() else { return Ok(()) };
-            after = *last;
-            for (_, listed) in some {
+        while let Some((last, some)) = self.some_after(view, after, shown_as)? {
+            after = last;
+            for listed in some {
                 if !take(listed) {
                     return Ok(());
                 }
             }
         }
+        Ok(())
     }
 
-    /// Some names after a place, as the log records them: from those that come first, or from those
-    /// that come last.
+    /// Some names after a place, with the last place; `None` if there are no more.
     fn some_after(
         &self,
         view: &FileView,
         after: u64,
         shown_as: &dyn Fn(Attr, &Arc<Node>) -> Option<Attr>,
-    ) -> Result<Vec<(u64, Listed)>> {
+    ) -> Result<Option<(u64, Vec<Listed>)>> {
         // Read before the log, so that the log's answer is at least as new.
         let written = self.written_in(&view.collection);
         let state = view.collection.state();
-        let directory = state.directory(view.node.entry.id);
-        let directory = directory.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
-        let number = state.number();
-        let base = if after < LISTED_LAST { 0 } else { LISTED_LAST };
-        let shown = directory.after(EntryId(after - base)).filter_map(|(entry, name, node)| {
-            let node = state.node(node).filter(|node| is_last(name, node) == (base > 0))?;
-            if !self.shown().shows(node, &state) {
-                return None;
-            }
+        let directory = view.node.entry.id;
+        let with_tensors = self.list_mode(&state, directory) == ListMode::Both;
+        let listed = state.listed(directory, after, with_tensors, LISTED);
+        let listed = listed.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
+        let Some((last, ..)) = listed.last() else { return Ok(None) };
+        let (last, number) = (*last, state.number());
+        let shown = listed.into_iter().filter_map(|(place, name, node)| {
+            let node = state.shown(node)?;
             let ino = Ino::of(Place::Node { collection: number, node: node.entry.id })?;
-            let attr = Attr::node(ino, node, &state).with(written.get(&node.entry.id).copied());
-            let attr = shown_as(attr, node)?;
-            let place = entry.0.saturating_add(base);
-            let offset = place.saturating_add(FIRST_OFFSET);
-            Some((place, Listed { offset, name: name.to_vec(), attr }))
+            let attr = Attr::node(ino, &node, &state).with(written.get(&node.entry.id).copied());
+            let attr = shown_as(attr, &node)?;
+            Some(Listed { offset: place + FIRST_OFFSET, name: name.to_vec(), attr })
         });
-        Ok(shown.take(LISTED).collect())
+        Ok(Some((last, shown.collect())))
     }
-}
-
-/// Whether a name comes after the others: containers follow their tensors. A program that removes
-/// names in the order of the listing thus finds each. It depends on the suffix, which stays when the
-/// content of the file changes to or from a container.
-fn is_last(name: &[u8], node: &Node) -> bool {
-    may_be_recognized(name) && node.file().is_none_or(|file| file.container.is_none())
 }
 
 /// The inode number of a node's mirror in a tree of controls.

@@ -12,7 +12,7 @@ mod forms;
 mod ino;
 mod invalidation;
 mod list;
-mod shown;
+mod list_mode;
 mod tenant;
 mod tree;
 mod unlinked;
@@ -23,10 +23,11 @@ pub use forms::FormView;
 pub use ino::{Ino, Owner, Place};
 pub use invalidation::Invalidation;
 pub use list::Listed;
-pub use shown::Shown;
+pub use list_mode::ListMode;
 pub use tree::{FileView, Located, Vfs};
 
-/// The control directory of the mount, of each tenant and of each collection. Listings hide it.
+/// The control directory of the mount, of each tenant and of each collection. Listings hide it, as they
+/// hide [`TENSORS_NAME`](crate::store::TENSORS_NAME) of each directory of a collection.
 pub const CONTROL_NAME: &str = ".ctl";
 
 /// The directory of forms in each collection. Listings hide it.

@@ -18,9 +18,8 @@ use crate::vfs::attr::{Attr, Unlogged};
 use crate::vfs::controls::{ControlView, Controls, Scope};
 use crate::vfs::forms::{FormView, OpenedForms};
 use crate::vfs::ino::{Ino, Place};
-use crate::vfs::shown::Shown;
 use crate::vfs::unlinked::UnlinkedFile;
-use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation};
+use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation, ListMode};
 use crate::view::PinnedForms;
 
 /// The target of a path.
@@ -62,7 +61,8 @@ impl FileView {
 pub struct Vfs {
     store: Arc<Store>,
     engine: Engine,
-    shown: Shown,
+    /// What listings show where no directory says so.
+    pub(super) listed_by_default: ListMode,
     pub(super) verify: Verify,
     pub(super) open_files: OpenFiles,
     /// Unlinked files that the kernel may still open.
@@ -91,7 +91,7 @@ impl Vfs {
     /// The tree of a store. `owner` is the user and group of nodes that no log records.
     pub fn new(
         store: Arc<Store>,
-        shown: Shown,
+        listed_by_default: ListMode,
         verify: Verify,
         owner: (u32, u32),
         controls: Controls,
@@ -103,7 +103,7 @@ impl Vfs {
         Vfs {
             store,
             engine,
-            shown,
+            listed_by_default,
             verify,
             open_files,
             unlinked,
@@ -128,10 +128,6 @@ impl Vfs {
         &self.engine
     }
 
-    pub(super) fn shown(&self) -> Shown {
-        self.shown
-    }
-
     /// The target of an inode number. Fails with `Gone` for one that was never looked up, or whose node
     /// is gone.
     pub fn locate(&self, ino: Ino) -> Result<Located> {
@@ -140,7 +136,7 @@ impl Vfs {
             Place::Tenant(hash) => self.hashed(hash).map(Located::Tenant).ok_or_else(|| gone(ino)),
             Place::Node { collection, node } => {
                 let collection = self.numbered(collection).ok_or_else(|| gone(ino))?;
-                let node = collection.state().node(node).cloned().ok_or_else(|| gone(ino))?;
+                let node = collection.state().shown(node).ok_or_else(|| gone(ino))?;
                 Ok(Located::Node(FileView { collection, node }))
             }
             Place::Control { owner, place, node } => {
@@ -333,15 +329,15 @@ impl Vfs {
     ) -> Result<Arc<Node>> {
         // Name and node come from one state, because names can change in between.
         let state = collection.state();
-        let found = state.directory(directory).map(|directory| directory.get(name));
-        let found = found.ok_or_else(|| Error::new(ErrorKind::NotDirectory, "not a directory"))?;
-        self.found(&state, found.ok_or_else(|| no_name(name))?)
+        if state.directory(directory).is_none() && !State::is_computed(directory) {
+            return Err(Error::new(ErrorKind::NotDirectory, "not a directory"));
+        }
+        self.found(&state, state.find(directory, name).ok_or_else(|| no_name(name))?)
     }
 
     fn found(&self, state: &State, node: EntryId) -> Result<Arc<Node>> {
         state
-            .node(node)
-            .cloned()
+            .shown(node)
             .ok_or_else(|| Error::corrupt(format!("a name leads to node {}, which is gone", node.0)))
     }
 }

@@ -35,24 +35,19 @@ pub fn find(form: Form, state: &State, directory: EntryId, name: &[u8]) -> Optio
     if directory == ROOT && form.whole().is_some_and(|whole| whole.as_bytes() == name) {
         return Some(Item::Whole);
     }
-    let node = |name: &[u8]| state.node(state.directory(directory)?.get(name)?);
+    let node = |name: &[u8]| state.shown(state.find(directory, name)?);
     // Directories keep their names. A file of the form takes precedence over a directory with its name.
     let of_file = |suffix: Option<&str>| {
         let found = node(suffix.map_or(Some(name), |suffix| name.strip_suffix(suffix.as_bytes()))?)?;
-        Some(found).filter(|node| node.file().is_some() && is_shown(form, node))
+        Some(found).filter(|node: &Arc<Node>| node.file().is_some() && is_shown(form, node))
     };
     let suffix = match form.shows() {
         Shows::Wrapped(suffix) => Some(suffix),
         _ => None,
     };
-    let file = of_file(suffix).map(|node| Item::Node(node.clone()));
-    let index =
-        || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(|node| Item::Index(node.clone()));
-    let other = || {
-        node(name)
-            .filter(|node| node.file().is_none() && is_shown(form, node))
-            .map(|node| Item::Node(node.clone()))
-    };
+    let file = of_file(suffix).map(Item::Node);
+    let index = || form.index_suffix().and_then(|suffix| of_file(Some(suffix))).map(Item::Index);
+    let other = || node(name).filter(|node| node.file().is_none() && is_shown(form, node)).map(Item::Node);
     file.or_else(index).or_else(other)
 }
 

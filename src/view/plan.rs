@@ -11,7 +11,7 @@ use crate::model::{Dtype, EntryId, Error, ErrorKind, MoveTo, Result, Shape};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Settings;
-use crate::store::{Node, ROOT, State};
+use crate::store::{Node, ROOT, State, TENSORS_NAME};
 use crate::store::{OpenObject, Verify};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::view::form::{Form, Shows};
@@ -93,7 +93,8 @@ fn pieces(collection: &Collection, node: &Node) -> Result<(Arc<Node>, Vec<Piece>
     let state = collection.state();
     let node = state.node(node.entry.id).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
     let file = node.file().ok_or_else(|| Error::new(ErrorKind::IsDirectory, "not a file"))?;
-    let own = file.tensor.as_ref().map(|tensor| (node.entry.id, tensor.clone()));
+    let name = state.tensor_name(node).unwrap_or_default();
+    let own = file.tensor.as_ref().map(|tensor| (node.entry.id, TensorEntry { name, ..tensor.clone() }));
     let piece = |id| {
         let object = state.object(id).cloned();
         let object = object.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
@@ -152,8 +153,7 @@ fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
 /// Every named tensor of a collection whose type safetensors supports. Sorted by element size, largest first, as the
 /// format's own library sorts them, then by name.
 fn all_tensors(state: &State) -> Result<Vec<Part>> {
-    let mut found = Vec::new();
-    let mut names = HashSet::new();
+    let mut tensors = Vec::new();
     let mut waiting = vec![ROOT];
     // A damaged catalog could contain a cycle of directories.
     let mut seen = HashSet::from([ROOT]);
@@ -167,19 +167,25 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
                 }
                 continue;
             };
-            let tensor = file.tensor.as_ref().filter(|tensor| tensor.dtype.safetensors_name().is_some());
-            let Some(tensor) = tensor.filter(|_| seen.insert(id)) else { continue };
-            // Two containers may have tensors with the same name.
-            let own = own_path(state, node, &tensor.name);
-            let name = if names.insert(own.clone()) {
-                own
-            } else {
-                String::from_utf8_lossy(&state.path(id)).into_owned()
-            };
-            let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
-            let objects = objects.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
-            found.push((name, tensor.shape.clone(), source(objects, tensor, Shown::Plain)?));
+            let parts = state.parts(file).filter(|_| file.content.is_container());
+            tensors.extend(parts.chain(Some(node)).filter(|node| seen.insert(node.entry.id)).cloned());
         }
+    }
+    let mut found = Vec::new();
+    let mut names = HashSet::new();
+    // A path below `.tensors` is that of a tensor whose name another container has.
+    let is_taken = |path: &[u8]| path.split(|byte| *byte == b'/').any(|name| name == TENSORS_NAME.as_bytes());
+    let mut tensors: Vec<_> = tensors.iter().map(|node| (state.path(node.entry.id), node)).collect();
+    tensors.sort_by_key(|(path, node)| (is_taken(path), node.entry.id));
+    for (path, node) in tensors {
+        let Some(file) = node.file() else { continue };
+        let tensor = file.tensor.as_ref().filter(|tensor| tensor.dtype.safetensors_name().is_some());
+        let Some((tensor, own)) = tensor.zip(state.own_path(node)) else { continue };
+        let is_first = names.insert(own.clone());
+        let name = if is_first { own } else { String::from_utf8_lossy(&path).into_owned() };
+        let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
+        let objects = objects.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
+        found.push((name, tensor.shape.clone(), source(objects, tensor, Shown::Plain)?));
     }
     found.sort_by(|(one, _, first), (other, _, second)| {
         second.dtype.bytes().cmp(&first.dtype.bytes()).then_with(|| one.cmp(other))
@@ -191,17 +197,6 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
     )?;
     let sources = found.into_iter().map(|(_, _, source)| Part::Source(source));
     Ok([Part::Literal(header)].into_iter().chain(sources).collect())
-}
-
-/// The name of a tensor, prefixed with the directory of its container, or of its own file if it has none.
-fn own_path(state: &State, node: &Node, name: &str) -> String {
-    let container = node.file().and_then(|file| file.container).unwrap_or(node.entry.id);
-    let path = state.path(container);
-    let path = String::from_utf8_lossy(&path);
-    match path.rsplit_once('/') {
-        Some((directory, _)) => format!("{directory}/{name}"),
-        None => name.to_owned(),
-    }
 }
 
 fn moved(collection: &Arc<Collection>, settings: &Settings, pieces: Vec<Piece>, form: Form) -> Vec<Part> {

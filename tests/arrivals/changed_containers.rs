@@ -168,7 +168,7 @@ fn a_container_that_moves_takes_its_tensors_along() {
 }
 
 #[test]
-fn a_tensor_cannot_be_truncated_renamed_or_linked_but_its_name_can_be_removed() {
+fn a_tensor_cannot_be_cut_renamed_linked_or_removed_alone_and_a_file_can_take_its_name() {
     let mut fixture = Fixture::new();
     let bytes = placed(&fixture, 8);
     let tensor = fs::File::options().write(true).open(fixture.path("a")).unwrap();
@@ -178,16 +178,20 @@ fn a_tensor_cannot_be_truncated_renamed_or_linked_but_its_name_can_be_removed() 
     denied(fs::rename(fixture.path("a"), fixture.path("z")));
     denied(fs::hard_link(fixture.path("a"), fixture.path("z")));
     denied(fs::File::create(fixture.path("a")));
-    fs::write(fixture.path("other"), b"o").unwrap();
-    denied(fs::rename(fixture.path("other"), fixture.path("a")));
+    denied(fs::remove_file(fixture.path("a")));
+    denied(fs::remove_dir(fixture.path("deep")));
     drop(tensor);
     check(&fixture, "m.safetensors", &bytes);
+    fs::write(fixture.path("other"), b"o").unwrap();
+    fs::rename(fixture.path("other"), fixture.path("a")).unwrap();
+    for _ in 0..2 {
+        assert_eq!(fixture.read("a"), b"o");
+        assert_same(&fixture.read(".tensors/a"), &tensor_of(&bytes, "a"), "the tensor");
+        assert_same(&fixture.read("m.safetensors"), &bytes, "the container");
+        fixture.remount();
+    }
     fs::remove_file(fixture.path("a")).unwrap();
-    assert!(!fixture.path("a").exists());
-    assert_same(&fixture.read("m.safetensors"), &bytes, "the container");
-    fixture.remount();
-    assert!(!fixture.path("a").exists());
-    assert_same(&fixture.read("m.safetensors"), &bytes, "the container");
+    check(&fixture, "m.safetensors", &bytes);
     fs::remove_file(fixture.path("m.safetensors")).unwrap();
     wait_until("the names' end", || !fixture.path("c").exists() && !fixture.path("deep/b").exists());
     fixture.remount();
@@ -195,18 +199,25 @@ fn a_tensor_cannot_be_truncated_renamed_or_linked_but_its_name_can_be_removed() 
     assert_eq!(fixture.data_files(), 0);
 }
 
+fn tensor_of(container: &[u8], name: &str) -> Vec<u8> {
+    tensors_of(container).into_iter().find(|(known, _)| known == name).unwrap().1
+}
+
 #[test]
-fn a_name_that_is_taken_stays_with_its_first_owner() {
+fn a_name_that_a_file_or_another_container_has_leads_there() {
     let mut fixture = Fixture::new();
     fs::write(fixture.path("a"), b"mine").unwrap();
     let bytes = placed(&fixture, 9);
     assert_eq!(fixture.read("a"), b"mine");
-    assert!(fixture.attribute("m.safetensors", "why").contains('a'));
+    assert_same(&fixture.read(".tensors/a"), &tensor_of(&bytes, "a"), "the tensor");
     let second = safetensors_file(&header_of(&[("c", 9), ("d", 5)]), &Random(10).floats(14));
     fs::write(fixture.path("second.safetensors"), &second).unwrap();
-    let c = tensors_of(&bytes).into_iter().find(|(name, _)| name == "c").unwrap().1;
+    let c = tensor_of(&bytes, "c");
     assert_same(&fixture.read("c"), &c, "c");
-    assert!(fixture.attribute("second.safetensors", "why").contains('c'));
+    let why = fixture.attribute("second.safetensors", "why");
+    assert!(why.ends_with("below .tensors/second.safetensors: c"), "{why}");
+    assert_same(&fixture.read(".tensors/second.safetensors/c"), &tensor_of(&second, "c"), "second c");
+    assert!(support::try_get(&fixture.path("m.safetensors"), "why").is_err());
     fixture.remount();
     assert_eq!(fixture.read("a"), b"mine");
     assert_same(&fixture.read("c"), &c, "c");

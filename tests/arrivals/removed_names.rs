@@ -21,7 +21,8 @@ fn placed(fixture: &Fixture, folder: &str) {
     fs::write(here.join("sub/x.npy"), npy_file(&Random(3).floats(1000))).unwrap();
     fs::write(here.join("config.json"), b"{}").unwrap();
     script(&fixture.path(""), &format!("cp -r {} .", here.display())).ok();
-    assert_eq!(names(&fixture.path(folder)).len(), 6);
+    assert_eq!(names(&fixture.path(folder)), ["config.json", "model.safetensors", "sub"]);
+    assert_eq!(names(&fixture.path(folder).join(".tensors")), ["a", "deep", "z"]);
 }
 
 #[test]
@@ -44,105 +45,120 @@ fn tools_that_remove_listed_names_find_every_name() {
 }
 
 #[test]
-fn directories_with_containers_are_removed_and_moved_where_tensors_are_not_listed() {
-    let mut fixture = Fixture::new();
+fn directories_with_containers_are_moved_whole_to_another_collection() {
+    let fixture = Fixture::new();
     placed(&fixture, "m");
-    fixture.unmount();
-    let mounted = fixture.place.mount(&["--list", "containers"]);
-    fs::create_dir(mounted.path("demo/other")).unwrap();
-    let source = fixture.place.path("m");
-    script(&mounted.path("demo"), &format!("mv m/m other/moved && diff -r {} other/moved", source.display()))
-        .ok();
-    assert!(names(&mounted.path("demo/m")).is_empty());
-    assert_eq!(fs::metadata(mounted.path("demo/other/moved/deep/er/b")).unwrap().len(), 501 * 4);
-    script(&mounted.path("demo"), "rm -r other/moved && rmdir other").ok();
-    mounted.unmount();
-    fixture.mount();
-    fixture.unmount();
+    let (demo, source) = (fixture.mounted().path("demo"), fixture.place.path("m"));
+    fs::create_dir(demo.join("other")).unwrap();
+    script(&demo, &format!("mv m/m other/moved && diff -r {} other/moved", source.display())).ok();
+    assert!(names(&demo.join("m")).is_empty());
+    for place in ["", ".tensors/"] {
+        let tensor = demo.join("other/moved").join(place).join("deep/er/b");
+        assert_eq!(fs::metadata(tensor).unwrap().len(), 501 * 4);
+    }
+    script(&demo, "rm -r other/moved && rmdir other").ok();
+    fixture.check();
 }
 
 #[test]
-fn implied_directories_disappear_with_their_last_tensor_and_others_stay() {
+fn directories_of_tensors_are_there_for_those_who_make_something_in_them() {
     let mut fixture = Fixture::new();
     let bytes = container_of(&mut Random(4), &TENSORS);
     let place = |fixture: &Fixture| fs::write(fixture.path("m.safetensors"), &bytes).unwrap();
-    // One that was there, one in which there is a file, one that was given a name by a program.
+    let check = |fixture: &Fixture| {
+        for (tensor, data) in tensors_of(&bytes) {
+            for place in ["", ".tensors/"] {
+                assert_same(&fixture.read(&format!("{place}{tensor}")), &data, &tensor);
+            }
+        }
+    };
+    // One that was there.
     fs::create_dir(fixture.path("deep")).unwrap();
     place(&fixture);
-    fs::remove_file(fixture.path("m.safetensors")).unwrap();
-    assert_eq!(names(&fixture.path("")), ["deep"]);
+    check(&fixture);
     assert!(names(&fixture.path("deep")).is_empty());
+    assert_eq!(names(&fixture.path(".tensors/deep")), ["c", "er"]);
     fs::remove_dir(fixture.path("deep")).unwrap();
-    place(&fixture);
+    check(&fixture);
+    assert_eq!(names(&fixture.path("")), ["m.safetensors"]);
+    assert_eq!(names(&fixture.path("deep")), ["c", "er"]);
+    // One in which a file is made.
     fs::write(fixture.path("deep/er/mine"), b"mine").unwrap();
+    for _ in 0..2 {
+        check(&fixture);
+        assert_eq!(names(&fixture.path("")), ["deep", "m.safetensors"]);
+        assert_eq!(names(&fixture.path("deep")), ["er"]);
+        assert_eq!(names(&fixture.path("deep/er")), ["mine"]);
+        fixture.crash();
+    }
     fs::rename(fixture.path("m.safetensors"), fixture.path("m.bin")).unwrap();
-    assert_eq!(names(&fixture.path("")), ["deep", "m.bin"]);
-    assert_eq!(names(&fixture.path("deep")), ["er"]);
+    assert!(!fixture.path("deep/er/b").exists() && !fixture.path("a").exists());
+    assert!(names(&fixture.path(".tensors")).is_empty());
     assert_eq!(fs::read(fixture.path("deep/er/mine")).unwrap(), b"mine");
     fs::rename(fixture.path("m.bin"), fixture.path("m.safetensors")).unwrap();
     fs::rename(fixture.path("deep"), fixture.path("mine")).unwrap();
     fixture.crash();
-    fs::remove_file(fixture.path("mine/er/mine")).unwrap();
-    fs::remove_file(fixture.path("m.safetensors")).unwrap();
-    assert_eq!(names(&fixture.path("")), ["mine"]);
-    fs::remove_dir(fixture.path("mine")).unwrap();
-    place(&fixture);
-    fixture.remount();
+    check(&fixture);
+    script(&fixture.path(""), "rm -r mine").ok();
     fs::create_dir(fixture.path("sub")).unwrap();
     fs::rename(fixture.path("m.safetensors"), fixture.path("sub/m.safetensors")).unwrap();
     assert_eq!(names(&fixture.path("")), ["sub"]);
+    assert_eq!(names(&fixture.path("sub/.tensors")), ["a", "deep", "z"]);
     // What the kernel knew of the name is old: it can be made.
     fs::create_dir(fixture.path("deep")).unwrap();
     fs::write(fixture.path("sub/m.safetensors"), b"no container").unwrap();
-    assert_eq!(names(&fixture.path("sub")), ["m.safetensors"]);
+    assert!(names(&fixture.path("sub/.tensors")).is_empty());
     fixture.remount();
     assert_eq!(names(&fixture.path("")), ["deep", "sub"]);
 }
 
 #[test]
-fn a_container_that_loses_its_first_name_shows_its_tensors_beside_the_next_name() {
+fn a_container_has_its_tensors_in_every_directory_in_which_it_has_a_name() {
     let mut fixture = Fixture::new();
     let bytes = container_of(&mut Random(5), &TENSORS);
     for folder in ["one", "two", "three"] {
         fs::create_dir(fixture.path(folder)).unwrap();
     }
-    let check = |fixture: &Fixture, folder: &str, others: &[&str]| {
-        for (tensor, data) in tensors_of(&bytes) {
-            assert_same(&fixture.read(&format!("{folder}/{tensor}")), &data, &tensor);
+    let check = |fixture: &Fixture, folders: &[&str], others: &[&str]| {
+        for folder in folders {
+            for (tensor, data) in tensors_of(&bytes) {
+                assert_same(&fixture.read(&format!("{folder}/{tensor}")), &data, &tensor);
+                assert_same(&fixture.read(&format!("{folder}/.tensors/{tensor}")), &data, &tensor);
+            }
         }
         for other in others {
             assert!(!fixture.path(&format!("{other}/a")).exists(), "{other}");
+            assert!(names(&fixture.path(&format!("{other}/.tensors"))).is_empty(), "{other}");
         }
     };
     fs::write(fixture.path("one/m.safetensors"), &bytes).unwrap();
     fs::hard_link(fixture.path("one/m.safetensors"), fixture.path("two/m.safetensors")).unwrap();
-    check(&fixture, "one", &["two"]);
+    check(&fixture, &["one", "two"], &["three"]);
     fs::remove_file(fixture.path("one/m.safetensors")).unwrap();
-    check(&fixture, "two", &["one"]);
+    check(&fixture, &["two"], &["one"]);
     // Replaced by another file.
     fs::hard_link(fixture.path("two/m.safetensors"), fixture.path("three/n.safetensors")).unwrap();
     fs::write(fixture.path("two/new"), b"{}").unwrap();
     fs::rename(fixture.path("two/new"), fixture.path("two/m.safetensors")).unwrap();
-    check(&fixture, "three", &["one", "two"]);
+    check(&fixture, &["three"], &["one", "two"]);
     fixture.crash();
-    check(&fixture, "three", &["one", "two"]);
-    // Given another name in the same directory: the other is the first.
+    check(&fixture, &["three"], &["one", "two"]);
     fs::hard_link(fixture.path("three/n.safetensors"), fixture.path("one/m.safetensors")).unwrap();
     fs::rename(fixture.path("three/n.safetensors"), fixture.path("three/o.safetensors")).unwrap();
-    check(&fixture, "one", &["two", "three"]);
-    // Under a name of another suffix it is no container.
+    check(&fixture, &["one", "three"], &["two"]);
+    // Its first name decides what it is.
     fs::hard_link(fixture.path("three/o.safetensors"), fixture.path("two/m.bin")).unwrap();
     fs::remove_file(fixture.path("one/m.safetensors")).unwrap();
-    check(&fixture, "three", &["one", "two"]);
+    check(&fixture, &["two", "three"], &["one"]);
     fs::remove_file(fixture.path("three/o.safetensors")).unwrap();
+    check(&fixture, &[], &["one", "two", "three"]);
     assert_same(&fixture.read("two/m.bin"), &bytes, "the file");
-    assert!(names(&fixture.path("three")).is_empty());
     fixture.remount();
     assert_eq!(names(&fixture.path("two")), ["m.bin", "m.safetensors"]);
 }
 
 #[test]
-fn a_tensor_takes_the_name_of_an_implied_directory_that_disappears() {
+fn a_tensor_has_the_name_of_a_directory_that_went_with_the_tensors_before() {
     let mut fixture = Fixture::new();
     let before = container_of(&mut Random(16), &[("d/e/a", 9), ("d/b", 9), ("c", 9)]);
     let after = container_of(&mut Random(17), &[("d", 500), ("c", 9)]);
@@ -150,6 +166,7 @@ fn a_tensor_takes_the_name_of_an_implied_directory_that_disappears() {
     for is_imported in [true, false] {
         fs::write(fixture.path("m.safetensors"), &before).unwrap();
         assert_eq!(names(&fixture.path("d")), ["b", "e"]);
+        assert_eq!(names(&fixture.path(".tensors")), ["c", "d"]);
         if is_imported {
             run(["import".as_ref(), fixture.place.store().as_os_str(), "demo/m".as_ref(), new.as_os_str()])
                 .ok();
@@ -160,7 +177,8 @@ fn a_tensor_takes_the_name_of_an_implied_directory_that_disappears() {
             file.set_len(after.len() as u64).unwrap();
         }
         for _ in 0..2 {
-            assert_eq!(names(&fixture.path("")), ["c", "d", "m.safetensors"]);
+            assert_eq!(names(&fixture.path("")), ["m.safetensors"]);
+            assert_eq!(names(&fixture.path(".tensors")), ["c", "d"]);
             for (tensor, data) in tensors_of(&after) {
                 assert_same(&fixture.read(&tensor), &data, &tensor);
             }
@@ -170,7 +188,7 @@ fn a_tensor_takes_the_name_of_an_implied_directory_that_disappears() {
 }
 
 #[test]
-fn a_container_whose_first_name_is_imported_over_shows_its_tensors_beside_the_next_name() {
+fn a_container_whose_first_name_an_import_takes_keeps_its_tensors_beside_the_next() {
     let mut fixture = Fixture::new();
     let bytes = container_of(&mut Random(12), &TENSORS);
     let new = fixture.place.path("from");
@@ -182,7 +200,7 @@ fn a_container_whose_first_name_is_imported_over_shows_its_tensors_beside_the_ne
         fs::create_dir_all(fixture.path("one")).unwrap();
         fs::write(fixture.path("one/m.safetensors"), &bytes).unwrap();
         fs::hard_link(fixture.path("one/m.safetensors"), fixture.path(&other).join("m.safetensors")).unwrap();
-        assert_eq!(names(&fixture.path("one")), ["a", "deep", "m.safetensors", "z"]);
+        assert_eq!(names(&fixture.path("one/.tensors")), ["a", "deep", "z"]);
         if !is_mounted {
             fixture.unmount();
         }
@@ -191,7 +209,7 @@ fn a_container_whose_first_name_is_imported_over_shows_its_tensors_beside_the_ne
             fixture.mount();
         }
         for _ in 0..2 {
-            assert_eq!(names(&fixture.path("one")), ["m.safetensors", "n"]);
+            assert_eq!(names(&fixture.path("one/.tensors")), ["n"]);
             for (tensor, data) in tensors_of(&bytes) {
                 assert_same(&fixture.read(&format!("{other}/{tensor}")), &data, &tensor);
             }
@@ -220,6 +238,7 @@ fn a_running_listing_shows_a_name_once_when_another_file_takes_it() {
     // More names than the kernel asks for at a time.
     let tensors: Vec<String> = (0..2000).map(|number| format!("{number:04}{}", "x".repeat(96))).collect();
     let tensors: Vec<(&str, usize)> = tensors.iter().map(|name| (name.as_str(), 1)).collect();
+    script(&fixture.path(""), "setfattr -n user.tierfs.list -v both .").ok();
     fs::write(fixture.path("0.json"), b"old").unwrap();
     fs::write(fixture.path("m.safetensors"), container_of(&mut Random(6), &tensors)).unwrap();
     let found = listed(&fixture.path(""), || {
@@ -232,6 +251,13 @@ fn a_running_listing_shows_a_name_once_when_another_file_takes_it() {
     fixture.remount();
     assert_eq!(names(&fixture.path("")).len(), 2002);
     assert_eq!(fs::read(fixture.path("0.json")).unwrap(), b"new");
+    // A container that is replaced meanwhile: a name is there twice at most, of the old and of the new tensor.
+    let found = listed(&fixture.path(".tensors"), || {
+        fs::write(fixture.path("m.safetensors"), container_of(&mut Random(7), &tensors)).unwrap();
+    });
+    assert_eq!(found.len(), 2000);
+    assert!(found.values().all(|times| *times <= 2));
+    assert_eq!(names(&fixture.path(".tensors")).len(), 2000);
 }
 
 #[test]

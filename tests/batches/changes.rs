@@ -134,11 +134,13 @@ fn a_batch_is_renamed_moved_linked_and_removed_with_its_tensors() {
     let mut fixture = Fixture::new();
     let batch = copied(&fixture, "mixed");
     fs::rename(fixture.path("y.cgeb"), fixture.path("z.cgeb")).unwrap();
-    assert_eq!(names(&fixture.path("")), ["y.cgei", "z", "z.cgeb", "z.selected", "z.weights"]);
+    assert_eq!(names(&fixture.path("")), ["y.cgei", "z.cgeb"]);
+    assert_eq!(names(&fixture.path(".tensors")), ["z", "z.selected", "z.weights"]);
     assert_same(&fixture.read("z.cgeb"), &batch.data, "renamed");
     fs::create_dir(fixture.path("sub")).unwrap();
     fs::rename(fixture.path("z.cgeb"), fixture.path("sub/z.cgeb")).unwrap();
-    assert_eq!(names(&fixture.path("sub")), ["z", "z.cgeb", "z.selected", "z.weights"]);
+    assert_eq!(names(&fixture.path("sub")), ["z.cgeb"]);
+    assert_eq!(names(&fixture.path("sub/.tensors")), ["z", "z.selected", "z.weights"]);
     assert_same(&fixture.read("sub/z.cgeb"), &batch.data, "moved");
     assert_same(&fixture.read("sub/z"), &batch.vectors, "its vectors");
     fs::hard_link(fixture.path("sub/z.cgeb"), fixture.path("linked.cgeb")).unwrap();
@@ -151,6 +153,7 @@ fn a_batch_is_renamed_moved_linked_and_removed_with_its_tensors() {
         fs::remove_file(fixture.path(name)).unwrap();
     }
     assert_eq!(names(&fixture.path("sub")), [""; 0]);
+    assert_eq!(names(&fixture.path("sub/.tensors")), [""; 0]);
     fixture.unmount();
 }
 

@@ -46,7 +46,8 @@ fn an_import_refuses_a_batch_that_cannot_be_assembled_and_names_the_record() {
     place.try_import("demo/m", &[&batch.path], &["--in-place"]).failed(1, &["taken apart"]);
     place.import("demo/m", &[&batch.path], &[]);
     let mounted = place.mount(&[]);
-    assert_eq!(names(&mounted.path("demo/m")), ["src", "src.cgeb", "src.selected", "src.weights"]);
+    assert_eq!(names(&mounted.path("demo/m")), ["src.cgeb"]);
+    assert_eq!(names(&mounted.path("demo/m/.tensors")), ["src", "src.selected", "src.weights"]);
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn the_settings_in_effect_are_toml() {
     let text = fs::read_to_string(place.store().join("tierfs.toml")).unwrap();
     let kept = text.lines().map(|line| if line.starts_with("keep") { "keep = [\"a \\\"b\"]" } else { line });
     fs::write(place.store().join("tierfs.toml"), kept.collect::<Vec<_>>().join("\n") + "\n").unwrap();
-    let mounted = place.mount(&["--verify", "always", "--list", "tensors", "--threads", "3"]);
+    let mounted = place.mount(&["--verify", "always", "--list", "both", "--threads", "3"]);
     let line = "import json, sys, tomllib; print(json.dumps(tomllib.load(open(sys.argv[1], 'rb'))))";
     let config: serde_json::Value =
         serde_json::from_str(&python_line(line, [mounted.path(".ctl/config")])).unwrap();
@@ -112,7 +112,7 @@ fn the_settings_in_effect_are_toml() {
     let mount = &config["mount"];
     let wanted = serde_json::json!({
         "store": place.store(), "mountpoint": mounted.mountpoint, "read_only": false, "verify": "always",
-        "list": "tensors", "threads": 3, "allow_other": false, "zero_fill": false, "passthrough": true, "keep_names": true,
+        "list": "both", "threads": 3, "allow_other": false, "zero_fill": false, "passthrough": true, "keep_names": true,
         "kernel": mount["kernel"], "process": mounted.daemon().unwrap(),
     });
     assert_eq!(*mount, wanted);

@@ -15,7 +15,7 @@ use tierfs::store::Verify;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
 use tierfs::store::{Access, Store};
-use tierfs::vfs::Shown;
+use tierfs::vfs::ListMode;
 
 use support::{Aligned, Place, Random, assert_same, open_direct, run, shell, wait_until};
 
@@ -140,7 +140,7 @@ impl InProcess {
         let store = Arc::new(Store::open(Arc::new(disk), Access::Write, "a test").unwrap());
         let options = Options {
             reads_all: false,
-            shown: Shown::Both,
+            list: ListMode::Files,
             verify: Verify::Always,
             allow_other: false,
             threads: Some(2),

@@ -100,7 +100,7 @@ fn any_range_of_a_form_equals_that_of_the_whole_form() {
 fn sizes_of_forms_are_right_before_anything_is_read() {
     let (place, folder) = with_many_types();
     place.import("t/c", &[&folder], &["--tier", "q3:all"]);
-    let mounted = place.mount(&[]);
+    let mounted = place.mount(&["--list", "both"]);
     let forms = mounted.path("t/c/.as");
     let sizes: Vec<(std::path::PathBuf, u64)> = files_below(&forms)
         .into_iter()
@@ -117,7 +117,7 @@ fn sizes_of_forms_are_right_before_anything_is_read() {
 fn a_model_in_a_directory_keeps_its_other_files_in_casts() {
     let place = Place::new();
     place.import("t/c", &[&minilm()], &[]);
-    let mounted = place.mount(&["--list", "containers"]);
+    let mounted = place.mount(&[]);
     let cast = mounted.path("t/c/.as/bf16");
     let mut names = files_below(&minilm());
     assert_eq!(files_below(&cast), names);

@@ -44,7 +44,7 @@ fn a_gguf_file_is_cast_with_its_header_and_keeps_metadata_and_blocks() {
 }
 
 #[test]
-fn a_cast_gguf_file_follows_writes_removals_and_absent_tensors() {
+fn a_cast_gguf_file_follows_writes_and_names_that_are_taken_and_absent_tensors() {
     let place = Place::new();
     let source = made(&place);
     let mounted = place.mount(&["--create"]);
@@ -59,10 +59,11 @@ fn a_cast_gguf_file_follows_writes_removals_and_absent_tensors() {
     fs::OpenOptions::new().write(true).open(&tensor).unwrap().write_all_at(&bytes, 4000).unwrap();
     fs::copy(&container, &copy).unwrap();
     compare(&copy, collection.clone());
-    // Its name goes, and the container has it still.
+    // Another file takes its name, and the container has it still.
     let cast = collection.join(".as/f16/all.gguf");
     let wanted = fs::read(&cast).unwrap();
-    fs::remove_file(collection.join("plain.F32")).unwrap();
+    fs::write(collection.join("other"), b"other").unwrap();
+    fs::rename(collection.join("other"), collection.join("plain.F32")).unwrap();
     assert_same(&fs::read(&cast).unwrap(), &wanted, "without a name");
     // Its size is known without it.
     set(&tensor, "lossy", "allow").unwrap();

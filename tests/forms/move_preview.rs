@@ -37,7 +37,7 @@ fn the_preview_equals_the_result_of_the_move() {
     for (tier, encoder) in [("q8", "best"), ("q5", "absmax"), ("q3", "best")] {
         let collection = format!("t/{tier}");
         place.import(&collection, &[&folder], &[]);
-        let mounted = place.mount(&[]);
+        let mounted = place.mount(&["--list", "both"]);
         let collection = mounted.path(&collection);
         set(&collection, "encoder", encoder).unwrap();
         let before = all(&collection);

@@ -119,16 +119,16 @@ def entries():
     put("catalog", "object", b"\x02\x01", thing)
     put("catalog", "object_with_parent", b"\x02\x02", thing, bytes(range(16)), text("acme"), text("base"))
     node = struct.pack("<QIIIqqqQ", 5, 0o644, 1, 2, 6, 3, 4, 5)
-    put("catalog", "directory", b"\x03\x03", node, b"\0")
-    put("catalog", "symlink", b"\x03\x03", node, b"\1", text("../target"))
+    put("catalog", "directory", b"\x03\x05", node, b"\0")
+    put("catalog", "symlink", b"\x03\x05", node, b"\1", text("../target"))
     of_a_tensor = b"".join([
         b"\x02\x01", struct.pack("<I", 1), bytes(16),
         b"\1", text("w"), b"\0", struct.pack("<IQQ", 2, 2, 5), bytes(16),
         b"\1", struct.pack("<Q", 4), b"\1", bytes(64), b"\1", struct.pack("<fdQ", 0.5, 0.25, 10), text("why"),
     ])
-    put("catalog", "file", b"\x03\x03", node, of_a_tensor)
+    put("catalog", "file", b"\x03\x05", node, of_a_tensor)
     records = struct.pack("<IBBIQBQQ", 2, 0, 0, 1, 1, 0, 0, 0)
-    put("catalog", "batch", b"\x03\x04", node, b"\x02\x05", of_a_tensor[2:], records)
+    put("catalog", "batch", b"\x03\x06", node, b"\x02\x05", of_a_tensor[2:], records)
     put("catalog", "node_removed", b"\x04\x01", struct.pack("<Q", 5))
     put("catalog", "name", b"\x05\x01", struct.pack("<QQ", 1, 9), text("w"), struct.pack("<Q", 5))
     put("catalog", "name_removed", b"\x06\x01", struct.pack("<Q", 1), text("w"))

@@ -68,15 +68,19 @@ pub fn find(collection: &Collection, path: &str) -> Option<Arc<Node>> {
     let state = collection.state();
     let mut at = ROOT;
     for part in path.split('/') {
-        at = state.directory(at)?.get(part.as_bytes())?;
+        at = state.find(at, part.as_bytes())?;
     }
     state.node(at).cloned()
 }
 
-/// All paths, sorted.
+/// The paths of all names and of all tensors, sorted.
 pub fn paths(collection: &Collection) -> Vec<String> {
     let state = collection.state();
-    let all = state.nodes().flat_map(|node| state.links(node.entry.id).iter().map(|_| node.entry.id));
+    let all = state.nodes().flat_map(|node| {
+        let is_part = node.file().is_some_and(|file| file.container.is_some());
+        let names = state.links(node.entry.id).len() + usize::from(is_part);
+        std::iter::repeat_n(node.entry.id, names)
+    });
     let mut paths: Vec<String> =
         all.map(|id| String::from_utf8(state.path(id)).unwrap()).filter(|path| !path.is_empty()).collect();
     paths.sort();

@@ -168,7 +168,7 @@ fn a_killed_daemon_loses_nothing_and_its_mount_point_can_be_reused() {
     let place = Place::new();
     let source = folder(&place, "model", 23);
     place.import("demo/model", &[&source], &[]);
-    let mounted = place.mount(&["--list", "containers"]);
+    let mounted = place.mount(&[]);
     let file = fs::File::open(mounted.path("demo/model/large.bin")).unwrap();
     let mapping = Mapping::of(&mounted.path("demo/model/large.bin"), libc::MAP_SHARED);
     let first = mapping.bytes()[..4096].to_vec();
@@ -186,7 +186,7 @@ fn a_killed_daemon_loses_nothing_and_its_mount_point_can_be_reused() {
     run(["umount", &shown]).ok();
     drop(mounted);
     check(&place);
-    let mounted = place.mount(&["--list", "containers"]);
+    let mounted = place.mount(&[]);
     assert!(contents(&mounted.path("demo/model")) == contents(&source), "something reads otherwise");
     mounted.kill();
     // Its own unmounting takes the name away too.

@@ -123,3 +123,48 @@ fn links_in_the_destination_are_replaced_or_refused_and_never_followed() {
     export(&place, "t/c/f.npy", &place.path("link/new-name"), &[]).ok();
     assert!(place.path("to0/new-name").is_file());
 }
+
+#[test]
+fn a_mounted_store_is_exported_through_its_mount() {
+    let (place, outside) = stored(|folder, outside| {
+        fs::create_dir_all(folder.join("d/deep")).unwrap();
+        fs::write(folder.join("d/deep/file"), [7; 30_000]).unwrap();
+        fs::write(folder.join("f.npy"), npy_file(&Random(1).floats(100_000))).unwrap();
+        fs::set_permissions(folder.join("f.npy"), fs::Permissions::from_mode(0o640)).unwrap();
+        symlink(outside, folder.join("d/link")).unwrap();
+    });
+    let cases = [("t/c", &[][..]), ("t/c/d/", &[]), ("t/c", &["--as", "f16"]), ("t/c/f", &["--as", "npy"])];
+    for (case, (path, more)) in cases.into_iter().enumerate() {
+        export(&place, path, &place.path(format!("one{case}")), more).ok();
+    }
+    let compare = |store: &Path| {
+        for (case, (path, more)) in cases.into_iter().enumerate() {
+            let (one, other) = (place.path(format!("one{case}")), place.path(format!("other{case}")));
+            let mut arguments: Vec<&OsStr> = vec!["export".as_ref()];
+            arguments.extend(more.iter().map(OsStr::new));
+            arguments.extend([store.as_os_str(), path.as_ref(), other.as_os_str()]);
+            run(arguments).ok();
+            let compare = format!("diff -r --no-dereference {} {}", one.display(), other.display());
+            support::shell(&place.path(""), &compare);
+            support::shell(&place.path(""), &format!("rm -r {}", other.display()));
+        }
+    };
+    let mounted = place.mount(&[]);
+    compare(&place.store());
+    compare(&mounted.mountpoint);
+    let to = place.path("new");
+    export(&place, "t/c/f.npy", &to, &[]).ok();
+    let found = fs::metadata(&to).unwrap();
+    assert_eq!(
+        (found.mode() & 0o7777, found.mtime()),
+        (0o640, fs::metadata(mounted.path("t/c/f.npy")).unwrap().mtime())
+    );
+    export(&place, "t/c/d/link", &place.path("link"), &[]).ok();
+    assert_eq!(fs::read_link(place.path("link")).unwrap(), outside);
+    export(&place, "t/c/d/link/secret", &to, &[]).failed(1, &["link"]);
+    export(&place, "t/c/none", &to, &[]).failed(1, &["none"]);
+    mounted.unmount();
+    let mounted = place.mount(&["--read-only"]);
+    compare(&mounted.mountpoint);
+    untouched(&outside);
+}

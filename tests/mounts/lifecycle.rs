@@ -283,7 +283,7 @@ fn commands_on_a_mounted_store_ask_its_daemon() {
     let export = |to: &str| {
         run([OsStr::new("export"), place.store().as_ref(), "demo/model".as_ref(), place.path(to).as_ref()])
     };
-    export("out").failed(1, &["cp", mounted.mountpoint.to_str().unwrap()]);
+    export("out").ok();
     mounted.unmount();
     export("out").ok();
     shell(&place.path(""), "diff -r model out");

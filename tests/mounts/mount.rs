@@ -16,14 +16,12 @@ use support::{
 };
 
 #[test]
-fn files_and_tensors_have_the_sizes_modes_and_times_of_their_source() {
+fn files_are_listed_with_the_source_s_sizes_modes_and_times_and_tensors_beside_them() {
     let (place, source) = imported(&[]);
     let mounted = place.mount(&[]);
     let folder = mounted.path("demo/model");
-    let mut wanted =
-        ["a", "config.json", "deep", "empty", "model.safetensors", "norm", "nothing", "sub", "x", "x.npy"];
-    wanted.sort_unstable();
-    assert_eq!(names(&folder), wanted);
+    assert_eq!(names(&folder), ["config.json", "empty", "model.safetensors", "sub", "x.npy"]);
+    assert_eq!(names(&folder.join(".tensors")), ["a", "deep", "norm", "nothing", "x"]);
     for name in files_below(&source) {
         let (there, here) =
             (fs::metadata(folder.join(&name)).unwrap(), fs::metadata(source.join(&name)).unwrap());
@@ -48,14 +46,14 @@ fn find_du_df_and_ls_agree_with_the_store() {
     let (place, _) = imported(&["--tier", "q8:all"]);
     let mounted = place.mount(&[]);
     let found = shell(&mounted.mountpoint, "find . -type f | wc -l; find . -name '*.npy'; ls -lR >/dev/null");
-    assert_eq!(text(&found.stdout), "10\n./demo/model/x.npy\n");
+    assert_eq!(text(&found.stdout), "5\n./demo/model/x.npy\n");
     let stats = mounted.stats();
     let stored: u64 =
         stats["tiers"].as_object().unwrap().values().map(|tier| tier["stored_bytes"].as_u64().unwrap()).sum();
     let du = text(&shell(&mounted.mountpoint, "du -s --block-size=512 demo | cut -f1").stdout);
     let du: u64 = du.trim().parse().unwrap();
-    // Each of the 10 files is rounded up to 512.
-    assert!((stored / 512..=stored / 512 + 10).contains(&du), "du {du}, stored {stored}");
+    // Each of the 5 files is rounded up to 512.
+    assert!((stored / 512..=stored / 512 + 5).contains(&du), "du {du}, stored {stored}");
     let of = |path: &Path| {
         let out = shell(path, "df --output=size,fstype . | tail -n1; stat -f -c %c .").stdout;
         text(&out).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
@@ -88,23 +86,35 @@ fn control_files_are_not_listed_but_open_by_name() {
 }
 
 #[test]
-fn a_listing_of_tensors_or_containers_alone_holds_each_byte_once() {
+fn a_listing_is_of_what_was_put_there_or_has_the_tensors_too() {
     let (place, source) = imported(&[]);
-    for (option, wanted) in [
-        (
-            ["--list", "containers"],
-            &["config.json", "empty", "model.safetensors", "sub/vocab.txt", "x.npy"][..],
-        ),
-        (
-            ["-o", "list=tensors"],
-            &["a", "config.json", "deep/er/b", "empty", "norm", "nothing", "sub/vocab.txt", "x"],
-        ),
+    let files = &["config.json", "empty", "model.safetensors", "sub/vocab.txt", "x.npy"][..];
+    let both = &[
+        "a",
+        "config.json",
+        "deep/er/b",
+        "empty",
+        "model.safetensors",
+        "norm",
+        "nothing",
+        "sub/vocab.txt",
+        "x",
+        "x.npy",
+    ];
+    for (options, wanted) in [
+        (&[][..], files),
+        (&["--list", "files"], files),
+        (&["--list", "both"], both),
+        (&["-o", "list=both"], both),
+        (&["--read-only", "-o", "list=both"], both),
     ] {
-        let mounted = place.mount(&option);
+        let mounted = place.mount(options);
         let folder = mounted.path("demo/model");
         let found: Vec<String> =
             files_below(&folder).iter().map(|path| path.to_str().unwrap().to_owned()).collect();
         assert_eq!(found, wanted);
+        let tensors: Vec<_> = files_below(&folder.join(".tensors"));
+        assert_eq!(tensors, ["a", "deep/er/b", "norm", "nothing", "x"].map(std::path::PathBuf::from));
         // What is not listed opens all the same.
         assert_eq!(fs::metadata(folder.join("a")).unwrap().len(), 4000);
         let container = fs::read(folder.join("model.safetensors")).unwrap();
@@ -213,7 +223,7 @@ fn reads_end_where_the_file_ends() {
 #[test]
 fn copies_by_cp_and_tar_equal_the_source() {
     let (place, source) = imported(&[]);
-    let mounted = place.mount(&["--list", "containers"]);
+    let mounted = place.mount(&[]);
     let script = format!(
         "cp -a {mount}/demo/model copied && diff -r {source} copied
          cp --reflink=auto {mount}/demo/model/x.npy x.npy && cmp x.npy {source}/x.npy
@@ -330,11 +340,15 @@ fn a_thousand_names_are_listed_once_each_through_small_buffers() {
     place.import("demo/many", &[&place.path("many")], &[]);
     let mounted = place.mount(&[]);
     let folder = mounted.path("demo/many");
-    // With . and .., the container, and the directory of files.
-    assert_eq!(names_in_small_steps(&folder).len(), 1004);
+    // With . and ..
+    assert_eq!(names_in_small_steps(&folder.join(".tensors")).len(), 1002);
     assert_eq!(names_in_small_steps(&folder.join("files")).len(), 1002);
     let text = fs::read_to_string(folder.join("files/one with a rather long name, number 777")).unwrap();
     assert_eq!(text, "777");
+    mounted.unmount();
+    // The container, and the directory of files, too.
+    let mounted = place.mount(&["--list", "both"]);
+    assert_eq!(names_in_small_steps(&mounted.path("demo/many")).len(), 1004);
 }
 
 #[test]
@@ -363,7 +377,8 @@ fn a_snapshot_of_a_hub_cache_is_imported_through_its_links() {
     place.import("demo/hub", &[&snapshot], &[]);
     let mounted = place.mount(&[]);
     let folder = mounted.path("demo/hub");
-    assert_eq!(names(&folder).len(), 5);
+    assert_eq!(names(&folder).len(), 3);
+    assert_eq!(names(&folder.join(".tensors")), ["layer.0.weight", "layer.1.weight"]);
     for (_, bytes, name) in &blobs {
         assert!(fs::symlink_metadata(folder.join(name)).unwrap().is_file());
         assert_same(&fs::read(folder.join(name)).unwrap(), bytes, name);

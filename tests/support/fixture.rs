@@ -65,7 +65,8 @@ impl Fixture {
         self.mount_with(&["--allow-other"]);
     }
 
-    fn mount_with(&mut self, options: &[&str]) {
+    /// Mounts it with these options.
+    pub fn mount_with(&mut self, options: &[&str]) {
         let mut command = self.descriptors.map_or_else(tierfs, tierfs_limited);
         self.mounted = Some(self.place.mount_by(&mut command, "mnt", options));
     }

@@ -73,7 +73,7 @@ fn a_quota_counts_files_directories_links_tensors_and_further_names() {
                 s.save_file({str(i): numpy.ones(3, 'f4') for i in range(9)}, sys.argv[1])";
     python_line(line, [&source]);
     fs::copy(&source, mounted.path("t/c/m.safetensors")).unwrap();
-    assert_eq!(fs::read_dir(mounted.path("t/c")).unwrap().count(), 10);
+    assert_eq!(fs::read_dir(mounted.path("t/c/.tensors")).unwrap().count(), 9);
     fs::create_dir(mounted.path("t/c/d")).unwrap();
     symlink("x", mounted.path("t/c/l")).unwrap();
     assert_eq!(usage(&mounted, "t/c")[0], 12);
@@ -81,7 +81,7 @@ fn a_quota_counts_files_directories_links_tensors_and_further_names() {
     refused(fs::create_dir(mounted.path("t/c/e")), libc::EDQUOT);
     refused(symlink("x", mounted.path("t/c/k")), libc::EDQUOT);
     refused(fs::hard_link(mounted.path("t/c/m.safetensors"), mounted.path("t/c/k")), libc::EDQUOT);
-    assert_eq!(fs::read_dir(mounted.path("t/c")).unwrap().count(), 12);
+    assert_eq!(fs::read_dir(mounted.path("t/c")).unwrap().count(), 3);
     fs::rename(mounted.path("t/c/l"), mounted.path("t/c/d/l")).unwrap();
     fs::remove_file(mounted.path("t/c/d/l")).unwrap();
     File::create(mounted.path("t/c/f")).unwrap();
@@ -119,37 +119,36 @@ fn a_container_whose_tensors_exceed_the_quota_stays_a_plain_file_and_says_so() {
     python_line(line, [large.as_os_str(), "9".as_ref()]);
     let mounted = place.mount(&["--create"]);
     fs::create_dir_all(mounted.path("t/c")).unwrap();
-    // The small one is a file, two tensors and four directories.
-    put(&mounted.path("t/.ctl/quota"), "files=7").unwrap();
-    let names = |mounted: &Mounted| fs::read_dir(mounted.path("t/c")).unwrap().count();
+    // The small one is a file and two tensors.
+    put(&mounted.path("t/.ctl/quota"), "files=3").unwrap();
+    let tensors = |mounted: &Mounted| fs::read_dir(mounted.path("t/c/.tensors")).unwrap().count();
     let (stays, at) = (fs::read(&large).unwrap(), mounted.path("t/c/m.safetensors"));
     fs::copy(&large, &at).unwrap();
-    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (1, 1));
-    assert!(fs::read(&at).unwrap() == stays && why(&at).contains("over its quota of 7"), "{}", why(&at));
+    assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (1, 0));
+    assert!(fs::read(&at).unwrap() == stays && why(&at).contains("over its quota of 3"), "{}", why(&at));
     fs::copy(&small, &at).unwrap();
-    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (7, 3));
+    assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (3, 2));
     // Written over by the large one, and renamed over by it: its bytes are there, its tensors are not.
     fs::write(&at, &stays).unwrap();
-    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (1, 1));
+    assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (1, 0));
     fs::copy(&large, mounted.path("t/c/m.tmp")).unwrap();
     fs::rename(mounted.path("t/c/m.tmp"), &at).unwrap();
-    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (1, 1));
+    assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (1, 0));
     assert!(fs::read(&at).unwrap() == stays);
-    place.try_import("t/c", &[&large], &[]).failed(1, &["over its quota of 7"]);
-    place.try_import("t/c", &[&small], &[]).failed(1, &["over its quota of 7"]);
-    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (1, 1));
-    put(&mounted.path("t/.ctl/quota"), "files=8").unwrap();
+    place.try_import("t/c", &[&large], &[]).failed(1, &["over its quota of 3"]);
+    place.try_import("t/c", &[&small], &[]).failed(1, &["over its quota of 3"]);
+    assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (1, 0));
+    put(&mounted.path("t/.ctl/quota"), "files=4").unwrap();
     place.import("t/c", &[&small], &[]);
-    assert_eq!((usage(&mounted, "t")[0], names(&mounted)), (8, 4));
+    assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (4, 2));
     // What is replaced makes room for itself.
     place.import("t/c", &[&small], &[]);
     fs::remove_file(&at).unwrap();
-    // In another directory the tensors need four more.
-    put(&mounted.path("t/.ctl/quota"), "files=9").unwrap();
+    // In another directory the tensors need no more.
     fs::create_dir(mounted.path("t/c/d")).unwrap();
     let moved = mounted.path("t/c/d/small.safetensors");
     fs::rename(mounted.path("t/c/small.safetensors"), &moved).unwrap();
-    assert!(usage(&mounted, "t")[0] <= 9);
+    assert_eq!(usage(&mounted, "t")[0], 4);
     assert!(fs::read(&moved).unwrap() == fs::read(&small).unwrap());
     put(&mounted.path("t/.ctl/quota"), "files=none").unwrap();
     fs::copy(&large, &at).unwrap();

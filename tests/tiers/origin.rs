@@ -58,7 +58,9 @@ fn a_model_in_place_changes_tiers_under_readers_and_equals_the_source_again() {
     let collection = mounted.path("t/c");
     let container = collection.join("model.safetensors");
     assert!(fs::read(&container).unwrap() == before.0, "not the source");
-    let names = files_below(&collection);
+    let tensors = files_below(&collection.join(".tensors"));
+    let tensors = tensors.into_iter().map(|name| Path::new(".tensors").join(name));
+    let names: Vec<PathBuf> = files_below(&collection).into_iter().chain(tensors).collect();
     let place_of_container = names.iter().position(|name| name.ends_with("model.safetensors")).unwrap();
     assert!(names.len() > 50);
     let exact = all(&mounted, &names);

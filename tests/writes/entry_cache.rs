@@ -27,11 +27,11 @@ fn kernel_can_be_told() -> bool {
     (numbers.next().unwrap(), numbers.next().unwrap()) >= (6_u32, 16_u32)
 }
 
-/// All of a directory as stat shows it by its names.
+/// The tensors in a directory, as stat shows them by their names.
 fn sizes(directory: &Path) -> Vec<(String, u64)> {
-    let mut sizes: Vec<_> = names(directory)
+    let directory = directory.join(".tensors");
+    let mut sizes: Vec<_> = names(&directory)
         .into_iter()
-        .filter(|name| name.starts_with('t'))
         .map(|name| (name.clone(), fs::metadata(directory.join(name)).unwrap().len()))
         .collect();
     sizes.sort();

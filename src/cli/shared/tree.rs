@@ -12,8 +12,8 @@ use crate::control::{self, ATTRIBUTES, Cost, PREFIX};
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::Verify;
 use crate::store::disk::files::FileDisk;
-use crate::store::{Access, Store};
-use crate::vfs::{Ino, Kind, Located, Shown, Vfs};
+use crate::store::{Access, Store, TENSORS_NAME};
+use crate::vfs::{Ino, Kind, ListMode, Located, Vfs};
 
 /// The tree that a command reads.
 pub(in crate::cli) enum Tree {
@@ -43,7 +43,7 @@ pub(in crate::cli) struct Row {
 
 impl Tree {
     /// Opens `path`, a store or a path on a mount, joined with `below`.
-    pub fn open(path: &Path, below: Option<&str>, shown: Shown) -> Result<Tree> {
+    pub fn open(path: &Path, below: Option<&str>) -> Result<Tree> {
         let below = below.unwrap_or_default().trim_matches('/');
         if mount_of(path)?.is_some() {
             let path = if below.is_empty() { path.to_owned() } else { path.join(below) };
@@ -57,7 +57,7 @@ impl Tree {
             }
             opened => opened?,
         };
-        let vfs = Vfs::new(Arc::new(store), shown, Verify::First, (0, 0), control::controls());
+        let vfs = Vfs::new(Arc::new(store), ListMode::Files, Verify::First, (0, 0), control::controls());
         Ok(Tree::Store { vfs: Box::new(vfs), below: below.as_bytes().to_vec() })
     }
 
@@ -113,6 +113,24 @@ impl Tree {
                 path.pop();
             }
         }
+    }
+
+    /// Descends to the tensors of a container, or of the containers in a directory.
+    pub fn enter_tensors(&mut self) -> Result<()> {
+        if self.is_directory()? {
+            self.enter(OsStr::new(TENSORS_NAME));
+            return Ok(());
+        }
+        let name = match self {
+            Tree::Store { below, .. } => {
+                OsStr::from_bytes(below.rsplit(|byte| *byte == b'/').next().unwrap_or_default()).to_owned()
+            }
+            Tree::Mount(path) => path.file_name().unwrap_or_default().to_owned(),
+        };
+        self.leave();
+        self.enter(OsStr::new(TENSORS_NAME));
+        self.enter(&name);
+        Ok(())
     }
 
     /// The attributes that have a value and cost at most `most` to read.

@@ -23,18 +23,19 @@ impl Collection {
         let state = self.state();
         let id = object.entry.id;
         let has = |node: &&Arc<Node>| node.file().is_some_and(|file| file.objects.contains(&id));
-        let part = state.part_of(id).and_then(|part| state.node(part)).and_then(|node| node.file());
+        let part_node = state.part_of(id).and_then(|part| state.node(part));
+        let part = part_node.and_then(|node| node.file());
         let container = part.and_then(|part| part.container).and_then(|container| state.node(container));
         let Some(node) = container.filter(has).or_else(|| state.nodes().find(has)) else {
             return PlaceOfObject { path: self.path(), tensor: None, offset: 0 };
         };
-        let tensor = part.filter(|part| part.container.is_some()).and_then(|part| part.tensor.as_ref());
+        let part_node = part_node.filter(|_| part.is_some_and(|part| part.container.is_some()));
         let before = node.file().into_iter().flat_map(|file| &file.objects).take_while(|other| **other != id);
         let offset = before.filter_map(|before| state.object(*before)).map(|before| before.bytes()).sum();
         let below = state.path(node.entry.id);
         PlaceOfObject {
             path: format!("{}/{}", self.path(), String::from_utf8_lossy(&below)),
-            tensor: tensor.map(|tensor| tensor.name.to_string()),
+            tensor: part_node.and_then(|node| state.tensor_name(node)).map(String::from),
             offset,
         }
     }

@@ -9,11 +9,14 @@ use crate::format::log::catalog::{
     Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry, ObjectIds,
 };
 use crate::format::log::record::Record;
-use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId};
+use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId, escape_component};
 use crate::store::clock::{now_nanoseconds, now_seconds};
 use crate::store::object::blocks::Checksums;
 use crate::store::repair::set_aside::Reasons;
 use crate::store::repair::{Lost, LostBlocks, lost_whole, unnamed};
+use crate::store::state::directory::Directory;
+use crate::store::state::node::Link;
+use crate::store::state::tree::name_of_tensor;
 use crate::store::state::{ROOT, State};
 
 /// Directory for things that have lost their names.
@@ -73,6 +76,7 @@ pub(in crate::store) fn repair_tree(
     repair.names(names)?;
     repair.unnamed()?;
     repair.orphans(lost, reasons)?;
+    repair.state.batch_ended();
     Ok(repair.out)
 }
 
@@ -197,14 +201,34 @@ impl TreeRepair<'_> {
         }
         let (whole, broken): (Vec<_>, Vec<_>) =
             all.into_values().partition(|entry| is_whole(self.state, entry));
+        // Where the tensors of a container stay that is removed, and the name that its file had.
+        let mut places: HashMap<EntryId, (Content, Link)> = HashMap::new();
         for entry in broken {
+            let content = file_of(&entry).map(|file| file.content);
+            places.extend(content.zip(self.state.links(entry.id).first().cloned()).map(|it| (entry.id, it)));
             self.remove(entry.id)?;
         }
+        let mut alone = Vec::new();
         let objects = whole.iter().filter_map(|entry| Some((entry.id, file_of(entry)?.objects.clone())));
         let objects: HashMap<EntryId, ObjectIds> = objects.collect();
         for entry in whole {
+            let container = file_of(&entry).and_then(|file| file.container);
+            let name =
+                file_of(&entry).and_then(|file| file.tensor.as_ref()).map(|tensor| tensor.name.clone());
             let entry = self.fitting(entry, &objects);
+            if container.is_some() && file_of(&entry).is_some_and(|file| file.container.is_none()) {
+                alone.extend(container.zip(name).map(|(container, name)| (entry.id, container, name)));
+            }
             self.state.apply_entry(Entry::Node(Box::new(entry)))?;
+        }
+        for (id, container, name) in alone {
+            let Some((content, (parent, file))) = places.get(&container) else { continue };
+            let name = escape_component(&name_of_tensor(*content, file, &name));
+            let is_free = |found: &Directory| found.get(name.as_bytes()).is_none();
+            if self.state.directory(*parent).is_some_and(is_free) {
+                self.name(*parent, &name, id)?;
+                self.out.moved.push(self.path(id));
+            }
         }
         Ok(())
     }

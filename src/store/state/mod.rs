@@ -5,12 +5,13 @@ pub(in crate::store) mod by_id;
 pub(in crate::store) mod data_files;
 pub(in crate::store) mod directory;
 pub(in crate::store) mod freed;
-pub(in crate::store) mod implied_directories;
 pub(in crate::store) mod names;
 pub(in crate::store) mod node;
 pub(in crate::store) mod node_settings;
 pub(in crate::store) mod pinned_copy;
 pub(in crate::store) mod pins;
+mod tensor_names;
+pub(in crate::store) mod tree;
 pub(in crate::store) mod used;
 
 use std::sync::Arc;
@@ -26,13 +27,14 @@ use crate::store::object::blocks::{Block, BlockLayout, Checksums, Run};
 use crate::store::object::links::{factor_link_of, link_of};
 use crate::store::object::origin::{Origin, OriginRun};
 use crate::store::quota::Use;
-use crate::store::state::by_id::{ByEntry, ById, Set};
+use crate::store::state::by_id::{ById, Set};
 use crate::store::state::data_files::DataFiles;
 use crate::store::state::directory::Directory;
 use crate::store::state::freed::Freed;
 use crate::store::state::node::{Link, Node};
 use crate::store::state::node_settings::Settings;
 use crate::store::state::pins::Pins;
+use crate::store::state::tree::Tree;
 
 /// The node of a collection's own directory.
 pub const ROOT: EntryId = EntryId(1);
@@ -50,8 +52,7 @@ struct Header {
 pub struct State {
     header: Header,
     pub(in crate::store) nodes: Set<Node>,
-    directories: ByEntry<Directory>,
-    links: ByEntry<SmallVec<[Link; 1]>>,
+    tree: Tree,
     pub(in crate::store) settings: Settings<'static>,
     objects: Set<Object>,
     /// The pins, with their copies.
@@ -90,27 +91,12 @@ impl State {
 
     /// The names in a directory.
     pub fn directory(&self, id: EntryId) -> Option<&Directory> {
-        self.directories.get(&id)
+        self.tree.directories.get(&id)
     }
 
     /// The names of a node.
     pub fn links(&self, id: EntryId) -> &[Link] {
-        self.links.get(&id).map_or(&[], SmallVec::as_slice)
-    }
-
-    /// The path of a node below the collection, by its first name; empty for the
-    /// collection itself.
-    pub fn path(&self, id: EntryId) -> Vec<u8> {
-        let mut parts: Vec<&[u8]> = Vec::new();
-        let mut at = id;
-        // A damaged catalog could have a cycle of directories.
-        while at != ROOT && parts.len() <= self.nodes.len() {
-            let Some((parent, name)) = self.links(at).first() else { break };
-            parts.push(name);
-            at = *parent;
-        }
-        parts.reverse();
-        parts.join(&b'/')
+        self.tree.links.get(&id).map_or(&[], SmallVec::as_slice)
     }
 
     /// An object.
@@ -161,12 +147,9 @@ impl State {
         container.objects.iter().filter_map(|object| self.node(self.part_of(*object)?))
     }
 
-    /// Payload bytes of a file's own objects. Those of a container's tensors count for the tensors,
-    /// which are files themselves.
+    /// Payload bytes of a file's objects, with those of a container's tensors.
     pub fn stored(&self, file: &FileEntry) -> u64 {
-        let own = |object: &&Arc<Object>| !file.content.is_container() || object.part_of().is_none();
-        let objects = file.objects.iter().filter_map(|object| self.object(*object));
-        objects.filter(own).map(|object| object.stored()).sum()
+        file.objects.iter().filter_map(|object| self.object(*object)).map(|object| object.stored()).sum()
     }
 
     /// The highest number ever given to an entry, a name or a node.
@@ -179,7 +162,7 @@ impl State {
     pub(in crate::store) fn make_room(&mut self, objects: usize, nodes: usize) {
         self.objects.reserve(objects);
         self.nodes.reserve(nodes);
-        self.links.reserve(nodes);
+        self.tree.links.reserve(nodes);
     }
 
     /// Drops the list of freed space. Valid during replay, when there are no readers.
@@ -224,9 +207,9 @@ impl State {
                 let mut bytes = 0;
                 match &node.node_type {
                     NodeType::Directory => {
-                        let known = self.directories.len();
-                        self.directories.entry(node.id).or_default();
-                        if self.directories.len() > known {
+                        let known = self.tree.directories.len();
+                        self.tree.directories.entry(node.id).or_default();
+                        if self.tree.directories.len() > known {
                             self.count_directory(node.id, 1);
                         }
                     }
@@ -234,14 +217,18 @@ impl State {
                     NodeType::File(file) => {
                         bytes = self.bytes_of(file)?;
                         if file.container.is_some() {
+                            if !self.links(node.id).is_empty() {
+                                return Err(named_tensor(node.id));
+                            }
                             let parts = file.objects.iter().filter_map(|object| self.object(*object));
                             parts.for_each(|part| part.set_part_of(node.id));
                         }
                     }
                 }
                 let node = Arc::new(Node { entry: *node, bytes });
-                let before = self.nodes.replace(ById(node.clone()));
-                State::count_node(&mut self.used, before.as_ref().map(|known| &known.0), Some(&node));
+                let before = self.nodes.replace(ById(node.clone())).map(|known| known.0);
+                State::count_node(&mut self.used, before.as_ref(), Some(&node));
+                self.note_file(before.as_ref().and_then(|node| node.file()), node.entry.id, node.file());
             }
             Entry::Written { node: id, mtime, ctime } => {
                 let Some(node) = self.node(id).filter(|node| node.file().is_some()) else {
@@ -255,34 +242,39 @@ impl State {
                 return self.apply_entry(Entry::Node(Box::new(entry)));
             }
             Entry::NodeRemoved(id) => {
-                let before = self.nodes.take(&id);
-                State::count_node(&mut self.used, before.as_ref().map(|known| &known.0), None);
+                let before = self.nodes.take(&id).map(|known| known.0);
+                State::count_node(&mut self.used, before.as_ref(), None);
+                self.note_file(before.as_ref().and_then(|node| node.file()), id, None);
                 self.count_directory(id, -1);
-                self.directories.remove(&id);
-                let names = self.links.remove(&id).map_or(0, |links| links.len());
+                self.tree.directories.remove(&id);
+                let names = self.tree.links.remove(&id).map_or(0, |links| links.len());
                 State::count_names(&mut self.used, names, 0);
                 self.forget_settings(id);
                 self.unpin_all(id);
             }
             Entry::Name { parent, entry, name, node } => {
                 self.header.last_entry = self.header.last_entry.max(entry.0);
-                if !self.nodes.contains(&node) {
+                let Some(found) = self.node(node) else {
                     return Err(Error::corrupt(format!(
                         "a name leads to node {}, which is not there",
                         node.0
                     )));
+                };
+                if found.file().is_some_and(|file| file.container.is_some()) {
+                    return Err(named_tensor(node));
                 }
-                let directory = self.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
+                let directory = self.tree.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
                 if let Some(replaced) = directory.insert(name.clone(), entry, node) {
                     self.unlink(replaced, parent, &name);
                 }
-                let links = self.links.entry(node).or_default();
+                let links = self.tree.links.entry(node).or_default();
                 links.push((parent, name));
                 State::count_names(&mut self.used, links.len() - 1, links.len());
                 self.count_name(parent, node, 1);
+                self.note_name(node);
             }
             Entry::NameRemoved { parent, name } => {
-                let directory = self.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
+                let directory = self.tree.directories.get_mut(&parent).ok_or_else(|| no_directory(parent))?;
                 if let Some(node) = directory.remove(&name) {
                     self.unlink(node, parent, &name);
                 }
@@ -394,6 +386,7 @@ impl State {
     /// Called when a whole batch has been applied.
     pub(in crate::store) fn batch_ended(&mut self) {
         self.resized.drain(..).for_each(|object| object.batch_ended());
+        self.name_tensors();
     }
 
     pub(in crate::store) fn known(&self, id: ObjectId) -> Result<&Arc<Object>> {
@@ -401,18 +394,19 @@ impl State {
     }
 
     fn unlink(&mut self, node: EntryId, parent: EntryId, name: &[u8]) {
-        if let Some(links) = self.links.get_mut(&node) {
+        if let Some(links) = self.tree.links.get_mut(&node) {
             let before = links.len();
             links.retain(|(of, called)| *of != parent || called.as_ref() != name);
             State::count_names(&mut self.used, before, links.len());
         }
         self.count_name(parent, node, -1);
+        self.note_name(node);
     }
 
     /// Counts a name that was added or removed, if the node is a directory.
     fn count_name(&mut self, parent: EntryId, node: EntryId, change: i32) {
-        if self.directories.contains_key(&node)
-            && let Some(above) = self.directories.get_mut(&parent)
+        if self.tree.directories.contains_key(&node)
+            && let Some(above) = self.tree.directories.get_mut(&parent)
         {
             above.count_directory(change);
         }
@@ -420,15 +414,19 @@ impl State {
 
     /// Counts the names of a node that becomes a directory, or stops being one.
     fn count_directory(&mut self, node: EntryId, change: i32) {
-        if !self.directories.contains_key(&node) {
+        if !self.tree.directories.contains_key(&node) {
             return;
         }
-        for (parent, _) in self.links.get(&node).into_iter().flatten() {
-            if let Some(above) = self.directories.get_mut(parent) {
+        for (parent, _) in self.tree.links.get(&node).into_iter().flatten() {
+            if let Some(above) = self.tree.directories.get_mut(parent) {
                 above.count_directory(change);
             }
         }
     }
+}
+
+fn named_tensor(id: EntryId) -> Error {
+    Error::corrupt(format!("a name leads to node {}, a tensor of a container", id.0))
 }
 
 fn no_directory(id: EntryId) -> Error {

@@ -1,7 +1,7 @@
 //! Notifies the mount of name changes that the kernel did not request, and marks files whose type must
 //! be determined again because their name changed.
 
-use crate::format::log::catalog::Entry;
+use crate::format::log::catalog::{Entry, NodeType};
 use crate::model::EntryId;
 use crate::store::batch::Batch;
 use crate::store::state::State;
@@ -22,9 +22,8 @@ impl State {
 }
 
 impl Batch {
-    /// Marks a file whose first name changes. Its type under the new name, and the names of its
-    /// tensors, are recorded by a later batch; after a crash in between, the mark tells that this is
-    /// still to do.
+    /// Marks a file whose first name changes. A later batch records its type under the new name; after
+    /// a crash in between, the mark tells that this is still to do.
     pub fn recognize_again(&mut self, node: EntryId) {
         self.entry(Entry::Setting { node, key: RECOGNIZE_AGAIN.to_owned(), value: Some(String::new()) });
     }
@@ -35,16 +34,30 @@ impl Batch {
     }
 
     /// Whether a name that the kernel may have looked up leads elsewhere or nowhere after this batch,
-    /// without a request of the kernel.
+    /// without a request of the kernel. Names of tensors do so where a container or its name comes or
+    /// goes.
     pub(in crate::store) fn takes_names(&self, before: &State) -> bool {
-        self.entries().any(|entry| {
-            let (parent, name, after) = match entry {
-                Entry::Name { parent, name, node, .. } => (parent, name, Some(*node)),
-                Entry::NameRemoved { parent, name } => (parent, name, None),
-                _ => return false,
-            };
-            let node = before.directory(*parent).and_then(|directory| directory.get(name));
-            node.is_some() && node != after && !self.is_requested_by_kernel(*parent, name)
+        let file = |id: EntryId| before.node(id).and_then(|node| node.file());
+        let is_container = |id| file(id).is_some_and(|file| file.content.is_container());
+        self.entries().any(|entry| match entry {
+            Entry::Name { parent, name, node, .. } => {
+                let other = before.find(*parent, name).filter(|before| before != node);
+                is_container(*node) || other.is_some() && !self.is_requested_by_kernel(*parent, name)
+            }
+            Entry::NameRemoved { parent, name } => {
+                let entry = before.directory(*parent).and_then(|directory| directory.get(name));
+                entry.is_some_and(is_container)
+                    || entry.is_some() && !self.is_requested_by_kernel(*parent, name)
+            }
+            Entry::Node(node) => {
+                let is_part = match &node.node_type {
+                    NodeType::File(file) => file.container.is_some(),
+                    _ => false,
+                };
+                is_part && file(node.id).is_none()
+            }
+            Entry::NodeRemoved(id) => file(*id).is_some_and(|file| file.container.is_some()),
+            _ => false,
         })
     }
 }

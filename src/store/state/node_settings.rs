@@ -84,7 +84,7 @@ impl State {
             let container = self.node(at).and_then(|node| node.file()).and_then(|file| file.container);
             at = match container {
                 Some(container) => container,
-                None => self.links(at).first()?.0,
+                None => self.above(at)?,
             };
         }
         None

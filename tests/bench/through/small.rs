@@ -83,7 +83,7 @@ fn small(place: &Place) -> Result<Rc<Small>> {
 }
 
 fn shown(place: &Place, small: &Small) -> Result<Shown> {
-    Shown::new(place, &small.kept, &["--list", "tensors"])
+    Shown::new(place, &small.kept, &[])
 }
 
 fn paths(directory: &Path) -> Vec<PathBuf> {

@@ -11,7 +11,7 @@ use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Access, Store};
 use tierfs::store::{OpenObject, Verify};
-use tierfs::vfs::{FileView, Located, Shown, Vfs};
+use tierfs::vfs::{FileView, ListMode, Located, Vfs};
 
 const FILE_BYTES: u64 = 24;
 
@@ -101,7 +101,7 @@ fn vfs() -> (Arc<Vfs>, FileView) {
     let origin = Origin { mode: 0o644, owner: (0, 0), atime: 0, mtime: 0, sha256: None };
     import_file(&collection, &Settings::new(id), &target, &source, &origin, &Options::default(), &Silent)
         .unwrap_or_else(|error| panic!("{error}"));
-    let vfs = Vfs::new(Arc::new(store), Shown::Both, Verify::First, (0, 0), controls());
+    let vfs = Vfs::new(Arc::new(store), ListMode::Files, Verify::First, (0, 0), controls());
     let vfs = Arc::new(vfs);
     let view = view(&vfs);
     (vfs, view)

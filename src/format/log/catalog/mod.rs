@@ -4,7 +4,7 @@
 //! Integers are little-endian; a text or a list is its length, u32, and its bytes or
 //! items; an optional value is a byte, 0 or 1, and the value after a 1.
 //!
-//! | kind | payload of version 1; of a Node, of version 3 |
+//! | kind | payload of version 1; of a Node, of version 5 |
 //! |---|---|
 //! | 1 Collection | number u32, created_at u64 (s), last_entry u64 |
 //! | 2 Object | object_id u128, tensor_id u128 at creation, seed_id u128, creation u64, dtype u8, bytes u64, block_bytes u32, home: optional (data file u64, offset u64) |
@@ -25,7 +25,7 @@
 //! An Object with a lineage parent has version 2: the payload of version 1, then parent:
 //! object_id u128, tenant text, collection text.
 //!
-//! A Node that is an embedding batch (content 5) has version 4: the payload of version 3,
+//! A Node that is an embedding batch (content 5) has version 6: the payload of version 5,
 //! then its records: dimension u32, experts u8, top_k u8, runs: list of (count u64, kind u8,
 //! aux_offset u64, aux_length u64). Bits 0-1 of a kind: 0 version 1, 1 version 2 with
 //! big-endian floats, 2 version 2 with little-endian floats; bit 2: the content hash covers
@@ -53,10 +53,10 @@ pub const NODE: u8 = 3;
 pub const ENTRY_VERSION: u8 = 1;
 /// The version of an Object entry that names a lineage parent.
 pub const OBJECT_WITH_PARENT_VERSION: u8 = 2;
-/// The version of a Node entry. Earlier versions had no atime.
-pub const NODE_VERSION: u8 = 3;
+/// The version of a Node entry. In logs of earlier versions the tensors of containers had names.
+pub const NODE_VERSION: u8 = 5;
 /// The version of a Node entry that is an embedding batch.
-pub const NODE_WITH_RECORDS_VERSION: u8 = 4;
+pub const NODE_WITH_RECORDS_VERSION: u8 = 6;
 /// The highest number of a node or name. Numbers are assigned one by one, so they never run out, and
 /// adding one to a number does not overflow.
 pub const NUMBER_MAX: u64 = (1 << 48) - 1;
@@ -261,7 +261,7 @@ pub enum Content {
 /// The description of a tensor.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TensorEntry {
-    /// Its own name, unescaped.
+    /// Its own name, unescaped. In an `.npy` or `.cgeb` file, what follows the file's stem.
     pub name: Box<str>,
     /// Element type.
     pub dtype: Dtype,
@@ -358,7 +358,7 @@ impl Content {
         }
     }
 
-    /// Whether its tensors appear as files in the same directory.
+    /// Whether it holds tensors, which are files below `.tensors` of its directory.
     pub fn is_container(self) -> bool {
         matches!(self, Content::Safetensors | Content::Npy | Content::Gguf | Content::Cgeb)
     }

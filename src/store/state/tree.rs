@@ -1,0 +1,495 @@
+//! The tree of names: the entries that the log has, and `.tensors` of each directory.
+//!
+//! A directory `.tensors`, and each directory in it, has a node without an entry in the log. Its number
+//! is above those of the log and is assigned when something first leads to it. Numbers whose paths lead
+//! nowhere any more are given up.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::format::log::catalog::{Content, FileEntry, NUMBER_MAX, NodeEntry};
+use crate::model::{EntryId, TENSOR_NAME_PARTS_MAX, TensorNames, escape_component};
+use crate::store::state::by_id::ByEntry;
+use crate::store::state::directory::Directory;
+use crate::store::state::node::{Link, Node};
+use crate::store::state::tensor_names::{DirectoryTensors, Leads, NamedTensor, NamedTensors, Scope};
+use crate::store::state::{ROOT, State};
+
+/// The directory of the tensors of a directory's containers.
+pub const TENSORS_NAME: &str = ".tensors";
+/// The lowest number of a node that the log does not have.
+pub const COMPUTED_FIRST: u64 = NUMBER_MAX + 1;
+/// Added to the number of an entry, its place in a listing: tensors have lower places.
+const ENTRIES_AFTER: u64 = 1 << 48;
+/// Added to the number of a container's first tensor, its place in a listing of `.tensors`.
+const CONTAINERS_AFTER: u64 = 1 << 49;
+/// So many numbers of computed directories are assigned before unused ones are given up.
+const COMPUTED_KEPT: usize = 1024;
+
+/// A name in a directory: its place in listings, the name, and its node.
+pub type ListedName = (u64, Arc<[u8]>, EntryId);
+
+/// A directory that names of tensors make.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct TensorDirectory {
+    /// The directory of the containers.
+    directory: EntryId,
+    scope: Scope,
+    /// The path below, empty or with a slash at its end.
+    prefix: Arc<[u8]>,
+}
+
+/// The names that the log has, the tensors of containers, and the directories that their names make.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    pub directories: ByEntry<Directory>,
+    /// The names of each node.
+    pub links: ByEntry<SmallVec<[Link; 1]>>,
+    /// The tensors of containers, by the directory of the containers.
+    tensors: ByEntry<DirectoryTensors>,
+    /// The containers whose tensors are in `tensors`, by these names.
+    named: ByEntry<Vec<Link>>,
+    /// Containers that have other names or tensors since the batch being applied.
+    renamed: BTreeSet<EntryId>,
+    /// The directories that names of tensors make. A last lock.
+    computed: Mutex<ComputedDirectories>,
+}
+
+/// The computed directories that something led to.
+#[derive(Debug, Default)]
+struct ComputedDirectories {
+    by_number: HashMap<u64, Arc<TensorDirectory>>,
+    numbers: HashMap<Arc<TensorDirectory>, u64>,
+    last: u64,
+    /// The number of directories at which unused ones are given up.
+    most: usize,
+}
+
+impl State {
+    /// A node, also one that the log does not have.
+    pub fn shown(&self, id: EntryId) -> Option<Arc<Node>> {
+        if id.0 < COMPUTED_FIRST {
+            return self.node(id).cloned();
+        }
+        let computed = self.computed_directory(id)?;
+        let above = self.node(computed.directory).filter(|_| self.is_there(&computed))?;
+        let entry = NodeEntry { id, ..above.entry.clone() };
+        Some(Arc::new(Node { entry, bytes: 0 }))
+    }
+
+    /// The node that a name in a directory leads to: an entry, `.tensors`, or a tensor of the name that
+    /// no entry has.
+    pub fn find(&self, directory: EntryId, name: &[u8]) -> Option<EntryId> {
+        if let Some(computed) = self.computed_directory(directory) {
+            return self.find_computed(&computed, name);
+        }
+        let entries = self.directory(directory)?;
+        if name == TENSORS_NAME.as_bytes() {
+            let prefix = Arc::default();
+            return Some(self.number_of(TensorDirectory { directory, scope: Scope::All, prefix }));
+        }
+        entries.get(name).or_else(|| self.find_tensor(directory, name))
+    }
+
+    /// Whether a name in a directory leads to a tensor or a directory of tensors, for want of an entry.
+    pub fn is_of_tensors(&self, directory: EntryId, name: &[u8]) -> bool {
+        let has_entry = self.directory(directory).is_some_and(|entries| entries.get(name).is_some());
+        !has_entry && self.find(directory, name).is_some()
+    }
+
+    /// The tensor, or the directory of tensors, with a path that no entry has: of the containers in
+    /// the directory, or else in the nearest one above.
+    fn find_tensor(&self, directory: EntryId, name: &[u8]) -> Option<EntryId> {
+        if self.tree.tensors.is_empty() {
+            return None;
+        }
+        let (mut at, mut path) = (directory, name.to_vec());
+        for _ in 0..TENSOR_NAME_PARTS_MAX {
+            let tensors = self.tree.tensors.get(&at);
+            match tensors.and_then(|tensors| tensors.find(&Scope::Beside, &path)) {
+                Some(Leads::Tensor(part)) => return Some(part),
+                Some(Leads::Directory) => return Some(self.below(at, Scope::Beside, &path)),
+                None => {}
+            }
+            if at == ROOT {
+                break;
+            }
+            let (above, link) = self.links(at).first()?;
+            path = [link, &b"/"[..], &path].concat();
+            at = *above;
+        }
+        None
+    }
+
+    fn find_computed(&self, of: &TensorDirectory, name: &[u8]) -> Option<EntryId> {
+        let TensorDirectory { directory, scope, prefix } = of;
+        let tensors = self.tree.tensors.get(directory)?;
+        if let Some(name) = tensors.container(name).filter(|_| *scope == Scope::All && prefix.is_empty()) {
+            return Some(self.container_directory(*directory, name));
+        }
+        let path = [prefix, name].concat();
+        match tensors.find(scope, &path)? {
+            Leads::Tensor(part) => Some(part),
+            Leads::Directory => Some(self.below(*directory, scope.clone(), &path)),
+        }
+    }
+
+    /// The names in a directory whose places come after `after`, in the order of their places; at most
+    /// `most`. Those of tensors are among them in a computed directory, and where `with_tensors`
+    /// says so. `None` if it is no directory.
+    pub fn listed(
+        &self,
+        directory: EntryId,
+        after: u64,
+        with_tensors: bool,
+        most: usize,
+    ) -> Option<Vec<ListedName>> {
+        if let Some(computed) = self.computed_directory(directory) {
+            return Some(self.listed_computed(&computed, after, most));
+        }
+        let entries = self.directory(directory)?;
+        if with_tensors && after < ENTRIES_AFTER {
+            let found = self.listed_beside(directory, after, most);
+            if !found.is_empty() {
+                return Some(found);
+            }
+        }
+        let later = entries.after(EntryId(after.saturating_sub(ENTRIES_AFTER))).take(most);
+        Some(later.map(|(entry, name, node)| (entry.0 + ENTRIES_AFTER, name.clone(), node)).collect())
+    }
+
+    /// The tensors, and directories of tensors, that names in a directory lead to for want of an entry.
+    fn listed_beside(&self, directory: EntryId, after: u64, most: usize) -> Vec<ListedName> {
+        let mut after = after;
+        loop {
+            let mut found = self.tensors_beside(directory, after, most);
+            let Some((last, ..)) = found.last() else { return found };
+            after = *last;
+            found.retain(|(_, name, node)| self.find(directory, name) == Some(*node));
+            if !found.is_empty() {
+                return found;
+            }
+        }
+    }
+
+    /// The same, with names that entries or nearer containers have.
+    fn tensors_beside(&self, directory: EntryId, after: u64, most: usize) -> Vec<ListedName> {
+        let mut found = Vec::new();
+        let (mut at, mut prefix) = (directory, Vec::new());
+        for _ in 0..TENSOR_NAME_PARTS_MAX {
+            if let Some(tensors) = self.tree.tensors.get(&at) {
+                let listed = tensors.list(&Scope::Beside, &prefix, after, most);
+                found.extend(self.numbered((at, Scope::Beside, &prefix), listed));
+            }
+            let Some((above, link)) = self.links(at).first().filter(|_| at != ROOT) else { break };
+            prefix = [link, &b"/"[..], &prefix].concat();
+            at = *above;
+        }
+        found.sort_by_key(|(place, ..)| *place);
+        found.truncate(most);
+        found
+    }
+
+    fn listed_computed(&self, of: &TensorDirectory, after: u64, most: usize) -> Vec<ListedName> {
+        let TensorDirectory { directory, scope, prefix } = of;
+        let Some(tensors) = self.tree.tensors.get(directory) else { return Vec::new() };
+        let listed = tensors.list(scope, prefix, after, most);
+        if !listed.is_empty() || *scope != Scope::All || !prefix.is_empty() {
+            return self.numbered((*directory, scope.clone(), prefix), listed);
+        }
+        let containers = tensors.containers_with_taken_names();
+        let placed = containers.map(|(first, name)| (first.0 + CONTAINERS_AFTER, name));
+        let later = placed.filter(|(place, _)| *place > after).take(most);
+        later.map(|(place, name)| (place, name.clone(), self.container_directory(*directory, name))).collect()
+    }
+
+    fn numbered(
+        &self,
+        (directory, scope, prefix): (EntryId, Scope, &[u8]),
+        listed: Vec<(u64, Arc<[u8]>, Leads)>,
+    ) -> Vec<ListedName> {
+        let node = |(place, name, leads): (u64, Arc<[u8]>, Leads)| match leads {
+            Leads::Tensor(part) => (place, name, part),
+            Leads::Directory => {
+                let path = [prefix, &name].concat();
+                (place, name, self.below(directory, scope.clone(), &path))
+            }
+        };
+        listed.into_iter().map(node).collect()
+    }
+
+    /// The directory above one, also of one that the log does not have.
+    pub fn above(&self, id: EntryId) -> Option<EntryId> {
+        let Some(computed) = self.computed_directory(id) else {
+            return self.links(id).first().map(|(above, _)| *above);
+        };
+        let TensorDirectory { directory, scope, prefix } = &*computed;
+        let shorter = prefix.strip_suffix(b"/").unwrap_or_default();
+        let end = shorter.iter().rposition(|byte| *byte == b'/');
+        Some(match (end, scope) {
+            (Some(end), _) => self.below(*directory, scope.clone(), shorter.get(..end).unwrap_or_default()),
+            (None, Scope::Beside) => *directory,
+            (None, Scope::Container(name)) if !prefix.is_empty() => {
+                self.container_directory(*directory, name)
+            }
+            (None, Scope::All) if prefix.is_empty() => *directory,
+            (None, Scope::All | Scope::Container(_)) => {
+                let all =
+                    TensorDirectory { directory: *directory, scope: Scope::All, prefix: Arc::default() };
+                self.number_of(all)
+            }
+        })
+    }
+
+    /// Whether the log does not have a node, since names of tensors make it.
+    pub fn is_computed(id: EntryId) -> bool {
+        id.0 >= COMPUTED_FIRST
+    }
+
+    /// The directory of the log, and the names of directories below, at whose place a computed directory
+    /// is. `None` for one in `.tensors`.
+    pub fn place_beside(&self, id: EntryId) -> Option<(EntryId, Vec<Vec<u8>>)> {
+        let computed = self.computed_directory(id).filter(|computed| computed.scope == Scope::Beside)?;
+        let names = computed.prefix.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        Some((computed.directory, names.map(<[u8]>::to_vec).collect()))
+    }
+
+    /// The path of a node below the collection, by its first name; empty for the collection itself. A
+    /// tensor of a container has a path that leads to it.
+    pub fn path(&self, id: EntryId) -> Vec<u8> {
+        if let Some(computed) = self.computed_directory(id) {
+            let TensorDirectory { directory, scope, prefix } = &*computed;
+            let (all, name): (&[u8], &[u8]) = match scope {
+                Scope::Beside => (b"", b""),
+                Scope::All => (TENSORS_NAME.as_bytes(), b""),
+                Scope::Container(name) => (TENSORS_NAME.as_bytes(), name),
+            };
+            let below = prefix.strip_suffix(b"/").unwrap_or_default();
+            return joined(&[&self.entry_path(*directory), all, name, below]);
+        }
+        let container = self.node(id).and_then(|node| node.file()).and_then(|file| file.container);
+        container.map_or_else(|| self.entry_path(id), |container| self.tensor_path(container, id))
+    }
+
+    fn entry_path(&self, id: EntryId) -> Vec<u8> {
+        let mut parts: Vec<&[u8]> = Vec::new();
+        let mut at = id;
+        // A damaged catalog could have a cycle of directories.
+        while at != ROOT && parts.len() <= self.nodes.len() {
+            let Some((parent, name)) = self.links(at).first() else { break };
+            parts.push(name);
+            at = *parent;
+        }
+        parts.reverse();
+        parts.join(&b'/')
+    }
+
+    fn tensor_path(&self, container: EntryId, part: EntryId) -> Vec<u8> {
+        let found = self.links(container).first().and_then(|(directory, name)| {
+            let tensors = self.tree.tensors.get(directory)?.tensors_of(name);
+            let place = tensors.binary_search_by_key(&part, |tensor| tensor.part).ok()?;
+            Some((*directory, name, &tensors.get(place)?.path))
+        });
+        let Some((directory, name, path)) = found else { return self.entry_path(container) };
+        let above = self.entry_path(directory);
+        let mut names = path.split(|byte| *byte == b'/');
+        let leads = names.try_fold(directory, |at, name| self.find(at, name));
+        if leads == Some(part) {
+            joined(&[&above, path])
+        } else {
+            joined(&[&above, TENSORS_NAME.as_bytes(), name, path])
+        }
+    }
+
+    /// A tensor's own name: what its container's header calls it; by the name of the file for those of
+    /// `.npy` and `.cgeb` files, and for a tensor that is a file.
+    pub fn tensor_name(&self, node: &Node) -> Option<Box<str>> {
+        let file = node.file()?;
+        let tensor = file.tensor.as_ref()?;
+        let container = file.container.and_then(|id| self.node(id));
+        let content = container.and_then(|node| node.file()).map(|file| file.content);
+        let link = container.and_then(|node| self.links(node.entry.id).first());
+        Some(match content.zip(link) {
+            Some((content, (_, file))) => name_of_tensor(content, file, &tensor.name).into(),
+            None => tensor.name.clone(),
+        })
+    }
+
+    /// A tensor's own name after the path of its directory: that of its container, or of its file.
+    pub fn own_path(&self, node: &Node) -> Option<String> {
+        let name = self.tensor_name(node)?;
+        let file = node.file().and_then(|file| file.container).unwrap_or(node.entry.id);
+        let path = self.entry_path(file);
+        let end = path.iter().rposition(|byte| *byte == b'/');
+        let above = end.and_then(|end| path.get(..end)).map(String::from_utf8_lossy);
+        Some(above.map_or_else(|| name.to_string(), |above| format!("{above}/{name}")))
+    }
+
+    /// The names of the tensors of a container whose paths lead to others: they open below the
+    /// container's directory in `.tensors` only.
+    pub fn taken_names(&self, container: EntryId) -> Vec<String> {
+        let Some((directory, name)) = self.links(container).first() else { return Vec::new() };
+        let taken = self.tree.tensors.get(directory).into_iter().flat_map(|tensors| tensors.taken(name));
+        taken.map(|tensor| String::from_utf8_lossy(&tensor.path).into_owned()).collect()
+    }
+
+    /// Notes that a node of a file comes, changes or goes. The names of tensors follow at the end of the
+    /// batch.
+    pub(super) fn note_file(&mut self, before: Option<&FileEntry>, id: EntryId, after: Option<&FileEntry>) {
+        let name = |file: &FileEntry| file.tensor.as_ref().map(|tensor| tensor.name.clone());
+        let of = |file: &FileEntry| (file.container, file.content, file.container.and_then(|_| name(file)));
+        let is_container = |file: &&FileEntry| file.content.is_container();
+        let objects = |file: Option<&FileEntry>| file.filter(is_container).map(|file| file.objects.clone());
+        if before.map(of) != after.map(of) || objects(before) != objects(after) {
+            self.tree.renamed.insert(id);
+            self.tree.renamed.extend([before, after].into_iter().flatten().filter_map(|file| file.container));
+        }
+    }
+
+    /// Notes that a name of a node comes or goes.
+    pub(super) fn note_name(&mut self, id: EntryId) {
+        let is_container =
+            self.node(id).and_then(|node| node.file()).is_some_and(|file| file.content.is_container());
+        if is_container || self.tree.named.contains_key(&id) {
+            self.tree.renamed.insert(id);
+        }
+    }
+
+    /// Names the tensors of the containers that the batch has changed.
+    pub(super) fn name_tensors(&mut self) {
+        for id in std::mem::take(&mut self.tree.renamed) {
+            if let Some(before) = self.tree.named.remove(&id) {
+                for (directory, name) in &before {
+                    let Some(tensors) = self.tree.tensors.get_mut(directory) else { continue };
+                    tensors.remove(name);
+                    if tensors.is_empty() {
+                        self.tree.tensors.remove(directory);
+                    }
+                }
+            }
+            let Some(file) = self.node(id).and_then(|node| node.file()) else { continue };
+            let (tensors, is_by_file) = (self.named_tensors(id, file), is_named_by_file(file.content));
+            let links = self.links(id).to_vec();
+            if tensors.is_empty() || links.is_empty() {
+                continue;
+            }
+            for (directory, name) in &links {
+                let tensors = if is_by_file { by_file_name(name, &tensors) } else { tensors.clone() };
+                self.tree.tensors.entry(*directory).or_default().insert(name, tensors);
+            }
+            self.tree.named.insert(id, links);
+        }
+    }
+
+    fn named_tensors(&self, id: EntryId, file: &FileEntry) -> NamedTensors {
+        let parts = self.parts(file).filter(|_| file.content.is_container()).filter_map(|part| {
+            let file = part.file().filter(|file| file.container == Some(id))?;
+            Some((part.entry.id, &*file.tensor.as_ref()?.name))
+        });
+        let mut parts: Vec<(EntryId, &str)> = parts.collect();
+        parts.sort_unstable();
+        parts.dedup();
+        let named = |(part, path): (EntryId, String)| NamedTensor { part, path: path.into_bytes().into() };
+        if is_named_by_file(file.content) {
+            return parts.into_iter().map(|(part, name)| named((part, name.to_owned()))).collect();
+        }
+        match TensorNames::new(parts.iter().map(|(_, name)| *name)) {
+            Ok(names) => {
+                parts.iter().map(|(part, name)| named((*part, names.path(name).join("/")))).collect()
+            }
+            Err(error) => {
+                log::warn!("a container whose tensors have no names: {error}");
+                Arc::default()
+            }
+        }
+    }
+
+    fn computed_directory(&self, id: EntryId) -> Option<Arc<TensorDirectory>> {
+        if id.0 < COMPUTED_FIRST {
+            return None;
+        }
+        self.tree.computed.lock().by_number.get(&id.0).cloned()
+    }
+
+    /// Whether a path leads to a computed directory.
+    fn is_there(&self, of: &TensorDirectory) -> bool {
+        let tensors = self.tree.tensors.get(&of.directory);
+        let has_container = |name: &Arc<[u8]>| tensors.is_some_and(|all| all.container(name).is_some());
+        match &of.scope {
+            Scope::All if of.prefix.is_empty() => self.directory(of.directory).is_some(),
+            Scope::Container(name) if of.prefix.is_empty() => has_container(name),
+            scope => tensors.is_some_and(|all| all.has_below(scope, &of.prefix)),
+        }
+    }
+
+    fn below(&self, directory: EntryId, scope: Scope, path: &[u8]) -> EntryId {
+        let prefix = [path, b"/"].concat().into();
+        self.number_of(TensorDirectory { directory, scope, prefix })
+    }
+
+    fn container_directory(&self, directory: EntryId, name: &Arc<[u8]>) -> EntryId {
+        let scope = Scope::Container(name.clone());
+        self.number_of(TensorDirectory { directory, scope, prefix: Arc::default() })
+    }
+
+    /// The number of a computed directory.
+    fn number_of(&self, of: TensorDirectory) -> EntryId {
+        let mut computed = self.tree.computed.lock();
+        if let Some(number) = computed.numbers.get(&of) {
+            return EntryId(*number);
+        }
+        if computed.by_number.len() >= computed.most {
+            computed.by_number.retain(|_, known| self.is_there(known));
+            let ComputedDirectories { by_number, numbers, .. } = &mut *computed;
+            numbers.retain(|_, number| by_number.contains_key(number));
+            computed.most = (computed.by_number.len() * 2).max(COMPUTED_KEPT);
+        }
+        let number = COMPUTED_FIRST + computed.last;
+        computed.last += 1;
+        let of = Arc::new(of);
+        computed.by_number.insert(number, of.clone());
+        computed.numbers.insert(of, number);
+        EntryId(number)
+    }
+}
+
+/// Whether the tensors of a container have its file's name.
+fn is_named_by_file(container: Content) -> bool {
+    matches!(container, Content::Npy | Content::Cgeb)
+}
+
+/// The name of a tensor with this own name in a container of this file name.
+pub(in crate::store) fn name_of_tensor(container: Content, file: &[u8], own: &str) -> String {
+    if is_named_by_file(container) {
+        format!("{}{own}", String::from_utf8_lossy(stem(file)))
+    } else {
+        own.to_owned()
+    }
+}
+
+/// A name without its suffix.
+fn stem(name: &[u8]) -> &[u8] {
+    let end = name.iter().rposition(|byte| *byte == b'.').filter(|end| *end > 0);
+    end.and_then(|end| name.get(..end)).unwrap_or(name)
+}
+
+/// The tensors of a container that have the name of its file before their own.
+fn by_file_name(name: &[u8], tensors: &[NamedTensor]) -> NamedTensors {
+    let named = |tensor: &NamedTensor| {
+        let path = [stem(name), &tensor.path].concat();
+        let path = match String::from_utf8(path) {
+            Ok(text) => escape_component(&text).into_bytes(),
+            Err(bytes) => bytes.into_bytes(),
+        };
+        NamedTensor { part: tensor.part, path: path.into() }
+    };
+    tensors.iter().map(named).collect()
+}
+
+fn joined(parts: &[&[u8]]) -> Vec<u8> {
+    let parts: Vec<&[u8]> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
+    parts.join(&b'/')
+}

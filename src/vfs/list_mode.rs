@@ -1,0 +1,39 @@
+//! Whether listings show the tensors of containers: the mount option and the setting `list`.
+
+use crate::engine::LIST;
+use crate::model::EntryId;
+use crate::store::State;
+use crate::vfs::Vfs;
+
+/// What a listing of a directory shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ListMode {
+    /// What was put there.
+    #[default]
+    Files,
+    /// The same, and the tensors of the containers in it.
+    Both,
+}
+
+impl ListMode {
+    /// The value of the option or setting, as [`from_name`](Self::from_name) takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ListMode::Files => "files",
+            ListMode::Both => "both",
+        }
+    }
+
+    /// Parses a value of the option or setting.
+    pub fn from_name(name: &str) -> Option<ListMode> {
+        [ListMode::Files, ListMode::Both].into_iter().find(|mode| mode.name() == name)
+    }
+}
+
+impl Vfs {
+    /// What listings of a directory show: its own setting, else that of a directory above, else the
+    /// mount option.
+    pub fn list_mode(&self, state: &State, directory: EntryId) -> ListMode {
+        state.inherited(directory, LIST.name).and_then(ListMode::from_name).unwrap_or(self.listed_by_default)
+    }
+}

@@ -1,0 +1,269 @@
+//! Names of tensors: `.tensors`, the plain names that no entry has, and what takes them.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+use support::{
+    Fixture, Random, assert_same, container_of, get, names, npy_file, script, set, tensors_of, try_get,
+};
+
+#[track_caller]
+fn refused<T>(done: io::Result<T>, errno: i32) {
+    assert_eq!(done.err().and_then(|error| error.raw_os_error()), Some(errno));
+}
+
+/// A directory with a container and another file.
+fn placed(fixture: &Fixture) -> Vec<u8> {
+    let bytes =
+        container_of(&mut Random(1), &[("w", 20_000), ("blk/0/q", 501), ("blk/0/k", 9), ("blk/1/q", 7)]);
+    fs::write(fixture.path("m.safetensors"), &bytes).unwrap();
+    fs::write(fixture.path("config.json"), b"{}").unwrap();
+    bytes
+}
+
+#[test]
+fn tensors_are_in_an_unlisted_directory_in_which_nothing_is_made_or_removed() {
+    let mut fixture = Fixture::new();
+    let bytes = placed(&fixture);
+    for _ in 0..2 {
+        assert_eq!(names(&fixture.path("")), ["config.json", "m.safetensors"]);
+        assert_eq!(names(&fixture.path(".tensors")), ["blk", "w"]);
+        assert_eq!(names(&fixture.path(".tensors/blk")), ["0", "1"]);
+        assert_eq!(names(&fixture.path(".tensors/m.safetensors/blk/0")), ["k", "q"]);
+        for (tensor, data) in tensors_of(&bytes) {
+            for place in ["", ".tensors/", ".tensors/m.safetensors/", ".as/f32/.tensors/", ".as/f32/"] {
+                assert_same(&fixture.read(&format!("{place}{tensor}")), &data, &format!("{place}{tensor}"));
+            }
+            let number = fs::metadata(fixture.path(&tensor)).unwrap().ino();
+            assert_eq!(fs::metadata(fixture.path(".tensors").join(&tensor)).unwrap().ino(), number);
+            assert!(fixture.path(".as/npy").join(format!("{tensor}.npy")).is_file());
+            assert!(fixture.read(&format!(".ctl/verify/.tensors/{tensor}")).ends_with(b"ok\n"));
+        }
+        fixture.remount();
+    }
+    let at = |name: &str| fixture.path(".tensors").join(name);
+    refused(fs::write(at("new"), b"x"), libc::EPERM);
+    refused(fs::create_dir(at("blk/new")), libc::EPERM);
+    refused(symlink("w", at("link")), libc::EPERM);
+    refused(fs::hard_link(fixture.path("config.json"), at("link")), libc::EPERM);
+    refused(fs::hard_link(at("w"), fixture.path("link")), libc::EPERM);
+    refused(fs::rename(fixture.path("config.json"), at("link")), libc::EPERM);
+    refused(fs::rename(at("w"), fixture.path("w2")), libc::EPERM);
+    refused(fs::rename(at("blk"), fixture.path("blk2")), libc::EPERM);
+    refused(fs::remove_file(at("w")), libc::EPERM);
+    refused(fs::remove_dir(at("blk")), libc::EPERM);
+    refused(fs::remove_dir(fixture.path(".tensors")), libc::EPERM);
+    refused(fs::create_dir(fixture.path(".tensors")), libc::EEXIST);
+    refused(fs::rename(fixture.path("config.json"), fixture.path(".tensors")), libc::EISDIR);
+    refused(fs::set_permissions(at(""), std::os::unix::fs::PermissionsExt::from_mode(0o700)), libc::EPERM);
+    assert!(set(&at(""), "lossy", "allow").is_err() && set(&at("blk"), "tier", "q8").is_err());
+    // Attributes and bytes of a tensor are set there as anywhere.
+    set(&at("w"), "lossy", "allow").unwrap();
+    set(&at("w"), "tier", "q8").unwrap();
+    assert_eq!(get(&fixture.path("w"), "tier"), "q8");
+    set(&at("blk/0/q"), "pin", "1").unwrap();
+    script(&fixture.path(""), "chmod 640 .tensors/w && touch -d @5 .tensors/w").ok();
+    let found = fs::metadata(fixture.path("w")).unwrap();
+    assert_eq!((found.mode() & 0o777, found.mtime(), found.nlink()), (0o640, 5, 1));
+    fixture.check();
+}
+
+#[test]
+fn an_entry_takes_the_plain_name_of_a_tensor_and_gives_it_back() {
+    let mut fixture = Fixture::new();
+    let bytes = placed(&fixture);
+    let tensors = tensors_of(&bytes);
+    let whole = |fixture: &Fixture, names: &[&str]| {
+        for (tensor, data) in &tensors {
+            assert_same(&fixture.read(&format!(".tensors/{tensor}")), data, tensor);
+            if names.contains(&tensor.as_str()) {
+                assert_same(&fixture.read(tensor), data, tensor);
+            }
+        }
+    };
+    // The kernel knows the names already.
+    whole(&fixture, &["w", "blk/0/q", "blk/0/k", "blk/1/q"]);
+    // Opening with O_CREAT opens the tensor; making another is not possible.
+    let tensor = fs::OpenOptions::new().create(true).append(true).open(fixture.path("w")).unwrap();
+    assert_eq!(tensor.metadata().unwrap().len(), 80_000);
+    drop(tensor);
+    refused(fs::File::create_new(fixture.path("w")), libc::EEXIST);
+    refused(fs::create_dir(fixture.path("w")), libc::EEXIST);
+    refused(fs::remove_file(fixture.path("w")), libc::EPERM);
+    refused(fs::rename(fixture.path("w"), fixture.path("v")), libc::EPERM);
+    refused(fs::remove_dir(fixture.path("blk")), libc::EPERM);
+    // A rename takes it, so does a name in a directory that tensors make.
+    fs::rename(fixture.path("config.json"), fixture.path("w")).unwrap();
+    fs::write(fixture.path("blk/0/new"), b"new").unwrap();
+    fs::write(fixture.path("x"), b"x").unwrap();
+    fs::rename(fixture.path("x"), fixture.path("blk/0/q")).unwrap();
+    for _ in 0..2 {
+        assert_eq!(fixture.read("w"), b"{}");
+        assert_eq!(fixture.read("blk/0/q"), b"x");
+        whole(&fixture, &["blk/0/k", "blk/1/q"]);
+        assert_eq!(names(&fixture.path("")), ["blk", "m.safetensors", "w"]);
+        assert_eq!(names(&fixture.path("blk")), ["0"]);
+        assert_eq!(names(&fixture.path("blk/0")), ["new", "q"]);
+        fixture.remount();
+    }
+    script(&fixture.path(""), "rm -r blk && mv w config.json").ok();
+    whole(&fixture, &["w", "blk/0/q", "blk/0/k", "blk/1/q"]);
+    assert_eq!(names(&fixture.path("")), ["config.json", "m.safetensors"]);
+    // A directory takes the name of one that tensors make.
+    fs::create_dir(fixture.path("d")).unwrap();
+    fs::rename(fixture.path("d"), fixture.path("blk")).unwrap();
+    assert_eq!(names(&fixture.path("")), ["blk", "config.json", "m.safetensors"]);
+    assert!(names(&fixture.path("blk")).is_empty());
+    whole(&fixture, &["w", "blk/0/q", "blk/0/k", "blk/1/q"]);
+    fixture.check();
+}
+
+#[test]
+fn names_follow_a_container_that_is_renamed_linked_and_removed_at_once() {
+    let mut fixture = Fixture::new();
+    let array = Random(2).floats(900);
+    let check = |fixture: &Fixture, there: &[&str], gone: &[&str]| {
+        for name in there {
+            assert_same(&fixture.read(name), &array, name);
+            assert_eq!(get(&fixture.path(name), "dtype"), "f32");
+        }
+        for name in gone {
+            assert!(!fixture.path(name).exists(), "{name}");
+        }
+    };
+    fs::create_dir(fixture.path("sub")).unwrap();
+    fs::write(fixture.path("x.npy"), npy_file(&array)).unwrap();
+    check(&fixture, &["x", ".tensors/x"], &["y"]);
+    let (number, id) = (fs::metadata(fixture.path("x")).unwrap().ino(), fixture.attribute("x", "id"));
+    fs::rename(fixture.path("x.npy"), fixture.path("y.npy")).unwrap();
+    check(&fixture, &["y", ".tensors/y", ".tensors/y.npy/y"], &["x", ".tensors/x", ".tensors/x.npy"]);
+    assert_eq!(fs::metadata(fixture.path("y")).unwrap().ino(), number);
+    assert_ne!(fixture.attribute("y", "id"), id);
+    fs::rename(fixture.path("y.npy"), fixture.path("sub/x.npy")).unwrap();
+    check(&fixture, &["sub/x", "sub/.tensors/x"], &["y", "x", ".tensors/y"]);
+    fs::hard_link(fixture.path("sub/x.npy"), fixture.path("sub/z.npy")).unwrap();
+    fs::hard_link(fixture.path("sub/x.npy"), fixture.path("x.npy")).unwrap();
+    for _ in 0..2 {
+        check(&fixture, &["sub/x", "sub/z", "x"], &["z"]);
+        assert_eq!(names(&fixture.path("sub/.tensors")).len(), 2, "one a name of the file");
+        fixture.crash();
+    }
+    assert_eq!(fixture.attribute("x", "id"), fixture.attribute("sub/x", "id"));
+    fs::remove_file(fixture.path("sub/x.npy")).unwrap();
+    check(&fixture, &["sub/z", "x"], &["sub/x", "sub/.tensors/x"]);
+    fs::rename(fixture.path("sub"), fixture.path("other")).unwrap();
+    check(&fixture, &["other/z", "other/.tensors/z", "x"], &["sub/z"]);
+    script(&fixture.path(""), "rm -r other x.npy").ok();
+    check(&fixture, &[], &["x", ".tensors/x", "other/z"]);
+    fixture.check();
+}
+
+#[test]
+fn of_two_containers_with_a_name_the_one_without_a_variant_has_it() {
+    let mut fixture = Fixture::new();
+    let (half, full) =
+        (container_of(&mut Random(3), &[("w", 90), ("h", 5)]), container_of(&mut Random(4), &[("w", 70)]));
+    let first = |fixture: &Fixture, bytes: &[u8]| {
+        let data = tensors_of(bytes).into_iter().find(|(name, _)| name == "w").unwrap().1;
+        assert_same(&fixture.read("w"), &data, "w");
+        assert_same(&fixture.read(".tensors/w"), &data, ".tensors/w");
+    };
+    fs::write(fixture.path("model.fp16.safetensors"), &half).unwrap();
+    first(&fixture, &half);
+    assert!(try_get(&fixture.path("model.fp16.safetensors"), "why").is_err());
+    fs::write(fixture.path("model.safetensors"), &full).unwrap();
+    for _ in 0..2 {
+        first(&fixture, &full);
+        assert_eq!(names(&fixture.path(".tensors")), ["h", "model.fp16.safetensors", "w"]);
+        assert_eq!(names(&fixture.path(".tensors/model.fp16.safetensors")), ["h", "w"]);
+        assert_eq!(names(&fixture.path(".tensors/model.safetensors")), ["w"]);
+        let data = tensors_of(&half).into_iter().find(|(name, _)| name == "w").unwrap().1;
+        assert_same(&fixture.read(".tensors/model.fp16.safetensors/w"), &data, "that of the variant");
+        let why = fixture.attribute("model.fp16.safetensors", "why");
+        assert!(why.contains(".tensors/model.fp16.safetensors") && why.ends_with(": w"), "{why}");
+        assert!(try_get(&fixture.path("model.safetensors"), "why").is_err());
+        fixture.remount();
+    }
+    fs::rename(fixture.path("model.safetensors"), fixture.path("a.safetensors")).unwrap();
+    first(&fixture, &full);
+    fs::rename(fixture.path("a.safetensors"), fixture.path("z.bf16.safetensors")).unwrap();
+    first(&fixture, &half);
+    fs::remove_file(fixture.path("model.fp16.safetensors")).unwrap();
+    first(&fixture, &full);
+    assert_eq!(names(&fixture.path(".tensors")), ["w"]);
+    fixture.check();
+}
+
+#[test]
+fn a_container_with_very_many_taken_names_lists_the_first_only() {
+    let fixture = Fixture::new();
+    let called: Vec<String> = (0..3000).map(|number| format!("{number:0100}")).collect();
+    let tensors: Vec<(&str, usize)> = called.iter().map(|name| (name.as_str(), 1)).collect();
+    for (seed, name) in [(7, "1.safetensors"), (8, "2.safetensors")] {
+        fs::write(fixture.path(name), container_of(&mut Random(seed), &tensors)).unwrap();
+    }
+    let why = fixture.attribute("2.safetensors", "why");
+    assert!(why.len() < 5000 && why.ends_with("and 2980 more"), "{why}");
+    assert_eq!(names(&fixture.path(".tensors/2.safetensors")).len(), 3000);
+    assert_eq!(names(&fixture.path(".tensors")).len(), 3001);
+    fixture.check();
+}
+
+#[test]
+fn names_of_containers_come_before_names_of_tensors() {
+    let fixture = Fixture::new();
+    let bytes = container_of(&mut Random(5), &[("n.safetensors", 50), ("n.safetensors/w", 60), ("x", 7)]);
+    fs::write(fixture.path("m.safetensors"), &bytes).unwrap();
+    assert_eq!(names(&fixture.path(".tensors")), ["n.safetensors", "n.safetensors%2Fw", "x"]);
+    assert!(fixture.path("n.safetensors").is_file());
+    fs::create_dir(fixture.path("other")).unwrap();
+    fs::write(fixture.path("other/n.safetensors"), container_of(&mut Random(6), &[("y", 8)])).unwrap();
+    fs::rename(fixture.path("other/n.safetensors"), fixture.path("n.safetensors")).unwrap();
+    assert_eq!(names(&fixture.path(".tensors/n.safetensors")), ["y"]);
+    assert_eq!(names(&fixture.path(".tensors/m.safetensors")).len(), 3);
+    assert_eq!(fs::metadata(fixture.path(".tensors/m.safetensors/n.safetensors")).unwrap().len(), 200);
+    assert!(fixture.attribute("m.safetensors", "why").ends_with(": n.safetensors"));
+    fixture.check();
+}
+
+#[test]
+fn thousands_of_arrays_come_and_are_found_without_looking_at_each_other() {
+    let fixture = Fixture::new();
+    let started = std::time::Instant::now();
+    let make =
+        "import numpy, sys\nfor n in range(3000): numpy.save(f'{sys.argv[1]}/{n}.npy', numpy.full(3, n))";
+    support::python_line(make, [fixture.path("")]);
+    assert_eq!(names(&fixture.path(".tensors")).len(), 3000);
+    assert_eq!(fs::metadata(fixture.path("2999")).unwrap().len(), 24);
+    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
+    check_listing(&fixture.path(".tensors"));
+    fixture.check();
+}
+
+#[test]
+fn the_command_lists_tensors_of_a_directory_and_of_a_container() {
+    let mut fixture = Fixture::new();
+    placed(&fixture);
+    let (store, at) = (fixture.place.store(), fixture.path(""));
+    let listed = |arguments: &[&std::ffi::OsStr]| {
+        let listed = support::run(["ls".as_ref()].into_iter().chain(arguments.iter().copied())).json();
+        let rows = listed.as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap().to_owned());
+        rows.collect::<Vec<_>>()
+    };
+    let (json, tensors, container) = ("--json".as_ref(), "--tensors".as_ref(), at.join("m.safetensors"));
+    assert_eq!(listed(&[at.as_os_str(), json]), ["config.json", "m.safetensors"]);
+    assert_eq!(listed(&[at.as_os_str(), tensors, json]), ["blk", "w"]);
+    assert_eq!(listed(&[container.as_os_str(), tensors, json]), ["blk", "w"]);
+    fixture.unmount();
+    let below = |path: &str| listed(&[store.as_os_str(), path.as_ref(), tensors, json]);
+    assert_eq!(below("demo/m"), ["blk", "w"]);
+    assert_eq!(below("demo/m/m.safetensors"), ["blk", "w"]);
+}
+
+/// A directory lists each name once, whatever the buffer.
+fn check_listing(folder: &Path) {
+    let mut seen = std::collections::HashSet::new();
+    assert!(fs::read_dir(folder).unwrap().all(|entry| seen.insert(entry.unwrap().file_name())));
+}
