@@ -5,11 +5,12 @@
 //!    every earlier read has ended; an object's, once it is not open any more.
 //! 2. Space that no record names and nobody reads goes back to the disk, page by page.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::log::record::Stored;
+use crate::model::Error;
 use crate::store::collection::Collection;
 use crate::store::collection::journal::Writer;
 use crate::store::collection::open_object::OpenObject;
@@ -32,7 +33,7 @@ impl Collection {
         self.drop_payloads(dropped);
         if let Some(extent) = draft.extent() {
             self.reservations.release_file(extent.file);
-            self.remove_extent(draft);
+            self.remove_extent(&mut Holes::default(), draft);
         }
     }
 
@@ -56,10 +57,17 @@ impl Collection {
 
     /// Reclaims the space freed by batches up to number `durable`, which must be durable.
     pub(in crate::store) fn reclaim_until(&self, writer: &mut Writer, durable: u64) {
+        let mut holes = Holes::default();
         // No record ever named these slots, so nobody reads them.
         for slot in self.reservations.returned() {
-            self.give_slot_back(writer, slot);
+            give_slot_back(writer, &mut holes, slot);
         }
+        self.reclaim_freed(writer, durable, &mut holes);
+        self.punch(&holes);
+    }
+
+    /// Takes what batches up to number `durable` freed, and notes the pages to give back.
+    fn reclaim_freed(&self, writer: &mut Writer, durable: u64, holes: &mut Holes) {
         if writer.freed.is_empty() {
             return;
         }
@@ -86,42 +94,42 @@ impl Collection {
         self.gate.wait();
         for (_, freed) in free {
             match freed {
-                Freed::Payload(stored) => self.give_back(writer, &stored),
-                Freed::Stretch { object, stored } => self.punch_stretch(&object, &stored),
+                Freed::Payload(stored) => give_back(writer, holes, &stored),
+                Freed::Stretch { object, stored } => note_stretch(holes, &object, &stored),
                 Freed::Copy(copy) => self.remove_pinned(copy.number),
                 Freed::Links(links) => {
-                    links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)))
+                    links.iter().for_each(|link| give_slot_back(writer, holes, place_of(link)))
                 }
                 Freed::Deltas { object, index, epoch, links } => {
                     object.forget_deltas(index, epoch);
-                    links.iter().for_each(|link| self.give_slot_back(writer, place_of(link)));
+                    links.iter().for_each(|link| give_slot_back(writer, holes, place_of(link)));
                 }
-                Freed::Factor(link) => self.give_slot_back(writer, place_of_factor(&link)),
+                Freed::Factor(link) => give_slot_back(writer, holes, place_of_factor(&link)),
                 Freed::EndedFactor { object, link } => {
                     object.forget_factor(&link);
-                    self.give_slot_back(writer, place_of_factor(&link));
+                    give_slot_back(writer, holes, place_of_factor(&link));
                 }
                 Freed::Object(object) => {
                     let layout = object.layout();
                     for (_, block) in object.blocks.read().pieces(layout) {
-                        self.give_back(writer, &block.stored);
+                        give_back(writer, holes, &block.stored);
                     }
                     for link in object.links() {
-                        self.give_slot_back(writer, place_of(&link));
+                        give_slot_back(writer, holes, place_of(&link));
                     }
                     if let Some(link) = object.factor() {
-                        self.give_slot_back(writer, place_of_factor(&link));
+                        give_slot_back(writer, holes, place_of_factor(&link));
                     }
                     if let Some(write_state) = object.existing_write_state() {
                         for written in write_state.dirty.read().values() {
                             let len = object.entry.block_bytes;
-                            self.give_back(writer, &Stored { len, ..*written });
+                            give_back(writer, holes, &Stored { len, ..*written });
                         }
                         for stored in &write_state.writing.lock().dropped {
-                            self.give_back(writer, stored);
+                            give_back(writer, holes, stored);
                         }
                     }
-                    self.remove_extent(&object);
+                    self.remove_extent(holes, &object);
                 }
             }
         }
@@ -163,70 +171,104 @@ impl Collection {
         }
     }
 
-    /// Punches a hole for the pages of a data file that a block has left, including pages shared with a
-    /// neighbour that has left them before.
-    fn punch_stretch(&self, object: &Object, stored: &Stored) {
-        let (Some(extent), layout) = (object.extent(), object.logged_layout()) else { return };
-        let index = layout.index(stored.offset.saturating_sub(extent.offset));
-        let has_left = |index: Option<u32>| {
-            let block = index.and_then(|index| object.blocks.read().get(index, layout));
-            block.is_some_and(|block| !block.stored.in_data)
-        };
-        if !has_left(Some(index)) {
-            return;
+    /// Gives the pages of holes back to the disk, each stretch with one call.
+    fn punch(&self, holes: &Holes) {
+        for (number, stretches) in &holes.payload_files {
+            for (from, until) in joined_pages(stretches) {
+                self.files.punch(*number, from, until - from);
+            }
         }
-        let (begin, end) = (stored.offset, stored.offset + u64::from(stored.len));
-        let from = if has_left(index.checked_sub(1)) {
-            begin / PAGE_BYTES * PAGE_BYTES
-        } else {
-            begin.next_multiple_of(PAGE_BYTES)
-        };
-        let next = index.saturating_add(1);
-        let next_end = end + layout.len(next) as u64;
-        let until = if has_left(Some(next)) && end.next_multiple_of(PAGE_BYTES) <= next_end {
-            end.next_multiple_of(PAGE_BYTES)
-        } else {
-            end / PAGE_BYTES * PAGE_BYTES
-        };
-        if from >= until {
-            return;
-        }
-        let punched = self.data_file(extent.file).map(|file| file.punch(from, until - from));
-        if let Ok(Err(error)) = punched {
-            log::warn!("giving back space of {}: {error}", self.files.data_path(extent.file));
+        let data_files = holes.data_files.iter().filter(|(number, _)| !holes.removed.contains(number));
+        for (number, stretches) in data_files {
+            let punch = || {
+                let file = self.data_file(*number)?;
+                joined_pages(stretches).into_iter().try_for_each(|(from, until)| {
+                    file.punch(from, until - from).map_err(|error| Error::io("punching a hole", error))
+                })
+            };
+            if let Err(error) = punch() {
+                log::warn!("giving back space of {}: {error}", self.files.data_path(*number));
+            }
         }
     }
 
     /// Removes an object's data file if no other object lies in it. Open files stay readable. A file
     /// that cannot be removed is found when the store is opened again.
-    fn remove_extent(&self, object: &Object) {
+    fn remove_extent(&self, holes: &mut Holes, object: &Object) {
         let Some(extent) = object.extent() else { return };
         if self.reservations.holds_file(extent.file) || self.state.read().has_extent(extent.file) {
             return;
         }
         self.files.remove_data_file(extent.file);
+        holes.removed.insert(extent.file);
     }
+}
 
-    /// Frees a payload's slot and punches a hole for the pages that become free.
-    fn give_back(&self, writer: &mut Writer, stored: &Stored) {
-        if !stored.has_slot() {
-            return;
-        }
-        self.give_slot_back(writer, place_of_stored(stored));
-    }
+/// Stretches without payloads, by the number of their file. A stretch is noted up to the end of its
+/// last page if the rest of that page is free, so that joined stretches include the pages that they share.
+#[derive(Default)]
+struct Holes {
+    payload_files: BTreeMap<u8, Vec<Range<u64>>>,
+    data_files: BTreeMap<u64, Vec<Range<u64>>>,
+    /// Data files that were removed, where nothing is left to give back.
+    removed: BTreeSet<u64>,
+}
 
-    /// Frees a slot, given as file number, offset and length.
-    fn give_slot_back(&self, writer: &mut Writer, (number, offset, len): (u8, u64, u64)) {
-        // If the free space was not determined yet, that will find the slot free.
-        let Some(Some(slots)) = writer.slots.get_mut(usize::from(number)) else { return };
-        let free = slots.give(offset, len);
-        let from = free.start.next_multiple_of(PAGE_BYTES).max(offset / PAGE_BYTES * PAGE_BYTES);
-        let end = offset + len;
-        let until = (free.end / PAGE_BYTES * PAGE_BYTES).min(end.next_multiple_of(PAGE_BYTES));
-        if from < until {
-            self.files.punch(number, from, until - from);
+/// The whole pages in stretches, which may overlap: where each joined one begins and ends.
+fn joined_pages(stretches: &[Range<u64>]) -> Vec<(u64, u64)> {
+    let mut sorted: Vec<&Range<u64>> = stretches.iter().collect();
+    sorted.sort_unstable_by_key(|stretch| stretch.start);
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for stretch in sorted {
+        match joined.last_mut() {
+            Some((_, until)) if stretch.start <= *until => *until = stretch.end.max(*until),
+            _ => joined.push((stretch.start, stretch.end)),
         }
     }
+    let pages =
+        |(from, until): (u64, u64)| (from.next_multiple_of(PAGE_BYTES), until / PAGE_BYTES * PAGE_BYTES);
+    joined.into_iter().map(pages).filter(|(from, until)| from < until).collect()
+}
+
+/// Notes the stretch of a data file that a block has left, with the rest of pages shared with a
+/// neighbour that has left them before.
+fn note_stretch(holes: &mut Holes, object: &Object, stored: &Stored) {
+    let (Some(extent), layout) = (object.extent(), object.logged_layout()) else { return };
+    let index = layout.index(stored.offset.saturating_sub(extent.offset));
+    let blocks = object.blocks.read();
+    let has_left = |index: Option<u32>| {
+        let block = index.and_then(|index| blocks.get(index, layout));
+        block.is_some_and(|block| !block.stored.in_data)
+    };
+    if !has_left(Some(index)) {
+        return;
+    }
+    let (begin, end) = (stored.offset, stored.offset + u64::from(stored.len));
+    let from = if has_left(index.checked_sub(1)) { begin / PAGE_BYTES * PAGE_BYTES } else { begin };
+    let next = index.saturating_add(1);
+    let next_end = end + layout.len(next) as u64;
+    let page_end = end.next_multiple_of(PAGE_BYTES);
+    let until = if has_left(Some(next)) && page_end <= next_end { page_end } else { end };
+    holes.data_files.entry(extent.file).or_default().push(from..until);
+}
+
+/// Frees a payload's slot and notes the pages that become free.
+fn give_back(writer: &mut Writer, holes: &mut Holes, stored: &Stored) {
+    if stored.has_slot() {
+        give_slot_back(writer, holes, place_of_stored(stored));
+    }
+}
+
+/// Frees a slot, given as file number, offset and length, and notes the pages that become free.
+fn give_slot_back(writer: &mut Writer, holes: &mut Holes, (number, offset, len): (u8, u64, u64)) {
+    // If the free space was not determined yet, that will find the slot free.
+    let Some(Some(slots)) = writer.slots.get_mut(usize::from(number)) else { return };
+    let free = slots.give(offset, len);
+    let from = free.start.max(offset / PAGE_BYTES * PAGE_BYTES);
+    let page_end = (offset + len).next_multiple_of(PAGE_BYTES);
+    // Nothing lies behind the last slot.
+    let until = if slots.end() <= free.start { page_end } else { free.end.min(page_end) };
+    holes.payload_files.entry(number).or_default().push(from..until);
 }
 
 /// Objects that are deleted and still open, by their data file.
@@ -262,4 +304,17 @@ fn is_read_by_others(kept: &HashMap<u64, Vec<Arc<Object>>>, object: &Arc<Object>
         let blocks = other.blocks.read();
         (first..=last).any(|index| blocks.get(index, layout).is_some_and(|block| block.stored.in_data))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::joined_pages;
+
+    #[test]
+    fn touching_stretches_become_one_with_the_pages_that_they_share() {
+        assert_eq!(joined_pages(&[8000..12_288, 100..8000]), [(4096, 12_288)]);
+        assert_eq!(joined_pages(&[0..4096, 4096..8192, 4096..5000]), [(0, 8192)]);
+        assert_eq!(joined_pages(&[0..5000, 5001..16_384]), [(0, 4096), (8192, 16_384)]);
+        assert!(joined_pages(&[4000..8191, 100..200]).is_empty());
+    }
 }
