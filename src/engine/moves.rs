@@ -104,9 +104,9 @@ impl Engine {
             state.node(node).and_then(|node| node.file()).is_some_and(|file| file.tensor.is_some())
         };
         let chosen = if is_one { found } else { taken(found, to, self.store.settings()) };
-        let (mut planned, mut left) = (Vec::new(), None);
+        let (mut planned, mut left, mut opened) = (Vec::new(), None, None);
         for target in chosen {
-            match check(collection, &target, to.tier) {
+            match check(collection, &target, to.tier, &mut opened) {
                 Ok((from, _)) if from.is_empty() => {}
                 Ok((from, stored)) => planned.push(Planned { target, from, stored }),
                 // One of many tensors does not stop the others.
@@ -144,8 +144,13 @@ pub(super) fn refuse_pinned(collection: &Collection, target: &Target) -> Result<
 }
 
 /// The blocks of a tensor that a move to a tier affects, by tier; their size after the move, and
-/// before.
-fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Concerned> {
+/// before. `opened` has the object that was checked last, whose outside file others may lie in too.
+fn check(
+    collection: &Arc<Collection>,
+    target: &Target,
+    to: Tier,
+    opened: &mut Option<OpenObject>,
+) -> Result<Concerned> {
     let path = || format!("{}/{}", collection.path(), target.path);
     refuse_pinned(collection, target)?;
     if !target.dtype.is_quantizable() && to != Tier::Exact {
@@ -163,13 +168,18 @@ fn check(collection: &Arc<Collection>, target: &Target, to: Tier) -> Result<Conc
     let mut stored = (0, 0);
     for object in &target.objects {
         collection.check_not_needed(object.entry.id)?;
-        let open = OpenObject::open_by_name(collection, object)?;
         let layout = object.layout();
+        let open = &*opened.insert(OpenObject::open_by_name_after(collection, object, opened.as_ref())?);
+        if object.origin.is_some() {
+            let stored = object.stored_blocks(0..layout.blocks(), layout);
+            let due = stored.filter(|(index, block)| open.is_due(*index, block, to));
+            open.verify_origins(due.map(|(index, _)| index));
+        }
         for (index, block) in object.stored_blocks(0..layout.blocks(), layout) {
             if open.is_due(index, &block, to) {
-                let is_exact = has_exact_source(&open, index, &block);
+                let is_exact = has_exact_source(open, index, &block);
                 is_kept &= is_exact;
-                let source = if is_exact { Tier::Exact } else { precision(&open, index, &block) };
+                let source = if is_exact { Tier::Exact } else { precision(open, index, &block) };
                 if source == Tier::Absent {
                     let text = format!("{}: block {index} is absent and cannot be reconstructed", path());
                     return Err(Error::new(ErrorKind::Absent, text));

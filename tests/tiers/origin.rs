@@ -193,6 +193,41 @@ fn exact_bytes_are_given_up_only_with_an_origin_and_unless_written() {
 }
 
 #[test]
+fn an_outside_file_is_compared_again_when_another_file_or_another_time_is_under_its_name() {
+    let source = container_of(&mut Random(61), &[("v", 50_000)]);
+    let place = Place::new();
+    let model = place.write("m.safetensors", &source);
+    place.import("t/c", &[&model], &["--in-place"]);
+    let mounted = place.mount(&[]);
+    let v = mounted.path("t/c/v");
+    let time = fs::metadata(&model).unwrap().modified().unwrap();
+    let mut other = source.clone();
+    let last = other.len() - 1;
+    other[last] ^= 1;
+    // Its blocks are compared for this move.
+    set(&v, "tier", "q8").unwrap();
+    let hot = fs::read(&v).unwrap();
+    let replacement = place.write("other", &other);
+    fs::File::open(&replacement).unwrap().set_modified(time).unwrap();
+    fs::rename(&replacement, &model).unwrap();
+    assert!(refused_set(&v, "tier", "exact", Errno::INVAL).contains("more precise"));
+    assert!(fs::read(&v).unwrap() == hot && get(&v, "tier") == "q8", "the only good copy was given up");
+    fs::write(&model, &source).unwrap();
+    fs::File::open(&model).unwrap().set_modified(time).unwrap();
+    set(&v, "tier", "exact").unwrap();
+    set(&v, "tier", "q8").unwrap();
+    // The same file, written to.
+    fs::write(&model, &other).unwrap();
+    assert!(refused_set(&v, "tier", "exact", Errno::INVAL).contains("more precise"));
+    fs::write(&model, &source).unwrap();
+    set(&v, "tier", "exact").unwrap();
+    assert!(fs::read(&v).unwrap() == source[source.len() - 200_000..]);
+    let tiers = (0..4).map(|tier| place.store().join(format!("t/c/tier{tier}.dat")));
+    let taken: u64 = tiers.filter_map(|path| fs::metadata(path).ok()).map(|file| file.blocks()).sum();
+    assert_eq!(taken, 0, "sectors of tier files after the return to the outside file");
+}
+
+#[test]
 fn truncating_growing_and_replacing_a_file_in_place_leaves_its_source_unchanged() {
     let bytes = Random(31).bytes(100_000);
     let place = Place::new();

@@ -36,6 +36,8 @@ pub struct OpenObject {
     pub(in crate::store) extent: Option<Result<Arc<dyn File>, String>>,
     pub(in crate::store) verify: Verify,
     reach: Reach,
+    /// Whether its outside file was opened by its name, with the modification time of the import.
+    pub(in crate::store) is_origin_untouched: bool,
 }
 
 impl OpenObject {
@@ -48,6 +50,26 @@ impl OpenObject {
     /// outside file is the one that has the name now, whatever others have open.
     pub fn open_by_name(collection: &Arc<Collection>, object: &Arc<Object>) -> Result<OpenObject> {
         OpenObject::reached(collection, object, Verify::First, Reach::ByName)
+    }
+
+    /// [`open_by_name`](Self::open_by_name), with the outside file that `before` has just opened if the
+    /// object lies in the same.
+    pub fn open_by_name_after(
+        collection: &Arc<Collection>,
+        object: &Arc<Object>,
+        before: Option<&OpenObject>,
+    ) -> Result<OpenObject> {
+        let file = |object: &Object| object.origin.as_ref().and(object.extent()).map(|extent| extent.file);
+        match before {
+            Some(before)
+                if before.reach == Reach::ByName
+                    && Arc::ptr_eq(&before.collection, collection)
+                    && file(object).is_some_and(|number| file(&before.object) == Some(number)) =>
+            {
+                Ok(OpenObject::over(collection, object, before.extent.clone(), Verify::First, Reach::ByName))
+            }
+            _ => OpenObject::open_by_name(collection, object),
+        }
     }
 
     /// Opens another object in the same way as this one.
@@ -71,7 +93,26 @@ impl OpenObject {
             }
             opened => opened.transpose()?.map(Ok),
         };
-        Ok(OpenObject { collection: collection.clone(), object: object.clone(), extent, verify, reach })
+        Ok(OpenObject::over(collection, object, extent, verify, reach))
+    }
+
+    fn over(
+        collection: &Arc<Collection>,
+        object: &Arc<Object>,
+        extent: Option<Result<Arc<dyn File>, String>>,
+        verify: Verify,
+        reach: Reach,
+    ) -> OpenObject {
+        let is_origin_untouched = match (&object.origin, &extent) {
+            (Some(origin), Some(Ok(file))) if reach == Reach::ByName => {
+                let identity = file.identity().ok().flatten();
+                let untouched = identity.filter(|_| file.is_untouched().unwrap_or(false));
+                untouched.inspect(|identity| origin.note_file(*identity)).is_some()
+            }
+            _ => false,
+        };
+        let (collection, object) = (collection.clone(), object.clone());
+        OpenObject { collection, object, extent, verify, reach, is_origin_untouched }
     }
 
     /// Opens an object of a file that is open already. If the data file cannot be opened, reads of the
@@ -83,6 +124,7 @@ impl OpenObject {
             extent: Some(Err(error.to_string())),
             verify,
             reach: Reach::Shared,
+            is_origin_untouched: false,
         })
     }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
+use rayon::prelude::*;
 
 use crate::format::log::catalog::Measured;
 use crate::format::log::record::{Record, Stored};
@@ -39,13 +40,14 @@ pub enum Elements {
 }
 
 /// Writes the elements of a block to its last argument.
-pub type Source<'a> = dyn Fn(&OpenObject, u32, &Block, &mut [u8]) -> Result<Elements> + 'a;
+/// Called on several threads.
+pub type Source<'a> = dyn Fn(&OpenObject, u32, &Block, &mut [u8]) -> Result<Elements> + Sync + 'a;
 
 impl OpenObject {
     /// Stores the blocks of `range` that are not in the tier `to`, or that have deltas, in that tier.
     /// `source` provides their elements. Blocks written since the last batch, and those that cannot be
     /// encoded, stay as they are. An exact block that is intact in its outside file is located there
-    /// again.
+    /// again; it is not read if that was verified before.
     pub fn migrate(
         &self,
         range: Range<u32>,
@@ -62,16 +64,25 @@ impl OpenObject {
         let mut elements = Vec::new();
         for group in due.chunk_by(|before, next| before.0 + 1 == next.0) {
             let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else { continue };
+            if to.0 == Tier::Exact && group.iter().all(|(index, _)| self.is_origin_verified(*index)) {
+                let place = |(index, block): &(u32, Block)| {
+                    self.object().origin_place(*index).map(|place| (*index, *block, place))
+                };
+                migration.blocks.extend(group.iter().filter_map(place));
+                continue;
+            }
             let (begin, end) = (layout.start(*first), layout.start(*last) + layout.len(*last) as u64);
             elements.resize((end - begin) as usize, 0);
             let block_bytes = layout.block_bytes as usize;
             // Location of a block's elements in its outside file: they need not be stored.
-            let mut places = Vec::with_capacity(group.len());
-            for ((index, block), part) in group.iter().zip(elements.chunks_mut(block_bytes.max(1))) {
-                let from = source(self, *index, block, part)?;
-                let place = self.object().origin_place(*index);
-                places.push(place.filter(|_| from == Elements::Origin));
-            }
+            let parts = group.par_iter().zip(elements.par_chunks_mut(block_bytes.max(1)));
+            let places: Vec<Option<Stored>> = parts
+                .map(|((index, block), part)| {
+                    let from = source(self, *index, block, part)?;
+                    let place = self.object().origin_place(*index);
+                    Ok(place.filter(|_| from == Elements::Origin))
+                })
+                .collect::<Result<_>>()?;
             if to.0 == Tier::Exact && places.iter().all(Option::is_some) {
                 let there = group.iter().zip(places.into_iter().flatten());
                 migration.blocks.extend(there.map(|((index, block), place)| (*index, *block, place)));
