@@ -59,6 +59,7 @@ operations! {
     Setxattr "setxattr",
     Listxattr "listxattr",
     Removexattr "removexattr",
+    Poll "poll",
 }
 
 /// A histogram of the durations of requests.

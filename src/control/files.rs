@@ -34,12 +34,22 @@ pub struct File {
     pub shape: Shape,
     /// Whether only the owner of the mount may read it.
     pub is_private: bool,
+    /// Whether poll(2) waits until the list of jobs has changed since the file was opened.
+    pub tells_of_jobs: bool,
     show: Option<Show>,
     act: Option<Act>,
 }
 
 const fn shown(name: &'static str, help: &'static str, show: fn(&Context) -> Result<String>) -> File {
-    File { name, help, shape: Shape::File, is_private: false, show: Some(Show::Text(show)), act: None }
+    File {
+        name,
+        help,
+        shape: Shape::File,
+        is_private: false,
+        tells_of_jobs: false,
+        show: Some(Show::Text(show)),
+        act: None,
+    }
 }
 
 /// A file that can be read and written.
@@ -53,7 +63,8 @@ const fn acting(
 }
 
 const fn tree(name: &'static str, help: &'static str, lines: fn(&Context) -> Result<Make>) -> File {
-    File { name, help, shape: Shape::Tree, is_private: false, show: Some(Show::Lines(lines)), act: None }
+    let shown = shown(name, help, |_| Ok(String::new()));
+    File { shape: Shape::Tree, show: Some(Show::Lines(lines)), ..shown }
 }
 
 /// The files of the mount's `.ctl`. Append new ones: positions are part of inode numbers.
@@ -67,9 +78,11 @@ pub const MOUNT_FILES: &[File] = &[
     },
     File {
         act: Some(actions::jobs),
+        tells_of_jobs: true,
         ..shown(
             "jobs",
-            "jobs that wait, run or have ended, one per line; write cancel N to cancel job N",
+            "jobs that wait, run or have ended, one per line; poll(2) waits for a change; write cancel N to \
+             cancel job N",
             |context| Ok(context.mounted.jobs.text()),
         )
     },

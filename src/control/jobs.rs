@@ -1,6 +1,6 @@
 //! Background jobs, which outlive the request that queued them. They run one after the other, in order.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,6 +36,16 @@ type Work = Box<dyn FnOnce(&dyn Progress) -> Result<String> + Send>;
 pub struct Jobs {
     inner: Mutex<Inner>,
     changed: Condvar,
+    watches: Mutex<Watches>,
+}
+
+/// The programs that wait for a change of the list of jobs. A last lock.
+#[derive(Default)]
+struct Watches {
+    /// Number of changes so far.
+    changes: u64,
+    /// Called once at the next change, by the handle of the open file.
+    waiting: BTreeMap<u64, Box<dyn FnOnce() + Send>>,
 }
 
 #[derive(Default)]
@@ -83,7 +93,39 @@ impl Jobs {
             inner.shown.pop_front();
         }
         self.changed.notify_all();
+        drop(inner);
+        self.note_change();
         number
+    }
+
+    /// Number of changes of the list: jobs that were queued, began or ended.
+    pub fn changes(&self) -> u64 {
+        self.watches.lock().changes
+    }
+
+    /// Calls `tell` once the list has changed more than `seen` times, in place of an earlier call for the
+    /// same `handle`. `false`, without a call, if it has already.
+    pub fn watch(&self, handle: u64, seen: u64, tell: impl FnOnce() + Send + 'static) -> bool {
+        let mut watches = self.watches.lock();
+        let is_new = watches.changes == seen;
+        if is_new {
+            watches.waiting.insert(handle, Box::new(tell));
+        }
+        is_new
+    }
+
+    /// Ends the watch of a handle.
+    pub fn unwatch(&self, handle: u64) {
+        self.watches.lock().waiting.remove(&handle);
+    }
+
+    fn note_change(&self) {
+        let waiting = {
+            let mut watches = self.watches.lock();
+            watches.changes += 1;
+            std::mem::take(&mut watches.waiting)
+        };
+        waiting.into_values().for_each(|tell| tell());
     }
 
     /// One line per job: its number, its action, its path and its state.
@@ -105,6 +147,8 @@ impl Jobs {
         if let Some(place) = inner.waiting.iter().position(is_waiting) {
             inner.waiting.remove(place);
             *job.state.lock() = State::Ended("cancelled".to_owned());
+            drop(inner);
+            self.note_change();
         }
         true
     }
@@ -134,6 +178,7 @@ impl Jobs {
             };
             let since = Instant::now();
             *job.state.lock() = State::Running(since);
+            self.note_change();
             let done = catch_unwind(AssertUnwindSafe(|| work(&job.counted)));
             let bug =
                 || Err(Error::new(ErrorKind::Io, "a bug in tierfs ended it; see the log of the daemon"));
@@ -143,6 +188,7 @@ impl Jobs {
                 Ok(note) if note.is_empty() => {
                     // The job found nothing to do, so it is not listed.
                     self.inner.lock().shown.retain(|(_, shown)| !Arc::ptr_eq(shown, &job));
+                    self.note_change();
                     continue;
                 }
                 Ok(note) => format!("done in {:.1} s: {note}", since.elapsed().as_secs_f64()),
@@ -153,6 +199,7 @@ impl Jobs {
                 }
             };
             *job.state.lock() = State::Ended(ended);
+            self.note_change();
         }
     }
 
@@ -170,12 +217,34 @@ impl Jobs {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::{Job, Jobs};
     use crate::model::{Error, ErrorKind};
 
     fn job() -> Job {
         Job::new("tier=q8".to_owned(), "t/c".to_owned(), 100)
+    }
+
+    #[test]
+    fn a_watch_is_told_of_the_next_change_and_once() {
+        let jobs = Jobs::default();
+        let told = Arc::new(AtomicU64::new(0));
+        let tell = || {
+            let told = told.clone();
+            move || {
+                told.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let seen = jobs.changes();
+        assert!(jobs.watch(1, seen, tell()) && jobs.watch(1, seen, tell()) && jobs.watch(2, seen, tell()));
+        jobs.unwatch(2);
+        let number = jobs.push(job(), |_| unreachable!());
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+        assert!(!jobs.watch(1, seen, tell()), "what was missed needs no watch");
+        assert!(jobs.watch(1, jobs.changes(), tell()));
+        assert!(jobs.cancel(number));
+        assert_eq!(told.load(Ordering::Relaxed), 2);
     }
 
     #[test]

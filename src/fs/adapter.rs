@@ -8,8 +8,9 @@ use std::time::SystemTime;
 
 use fuser::{
     BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 
 use crate::control::Operation;
@@ -78,7 +79,7 @@ impl Filesystem for Adapter {
         self.measured(Operation::Read, || {
             let Some(open) = self.handles.get(handle.0) else { return reply.error(errno::BAD_HANDLE) };
             match &*open {
-                Handle::Control(_, text) if !text.is_there() => self.read_made(open, offset, size, reply),
+                Handle::Control(_, text, _) if !text.is_there() => self.read_made(open, offset, size, reply),
                 _ => self.read_file(&open, flags, offset, size, reply),
             }
         });
@@ -129,6 +130,24 @@ impl Filesystem for Adapter {
         });
     }
 
+    fn poll(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        notifier: PollNotifier,
+        events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        self.measured(Operation::Poll, || {
+            let always =
+                PollEvents::POLLIN | PollEvents::POLLRDNORM | PollEvents::POLLOUT | PollEvents::POLLWRNORM;
+            let is_ready = self.is_ready(handle, notifier);
+            reply.poll(if is_ready { events & always } else { PollEvents::empty() });
+        });
+    }
+
     fn fsyncdir(
         &self,
         _request: &Request,
@@ -155,6 +174,7 @@ impl Filesystem for Adapter {
     ) {
         self.measured(Operation::Release, || {
             let open_file = self.file(handle);
+            self.mounted.jobs.unwatch(handle.0);
             let last = self.release_handle(handle.0);
             match open_file {
                 // Stores to mapped pages arrive after the last flush.

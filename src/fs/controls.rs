@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fuser::{FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, ReplyData, ReplyOpen, ReplyWrite};
+use fuser::{
+    FileHandle, FopenFlags, INodeNo, OpenAccMode, OpenFlags, PollNotifier, ReplyData, ReplyOpen, ReplyWrite,
+};
 
 use crate::control::{self, Text};
 use crate::fs::errno;
@@ -32,11 +34,12 @@ impl Adapter {
         let shows = flags.acc_mode() != OpenAccMode::O_WRONLY;
         std::thread::spawn(move || {
             guarded(&mounted, "open", || {
+                let changes = mounted.jobs.changes();
                 let nothing = || Ok(Text::whole(String::new()));
                 let text = if shows { control::show(&mounted, &view, user) } else { nothing() };
                 match text {
                     Ok(text) => {
-                        let handle = handles.insert(Handle::Control(view, text));
+                        let handle = handles.insert(Handle::Control(view, text, changes));
                         reply.opened(FileHandle(handle), open_flags);
                     }
                     Err(error) => reply.error(failed(&mounted, "open", &error)),
@@ -69,7 +72,7 @@ impl Adapter {
         let mounted = self.mounted.clone();
         std::thread::spawn(move || {
             guarded(&mounted, "read", || {
-                let Handle::Control(_, text) = Arc::as_ref(&handle) else {
+                let Handle::Control(_, text, _) = Arc::as_ref(&handle) else {
                     return reply.error(errno::BAD_HANDLE);
                 };
                 let mut out = vec![0; size as usize];
@@ -82,6 +85,19 @@ impl Adapter {
                 }
             });
         });
+    }
+
+    /// Whether a file has something new to read. If not, the kernel is told once it has, and asks again.
+    pub fn is_ready(&self, handle: FileHandle, notifier: PollNotifier) -> bool {
+        let Some(open) = self.handles.get(handle.0) else { return true };
+        let Handle::Control(view, _, seen) = &*open else { return true };
+        let tell = move || {
+            if let Err(error) = notifier.notify() {
+                log::debug!("waking a program that polls: {error}");
+            }
+        };
+        !control::file_of(view).is_ok_and(|file| file.tells_of_jobs)
+            || !self.mounted.jobs.watch(handle.0, *seen, tell)
     }
 
     /// Reads a growing text. A read at offset 0 starts over at the oldest text that is kept.
@@ -99,7 +115,7 @@ impl Adapter {
         let (mounted, invalidator, text) = (self.mounted.clone(), self.invalidator.clone(), text.to_vec());
         std::thread::spawn(move || {
             guarded(&mounted, "write", || {
-                let Handle::Control(view, _) = Arc::as_ref(&handle) else {
+                let Handle::Control(view, ..) = Arc::as_ref(&handle) else {
                     return reply.error(errno::BAD_HANDLE);
                 };
                 match control::act(&mounted, view, user, &text) {

@@ -14,8 +14,8 @@ use crate::vfs::ControlView;
 pub(super) enum Handle {
     /// A file of a collection.
     File(Arc<OpenFile>),
-    /// A control file, and its text.
-    Control(ControlView, Text),
+    /// A control file, its text, and the number of changes of the list of jobs before that was made.
+    Control(ControlView, Text, u64),
     /// A file of a form.
     Form(FormFile),
     /// A growing text, and the position in it where the file begins.
@@ -79,7 +79,7 @@ mod tests {
     fn handle_numbers_are_reused_only_after_their_release() {
         let handles = Handles::default();
         let text =
-            |shown: &str| Handle::Control(ControlView::top(Scope::Mount), Text::whole(shown.to_owned()));
+            |shown: &str| Handle::Control(ControlView::top(Scope::Mount), Text::whole(shown.to_owned()), 0);
         let (first, second) = (handles.insert(text("1")), handles.insert(text("2")));
         assert_ne!(first, second);
         handles.remove(first);
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(third, first);
         assert!(fourth != first && fourth != second);
         let kept = handles.get(second).unwrap();
-        let (mut shown, Handle::Control(_, text)) = ([0; 2], &*kept) else { panic!() };
+        let (mut shown, Handle::Control(_, text, _)) = ([0; 2], &*kept) else { panic!() };
         assert_eq!((text.read(0, &mut shown).unwrap(), shown[0]), (1, b'2'));
     }
 }

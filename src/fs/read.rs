@@ -40,7 +40,7 @@ impl Adapter {
             Handle::File(open_file) => open_file.read(offset, out)?,
             Handle::Form(file) => file.read(offset, out)?,
             Handle::Growing(begun) => self.read_growing(begun, offset, out)?,
-            Handle::Control(_, text) => text.read(offset, out)?,
+            Handle::Control(_, text, _) => text.read(offset, out)?,
         };
         let counters = &self.mounted.counters;
         counters.read_bytes.fetch_add(count as u64, Ordering::Relaxed);

@@ -226,3 +226,95 @@ fn a_plain_file_declared_a_tensor_moves_like_one() {
     set(&mounted.path("t/c/raw.bin"), "tier", "q8").unwrap();
     assert_eq!(get(&mounted.path("t/c/raw.bin"), "tier"), "q8");
 }
+
+/// Bytes that the files below a directory of a collection take on the disk.
+fn allocated(place: &Place, below: &str) -> u64 {
+    stored_bytes(&place.store().join("t/c").join(below))
+}
+
+#[test]
+fn a_move_gives_back_every_page_that_only_moved_tensors_used() {
+    let place = Place::new();
+    // No tensor begins with a page.
+    let names: Vec<String> = (0..40).map(|number| format!("w{number:02}")).collect();
+    let tensors: Vec<(&str, usize)> = names.iter().map(|name| (name.as_str(), 25_001)).collect();
+    let source = container_of(&mut Random(41), &tensors);
+    let model = place.write("m.safetensors", &source);
+    place.import("t/c", &[&model], &[]);
+    let mounted = place.mount(&[]);
+    let container = mounted.path("t/c/m.safetensors");
+    let whole = allocated(&place, "data");
+    assert!(whole >= source.len() as u64);
+    set(&container, "lossy", "allow").unwrap();
+    set(&container, "tier", "q5:all").unwrap();
+    // The header and the end of the file keep their pages, with what the file system adds.
+    let left = allocated(&place, "data");
+    assert!(left <= 16 << 10, "{left} of {whole} bytes are still taken");
+    let moved = fs::read(&container).unwrap();
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+    assert!(fs::read(place.mount(&[]).path("t/c/m.safetensors")).unwrap() == moved);
+}
+
+#[test]
+fn a_cancelled_move_leaves_each_block_whole_in_its_old_or_new_tier() {
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&Random(42).floats(12 << 20)));
+    place.import("t/c", &[&source], &[]);
+    let mounted = place.mount(&[]);
+    let (collection, tensor) = (mounted.path("t/c"), mounted.path("t/c/w"));
+    let exact = fs::read(&tensor).unwrap();
+    set(&collection, "lossy", "allow").unwrap();
+    set(&collection, "tier", "q8:all").unwrap();
+    let jobs = || fs::read_to_string(mounted.path(".ctl/jobs")).unwrap();
+    wait_until("it has begun", || jobs().contains(" 8388608 of ") || jobs().contains("done"));
+    if fs::write(mounted.path(".ctl/jobs"), "cancel 1").is_err() {
+        assert!(jobs().contains(" done in "), "{}", jobs());
+    }
+    wait_until("it ends", || jobs().contains("cancelled") || jobs().contains(" done in "));
+    let found = fs::read(&tensor).unwrap();
+    let moved = {
+        let place = Place::new();
+        place.import("t/c", &[&source], &["--tier", "q8:all"]);
+        fs::read(place.mount(&["--read-only"]).path("t/c/w")).unwrap()
+    };
+    let blocks = found.chunks(16_384).zip(exact.chunks(16_384)).zip(moved.chunks(16_384));
+    for (index, ((found, exact), moved)) in blocks.enumerate() {
+        assert!(found == exact || found == moved, "block {index} is neither");
+    }
+    mounted.kill();
+    drop(mounted);
+    let mounted = place.mount(&[]);
+    assert!(fs::read(mounted.path("t/c/w")).unwrap() == found, "after a crash");
+    mounted.unmount();
+    run(["fsck".as_ref(), place.store().as_os_str()]).ok();
+}
+
+#[test]
+fn a_program_that_polls_the_list_of_jobs_is_woken_when_a_move_ends() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let place = Place::new();
+    let source = place.write("w.npy", npy_file(&Random(43).floats(1 << 20)));
+    place.import("t/c", &[&source], &[]);
+    let mounted = place.mount(&[]);
+    let is_ready = |file: &fs::File, seconds: i64| {
+        let most = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&most)).unwrap() == 1
+    };
+    let open = || fs::File::open(mounted.path(".ctl/jobs")).unwrap();
+    let jobs = open();
+    assert!(!is_ready(&jobs, 0), "no job was queued");
+    assert!(is_ready(&fs::File::open(mounted.path("t/c/w")).unwrap(), 0), "a file is always ready");
+    set(&mounted.path("t/c"), "lossy", "allow").unwrap();
+    set(&mounted.path("t/c"), "tier", "q8:all").unwrap();
+    assert!(is_ready(&jobs, 60), "a job was queued");
+    // Each wake-up leads to another state; a sleep here could only hide a lost one.
+    for _ in 0..4 {
+        let jobs = open();
+        if fs::read_to_string(mounted.path(".ctl/jobs")).unwrap().contains(" done in ") {
+            return;
+        }
+        assert!(is_ready(&jobs, 60), "nothing woke the program");
+    }
+    panic!("the job has not ended");
+}

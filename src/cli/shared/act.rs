@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,11 +12,12 @@ use rustix::fs::XattrFlags;
 use crate::cli::Outcome;
 use crate::cli::shared::mounts::{Mounted, mount_of};
 use crate::cli::shared::output::{print, print_json};
+use crate::cli::shared::watch::JobList;
 use crate::control::PREFIX;
 use crate::model::{Error, ErrorKind, Result};
 
-/// Interval at which progress is polled.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Interval at which progress is shown on a terminal.
+const SHOW_EVERY: Duration = Duration::from_millis(100);
 
 /// Move tensors to a precision tier.
 ///
@@ -154,13 +155,12 @@ fn set_one(path: &Path, name: &str, value: &str) -> Result<String> {
     })?;
     let is_directory = fs::metadata(path).map_err(|error| Error::io(path.display(), error))?.is_dir();
     let before = if is_directory { last_job(&mounted)?.map_or(0, |job| job.number) } else { 0 };
-    let has_ended = AtomicBool::new(false);
     let set = std::thread::scope(|scope| {
         let attribute = format!("{PREFIX}{name}");
-        let setting = scope.spawn(|| {
-            let set = rustix::fs::setxattr(path, attribute, value.as_bytes(), XattrFlags::empty());
-            has_ended.store(true, Ordering::Release);
-            set
+        let (ended, has_ended) = mpsc::channel::<()>();
+        let setting = scope.spawn(move || {
+            let _ended = ended;
+            rustix::fs::setxattr(path, attribute, value.as_bytes(), XattrFlags::empty())
         });
         if !is_directory {
             show_tier(path, &has_ended);
@@ -188,11 +188,13 @@ fn refusal(path: &Path, errno: rustix::io::Errno) -> Error {
     }
 }
 
-/// Shows the progress of a move until `has_ended` is set.
-fn show_tier(path: &Path, has_ended: &AtomicBool) {
+/// Shows the progress of a move on a terminal until the other end of the channel is dropped.
+fn show_tier(path: &Path, has_ended: &mpsc::Receiver<()>) {
     let bar = new_bar();
-    while !has_ended.load(Ordering::Acquire) {
-        std::thread::sleep(LOOK_EVERY);
+    if bar.is_hidden() {
+        return;
+    }
+    while has_ended.recv_timeout(SHOW_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
         let mut tier = vec![0; 256];
         if let Ok(len) = rustix::fs::getxattr(path, format!("{PREFIX}tier"), &mut tier[..]) {
             let text = String::from_utf8_lossy(tier.get(..len).unwrap_or_default()).into_owned();
@@ -201,6 +203,11 @@ fn show_tier(path: &Path, has_ended: &AtomicBool) {
         }
     }
     bar.finish_and_clear();
+}
+
+/// The time after which a bar is drawn again: never if it is hidden.
+fn show_every(bar: &ProgressBar) -> Option<Duration> {
+    (!bar.is_hidden()).then_some(SHOW_EVERY)
 }
 
 fn new_bar() -> ProgressBar {
@@ -225,10 +232,7 @@ struct JobLine {
 }
 
 fn last_job(mounted: &Mounted) -> Result<Option<JobLine>> {
-    let path = mounted.mountpoint.join(".ctl/jobs");
-    let text = fs::read(&path).map_err(|error| Error::io(path.display(), error))?;
-    let line = text.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
-    Ok(line.and_then(|line| job_of(&String::from_utf8_lossy(line))))
+    Ok(JobList::read(mounted)?.text.lines().rfind(|line| !line.is_empty()).and_then(job_of))
 }
 
 fn job_of(line: &str) -> Option<JobLine> {
@@ -249,11 +253,10 @@ pub(in crate::cli) fn wait_for_new_job(
 
 /// Waits for the first job with a number above `before`.
 fn wait_for_job(mounted: &Mounted, before: u64) -> Result<String> {
-    let path = mounted.mountpoint.join(".ctl/jobs");
     let bar = new_bar();
     loop {
-        let text = fs::read_to_string(&path).map_err(|error| Error::io(path.display(), error))?;
-        let job = text.lines().filter_map(job_of).find(|job| job.number > before);
+        let list = JobList::read(mounted)?;
+        let job = list.text.lines().filter_map(job_of).find(|job| job.number > before);
         let Some(job) = job else { return Ok("nothing to do".to_owned()) };
         if let Some(ended) = how_it_ended(&job.text) {
             bar.finish_and_clear();
@@ -261,7 +264,7 @@ fn wait_for_job(mounted: &Mounted, before: u64) -> Result<String> {
         }
         bar.set_position(percent(&job.text));
         bar.set_message(job.text);
-        std::thread::sleep(LOOK_EVERY);
+        list.wait(show_every(&bar))?;
     }
 }
 
@@ -272,10 +275,9 @@ pub(in crate::cli) fn wait_for_tagged_job(
     what: &str,
     bar: &ProgressBar,
 ) -> Result<String> {
-    let path = mounted.mountpoint.join(".ctl/jobs");
     loop {
-        let text = fs::read_to_string(&path).map_err(|error| Error::io(path.display(), error))?;
-        let mut jobs = text.lines().filter_map(job_of);
+        let list = JobList::read(mounted)?;
+        let mut jobs = list.text.lines().filter_map(job_of);
         let job = jobs.find(|job| job.text.split(' ').next() == Some(what));
         let job = job.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("job {what} is no longer listed in .ctl/jobs"))
@@ -286,7 +288,7 @@ pub(in crate::cli) fn wait_for_tagged_job(
         if let Some(done) = job.text.split(" of ").next().and_then(|text| text.rsplit(' ').next()) {
             bar.set_position(done.parse().unwrap_or_default());
         }
-        std::thread::sleep(LOOK_EVERY);
+        list.wait(show_every(bar))?;
     }
 }
 

@@ -8,3 +8,4 @@ pub(in crate::cli) mod mounts;
 pub(in crate::cli) mod output;
 pub(in crate::cli) mod process;
 pub(in crate::cli) mod tree;
+pub(in crate::cli) mod watch;
