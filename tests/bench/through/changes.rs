@@ -15,6 +15,7 @@ use crate::daemon::Mounted;
 use crate::place::{Place, Removed, missing, run};
 use crate::read::{self, CALL, Through};
 use crate::table::{Checked, Contest, Row, Target};
+use crate::values::Source;
 
 /// The rows.
 pub fn rows() -> Vec<Row> {
@@ -43,7 +44,73 @@ pub fn rows() -> Vec<Row> {
             Target::RatioAtMost(0.5),
             |place| imported(place, &["--in-place"]),
         ),
+        Row::new(
+            "mount-move.down",
+            "`tierfs tier q5` of an exact safetensors file: time",
+            "import of it into q5",
+            "s",
+            Target::RatioAtMost(1.3),
+            |place| moved(place, &[], Tier::Q5),
+        ),
+        Row::new(
+            "mount-move.origin",
+            "`tierfs tier exact` of a file in place, from q5: time",
+            "import of it into q5",
+            "s",
+            Target::RatioAtMost(0.1),
+            |place| moved(place, &["--in-place"], Tier::Exact),
+        ),
     ]
+}
+
+/// Bytes of the file that is moved.
+const MOVED_BYTES: u64 = 96 << 20;
+
+/// Moves a file that was imported with these options, against an import of it. A file to make exact is in
+/// q5 before.
+fn moved(place: &Rc<Place>, options: &'static [&'static str], to: Tier) -> Result<Contest> {
+    let directory = Removed(place.new_directory("moved")?);
+    let path = directory.0.join("model.safetensors");
+    let source = Source::make(&path, Dtype::F32, 24, place.scaled(MOVED_BYTES) / 24)?;
+    let (place, also) = (place.clone(), place.clone());
+    let whole = read::digest(&path, 0, Through::Cache)?;
+    let pass = move || -> Result<(f64, Shown)> {
+        let kept = Rc::new(Kept::import(&place, &path, Tier::Exact, options)?);
+        kept.warm()?;
+        let shown = Shown::new(&place, &kept, &[])?;
+        let file = shown.file();
+        let name = file.to_string_lossy().into_owned();
+        for (attribute, value) in [("lossy", "allow"), ("encoder", "absmax")] {
+            let name = format!("user.tierfs.{attribute}");
+            run(Command::new("setfattr").args(["-n", &name, "-v", value]).arg(&file))?;
+        }
+        if to == Tier::Exact {
+            place.run(&["tier", "q5:all", &name])?;
+        }
+        let begun = Instant::now();
+        place.run(&["tier", &format!("{}:all", to.name()), &name])?;
+        Ok((begun.elapsed().as_secs_f64(), shown))
+    };
+    let (_, shown) = pass()?;
+    let checked = match to {
+        Tier::Exact => {
+            Checked::digest("the file made exact", read::digest(&shown.file(), 0, Through::Cache)?, whole)?
+        }
+        _ => super::check(&shown.file(), source.header_bytes, &source, to, Through::Cache)?,
+    };
+    drop(shown);
+    Contest::new(
+        checked,
+        move || pass().map(|(seconds, _)| seconds),
+        move || {
+            let _source = &directory;
+            let begun = Instant::now();
+            let kept = Kept::import(&also, &source.path, Tier::Q5, &[])?;
+            let seconds = begun.elapsed().as_secs_f64();
+            drop(kept);
+            Ok(seconds)
+        },
+    )
 }
 
 /// Writes a new file and closes it, in GB/s.
