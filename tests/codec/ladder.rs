@@ -2,7 +2,7 @@
 
 use half::f16;
 use tierfs::codec::InstructionSet;
-use tierfs::codec::ladder::{self, Scratch, Split};
+use tierfs::codec::ladder::{self, Block, Scratch, Split};
 use tierfs::model::{Dtype, ErrorKind};
 
 fn sets() -> Vec<InstructionSet> {
@@ -104,7 +104,7 @@ impl Case {
 
 fn encoded(set: InstructionSet, split: &Split, raw: &[u8]) -> Vec<u8> {
     let mut payload = Vec::new();
-    set.encode_ladder(split, raw, &mut payload, &mut Scratch::new()).unwrap();
+    ladder::encode_on(set, split, raw, &mut payload, &mut Scratch::new()).unwrap();
     payload
 }
 
@@ -120,7 +120,7 @@ fn every_set_writes_the_payloads_of_the_reference_and_reads_them() {
             let wanted = (case.payload_len, case.digest.clone());
             assert_eq!(found, wanted, "{} elements of {} on {}", case.elements, case.name, set.name());
             let mut out = vec![0xa5; raw.len()];
-            set.decode_ladder(case.width, &payload, &mut out, &mut Scratch::new()).unwrap();
+            ladder::decode_on(set, case.width, &payload, &mut out, &mut Scratch::new()).unwrap();
             assert!(out == raw, "{} elements of {} on {}", case.elements, case.name, set.name());
         }
     }
@@ -132,23 +132,16 @@ fn every_part_of_a_block_is_that_part_of_the_whole() {
         let raw = case.raw();
         let payload = encoded(InstructionSet::detected(), &case.split, &raw);
         for set in sets() {
-            // Memory of an earlier block must not show.
-            let mut scratch = Scratch::new();
+            let block = Block::parse(case.width, case.elements, &payload).unwrap();
+            // What the memory held before must not show.
+            let mut memory = vec![0xa5; block.scratch_len()];
             for round in 0..20 {
                 let (a, b) = (splitmix(20, 2 * round), splitmix(20, 2 * round + 1));
                 let begin = a as usize % case.elements;
                 let most = if round % 2 == 0 { 200 } else { case.elements };
                 let end = begin + b as usize % (case.elements - begin).min(most) + 1;
                 let mut out = vec![0xa5; (end - begin) * case.width];
-                set.decode_ladder_part(
-                    case.width,
-                    case.elements,
-                    &payload,
-                    begin..end,
-                    &mut out,
-                    &mut scratch,
-                )
-                .unwrap();
+                block.decode(set, begin..end, &mut out, &mut memory).unwrap();
                 let wanted = &raw[begin * case.width..end * case.width];
                 assert!(out == wanted, "{begin}..{end} of {} {} on {}", case.elements, case.name, set.name());
             }
@@ -164,7 +157,7 @@ fn every_pattern_of_sixteen_bits_survives() {
         for set in sets() {
             let payload = encoded(set, &split, &raw);
             let mut out = vec![0; raw.len()];
-            set.decode_ladder(2, &payload, &mut out, &mut Scratch::new()).unwrap();
+            ladder::decode_on(set, 2, &payload, &mut out, &mut Scratch::new()).unwrap();
             assert!(out == raw, "{low:?} on {}", set.name());
         }
     }
@@ -201,13 +194,14 @@ fn check_alike(width: usize, elements: usize, payload: &[u8], number: usize) -> 
     let mut outcomes = sets().into_iter().map(|set| {
         let mut out = vec![0; elements * width];
         let mut scratch = Scratch::new();
-        match set.decode_ladder(width, payload, &mut out, &mut scratch) {
+        match ladder::decode_on(set, width, payload, &mut out, &mut scratch) {
             Ok(()) => {
                 let begin = splitmix(40, number) as usize % elements;
                 let end = begin + splitmix(41, number) as usize % (elements - begin) + 1;
                 let mut part = vec![0; (end - begin) * width];
-                set.decode_ladder_part(width, elements, payload, begin..end, &mut part, &mut scratch)
-                    .unwrap();
+                let block = Block::parse(width, elements, payload).unwrap();
+                let mut memory = vec![0x5a; block.scratch_len()];
+                block.decode(set, begin..end, &mut part, &mut memory).unwrap();
                 assert!(part == out[begin * width..end * width], "part {begin}..{end} on {}", set.name());
                 Some(out)
             }

@@ -40,8 +40,6 @@ pub const SHARED_FIELDS_MAX: usize = 12;
 const CYCLES_LEFT: &[&str] = &["codec", "format", "ingest", "open", "vfs"];
 /// Structures that still have too many fields. Only shrinks.
 const FIELDS_LEFT: &[&str] = &["OpenFile", "Vfs"];
-/// Types of which each folder of kernels adds the methods that choose among its own.
-const SPREAD: &[&str] = &["InstructionSet"];
 
 /// All findings about these files of the crate. Unit tests do not count: their code is at the end of a file.
 pub fn check(sources: &[Source]) -> Vec<Finding> {
@@ -347,10 +345,7 @@ fn spread_methods(tree: &Tree) -> Vec<Finding> {
         }
     }
     let mut findings = Vec::new();
-    let is_spread = |(_, name): &(usize, String), folders: usize| {
-        folders > IMPL_FOLDERS_MAX && !SPREAD.contains(&name.as_str())
-    };
-    for ((_, name), folders) in places.into_iter().filter(|(key, folders)| is_spread(key, folders.len())) {
+    for ((_, name), folders) in places.into_iter().filter(|(_, folders)| folders.len() > IMPL_FOLDERS_MAX) {
         let names: Vec<&str> = folders.keys().copied().collect();
         let what = format!(
             "methods of `{name}` stand in {} folders, {IMPL_FOLDERS_MAX} at most: {}; write functions that take it",

@@ -16,7 +16,7 @@ const STRIP: usize = 4096;
 /// Errors: [`Corrupt`](crate::model::ErrorKind::Corrupt) if `payload` is not such a block; `out` may be
 /// partly written. [`Invalid`](crate::model::ErrorKind::Invalid) if `out` is not a whole number of elements.
 pub fn decode(width: usize, payload: &[u8], out: &mut [u8], scratch: &mut Scratch) -> Result<()> {
-    InstructionSet::detected().decode_ladder(width, payload, out, scratch)
+    decode_on(InstructionSet::detected(), width, payload, out, scratch)
 }
 
 /// Decodes the elements `part` of a block of `elements` elements. It checks only that part, so the payload
@@ -29,35 +29,21 @@ pub fn decode_part(
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<()> {
-    InstructionSet::detected().decode_ladder_part(width, elements, payload, part, out, scratch)
+    let block = Block::parse(width, elements, payload)?;
+    block.decode(InstructionSet::detected(), part, out, scratch.take(block.scratch_len()))
 }
 
-impl InstructionSet {
-    /// [`decode`] with this set.
-    pub fn decode_ladder(
-        self,
-        width: usize,
-        payload: &[u8],
-        out: &mut [u8],
-        scratch: &mut Scratch,
-    ) -> Result<()> {
-        let elements = out.len().checked_div(width).unwrap_or(0);
-        self.decode_ladder_part(width, elements, payload, 0..elements, out, scratch)
-    }
-
-    /// [`decode_part`] with this set.
-    pub fn decode_ladder_part(
-        self,
-        width: usize,
-        elements: usize,
-        payload: &[u8],
-        part: Range<usize>,
-        out: &mut [u8],
-        scratch: &mut Scratch,
-    ) -> Result<()> {
-        let block = Block::parse(width, elements, payload)?;
-        block.decode(self, part, out, scratch.take(block.scratch_len()))
-    }
+/// [`decode`] with the instructions of `set`.
+pub fn decode_on(
+    set: InstructionSet,
+    width: usize,
+    payload: &[u8],
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<()> {
+    let elements = out.len().checked_div(width).unwrap_or(0);
+    let block = Block::parse(width, elements, payload)?;
+    block.decode(set, 0..elements, out, scratch.take(block.scratch_len()))
 }
 
 /// A block whose header has been checked.

@@ -87,39 +87,37 @@ pub fn encode(dtype: Dtype, raw: &[u8], out: &mut Vec<u8>, scratch: &mut Scratch
 ///
 /// Errors: [`Invalid`](crate::model::ErrorKind::Invalid) if `raw` is not 1 to 65,536 whole elements.
 pub fn encode_split(split: &Split, raw: &[u8], out: &mut Vec<u8>, scratch: &mut Scratch) -> Result<()> {
-    InstructionSet::detected().encode_ladder(split, raw, out, scratch)
+    encode_on(InstructionSet::detected(), split, raw, out, scratch)
 }
 
-impl InstructionSet {
-    /// [`encode_split`] with this set.
-    pub fn encode_ladder(
-        self,
-        split: &Split,
-        raw: &[u8],
-        out: &mut Vec<u8>,
-        scratch: &mut Scratch,
-    ) -> Result<()> {
-        let elements = raw.len() / split.width;
-        if !raw.len().is_multiple_of(split.width) || !(1..=ELEMENTS_MAX).contains(&elements) {
-            return Err(Error::invalid(format!(
-                "{} bytes are not 1 to {ELEMENTS_MAX} elements of {} bytes",
-                raw.len(),
-                split.width
-            )));
-        }
-        let scratch = scratch.take((split.width + 2) * buffer_len(elements));
-        match (split.width, split.is_rotated) {
-            (1, false) => self.run(Encode::<1, false> { split, raw, out, scratch }),
-            (1, true) => self.run(Encode::<1, true> { split, raw, out, scratch }),
-            (2, false) => self.run(Encode::<2, false> { split, raw, out, scratch }),
-            (2, true) => self.run(Encode::<2, true> { split, raw, out, scratch }),
-            (4, false) => self.run(Encode::<4, false> { split, raw, out, scratch }),
-            (4, true) => self.run(Encode::<4, true> { split, raw, out, scratch }),
-            (_, false) => self.run(Encode::<8, false> { split, raw, out, scratch }),
-            (_, true) => self.run(Encode::<8, true> { split, raw, out, scratch }),
-        }
-        Ok(())
+/// [`encode_split`] with the instructions of `set`.
+pub fn encode_on(
+    set: InstructionSet,
+    split: &Split,
+    raw: &[u8],
+    out: &mut Vec<u8>,
+    scratch: &mut Scratch,
+) -> Result<()> {
+    let elements = raw.len() / split.width;
+    if !raw.len().is_multiple_of(split.width) || !(1..=ELEMENTS_MAX).contains(&elements) {
+        return Err(Error::invalid(format!(
+            "{} bytes are not 1 to {ELEMENTS_MAX} elements of {} bytes",
+            raw.len(),
+            split.width
+        )));
     }
+    let scratch = scratch.take((split.width + 2) * buffer_len(elements));
+    match (split.width, split.is_rotated) {
+        (1, false) => set.run(Encode::<1, false> { split, raw, out, scratch }),
+        (1, true) => set.run(Encode::<1, true> { split, raw, out, scratch }),
+        (2, false) => set.run(Encode::<2, false> { split, raw, out, scratch }),
+        (2, true) => set.run(Encode::<2, true> { split, raw, out, scratch }),
+        (4, false) => set.run(Encode::<4, false> { split, raw, out, scratch }),
+        (4, true) => set.run(Encode::<4, true> { split, raw, out, scratch }),
+        (_, false) => set.run(Encode::<8, false> { split, raw, out, scratch }),
+        (_, true) => set.run(Encode::<8, true> { split, raw, out, scratch }),
+    }
+    Ok(())
 }
 
 /// Bytes of a buffer of `codes` codes: whole cells, and one more that may be written.

@@ -45,8 +45,8 @@ mod decode;
 mod encode;
 mod layout;
 
-pub use decode::{Block, decode, decode_part};
-pub use encode::{Split, encode, encode_split};
+pub use decode::{Block, decode, decode_on, decode_part};
+pub use encode::{Split, encode, encode_on, encode_split};
 
 use crate::model::Dtype;
 

@@ -9,7 +9,7 @@ use crate::codec::ladder::{self, Scratch};
 use crate::format::checksum;
 use crate::format::log::record::Stored;
 use crate::model::{Dtype, Error, Result, Tier};
-use crate::store::Collection;
+use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::io::buffer::PageBuffer;
 use crate::store::space::files::Touched;
