@@ -75,9 +75,9 @@ fn path_in_form(path: &str, form: Form) -> Result<String> {
 /// first. Returns the name too.
 fn found<'a>(root: &Source<'a>, path: &[u8], form: Option<Form>) -> Result<(Vec<u8>, Source<'a>)> {
     let here = |path: &[u8]| {
-        let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         names.clone().try_fold(root.clone(), |at, name| at.child(name)).map(|found| {
-            let name = names.last().unwrap_or_default();
+            let name = names.next_back().unwrap_or_default();
             (name.to_vec(), found)
         })
     };

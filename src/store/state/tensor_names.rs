@@ -64,11 +64,14 @@ pub(super) enum Leads {
     Directory,
 }
 
+/// The tensors of one path, in the order of their containers.
+type Candidates = SmallVec<[(Arc<Rank>, EntryId); 1]>;
+
 /// The tensors of the containers in one directory.
 #[derive(Debug, Default)]
 pub(super) struct DirectoryTensors {
     /// The tensors that have a path, in the order of their containers.
-    by_path: BTreeMap<Arc<[u8]>, SmallVec<[(Arc<Rank>, EntryId); 1]>>,
+    by_path: BTreeMap<Arc<[u8]>, Candidates>,
     /// The containers in the order of their tensors' numbers: by the first, and by name.
     containers: BTreeMap<(EntryId, Arc<[u8]>), Container>,
     /// The first tensor of each container, by the container's name.
