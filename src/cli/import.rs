@@ -43,7 +43,7 @@ pub(super) struct Args {
     /// The store; created if it does not exist
     store: PathBuf,
     /// The collection, as TENANT/COLLECTION; for a hub cache, the tenant. Created if it does not exist
-    #[arg(value_name = "TENANT[/COLLECTION]", value_parser = parse_destination)]
+    #[arg(id = "collection", value_name = "TENANT[/COLLECTION]", value_parser = parse_destination)]
     destination: Destination,
     /// Files and directories to import
     #[arg(required = true)]
