@@ -22,6 +22,19 @@ use crate::store::{OpenObject, Verify};
 use crate::store::{Reserved, Use};
 use crate::stream::{HASH, batch_beside, put_hash, shown_hash};
 
+/// What happened to a file since it was opened.
+#[derive(Debug)]
+pub(super) struct Flags {
+    /// Whether the file was empty at some time. All of its bytes are new then.
+    pub is_new: AtomicBool,
+    /// Whether it has writes that are not in the log yet.
+    pub changed: AtomicBool,
+    /// Whether it was written to since a program last closed it.
+    pub unclosed: AtomicBool,
+    /// Whether its pages in the kernel were invalidated.
+    pub forgotten: AtomicBool,
+}
+
 /// An open file.
 pub struct OpenFile {
     pub(super) collection: Arc<Collection>,
@@ -32,14 +45,7 @@ pub struct OpenFile {
     /// Its bytes. Reads, and writes inside the file, lock it shared; a change of the size or the
     /// parts locks it exclusively. Locked before every lock of the collection.
     pub(super) layout: RwLock<Layout>,
-    /// Whether the file was empty at some time since it was opened. All of its bytes are new then.
-    pub(super) is_new: AtomicBool,
-    /// Whether it has writes that are not in the log yet.
-    pub(super) changed: AtomicBool,
-    /// Whether it was written to since a program last closed it.
-    pub(super) unclosed: AtomicBool,
-    /// Whether its pages in the kernel were invalidated since it was opened.
-    pub(super) forgotten: AtomicBool,
+    pub(super) flags: Flags,
     /// The growth since the size that the log records. Locked after the layout.
     pub(super) grown: Mutex<Grown>,
     /// Objects that were not in the log when they were created.
@@ -78,7 +84,12 @@ impl OpenFile {
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
         let layout = Layout::open(collection, node, verify)?;
         let reserved = collection.meter().reserve(Use::default())?;
-        let is_new = AtomicBool::new(layout.bytes() == 0);
+        let flags = Flags {
+            is_new: AtomicBool::new(layout.bytes() == 0),
+            changed: AtomicBool::new(false),
+            unclosed: AtomicBool::new(false),
+            forgotten: AtomicBool::new(false),
+        };
         let grown = Mutex::new(Grown { logged: layout.bytes(), reserved });
         Ok(OpenFile {
             collection: collection.clone(),
@@ -87,10 +98,7 @@ impl OpenFile {
             entry,
             layout: RwLock::new(layout),
             grown,
-            is_new,
-            changed: AtomicBool::new(false),
-            unclosed: AtomicBool::new(false),
-            forgotten: AtomicBool::new(false),
+            flags,
             made: Mutex::default(),
             invalidation_order: Mutex::default(),
             reached: AtomicU64::new(0),
@@ -136,12 +144,12 @@ impl OpenFile {
 
     /// Whether the file has writes that are not in the log yet, or that were not reported to others.
     pub fn is_changed(&self) -> bool {
-        self.changed.load(Ordering::Acquire)
+        self.flags.changed.load(Ordering::Acquire)
     }
 
     /// Whether the file has unflushed writes, or was written to since a program last closed it.
     pub fn is_unclosed(&self) -> bool {
-        self.is_changed() || self.unclosed.load(Ordering::Acquire)
+        self.is_changed() || self.flags.unclosed.load(Ordering::Acquire)
     }
 
     /// Reads from `offset` until `out` is full or the file ends. Returns the number of bytes read.
@@ -213,7 +221,7 @@ impl OpenFile {
             whole.mtime = Some(now_nanoseconds());
             layout = parking_lot::RwLockWriteGuard::downgrade_to_upgradable(whole);
         }
-        self.changed.store(true, Ordering::Release);
+        self.flags.changed.store(true, Ordering::Release);
         let layout = parking_lot::RwLockUpgradableReadGuard::downgrade(layout);
         let written = write_pieces(&layout, offset..end, bytes);
         if written.is_ok() {
@@ -236,7 +244,7 @@ impl OpenFile {
             if let Err(error) = self.cut(&mut layout, kept) {
                 log::warn!("{}: zeros stay that a file grew by: {error}", self.collection.path());
             }
-            self.changed.store(true, Ordering::Release);
+            self.flags.changed.store(true, Ordering::Release);
         }
     }
 
@@ -259,18 +267,18 @@ impl OpenFile {
         }
         if bytes == before {
             let mtime = layout.mtime.replace(now_nanoseconds());
-            let was_changed = self.changed.swap(true, Ordering::AcqRel);
+            let was_changed = self.flags.changed.swap(true, Ordering::AcqRel);
             let flushed = self.flush_locked(&mut layout);
             if flushed.is_err() && !was_changed {
                 // The layout is held: nobody else has written meanwhile.
                 layout.mtime = mtime;
-                self.changed.store(false, Ordering::Release);
+                self.flags.changed.store(false, Ordering::Release);
             }
             return flushed;
         }
         self.grow(&mut layout, bytes)?;
         layout.mtime = Some(now_nanoseconds());
-        self.changed.store(true, Ordering::Release);
+        self.flags.changed.store(true, Ordering::Release);
         drop(layout);
         self.flush().inspect_err(|_| self.shrink_back(before, bytes))
     }
@@ -305,17 +313,17 @@ impl OpenFile {
                 changes.merge(more);
                 self.grown.lock().flushed(layout.bytes())?;
                 self.discard_drafts(&layout.objects);
-                self.changed.store(false, Ordering::Release);
+                self.flags.changed.store(false, Ordering::Release);
             }
             None => {
                 self.cut(layout, bytes)?;
                 layout.mtime = Some(now_nanoseconds());
-                self.changed.store(true, Ordering::Release);
+                self.flags.changed.store(true, Ordering::Release);
             }
         }
-        self.unclosed.store(true, Ordering::Release);
+        self.flags.unclosed.store(true, Ordering::Release);
         self.reached.fetch_min(bytes, Ordering::AcqRel);
-        self.is_new.fetch_or(bytes == 0, Ordering::AcqRel);
+        self.flags.is_new.fetch_or(bytes == 0, Ordering::AcqRel);
         Ok(changes)
     }
 

@@ -41,12 +41,12 @@ impl OpenFile {
         let is_scanned = self.named().is_some_and(|(node, name)| {
             is_scanned(&name) && node.file().is_some_and(|file| file.content == Content::Plain)
         });
-        if !self.unclosed.swap(false, Ordering::AcqRel) || !is_scanned {
+        if !self.flags.unclosed.swap(false, Ordering::AcqRel) || !is_scanned {
             return Ok(changes);
         }
         let recognized = self.recognize_now();
         if recognized.is_err() {
-            self.unclosed.store(true, Ordering::Release);
+            self.flags.unclosed.store(true, Ordering::Release);
         }
         let mut all = changes;
         all.merge(recognized?);
@@ -54,7 +54,7 @@ impl OpenFile {
     }
 
     fn flush_once(&self) -> Result<Changes> {
-        if !self.changed.load(Ordering::Acquire) {
+        if !self.flags.changed.load(Ordering::Acquire) {
             return Ok(Changes::default());
         }
         self.flush_locked(&mut self.layout.write())
@@ -65,8 +65,8 @@ impl OpenFile {
         let flushed = self.flush_layout(layout, None);
         // Cleared only after the commit: readers of the size then ask the log. Later writes wait for
         // the layout lock.
-        self.changed.store(flushed.is_err(), Ordering::Release);
-        self.unclosed.store(true, Ordering::Release);
+        self.flags.changed.store(flushed.is_err(), Ordering::Release);
+        self.flags.unclosed.store(true, Ordering::Release);
         match flushed {
             // The last name was removed meanwhile: the file keeps its writes while it is open.
             Err(error) if error.kind() == ErrorKind::Gone && self.named().is_none() => Ok(Changes::default()),
@@ -296,7 +296,7 @@ impl OpenFile {
 
     /// The state of the digests after a write.
     fn digests(&self) -> Digests {
-        if self.is_new.load(Ordering::Acquire) { Digests::NotTaken } else { Digests::Outdated }
+        if self.flags.is_new.load(Ordering::Acquire) { Digests::NotTaken } else { Digests::Outdated }
     }
 
     /// Commits the file. With `why` the file becomes plain, for that reason. Returns its parts as the

@@ -92,13 +92,13 @@ impl OpenFile {
 
     /// Notes that the kernel invalidates the pages of this file after a write by another name.
     pub fn note_forgotten(&self) {
-        self.forgotten.store(true, Ordering::Release);
+        self.flags.forgotten.store(true, Ordering::Release);
     }
 
     /// Whether the kernel may cache bytes from before a write of its own. It may have read
     /// invalidated pages again while the write was on its way.
     pub fn may_be_stale(&self) -> bool {
-        self.forgotten.load(Ordering::Acquire)
+        self.flags.forgotten.load(Ordering::Acquire)
     }
 }
 

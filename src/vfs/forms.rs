@@ -129,7 +129,9 @@ impl Vfs {
         let node = |node: &Arc<Node>| view.collection.state().node(node.entry.id).unwrap_or(node).clone();
         let root = || view.collection.state().node(ROOT).cloned();
         let found = view.of.as_ref().and_then(|(_, item)| item.node()).map(node).or_else(root);
-        let Some(node) = found else { return Attr::directory(ino, ENTER_BITS, self.mounted_at, self.owner) };
+        let Some(node) = found else {
+            return Attr::directory(ino, ENTER_BITS, self.mounted.at, self.mounted.by);
+        };
         let entry = &node.entry;
         let directory = Attr::directory(ino, entry.mode & ENTER_BITS, entry.mtime, (entry.uid, entry.gid));
         let directory = Attr { atime: entry.atime, ..directory };

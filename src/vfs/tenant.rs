@@ -10,18 +10,18 @@ use crate::vfs::tree::Vfs;
 impl Vfs {
     /// User and group that run the mount.
     pub fn owner(&self) -> (u32, u32) {
-        self.owner
+        self.mounted.by
     }
 
     /// User and group of a tenant.
     pub fn tenant_owner(&self, name: &str) -> (u32, u32) {
-        self.store().tenant(name).entry().owner.unwrap_or(self.owner)
+        self.store().tenant(name).entry().owner.unwrap_or(self.mounted.by)
     }
 
     /// The attributes of a tenant.
     pub(super) fn tenant_attr(&self, ino: Ino, name: &str) -> Attr {
         let mode = self.store().tenant(name).entry().mode;
-        let attr = Attr::directory(ino, mode, self.mounted_at, self.tenant_owner(name));
+        let attr = Attr::directory(ino, mode, self.mounted.at, self.tenant_owner(name));
         attr.with_directories(self.store().collections(name).map_or(0, |collections| collections.len()))
     }
 

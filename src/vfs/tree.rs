@@ -71,14 +71,26 @@ pub struct Vfs {
     pub(super) unflushed: Mutex<Vec<Arc<OpenFile>>>,
     /// Invalidations that jobs and slow requests have queued so far.
     pub(super) pending_invalidations: Mutex<Invalidation>,
-    pub(super) owner: (u32, u32),
-    pub(super) mounted_at: i64,
+    pub(super) mounted: Mounted,
     pub(super) controls: Controls,
     /// Files of forms of which the kernel may cache pages.
     pub(super) forms: OpenedForms,
-    /// Collections by number, once they were looked up by name.
+    looked_up: LookedUp,
+}
+
+/// The user and group of nodes that no log records, and their time.
+pub(super) struct Mounted {
+    pub by: (u32, u32),
+    /// Nanoseconds since 1970.
+    pub at: i64,
+}
+
+/// What inode numbers lead to, once it was looked up by name.
+#[derive(Default)]
+struct LookedUp {
+    /// Collections by number.
     collections: RwLock<HashMap<u32, Arc<Collection>, RandomState>>,
-    /// Tenants by the hash of their name, once they were looked up.
+    /// Tenants by the hash of their name.
     tenants: RwLock<HashMap<u64, String>>,
 }
 
@@ -96,9 +108,7 @@ impl Vfs {
         owner: (u32, u32),
         controls: Controls,
     ) -> Vfs {
-        let (mounted_at, engine) =
-            (now_nanoseconds(), Engine::with_forms(store.clone(), Box::new(PinnedForms(store.clone()))));
-        let (collections, tenants) = (RwLock::default(), RwLock::default());
+        let engine = Engine::with_forms(store.clone(), Box::new(PinnedForms(store.clone())));
         let (open_files, unlinked) = (OpenFiles::default(), Mutex::default());
         Vfs {
             store,
@@ -109,12 +119,10 @@ impl Vfs {
             unlinked,
             unflushed: Mutex::default(),
             pending_invalidations: Mutex::default(),
-            owner,
-            mounted_at,
+            mounted: Mounted { by: owner, at: now_nanoseconds() },
             controls,
             forms: OpenedForms::default(),
-            collections,
-            tenants,
+            looked_up: LookedUp::default(),
         }
     }
 
@@ -212,7 +220,7 @@ impl Vfs {
     pub fn attr(&self, ino: Ino, located: &Located) -> Attr {
         match located {
             Located::Root => {
-                let attr = Attr::directory(ino, 0o755, self.mounted_at, self.owner);
+                let attr = Attr::directory(ino, 0o755, self.mounted.at, self.mounted.by);
                 attr.with_directories(self.store.tenants().map_or(0, |tenants| tenants.len()))
             }
             Located::Tenant(name) => self.tenant_attr(ino, name),
@@ -269,7 +277,7 @@ impl Vfs {
         if !self.store.tenants()?.iter().any(|tenant| tenant == name) {
             return Err(no_name(name.as_bytes()));
         }
-        let mut tenants = self.tenants.write();
+        let mut tenants = self.looked_up.tenants.write();
         let known = tenants.entry(Ino::tenant_hash(name)).or_insert_with(|| name.to_owned());
         if known != name {
             return Err(Error::unsupported(format!("the tenants {known} and {name} have the same number")));
@@ -285,7 +293,7 @@ impl Vfs {
         let collection = self.store.collection(tenant, name)?;
         let number = collection.state().number();
         let known = {
-            let mut collections = self.collections.write();
+            let mut collections = self.looked_up.collections.write();
             let known = collections.get(&number).cloned();
             collections.entry(number).or_insert_with(|| collection.clone());
             known
@@ -303,16 +311,16 @@ impl Vfs {
 
     /// Drops a removed collection from the cache.
     pub(super) fn forget_collection(&self, number: u32) {
-        self.collections.write().remove(&number);
+        self.looked_up.collections.write().remove(&number);
     }
 
     /// The tenant of a hash, if it was looked up before.
     pub(super) fn hashed(&self, hash: u64) -> Option<String> {
-        self.tenants.read().get(&hash).cloned()
+        self.looked_up.tenants.read().get(&hash).cloned()
     }
 
     pub(super) fn numbered(&self, number: u32) -> Option<Arc<Collection>> {
-        self.collections.read().get(&number).cloned()
+        self.looked_up.collections.read().get(&number).cloned()
     }
 
     fn node_in(&self, collection: Arc<Collection>, node: EntryId) -> Result<Located> {
