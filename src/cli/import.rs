@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::io::Errno;
 use serde_json::json;
 
-use crate::cli::shared::act::wait_for_tagged_job;
+use crate::cli::shared::interrupt::Interrupt;
+use crate::cli::shared::jobs;
 use crate::cli::shared::mounts;
 use crate::cli::shared::mounts::Mounted;
 use crate::cli::shared::output::{human, print, print_json};
+use crate::cli::shared::refusal::{self, Refusal, Typed};
 use crate::cli::{Outcome, init};
 use crate::control::IMPORT;
 use crate::engine::{Engine, Reconstruct, evict_imported};
@@ -157,7 +160,7 @@ impl Args {
                 Err(error) => return Err(error),
             }
         }
-        let bar = Bar::new(plans.iter().map(Plan::bytes).sum(), json, dry_run);
+        let bar = Bar::new(plans.iter().map(Plan::bytes).sum(), json, dry_run)?;
         for (path, why) in &left_out {
             bar.skipped(path, why);
         }
@@ -168,7 +171,11 @@ impl Args {
             if !json {
                 bar.bar.suspend(|| print(&report(plan, &sum)))?;
             }
+            let is_cancelled = sum.is_cancelled;
             sums.push((plan.path(), sum));
+            if is_cancelled {
+                break;
+            }
         }
         bar.finish();
         if json && is_cache {
@@ -181,7 +188,8 @@ impl Args {
         } else if json && let Some((path, sum)) = sums.first() {
             print_json(&sum.to_json(path))?;
         }
-        let has_failed = !failures.is_empty() || sums.iter().any(|(_, sum)| !sum.failed.is_empty());
+        let has_failed =
+            !failures.is_empty() || sums.iter().any(|(_, sum)| !sum.failed.is_empty() || sum.is_cancelled);
         Ok(if has_failed { Outcome::Failed } else { Outcome::Succeeded })
     }
 
@@ -265,7 +273,10 @@ impl Place {
                     Some(how) => evict_imported(engine, collection, target, how),
                     None => Ok(None),
                 };
-                plan.run(&engine.store, owner, bar, Some(&evict), &mut sum)?;
+                match plan.run(&engine.store, owner, bar, Some(&evict), &mut sum) {
+                    Err(error) if error.kind() == ErrorKind::Interrupted => sum.is_cancelled = true,
+                    ran => ran?,
+                }
             }
         }
         Ok(sum)
@@ -299,20 +310,27 @@ fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar
     let tag = format!("{}-{}", std::process::id(), since.map_or(0, |since| since.as_nanos()));
     let line = Request { tag: Some(tag.clone()), ..plan.request().clone() }.to_json()?;
     let path = mounted.mountpoint.join(".ctl/import");
+    let before = refusal::last_number(&path);
     if let Err(error) = std::fs::write(&path, line) {
-        return Err(match error.raw_os_error() {
-            Some(number) if number == rustix::io::Errno::ROFS.raw_os_error() => {
-                Error::new(ErrorKind::Busy, busy.to_string())
-            }
-            _ => {
-                Error::io(format!("{} (see .ctl/events of the mount for the reason)", path.display()), error)
-            }
-        });
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        if errno == Errno::ROFS {
+            return Err(Error::new(ErrorKind::Busy, busy.to_string()));
+        }
+        let typed = Typed { words: "import", path: &path };
+        let refusal = Refusal::of(mounted, &typed, before, errno);
+        return Err(Error::invalid(format!("{}: refused: {}", plan.path(), refusal.clause())));
     }
-    let ended = wait_for_tagged_job(mounted, &format!("{IMPORT}:{tag}"), &bar.bar)?;
-    let json = ended.split_once(": ").map_or("", |(_, json)| json);
-    let sum = Sum::from_json(json)
-        .ok_or_else(|| Error::invalid(format!("unexpected result from the daemon: {ended:?}")))?;
+    let request = format!("{IMPORT}:{tag}");
+    let gone = || Error::new(ErrorKind::NotFound, "the mount does not list the import any more");
+    let job =
+        jobs::wait(mounted, &bar.interrupt, &bar.bar, |job| job.request == request)?.ok_or_else(gone)?;
+    if job.state == "failed" {
+        return Err(Error::new(ErrorKind::Denied, format!("{}: {}", plan.path(), job.error)));
+    }
+    let cancelled = || Sum { is_cancelled: true, ..Sum::default() };
+    let sum = job.value.get("result").and_then(Sum::from_json).or_else(|| job.is_cancelled().then(cancelled));
+    let sum = sum
+        .ok_or_else(|| Error::invalid("the daemon answered something unexpected; is it of this version?"))?;
     for (source, why) in &sum.failed {
         bar.warn(&format!("tierfs: {source}: {why}"));
     }
@@ -326,30 +344,7 @@ fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar
 
 /// The last line of the output.
 fn report(plan: &Plan, sum: &Sum) -> String {
-    let Sum { files, tensors, children, bytes, stored, unchanged, removed, .. } = sum;
-    let (bytes, stored) = (human(*bytes), human(*stored));
-    let dry_run = plan.request().dry_run;
-    let done = match (files, dry_run) {
-        (0, false) if *unchanged > 0 => "nothing new".to_owned(),
-        (_, true) => format!("would import {files} files, {bytes}"),
-        (_, false) => {
-            let lineage = plan.request().parent.as_ref().map_or(String::new(), |parent| {
-                let without = tensors.saturating_sub(*children);
-                format!(", {children} with a parent in {parent} and {without} without")
-            });
-            format!("{files} files with {tensors} tensors{lineage}, {bytes}, stored in {stored}")
-        }
-    };
-    let mut line = format!("{}: {done}", plan.path());
-    if *unchanged > 0 {
-        line.push_str(&format!("; {unchanged} files unchanged"));
-    }
-    if plan.request().delete {
-        let would = if dry_run { "would remove " } else { "removed " };
-        line.push_str(&format!("; {would}{removed} files"));
-    }
-    line.push('\n');
-    line
+    format!("{}: {}\n", plan.path(), sum.text(plan.request()))
 }
 
 fn make_if_missing(path: &Path) -> Result<()> {
@@ -361,10 +356,11 @@ struct Bar {
     bar: ProgressBar,
     quiet: bool,
     dry_run: bool,
+    interrupt: Interrupt,
 }
 
 impl Bar {
-    fn new(bytes: u64, quiet: bool, dry_run: bool) -> Bar {
+    fn new(bytes: u64, quiet: bool, dry_run: bool) -> Result<Bar> {
         let terminal = std::io::stderr().is_terminal() && !quiet;
         let bar = if terminal { ProgressBar::new(bytes) } else { ProgressBar::hidden() };
         let style = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} {wide_msg}";
@@ -372,7 +368,8 @@ impl Bar {
             bar.set_style(style);
         }
         // The lines of a dry run are its result, so a terminal shows them too.
-        Bar { bar, quiet: quiet || (terminal && !dry_run), dry_run }
+        let interrupt = Interrupt::listen()?;
+        Ok(Bar { bar, quiet: quiet || (terminal && !dry_run), dry_run, interrupt })
     }
 
     fn warn(&self, line: &str) {
@@ -387,6 +384,10 @@ impl Bar {
 impl Progress for Bar {
     fn advance(&self, bytes: u64) {
         self.bar.inc(bytes);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.interrupt.is_pressed()
     }
 }
 

@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{human, print, print_json};
+use crate::cli::shared::output::{attribute_json, human, print, print_json};
 use crate::cli::shared::tree::{Row, Tree};
 use crate::control::Cost;
 use crate::model::Result;
 
 /// List a directory of a store or mount, with tiers, element types, sizes and shapes.
+///
+/// LOGICAL is the size of a file, STORED what the store keeps for it, rounded up to 512 bytes. For a
+/// directory both are the sums of the files below it.
 ///
 /// Example: tierfs ls /srv/tensors acme/llama --tensors
 #[derive(clap::Args)]
@@ -35,11 +38,16 @@ impl Args {
         // The row of a single file names the file itself, so there is no entry to descend into.
         let alone = !tree.is_directory()?;
         let mut lines = Vec::new();
-        for row in rows {
+        for mut row in rows {
             if !alone {
                 tree.enter(&row.name);
             }
-            let attributes = if row.is_directory { Vec::new() } else { tree.attributes(Cost::Small)? };
+            let attributes = if row.is_directory {
+                (row.bytes, row.stored) = sums(&mut tree)?;
+                Vec::new()
+            } else {
+                tree.attributes(Cost::Small)?
+            };
             if !alone {
                 tree.leave();
             }
@@ -50,6 +58,24 @@ impl Args {
     }
 }
 
+/// Logical and stored bytes of all files below a directory.
+fn sums(tree: &mut Tree) -> Result<(u64, u64)> {
+    let (mut bytes, mut stored) = (0, 0);
+    for row in tree.rows()? {
+        let of_row = if row.is_directory {
+            tree.enter(&row.name);
+            let below = sums(tree);
+            tree.leave();
+            below?
+        } else {
+            (row.bytes, row.stored)
+        };
+        bytes += of_row.0;
+        stored += of_row.1;
+    }
+    Ok((bytes, stored))
+}
+
 type Line = (Row, Vec<(&'static str, String)>);
 
 fn value<'a>(line: &'a Line, name: &str) -> &'a str {
@@ -57,22 +83,18 @@ fn value<'a>(line: &'a Line, name: &str) -> &'a str {
 }
 
 fn table(lines: &[Line]) -> Result<()> {
-    let mut text = String::new();
+    let mut text = format!("{:<6} {:<8} {:>12} {:>12}  NAME\n", "TIER", "TYPE", "LOGICAL", "STORED");
     for line in lines {
         let row = &line.0;
-        if row.is_directory {
-            let name = row.name.display();
-            text.push_str(&format!("{:<6} {:<8} {:>12} {:>12}  {name}/\n", "", "", "", ""));
-            continue;
-        }
         let shape = value(line, "shape");
         text.push_str(&format!(
-            "{:<6} {:<8} {:>12} {:>12}  {}{}\n",
+            "{:<6} {:<8} {:>12} {:>12}  {}{}{}\n",
             value(line, "tier"),
             value(line, "dtype"),
             human(row.bytes),
             human(row.stored),
             row.name.display(),
+            if row.is_directory { "/" } else { "" },
             if shape.is_empty() { String::new() } else { format!("  [{shape}]") }
         ));
     }
@@ -93,7 +115,7 @@ fn json(lines: &[Line]) -> Result<()> {
             for (name, text) in line.1.iter().filter(|(name, _)| matches!(*name, "tier" | "dtype" | "shape"))
             {
                 if let Some(object) = value.as_object_mut() {
-                    object.insert((*name).to_owned(), text.clone().into());
+                    object.insert((*name).to_owned(), attribute_json(name, text));
                 }
             }
             value

@@ -1,24 +1,33 @@
 //! The command line. Each subcommand has a file of its own.
 
 mod bench;
+mod cancel;
 mod cgeb;
 mod compact;
 mod completions;
 mod doctor;
 mod du;
+mod evict;
 mod export;
 mod fsck;
+mod get;
 mod gpu_read;
 mod helper;
 mod import;
 mod init;
+mod jobs;
 mod ls;
 mod man;
 mod mount;
+mod pin;
 mod scrub;
+mod set;
 mod shared;
 mod stat;
+mod status;
+mod tier;
 mod umount;
+mod unpin;
 mod verify;
 
 use std::process::ExitCode;
@@ -45,10 +54,15 @@ enum Command {
     Ls(ls::Args),
     Stat(stat::Args),
     Du(du::Args),
-    Tier(shared::act::Tier),
-    Pin(shared::act::Pin),
-    Unpin(shared::act::Unpin),
-    Evict(shared::act::Evict),
+    Tier(tier::Args),
+    Pin(pin::Args),
+    Unpin(unpin::Args),
+    Evict(evict::Args),
+    Set(set::Args),
+    Get(get::Args),
+    Status(status::Args),
+    Jobs(jobs::Args),
+    Cancel(cancel::Args),
     Verify(verify::Args),
     Scrub(scrub::Args),
     Compact(compact::Args),
@@ -112,6 +126,11 @@ pub fn main() -> ExitCode {
         Command::Pin(args) => args.run(),
         Command::Unpin(args) => args.run(),
         Command::Evict(args) => args.run(),
+        Command::Set(args) => args.run(),
+        Command::Get(args) => args.run(),
+        Command::Status(args) => args.run(),
+        Command::Jobs(args) => args.run(),
+        Command::Cancel(args) => args.run(),
         Command::Verify(args) => args.run(),
         Command::Scrub(args) => args.run(),
         Command::Compact(args) => args.run(),

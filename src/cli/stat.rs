@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::cli::Outcome;
-use crate::cli::shared::output::{print, print_json};
+use crate::cli::shared::output::{attribute_json, print, print_json};
 use crate::cli::shared::tree::Tree;
 use crate::control::Cost;
 use crate::model::{Error, ErrorKind, Result};
@@ -38,7 +38,8 @@ impl Args {
             return Err(Error::new(ErrorKind::NotFound, text));
         }
         if self.json {
-            let pairs = attributes.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+            let pairs =
+                attributes.iter().map(|(name, value)| ((*name).to_owned(), attribute_json(name, value)));
             print_json(&serde_json::Value::Object(pairs.collect()))?;
         } else {
             let lines = attributes.iter().map(|(name, value)| format!("{name:<13} {value}\n"));

@@ -1,6 +1,8 @@
 //! The control files `sync`, `jobs`, `config` and `policy`.
 
 use crate::control::context::Context;
+use crate::control::jobs::Of;
+use crate::control::quota::runs_mount;
 use crate::engine;
 use crate::model::{Error, Result};
 use crate::store::{Access, ROOT};
@@ -14,14 +16,19 @@ pub(super) fn sync(context: &Context, _: &str) -> Result<Invalidation> {
     Ok(Invalidation::default())
 }
 
+/// The jobs that the caller may see and cancel.
+pub(super) fn jobs_of(context: &Context) -> Of {
+    if runs_mount(context) { Of::All } else { Of::User(context.user) }
+}
+
 /// `cancel N` cancels job N.
 pub(super) fn jobs(context: &Context, text: &str) -> Result<Invalidation> {
     let number = text.strip_prefix("cancel ").and_then(|number| number.trim().parse().ok());
     let number = number.ok_or_else(|| {
         Error::invalid(format!("unknown command {text:?}; write cancel and the number of a job"))
     })?;
-    if !context.mounted.jobs.cancel(number) {
-        return Err(Error::invalid(format!("no job {number} is running or waiting")));
+    if !context.mounted.jobs.cancel(number, jobs_of(context)) {
+        return Err(Error::invalid(format!("no job {number} of yours is running or waiting")));
     }
     Ok(Invalidation::default())
 }

@@ -2,10 +2,11 @@
 
 use crate::control::digests::{blake3, sha256};
 use crate::control::measure::{Measure, checksum};
+use crate::control::refusals::{Asker, Refusals};
 use crate::control::sets::{self, Set};
 use crate::engine::{self, Heat};
 use crate::format::log::catalog::FileEntry;
-use crate::model::{Dtype, Error, ErrorKind, Result, TensorId, quoted_name};
+use crate::model::{Error, ErrorKind, Result, TensorId, quoted_name};
 use crate::store::TENSORS_NAME;
 use crate::vfs::{FileView, Vfs};
 
@@ -24,6 +25,14 @@ pub enum Cost {
     WholeFile,
 }
 
+/// The context in which attributes are read.
+pub struct Reader<'a> {
+    /// The tree.
+    pub vfs: &'a Vfs,
+    /// On a mount, the refusals that it keeps, and the inode and user that ask.
+    pub refusals: Option<(&'a Refusals, Asker)>,
+}
+
 /// An extended attribute.
 pub struct Attribute {
     /// The name after [`PREFIX`].
@@ -36,22 +45,24 @@ pub struct Attribute {
     pub set: Option<Set>,
     /// Whether listxattr(2) names it. Copying tools restore the attributes that they list.
     pub is_listed: bool,
-    get: fn(&Vfs, &FileView) -> Result<Option<String>>,
+    /// Whether `tierfs stat` prints it.
+    pub is_printed: bool,
+    get: fn(&Reader, &FileView) -> Result<Option<String>>,
 }
 
 const fn shown(
     name: &'static str,
     help: &'static str,
-    get: fn(&Vfs, &FileView) -> Result<Option<String>>,
+    get: fn(&Reader, &FileView) -> Result<Option<String>>,
 ) -> Attribute {
-    Attribute { name, help, cost: Cost::Small, set: None, is_listed: false, get }
+    Attribute { name, help, cost: Cost::Small, set: None, is_listed: false, is_printed: true, get }
 }
 
 const fn setting(
     name: &'static str,
     help: &'static str,
     set: Set,
-    get: fn(&Vfs, &FileView) -> Result<Option<String>>,
+    get: fn(&Reader, &FileView) -> Result<Option<String>>,
 ) -> Attribute {
     Attribute { set: Some(set), ..shown(name, help, get) }
 }
@@ -74,13 +85,19 @@ pub const ATTRIBUTES: &[Attribute] = &[
         "tier",
         "exact, q8, q7, q5, q3, q3x, absent or mixed; set to move (hot, warm, warm5, cold mean q8, q7, q5, q3)",
         sets::TIER,
-        |vfs, view| {
+        |reader, view| {
             let number = view.collection.state().number();
-            if let Some(moving) = vfs.engine().moving(number, view.node.entry.id) {
+            if let Some(moving) = reader.vfs.engine().moving(number, view.node.entry.id) {
                 return Ok(Some(format!("{} -> {} {}%", moving.from, moving.to, moving.percent())));
             }
             on_file(view, |measure| measure.tier().to_owned())
         },
+    ),
+    setting(
+        "plan",
+        "write-only: a value of tier; checks that move and changes nothing; jobs shows the result",
+        sets::PLAN,
+        |_, _| Ok(None),
     ),
     setting(
         "lossy",
@@ -89,7 +106,7 @@ pub const ATTRIBUTES: &[Attribute] = &[
         |_, view| Ok(Some(inherited(view, &engine::LOSSY))),
     ),
     setting("pin", "1: kept contiguous in its present form and tier; 0: not pinned", sets::PIN, |_, view| {
-        let is_pinned = view.collection.state().is_pinned(view.node.entry.id);
+        let is_pinned = view.collection.state().is_pinned_with_container(view.node.entry.id);
         Ok(Some(u8::from(is_pinned).to_string()))
     }),
     setting(
@@ -130,8 +147,8 @@ pub const ATTRIBUTES: &[Attribute] = &[
         "list",
         "whether listings show tensors of containers: files or both; inherited",
         sets::LIST,
-        |vfs, view| {
-            let mode = vfs.list_mode(&view.collection.state(), view.node.entry.id);
+        |reader, view| {
+            let mode = reader.vfs.list_mode(&view.collection.state(), view.node.entry.id);
             Ok(view.node.file().is_none().then(|| mode.name().to_owned()))
         },
     ),
@@ -148,14 +165,16 @@ pub const ATTRIBUTES: &[Attribute] = &[
     shown("shards", "number of shards", |_, view| on_file(view, |measure| measure.objects.to_string())),
     shown("blocks", "number of blocks", |_, view| on_file(view, |measure| measure.sum().blocks.to_string())),
     shown("bits", "stored bits per element, including scales", |_, view| {
-        let measure = measured(view)?;
-        let dtype = tensor(view).map_or(Dtype::U8, |tensor| tensor.dtype);
-        let sum = measure.map(|measure| measure.sum());
-        Ok(sum.map(|sum| {
-            let elements = sum.logical as f64 / dtype.bytes() as f64;
-            let bits = if elements == 0.0 { 0.0 } else { sum.stored as f64 * 8.0 / elements };
+        Ok(measured(view)?.map(|measure| {
+            let (stored, elements) = (measure.sum().stored as f64, measure.elements as f64);
+            let bits = if elements == 0.0 { 0.0 } else { stored * 8.0 / elements };
             format!("{}", (bits * 1000.0).round() / 1000.0)
         }))
+    }),
+    shown("bytes", "size of the file in bytes", |_, view| {
+        let state = view.collection.state();
+        let node = state.node(view.node.entry.id);
+        Ok(view.node.file().and(node).map(|node| node.bytes.to_string()))
     }),
     shown("bytes_stored", "bytes of the stored payloads", |_, view| {
         on_file(view, |measure| measure.sum().stored.to_string())
@@ -166,15 +185,19 @@ pub const ATTRIBUTES: &[Attribute] = &[
     }),
     Attribute {
         cost: Cost::WholeFile,
-        ..shown("blake3", "BLAKE3 of the bytes as imported or written, while all are exact", |vfs, view| {
-            view.node.file().map(|_| blake3(vfs, view).map(hex)).transpose()
-        })
+        ..shown(
+            "blake3",
+            "BLAKE3 of the bytes as imported or written, while all are exact",
+            |reader, view| view.node.file().map(|_| blake3(reader.vfs, view).map(hex)).transpose(),
+        )
     },
     Attribute {
         cost: Cost::WholeFile,
-        ..shown("sha256", "SHA-256 of the bytes as imported or written, while all are exact", |vfs, view| {
-            view.node.file().map(|_| sha256(vfs, view).map(hex)).transpose()
-        })
+        ..shown(
+            "sha256",
+            "SHA-256 of the bytes as imported or written, while all are exact",
+            |reader, view| view.node.file().map(|_| sha256(reader.vfs, view).map(hex)).transpose(),
+        )
     },
     shown("error", "max=... rms=...: encoding error against the source", |_, view| {
         let measured = view.node.file().map(|file| file.error.as_deref().copied().unwrap_or_default());
@@ -191,10 +214,23 @@ pub const ATTRIBUTES: &[Attribute] = &[
     shown("chain", "largest number of deltas on a block", |_, view| {
         on_file(view, |measure| measure.chain.to_string())
     }),
-    shown("why", "reason of the last refusal or unexpected event of this file", |_, view| {
-        let own = view.node.file().map(|file| file.why.to_string()).filter(|why| !why.is_empty());
-        Ok(own.or_else(|| taken_names(view)))
-    }),
+    shown(
+        "why",
+        "reason of your last refused request, or of an unexpected event of this file",
+        |reader, view| {
+            let refused = reader.refusals.and_then(|(refusals, asker)| refusals.text(asker));
+            let event = view.node.file().map(|file| file.why.to_string()).filter(|why| !why.is_empty());
+            let lines: Vec<String> =
+                [refused, event.or_else(|| taken_names(view))].into_iter().flatten().collect();
+            Ok((!lines.is_empty()).then(|| lines.join("\n")))
+        },
+    ),
+    Attribute {
+        is_printed: false,
+        ..shown("refusal", "your last refused request, as JSON", |reader, _| {
+            Ok(reader.refusals.and_then(|(refusals, asker)| refusals.json(asker)))
+        })
+    },
 ];
 
 /// Finds an attribute by its full name. Fails with `NotSupported` for a name without [`PREFIX`], with
@@ -215,17 +251,33 @@ pub fn attribute(name: &[u8]) -> Result<&'static Attribute> {
 
 impl Attribute {
     /// The value for a file or directory. Fails with `Absent` if there is none.
-    pub fn get(&self, vfs: &Vfs, view: &FileView) -> Result<String> {
-        let value = (self.get)(vfs, view)?;
+    pub fn get(&self, reader: &Reader, view: &FileView) -> Result<String> {
+        let value = (self.get)(reader, view)?;
         value.ok_or_else(|| Error::new(ErrorKind::Absent, format!("{} has no {}", view.path(), self.name)))
     }
 }
 
+/// The value of an attribute of an inode that is neither a file nor a directory of a collection. Only
+/// refusals have values there. Fails with `Absent` for the others.
+pub fn refusal_attribute((refusals, asker): (&Refusals, Asker), name: &[u8]) -> Result<String> {
+    let attribute = attribute(name)?;
+    let value = match attribute.name {
+        "why" => refusals.text(asker),
+        "refusal" => refusals.json(asker),
+        _ => {
+            let text = "only files and directories of a collection have attributes";
+            return Err(Error::new(ErrorKind::Absent, text));
+        }
+    };
+    value.ok_or_else(|| Error::new(ErrorKind::Absent, "no request was refused"))
+}
+
 /// The full names that listxattr(2) returns for a file.
 pub fn listed(vfs: &Vfs, view: &FileView) -> Result<Vec<String>> {
+    let reader = Reader { vfs, refusals: None };
     let mut names = Vec::new();
     for attribute in ATTRIBUTES.iter().filter(|attribute| attribute.is_listed) {
-        if (attribute.get)(vfs, view)?.is_some() {
+        if (attribute.get)(&reader, view)?.is_some() {
             names.push(format!("{PREFIX}{}", attribute.name));
         }
     }
@@ -234,12 +286,13 @@ pub fn listed(vfs: &Vfs, view: &FileView) -> Result<Vec<String>> {
 
 /// Every attribute that has a value and costs at most `most`, by name, as `tierfs stat` prints them.
 pub fn values(vfs: &Vfs, view: &FileView, most: Cost) -> Result<Vec<(&'static str, String)>> {
+    let reader = Reader { vfs, refusals: None };
     let mut values = Vec::new();
     for attribute in ATTRIBUTES {
-        if attribute.cost == Cost::WholeFile && most == Cost::Small {
+        if !attribute.is_printed || attribute.cost == Cost::WholeFile && most == Cost::Small {
             continue;
         }
-        match (attribute.get)(vfs, view) {
+        match (attribute.get)(&reader, view) {
             Ok(Some(value)) => values.push((attribute.name, value)),
             Ok(None) => {}
             Err(error) if error.kind() == ErrorKind::Absent => {}

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use crate::control::counters::Counters;
 use crate::control::jobs::Jobs;
+use crate::control::refusals::Refusals;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::{Collection, Store};
 use crate::vfs::{ControlView, FileView, Scope, Vfs};
@@ -21,11 +22,26 @@ pub struct Mounted {
     pub since: Instant,
     /// Counts of requests.
     pub counters: Counters,
-    /// Background jobs.
+    /// Requests that take long.
     pub jobs: Jobs,
+    /// The reasons of the last refused requests.
+    pub refusals: Refusals,
 }
 
 impl Mounted {
+    /// A store that is mounted now.
+    pub fn new(vfs: Arc<Vfs>, mountpoint: String, options: toml::Table) -> Mounted {
+        Mounted {
+            vfs,
+            mountpoint,
+            options,
+            since: Instant::now(),
+            counters: Counters::default(),
+            jobs: Jobs::default(),
+            refusals: Refusals::default(),
+        }
+    }
+
     /// The store.
     pub fn store(&self) -> &Arc<Store> {
         self.vfs.store()

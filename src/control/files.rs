@@ -8,7 +8,7 @@ use crate::control::text::{Make, Text};
 use crate::control::{actions, blocks, maintenance, metrics, prefetch, quota, status};
 use crate::model::{Error, ErrorKind, READ_BITS, Result};
 use crate::store::{EventKind, Events};
-use crate::vfs::{Control, ControlView, Controls, Invalidation, Scope, Shape};
+use crate::vfs::{Control, ControlView, Controls, Invalidation, Located, Scope, Shape};
 
 /// Most bytes of a text that one write may have. The kernel splits much longer writes, and a part of
 /// a text must not act.
@@ -83,7 +83,7 @@ pub const MOUNT_FILES: &[File] = &[
             "jobs",
             "jobs that wait, run or have ended, one per line; poll(2) waits for a change; write cancel N to \
              cancel job N",
-            |context| Ok(context.mounted.jobs.text()),
+            |context| Ok(context.mounted.jobs.text(actions::jobs_of(context))),
         )
     },
     shown("config", "settings in effect, as TOML", actions::config),
@@ -115,6 +115,12 @@ pub const MOUNT_FILES: &[File] = &[
             "write the options of tierfs import as one line of JSON; a job runs the import",
             actions::config,
         )
+    },
+    File {
+        tells_of_jobs: true,
+        ..shown("jobs.json", "the same as jobs, as JSON", |context| {
+            Ok(context.mounted.jobs.json(actions::jobs_of(context)))
+        })
     },
 ];
 
@@ -227,6 +233,12 @@ pub fn show(mounted: &Mounted, view: &ControlView, user: u32) -> Result<Text> {
 pub fn act(mounted: &Mounted, view: &ControlView, user: u32, text: &[u8]) -> Result<Invalidation> {
     let file = file_of(view)?;
     let done = done(&Context { mounted, view, user }, file, text);
+    let asker = (mounted.vfs.ino(&Located::Control(view.clone()))?, user);
+    let shown = String::from_utf8_lossy(text);
+    match &done {
+        Ok(_) => mounted.refusals.clear(asker),
+        Err(error) => mounted.refusals.note(asker, &view.path(), &shown, error),
+    }
     let cause = format!(".ctl/{}, user {user}", file.name);
     note_event(mounted.store().events(), &view.path(), &cause, &String::from_utf8_lossy(text), &done);
     done

@@ -1,16 +1,19 @@
 //! `pin`, the only attribute of files in forms.
 
-use std::sync::Arc;
-
-use crate::control::attributes::attribute;
-use crate::engine::Counted;
-use crate::model::{Error, ErrorKind, Result};
+use crate::control::attributes::{PREFIX, attribute, refusal_attribute};
+use crate::control::context::Mounted;
+use crate::control::jobs::Job;
+use crate::control::refusals::{Asker, Refusals};
+use crate::model::{Error, ErrorKind, Result, human};
 use crate::store::Pin;
-use crate::vfs::{FormView, Vfs};
+use crate::vfs::FormView;
 use crate::view;
 
 /// The value of an attribute of a file in a form. Fails with `Absent` for all but `pin`.
-pub fn form_attribute(view: &FormView, name: &[u8]) -> Result<String> {
+pub fn form_attribute(refusals: (&Refusals, Asker), view: &FormView, name: &[u8]) -> Result<String> {
+    if matches!(attribute(name)?.name, "why" | "refusal") {
+        return refusal_attribute(refusals, name);
+    }
     check_name(name)?;
     let pin = pin_of(view)?;
     let is_pinned = view.collection.state().pins_of(pin.node).any(|known| known == pin);
@@ -18,17 +21,42 @@ pub fn form_attribute(view: &FormView, name: &[u8]) -> Result<String> {
 }
 
 /// Pins or unpins a file in a form. The change is durable on return. Kernel invalidations are queued.
-pub fn set_form_attribute(vfs: &Arc<Vfs>, view: &FormView, name: &[u8], value: &[u8]) -> Result<()> {
+pub fn set_form_attribute(
+    mounted: &Mounted,
+    view: &FormView,
+    asker: Asker,
+    (name, value): (&[u8], &[u8]),
+) -> Result<()> {
+    mounted.refusals.clear(asker);
+    let set = set_pin(mounted, view, asker.1, (name, value));
+    if let Err(error) = &set {
+        let name = String::from_utf8_lossy(name.strip_prefix(PREFIX.as_bytes()).unwrap_or(name)).into_owned();
+        let request = format!("{name}={}", String::from_utf8_lossy(value));
+        mounted.refusals.note(asker, &view.path(), &request, error);
+    }
+    set
+}
+
+fn set_pin(mounted: &Mounted, view: &FormView, user: u32, (name, value): (&[u8], &[u8])) -> Result<()> {
     check_name(name)?;
     let pin = pin_of(view)?;
-    let engine = vfs.engine();
+    let (vfs, engine) = (&mounted.vfs, mounted.vfs.engine());
+    let job = |request: &str| Job::new(request.to_owned(), view.path(), user, 0);
     match value.strip_suffix(b"\n").unwrap_or(value) {
         b"1" => {
             vfs.flush_for_form(view)?;
-            engine.pin_form(&view.collection, pin, &Counted::default()).map(|_| ())
+            mounted.jobs.run(job("pin=1"), |progress, report| {
+                let pinned = engine.pin_form(&view.collection, pin, progress)?;
+                report.text = format!("1 file pinned, {} copied", human(pinned.bytes));
+                Ok(())
+            })
         }
-        b"0" => engine.unpin_form(&view.collection, pin).map(|_| ()),
-        _ => Err(Error::invalid("invalid value of pin; expected 0 or 1")),
+        b"0" => mounted.jobs.run(job("pin=0"), |_, report| {
+            engine.unpin_form(&view.collection, pin)?;
+            report.text = "1 file unpinned".to_owned();
+            Ok(())
+        }),
+        _ => Err(Error::invalid("pin is 0 or 1")),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::control::context::Context;
-use crate::control::jobs::Job;
+use crate::control::jobs::{Job, Report};
 use crate::control::quota::runs_mount;
 use crate::engine::{Reconstruct, evict_imported};
 use crate::ingest::{Plan, Request, Sum, Watch};
@@ -32,8 +32,8 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
         Some(tag) => format!("{IMPORT}:{tag}"),
         None => IMPORT.to_owned(),
     };
-    let job = Job::new(what, plan.path(), plan.bytes());
-    context.mounted.jobs.push(job, move |progress| {
+    let job = Job::new(what, plan.path(), context.user, plan.bytes());
+    context.mounted.jobs.push(job, move |progress, report| {
         let store = vfs.store();
         let evict = |collection: &_, target: &_| match reconstruct {
             Some(how) => evict_imported(vfs.engine(), collection, target, how),
@@ -47,8 +47,9 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
             vfs.finish_renames(&collection);
             vfs.queue_invalidation(vfs.invalidate_nodes(&collection, sum.changed.iter().copied()));
         }
-        done?;
-        Ok(sum.to_json(&plan.path()).to_string())
+        sum.is_cancelled = done.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted);
+        *report = Report { text: sum.text(plan.request()), result: sum.to_json(&plan.path()) };
+        done
     });
     Ok(Invalidation::default())
 }

@@ -1,4 +1,4 @@
-//! Background jobs, which outlive the request that queued them. They run one after the other, in order.
+//! Jobs: requests that take long. They outlive the program that made them, can be listed and cancelled.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,17 +7,19 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
+use serde_json::{Value, json};
 
 use crate::engine::Counted;
 use crate::model::{Error, ErrorKind, Progress, Result};
 
 /// Number of jobs to list. Older jobs that have ended are dropped from the list.
-const ENDED_MAX: usize = 100;
+const ENDED_MAX: usize = 1000;
 
 /// A piece of work.
 pub struct Job {
-    what: String,
+    request: String,
     path: String,
+    user: u32,
     bytes: u64,
     counted: Counted,
     state: Mutex<State>,
@@ -26,10 +28,29 @@ pub struct Job {
 enum State {
     Waiting,
     Running(Instant),
-    Ended(String),
+    Ended(Ended),
 }
 
-type Work = Box<dyn FnOnce(&dyn Progress) -> Result<String> + Send>;
+/// How a job ended.
+struct Ended {
+    /// `done`, `failed` or `cancelled`.
+    state: &'static str,
+    seconds: f64,
+    /// The reason of a failure.
+    error: String,
+    report: Report,
+}
+
+/// What a job has done, also if it fails or is cancelled.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// For people. A job that succeeds without a text found nothing to do, and is not listed.
+    pub text: String,
+    /// For programs.
+    pub result: Value,
+}
+
+type Work = Box<dyn FnOnce(&dyn Progress, &mut Report) -> Result<()> + Send>;
 
 /// The jobs of a mount.
 #[derive(Default)]
@@ -57,10 +78,26 @@ struct Inner {
     is_ending: bool,
 }
 
+/// The user whose jobs are meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Of {
+    /// All jobs, for root and the user who runs the mount.
+    All,
+    /// The jobs of one user.
+    User(u32),
+}
+
+impl Of {
+    fn has(self, job: &Job) -> bool {
+        self == Of::All || self == Of::User(job.user)
+    }
+}
+
 impl Job {
-    /// A job on a path. `bytes` is the amount to process, 0 if unknown.
-    pub fn new(what: String, path: String, bytes: u64) -> Job {
-        Job { what, path, bytes, counted: Counted::default(), state: Mutex::new(State::Waiting) }
+    /// A job of a user on a path. `bytes` is the amount to process, 0 if unknown.
+    pub fn new(request: String, path: String, user: u32, bytes: u64) -> Job {
+        let (counted, state) = (Counted::default(), Mutex::new(State::Waiting));
+        Job { request, path, user, bytes, counted, state }
     }
 
     fn line(&self, number: u64) -> String {
@@ -73,29 +110,73 @@ impl Job {
                     .map_or(String::new(), |part| format!(" {}%", part.min(100)));
                 format!("running{percent} {done} of {} bytes, {} s", self.bytes, since.elapsed().as_secs())
             }
-            State::Ended(how) => how.clone(),
+            State::Ended(ended) => ended.text(),
         };
-        format!("{number} {} {} {state}\n", self.what, self.path)
+        format!("{number} {} {} {state}\n", self.request, self.path)
+    }
+
+    fn to_json(&self, number: u64) -> Value {
+        let mut value = json!({
+            "job": number,
+            "request": self.request,
+            "path": self.path,
+            "user": self.user,
+            "done_bytes": self.counted.done.load(Ordering::Relaxed),
+            "bytes": self.bytes,
+        });
+        let more = match &*self.state.lock() {
+            State::Waiting => json!({ "state": "waiting" }),
+            State::Running(since) => json!({ "state": "running", "seconds": since.elapsed().as_secs_f64() }),
+            State::Ended(ended) => json!({
+                "state": ended.state,
+                "seconds": ended.seconds,
+                "error": ended.error,
+                "text": ended.report.text,
+                "result": ended.report.result,
+            }),
+        };
+        if let (Some(value), Value::Object(more)) = (value.as_object_mut(), more) {
+            value.extend(more);
+        }
+        value
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(*self.state.lock(), State::Ended(_))
+    }
+}
+
+impl Ended {
+    fn text(&self) -> String {
+        let done = match self.report.text.as_str() {
+            "" => String::new(),
+            text => format!(": {text}"),
+        };
+        match self.state {
+            "done" => format!("done in {:.1} s{done}", self.seconds),
+            "failed" => format!("failed: {}", self.error),
+            state => format!("{state}{done}"),
+        }
     }
 }
 
 impl Jobs {
-    /// Queues a job and returns its number.
-    pub fn push(&self, job: Job, work: impl FnOnce(&dyn Progress) -> Result<String> + Send + 'static) -> u64 {
+    fn add(&self, job: Job, work: Option<Work>) -> (u64, Arc<Job>) {
         let job = Arc::new(job);
         let mut inner = self.inner.lock();
         inner.last += 1;
         let number = inner.last;
-        inner.waiting.push_back((job.clone(), Box::new(work)));
-        inner.shown.push_back((number, job));
-        let ended = |shown: &(u64, Arc<Job>)| matches!(*shown.1.state.lock(), State::Ended(_));
-        while inner.shown.len() > ENDED_MAX && inner.shown.front().is_some_and(ended) {
+        if let Some(work) = work {
+            inner.waiting.push_back((job.clone(), work));
+        }
+        inner.shown.push_back((number, job.clone()));
+        while inner.shown.len() > ENDED_MAX && inner.shown.front().is_some_and(|(_, job)| job.has_ended()) {
             inner.shown.pop_front();
         }
         self.changed.notify_all();
         drop(inner);
         self.note_change();
-        number
+        (number, job)
     }
 
     /// Number of changes of the list: jobs that were queued, began or ended.
@@ -128,40 +209,94 @@ impl Jobs {
         waiting.into_values().for_each(|tell| tell());
     }
 
-    /// One line per job: its number, its action, its path and its state.
-    pub fn text(&self) -> String {
-        let shown: Vec<_> = self.inner.lock().shown.iter().cloned().collect();
-        shown.iter().map(|(number, job)| job.line(*number)).collect()
+    /// Queues a job and returns its number. Queued jobs run one after the other, in order.
+    pub fn push(
+        &self,
+        job: Job,
+        work: impl FnOnce(&dyn Progress, &mut Report) -> Result<()> + Send + 'static,
+    ) -> u64 {
+        self.add(job, Some(Box::new(work))).0
+    }
+
+    /// Runs a job on this thread. Fails as the job does.
+    pub fn run(&self, job: Job, work: impl FnOnce(&dyn Progress, &mut Report) -> Result<()>) -> Result<()> {
+        let (_, job) = self.add(job, None);
+        self.perform(&job, work, &|| ())
+    }
+
+    fn perform(
+        &self,
+        job: &Arc<Job>,
+        work: impl FnOnce(&dyn Progress, &mut Report) -> Result<()>,
+        flushed: &dyn Fn(),
+    ) -> Result<()> {
+        let since = Instant::now();
+        *job.state.lock() = State::Running(since);
+        self.note_change();
+        let mut report = Report::default();
+        let done = catch_unwind(AssertUnwindSafe(|| work(&job.counted, &mut report)));
+        let bug = || Err(Error::new(ErrorKind::Io, "a bug in tierfs ended it; see the log of the daemon"));
+        let done = done.unwrap_or_else(|_| bug());
+        flushed();
+        if done.is_ok() && report.text.is_empty() {
+            self.inner.lock().shown.retain(|(_, shown)| !Arc::ptr_eq(shown, job));
+        }
+        let (state, error) = match &done {
+            Ok(()) => ("done", String::new()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => ("cancelled", String::new()),
+            Err(error) => ("failed", error.to_string()),
+        };
+        *job.state.lock() =
+            State::Ended(Ended { state, seconds: since.elapsed().as_secs_f64(), error, report });
+        self.note_change();
+        done
+    }
+
+    fn shown(&self, of: Of) -> Vec<(u64, Arc<Job>)> {
+        self.inner.lock().shown.iter().filter(|(_, job)| of.has(job)).cloned().collect()
+    }
+
+    /// One line per job: its number, its request, its path and its state.
+    pub fn text(&self, of: Of) -> String {
+        self.shown(of).iter().map(|(number, job)| job.line(*number)).collect()
+    }
+
+    /// The same as a JSON array, one job per line.
+    pub fn json(&self, of: Of) -> String {
+        let lines: Vec<_> =
+            self.shown(of).iter().map(|(number, job)| job.to_json(*number).to_string()).collect();
+        format!("[{}]\n", lines.join(",\n"))
     }
 
     /// Cancels a running or waiting job. Returns whether there was one.
-    pub fn cancel(&self, number: u64) -> bool {
+    pub fn cancel(&self, number: u64, of: Of) -> bool {
         let mut inner = self.inner.lock();
-        let found = inner.shown.iter().find(|(known, _)| *known == number).map(|(_, job)| job.clone());
-        let Some(job) = found else { return false };
-        if matches!(*job.state.lock(), State::Ended(_)) {
+        let found = inner.shown.iter().find(|(known, job)| *known == number && of.has(job));
+        let Some(job) = found.map(|(_, job)| job.clone()) else { return false };
+        if job.has_ended() {
             return false;
         }
         job.counted.is_cancelled.store(true, Ordering::Relaxed);
         let is_waiting = |waiting: &(Arc<Job>, Work)| Arc::ptr_eq(&waiting.0, &job);
         if let Some(place) = inner.waiting.iter().position(is_waiting) {
             inner.waiting.remove(place);
-            *job.state.lock() = State::Ended("cancelled".to_owned());
+            let (state, error, report) = ("cancelled", String::new(), Report::default());
+            *job.state.lock() = State::Ended(Ended { state, seconds: 0.0, error, report });
             drop(inner);
             self.note_change();
         }
         true
     }
 
-    /// Cancels all jobs with this action and path. Returns their number.
-    pub fn cancel_all(&self, what: &str, path: &str) -> usize {
-        let shown: Vec<_> = self.inner.lock().shown.iter().cloned().collect();
-        let is_it = |job: &Arc<Job>| job.what == what && job.path == path;
-        shown.iter().filter(|(number, job)| is_it(job) && self.cancel(*number)).count()
+    /// Cancels all jobs with this request and path. Returns their number.
+    pub fn cancel_all(&self, request: &str, path: &str) -> usize {
+        let is_it = |job: &Arc<Job>| job.request == request && job.path == path;
+        let shown = self.shown(Of::All);
+        shown.iter().filter(|(number, job)| is_it(job) && self.cancel(*number, Of::All)).count()
     }
 
-    /// Runs jobs until [`end`](Self::end). Calls `flushed` after each job and before its end becomes
-    /// visible.
+    /// Runs queued jobs until [`end`](Self::end). Calls `flushed` after each job and before its end
+    /// becomes visible.
     pub fn work(&self, flushed: &dyn Fn()) {
         loop {
             let (job, work) = {
@@ -176,37 +311,21 @@ impl Jobs {
                     self.changed.wait(&mut inner);
                 }
             };
-            let since = Instant::now();
-            *job.state.lock() = State::Running(since);
-            self.note_change();
-            let done = catch_unwind(AssertUnwindSafe(|| work(&job.counted)));
-            let bug =
-                || Err(Error::new(ErrorKind::Io, "a bug in tierfs ended it; see the log of the daemon"));
-            let done = done.unwrap_or_else(|_| bug());
-            flushed();
-            let ended = match done {
-                Ok(note) if note.is_empty() => {
-                    // The job found nothing to do, so it is not listed.
-                    self.inner.lock().shown.retain(|(_, shown)| !Arc::ptr_eq(shown, &job));
-                    self.note_change();
-                    continue;
+            match self.perform(&job, work, flushed) {
+                Err(error) if error.kind() != ErrorKind::Interrupted => {
+                    log::error!("{} of {}: {error}", job.request, job.path);
                 }
-                Ok(note) => format!("done in {:.1} s: {note}", since.elapsed().as_secs_f64()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => "cancelled".to_owned(),
-                Err(error) => {
-                    log::error!("{} of {}: {error}", job.what, job.path);
-                    format!("failed: {error}")
-                }
-            };
-            *job.state.lock() = State::Ended(ended);
-            self.note_change();
+                _ => {}
+            }
         }
     }
 
-    /// Cancels all jobs. The running one stops after its current step; waiting ones do not start.
+    /// Cancels all jobs. Running ones stop after their current step; waiting ones do not start.
     pub fn end(&self) {
         let mut inner = self.inner.lock();
         inner.is_ending = true;
+        // Their work holds the mount.
+        inner.waiting.clear();
         for (_, job) in &inner.shown {
             job.counted.is_cancelled.store(true, Ordering::Relaxed);
         }
@@ -219,11 +338,20 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use super::{Job, Jobs};
-    use crate::model::{Error, ErrorKind};
+    use super::{Job, Jobs, Of, Report};
+    use crate::model::{Error, ErrorKind, Progress, Result};
 
     fn job() -> Job {
-        Job::new("tier=q8".to_owned(), "t/c".to_owned(), 100)
+        Job::new("tier=q8".to_owned(), "t/c".to_owned(), 1000, 100)
+    }
+
+    fn says(text: &str) -> impl FnOnce(&dyn Progress, &mut Report) -> Result<()> + Send + use<> {
+        let text = text.to_owned();
+        move |progress, report| {
+            progress.advance(100);
+            report.text = text;
+            Ok(())
+        }
     }
 
     #[test]
@@ -239,11 +367,11 @@ mod tests {
         let seen = jobs.changes();
         assert!(jobs.watch(1, seen, tell()) && jobs.watch(1, seen, tell()) && jobs.watch(2, seen, tell()));
         jobs.unwatch(2);
-        let number = jobs.push(job(), |_| unreachable!());
+        let number = jobs.push(job(), |_, _| unreachable!());
         assert_eq!(told.load(Ordering::Relaxed), 1);
         assert!(!jobs.watch(1, seen, tell()), "what was missed needs no watch");
         assert!(jobs.watch(1, jobs.changes(), tell()));
-        assert!(jobs.cancel(number));
+        assert!(jobs.cancel(number, Of::All));
         assert_eq!(told.load(Ordering::Relaxed), 2);
     }
 
@@ -251,24 +379,37 @@ mod tests {
     fn jobs_run_in_order_and_report_how_they_ended() {
         let jobs = Arc::new(Jobs::default());
         let ender = jobs.clone();
-        jobs.push(job(), |progress| {
-            progress.advance(100);
-            Ok("3 blocks".to_owned())
-        });
-        jobs.push(job(), |_| Err(Error::new(ErrorKind::Full, "no space")));
-        let cancelled = jobs.push(job(), |_| unreachable!());
-        assert!(jobs.cancel(cancelled) && !jobs.cancel(cancelled) && !jobs.cancel(99));
-        jobs.push(job(), |_| Ok(String::new()));
-        jobs.push(job(), move |_| {
+        jobs.push(job(), says("3 tensors"));
+        jobs.push(job(), |_, _| Err(Error::new(ErrorKind::Full, "no space")));
+        let cancelled = jobs.push(job(), |_, _| unreachable!());
+        assert!(!jobs.cancel(cancelled, Of::User(7)), "only its user cancels a job");
+        assert!(jobs.cancel(cancelled, Of::User(1000)));
+        assert!(!jobs.cancel(cancelled, Of::All) && !jobs.cancel(99, Of::All));
+        jobs.push(job(), says(""));
+        jobs.push(job(), move |_, report| {
+            report.text = "2 of 7 tensors".to_owned();
             ender.end();
-            Ok("the last".to_owned())
+            Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"))
         });
         jobs.work(&|| ());
-        let text = jobs.text();
+        let text = jobs.text(Of::All);
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("1 tier=q8 t/c done in ") && lines[0].ends_with("3 blocks"));
+        assert!(lines[0].starts_with("1 tier=q8 t/c done in ") && lines[0].ends_with("3 tensors"));
         assert_eq!(lines[1], "2 tier=q8 t/c failed: no space");
         assert_eq!(lines[2], "3 tier=q8 t/c cancelled");
-        assert!(lines[3].starts_with("5 ") && lines.len() == 4, "one that found nothing to do is not shown");
+        assert_eq!(lines[3], "5 tier=q8 t/c cancelled: 2 of 7 tensors");
+        assert_eq!(lines.len(), 4, "one that found nothing to do is not shown");
+        assert_eq!(jobs.text(Of::User(7)), "");
+    }
+
+    #[test]
+    fn a_job_on_the_thread_of_its_request_is_listed_and_fails_as_its_work_does() {
+        let jobs = Jobs::default();
+        jobs.run(job(), says("1 tensor")).unwrap();
+        let failed = jobs.run(job(), |_, _| Err(Error::invalid("no such tier")));
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Invalid);
+        let listed: serde_json::Value = serde_json::from_str(&jobs.json(Of::All)).unwrap();
+        assert_eq!((&listed[0]["state"], &listed[0]["text"]), (&"done".into(), &"1 tensor".into()));
+        assert_eq!((&listed[1]["state"], &listed[1]["error"]), (&"failed".into(), &"no such tier".into()));
     }
 }

@@ -113,8 +113,10 @@ fn start_or_stop(
         "start" => {
             let vfs = context.mounted.vfs.clone();
             let bytes = collections.iter().map(|collection| (maintenance.bytes)(vfs.engine(), collection));
-            jobs.push(Job::new(maintenance.name.to_owned(), path, bytes.sum()), move |progress| {
-                (maintenance.run)(vfs.engine(), &collections, progress)
+            let job = Job::new(maintenance.name.to_owned(), path, context.user, bytes.sum());
+            jobs.push(job, move |progress, report| {
+                report.text = (maintenance.run)(vfs.engine(), &collections, progress)?;
+                Ok(())
             });
             Ok(Invalidation::default())
         }
@@ -123,7 +125,7 @@ fn start_or_stop(
             let noun = maintenance.noun;
             Err(Error::invalid(format!("no {noun} that was started here is running or waiting")))
         }
-        _ => Err(Error::invalid(format!("unknown command {text:?}; write start or stop"))),
+        _ => Err(Error::invalid(format!("unknown command {text}; write start or stop"))),
     }
 }
 

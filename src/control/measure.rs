@@ -27,6 +27,8 @@ pub(super) struct Measure {
     pub tiers: BTreeMap<Tier, Tally>,
     /// Holes, which are exact in every tier.
     zeros: Tally,
+    /// Elements of the tensors, or bytes of a plain file.
+    pub elements: u64,
     /// Number of objects.
     pub objects: u64,
     /// The largest number of deltas on a block.
@@ -36,7 +38,8 @@ pub(super) struct Measure {
 impl Measure {
     /// Measures a file. For a container with tensors, measures only the tensors.
     pub fn of(view: &FileView) -> Result<Measure> {
-        let mut measure = Measure { tiers: BTreeMap::new(), zeros: Tally::default(), objects: 0, chain: 0 };
+        let mut measure =
+            Measure { tiers: BTreeMap::new(), zeros: Tally::default(), elements: 0, objects: 0, chain: 0 };
         let objects = view.collection.objects_of(view.node.entry.id)?;
         let tensors_only = {
             let state = view.collection.state();
@@ -59,6 +62,7 @@ impl Measure {
             if let Some(factor) = object.factor().filter(|_| object.has_absent()) {
                 measure.tiers.entry(Tier::Absent).or_default().stored += factor.len;
             }
+            measure.elements += object.bytes() / object.dtype().bytes().max(1);
             measure.objects += 1;
         }
         Ok(measure)

@@ -17,12 +17,15 @@ mod measure;
 mod metrics;
 mod prefetch;
 mod quota;
+mod refusals;
 mod sets;
 mod status;
 mod text;
 mod totals;
 
-pub use attributes::{ATTRIBUTES, Attribute, Cost, PREFIX, attribute, listed, values};
+pub use attributes::{
+    ATTRIBUTES, Attribute, Cost, PREFIX, Reader, attribute, listed, refusal_attribute, values,
+};
 pub use context::{Context, Mounted};
 pub use counters::{Counters, Operation, Snapshot, Times};
 pub use digests::{blake3, sha256};
@@ -30,7 +33,8 @@ pub use files::{COLLECTION_FILES, File, MOUNT_FILES, TENANT_FILES, act, controls
 pub use forms::{form_attribute, set_form_attribute};
 #[cfg(feature = "mount")]
 pub use import::IMPORT;
-pub use jobs::{Job, Jobs};
+pub use jobs::{Job, Jobs, Of, Report};
 pub use measure::{Tally, tally};
-pub use sets::{Acts, set};
+pub use refusals::{Asker, Refusals};
+pub use sets::{Acts, Asked, set};
 pub use text::Text;

@@ -43,11 +43,11 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     }
     let vfs = context.mounted.vfs.clone();
     let bytes = vfs.engine().prefetch_bytes(&collection, &nodes)?;
-    let job = Job::new(PREFETCH.to_owned(), collection.path(), bytes);
-    context
-        .mounted
-        .jobs
-        .push(job, move |progress| Ok(vfs.engine().prefetch(&collection, &nodes, progress)?.to_string()));
+    let job = Job::new(PREFETCH.to_owned(), collection.path(), context.user, bytes);
+    context.mounted.jobs.push(job, move |progress, report| {
+        report.text = vfs.engine().prefetch(&collection, &nodes, progress)?.to_string();
+        Ok(())
+    });
     Ok(Invalidation::default())
 }
 

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use crate::control::attributes::{Attribute, attribute};
+use crate::control::context::Mounted;
 use crate::control::files::note_event;
-use crate::control::jobs::{Job, Jobs};
+use crate::control::jobs::{Job, Report};
 use crate::control::quota::ROOT_USER;
-use crate::engine::{self, Counted, Evict, Moved, REFUSED, Reconstruct, Setting};
+use crate::engine::{self, Consent, Evict, Moved, Reconstruct, Setting};
 use crate::format::log::catalog::NodeType;
-use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape};
+use crate::model::{Dtype, Error, ErrorKind, MoveTo, Progress, Result, Shape, human};
 use crate::open;
 use crate::store::{EventKind, State};
-use crate::vfs::{FileView, Vfs};
+use crate::vfs::{FileView, Ino, Vfs};
 
 /// The duration of setting an attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,186 +23,251 @@ pub enum Acts {
     Slowly,
 }
 
+/// A request to set an attribute: the file or directory, and the user who asks.
+#[derive(Clone)]
+pub struct Asked {
+    /// The mount.
+    pub mounted: Arc<Mounted>,
+    /// The file or directory.
+    pub view: FileView,
+    /// Its inode number.
+    pub ino: Ino,
+    /// The user.
+    pub user: u32,
+}
+
+impl Asked {
+    fn vfs(&self) -> &Arc<Vfs> {
+        &self.mounted.vfs
+    }
+
+    fn is_directory(&self) -> bool {
+        self.view.node.entry.node_type == NodeType::Directory
+    }
+
+    fn node(&self) -> crate::model::EntryId {
+        self.view.node.entry.id
+    }
+
+    fn note(&self, request: &str, error: &Error) {
+        self.mounted.refusals.note((self.ino, self.user), &self.view.path(), request, error);
+    }
+
+    /// Does work as a job that is called `request`: at once for a file, queued for a directory.
+    fn work(
+        self,
+        request: String,
+        bytes: u64,
+        work: impl FnOnce(&Asked, &dyn Progress, &mut Report) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let job = Job::new(request.clone(), self.view.path(), self.user, bytes);
+        let mounted = self.mounted.clone();
+        if !self.is_directory() {
+            return mounted.jobs.run(job, move |progress, report| work(&self, progress, report));
+        }
+        mounted.jobs.push(job, move |progress, report| {
+            let done = work(&self, progress, report);
+            if let Err(error) = &done {
+                self.note(&request, error);
+            }
+            done
+        });
+        Ok(())
+    }
+}
+
 /// Sets an attribute.
 #[derive(Clone, Copy)]
 pub struct Set {
     /// The duration.
     pub acts: Acts,
-    set: fn(&Arc<Vfs>, &Jobs, &FileView, &str) -> Result<()>,
+    set: fn(&Asked, &str) -> Result<()>,
 }
 
-const fn at_once(set: fn(&Arc<Vfs>, &Jobs, &FileView, &str) -> Result<()>) -> Set {
+const fn at_once(set: fn(&Asked, &str) -> Result<()>) -> Set {
     Set { acts: Acts::AtOnce, set }
 }
 
-pub(super) const DTYPE: Set = at_once(|vfs, _, view, text| {
-    let dtype = Dtype::from_name(text).ok_or_else(|| invalid_value("dtype", text))?;
-    set_tensor(vfs, view, Some(dtype), None)
+pub(super) const DTYPE: Set = at_once(|asked, text| {
+    let dtype = Dtype::from_name(text)
+        .ok_or_else(|| invalid_value("dtype", text, "a type such as f32, bf16 or i8"))?;
+    set_tensor(asked, Some(dtype), None)
 });
-pub(super) const SHAPE: Set = at_once(|vfs, _, view, text| {
-    let shape = Shape::parse(text).ok_or_else(|| invalid_value("shape", text))?;
-    set_tensor(vfs, view, None, Some(shape))
+pub(super) const SHAPE: Set = at_once(|asked, text| {
+    let shape = Shape::parse(text).ok_or_else(|| invalid_value("shape", text, "sizes such as 4096x11008"))?;
+    set_tensor(asked, None, Some(shape))
 });
-pub(super) const LOSSY: Set = at_once(|_, _, view, text| set_inherited(view, &engine::LOSSY, text));
-pub(super) const POLICY: Set = at_once(|_, _, view, text| set_inherited(view, &engine::POLICY, text));
-pub(super) const ENCODER: Set = at_once(|_, _, view, text| set_inherited(view, &engine::ENCODER, text));
-pub(super) const LIST: Set = at_once(|_, _, view, text| match view.node.entry.node_type {
-    NodeType::Directory => set_inherited(view, &engine::LIST, text),
-    _ => Err(Error::invalid("list is a setting of directories")),
+pub(super) const LOSSY: Set = at_once(|asked, text| set_inherited(asked, &engine::LOSSY, text));
+pub(super) const POLICY: Set = at_once(|asked, text| set_inherited(asked, &engine::POLICY, text));
+pub(super) const ENCODER: Set = at_once(|asked, text| set_inherited(asked, &engine::ENCODER, text));
+pub(super) const LIST: Set = at_once(|asked, text| {
+    if asked.is_directory() {
+        return set_inherited(asked, &engine::LIST, text);
+    }
+    Err(Error::invalid("list is a setting of directories; set it on the directory of this file"))
 });
-pub(super) const WRITES: Set = at_once(|_, _, view, text| set_inherited(view, &engine::WRITES, text));
+pub(super) const WRITES: Set = at_once(|asked, text| set_inherited(asked, &engine::WRITES, text));
 pub(super) const RECONSTRUCT: Set = Set {
     acts: Acts::Slowly,
-    set: |_, _, view, text| {
+    set: |asked, text| {
         let to = Reconstruct::parse(text)?;
-        engine::set_reconstruct(&view.collection, view.node.entry.id, to)
+        engine::set_reconstruct(&asked.view.collection, asked.node(), to)
     },
 };
 pub(super) const TIER: Set = Set { acts: Acts::Slowly, set: set_tier };
+pub(super) const PLAN: Set = Set { acts: Acts::Slowly, set: plan };
 pub(super) const EVICT: Set = Set { acts: Acts::Slowly, set: evict };
 
 pub(super) const PIN: Set = Set { acts: Acts::Slowly, set: set_pin };
 
-/// Sets an attribute of a file or directory for the caller `user`. Records the reason of a refusal in
-/// the attribute `why` of the file. Queues kernel invalidations, also when it fails.
+/// Sets an attribute of a file or directory. Keeps the reason of a refusal. Queues kernel
+/// invalidations, also when it fails.
 ///
 /// # Errors
 /// `Denied` for a read-only attribute.
-pub fn set(
-    vfs: &Arc<Vfs>,
-    jobs: &Jobs,
-    view: &FileView,
-    user: u32,
-    (name, value): (&[u8], &[u8]),
-) -> Result<()> {
+pub fn set(asked: &Asked, (name, value): (&[u8], &[u8])) -> Result<()> {
     let attribute = attribute(name)?;
-    let done = check_place(vfs, view, user).and_then(|()| done(vfs, jobs, view, attribute, value));
-    let (cause, asked) = (format!("{}, user {user}", attribute.name), String::from_utf8_lossy(value));
-    note_event(view.collection.event_log(), &view.path(), &cause, &asked, &done);
+    let text = String::from_utf8_lossy(value);
+    let request = format!("{}={}", attribute.name, text.trim_end_matches('\n'));
+    asked.mounted.refusals.clear((asked.ino, asked.user));
+    let done = check_place(asked).and_then(|()| done(asked, attribute, value));
+    if let Err(error) = &done {
+        asked.note(&request, error);
+    }
+    let cause = format!("{}, user {}", attribute.name, asked.user);
+    note_event(asked.view.collection.event_log(), &asked.view.path(), &cause, &text, &done);
     done
 }
 
-/// Refuses directories that names of tensors make. Lets only its owner, root and the owner of the mount set attributes of a directory, because they
-/// apply to everything below it, which other users may own. For files the kernel has checked the write
-/// permission.
-fn check_place(vfs: &Vfs, view: &FileView, user: u32) -> Result<()> {
-    let entry = &view.node.entry;
-    if State::is_computed(entry.id) {
+/// Refuses directories that names of tensors make. Lets only its owner, root and the owner of the mount
+/// set attributes of a directory, because they apply to everything below it, which other users may own.
+/// For files the kernel has checked the write permission.
+fn check_place(asked: &Asked) -> Result<()> {
+    if State::is_computed(asked.node()) {
         let text = "set it on the container, on one of its tensors, or on the directory of the container";
         return Err(Error::new(ErrorKind::Denied, text));
     }
-    if entry.node_type != NodeType::Directory || [ROOT_USER, vfs.owner().0, entry.uid].contains(&user) {
+    let owners = [ROOT_USER, asked.vfs().owner().0, asked.view.node.entry.uid];
+    if !asked.is_directory() || owners.contains(&asked.user) {
         return Ok(());
     }
     let text = "attributes of a directory apply to everything below it, so only its owner may set them";
     Err(Error::new(ErrorKind::Denied, text))
 }
 
-fn done(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, attribute: &Attribute, value: &[u8]) -> Result<()> {
+fn done(asked: &Asked, attribute: &Attribute, value: &[u8]) -> Result<()> {
     let Some(set) = &attribute.set else {
         return Err(Error::new(ErrorKind::Denied, format!("{} can only be read", attribute.name)));
     };
-    view.collection.check_writable()?;
+    asked.view.collection.check_writable()?;
     let text = std::str::from_utf8(value).map_err(|_| Error::invalid("the value is not valid UTF-8"))?;
-    (set.set)(vfs, jobs, view, text.trim_end_matches('\n')).inspect_err(|error| {
-        let why = format!("{}={text}{REFUSED}{error}", attribute.name);
-        if let Err(error) = engine::note_why(&view.collection, view.node.entry.id, &why) {
-            log::warn!("{}: cannot record the reason of a refusal: {error}", view.path());
-        }
-    })
+    (set.set)(asked, text.trim_end_matches('\n'))
 }
 
 /// Sets the element type or shape of a file. Its forms then have other headers.
-fn set_tensor(vfs: &Vfs, view: &FileView, dtype: Option<Dtype>, shape: Option<Shape>) -> Result<()> {
-    let node = view.node.entry.id;
-    open::set_tensor(&view.collection, node, dtype, shape)?;
-    vfs.queue_invalidation(vfs.invalidate_nodes(&view.collection, [node]));
+fn set_tensor(asked: &Asked, dtype: Option<Dtype>, shape: Option<Shape>) -> Result<()> {
+    open::set_tensor(&asked.view.collection, asked.node(), dtype, shape)?;
+    let vfs = asked.vfs();
+    vfs.queue_invalidation(vfs.invalidate_nodes(&asked.view.collection, [asked.node()]));
     Ok(())
 }
 
-fn set_inherited(view: &FileView, setting: &Setting, text: &str) -> Result<()> {
-    engine::set_setting(&view.collection, view.node.entry.id, setting, text)
+fn set_inherited(asked: &Asked, setting: &Setting, text: &str) -> Result<()> {
+    engine::set_setting(&asked.view.collection, asked.node(), setting, text)
 }
 
-fn set_tier(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
-    let to = MoveTo::parse(text)?;
-    vfs.flush_all(&view.collection)?;
-    let bytes = vfs.engine().check_tier(&view.collection, view.node.entry.id, to)?;
-    let (view, vfs) = (view.clone(), vfs.clone());
-    let act = move |progress: &dyn Progress, (vfs, view): &(Arc<Vfs>, FileView), moved: &mut Moved| {
-        vfs.engine().set_tier(&view.collection, view.node.entry.id, to, progress, moved)
-    };
-    do_or_queue(jobs, (vfs, view), format!("tier={text}"), bytes, Box::new(act))
+fn set_tier(asked: &Asked, text: &str) -> Result<()> {
+    let (tier, consent) = Consent::split(text);
+    let to = (MoveTo::parse(tier)?, consent);
+    asked.vfs().flush_all(&asked.view.collection)?;
+    let (bytes, _) = asked.vfs().engine().check_tier(&asked.view.collection, asked.node(), to)?;
+    change(asked, format!("tier={text}"), bytes, move |asked, progress, moved| {
+        asked.vfs().engine().set_tier(&asked.view.collection, asked.node(), to, progress, moved)
+    })
 }
 
-fn evict(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
-    let what = Evict::from_name(text).ok_or_else(|| invalid_value("evict", text))?;
+/// Checks a move as [`set_tier`] does, and changes nothing. The job says what the move would do.
+fn plan(asked: &Asked, text: &str) -> Result<()> {
+    let (tier, consent) = Consent::split(text);
+    let to = (MoveTo::parse(tier)?, consent);
+    asked.vfs().flush_all(&asked.view.collection)?;
+    let job = Job::new(format!("plan={text}"), asked.view.path(), asked.user, 0);
+    asked.mounted.jobs.run(job, |_, report| {
+        let (_, moved) = asked.vfs().engine().check_tier(&asked.view.collection, asked.node(), to)?;
+        *report = Report { text: moved.summary.would_text(), result: moved.summary.to_json() };
+        Ok(())
+    })
+}
+
+fn evict(asked: &Asked, text: &str) -> Result<()> {
+    let (name, consent) = Consent::split(text);
+    let what = Evict::from_name(name).ok_or_else(|| invalid_value("evict", text, "cache, 1 or discard"))?;
     // Lineage parents may be in other collections.
-    vfs.flush_everything()?;
-    let (view, vfs) = (view.clone(), vfs.clone());
-    let act = move |progress: &dyn Progress, (vfs, view): &(Arc<Vfs>, FileView), moved: &mut Moved| {
-        vfs.engine().evict(&view.collection, view.node.entry.id, what, progress, moved)
-    };
-    do_or_queue(jobs, (vfs, view), format!("evict={text}"), 0, Box::new(act))
+    asked.vfs().flush_everything()?;
+    change(asked, format!("evict={text}"), 0, move |asked, progress, moved| {
+        let (collection, node) = (&asked.view.collection, asked.node());
+        asked.vfs().engine().evict(collection, node, (what, consent), progress, moved)
+    })
 }
 
-fn set_pin(vfs: &Arc<Vfs>, jobs: &Jobs, view: &FileView, text: &str) -> Result<()> {
+fn set_pin(asked: &Asked, text: &str) -> Result<()> {
     let is_pin = match text {
         "0" => false,
         "1" => true,
-        _ => return Err(invalid_value("pin", text)),
+        _ => return Err(invalid_value("pin", text, "0 or 1")),
     };
-    vfs.flush_all(&view.collection)?;
-    let (vfs, of) = (vfs.clone(), view.clone());
-    let act = move |progress: &dyn Progress| {
-        let (engine, node) = (vfs.engine(), of.node.entry.id);
-        let done = if is_pin {
-            engine.pin(&of.collection, node, progress)?
-        } else {
-            engine.unpin(&of.collection, node)?
+    asked.vfs().flush_all(&asked.view.collection)?;
+    asked.clone().work(format!("pin={text}"), 0, move |asked, progress, report| {
+        let (engine, collection, node) = (asked.vfs().engine(), &asked.view.collection, asked.node());
+        let done =
+            if is_pin { engine.pin(collection, node, progress)? } else { engine.unpin(collection, node)? };
+        let files = if done.files == 1 { "file" } else { "files" };
+        report.text = match (done.files, is_pin) {
+            (0, true) => "nothing to do: every file is pinned already".to_owned(),
+            (0, false) => "nothing to do: no file is pinned".to_owned(),
+            (count, true) => format!("{count} {files} pinned, {} copied", human(done.bytes)),
+            (count, false) => format!("{count} {files} unpinned"),
         };
-        Ok(format!("{} files, {} bytes copied", done.files, done.bytes))
-    };
-    if view.node.entry.node_type != NodeType::Directory {
-        return act(&Counted::default()).map(|_| ());
-    }
-    jobs.push(Job::new(format!("pin={text}"), view.path(), 0), act);
-    Ok(())
+        report.result = serde_json::json!({ "files": done.files, "bytes": done.bytes });
+        Ok(())
+    })
 }
 
-/// Changes the stored bytes of tensors.
-type Act = dyn Fn(&dyn Progress, &(Arc<Vfs>, FileView), &mut Moved) -> Result<()> + Send;
-
-/// Acts on a file at once; queues a job for a directory.
-fn do_or_queue(
-    jobs: &Jobs,
-    place: (Arc<Vfs>, FileView),
-    what: String,
+/// Changes the stored bytes of tensors as a job.
+fn change(
+    asked: &Asked,
+    request: String,
     bytes: u64,
-    act: Box<Act>,
+    act: impl FnOnce(&Asked, &dyn Progress, &mut Moved) -> Result<()> + Send + 'static,
 ) -> Result<()> {
-    let asked = what.clone();
-    let is_directory = place.1.node.entry.node_type == NodeType::Directory;
-    let job = Job::new(what, place.1.path(), bytes);
-    let work = move |progress: &dyn Progress| {
+    let cause = request.clone();
+    asked.clone().work(request, bytes, move |asked, progress, report| {
         let mut moved = Moved::default();
-        let done = act(progress, &place, &mut moved);
-        // A failed or cancelled move may have moved some tensors.
-        let (vfs, view) = &place;
+        let done = act(asked, progress, &mut moved);
+        // A failed or cancelled request may have changed some tensors.
+        let (vfs, view) = (asked.vfs(), &asked.view);
         vfs.queue_invalidation(vfs.invalidate_nodes(&view.collection, moved.nodes));
+        report.text = match moved.summary.tier {
+            Some(_) => moved.summary.text(),
+            None => "cached pages dropped".to_owned(),
+        };
+        report.result = moved.summary.to_json();
         done?;
-        let left = moved.left.first().map(|(_, why)| format!("; {} left: {why}", moved.left.len()));
-        let note = format!("{} blocks{}", moved.blocks, left.unwrap_or_default());
-        view.collection.event_log().tell(EventKind::Migration, &view.path(), &asked, &note);
-        Ok(note)
-    };
-    if !is_directory {
-        return work(&Counted::default()).map(|_| ());
-    }
-    jobs.push(job, work);
-    Ok(())
+        if !moved.left.is_empty() {
+            let left = Error::refused(moved.left);
+            report.text = format!("{} ({left})", report.text);
+            asked.note(&cause, &left);
+        }
+        view.collection.event_log().tell(EventKind::Migration, &view.path(), &cause, &report.text);
+        Ok(())
+    })
 }
 
-fn invalid_value(name: &str, text: &str) -> Error {
-    Error::invalid(format!("invalid value {text:?} of {name}"))
+fn invalid_value(name: &str, text: &str, valid: &str) -> Error {
+    Error::invalid(format!("{name} is {valid}, not {}", shown(text)))
+}
+
+/// A value from outside in a message.
+fn shown(text: &str) -> String {
+    if text.is_empty() { "empty".to_owned() } else { crate::model::beginning(text, 100).to_owned() }
 }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use crate::engine::access::Heat;
 use crate::engine::evict::Evict;
-use crate::engine::moves::refuse_pinned;
 use crate::engine::policy::{Move, Tensor, plan};
 use crate::engine::reconstruct::setting::Reconstruct;
 use crate::engine::reconstruct::{Gives, WAYS};
+use crate::engine::refuse::refuse_pinned;
 use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
-use crate::engine::settings::{POLICY, is_lossy_allowed};
+use crate::engine::settings::{Consent, POLICY, is_lossy_allowed};
 use crate::engine::work::Engine;
 use crate::model::{ErrorKind, MoveTo, Progress, Result, Tier};
 use crate::store::Collection;
@@ -136,8 +136,11 @@ impl Engine {
     ) -> Result<()> {
         let (collection, node) = (&candidate.collection, candidate.target.node);
         match step.to {
-            Tier::Absent => self.evict(collection, node, Evict::Stored, progress, moved)?,
-            tier => self.set_tier(collection, node, MoveTo { tier, all: true }, progress, moved)?,
+            Tier::Absent => self.evict(collection, node, (Evict::Stored, Consent::AsSet), progress, moved)?,
+            tier => {
+                let to = (MoveTo { tier, all: true }, Consent::AsSet);
+                self.set_tier(collection, node, to, progress, moved)?;
+            }
         }
         if moved.blocks > 0 {
             let text = format!("{} blocks, score {:.0}", moved.blocks, candidate.tensor.score);

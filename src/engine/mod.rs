@@ -17,24 +17,26 @@ mod moves;
 mod pins;
 pub mod policy;
 mod reconstruct;
+mod refuse;
 mod results;
 mod scrub;
 mod select;
 mod settings;
 mod state;
+mod summary;
 mod work;
 
 pub use access::Heat;
 pub use compact::compact;
 pub use evict::{Evict, evict_imported};
 pub use move_preview::{MovePreview, would_move};
-pub use moves::REFUSED;
 pub use pins::Pinned;
 pub use reconstruct::setting::{Reconstruct, set_reconstruct};
 pub use results::{Compacted, CorruptRange, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
-    ENCODER, LIST, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, quantizes_writes,
+    Consent, ENCODER, LIST, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, quantizes_writes,
     set_setting,
 };
+pub use summary::Summary;
 pub use work::{Counted, Engine, Forms, Running};

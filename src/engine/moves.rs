@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::engine::reconstruct::{has_exact_source, precision, read_exact};
+use crate::engine::refuse::{Refused, refuse_needed, refuse_pinned, refused, refused_for};
 use crate::engine::results::Moved;
 use crate::engine::select::{Target, taken, targets};
-use crate::engine::settings::{encoder, is_lossy_allowed};
+use crate::engine::settings::{Consent, encoder};
+use crate::engine::summary::Summary;
 use crate::engine::work::Engine;
 use crate::format::log::catalog::{Entry, Measured, NodeEntry, NodeType};
-use crate::model::{Encoder, EntryId, Error, ErrorKind, MoveTo, Progress, Result, Tier};
+use crate::model::{Cause, Encoder, EntryId, Error, ErrorKind, MoveTo, Progress, Result, Tier};
 use crate::store::Block;
 use crate::store::Collection;
 use crate::store::Elements;
@@ -22,9 +24,6 @@ use crate::store::now_nanoseconds;
 const STEP_BYTES: u64 = 8 << 20;
 /// Logical bytes after which a sync releases the freed space.
 const SYNC_BYTES: u64 = 256 << 20;
-
-/// Prefix of the reason of a rejected request in `why`. The next accepted request clears it.
-pub const REFUSED: &str = " refused: ";
 
 /// The blocks that a move affects, by tier; the bytes that it stores, and those that it releases.
 type Concerned = (BTreeMap<Tier, u64>, (u64, u64));
@@ -39,7 +38,7 @@ struct Planned {
 }
 
 impl Engine {
-    /// Moves a tensor to a tier. For a container or a directory it moves the tensors that
+    /// Moves a tensor to a tier. The request may allow the loss of the last exact copy. For a container or a directory it moves the tensors that
     /// [`MoveTo::takes`] selects. Durable when it returns. `moved` receives the changes, also on an
     /// error.
     ///
@@ -50,13 +49,29 @@ impl Engine {
         &self,
         collection: &Arc<Collection>,
         node: EntryId,
-        to: MoveTo,
+        to: (MoveTo, Consent),
         progress: &dyn Progress,
         moved: &mut Moved,
     ) -> Result<()> {
         let _alone = self.at_work.lock();
         collection.check_writable()?;
         let planned = self.plan(collection, node, to, moved)?;
+        let done = self.run(collection, planned, to.0, progress, moved);
+        // Also after a failed or cancelled move, which may have moved some tensors.
+        if let Ok(targets) = targets(collection, node) {
+            moved.summary.measure(&targets);
+        }
+        done
+    }
+
+    fn run(
+        &self,
+        collection: &Arc<Collection>,
+        planned: Vec<Planned>,
+        to: MoveTo,
+        progress: &dyn Progress,
+        moved: &mut Moved,
+    ) -> Result<()> {
         let encoder = |node| encoder(&collection.state(), node);
         let mut unsynced = 0;
         for Planned { target, from, .. } in planned {
@@ -74,73 +89,79 @@ impl Engine {
                     collection.sync()?;
                 }
                 if progress.is_cancelled() {
-                    Err(Error::new(ErrorKind::Interrupted, "cancelled by request"))
+                    Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"))
                 } else {
                     Ok(())
                 }
             };
             move_target(collection, &target, (to.tier, encoder), moved, &mut advance)?;
+            moved.summary.moved += 1;
         }
         collection.sync()
     }
 
-    /// Logical bytes of the tensors that a move would process. Fails as [`set_tier`](Self::set_tier)
-    /// does.
-    pub fn check_tier(&self, collection: &Arc<Collection>, node: EntryId, to: MoveTo) -> Result<u64> {
-        let planned = self.plan(collection, node, to, &mut Moved::default())?;
-        Ok(planned.iter().map(|planned| planned.target.bytes()).sum())
+    /// Logical bytes of the tensors that a move would process, and the summary of it as if it had
+    /// ended. Fails as [`set_tier`](Self::set_tier) does.
+    pub fn check_tier(
+        &self,
+        collection: &Arc<Collection>,
+        node: EntryId,
+        to: (MoveTo, Consent),
+    ) -> Result<(u64, Moved)> {
+        let mut moved = Moved::default();
+        let planned = self.plan(collection, node, to, &mut moved)?;
+        Ok((planned.iter().map(|planned| planned.target.bytes()).sum(), moved))
     }
 
     fn plan(
         &self,
         collection: &Arc<Collection>,
         node: EntryId,
-        to: MoveTo,
+        (to, consent): (MoveTo, Consent),
         moved: &mut Moved,
     ) -> Result<Vec<Planned>> {
-        let found = targets(collection, node)?;
+        let mut found = targets(collection, node)?;
+        found.iter_mut().for_each(|target| target.consent = consent);
         let is_one = {
             let state = collection.state();
             state.node(node).and_then(|node| node.file()).is_some_and(|file| file.tensor.is_some())
         };
-        let chosen = if is_one { found } else { taken(found, to, self.store.settings()) };
-        let (mut planned, mut left, mut opened) = (Vec::new(), None, None);
+        moved.summary = Summary { tier: Some(to.tier), ..Summary::default() };
+        for target in &found {
+            moved.summary.count(target);
+        }
+        let kept = &mut moved.summary.kept;
+        let chosen = if is_one { found } else { taken(found, to, self.store.settings(), kept) };
+        let (mut planned, mut opened) = (Vec::new(), None);
+        let (mut denied, mut left) = (Refused::default(), Refused::default());
         for target in chosen {
-            match check(collection, &target, to.tier, &mut opened) {
-                Ok((from, _)) if from.is_empty() => {}
-                Ok((from, stored)) => planned.push(Planned { target, from, stored }),
-                // One of many tensors does not stop the others.
-                Err(error) if !is_one && matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Busy) => {
-                    left.get_or_insert(error.kind());
-                    moved.left.push((target.node, error.to_string()));
-                }
-                Err(error) => return Err(error),
+            let checked = check(collection, &target, to.tier, &mut opened);
+            // One of many tensors does not stop the others.
+            let is_left = !is_one
+                && checked
+                    .as_ref()
+                    .is_err_and(|error| matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Busy));
+            match if is_left { left.take(checked) } else { denied.take(checked) }? {
+                Some((from, _)) if from.is_empty() => moved.summary.there += 1,
+                Some((from, stored)) => planned.push(Planned { target, from, stored }),
+                None => {}
             }
         }
-        match (moved.left.first(), left) {
-            (Some((_, why)), Some(kind)) if planned.is_empty() => Err(Error::new(kind, why.clone())),
-            _ => {
-                let sum = |of: fn(&Planned) -> u64| planned.iter().map(of).sum::<u64>();
-                let (more, less) = (sum(|planned| planned.stored.0), sum(|planned| planned.stored.1));
-                let more = Use { stored: more.saturating_sub(less), ..Use::default() };
-                collection.meter().check(more)?;
-                Ok(planned)
-            }
+        denied.check()?;
+        if planned.is_empty() && moved.summary.there == 0 {
+            left.check()?;
+        } else {
+            moved.left = left.into_vec();
         }
+        moved.summary.refused = moved.left.len() as u64;
+        moved.summary.planned = planned.len() as u64;
+        let sum = |of: fn(&Planned) -> u64| planned.iter().map(of).sum::<u64>();
+        let (more, less) = (sum(|planned| planned.stored.0), sum(|planned| planned.stored.1));
+        let more = Use { stored: more.saturating_sub(less), ..Use::default() };
+        collection.meter().check(more)?;
+        moved.summary.stored = (moved.summary.stored + sum(|planned| planned.stored.0)).saturating_sub(less);
+        Ok(planned)
     }
-}
-
-/// Fails with `Busy` where a tensor or its container is pinned.
-pub(super) fn refuse_pinned(collection: &Collection, target: &Target) -> Result<()> {
-    if !collection.state().has_any_pin(target.node) {
-        return Ok(());
-    }
-    let text = format!(
-        "{}/{}: it or its container is pinned; set user.tierfs.pin to 0 first",
-        collection.path(),
-        target.path
-    );
-    Err(Error::new(ErrorKind::Busy, text))
 }
 
 /// The blocks of a tensor that a move to a tier affects, by tier; their size after the move, and
@@ -151,23 +172,20 @@ fn check(
     to: Tier,
     opened: &mut Option<OpenObject>,
 ) -> Result<Concerned> {
-    let path = || format!("{}/{}", collection.path(), target.path);
     refuse_pinned(collection, target)?;
+    let refused = |cause| Err(refused(collection, target, cause));
     if !target.dtype.is_quantizable() && to != Tier::Exact {
-        let text =
-            format!("{}: {} elements cannot be quantized; only f32, f16 and bf16 can", path(), target.dtype);
-        return Err(Error::new(ErrorKind::Denied, text));
+        return refused(Cause::NoTiers(target.dtype));
     }
     if target.objects.iter().any(|object| object.dtype() != target.dtype) {
-        let text =
-            format!("{}: its blocks are encoded as another element type; rewrite the file first", path());
-        return Err(Error::new(ErrorKind::Denied, text));
+        let text = "its codes are of another element type; write it anew first".to_owned();
+        return refused(Cause::Other(ErrorKind::Denied, text));
     }
+    refuse_needed(collection, target)?;
     let mut from: BTreeMap<Tier, u64> = BTreeMap::new();
     let mut is_kept = true;
     let mut stored = (0, 0);
     for object in &target.objects {
-        collection.check_not_needed(object.entry.id)?;
         let layout = object.layout();
         let open = &*opened.insert(OpenObject::open_by_name_after(collection, object, opened.as_ref())?);
         if object.origin.is_some() {
@@ -181,16 +199,10 @@ fn check(
                 is_kept &= is_exact;
                 let source = if is_exact { Tier::Exact } else { precision(open, index, &block) };
                 if source == Tier::Absent {
-                    let text = format!("{}: block {index} is absent and cannot be reconstructed", path());
-                    return Err(Error::new(ErrorKind::Absent, text));
+                    return refused(Cause::Absent);
                 }
                 if to.finer_than(source) {
-                    let text = format!(
-                        "{}: block {index} is {source}, and no more precise source exists for {to}; \
-                         rewrite the file or import it again",
-                        path()
-                    );
-                    return Err(Error::invalid(text));
+                    return refused(Cause::NoSource(source));
                 }
                 *from.entry(block.stored.tier).or_default() += 1;
                 stored.0 += object.payload_len(index, to)? as u64;
@@ -198,42 +210,34 @@ fn check(
             }
         }
     }
-    if !is_kept && to != Tier::Exact && !is_lossy_allowed(&collection.state(), target.node) {
-        let text = format!(
-            "{}: this would drop its last exact copy; set user.tierfs.lossy to allow on it or above it first",
-            path()
-        );
-        return Err(Error::new(ErrorKind::Denied, text));
+    if !is_kept && to != Tier::Exact && !target.is_lossy_allowed(&collection.state()) {
+        return refused(Cause::LastExactCopy);
     }
     Ok((from, stored))
 }
 
-/// Reads the most precise elements of a block for a move to a tier into `out`. Fails with `Invalid`
-/// where the tier needs more precision, and with `Denied` where a loss of precision is not allowed.
+/// Reads the most precise elements of a block of a tensor for a move to a tier into `out`. Fails with
+/// `Invalid` where the tier needs more precision, and with `Denied` where a loss of precision is not
+/// allowed.
 fn elements(
+    (collection, target): (&Collection, &Target),
     open: &OpenObject,
     (index, block): (u32, &Block),
     to: Tier,
-    is_lossy_allowed: bool,
     out: &mut [u8],
 ) -> Result<Elements> {
     let exact = read_exact(open, index, block, out);
     if let Ok(Some(elements)) = exact {
         return Ok(elements);
     }
-    let place =
-        || format!("{}: block {index} of object {}", open.collection().path(), open.object().entry.id);
     let gone = || exact.as_ref().err().map_or_else(|| "it was written to".to_owned(), Error::to_string);
     if to.finer_than(precision(open, index, block)) {
-        return Err(Error::invalid(format!(
-            "{}: its exact source is no longer available: {}",
-            place(),
-            gone()
-        )));
+        let text = format!("the exact source of block {index} is gone: {}", gone());
+        return Err(refused_for(collection, target, ErrorKind::Invalid, text));
     }
-    if to != Tier::Exact && !is_lossy_allowed {
-        let text = format!("{}: this would drop its last exact copy: {}", place(), gone());
-        return Err(Error::new(ErrorKind::Denied, text));
+    // Nobody writes to the object now. An earlier write has ended the consent of an import.
+    if to != Tier::Exact && !target.is_lossy_allowed(&collection.state()) {
+        return Err(refused(collection, target, Cause::LastExactCopy));
     }
     let layout = open.object().layout();
     open.read(layout.start(index), out).map(|()| Elements::Other)
@@ -271,10 +275,7 @@ fn move_target(
             let zeros = object.zeros_from(first, layout).saturating_sub(first);
             let last = first.saturating_add(step.max(zeros)).min(layout.blocks());
             let mut migration = open.migrate(first..last, to, &|open, index, block, out| {
-                // Nobody writes to the object now. An earlier write has ended the consent of an
-                // import.
-                let is_lossy_allowed = is_lossy_allowed(&collection.state(), target.node);
-                elements(open, (index, block), to.0, is_lossy_allowed, out)
+                elements((collection, target), open, (index, block), to.0, out)
             })?;
             if !migration.is_empty() {
                 measured.add(migration.measured);
@@ -308,13 +309,10 @@ pub(super) fn touch(
     for id in [Some(node), container].into_iter().flatten() {
         let Some(found) = state.node(id) else { continue };
         let mut entry = NodeEntry { mtime: now, ctime: now, ..found.entry.clone() };
-        if let NodeType::File(file) = &mut entry.node_type {
-            if id == node {
-                file.error = Some(Box::new(measured)).filter(|measured| measured.elements > 0);
-            }
-            if file.why.contains(REFUSED) {
-                file.why = Box::default();
-            }
+        if let NodeType::File(file) = &mut entry.node_type
+            && id == node
+        {
+            file.error = Some(Box::new(measured)).filter(|measured| measured.elements > 0);
         }
         batch.entry(Entry::Node(Box::new(entry)));
         touched.push(id);

@@ -61,8 +61,8 @@ impl NewCopy {
 }
 
 impl Engine {
-    /// Pins a file, a container with its tensors, or all files below a directory: copies their
-    /// current bytes, and excludes them from moves. Durable when it returns. Where a copy cannot be
+    /// Pins a file or all files below a directory: copies their current bytes, and excludes them from
+    /// moves. A container is copied once, with its tensors. Durable when it returns. Where a copy cannot be
     /// created, nothing is pinned. A file that is being written to is pinned without a copy, which is
     /// created later.
     pub fn pin(
@@ -71,7 +71,17 @@ impl Engine {
         node: EntryId,
         progress: &dyn Progress,
     ) -> Result<Pinned> {
-        let files = files_of(&collection.state(), node)?;
+        let files: Vec<EntryId> = {
+            let state = collection.state();
+            let found = files_of(&state, node)?;
+            let all: HashSet<EntryId> = found.iter().copied().collect();
+            // The copy of a container has the bytes of its tensors.
+            let is_in_copy = |id: &EntryId| {
+                let file = state.node(*id).and_then(|node| node.file());
+                file.and_then(|file| file.container).is_some_and(|container| all.contains(&container))
+            };
+            found.into_iter().filter(|id| !is_in_copy(id)).collect()
+        };
         self.pin_all(collection, files.into_iter().map(Pin::file).collect(), progress)
     }
 
@@ -345,7 +355,7 @@ fn write_copy(
             at += len as u64;
             progress.advance(len as u64);
             if progress.is_cancelled() {
-                return Err(Error::new(ErrorKind::Interrupted, "cancelled by request"));
+                return Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"));
             }
         }
         collection.finish_pinned(number, &file)?;

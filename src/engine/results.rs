@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
-use crate::model::EntryId;
+use crate::engine::summary::Summary;
+use crate::model::{EntryId, Refusal};
 use crate::store::PlaceOfObject;
 
 /// The changes that a request made.
@@ -14,8 +15,10 @@ pub struct Moved {
     pub nodes: BTreeSet<EntryId>,
     /// Blocks that were moved.
     pub blocks: u64,
-    /// Tensors, of several, that could not be moved, with the reason.
-    pub left: Vec<(EntryId, String)>,
+    /// The refusals of tensors that did not keep the others from being changed.
+    pub left: Vec<Refusal>,
+    /// What became of the tensors.
+    pub summary: Summary,
 }
 
 /// The result of a compaction.

@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::engine::settings::{Consent, is_lossy_allowed};
 use crate::format::log::catalog::{Content, NodeType};
-use crate::model::{Dtype, EntryId, Error, ErrorKind, MoveTo, Result, Shape};
+use crate::model::{Cause, Dtype, EntryId, Error, ErrorKind, Kept, MoveTo, Refusal, Result, Shape};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Settings;
@@ -25,9 +26,16 @@ pub struct Target {
     pub shape: Shape,
     /// Its objects, in the order of its bytes.
     pub objects: Vec<Arc<Object>>,
+    /// Whether the request itself allows loss of precision.
+    pub consent: Consent,
 }
 
 impl Target {
+    /// Whether loss of precision is allowed, by the request or by the setting `lossy`.
+    pub(super) fn is_lossy_allowed(&self, state: &State) -> bool {
+        self.consent == Consent::Given || is_lossy_allowed(state, self.node)
+    }
+
     /// Logical bytes.
     pub fn bytes(&self) -> u64 {
         self.objects.iter().map(|object| object.bytes()).sum()
@@ -45,9 +53,9 @@ pub fn targets(collection: &Collection, node: EntryId) -> Result<Vec<Target>> {
         NodeType::File(file) if file.tensor.is_some() => nodes.push(found.clone()),
         NodeType::Directory => nodes = below(&state, node),
         NodeType::File(_) | NodeType::Symlink(_) => {
-            let path = String::from_utf8_lossy(&state.path(node)).into_owned();
-            let text = format!("{path} is not a tensor; setting its dtype and shape makes it one");
-            return Err(Error::new(ErrorKind::Denied, text));
+            let below = String::from_utf8_lossy(&state.path(node)).into_owned();
+            let path = format!("{}/{below}", collection.path());
+            return Err(Error::refused(vec![Refusal { path, cause: Cause::NotTensor }]));
         }
     }
     let mut seen = HashSet::new();
@@ -75,6 +83,7 @@ fn target(state: &State, node: &Node) -> Option<Target> {
         dtype: tensor.dtype,
         shape: tensor.shape.clone(),
         objects,
+        consent: Consent::AsSet,
     })
 }
 
@@ -102,8 +111,11 @@ fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
     found
 }
 
-/// The tensors of several that a move selects, see [`MoveTo::takes`].
-pub(super) fn taken(targets: Vec<Target>, to: MoveTo, settings: &Settings) -> Vec<Target> {
-    let takes = |target: &Target| to.takes(target.dtype, &target.shape, || settings.keeps(&target.name));
-    targets.into_iter().filter(takes).collect()
+/// The tensors of several that a move selects, see [`MoveTo::takes`]. Counts the others in `kept`.
+pub(super) fn taken(targets: Vec<Target>, to: MoveTo, settings: &Settings, kept: &mut Kept) -> Vec<Target> {
+    let mut takes = |target: &Target| {
+        let by = to.kept_by(target.dtype, &target.shape, || settings.keeps(&target.name));
+        by.inspect(|by| kept.count(*by)).is_none()
+    };
+    targets.into_iter().filter(|target| takes(target)).collect()
 }

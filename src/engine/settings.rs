@@ -47,6 +47,26 @@ impl Setting {
     }
 }
 
+/// Whether the user who makes a request allows loss of precision with it, whatever `lossy` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Consent {
+    /// The setting `lossy` decides.
+    #[default]
+    AsSet,
+    /// For this request.
+    Given,
+}
+
+impl Consent {
+    /// Splits the suffix `:lossy`, which gives consent, off a value.
+    pub fn split(text: &str) -> (&str, Consent) {
+        match text.strip_suffix(":lossy") {
+            Some(rest) => (rest, Consent::Given),
+            None => (text, Consent::AsSet),
+        }
+    }
+}
+
 /// Whether loss of precision is allowed.
 pub fn is_lossy_allowed(state: &State, node: EntryId) -> bool {
     LOSSY.of(state, node) == "allow"

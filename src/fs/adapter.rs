@@ -265,8 +265,9 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.measured(Operation::Getxattr, || self.attribute(ino, name.as_bytes(), size, reply));
+    fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let user = request.uid();
+        self.measured(Operation::Getxattr, || self.attribute(user, ino, name.as_bytes(), size, reply));
     }
 
     fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {

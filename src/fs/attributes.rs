@@ -2,7 +2,7 @@
 
 use fuser::{INodeNo, ReplyEmpty, ReplyXattr};
 
-use crate::control::{self, Acts, Cost};
+use crate::control::{self, Acts, Asked, Cost, Reader};
 use crate::fs::errno::errno;
 use crate::fs::numbers::other_number;
 use crate::fs::reply::{own, send_attribute};
@@ -12,17 +12,28 @@ use crate::vfs::{Invalidation, Located};
 
 impl Adapter {
     /// Replies with the value of an extended attribute.
-    pub fn attribute(&self, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
-        if let Ok((_, Located::Form(view))) = self.located(ino) {
-            return self.form_attribute(&view, name, size, reply);
-        }
-        let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
-        let (attribute, view) = match found {
-            Ok(found) => found,
+    pub fn attribute(&self, user: u32, ino: INodeNo, name: &[u8], size: u32, reply: ReplyXattr) {
+        let asker = (own(ino), user);
+        let view = match self.located(ino) {
+            Ok((_, Located::Node(view))) => view,
+            Ok((_, Located::Form(view))) => return self.form_attribute(&view, asker, name, size, reply),
+            Ok(_) => {
+                return match control::refusal_attribute((&self.mounted.refusals, asker), name) {
+                    Ok(value) => send_attribute(reply, size, value.as_bytes()),
+                    Err(error) => reply.error(self.failed("getxattr", &error)),
+                };
+            }
+            Err(error) => return reply.error(self.failed("getxattr", &error)),
+        };
+        let attribute = match control::attribute(name) {
+            Ok(attribute) => attribute,
             Err(error) => return reply.error(self.failed("getxattr", &error)),
         };
         let (mounted, vfs) = (self.mounted.clone(), self.vfs.clone());
-        let answer = move || match attribute.get(&vfs, &view) {
+        let refusals = self.mounted.clone();
+        let answer = move || match attribute
+            .get(&Reader { vfs: &vfs, refusals: Some((&refusals.refusals, asker)) }, &view)
+        {
             Ok(value) => send_attribute(reply, size, value.as_bytes()),
             Err(error) => {
                 log::debug!("getxattr: {error}");
@@ -41,21 +52,22 @@ impl Adapter {
     /// Sets an extended attribute.
     pub fn set_attribute(&self, user: u32, ino: INodeNo, name: &[u8], value: &[u8], reply: ReplyEmpty) {
         if let Ok((_, Located::Form(view))) = self.located(ino) {
-            return self.set_form_attribute(view, name, value, reply);
+            return self.set_form_attribute(view, (own(ino), user), (name, value), reply);
         }
         let found = control::attribute(name).and_then(|found| Ok((found, self.view(ino)?)));
         let (attribute, view) = match found {
             Ok(found) => found,
             Err(error) => return reply.error(self.failed("setxattr", &error)),
         };
-        let (vfs, mounted) = (self.vfs.clone(), self.mounted.clone());
+        let vfs = self.vfs.clone();
         let asker = self.mounted.clone();
+        let asked = Asked { mounted: self.mounted.clone(), view, ino: own(ino), user };
         let (invalidator, name, value) = (self.invalidator.clone(), name.to_vec(), value.to_vec());
         let act = move || {
             // The attribute applies to the unflushed writes too.
             let written =
                 vfs.open_file(own(ino)).map(|open_file| vfs.flush_and_queue(&open_file)).transpose();
-            let set = written.and_then(|_| control::set(&vfs, &mounted.jobs, &view, user, (&name, &value)));
+            let set = written.and_then(|_| control::set(&asked, (&name, &value)));
             if let Err(error) = &set {
                 log::debug!("setxattr: {error}");
             }

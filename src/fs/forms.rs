@@ -3,7 +3,7 @@
 
 use fuser::{FileHandle, FopenFlags, OpenAccMode, OpenFlags, ReplyEmpty, ReplyOpen, ReplyXattr};
 
-use crate::control;
+use crate::control::{self, Asker};
 use crate::fs::form_file::FormFile;
 use crate::fs::handles::Handle;
 use crate::fs::reply::send_attribute;
@@ -44,8 +44,8 @@ impl Adapter {
     }
 
     /// Replies with the value of an attribute of a file of a form.
-    pub fn form_attribute(&self, view: &FormView, name: &[u8], size: u32, reply: ReplyXattr) {
-        match control::form_attribute(view, name) {
+    pub fn form_attribute(&self, view: &FormView, asker: Asker, name: &[u8], size: u32, reply: ReplyXattr) {
+        match control::form_attribute((&self.mounted.refusals, asker), view, name) {
             Ok(value) => send_attribute(reply, size, value.as_bytes()),
             Err(error) => reply.error(self.failed("getxattr", &error)),
         }
@@ -53,12 +53,18 @@ impl Adapter {
 
     /// Sets an attribute of a file of a form. A thread of its own does it, so that other requests are
     /// answered meanwhile.
-    pub fn set_form_attribute(&self, view: FormView, name: &[u8], value: &[u8], reply: ReplyEmpty) {
+    pub fn set_form_attribute(
+        &self,
+        view: FormView,
+        asker: Asker,
+        (name, value): (&[u8], &[u8]),
+        reply: ReplyEmpty,
+    ) {
         let (mounted, invalidator) = (self.mounted.clone(), self.invalidator.clone());
         let (vfs, name, value) = (self.vfs.clone(), name.to_vec(), value.to_vec());
         std::thread::spawn(move || {
             guarded(&mounted, "setxattr", || {
-                let set = control::set_form_attribute(&vfs, &view, &name, &value);
+                let set = control::set_form_attribute(&mounted, &view, asker, (&name, &value));
                 let set = set.map_err(|error| failed(&mounted, "setxattr", &error));
                 invalidator.invalidate_pending(&vfs, Invalidation::default(), move || match set {
                     Ok(()) => reply.ok(),

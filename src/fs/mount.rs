@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::control::{self, Counters, Job, Jobs, Mounted};
+use crate::control::{self, Job, Mounted};
 use crate::fs::forget::Invalidator;
 use crate::fs::names::Names;
 use crate::fs::serve::{Adapter, guarded};
@@ -100,14 +100,7 @@ pub fn mount(store: Arc<Store>, mountpoint: &Path, options: &Options) -> Result<
     if options.zero_fill {
         vfs.engine().fill_with_zeros();
     }
-    let mounted = Mounted {
-        vfs: vfs.clone(),
-        mountpoint: mountpoint.display().to_string(),
-        options: options.table(threads),
-        since: Instant::now(),
-        counters: Counters::default(),
-        jobs: Jobs::default(),
-    };
+    let mounted = Mounted::new(vfs.clone(), mountpoint.display().to_string(), options.table(threads));
     let mounted = Arc::new(mounted);
     let mut config = Config::default();
     config.n_threads = Some(threads);
@@ -236,10 +229,12 @@ impl Mount {
             return;
         }
         let waiting = Waiting(waits.clone());
-        self.mounted.jobs.push(Job::new(what.to_owned(), "/".to_owned(), 0), move |progress| {
+        let job = Job::new(what.to_owned(), "/".to_owned(), self.vfs.owner().0, 0);
+        self.mounted.jobs.push(job, move |progress, report| {
             // Cleared however the job ends, also when it is cancelled while queued.
             let _waiting = waiting;
-            work(progress)
+            report.text = work(progress)?;
+            Ok(())
         });
     }
 

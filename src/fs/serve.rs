@@ -328,10 +328,9 @@ pub(super) fn guarded(mounted: &Mounted, operation: &str, request: impl FnOnce()
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Instant;
 
     use super::guarded;
-    use crate::control::{Counters, Jobs, Mounted, controls};
+    use crate::control::{Mounted, controls};
     use crate::model::StoreId;
     use crate::store::Verify;
     use crate::store::disk::Disk;
@@ -345,14 +344,7 @@ mod tests {
         Store::create(&*disk, StoreId(1)).unwrap();
         let store = Arc::new(Store::open(disk, Access::Write, "").unwrap());
         let vfs = Vfs::new(store.clone(), ListMode::Files, Verify::First, (0, 0), controls());
-        let mounted = Mounted {
-            vfs: Arc::new(vfs),
-            mountpoint: String::new(),
-            options: toml::Table::new(),
-            since: Instant::now(),
-            counters: Counters::default(),
-            jobs: Jobs::default(),
-        };
+        let mounted = Mounted::new(Arc::new(vfs), String::new(), toml::Table::new());
         guarded(&mounted, "lookup", || ());
         guarded(&mounted, "read", || panic!("a bug"));
         let (start, end) = store.events().range();

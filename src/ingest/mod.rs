@@ -63,7 +63,7 @@ use crate::format::log::catalog::OutsideFile;
 use crate::ingest::provenance::Provenance;
 use crate::ingest::recognize::recognize_import;
 use crate::ingest::uncommitted::Uncommitted;
-use crate::model::{Encoder, Error, MoveTo, Progress, Result, Tier};
+use crate::model::{Encoder, Error, Kept, MoveTo, Progress, Result, Tier};
 use crate::store::Collection;
 use crate::store::Settings;
 use crate::store::disk::File;
@@ -121,6 +121,10 @@ pub struct Report {
     pub tensors: u64,
     /// Tensors that have a lineage parent.
     pub children: u64,
+    /// Tensors that went to the tier that was asked for.
+    pub encoded: u64,
+    /// Tensors that did not, by reason.
+    pub kept: Kept,
     /// Bytes of the source.
     pub bytes: u64,
     /// Bytes of the payloads.
@@ -170,11 +174,25 @@ pub fn import_file(
     let blake3 = stored_parts.digests.blake3();
     let places = options.places.clone();
     let provenance = (!places.is_empty()).then(|| Provenance::new(origin.mtime, blake3, places));
+    let (encoded, kept) = encoded(&recognized, options.tier, settings);
     let parents = options.parents.as_ref();
     let attributes = publish::Attributes { parents, why: note.clone(), provenance };
     let (tensors, children) =
         publish::publish(uncommitted, collection, target, origin, recognized, stored_parts, attributes)?;
-    Ok(Report { tensors, children, bytes, stored, note })
+    Ok(Report { tensors, children, encoded, kept, bytes, stored, note })
+}
+
+/// Numbers of tensors that go to a tier, and of those that stay exact.
+fn encoded(recognized: &Recognized, tier: Option<MoveTo>, settings: &Settings) -> (u64, Kept) {
+    let (mut encoded, mut kept) = (0, Kept::default());
+    let Some(to) = tier.filter(|to| to.tier != Tier::Exact) else { return (encoded, kept) };
+    for tensor in recognized.parts.iter().filter_map(|part| part.tensor.as_ref()) {
+        match to.kept_by(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name)) {
+            Some(by) => kept.count(by),
+            None => encoded += 1,
+        }
+    }
+    (encoded, kept)
 }
 
 /// The tier of an imported tensor, if it moves anywhere.

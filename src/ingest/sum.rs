@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::ingest::{Report, Target, room};
-use crate::model::EntryId;
+use crate::ingest::{Report, Request, Target, room};
+use crate::model::{EntryId, Kept, human, human_part};
 use crate::store::Collection;
 
 /// The result lists at most this many files; the counts are of all.
@@ -58,6 +58,12 @@ pub struct Sum {
     pub tensors: u64,
     /// Tensors that have a lineage parent.
     pub children: u64,
+    /// Tensors that went to the tier that was asked for.
+    pub encoded: u64,
+    /// Tensors that stayed exact although a tier was asked for, by reason.
+    pub exact: Kept,
+    /// Whether it was cancelled.
+    pub is_cancelled: bool,
     /// Bytes of the imported sources.
     pub bytes: u64,
     /// Bytes of the payloads.
@@ -83,6 +89,8 @@ impl Sum {
         self.files += 1;
         self.tensors += report.tensors;
         self.children += report.children;
+        self.encoded += report.encoded;
+        self.exact.add(report.kept);
         self.bytes += report.bytes;
         self.stored += report.stored;
     }
@@ -105,6 +113,52 @@ impl Sum {
         self.changed.extend(file.into_iter().flat_map(|file| state.parts(file)).map(|part| part.entry.id));
     }
 
+    /// What the import has done, in a line: `1 file with 104 tensors, 86.7 of 86.7 MiB stored`.
+    pub fn text(&self, request: &Request) -> String {
+        let count = |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+        let (files, tensors) = (count(self.files, "file"), count(self.tensors, "tensor"));
+        let mut parts = Vec::new();
+        if request.dry_run {
+            parts.push(format!("would import {files}, {}", human(self.bytes)));
+        } else if self.files == 0 && self.unchanged > 0 {
+            parts.push("nothing new".to_owned());
+        } else {
+            let mut done = match request.tier.as_deref().filter(|_| self.encoded + self.exact.sum() > 0) {
+                Some(tier) => {
+                    let tier = tier.split(':').next().unwrap_or_default();
+                    let all = count(self.encoded + self.exact.sum(), "tensor");
+                    format!("{files}; {} of {all} now {tier}", self.encoded)
+                }
+                None => format!("{files} with {tensors}"),
+            };
+            if let Some(parent) = &request.parent {
+                let without = self.tensors.saturating_sub(self.children);
+                done.push_str(&format!(
+                    ", {} with a parent in {parent} and {without} without",
+                    self.children
+                ));
+            }
+            done.push_str(&if request.in_place {
+                format!(", {} stay in place", human(self.bytes))
+            } else {
+                format!(", {} stored", human_part(self.stored, self.bytes))
+            });
+            parts.push(done);
+        }
+        if self.exact.sum() > 0 {
+            parts.push(self.exact.text());
+        }
+        if self.unchanged > 0 {
+            parts.push(format!("{} unchanged", count(self.unchanged, "file")));
+        }
+        if request.delete {
+            let would = if request.dry_run { "would remove" } else { "removed" };
+            parts.push(format!("{would} {}", count(self.removed, "file")));
+        }
+        let text = parts.join("; ");
+        if self.is_cancelled { format!("cancelled: {text}; the rest was not imported") } else { text }
+    }
+
     /// The summary that `tierfs import --json` prints.
     pub fn to_json(&self, collection: &str) -> Value {
         let listed = self.listed.iter().map(
@@ -115,6 +169,14 @@ impl Sum {
             "files": self.files,
             "tensors": self.tensors,
             "children": self.children,
+            "encoded": self.encoded,
+            "kept_exact": {
+                "keep_list": self.exact.by_keep_list,
+                "too_small": self.exact.too_small,
+                "not_float": self.exact.not_float,
+                "quantized": self.exact.quantized,
+            },
+            "cancelled": self.is_cancelled,
             "bytes": self.bytes,
             "bytes_stored": self.stored,
             "unchanged": self.unchanged,
@@ -127,8 +189,8 @@ impl Sum {
     }
 
     /// Parses the output of [`to_json`](Self::to_json), which has no changed nodes.
-    pub fn from_json(text: &str) -> Option<Sum> {
-        let value: Value = serde_json::from_str(text).ok()?;
+    pub fn from_json(value: &Value) -> Option<Sum> {
+        let exact = |key: &str| value.get("kept_exact")?.get(key)?.as_u64();
         let number = |key: &str| value.get(key)?.as_u64();
         let list = |key: &str| value.get(key)?.as_array();
         let mut listed = Vec::new();
@@ -144,6 +206,14 @@ impl Sum {
             files: number("files")?,
             tensors: number("tensors")?,
             children: number("children")?,
+            encoded: number("encoded")?,
+            exact: Kept {
+                by_keep_list: exact("keep_list")?,
+                too_small: exact("too_small")?,
+                not_float: exact("not_float")?,
+                quantized: exact("quantized")?,
+            },
+            is_cancelled: value.get("cancelled")?.as_bool()?,
             bytes: number("bytes")?,
             stored: number("bytes_stored")?,
             unchanged: number("unchanged")?,
@@ -169,12 +239,17 @@ fn of_pairs(values: &[Value], key: &str) -> Option<Vec<(String, String)>> {
 #[cfg(test)]
 mod tests {
     use super::{Action, Listed, Sum};
+    use crate::model::Kept;
+    use serde_json::json;
 
     #[test]
     fn a_sum_is_read_as_it_is_written() {
         let pair = |text: &str| vec![(format!("/{text}"), text.to_owned())];
         let listed = |action: Action| Listed { action, path: action.name().to_owned(), bytes: 7 };
         let sum = Sum {
+            encoded: 5,
+            exact: Kept { by_keep_list: 1, too_small: 2, not_float: 3, quantized: 4 },
+            is_cancelled: true,
             files: 1,
             tensors: 2,
             children: 3,
@@ -188,7 +263,7 @@ mod tests {
             notes: pair("note"),
             changed: Vec::new(),
         };
-        assert_eq!(Sum::from_json(&sum.to_json("t/c").to_string()), Some(sum));
-        assert_eq!(Sum::from_json("{}"), None);
+        assert_eq!(Sum::from_json(&sum.to_json("t/c")), Some(sum));
+        assert_eq!(Sum::from_json(&json!({})), None);
     }
 }

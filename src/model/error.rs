@@ -2,11 +2,13 @@
 
 use std::io;
 
+use crate::model::refusal::{Refusal, reasons};
+
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The kind of an error. Programs decide by the kind, never by the text.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ErrorKind {
     /// The operating system reported an error; the source error has the details.
     Io,
@@ -52,6 +54,35 @@ pub enum ErrorKind {
     Interrupted,
 }
 
+impl ErrorKind {
+    /// A word for programs.
+    pub fn code(self) -> &'static str {
+        match self {
+            ErrorKind::Io => "io",
+            ErrorKind::Corrupt => "corrupt",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::NotSupported => "not supported",
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::NotFound => "not found",
+            ErrorKind::Gone => "gone",
+            ErrorKind::Exists => "exists",
+            ErrorKind::IsDirectory => "directory",
+            ErrorKind::NotDirectory => "not a directory",
+            ErrorKind::NotEmpty => "not empty",
+            ErrorKind::NameTooLong => "name too long",
+            ErrorKind::OtherDevice => "other collection",
+            ErrorKind::Busy => "busy",
+            ErrorKind::Denied => "denied",
+            ErrorKind::Absent => "absent",
+            ErrorKind::ReadOnly => "read-only",
+            ErrorKind::Full => "no space",
+            ErrorKind::TooLarge => "too large",
+            ErrorKind::Quota => "quota",
+            ErrorKind::Interrupted => "cancelled",
+        }
+    }
+}
+
 /// Maximum bytes of an error's text, which may quote text from outside.
 const TEXT_BYTES_MAX: usize = 4000;
 
@@ -64,6 +95,15 @@ fn shortened(text: String) -> String {
     if text.len() <= TEXT_BYTES_MAX { text } else { format!("{}...", beginning(&text, TEXT_BYTES_MAX)) }
 }
 
+/// The text of an error of the operating system, without its number.
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error ") {
+        Some((plain, _)) => plain.to_owned(),
+        None => text,
+    }
+}
+
 /// An error: its kind, and a text for users.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
@@ -72,12 +112,14 @@ pub struct Error {
     text: String,
     #[source]
     source: Option<io::Error>,
+    /// The files that a request was refused for, if they are known.
+    refusals: Vec<Refusal>,
 }
 
 impl Error {
     /// An error of `kind`. `text` says what failed, where, and what to do next.
     pub fn new(kind: ErrorKind, text: impl Into<String>) -> Error {
-        Error { kind, text: shortened(text.into()), source: None }
+        Error { kind, text: shortened(text.into()), source: None, refusals: Vec::new() }
     }
 
     /// Stored bytes do not match what was stored.
@@ -106,7 +148,24 @@ impl Error {
             io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
             _ => ErrorKind::Io,
         };
-        Error { kind, text: shortened(format!("{doing}: {source}")), source: Some(source) }
+        let text = shortened(format!("{doing}: {}", plain(&source)));
+        Error { kind, text, source: Some(source), refusals: Vec::new() }
+    }
+
+    /// A request that was refused for some files. The first one decides the kind.
+    pub fn refused(refusals: Vec<Refusal>) -> Error {
+        let kind = refusals.first().map_or(ErrorKind::Invalid, |first| first.cause.kind());
+        let clauses = reasons(&refusals).into_iter().map(|reason| match reason.paths.as_slice() {
+            [path] if reason.count == 1 && !path.is_empty() => format!("{path}: {}", reason.text(path)),
+            _ => reason.text(""),
+        });
+        let text = shortened(clauses.collect::<Vec<_>>().join("; "));
+        Error { kind, text, source: None, refusals }
+    }
+
+    /// The files that a request was refused for, if they are known.
+    pub fn refusals(&self) -> &[Refusal] {
+        &self.refusals
     }
 
     /// The kind that programs decide by.

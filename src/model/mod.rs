@@ -4,16 +4,20 @@
 mod dtype;
 mod error;
 mod id;
+mod kept;
 mod mode;
 mod move_to;
 mod name;
 mod progress;
+mod refusal;
 mod shape;
+mod size;
 mod tier;
 
 pub use dtype::Dtype;
-pub use error::{Error, ErrorKind, Result, beginning};
+pub use error::{Error, ErrorKind, Result, beginning, plain};
 pub use id::{EntryId, ObjectId, SeedId, StoreId, TensorId};
+pub use kept::{Kept, KeptBy};
 pub use mode::{
     ENTER_BITS, GROUP_EXECUTES, MODE_BITS, OWNER_BITS, OWNER_WRITES, PERMISSIONS, READ_BITS, SET_GROUP_ID,
     SET_USER_ID,
@@ -24,5 +28,7 @@ pub use name::{
     TensorNames, check_label, check_tensor_name, escape_component, is_reserved, is_variant, quoted_name,
 };
 pub use progress::{Progress, Silent};
+pub use refusal::{About, Cause, FILES_SHOWN_MAX, Reason, Refusal, reasons};
 pub use shape::{DIMENSIONS_MAX, Shape};
+pub use size::{human, human_part};
 pub use tier::{Encoder, Encoding, GROUP_LEN, Tier};

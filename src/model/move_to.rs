@@ -1,6 +1,6 @@
 //! The target of a move between tiers, and which tensors it selects.
 
-use crate::model::{Dtype, Error, Result, Shape, Tier};
+use crate::model::{Dtype, Error, KeptBy, Result, Shape, Tier};
 
 /// A tier, and which tensors move there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,15 +21,15 @@ impl MoveTo {
             Some((name, "all")) => (name, true),
             Some((_, other)) => {
                 return Err(Error::invalid(format!(
-                    "invalid suffix {other:?} after the colon; expected all"
+                    "{other} cannot stand after the colon of a tier; only all can"
                 )));
             }
             None => (text, false),
         };
         match Tier::from_name(name) {
-            Some(Tier::Absent) | None => {
-                Err(Error::invalid(format!("invalid tier {name:?}; expected exact, q8, q7, q5, q3 or q3x")))
-            }
+            Some(Tier::Absent) | None => Err(Error::invalid(format!(
+                "{name} is not a tier to move to; there are exact, q8, q7, q5, q3x and q3"
+            ))),
             Some(tier) => Ok(MoveTo { tier, all }),
         }
     }
@@ -38,7 +38,20 @@ impl MoveTo {
     /// model quantizers usually touch, and none that `keeps` exact. A move back to exact selects all float
     /// tensors.
     pub fn takes(self, dtype: Dtype, shape: &Shape, keeps: impl FnOnce() -> bool) -> bool {
+        self.kept_by(dtype, shape, keeps).is_none()
+    }
+
+    /// Why a move of many leaves a tensor, if it does.
+    pub fn kept_by(self, dtype: Dtype, shape: &Shape, keeps: impl FnOnce() -> bool) -> Option<KeptBy> {
         let is_large = || shape.dimensions().len() >= 2 && shape.elements() >= ELEMENTS_MIN;
-        dtype.is_quantizable() && (self.all || self.tier == Tier::Exact || (is_large() && !keeps()))
+        if !dtype.is_quantizable() {
+            Some(KeptBy::of(dtype))
+        } else if self.all || self.tier == Tier::Exact {
+            None
+        } else if !is_large() {
+            Some(KeptBy::TooSmall)
+        } else {
+            keeps().then_some(KeptBy::KeepList)
+        }
     }
 }

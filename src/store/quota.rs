@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::model::{Error, ErrorKind, Result};
+use crate::model::{Cause, Error, Refusal, Result};
 
 /// Amounts of use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -225,10 +225,10 @@ impl Counts {
         ] {
             if let Some(limit) = limit.filter(|limit| more > 0 && there.saturating_add(more) > *limit) {
                 let text = format!(
-                    "{path}: {more} {what} more would be over its quota of {limit}, with {there} used; remove \
-                     files, or have it raised in {path}/.ctl/quota"
+                    "the quota of {path} is {limit} {what}; {there} are used, and this needs {more} more"
                 );
-                return Err(Error::new(ErrorKind::Quota, text));
+                let cause = Cause::Quota(path.to_owned(), text);
+                return Err(Error::refused(vec![Refusal { path: String::new(), cause }]));
             }
         }
         Ok(())

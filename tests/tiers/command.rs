@@ -21,7 +21,7 @@ fn commands_move_wait_and_say_why_not() {
     set(&collection, "lossy", "allow").unwrap();
     assert!(tierfs(&["tier", "q8"], &a).ok().contains("q8"));
     assert_eq!(get(&a, "tier"), "q8");
-    assert!(tierfs(&["tier", "q5:all"], &collection).ok().contains("done in"));
+    assert!(tierfs(&["tier", "q5:all"], &collection).ok().contains("2 of 2 tensors now q5"));
     assert_eq!((get(&a, "tier"), get(&mounted.path("t/c/b"), "tier")), ("q5".to_owned(), "q5".to_owned()));
     let answer = tierfs(&["tier", "--json", "q8:all"], &collection);
     answer.failed(1, &[]);
@@ -29,6 +29,6 @@ fn commands_move_wait_and_say_why_not() {
     tierfs(&["evict", "--cache"], &collection).ok();
     tierfs(&["evict", "--discard"], &collection).ok();
     assert_eq!(get(&a, "tier"), "absent");
-    tierfs(&["tier", "q8"], &place.store()).failed(1, &["no tierfs mount"]);
+    tierfs(&["tier", "q8"], &place.store()).failed(1, &["it is not on a tierfs mount"]);
     tierfs(&["tier"], &a).failed(2, &[]);
 }

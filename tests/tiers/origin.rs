@@ -364,7 +364,7 @@ fn evicted_tensors_are_read_from_their_origin_and_discarded_ones_are_absent() {
     let mut wanted = data.to_vec();
     wanted[100_000..100_004].copy_from_slice(b"four");
     assert!(fs::read(&tensor).unwrap() == wanted);
-    assert!(refused_set(&tensor, "evict", "1", Errno::INVAL).contains("reconstructed"));
+    assert!(refused_set(&tensor, "evict", "1", Errno::INVAL).contains("reconstruct"));
     fs::File::options().write(true).open(&source).unwrap().set_modified(SystemTime::now()).unwrap();
     set(&tensor, "evict", "cache").unwrap();
     assert!(fs::read(&tensor).unwrap() == wanted, "touched");

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::cli::shared::act::wait_for_new_job;
+use crate::cli::shared::jobs::wait_for_new;
 use crate::cli::shared::mounts::{Mounted, with_mounts};
 use crate::engine::Engine;
 use crate::model::{Error, Result};
@@ -17,7 +17,7 @@ use crate::store::{Access, Store};
 pub(in crate::cli) fn run_by_daemon(mounted: &Mounted, name: &str) -> Result<String> {
     let path = mounted.mountpoint.join(".ctl").join(name);
     let failed = |error| Error::io(path.display(), error);
-    wait_for_new_job(mounted, || fs::write(&path, "start").map_err(failed))?;
+    wait_for_new(mounted, name, || fs::write(&path, "start").map_err(failed))?;
     fs::read_to_string(&path).map_err(failed)
 }
 

@@ -1,11 +1,14 @@
 //! Code that several subcommands share: finding mounts and stores, printing, logging, waiting for jobs.
 
-pub(in crate::cli) mod act;
 pub(in crate::cli) mod folder;
+pub(in crate::cli) mod interrupt;
+pub(in crate::cli) mod jobs;
 pub(in crate::cli) mod log;
 pub(in crate::cli) mod maintenance;
 pub(in crate::cli) mod mounts;
 pub(in crate::cli) mod output;
 pub(in crate::cli) mod process;
+pub(in crate::cli) mod refusal;
+pub(in crate::cli) mod request;
 pub(in crate::cli) mod tree;
 pub(in crate::cli) mod watch;

@@ -138,3 +138,30 @@ pub(in crate::cli) fn refuse_own_mount(what: &str, path: &Path) -> Result<()> {
         None => Ok(()),
     }
 }
+
+/// Every tierfs mount of this machine.
+pub(in crate::cli) fn all_mounts() -> Result<Vec<Mounted>> {
+    let text = fs::read_to_string("/proc/self/mountinfo")
+        .map_err(|error| Error::io("reading /proc/self/mountinfo", error))?;
+    let found = mounted(&text).filter(MountedThere::is_ours);
+    Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store: found.source }).collect())
+}
+
+/// The mount of a path, or every mount without one. Fails if there is none.
+pub(in crate::cli) fn mounts_of(path: Option<&Path>) -> Result<Vec<Mounted>> {
+    let Some(path) = path else {
+        let all = all_mounts()?;
+        let none = || {
+            Error::new(
+                ErrorKind::NotFound,
+                "no store is mounted; to mount one: tierfs mount STORE MOUNTPOINT",
+            )
+        };
+        return if all.is_empty() { Err(none()) } else { Ok(all) };
+    };
+    let none = || {
+        let text = format!("{} is not on a tierfs mount; tierfs status lists the mounts", path.display());
+        Error::new(ErrorKind::NotFound, text)
+    };
+    Ok(vec![mount_of(path)?.ok_or_else(none)?])
+}

@@ -3,6 +3,38 @@
 use std::io::{self, Write};
 
 use crate::model::{Error, Result};
+pub(in crate::cli) use crate::model::{human, human_part};
+
+/// Attributes whose values are numbers.
+const NUMBERS: [&str; 8] = ["pin", "shards", "blocks", "bits", "bytes", "bytes_stored", "score", "chain"];
+
+/// The value of an attribute as JSON: numbers as numbers, a shape as an array, an error as an object.
+pub(in crate::cli) fn attribute_json(name: &str, value: &str) -> serde_json::Value {
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .map_or_else(|_| text.parse::<f64>().ok().map(Into::into), |number| Some(number.into()))
+    };
+    let found: Option<serde_json::Value> = match name {
+        "shape" if value.is_empty() => Some(Vec::<u64>::new().into()),
+        "shape" => {
+            value.split('x').map(|part| part.parse::<u64>().ok()).collect::<Option<Vec<_>>>().map(Into::into)
+        }
+        "error" => {
+            let part = |part: &str| number(part.split_once('=')?.1);
+            let mut parts = value.split(' ');
+            match (parts.next().and_then(part), parts.next().and_then(part)) {
+                (Some(max), Some(rms)) => Some(serde_json::json!({ "max": max, "rms": rms })),
+                _ => None,
+            }
+        }
+        "access" => value.split_once(' ').and_then(|(count, last)| {
+            Some(serde_json::json!({ "count": number(count)?, "last": number(last)? }))
+        }),
+        name if NUMBERS.contains(&name) => number(value),
+        _ => None,
+    };
+    found.unwrap_or_else(|| value.into())
+}
 
 /// Prints to standard output. A closed pipe, for example by `head`, is not an error.
 pub(in crate::cli) fn print(text: &str) -> Result<()> {
@@ -15,30 +47,4 @@ pub(in crate::cli) fn print(text: &str) -> Result<()> {
 /// Prints a value as JSON.
 pub(in crate::cli) fn print_json(value: &serde_json::Value) -> Result<()> {
     print(&format!("{value:#}\n"))
-}
-
-/// A number of bytes with a binary unit: `1.4 GiB`.
-pub(in crate::cli) fn human(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let unit_name = UNITS.get(unit).copied().unwrap_or_default();
-    if unit == 0 { format!("{bytes} {unit_name}") } else { format!("{value:.1} {unit_name}") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::human;
-
-    #[test]
-    fn byte_counts_are_rounded_for_display() {
-        assert_eq!(human(0), "0 B");
-        assert_eq!(human(1023), "1023 B");
-        assert_eq!(human(1536), "1.5 KiB");
-        assert_eq!(human(90_868_376), "86.7 MiB");
-    }
 }

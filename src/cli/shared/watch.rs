@@ -1,8 +1,7 @@
-//! Reads of `/.ctl/jobs` of a mount, and the wait for its next change.
+//! Reads of the list of jobs of a mount, and the wait for its next change.
 
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,35 +10,36 @@ use rustix::io::Errno;
 use crate::cli::shared::mounts::Mounted;
 use crate::model::{Error, Result};
 
+/// The longest wait. A signal can arrive just before it begins, and does not end it then.
+const WAIT_MAX: Duration = Duration::from_millis(500);
+
 /// The list of jobs as it was read.
 pub(in crate::cli) struct JobList {
-    path: PathBuf,
     file: File,
-    /// One line for each job.
-    pub text: String,
+    /// A JSON array.
+    pub text: Vec<u8>,
 }
 
 impl JobList {
     /// Reads the list.
     pub fn read(mounted: &Mounted) -> Result<JobList> {
-        let path = mounted.mountpoint.join(".ctl/jobs");
         let read = || {
-            let mut file = File::open(&path)?;
+            let mut file = File::open(mounted.mountpoint.join(".ctl/jobs.json"))?;
             let mut text = Vec::new();
             file.read_to_end(&mut text)?;
-            Ok((file, String::from_utf8_lossy(&text).into_owned()))
+            Ok(JobList { file, text })
         };
-        let (file, text) = read().map_err(|error| Error::io(path.display(), error))?;
-        Ok(JobList { path, file, text })
+        read().map_err(|error| Error::io(format!("asking the mount {}", mounted.mountpoint.display()), error))
     }
+}
 
-    /// Waits until the list has changed since it was opened, at most for a time, or until a signal. The
-    /// daemon wakes the caller.
-    pub fn wait(&self, at_most: Option<Duration>) -> Result<()> {
-        let at_most = at_most.and_then(|time| Timespec::try_from(time).ok());
-        match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], at_most.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(Error::io(self.path.display(), errno.into())),
-        }
+/// Waits until one of the lists has changed since it was read, at most for a time, or until a signal. The
+/// daemons wake the caller.
+pub(in crate::cli) fn wait_for_change(lists: &[JobList], at_most: Option<Duration>) -> Result<()> {
+    let at_most = Timespec::try_from(at_most.unwrap_or(WAIT_MAX)).ok();
+    let mut files: Vec<PollFd> = lists.iter().map(|list| PollFd::new(&list.file, PollFlags::IN)).collect();
+    match poll(&mut files, at_most.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(Error::io("waiting for jobs", errno.into())),
     }
 }

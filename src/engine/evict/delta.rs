@@ -10,9 +10,9 @@ use std::sync::Arc;
 use crate::codec;
 use crate::engine::moves::touch;
 use crate::engine::reconstruct::DEPTH_MAX;
+use crate::engine::refuse::{path_of, refuse_needed, refused_for};
 use crate::engine::results::Moved;
 use crate::engine::select::Target;
-use crate::engine::settings::is_lossy_allowed;
 use crate::engine::work::Engine;
 use crate::format::checksum;
 use crate::format::log::catalog::Measured;
@@ -44,10 +44,12 @@ pub(super) fn evict(
     target: &Target,
     moved: &mut Moved,
 ) -> Result<()> {
-    let path = format!("{}/{}", collection.path(), target.path);
-    let cannot = |why: &str| Error::invalid(format!("{path}: it cannot be stored as a difference: {why}"));
+    let cannot = |why: &str| {
+        let text = format!("it cannot be stored as a difference: {why}");
+        refused_for(collection, target, ErrorKind::Invalid, text)
+    };
+    refuse_needed(collection, target)?;
     for object in &target.objects {
-        collection.check_not_needed(object.entry.id)?;
         check_depth(engine, object).map_err(|why| cannot(&why))?;
     }
     let parents = hold(engine, collection, target)?;
@@ -57,8 +59,9 @@ pub(super) fn evict(
             return Err(cannot("its parent has another element type, size or block size"));
         }
     }
-    let is_lossy = is_lossy_allowed(&collection.state(), target.node);
-    let kind = chosen(collection, target, &parents, is_lossy).map_err(|error| error.at(&path))?;
+    let is_lossy = target.is_lossy_allowed(&collection.state());
+    let kind = chosen(collection, target, &parents, is_lossy)
+        .map_err(|error| error.at(path_of(collection, target)))?;
     let kind = kind.map_err(|why| cannot(&why))?;
     let mut measured = Measured::default();
     for (object, parent) in target.objects.iter().zip(&parents) {
@@ -89,7 +92,7 @@ fn evict_range(
     let found = std::cell::RefCell::new(Vec::new());
     let migration = open.drop_blocks(range, &|index, block| {
         // Nobody writes to the object now. An earlier write has ended the consent of an import.
-        if kind == DeltaKind::Scaled && !is_lossy_allowed(&collection.state(), target.node) {
+        if kind == DeltaKind::Scaled && !target.is_lossy_allowed(&collection.state()) {
             return Ok(false);
         }
         // A block that was written to after the check stays as it is.

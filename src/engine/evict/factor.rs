@@ -11,15 +11,15 @@ use nalgebra::{DMatrix, SymmetricEigen};
 
 use crate::engine::moves::touch;
 use crate::engine::reconstruct::setting::Rank;
+use crate::engine::refuse::{refuse_needed, refused, refused_for};
 use crate::engine::results::Moved;
 use crate::engine::select::Target;
-use crate::engine::settings::is_lossy_allowed;
 use crate::format::checksum;
 use crate::format::log::catalog::Measured;
 use crate::format::payload::difference::measured;
 use crate::format::payload::element::{put_values, value};
 use crate::format::payload::factor::{Factor, FactorShape, WHOLE_TENSOR};
-use crate::model::{Dtype, Error, ErrorKind, Result, Tier};
+use crate::model::{Cause, Dtype, ErrorKind, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Touched;
@@ -38,15 +38,15 @@ pub(super) fn evict(
     rank: Rank,
     moved: &mut Moved,
 ) -> Result<()> {
-    let path = format!("{}/{}", collection.path(), target.path);
-    let cannot = |why: &str| Error::invalid(format!("{path}: it cannot be stored as factors: {why}"));
-    if !is_lossy_allowed(&collection.state(), target.node) {
-        let text =
-            format!("{path}: this would drop its last exact copy; set user.tierfs.lossy to allow first");
-        return Err(Error::new(ErrorKind::Denied, text));
+    let cannot = |why: &str| {
+        let text = format!("it cannot be stored as factors: {why}");
+        refused_for(collection, target, ErrorKind::Invalid, text)
+    };
+    if !target.is_lossy_allowed(&collection.state()) {
+        return Err(refused(collection, target, Cause::Factors));
     }
-    let [object] = target.objects.as_slice() else { return Err(cannot("it is sharded or has no elements")) };
-    collection.check_not_needed(object.entry.id)?;
+    refuse_needed(collection, target)?;
+    let [object] = target.objects.as_slice() else { return Err(cannot("it has shards, or no elements")) };
     let shape = sides(target, object).map_err(|why| cannot(&why))?;
     let open = OpenObject::open(collection, object, Verify::First)?;
     let layout = object.layout();
@@ -61,9 +61,10 @@ pub(super) fn evict(
     let migration = open.drop_blocks(0..layout.blocks(), &|_, _| Ok(true))?;
     // Detects writes since the tensor was read; nobody writes to it now.
     open.read(0, &mut bytes)?;
-    let is_allowed = is_lossy_allowed(&collection.state(), target.node);
+    let is_allowed = target.is_lossy_allowed(&collection.state());
     if checksum::of(&bytes) != seen || object.is_dirty() || !is_allowed {
-        return Err(Error::new(ErrorKind::Busy, format!("{path}: it is being written to; close it first")));
+        let text = "a program is writing to it; close it first";
+        return Err(refused_for(collection, target, ErrorKind::Busy, text));
     }
     moved.blocks += migration.blocks() as u64;
     let mut touched = Touched::default();

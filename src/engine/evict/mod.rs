@@ -5,18 +5,19 @@ mod factor;
 
 use std::sync::Arc;
 
-use crate::engine::moves::{refuse_pinned, touch};
+use crate::engine::moves::touch;
 use crate::engine::reconstruct::setting::{Reconstruct, set_reconstruct};
 use crate::engine::reconstruct::{Gives, Way};
+use crate::engine::refuse::{Refused, refuse_needed, refuse_pinned, refused, refused_for};
 use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
-use crate::engine::settings::{allow_loss_until_written, is_lossy_allowed};
+use crate::engine::settings::{Consent, allow_loss_until_written};
+use crate::engine::summary::Summary;
 use crate::engine::work::Engine;
 use crate::format::log::catalog::Measured;
 use crate::ingest;
-use crate::model::{EntryId, Error, ErrorKind, Progress, Result, Silent, Tier};
-use crate::store::Collection;
-use crate::store::{OpenObject, ROOT};
+use crate::model::{Cause, EntryId, Error, ErrorKind, Progress, Result, Silent, Tier};
+use crate::store::{Collection, Object, OpenObject, ROOT};
 
 /// The bytes to evict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +52,7 @@ impl Engine {
         &self,
         collection: &Arc<Collection>,
         node: EntryId,
-        what: Evict,
+        (what, consent): (Evict, Consent),
         progress: &dyn Progress,
         moved: &mut Moved,
     ) -> Result<()> {
@@ -69,29 +70,47 @@ impl Engine {
             let state = collection.state();
             state.node(node).and_then(|node| node.file()).is_some_and(|file| file.tensor.is_some())
         };
-        let targets = targets(collection, node)?;
+        let mut targets = targets(collection, node)?;
+        targets.iter_mut().for_each(|target| target.consent = consent);
+        let mut refused = Refused::default();
         for target in &targets {
-            check(collection, target, what)?;
+            refused.take(check(collection, target, what))?;
         }
-        let mut left = Ok(());
+        refused.check()?;
+        moved.summary = Summary { tier: Some(Tier::Absent), ..Summary::default() };
+        let is_there = |target: &Target| target.objects.iter().all(|object| is_absent(object));
         for target in &targets {
+            moved.summary.count(target);
+            moved.summary.there += u64::from(is_there(target));
+        }
+        moved.summary.planned = moved.summary.tensors - moved.summary.there;
+        let mut left = Refused::default();
+        for target in &targets {
+            let was_there = is_there(target);
             match self.drop_target(collection, target, what, moved) {
                 // One of many tensors does not stop the others.
                 Err(error) if !is_one && error.kind() == ErrorKind::Invalid => {
-                    moved.left.push((target.node, error.to_string()));
-                    left = Err(error);
+                    left.take(Err::<(), _>(error))?;
+                    moved.summary.refused += 1;
+                    moved.summary.planned -= u64::from(!was_there);
                 }
-                dropped => dropped?,
+                dropped => {
+                    dropped?;
+                    moved.summary.moved += u64::from(!was_there);
+                }
             }
             progress.advance(target.bytes());
             if progress.is_cancelled() {
-                return Err(Error::new(ErrorKind::Interrupted, "cancelled by request"));
+                moved.summary.measure(&targets);
+                return Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"));
             }
         }
         collection.sync()?;
-        if moved.left.len() == targets.len() {
-            left?;
+        if moved.summary.refused > 0 && moved.summary.refused == targets.len() as u64 {
+            return left.check();
         }
+        moved.left = left.into_vec();
+        moved.summary.measure(&targets);
         Ok(())
     }
 
@@ -113,23 +132,17 @@ impl Engine {
 }
 
 fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<()> {
-    let path = || format!("{}/{}", collection.path(), target.path);
     refuse_pinned(collection, target)?;
-    for object in &target.objects {
-        collection.check_not_needed(object.entry.id)?;
-    }
+    refuse_needed(collection, target)?;
     if what == Evict::Stored {
         let how = Reconstruct::of(&collection.state(), target.node);
         let cannot = |why: &str| {
-            Error::invalid(format!(
-                "{}: it cannot be reconstructed: {why}; set user.tierfs.reconstruct, or evict with discard",
-                path()
-            ))
+            let text = format!("it cannot be reconstructed by {}: {why}", how.name());
+            refused_for(collection, target, ErrorKind::Invalid, text)
         };
-        let way = how.way().ok_or_else(|| cannot("user.tierfs.reconstruct is none"))?;
-        if matches!(how, Reconstruct::Factor(_)) && !is_lossy_allowed(&collection.state(), target.node) {
-            let text = format!("{}: factors are not exact; set user.tierfs.lossy to allow first", path());
-            return Err(Error::new(ErrorKind::Denied, text));
+        let way = how.way().ok_or_else(|| refused(collection, target, Cause::NoReconstruct))?;
+        if matches!(how, Reconstruct::Factor(_)) && !target.is_lossy_allowed(&collection.state()) {
+            return Err(refused(collection, target, Cause::Factors));
         }
         if way.gives == Gives::Absent {
             // The eviction itself creates the record.
@@ -143,7 +156,7 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
                 match if is_due { (way.is_sound)(&open, index, &block) } else { Ok(true) } {
                     Ok(true) => {}
                     Ok(false) => {
-                        return Err(cannot(&format!("block {index} differs from its {}", way.name)));
+                        return Err(cannot(&format!("its {} differs from block {index}", way.name)));
                     }
                     Err(error) => return Err(cannot(&error.to_string())),
                 }
@@ -156,12 +169,17 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
 
 /// Fails with `Denied` where a tensor must not be discarded.
 fn check_discard(collection: &Collection, target: &Target) -> Result<()> {
-    if is_lossy_allowed(&collection.state(), target.node) {
+    if target.is_lossy_allowed(&collection.state()) {
         return Ok(());
     }
-    let path = format!("{}/{}", collection.path(), target.path);
-    let text = format!("{path}: this would discard it permanently; set user.tierfs.lossy to allow first");
-    Err(Error::new(ErrorKind::Denied, text))
+    Err(refused(collection, target, Cause::LastBytes))
+}
+
+/// Whether every block of an object is absent, and there is one.
+fn is_absent(object: &Object) -> bool {
+    let layout = object.layout();
+    let mut blocks = object.stored_blocks(0..layout.blocks(), layout).peekable();
+    blocks.peek().is_some() && blocks.all(|(_, block)| block.stored.tier == Tier::Absent)
 }
 
 /// Makes blocks absent: those that a way can reconstruct, or without one all of them, permanently.
@@ -226,11 +244,11 @@ pub fn evict_imported(
     }
     let mut moved = Moved::default();
     let evicted = set_reconstruct(collection, node, how)
-        .and_then(|()| engine.evict(collection, node, Evict::Stored, &Silent, &mut moved));
+        .and_then(|()| engine.evict(collection, node, (Evict::Stored, Consent::AsSet), &Silent, &mut moved));
     match evicted {
         Ok(()) => {
-            let first = moved.left.first().map(|(_, why)| why.clone());
-            Ok(first.map(|why| format!("{} tensors were not evicted; the first: {why}", moved.left.len())))
+            let why = (!moved.left.is_empty()).then(|| Error::refused(moved.left).to_string());
+            Ok(why.map(|why| format!("not evicted: {why}")))
         }
         Err(error) if error.kind() == ErrorKind::Invalid => Ok(Some(error.to_string())),
         Err(error) => Err(error),

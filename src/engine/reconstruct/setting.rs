@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::engine::reconstruct::{WAYS, Way};
-use crate::engine::select::targets;
+use crate::engine::refuse::{Refused, refused_for};
+use crate::engine::select::{Target, targets};
 use crate::format::log::catalog::{Entry, NodeEntry};
 use crate::model::{EntryId, Error, ErrorKind, Result, Tier};
 use crate::store::Collection;
@@ -102,14 +103,15 @@ impl Reconstruct {
 /// below a directory. Fails with `Invalid` where the way is available for no block of a tensor, and
 /// with `Busy` for `none` where absent blocks need the current way.
 pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstruct) -> Result<()> {
+    let mut refused = Refused::default();
+    let mut refuse = |target: &Target, kind, text: String| {
+        refused.take(Err::<(), _>(refused_for(collection, target, kind, text))).map(|_| ())
+    };
     for target in targets(collection, node)? {
-        let path = format!("{}/{}", collection.path(), target.path);
         match to.way() {
             None if target.objects.iter().any(|object| is_absent(object)) => {
-                let text = format!(
-                    "{path}: absent blocks need this reconstruction; move the tensor to a tier first"
-                );
-                return Err(Error::new(ErrorKind::Busy, text));
+                let text = "it is absent, and its source reconstructs it; move it to a tier first";
+                refuse(&target, ErrorKind::Busy, text.to_owned())?;
             }
             None => {}
             // Whether these are possible is known only at the eviction.
@@ -122,12 +124,13 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
                     object.stored_blocks(0..layout.blocks(), layout).any(|block| has(block) == Some(true))
                 });
                 if !is_there && target.bytes() > 0 {
-                    let text = format!("{path}: it has no {}: it was not imported in place", to.name());
-                    return Err(Error::invalid(text));
+                    let text = format!("it has no {}: it was not imported in place", to.name());
+                    refuse(&target, ErrorKind::Invalid, text)?;
                 }
             }
         }
     }
+    refused.check()?;
     collection.record(Touched::default(), |batch, state| {
         let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
         let (key, value) = (RECONSTRUCT.to_owned(), Some(to.value()));

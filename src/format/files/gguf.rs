@@ -128,7 +128,7 @@ impl<'a> Input<'a> {
         if at.checked_add(count).is_none_or(|end| end > self.bytes_max) {
             let place = format!("{count} bytes from byte {at} on");
             return Err(Error::invalid(if self.bytes_max < HEADER_BYTES_MAX {
-                format!("{place} are past the file's end: {CUT_OFF}, or damaged")
+                format!("{place} are past the file's end: {CUT_OFF}")
             } else {
                 format!("{place} are past byte {HEADER_BYTES_MAX}, where headers end")
             }));

@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::RwLock;
 
 use crate::format::log::catalog::{Entry, Parent};
-use crate::model::{Error, ErrorKind, ObjectId, Result};
+use crate::model::{Cause, Error, ErrorKind, ObjectId, Refusal, Result};
 use crate::store::collection::Collection;
 use crate::store::object::Object;
 use crate::store::space::files::Touched;
@@ -79,16 +79,17 @@ impl Lineage {
     pub fn check_not_needed(&self, object: ObjectId) -> Result<()> {
         let relations = self.relations.read();
         let Some(found) = relations.get(&object).filter(|found| found.is_needed()) else { return Ok(()) };
-        let text = match found.unknown.first() {
-            Some((tenant, name)) => format!(
-                "tensors of {tenant}/{name} may be kept as differences to object {object}, and that collection \
-                 does not open or is damaged; run tierfs fsck, and mount again when it is repaired"
+        let cause = match found.unknown.first() {
+            Some((tenant, name)) => Cause::Other(
+                ErrorKind::Busy,
+                format!(
+                    "tensors of {tenant}/{name}, which does not open or is damaged, may be stored as differences \
+                     to it; run tierfs fsck, and mount again when it is repaired"
+                ),
             ),
-            None => format!(
-                "tensors are kept as differences to object {object}; move these to a tier first, or remove them"
-            ),
+            None => Cause::Needed,
         };
-        Err(Error::new(ErrorKind::Busy, text))
+        Err(Error::refused(vec![Refusal { path: String::new(), cause }]))
     }
 
     /// Records that a collection may need any of these objects.

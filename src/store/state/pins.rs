@@ -62,6 +62,11 @@ impl State {
         self.with_container(node).any(|node| self.pins_of(node).next().is_some())
     }
 
+    /// The file whose pin keeps a file as it is: its container, or itself.
+    pub fn pinned_with(&self, node: EntryId) -> Option<EntryId> {
+        self.with_container(node).filter(|node| self.pins_of(*node).next().is_some()).last()
+    }
+
     fn with_container(&self, node: EntryId) -> impl Iterator<Item = EntryId> {
         let file = self.node(node).and_then(|node| node.file());
         [Some(node), file.and_then(|file| file.container)].into_iter().flatten()

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-use tierfs::control::{Jobs, attribute, controls, set};
+use tierfs::control::{Asked, Mounted, Reader, attribute, controls, set};
 use tierfs::ingest::{Options, Origin, Target, import_file};
-use tierfs::model::{DIMENSIONS_MAX, Dtype, Encoder, MoveTo, Result, Shape, Silent, StoreId, Tier};
+use tierfs::model::{
+    DIMENSIONS_MAX, Dtype, Encoder, ErrorKind, MoveTo, Result, Shape, Silent, StoreId, Tier,
+};
 use tierfs::store::Settings;
 use tierfs::store::disk::memory::MemoryDisk;
 use tierfs::store::disk::{Disk, Open};
@@ -47,12 +49,20 @@ pub fn check(bytes: &[u8]) {
 fn set_on_a_file(name: &[u8], value: &[u8]) {
     let Ok(set_one) = attribute(name) else { return };
     let (vfs, before) = vfs();
-    let jobs = Jobs::default();
-    let outcome = set(&vfs, &jobs, &before, 0, (name, value));
+    let mounted = Arc::new(Mounted::new(vfs.clone(), String::new(), Default::default()));
+    let ino = vfs.ino(&Located::Node(before.clone())).unwrap();
+    let asked = Asked { mounted, view: before, ino, user: 0 };
+    let outcome = set(&asked, (name, value));
+    if let Err(error) = &outcome
+        && error.kind() != ErrorKind::Absent
+    {
+        let why = asked.mounted.refusals.text((ino, 0));
+        assert!(why.is_some_and(|why| why.contains(" refused: ")), "refused, and no reason: {error}");
+    }
     let view = view(&vfs);
     let get = |key: &str| -> Option<String> {
         let found = attribute(format!("user.tierfs.{key}").as_bytes());
-        found.and_then(|found| found.get(&vfs, &view)).ok()
+        found.and_then(|found| found.get(&Reader { vfs: &vfs, refusals: None }, &view)).ok()
     };
     assert_eq!(bytes_of(&view), [5; FILE_BYTES as usize]);
     if outcome.is_err() {

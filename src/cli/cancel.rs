@@ -1,0 +1,50 @@
+//! `tierfs cancel`.
+
+use std::path::PathBuf;
+
+use crate::cli::Outcome;
+use crate::cli::shared::interrupt::Interrupt;
+use crate::cli::shared::jobs::{cancel, new_bar, wait};
+use crate::cli::shared::mounts::mounts_of;
+use crate::cli::shared::output::{print, print_json};
+use crate::model::{Error, ErrorKind, Result};
+
+/// Cancel a job, wait for its end, and print what it has done.
+///
+/// Example: tierfs cancel 7
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The number of the job, as tierfs jobs lists it
+    job: u64,
+    /// The mount point; needed if more than one store is mounted
+    mountpoint: Option<PathBuf>,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Outcome> {
+        let mounts = mounts_of(self.mountpoint.as_deref())?;
+        let [mounted] = mounts.as_slice() else {
+            let points: Vec<_> =
+                mounts.iter().map(|mounted| mounted.mountpoint.display().to_string()).collect();
+            let text = format!("several stores are mounted; name one of {}", points.join(", "));
+            return Err(Error::invalid(text));
+        };
+        let number = self.job;
+        if !cancel(mounted, number)? {
+            let text = format!("no job {number} of yours is running or waiting; tierfs jobs lists them");
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        let job = wait(mounted, &Interrupt::listen()?, &new_bar(), |job| job.number == number)?;
+        let gone = || Error::new(ErrorKind::NotFound, format!("the mount lists no job {number} any more"));
+        let job = job.ok_or_else(gone)?;
+        if self.json {
+            print_json(&job.value)?;
+        } else {
+            print(&format!("job {number}: {}\n", job.ended_text()))?;
+        }
+        Ok(Outcome::Succeeded)
+    }
+}

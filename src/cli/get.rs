@@ -1,0 +1,45 @@
+//! `tierfs get`.
+
+use std::path::PathBuf;
+
+use crate::cli::Outcome;
+use crate::cli::shared::output::{attribute_json, print, print_json};
+use crate::cli::shared::tree::Tree;
+use crate::control::{ATTRIBUTES, Cost};
+use crate::model::{Error, ErrorKind, Result};
+
+/// Print the settings of a file or directory, as tierfs set takes them.
+///
+/// Example: tierfs get /mnt/acme/llama
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A path on a mount, or a store
+    path: PathBuf,
+    /// A path below PATH, such as TENANT/COLLECTION/FILE
+    below: Option<String>,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Outcome> {
+        let tree = Tree::open(&self.path, self.below.as_deref())?;
+        let is_set =
+            |name: &str| ATTRIBUTES.iter().any(|attribute| attribute.name == name && attribute.set.is_some());
+        let mut settings = tree.attributes(Cost::Small)?;
+        settings.retain(|(name, _)| is_set(name));
+        if settings.is_empty() {
+            let text = format!("{}: only collections and what is below them have settings", tree.place());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        if self.json {
+            let pairs =
+                settings.iter().map(|(name, value)| ((*name).to_owned(), attribute_json(name, value)));
+            print_json(&serde_json::Value::Object(pairs.collect()))?;
+        } else {
+            print(&settings.iter().map(|(name, value)| format!("{name}={value}\n")).collect::<String>())?;
+        }
+        Ok(Outcome::Succeeded)
+    }
+}

@@ -1,0 +1,54 @@
+//! `tierfs pin`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cli::Outcome;
+use crate::cli::shared::output::human;
+use crate::cli::shared::request::{How, Request, make_all, targets};
+use crate::control::PREFIX;
+use crate::model::Result;
+
+/// Keep files contiguous, with the bytes that they have now, and in their tier.
+///
+/// tierfs stores a contiguous copy of each file, which the kernel reads without the daemon. A container
+/// is copied once, and its tensors keep their tier; pinning a directory pins every file below it.
+///
+/// Example: tierfs pin /mnt/acme/llama/model.safetensors
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Files, directories, collections, tenants or mount points
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    how: How,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Outcome> {
+        if !self.how.json {
+            for path in &self.paths {
+                // A path that cannot be pinned is refused below.
+                let places = targets(path).unwrap_or_default();
+                let bytes = places.iter().map(|(_, path)| bytes_to_copy(path)).sum();
+                if bytes > 0 {
+                    eprintln!("{}: copying {}", path.display(), human(bytes));
+                }
+            }
+        }
+        make_all(&[Request { name: "pin", value: "1", words: "pin" }], &self.paths, &self.how)
+    }
+}
+
+/// Bytes of the files that are not pinned.
+fn bytes_to_copy(path: &Path) -> u64 {
+    let Ok(found) = fs::symlink_metadata(path) else { return 0 };
+    if found.is_dir() {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        return entries.map(|entry| bytes_to_copy(&entry.path())).sum();
+    }
+    let mut value = [0; 8];
+    let pinned = rustix::fs::getxattr(path, format!("{PREFIX}pin"), &mut value[..]);
+    let is_pinned = pinned.is_ok_and(|len| value.get(..len) == Some(b"1"));
+    if found.is_file() && !is_pinned { found.len() } else { 0 }
+}

@@ -1,0 +1,63 @@
+//! `tierfs set`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::cli::Outcome;
+use crate::cli::shared::request::{How, Request, make_all};
+use crate::control::ATTRIBUTES;
+use crate::model::{Error, Result};
+
+/// Change settings of files, directories, collections, tenants or mounts.
+///
+/// Settings of a directory apply to everything below it. Those of a tenant or mount point are set on each
+/// of its present collections. The keys: dtype, shape, tier, lossy (deny, allow), pin (0, 1), reconstruct
+/// (none, delta, factor, origin), policy (manual, auto, cache BYTES), encoder (best, absmax), writes
+/// (exact, delta).
+///
+/// Example: tierfs set lossy=allow policy=auto /mnt/acme/llama
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// One or more KEY=VALUE, then one or more paths
+    #[arg(required = true, num_args = 2.., value_name = "KEY=VALUE... PATH")]
+    words: Vec<OsString>,
+    #[command(flatten)]
+    how: How,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Outcome> {
+        let (mut pairs, mut paths) = (Vec::new(), Vec::new());
+        for word in &self.words {
+            match word.to_str().filter(|_| paths.is_empty()).and_then(|text| text.split_once('=')) {
+                Some((key, value)) => pairs.push((checked(key)?, value, format!("set {key}={value}"))),
+                None => paths.push(PathBuf::from(word)),
+            }
+        }
+        if pairs.is_empty() {
+            return Err(Error::invalid("name at least one setting, as in lossy=allow, before the paths"));
+        }
+        if paths.is_empty() {
+            return Err(Error::invalid("name at least one path after the settings"));
+        }
+        let requests: Vec<Request> =
+            pairs.iter().map(|(name, value, words)| Request { name, value, words }).collect();
+        make_all(&requests, &paths, &self.how)
+    }
+}
+
+/// The keys that can be set.
+fn keys() -> impl Iterator<Item = &'static str> {
+    let set = ATTRIBUTES.iter().filter(|attribute| attribute.set.is_some() && attribute.name != "plan");
+    set.map(|attribute| attribute.name)
+}
+
+fn checked(key: &str) -> Result<&str> {
+    if keys().any(|known| known == key) {
+        return Ok(key);
+    }
+    Err(Error::invalid(format!(
+        "there is no setting {key}; there are {}",
+        keys().collect::<Vec<_>>().join(", ")
+    )))
+}

@@ -1,0 +1,110 @@
+//! `tierfs status`.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::cli::Outcome;
+use crate::cli::shared::jobs::{Job, jobs};
+use crate::cli::shared::mounts::{Mounted, all_mounts, mount_of};
+use crate::cli::shared::output::{print, print_json};
+use crate::model::{Error, ErrorKind, Result};
+
+/// Show the mounts of this machine, or the state of one.
+///
+/// Without a mount point, prints one line per mount: the mount point, its store, and whether its daemon
+/// answers. With one, prints what the daemon tells of the store. Says how to recover if the daemon has
+/// ended.
+///
+/// Example: tierfs status /mnt/tensors
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A mount point, or a path below one
+    mountpoint: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Outcome> {
+        match &self.mountpoint {
+            None => self.all(),
+            Some(path) => {
+                let mounted = mount_of(path)?.ok_or_else(|| {
+                    let text = format!(
+                        "{} is not on a tierfs mount; tierfs status lists the mounts",
+                        path.display()
+                    );
+                    Error::new(ErrorKind::NotFound, text)
+                })?;
+                self.one(&mounted)
+            }
+        }
+    }
+
+    fn all(&self) -> Result<Outcome> {
+        let (mut rows, mut text, mut outcome) = (Vec::new(), String::new(), Outcome::Succeeded);
+        for mounted in all_mounts()? {
+            let (point, store) =
+                (mounted.mountpoint.display().to_string(), mounted.store.display().to_string());
+            let (state, running) = match jobs(&mounted) {
+                Ok(jobs) => ("ok", jobs.iter().filter(|job| !Job::has_ended(job)).count()),
+                Err(_) if has_ended(&mounted) => ("ended", 0),
+                Err(_) => ("no answer", 0),
+            };
+            rows.push(json!({ "mountpoint": point, "store": store, "state": state, "jobs": running }));
+            let note = match state {
+                "ok" if running == 1 => "1 job".to_owned(),
+                "ok" if running > 0 => format!("{running} jobs"),
+                "ended" => {
+                    outcome = Outcome::Failed;
+                    format!("the daemon has ended; to recover: {}", recover(&mounted))
+                }
+                state => state.to_owned(),
+            };
+            text.push_str(&format!("{point}  {store}  {note}\n"));
+        }
+        if self.json {
+            print_json(&rows.into())?;
+        } else if text.is_empty() {
+            print("no store is mounted\n")?;
+        } else {
+            print(&text)?;
+        }
+        Ok(outcome)
+    }
+
+    fn one(&self, mounted: &Mounted) -> Result<Outcome> {
+        if has_ended(mounted) {
+            let text = format!(
+                "{}: the daemon has ended; to recover: {}",
+                mounted.mountpoint.display(),
+                recover(mounted)
+            );
+            return Err(Error::new(ErrorKind::Gone, text));
+        }
+        let name = if self.json { ".ctl/stats.json" } else { ".ctl/status" };
+        let failed = |error| Error::io(format!("asking the mount {}", mounted.mountpoint.display()), error);
+        let text = fs::read_to_string(mounted.mountpoint.join(name)).map_err(failed)?;
+        if self.json {
+            print_json(&serde_json::from_str::<Value>(&text).unwrap_or_default())?;
+        } else {
+            print(&text)?;
+        }
+        Ok(Outcome::Succeeded)
+    }
+}
+
+/// Whether the daemon of a mount has ended without unmounting.
+fn has_ended(mounted: &Mounted) -> bool {
+    fs::metadata(&mounted.mountpoint).is_err_and(|error| error.kind() == io::ErrorKind::NotConnected)
+}
+
+/// The commands that mount a store anew after its daemon has ended.
+fn recover(mounted: &Mounted) -> String {
+    let (store, point) = (mounted.store.display(), mounted.mountpoint.display());
+    format!("tierfs umount --lazy {point} && tierfs mount {store} {point}")
+}

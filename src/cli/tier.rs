@@ -1,0 +1,48 @@
+//! `tierfs tier`.
+
+use std::path::PathBuf;
+
+use crate::cli::Outcome;
+use crate::cli::shared::request::{How, Request, make_all};
+use crate::model::{MoveTo, Result};
+
+/// Move tensors to a precision tier.
+///
+/// On a container or directory, moves the tensors that model quantizers usually touch; with :all after
+/// the tier, every float tensor. A collection, a tenant or a mount point stands for all files in it.
+/// Precision is given up only where lossy is allow, an exact source remains, or --lossy says so.
+///
+/// A tier is named after the bits of its codes. With scales it takes 8.5 (q8), 7.5 (q7), 5.5 (q5), 5
+/// (q3x) or 3.5 (q3) bits an element.
+///
+/// Example: tierfs tier q5 /mnt/acme/llama/model.safetensors
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// exact, q8, q7, q5, q3 or q3x; append :all to move every float tensor
+    #[arg(value_parser = parse_tier)]
+    tier: String,
+    /// Files, directories, collections, tenants or mount points
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Allow the loss of the last exact copy, for this request only
+    #[arg(long)]
+    lossy: bool,
+    /// Check the move and print what it would do; change nothing
+    #[arg(long, conflicts_with = "detach")]
+    dry_run: bool,
+    #[command(flatten)]
+    how: How,
+}
+
+fn parse_tier(text: &str) -> Result<String> {
+    MoveTo::parse(text).map(|_| text.to_owned())
+}
+
+impl Args {
+    pub fn run(self) -> Result<Outcome> {
+        let value = format!("{}{}", self.tier, if self.lossy { ":lossy" } else { "" });
+        let words = format!("tier {}{}", self.tier, if self.dry_run { " --dry-run" } else { "" });
+        let name = if self.dry_run { "plan" } else { "tier" };
+        make_all(&[Request { name, value: &value, words: &words }], &self.paths, &self.how)
+    }
+}

@@ -1,0 +1,154 @@
+//! The summary of a request that changes how tensors are stored.
+
+use crate::engine::select::Target;
+use crate::model::{Kept, Tier, human_part};
+
+/// The number of tensors that a request changed, and the reasons why it did not change the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Summary {
+    /// The tier that they move to; `Absent` for an eviction.
+    pub tier: Option<Tier>,
+    /// Tensors of the file or directory.
+    pub tensors: u64,
+    /// Those that the request has to change.
+    pub planned: u64,
+    /// Those that it has changed.
+    pub moved: u64,
+    /// Those that were in the tier before.
+    pub there: u64,
+    /// Those that were refused while others moved.
+    pub refused: u64,
+    /// Those that such a request leaves exact.
+    pub kept: Kept,
+    /// Logical bytes of the tensors.
+    pub bytes: u64,
+    /// Bytes of their payloads.
+    pub stored: u64,
+}
+
+impl Summary {
+    /// Counts a tensor with its bytes.
+    pub(super) fn count(&mut self, target: &Target) {
+        self.tensors += 1;
+        self.add_bytes(target);
+    }
+
+    /// Measures the bytes anew.
+    pub(super) fn measure(&mut self, targets: &[Target]) {
+        (self.bytes, self.stored) = (0, 0);
+        targets.iter().for_each(|target| self.add_bytes(target));
+    }
+
+    fn add_bytes(&mut self, target: &Target) {
+        self.bytes += target.bytes();
+        self.stored += target.objects.iter().map(|object| object.stored()).sum::<u64>();
+    }
+
+    /// `37 of 104 tensors now q5, 23.0 of 86.7 MiB stored; 67 kept exact: ...`, for the tensors that the
+    /// request has changed.
+    pub fn text(&self) -> String {
+        let tier = self.tier.unwrap_or(Tier::Exact);
+        let mut parts = Vec::new();
+        if self.moved > 0 {
+            let all = self.tensors;
+            let now = format!("{} of {all} {} now {tier}", self.moved + self.there, tensors(all));
+            parts.push(format!("{now}, {} stored", human_part(self.stored, self.bytes)));
+        } else if self.planned == 0 {
+            parts.push(self.nothing(tier));
+        } else {
+            parts.push("nothing was changed".to_owned());
+        }
+        let rest = self.planned.saturating_sub(self.moved);
+        if rest > 0 {
+            parts.push(format!("{rest} not changed"));
+        }
+        if self.refused > 0 {
+            parts.push(format!("{} refused", self.refused));
+        }
+        if tier != Tier::Exact && self.kept.sum() > 0 {
+            parts.push(self.kept.text());
+        }
+        parts.join("; ")
+    }
+
+    /// As [`text`](Self::text), for a request that was only checked.
+    pub fn would_text(&self) -> String {
+        let done = Summary { moved: self.planned, ..*self }.text();
+        match self.planned {
+            0 => done,
+            _ => format!("would change {} {}: {done}", self.planned, tensors(self.planned)),
+        }
+    }
+
+    fn nothing(&self, tier: Tier) -> String {
+        match (self.tensors, self.there) {
+            (0, _) => "nothing to do: there is no tensor".to_owned(),
+            (all, 0) if self.refused == 0 => {
+                let none = if all == 1 { "the tensor is not one" } else { "none of the tensors is one" };
+                format!("nothing to do: {none} that {tier} takes")
+            }
+            (_, 0) => "nothing was changed".to_owned(),
+            (all, there) if all == there && all > 1 => {
+                format!("nothing to do: all {all} tensors are {tier} already")
+            }
+            (1, _) => format!("nothing to do: it is {tier} already"),
+            (all, there) => format!("nothing to do: {there} of {all} tensors are {tier} already"),
+        }
+    }
+
+    /// The same as JSON.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "tier": self.tier.map(Tier::name),
+            "tensors": self.tensors,
+            "planned": self.planned,
+            "moved": self.moved,
+            "already": self.there,
+            "refused": self.refused,
+            "kept": {
+                "keep_list": self.kept.by_keep_list,
+                "too_small": self.kept.too_small,
+                "not_float": self.kept.not_float,
+                "quantized": self.kept.quantized,
+            },
+            "bytes": self.bytes,
+            "bytes_stored": self.stored,
+        })
+    }
+}
+
+fn tensors(count: u64) -> &'static str {
+    if count == 1 { "tensor" } else { "tensors" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Summary;
+    use crate::model::{Kept, Tier};
+
+    #[test]
+    fn a_summary_counts_what_was_and_was_not_changed() {
+        let kept = Kept { by_keep_list: 12, too_small: 54, not_float: 1, quantized: 0 };
+        let (bytes, stored) = (90_868_376, 24_117_248);
+        let tier = Some(Tier::Q5);
+        let done =
+            Summary { tier, tensors: 104, planned: 37, moved: 37, kept, bytes, stored, ..Summary::default() };
+        assert_eq!(
+            done.text(),
+            "37 of 104 tensors now q5, 23.0 of 86.7 MiB stored; \
+             67 kept exact: 12 by the keep list, 54 too small (\":all\" takes them), 1 not float"
+        );
+        let cancelled = Summary { moved: 30, kept: Kept::default(), ..done };
+        assert_eq!(cancelled.text(), "30 of 104 tensors now q5, 23.0 of 86.7 MiB stored; 7 not changed");
+        let there = Summary { planned: 0, moved: 0, there: 104, kept: Kept::default(), ..done };
+        assert_eq!(there.text(), "nothing to do: all 104 tensors are q5 already");
+        let quantized = Kept { quantized: 104, ..Kept::default() };
+        let none = Summary { planned: 0, moved: 0, kept: quantized, ..done };
+        assert_eq!(
+            none.text(),
+            "nothing to do: none of the tensors is one that q5 takes; 104 kept exact: 104 quantized already"
+        );
+        let empty = Summary { tier, ..Summary::default() };
+        assert_eq!(empty.text(), "nothing to do: there is no tensor");
+    }
+}

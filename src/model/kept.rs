@@ -1,0 +1,99 @@
+//! Why a move of many tensors leaves some of them exact.
+
+use crate::model::dtype::Dtype;
+
+/// Why a move of many tensors leaves one exact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeptBy {
+    /// The list of names of the store's settings.
+    KeepList,
+    /// It has one dimension, or few elements.
+    TooSmall,
+    /// Its type is not encoded.
+    NotFloat,
+    /// Its file holds it in fewer bits already.
+    Quantized,
+}
+
+/// Numbers of tensors that a move of many leaves exact, by reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Kept {
+    /// By the list of names of the store's settings.
+    pub by_keep_list: u64,
+    /// With one dimension, or few elements.
+    pub too_small: u64,
+    /// Of types that are not encoded.
+    pub not_float: u64,
+    /// In fewer bits already.
+    pub quantized: u64,
+}
+
+impl KeptBy {
+    /// The reason for a type that is not encoded.
+    pub fn of(dtype: Dtype) -> KeptBy {
+        if dtype == Dtype::Opaque { KeptBy::Quantized } else { KeptBy::NotFloat }
+    }
+}
+
+impl Kept {
+    /// Counts a tensor.
+    pub fn count(&mut self, by: KeptBy) {
+        *match by {
+            KeptBy::KeepList => &mut self.by_keep_list,
+            KeptBy::TooSmall => &mut self.too_small,
+            KeptBy::NotFloat => &mut self.not_float,
+            KeptBy::Quantized => &mut self.quantized,
+        } += 1;
+    }
+
+    /// Adds other numbers.
+    pub fn add(&mut self, other: Kept) {
+        self.by_keep_list += other.by_keep_list;
+        self.too_small += other.too_small;
+        self.not_float += other.not_float;
+        self.quantized += other.quantized;
+    }
+
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        self.by_keep_list + self.too_small + self.not_float + self.quantized
+    }
+
+    /// `67 kept exact: 12 by the keep list, 54 too small (":all" takes them), 1 not float`; empty where
+    /// no tensor is kept.
+    pub fn text(&self) -> String {
+        if self.sum() == 0 {
+            return String::new();
+        }
+        let part = |count: u64, why: &str| (count > 0).then(|| format!("{count} {why}"));
+        let taken = [part(self.by_keep_list, "by the keep list"), part(self.too_small, "too small")];
+        let taken: Vec<String> = taken.into_iter().flatten().collect();
+        let never = [part(self.not_float, "not float"), part(self.quantized, "quantized already")];
+        let mut parts: Vec<String> = Vec::new();
+        if !taken.is_empty() {
+            let them = if self.by_keep_list + self.too_small == 1 { "it" } else { "them" };
+            parts.push(format!("{} (\":all\" takes {them})", taken.join(", ")));
+        }
+        parts.extend(never.into_iter().flatten());
+        format!("{} kept exact: {}", self.sum(), parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kept;
+
+    #[test]
+    fn kept_tensors_are_counted_by_reason() {
+        let mut kept = Kept { by_keep_list: 12, too_small: 54, not_float: 1, quantized: 0 };
+        assert_eq!(
+            kept.text(),
+            "67 kept exact: 12 by the keep list, 54 too small (\":all\" takes them), 1 not float"
+        );
+        kept = Kept { quantized: 9, ..Kept::default() };
+        assert_eq!(
+            (kept.text(), Kept::default().text()),
+            ("9 kept exact: 9 quantized already".into(), "".into())
+        );
+    }
+}

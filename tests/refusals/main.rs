@@ -1,0 +1,97 @@
+//! Mistakes of users, and the exact text that each is answered with: the table in `tests/refusals/table.txt`.
+//!
+//! A line `% COMMAND` prepares and must succeed. `$ COMMAND` is a mistake; `= CODE` and the lines up to the next
+//! empty one are its exit code and everything that it prints. `DIR` stands for the folder of the test, and `...`
+//! in a line for text that differs between runs. With `TIERFS_BLESS=1` what is printed is written into the table,
+//! to be looked at.
+
+#![cfg(feature = "mount")]
+// The exemption of tests in clippy.toml does not reach what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use support::{Place, Random, container_of, npy_file, tierfs};
+
+const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/refusals/table.txt");
+
+/// The exit code of a command, and all that it prints.
+fn output(directory: &Path, command: &str) -> (i32, String) {
+    let tierfs = tierfs();
+    let folder = Path::new(tierfs.get_program()).parent().unwrap().to_owned();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("timeout");
+    let shell = shell.args(["60", "bash", "-c", &format!("exec 2>&1; {command}")]);
+    let output = shell.current_dir(directory).env("PATH", path).env("LC_ALL", "C").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).replace(&directory.display().to_string(), "DIR/");
+    (output.status.code().unwrap_or(-1), text.replace("DIR//", "DIR/"))
+}
+
+fn is_shown(shown: &str, found: &str) -> bool {
+    let mut parts = shown.split("...");
+    let Some(mut rest) = found.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn each_mistake_is_answered_with_the_reason_and_with_what_to_type() {
+    let place = Place::new();
+    let tensors = [("a", 200_000), ("b", 100_000), ("norm", 3000)];
+    place.write("m.safetensors", container_of(&mut Random(41), &tensors));
+    place.write("bare.npy", npy_file(&Random(42).floats(100_000)));
+    place.write("plain.txt", b"hello");
+    let directory = place.path("");
+    let table = fs::read_to_string(TABLE).unwrap();
+    let bless = std::env::var_os("TIERFS_BLESS").is_some();
+    let (mut new, mut wrong, mut mistakes) = (String::new(), String::new(), 0);
+    let mut lines = table.lines().peekable();
+    while let Some(line) = lines.next() {
+        writeln!(new, "{line}").unwrap();
+        if let Some(command) = line.strip_prefix("% ") {
+            let (code, text) = output(&directory, command);
+            if code != 0 {
+                writeln!(wrong, "% {command}\nexit {code}: {text}").unwrap();
+            }
+        }
+        let Some(command) = line.strip_prefix("$ ") else { continue };
+        let mut shown = Vec::new();
+        while let Some(text) = lines.next_if(|next| !next.is_empty()) {
+            shown.push(text);
+        }
+        mistakes += 1;
+        let (code, text) = output(&directory, command);
+        let head = format!("= {code}");
+        let printed: Vec<&str> =
+            std::iter::once(head.as_str()).chain(text.lines().filter(|line| !line.is_empty())).collect();
+        let is_same = shown.len() == printed.len()
+            && shown.iter().zip(&printed).all(|(shown, printed)| is_shown(shown, printed));
+        if !is_same {
+            writeln!(wrong, "$ {command}\nshown:\n{}\nprinted:\n{}", shown.join("\n"), printed.join("\n"))
+                .unwrap();
+        }
+        for bad in
+            ["os error", "Some(", "Err(", "ErrorKind", "tier0.dat", "meta.log", "/.ctl/jobs", "/.ctl/import"]
+        {
+            assert!(!text.contains(bad), "{command} prints {bad:?}: {text}");
+        }
+        let kept = if is_same { &shown } else { &printed };
+        kept.iter().for_each(|text| writeln!(new, "{text}").unwrap());
+    }
+    for mount in ["mnt", "other"] {
+        output(&directory, &format!("tierfs umount --lazy {mount}"));
+    }
+    if bless {
+        fs::write(TABLE, new).unwrap();
+    }
+    assert!(mistakes >= 40, "{mistakes} mistakes are few");
+    assert!(wrong.is_empty(), "{wrong}");
+}
