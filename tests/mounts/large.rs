@@ -26,7 +26,7 @@ mod heavy {
             "demo/large/values".as_ref(),
             "--json".as_ref(),
         ]);
-        assert_eq!(stat.json()["blocks"], "1048576");
+        assert_eq!(stat.json()["blocks"], 1_048_576);
         assert!(since.elapsed() < STAT_MAX, "stat took {:?}", since.elapsed());
         let mut times = Vec::new();
         for _ in 0..ROUNDS {

@@ -50,7 +50,7 @@ mod heavy {
         for (name, view) in SafeTensors::deserialize(&source).unwrap().tensors() {
             if view.dtype() == safetensors::Dtype::F32 {
                 let values = run(["stat".as_ref(), folder.join(&name).as_os_str(), "--json".as_ref()]).json();
-                stored += values["bytes_stored"].as_str().unwrap().parse::<f64>().unwrap();
+                stored += values["bytes_stored"].as_f64().unwrap();
                 elements += view.shape().iter().product::<usize>() as f64;
             }
         }
@@ -122,7 +122,7 @@ mod heavy {
         let (got, wanted) = (floats(&got), floats(wanted.data()));
         let squares: f64 = got.iter().zip(&wanted).map(|(got, wanted)| (got - wanted).powi(2)).sum();
         let stated = run(["stat".as_ref(), path.as_os_str(), "--json".as_ref()]).json();
-        let stated = stated["error"].as_str().unwrap().split_once("rms=").unwrap().1.parse().unwrap();
+        let stated = stated["error"]["rms"].as_f64().unwrap();
         ((squares / got.len() as f64).sqrt(), stated)
     }
 

@@ -85,7 +85,7 @@ fn an_import_replaces_files_at_once_and_reports_each_file() {
     fs::write(place.path("other/bad.npy"), "no array").unwrap();
     let answer = place.try_import("demo/model", &[&place.path("other")], &[]);
     assert!(
-        answer.out.contains("model.safetensors  ") && answer.out.contains("1 files with 1 tensors"),
+        answer.out.contains("model.safetensors  ") && answer.out.contains("1 file with 1 tensor"),
         "{answer:?}"
     );
     answer.failed(1, &["bad.npy: "]);

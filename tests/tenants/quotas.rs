@@ -125,7 +125,11 @@ fn a_container_whose_tensors_exceed_the_quota_stays_a_plain_file_and_says_so() {
     let (stays, at) = (fs::read(&large).unwrap(), mounted.path("t/c/m.safetensors"));
     fs::copy(&large, &at).unwrap();
     assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (1, 0));
-    assert!(fs::read(&at).unwrap() == stays && why(&at).contains("over its quota of 3"), "{}", why(&at));
+    assert!(
+        fs::read(&at).unwrap() == stays && why(&at).contains("the quota of t is 3 files"),
+        "{}",
+        why(&at)
+    );
     fs::copy(&small, &at).unwrap();
     assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (3, 2));
     // Written over by the large one, and renamed over by it: its bytes are there, its tensors are not.
@@ -135,8 +139,8 @@ fn a_container_whose_tensors_exceed_the_quota_stays_a_plain_file_and_says_so() {
     fs::rename(mounted.path("t/c/m.tmp"), &at).unwrap();
     assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (1, 0));
     assert!(fs::read(&at).unwrap() == stays);
-    place.try_import("t/c", &[&large], &[]).failed(1, &["over its quota of 3"]);
-    place.try_import("t/c", &[&small], &[]).failed(1, &["over its quota of 3"]);
+    place.try_import("t/c", &[&large], &[]).failed(1, &["the quota of t is 3 files"]);
+    place.try_import("t/c", &[&small], &[]).failed(1, &["the quota of t is 3 files"]);
     assert_eq!((usage(&mounted, "t")[0], tensors(&mounted)), (1, 0));
     put(&mounted.path("t/.ctl/quota"), "files=4").unwrap();
     place.import("t/c", &[&small], &[]);
@@ -243,7 +247,7 @@ fn moves_and_imports_over_the_quota_are_refused_before_anything_changes() {
     mounted.unmount();
     let source = place.write("more.bin", vec![7; 1 << 20]);
     let answer = place.try_import("demo/model", &[&source], &[]);
-    answer.failed(1, &["over its quota"]);
+    answer.failed(1, &["the quota of demo/model is"]);
     let mounted = place.mount(&[]);
     assert_eq!(usage(&mounted, "demo/model"), after);
     assert!(!mounted.path("demo/model/more.bin").exists());
