@@ -281,7 +281,7 @@ fn an_import_does_not_replace_the_parent_of_others() {
     let Models { place, base, child } = models(24);
     let source = place.path("tune/m.safetensors");
     place.import("t/tune", &[&source], &["--parent", "t/base", "--reconstruct", "delta"]);
-    let model = place.write("base/m.safetensors", &changed(&mut Random(25), &base));
+    let model = place.write("base/m.safetensors", changed(&mut Random(25), &base));
     place.try_import("t/base", &[&model], &[]).failed(1, &["differences"]);
     let mounted = place.mount(&["--read-only"]);
     assert_eq!(get(&mounted.path("t/tune/m.safetensors"), "tier"), "absent");
