@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rayon::prelude::*;
+
 use crate::engine::reconstruct::{has_exact_source, precision, read_exact};
 use crate::engine::refuse::{Refused, refuse_needed, refuse_pinned, refused, refused_for};
 use crate::engine::results::Moved;
@@ -22,6 +24,8 @@ use crate::store::now_nanoseconds;
 
 /// Logical bytes that are moved with one batch.
 const STEP_BYTES: u64 = 8 << 20;
+/// Blocks whose sources are checked together.
+const CHECKED_AT_ONCE: usize = 1024;
 /// Logical bytes after which a sync releases the freed space.
 const SYNC_BYTES: u64 = 256 << 20;
 
@@ -188,14 +192,16 @@ fn check(
     for object in &target.objects {
         let layout = object.layout();
         let open = &*opened.insert(OpenObject::open_by_name_after(collection, object, opened.as_ref())?);
-        if object.origin.is_some() {
-            let stored = object.stored_blocks(0..layout.blocks(), layout);
-            let due = stored.filter(|(index, block)| open.is_due(*index, block, to));
-            open.verify_origins(due.map(|(index, _)| index));
-        }
-        for (index, block) in object.stored_blocks(0..layout.blocks(), layout) {
-            if open.is_due(index, &block, to) {
-                let is_exact = has_exact_source(open, index, &block);
+        let mut due = object
+            .stored_blocks(0..layout.blocks(), layout)
+            .filter(|(index, block)| open.is_due(*index, block, to))
+            .peekable();
+        while due.peek().is_some() {
+            // Sources are read whole, which all cores share.
+            let some: Vec<(u32, Block)> = due.by_ref().take(CHECKED_AT_ONCE).collect();
+            let exact: Vec<bool> =
+                some.par_iter().map(|(index, block)| has_exact_source(open, *index, block)).collect();
+            for ((index, block), is_exact) in some.into_iter().zip(exact) {
                 is_kept &= is_exact;
                 let source = if is_exact { Tier::Exact } else { precision(open, index, &block) };
                 if source == Tier::Absent {

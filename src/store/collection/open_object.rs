@@ -36,8 +36,6 @@ pub struct OpenObject {
     pub(in crate::store) extent: Option<Result<Arc<dyn File>, String>>,
     pub(in crate::store) verify: Verify,
     reach: Reach,
-    /// Whether its outside file was opened by its name, with the modification time of the import.
-    pub(in crate::store) is_origin_untouched: bool,
 }
 
 impl OpenObject {
@@ -103,16 +101,8 @@ impl OpenObject {
         verify: Verify,
         reach: Reach,
     ) -> OpenObject {
-        let is_origin_untouched = match (&object.origin, &extent) {
-            (Some(origin), Some(Ok(file))) if reach == Reach::ByName => {
-                let identity = file.identity().ok().flatten();
-                let untouched = identity.filter(|_| file.is_untouched().unwrap_or(false));
-                untouched.inspect(|identity| origin.note_file(*identity)).is_some()
-            }
-            _ => false,
-        };
         let (collection, object) = (collection.clone(), object.clone());
-        OpenObject { collection, object, extent, verify, reach, is_origin_untouched }
+        OpenObject { collection, object, extent, verify, reach }
     }
 
     /// Opens an object of a file that is open already. If the data file cannot be opened, reads of the
@@ -124,7 +114,6 @@ impl OpenObject {
             extent: Some(Err(error.to_string())),
             verify,
             reach: Reach::Shared,
-            is_origin_untouched: false,
         })
     }
 

@@ -64,13 +64,6 @@ impl OpenObject {
         let mut elements = Vec::new();
         for group in due.chunk_by(|before, next| before.0 + 1 == next.0) {
             let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else { continue };
-            if to.0 == Tier::Exact && group.iter().all(|(index, _)| self.is_origin_verified(*index)) {
-                let place = |(index, block): &(u32, Block)| {
-                    self.object().origin_place(*index).map(|place| (*index, *block, place))
-                };
-                migration.blocks.extend(group.iter().filter_map(place));
-                continue;
-            }
             let (begin, end) = (layout.start(*first), layout.start(*last) + layout.len(*last) as u64);
             elements.resize((end - begin) as usize, 0);
             let block_bytes = layout.block_bytes as usize;

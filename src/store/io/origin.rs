@@ -8,10 +8,7 @@
 //!    import, and the checksum of the whole block agrees. While the modification time is the same too,
 //!    a checksum is verified only once.
 //! 4. A copy of a block is given up for an outside file only after the block was read from it under its
-//!    present name: `open_by_name`. One read is enough while that name leads to the same file, which has the
-//!    modification time that it had at import.
-
-use rayon::prelude::*;
+//!    present name: `open_by_name`.
 
 use crate::format::checksum;
 use crate::model::{Error, Result};
@@ -44,42 +41,12 @@ impl OpenObject {
         if found != place.checksum {
             return Err(failed(&format!("crc {found:#010x} but the log says {:#010x}", place.checksum)));
         }
-        if self.is_origin_untouched {
-            origin.note_verified(index);
-        }
         Ok(true)
     }
 
-    /// Whether the imported content of a block was verified before and needs no comparison now.
-    pub fn is_origin_verified(&self, index: u32) -> bool {
-        let is_verified = || self.object.origin.as_ref().is_some_and(|origin| origin.is_verified(index));
-        self.is_origin_untouched && is_verified() && self.object.origin_place(index).is_some()
-    }
-
-    /// Reads the imported content of those of these blocks that were not verified yet, on all cores. A
-    /// failure shows in the next call of [`has_origin`](Self::has_origin).
-    pub fn verify_origins(&self, blocks: impl Iterator<Item = u32>) {
-        if !self.is_origin_untouched {
-            return;
-        }
-        let unread: Vec<u32> = blocks.filter(|index| !self.is_origin_verified(*index)).collect();
-        if unread.is_empty() {
-            return;
-        }
-        unread.par_iter().for_each_init(Vec::new, |elements: &mut Vec<u8>, index| {
-            elements.resize(self.object.layout().len(*index), 0);
-            if let Err(error) = self.read_origin(*index, elements) {
-                log::debug!("{error}");
-            }
-        });
-    }
-
-    /// Whether the imported content of a block is still available, determined by reading it unless it was
-    /// verified before. The errors are those of [`read_origin`](Self::read_origin).
+    /// Whether the imported content of a block is still available, determined by reading it. The errors
+    /// are those of [`read_origin`](Self::read_origin).
     pub fn has_origin(&self, index: u32) -> Result<bool> {
-        if self.is_origin_verified(index) {
-            return Ok(true);
-        }
         let Some(place) = self.object.origin_place(index) else { return Ok(false) };
         self.read_origin(index, &mut vec![0; place.len as usize])
     }

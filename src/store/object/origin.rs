@@ -3,10 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use crate::format::log::catalog::OutsideFile;
-use crate::store::disk::Identity;
 use crate::store::object::blocks::Checksums;
 use crate::store::object::checked::Checked;
 
@@ -19,10 +18,6 @@ pub struct Origin {
     run: RwLock<OriginRun>,
     /// Blocks written since the import.
     severed: Checked,
-    /// Blocks read and compared since the store was opened, and the file that has them. Valid while the
-    /// name leads to that file and its time is unchanged.
-    verified: Checked,
-    verified_in: Mutex<Option<Identity>>,
 }
 
 /// The record of the blocks of an outside file, from the first block on.
@@ -39,25 +34,7 @@ pub(in crate::store) struct OriginRun {
 impl Origin {
     /// An origin whose record is not applied yet.
     pub(in crate::store) fn new(file: Arc<OutsideFile>) -> Origin {
-        let (run, verified_in) = Default::default();
-        Origin { file, run, severed: Checked::none(), verified: Checked::none(), verified_in }
-    }
-
-    /// Notes which file the name leads to. Nothing of another file was verified.
-    pub(in crate::store) fn note_file(&self, identity: Identity) {
-        let mut verified_in = self.verified_in.lock();
-        if *verified_in != Some(identity) {
-            self.verified.clear_range(&(0..u32::MAX));
-            *verified_in = Some(identity);
-        }
-    }
-
-    pub(in crate::store) fn note_verified(&self, index: u32) {
-        self.verified.set(index);
-    }
-
-    pub(in crate::store) fn is_verified(&self, index: u32) -> bool {
-        self.verified.get(index)
+        Origin { file, run: RwLock::default(), severed: Checked::none() }
     }
 
     /// The checksum of a block in the outside file; `None` if the block was written since.
