@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 use clap_complete::CompletionCandidate;
-use clap_complete::engine::ArgValueCompleter;
+use clap_complete::engine::{ArgValueCompleter, PathCompleter, ValueCompleter};
 use clap_complete::env::{CompleteEnv, Shells};
 
 use crate::cli::shared::mounts;
@@ -44,7 +44,7 @@ const COMPLETERS: [(&str, Complete); 7] = [
     ("below", names_in_store),
     ("parent", names_in_store),
     ("options", mount_options),
-    ("settings", settings),
+    ("words", settings_and_paths),
     ("reconstruct", reconstruct),
 ];
 
@@ -120,6 +120,12 @@ fn mount_options(current: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 /// `KEY=`, and its values after it.
+fn settings_and_paths(current: &OsStr) -> Vec<CompletionCandidate> {
+    let mut found = settings(current);
+    found.extend(PathCompleter::any().complete(current));
+    found
+}
+
 fn settings(current: &OsStr) -> Vec<CompletionCandidate> {
     let text = current.to_string_lossy();
     let Some((key, _)) = text.split_once('=') else {
@@ -177,10 +183,10 @@ mod tests {
     }
 
     #[test]
-    fn every_completer_but_that_of_settings_has_an_argument() {
+    fn every_completer_has_an_argument() {
         let mut found = Vec::new();
         arguments(&command(), &mut found);
-        for (id, _) in COMPLETERS.iter().filter(|(id, _)| *id != "settings") {
+        for (id, _) in &COMPLETERS {
             assert!(found.iter().any(|known| known == id), "{id} in {found:?}");
         }
     }

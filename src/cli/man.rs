@@ -51,9 +51,13 @@ const FILES: [(&str, &str); 6] = [
 ];
 
 /// The directories that open by name but are not listed.
-pub(super) const HIDDEN_DIRECTORIES: [(&str, &str); 2] = [
+pub(super) const HIDDEN_DIRECTORIES: [(&str, &str); 3] = [
     (".ctl", "control files, in the mount, in each tenant and in each collection"),
     (".as", "other forms of the same bytes, in each collection and each directory below it"),
+    (
+        ".tensors",
+        "the tensors of the containers of a directory, in each collection and each directory below it",
+    ),
 ];
 
 const ALIASES: [&str; 4] = ["hot", "warm", "warm5", "cold"];
