@@ -169,7 +169,7 @@ fn kernel() -> Finding {
     }
 }
 
-/// What the kernel lets this process do.
+/// The privileges of this process that mounts need.
 struct Privileges {
     /// CAP_SYS_ADMIN, in this user namespace.
     has_admin: bool,

@@ -188,7 +188,8 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// What a name in the directory leads to. Does not follow a link, whoever puts one there meanwhile.
+    /// The entry of a name in the directory. A symbolic link is not followed, even one that replaces the entry
+    /// meanwhile.
     fn child(&self, name: &[u8]) -> Result<Source<'a>> {
         match &self.place {
             Place::Store(vfs, ino, _) => {

@@ -41,7 +41,7 @@ struct Ended {
     report: Report,
 }
 
-/// What a job has done, also if it fails or is cancelled.
+/// The result of a job, also of one that fails or is cancelled.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// For people. A job that succeeds without a text found nothing to do, and is not listed.

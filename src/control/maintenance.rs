@@ -20,7 +20,7 @@ type Collections = Vec<Arc<Collection>>;
 pub(super) struct Maintenance {
     /// The name of its jobs.
     name: &'static str,
-    /// What a message calls one.
+    /// Its noun in messages.
     noun: &'static str,
     /// How many bytes a job on a collection processes.
     bytes: fn(&Engine, &Collection) -> u64,

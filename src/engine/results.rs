@@ -17,7 +17,7 @@ pub struct Moved {
     pub blocks: u64,
     /// The refusals of tensors that did not keep the others from being changed.
     pub left: Vec<Refusal>,
-    /// What became of the tensors.
+    /// Numbers of tensors, by outcome.
     pub summary: Summary,
 }
 

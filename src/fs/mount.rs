@@ -38,7 +38,7 @@ const STACK_DEPTH: u32 = 2;
 /// Mount options.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What listings show where no directory says so.
+    /// The list mode of directories without a setting of their own.
     pub list: ListMode,
     /// When stored bytes are verified.
     pub verify: Verify,

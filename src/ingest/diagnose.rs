@@ -46,7 +46,7 @@ pub(super) fn diagnose(source: &Arc<dyn File>, name: &[u8], error: Error) -> Err
     }
 }
 
-/// What a plain file stands for that a program would not expect under its name: a git-lfs pointer.
+/// The kind of placeholder that a plain file is: a git-lfs pointer.
 pub(super) fn pointer_note(source: &Arc<dyn File>, bytes: u64) -> Result<Option<String>> {
     if bytes < POINTER.len() as u64 || bytes > POINTER_BYTES_MAX {
         return Ok(None);
@@ -56,7 +56,7 @@ pub(super) fn pointer_note(source: &Arc<dyn File>, bytes: u64) -> Result<Option<
     Ok(pointer(beginning.get(..count).unwrap_or_default()).map(|pointer| format!("it is {pointer}")))
 }
 
-/// What begins with these bytes, if that is not what the name promises.
+/// The kind of content that begins with these bytes, if the name promises another.
 fn instead(beginning: &[u8], name: &[u8]) -> Option<String> {
     if let Some(pointer) = pointer(beginning) {
         return Some(pointer);

@@ -40,7 +40,7 @@ impl Action {
 /// A file that an import has changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed {
-    /// What happened to it.
+    /// Its outcome.
     pub action: Action,
     /// Its path in the collection.
     pub path: String,
@@ -72,7 +72,7 @@ pub struct Sum {
     pub unchanged: u64,
     /// Names that were removed.
     pub removed: u64,
-    /// What was done, in order; the first thousand.
+    /// The first thousand actions, in order.
     pub listed: Vec<Listed>,
     /// Sources that could not be imported, and why.
     pub failed: Vec<(String, String)>,

@@ -22,7 +22,7 @@ use crate::store::{OpenObject, Verify};
 use crate::store::{Reserved, Use};
 use crate::stream::{HASH, batch_beside, put_hash, shown_hash};
 
-/// What happened to a file since it was opened.
+/// Events since a file was opened.
 #[derive(Debug)]
 pub(super) struct Flags {
     /// Whether the file was empty at some time. All of its bytes are new then.

@@ -421,7 +421,7 @@ impl Vfs {
         Ok(Directory { node, ..found })
     }
 
-    /// What was made in a directory.
+    /// The new entry of a directory.
     fn found_in(&self, directory: &Directory, name: &[u8]) -> Result<(Ino, Located)> {
         let node = self.named(&directory.collection, directory.node, name)?;
         let located = Located::Node(FileView { collection: directory.collection.clone(), node });

@@ -5,10 +5,10 @@ use crate::model::EntryId;
 use crate::store::State;
 use crate::vfs::Vfs;
 
-/// What a listing of a directory shows.
+/// The entries that a listing of a directory shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ListMode {
-    /// What was put there.
+    /// The entries that were put there.
     #[default]
     Files,
     /// The same, and the tensors of the containers in it.
@@ -31,7 +31,7 @@ impl ListMode {
 }
 
 impl Vfs {
-    /// What listings of a directory show: its own setting, else that of a directory above, else the
+    /// The list mode of a directory: its own setting, else that of a directory above, else the
     /// mount option.
     pub fn list_mode(&self, state: &State, directory: EntryId) -> ListMode {
         state.inherited(directory, LIST.name).and_then(ListMode::from_name).unwrap_or(self.listed_by_default)

@@ -61,7 +61,7 @@ impl FileView {
 pub struct Vfs {
     store: Arc<Store>,
     engine: Engine,
-    /// What listings show where no directory says so.
+    /// The list mode of directories without a setting of their own.
     pub(super) listed_by_default: ListMode,
     pub(super) verify: Verify,
     pub(super) open_files: OpenFiles,

@@ -12,34 +12,15 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use support::{Place, Random, container_of, npy_file, tierfs};
+use support::{Place, Random, container_of, line_matches, npy_file, shell_output};
 
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/refusals/table.txt");
 
-/// The exit code of a command, and all that it prints.
+/// The exit code of a command, and all that it prints, with `DIR/` for the test's directory.
 fn output(directory: &Path, command: &str) -> (i32, String) {
-    let tierfs = tierfs();
-    let folder = Path::new(tierfs.get_program()).parent().unwrap().to_owned();
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-    let mut shell = Command::new("timeout");
-    let shell = shell.args(["60", "bash", "-c", &format!("exec 2>&1; {command}")]);
-    let output = shell.current_dir(directory).env("PATH", path).env("LC_ALL", "C").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).replace(&directory.display().to_string(), "DIR/");
-    (output.status.code().unwrap_or(-1), text.replace("DIR//", "DIR/"))
-}
-
-fn is_shown(shown: &str, found: &str) -> bool {
-    let mut parts = shown.split("...");
-    let Some(mut rest) = found.strip_prefix(parts.next().unwrap_or_default()) else { return false };
-    let parts: Vec<&str> = parts.collect();
-    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
-    for part in middle {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
+    let (code, text) = shell_output(directory, command);
+    (code, text.replace(&directory.display().to_string(), "DIR/").replace("DIR//", "DIR/"))
 }
 
 #[test]
@@ -73,7 +54,7 @@ fn each_mistake_is_answered_with_the_reason_and_with_what_to_type() {
         let printed: Vec<&str> =
             std::iter::once(head.as_str()).chain(text.lines().filter(|line| !line.is_empty())).collect();
         let is_same = shown.len() == printed.len()
-            && shown.iter().zip(&printed).all(|(shown, printed)| is_shown(shown, printed));
+            && shown.iter().zip(&printed).all(|(shown, printed)| line_matches(shown, printed));
         if !is_same {
             writeln!(wrong, "$ {command}\nshown:\n{}\nprinted:\n{}", shown.join("\n"), printed.join("\n"))
                 .unwrap();

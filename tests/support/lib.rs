@@ -12,6 +12,7 @@ mod mount;
 mod process;
 mod python;
 mod random;
+mod shell;
 mod wait;
 
 pub use attributes::*;
@@ -25,6 +26,7 @@ pub use mount::*;
 pub use process::*;
 pub use python::*;
 pub use random::*;
+pub use shell::*;
 pub use wait::*;
 
 use std::path::{Path, PathBuf};

@@ -5,10 +5,8 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
-use support::{Place, Random, tierfs};
+use support::{Place, Random, line_matches, shell_output};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/CONTROL.md");
 
@@ -71,29 +69,6 @@ fn matches(shown: &[&str], found: &[&str]) -> bool {
     }
 }
 
-fn line_matches(shown: &str, found: &str) -> bool {
-    let mut parts = shown.split("...");
-    let Some(mut rest) = found.strip_prefix(parts.next().unwrap_or_default()) else { return false };
-    let parts: Vec<&str> = parts.collect();
-    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
-    for part in middle {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
-}
-
-/// What a command prints, both ways.
-fn output(directory: &Path, command: &str) -> String {
-    let tierfs = tierfs();
-    let folder = Path::new(tierfs.get_program()).parent().unwrap().to_owned();
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-    let mut shell = Command::new("timeout");
-    let shell = shell.args(["60", "bash", "-c", &format!("exec 2>&1; {command}")]);
-    let output = shell.current_dir(directory).env("PATH", path).env("LC_ALL", "C").output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
-}
-
 #[test]
 fn the_session_of_the_control_page_is_reproduced() {
     let place = Place::new();
@@ -120,7 +95,7 @@ fn the_session_of_the_control_page_is_reproduced() {
             shown.push(text);
         }
         commands += 1;
-        let found = output(&directory, command);
+        let (_, found) = shell_output(&directory, command);
         let printed: Vec<&str> = found.lines().collect();
         let kept = if matches(&shown, &printed) { &shown } else { &printed };
         if !matches(&shown, &printed) {
@@ -128,7 +103,7 @@ fn the_session_of_the_control_page_is_reproduced() {
         }
         kept.iter().for_each(|text| writeln!(new, "{text}").unwrap());
     }
-    output(&directory, "tierfs umount mnt");
+    shell_output(&directory, "tierfs umount mnt");
     if bless {
         fs::write(PAGE, new).unwrap();
     }

@@ -20,7 +20,7 @@ pub(in crate::cli) const SHOW_EVERY: Duration = Duration::from_millis(50);
 pub(in crate::cli) struct Job {
     /// Its number.
     pub number: u64,
-    /// What was asked for: `tier=q5`, `import:TAG`, `scrub`.
+    /// The request: `tier=q5`, `import:TAG`, `scrub`.
     pub request: String,
     /// The path in the mount.
     pub path: String,
@@ -28,7 +28,7 @@ pub(in crate::cli) struct Job {
     pub state: String,
     /// Why it failed.
     pub error: String,
-    /// What it has done.
+    /// Its result so far.
     pub text: String,
     /// All of it, as the daemon tells it.
     pub value: Value,

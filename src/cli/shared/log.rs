@@ -16,7 +16,7 @@ const SOCKET: &str = "/dev/log";
 pub(in crate::cli) const SOCKET_VARIABLE: &str = "TIERFS_SYSLOG";
 /// The environment variable that selects which messages are logged.
 pub(in crate::cli) const LEVEL_VARIABLE: &str = "TIERFS_LOG";
-/// What is logged by default.
+/// The default filter of messages.
 const LEVEL: &str = "warn,fuser=error";
 
 /// The facility `daemon` of syslog(3), shifted to its place in a priority.

@@ -147,7 +147,7 @@ pub(in crate::cli) fn all_mounts() -> Result<Vec<Mounted>> {
     Ok(found.map(|found| Mounted { mountpoint: found.mountpoint, store: found.source }).collect())
 }
 
-/// The mount of a path, or every mount without one. Fails if there is none.
+/// The mount that contains a path, or all mounts if no path is given. Fails if there is no mount.
 pub(in crate::cli) fn mounts_of(path: Option<&Path>) -> Result<Vec<Mounted>> {
     let Some(path) = path else {
         let all = all_mounts()?;

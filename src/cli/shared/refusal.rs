@@ -171,7 +171,7 @@ fn name_of(mounted: &Mounted, typed: &Typed, asked: &str, path: &str) -> String 
     }
 }
 
-/// What to type, or to do, so that a request is accepted.
+/// The command or the action after which a refused request would be accepted.
 fn advice(code: &str, typed: &Typed, cause: Option<&str>, mounted: &Mounted, of: &str) -> Option<String> {
     let (words, path) = (typed.words, typed.path.display());
     let file = cause.map_or_else(|| path.to_string(), str::to_owned);

@@ -19,7 +19,7 @@ pub struct Split {
     low: [Low; WIDTH_MAX],
 }
 
-/// What an encoder tries for a plane that is not constant.
+/// The encodings that an encoder tries for a plane that is not constant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Low {
     /// Nothing: its bytes stay as they are.

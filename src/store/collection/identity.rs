@@ -11,7 +11,7 @@ pub enum Access {
     Write,
 }
 
-/// What identifies a collection.
+/// The identity of a collection.
 pub(in crate::store) struct Identity {
     store: StoreId,
     tenant: String,
@@ -40,7 +40,7 @@ impl Identity {
         &self.name
     }
 
-    /// What the collection was opened for.
+    /// The access that the collection was opened for.
     pub fn access(&self) -> Access {
         self.access
     }

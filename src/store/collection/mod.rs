@@ -93,7 +93,7 @@ impl Collection {
         self.files.path().to_owned()
     }
 
-    /// What it was opened for.
+    /// The access that it was opened for.
     pub fn access(&self) -> Access {
         self.identity.access()
     }

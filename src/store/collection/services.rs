@@ -10,7 +10,7 @@ use crate::store::events::Events;
 /// Called when names change. The writer's locks are held during the call.
 type NameWatcher = Box<dyn Fn() + Send + Sync>;
 
-/// What a store gives to each collection that it opens.
+/// The services that a store gives to each collection that it opens.
 #[derive(Clone, Default)]
 pub(in crate::store) struct Services {
     ticks: Ticks,
