@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::{Content, FileEntry, NodeType};
 use crate::ingest::provenance::Provenance;
-use crate::ingest::publish::file_name;
 use crate::ingest::walk::Found;
 use crate::ingest::{Options, Target};
 use crate::model::{EntryId, Error, ErrorKind, Result, TensorId, Tier};
@@ -53,7 +52,7 @@ pub(super) fn node_at(state: &State, target: &Target) -> Option<EntryId> {
     for name in &target.directories {
         at = state.directory(at)?.get(name)?;
     }
-    state.directory(at)?.get(&file_name(&target.name))
+    state.directory(at)?.get(&target.file_name())
 }
 
 impl Compare<'_> {

@@ -7,7 +7,6 @@ use crate::ingest::Origin;
 use crate::ingest::compare::node_at;
 use crate::ingest::names::Names;
 use crate::ingest::provenance::{Provenance, place_of};
-use crate::ingest::publish::file_name;
 use crate::ingest::walk::{Found, FoundLink};
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
@@ -35,7 +34,7 @@ pub(super) fn link(
     origin: &Origin,
 ) -> Result<bool> {
     let _reserved = collection.meter().reserve(Use::FILE)?;
-    let name = file_name(&found.target.name);
+    let name = found.target.file_name();
     collection.commit(Touched::default(), |batch, state| {
         let Some(there) = state.node(node) else { return Ok(false) };
         if node_at(state, &found.target) == Some(node) {
@@ -63,7 +62,7 @@ pub(super) fn symlink(collection: &Arc<Collection>, link: &FoundLink, origin: &O
         return Ok(false);
     }
     let _reserved = collection.meter().reserve(Use::FILE)?;
-    let name = file_name(&link.target.name);
+    let name = link.target.file_name();
     collection.commit(Touched::default(), |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&link.target.directories)?;

@@ -4,44 +4,20 @@ use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, Measured, ObjectIds, TensorEntry};
-use crate::ingest::Origin;
 use crate::ingest::drafts::{Draft, objects};
 use crate::ingest::names::Names;
+use crate::ingest::options::Origin;
 use crate::ingest::parents::Parents;
 use crate::ingest::provenance::Provenance;
 use crate::ingest::recognize::{PartTensor, Recognized};
 use crate::ingest::store_parts::StoredParts;
+use crate::ingest::target::Target;
 use crate::ingest::uncommitted::Uncommitted;
-use crate::model::{
-    Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId, escape_component,
-};
+use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::Batch;
 use crate::store::Collection;
 use crate::store::State;
 use crate::store::{Parts, Touched};
-
-/// The place of a file in its collection.
-#[derive(Clone, Debug, Default)]
-pub struct Target {
-    /// The directories above it, outermost first.
-    pub directories: Vec<Vec<u8>>,
-    /// Its name.
-    pub name: Vec<u8>,
-}
-
-impl Target {
-    /// The path below the collection, as text.
-    pub fn path(&self) -> String {
-        let mut parts: Vec<&[u8]> = self.directories.iter().map(Vec::as_slice).collect();
-        parts.push(&self.name);
-        String::from_utf8_lossy(&parts.join(&b'/')).into_owned()
-    }
-
-    pub(super) fn directory_path(&self) -> String {
-        let parts: Vec<&[u8]> = self.directories.iter().map(Vec::as_slice).collect();
-        String::from_utf8_lossy(&parts.join(&b'/')).into_owned()
-    }
-}
 
 /// Attributes that a new file has beside its bytes.
 pub(super) struct Attributes<'a> {
@@ -77,7 +53,7 @@ pub(super) fn publish(
     let named = collection.commit(std::mem::take(&mut stored_parts.touched), |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
-        let file_name = file_name(&target.name);
+        let file_name = target.file_name();
         names.replace(parent, &file_name)?;
         let node = names.number();
         let named = file.name(&mut names, node, why);
@@ -288,7 +264,7 @@ pub(super) fn publish_shards(
     collection.commit(touched, |batch, state| {
         let mut names = Names::new(batch, state, origin);
         let parent = names.directories(&target.directories)?;
-        let file_name = file_name(&target.name);
+        let file_name = target.file_name();
         names.replace(parent, &file_name)?;
         let node = names.number();
         names.file(
@@ -319,12 +295,4 @@ pub(super) fn publish_shards(
 
 fn plain_shape(bytes: u64) -> Shape {
     Shape::new(&[bytes]).unwrap_or_default()
-}
-
-/// The shown name of a file: invalid characters are escaped.
-pub(super) fn file_name(name: &[u8]) -> Vec<u8> {
-    match std::str::from_utf8(name) {
-        Ok(name) => escape_component(name).into_bytes(),
-        Err(_) => name.to_vec(),
-    }
 }

@@ -1,0 +1,103 @@
+//! Imports one file: recognizes it, reserves quota, stores its parts, publishes its name.
+
+use std::sync::Arc;
+
+use crate::format::log::catalog::OutsideFile;
+use crate::ingest::options::{Options, Origin, Report};
+use crate::ingest::provenance::Provenance;
+use crate::ingest::recognize::{PartTensor, Recognized, recognize_import};
+use crate::ingest::target::Target;
+use crate::ingest::uncommitted::Uncommitted;
+use crate::ingest::{publish, room, store_parts};
+use crate::model::{Error, Kept, MoveTo, Progress, Result, Tier};
+use crate::store::disk::File;
+use crate::store::{Collection, Settings};
+use crate::stream::Digester;
+
+/// Imports one file. On an error nothing of it appears.
+pub fn import_file(
+    collection: &Arc<Collection>,
+    settings: &Settings,
+    target: &Target,
+    source: &Arc<dyn File>,
+    origin: &Origin,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report> {
+    let outside = outside(collection, source, origin, options)?;
+    let source = outside.as_ref().map_or(source, |(_, file)| file);
+    let (recognized, note) = recognize_import(source, &target.name, options.strict)?;
+    let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| tier_of(to, tensor, settings));
+    let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
+    let mut uncommitted = Uncommitted::new(collection);
+    let digester = match origin.sha256 {
+        Some(_) => Digester::with_sha256(),
+        None => Digester::blake3(),
+    };
+    let mut stored_parts = store_parts::store_parts(
+        &mut uncommitted,
+        collection,
+        source,
+        &recognized,
+        &tier_of,
+        store_parts::How { options, outside: outside.as_ref().map(|(outside, _)| outside.file), digester },
+        progress,
+    )?;
+    if let Some((_, file)) = &outside
+        && !file.is_untouched().map_err(|error| Error::io("asking for its time", error))?
+    {
+        return Err(Error::invalid("it was changed while it was imported; import it again"));
+    }
+    stored_parts.outside =
+        outside.filter(|_| !stored_parts.objects.is_empty()).map(|(outside, _)| outside.as_ref().clone());
+    origin.check(stored_parts.digests.sha256())?;
+    let (bytes, stored) = (stored_parts.bytes, stored_parts.stored());
+    let blake3 = stored_parts.digests.blake3();
+    let places = options.places.clone();
+    let provenance = (!places.is_empty()).then(|| Provenance::new(origin.mtime, blake3, places));
+    let (encoded, kept) = encoded(&recognized, options.tier, settings);
+    let parents = options.parents.as_ref();
+    let attributes = publish::Attributes { parents, why: note.clone(), provenance };
+    let (tensors, children) =
+        publish::publish(uncommitted, collection, target, origin, recognized, stored_parts, attributes)?;
+    Ok(Report { tensors, children, encoded, kept, bytes, stored, note })
+}
+
+/// Numbers of tensors that go to a tier, and of those that stay exact.
+fn encoded(recognized: &Recognized, tier: Option<MoveTo>, settings: &Settings) -> (u64, Kept) {
+    let (mut encoded, mut kept) = (0, Kept::default());
+    let Some(to) = tier.filter(|to| to.tier != Tier::Exact) else { return (encoded, kept) };
+    for tensor in recognized.parts.iter().filter_map(|part| part.tensor.as_ref()) {
+        match to.kept_by(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name)) {
+            Some(by) => kept.count(by),
+            None => encoded += 1,
+        }
+    }
+    (encoded, kept)
+}
+
+/// The tier of an imported tensor, if it moves anywhere.
+fn tier_of(to: MoveTo, tensor: &PartTensor, settings: &Settings) -> Option<Tier> {
+    let takes = to.takes(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name));
+    (takes && to.tier != Tier::Exact).then_some(to.tier)
+}
+
+/// The source as an external data file, and the open file.
+type OutsideSource = (Arc<OutsideFile>, Arc<dyn File>);
+
+fn outside(
+    collection: &Collection,
+    source: &Arc<dyn File>,
+    origin: &Origin,
+    options: &Options,
+) -> Result<Option<OutsideSource>> {
+    let Some(path) = &options.in_place else { return Ok(None) };
+    if options.tier.is_some() {
+        return Err(Error::invalid("what stays in place is exact; move it to a tier when it is there"));
+    }
+    let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
+    let file = collection.outside_number()?;
+    let outside = Arc::new(OutsideFile { file, path: path.clone(), bytes, mtime: origin.mtime });
+    let opened = collection.open_outside(&outside)?;
+    Ok(Some((outside, opened)))
+}

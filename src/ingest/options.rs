@@ -1,0 +1,69 @@
+//! The options of an import, the attributes of its source, and its result.
+
+use crate::ingest::blocking::Blocking;
+use crate::ingest::parents::Parents;
+use crate::model::{Encoder, Error, Kept, MoveTo, Result};
+
+/// Options of an import.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The tier of float tensors; exact if `None`.
+    pub tier: Option<MoveTo>,
+    /// How scales are chosen.
+    pub encoder: Encoder,
+    /// How tensors are split into blocks.
+    pub blocking: Blocking,
+    /// Where the lineage parents of the tensors are.
+    pub parents: Option<Parents>,
+    /// For an import in place, the absolute path of the source with symbolic links resolved. Nothing
+    /// is copied, and the source must not change from then on.
+    pub in_place: Option<Vec<u8>>,
+    /// Whether to refuse files that can be kept as plain files only.
+    pub strict: bool,
+    /// Identify the source, so that a later import recognizes what it has imported.
+    pub places: Vec<String>,
+}
+
+/// Attributes of a source file.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// Permission bits.
+    pub mode: u32,
+    /// User and group of the new file.
+    pub owner: (u32, u32),
+    /// Access time, in nanoseconds since 1970.
+    pub atime: i64,
+    /// Modification time, in nanoseconds since 1970.
+    pub mtime: i64,
+    /// The SHA-256 that the file must have, if known.
+    pub sha256: Option<[u8; 32]>,
+}
+
+impl Origin {
+    /// Fails with `Invalid` where the expected SHA-256 differs from `found`.
+    pub(super) fn check(&self, found: Option<[u8; 32]>) -> Result<()> {
+        let Some(expected) = self.sha256.filter(|expected| Some(*expected) != found) else { return Ok(()) };
+        let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let (found, expected) = (found.map(hex).unwrap_or_default(), hex(expected));
+        Err(Error::invalid(format!("its SHA-256 is {found}, the manifest says {expected}")))
+    }
+}
+
+/// The result of the import of one file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Tensors that got names.
+    pub tensors: u64,
+    /// Tensors that have a lineage parent.
+    pub children: u64,
+    /// Tensors that went to the tier that was asked for.
+    pub encoded: u64,
+    /// Tensors that did not, by reason.
+    pub kept: Kept,
+    /// Bytes of the source.
+    pub bytes: u64,
+    /// Bytes of the payloads.
+    pub stored: u64,
+    /// What is unusual about the file, or empty.
+    pub note: String,
+}
