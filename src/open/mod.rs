@@ -6,6 +6,7 @@
 //! 3. An open file keeps the content that it opened when its name is removed.
 
 mod attributes;
+mod changes;
 mod file;
 mod flush;
 mod layout;
@@ -14,32 +15,10 @@ mod renamed;
 mod source;
 mod table;
 mod tree;
-mod typed;
 
-pub use attributes::{SetAttr, has_setid, set_attr};
+pub use attributes::{SetAttr, has_setid, set_attr, set_tensor};
+pub use changes::Changes;
 pub use file::OpenFile;
 pub use renamed::{finish_renames, has_other_suffix};
 pub use table::OpenFiles;
 pub use tree::{create, link, make_directory, remove_directory, rename, symlink, unlink};
-pub use typed::set_tensor;
-
-use crate::model::EntryId;
-
-/// The invalidations that a change requires in the kernel.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Changes {
-    /// Nodes whose bytes or attributes changed without a request of the kernel.
-    pub nodes: Vec<EntryId>,
-}
-
-impl Changes {
-    /// Adds the invalidations of `other`.
-    pub fn merge(&mut self, other: Changes) {
-        self.nodes.extend(other.nodes);
-    }
-
-    /// Whether there is nothing to invalidate.
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
-    }
-}
