@@ -11,7 +11,8 @@ use crate::store::Verify;
 use crate::store::{Backing, Unchecked};
 use crate::stream::may_show_other_hash;
 use crate::vfs::ino::{Ino, Place};
-use crate::vfs::tree::{FileView, Located, Vfs};
+use crate::vfs::located::{FileView, Located};
+use crate::vfs::tree::Vfs;
 use crate::view;
 
 impl Vfs {

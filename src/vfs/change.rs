@@ -7,9 +7,9 @@ use crate::model::{EntryId, Error, ErrorKind, OWNER_WRITES, Result};
 use crate::open::{self, Changes, OpenFile, SetAttr};
 use crate::store::SaveUsage;
 use crate::store::{Access, Collection, ROOT, State, TENSORS_NAME};
-use crate::vfs::controls::ControlView;
 use crate::vfs::ino::{Ino, Place};
-use crate::vfs::tree::{FileView, Located, Vfs};
+use crate::vfs::located::{ControlView, FileView, Located};
+use crate::vfs::tree::Vfs;
 use crate::vfs::unlinked::UnlinkedFile;
 use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation, ListMode};
 

@@ -4,116 +4,11 @@
 use std::sync::Arc;
 
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, OWNER_BITS, READ_BITS, Result};
-use crate::store::Collection;
 use crate::store::{Node, ROOT};
 use crate::vfs::attr::{Attr, Kind, STAT_BLOCK_BYTES};
-use crate::vfs::ino::{Ino, Owner, Place};
-use crate::vfs::tree::{FileView, Located, Vfs, no_name};
-
-/// A row in the table of control files.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Control {
-    /// Its name.
-    pub name: &'static str,
-    /// The kind of file.
-    pub shape: Shape,
-    /// Permission bits. In a tree they mask those of the files.
-    pub mode: u32,
-    /// Whether only the user who runs the mount has access, whoever owns the collection.
-    pub is_private: bool,
-}
-
-/// The kind of a control.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shape {
-    /// A file.
-    File,
-    /// The event log: it grows while it is open, and its size is exact.
-    Growing,
-    /// A directory that mirrors the collection: a file for each of its files.
-    Tree,
-}
-
-/// The tables of control files, in the order of their places.
-#[derive(Clone, Copy, Debug)]
-pub struct Controls {
-    /// Of the mount.
-    pub mount: &'static [Control],
-    /// Of a tenant.
-    pub tenant: &'static [Control],
-    /// Of a collection.
-    pub collection: &'static [Control],
-}
-
-impl Controls {
-    /// The table of a scope.
-    pub fn of(&self, scope: &Scope) -> &'static [Control] {
-        match scope {
-            Scope::Mount => self.mount,
-            Scope::Tenant(_) => self.tenant,
-            Scope::Collection(_) => self.collection,
-        }
-    }
-}
-
-/// The scope of a control.
-#[derive(Clone)]
-pub enum Scope {
-    /// The mount.
-    Mount,
-    /// A tenant.
-    Tenant(String),
-    /// A collection.
-    Collection(Arc<Collection>),
-}
-
-/// A control directory, or something in it.
-#[derive(Clone)]
-pub struct ControlView {
-    /// Its scope.
-    pub scope: Scope,
-    /// The place in the table, counted from 1; 0 is the directory itself.
-    pub place: u32,
-    /// In a tree, the node that it mirrors; `None` for the tree itself.
-    pub node: Option<Arc<Node>>,
-}
-
-impl ControlView {
-    /// A control directory.
-    pub fn top(scope: Scope) -> ControlView {
-        ControlView { scope, place: 0, node: None }
-    }
-
-    /// In a tree, the file of the collection that it mirrors.
-    pub fn file(&self) -> Option<FileView> {
-        match (&self.scope, &self.node) {
-            (Scope::Collection(collection), Some(node)) => {
-                Some(FileView { collection: collection.clone(), node: node.clone() })
-            }
-            _ => None,
-        }
-    }
-
-    /// The path of its scope in the mount; empty for the mount itself.
-    pub fn path(&self) -> String {
-        match (&self.scope, self.file()) {
-            (_, Some(file)) => file.path(),
-            (Scope::Mount, _) => String::new(),
-            (Scope::Tenant(tenant), _) => tenant.clone(),
-            (Scope::Collection(collection), _) => collection.path(),
-        }
-    }
-
-    pub(super) fn number(&self) -> Place {
-        let owner = match &self.scope {
-            Scope::Mount => Owner::Mount,
-            Scope::Tenant(name) => Owner::Tenant(Ino::tenant_hash(name)),
-            Scope::Collection(collection) => Owner::Collection(collection.state().number()),
-        };
-        let node = self.node.as_ref().map_or(EntryId(0), |node| node.entry.id);
-        Place::Control { owner, place: self.place, node }
-    }
-}
+use crate::vfs::ino::{Ino, Owner};
+use crate::vfs::located::{Control, ControlView, FileView, Located, Scope, Shape, no_name};
+use crate::vfs::tree::Vfs;
 
 impl Vfs {
     /// The control of an inode number, if its scope and node exist.

@@ -9,7 +9,8 @@ use crate::model::{ErrorKind, Result};
 use crate::open::{self, Changes, OpenFile};
 use crate::store::{Access, Collection};
 use crate::vfs::Invalidation;
-use crate::vfs::tree::{FileView, Vfs};
+use crate::vfs::located::FileView;
+use crate::vfs::tree::Vfs;
 
 impl Vfs {
     /// Flushes an open file.

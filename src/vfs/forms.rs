@@ -1,93 +1,24 @@
 //! `.as` of a collection: the same bytes in other forms.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
-
-use parking_lot::Mutex;
 
 use crate::format::log::catalog::{NodeEntry, NodeType};
 use crate::model::{ENTER_BITS, EntryId, Error, ErrorKind, READ_BITS, Result};
-use crate::store::Collection;
 use crate::store::{Node, ROOT, State};
 use crate::stream::Stream;
-use crate::vfs::ListMode;
 use crate::vfs::attr::{Attr, Kind, STAT_BLOCK_BYTES};
 use crate::vfs::ino::{Ino, Place};
 use crate::vfs::list::LISTED;
-use crate::vfs::tree::{FileView, Located, Vfs, no_name};
+use crate::vfs::list_mode::ListMode;
+use crate::vfs::located::{FileView, FormView, Located, WHOLE, no_name};
+use crate::vfs::tree::Vfs;
 use crate::view::{self, Form, Item, Recipe, Shows};
 
 /// The read permissions of the owner, the group and all others.
 const READ_CLASSES: [u32; 3] = [0o400, 0o040, 0o004];
 /// Their search permissions for directories.
 const ENTER_CLASSES: [u32; 3] = [0o100, 0o010, 0o001];
-
-/// The directory of forms, or something in it.
-#[derive(Clone)]
-pub struct FormView {
-    /// The collection.
-    pub collection: Arc<Collection>,
-    /// Which form, and which item of it; `None` for the directory of forms itself.
-    pub of: Option<(Form, Item)>,
-}
-
-/// Files of forms that were opened since the kernel looked them up, and of which it may cache pages.
-/// By collection, then by node, with 0 for the whole collection.
-#[derive(Default)]
-pub(super) struct OpenedForms(Mutex<BTreeMap<u32, BTreeMap<EntryId, BTreeSet<Ino>>>>);
-
-/// The node that stands for the whole collection.
-const WHOLE: EntryId = EntryId(0);
-
-impl OpenedForms {
-    fn note(&self, collection: u32, node: EntryId, ino: Ino) {
-        self.0.lock().entry(collection).or_default().entry(node).or_default().insert(ino);
-    }
-
-    /// Handles a forget of the kernel for an inode number.
-    pub fn forget(&self, ino: Ino) {
-        let Place::Form { collection, node, .. } = ino.place() else { return };
-        let mut opened = self.0.lock();
-        let Some(nodes) = opened.get_mut(&collection) else { return };
-        if let Some(inos) = nodes.get_mut(&node) {
-            inos.remove(&ino);
-            if inos.is_empty() {
-                nodes.remove(&node);
-            }
-        }
-        if nodes.is_empty() {
-            opened.remove(&collection);
-        }
-    }
-
-    /// The files that are made of these nodes.
-    pub fn of(&self, collection: u32, nodes: &BTreeSet<EntryId>) -> Vec<Ino> {
-        let opened = self.0.lock();
-        let Some(known) = opened.get(&collection).filter(|_| !nodes.is_empty()) else { return Vec::new() };
-        nodes.iter().chain([&WHOLE]).filter_map(|node| known.get(node)).flatten().copied().collect()
-    }
-}
-
-impl FormView {
-    pub(super) fn number(&self) -> Place {
-        let collection = self.collection.state().number();
-        let (form, node) = match &self.of {
-            None => (0, EntryId(0)),
-            Some((form, Item::Node(node))) => (form.number(), node.entry.id),
-            Some((_, Item::Index(node))) => (view::INDEX_NUMBER, node.entry.id),
-            Some((form, Item::Whole)) => (form.number(), WHOLE),
-        };
-        Place::Form { collection, form, node }
-    }
-
-    /// The path of its source in the mount.
-    pub fn path(&self) -> String {
-        match self.of.as_ref().and_then(|(_, item)| item.node()) {
-            Some(node) => FileView { collection: self.collection.clone(), node: node.clone() }.path(),
-            None => self.collection.path(),
-        }
-    }
-}
 
 impl Vfs {
     /// The view of an inode number: the directory of forms, or an item in it.

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::model::{Error, ErrorKind, Result};
-use crate::store::Node;
-use crate::vfs::ListMode;
+use crate::engine::LIST;
+use crate::model::{EntryId, Error, ErrorKind, Result};
+use crate::store::{Node, State};
 use crate::vfs::attr::Attr;
-use crate::vfs::controls::{ControlView, Scope};
 use crate::vfs::ino::{Ino, Owner, Place};
-use crate::vfs::tree::{FileView, Located, Vfs};
+use crate::vfs::list_mode::ListMode;
+use crate::vfs::located::{ControlView, FileView, Located, Scope};
+use crate::vfs::tree::Vfs;
 
 /// Offsets 1 and 2 are `.` and `..`; names follow by their places.
 const FIRST_OFFSET: u64 = 2;
@@ -29,6 +30,12 @@ pub struct Listed {
 }
 
 impl Vfs {
+    /// The list mode of a directory: its own setting, else that of a directory above, else the
+    /// mount option.
+    pub fn list_mode(&self, state: &State, directory: EntryId) -> ListMode {
+        state.inherited(directory, LIST.name).and_then(ListMode::from_name).unwrap_or(self.listed_by_default)
+    }
+
     /// Lists a directory after `offset`, 0 for all of it, until `take` returns `false`. `.` and `..`
     /// come first; the unlisted directories are left out.
     pub fn list(&self, ino: Ino, offset: u64, take: &mut dyn FnMut(Listed) -> bool) -> Result<()> {

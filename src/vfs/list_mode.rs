@@ -1,10 +1,5 @@
 //! Whether listings show the tensors of containers: the mount option and the setting `list`.
 
-use crate::engine::LIST;
-use crate::model::EntryId;
-use crate::store::State;
-use crate::vfs::Vfs;
-
 /// The entries that a listing of a directory shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ListMode {
@@ -27,13 +22,5 @@ impl ListMode {
     /// Parses a value of the option or setting.
     pub fn from_name(name: &str) -> Option<ListMode> {
         [ListMode::Files, ListMode::Both].into_iter().find(|mode| mode.name() == name)
-    }
-}
-
-impl Vfs {
-    /// The list mode of a directory: its own setting, else that of a directory above, else the
-    /// mount option.
-    pub fn list_mode(&self, state: &State, directory: EntryId) -> ListMode {
-        state.inherited(directory, LIST.name).and_then(ListMode::from_name).unwrap_or(self.listed_by_default)
     }
 }

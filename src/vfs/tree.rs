@@ -15,47 +15,15 @@ use crate::store::now_nanoseconds;
 use crate::store::{Collection, Store};
 use crate::store::{Node, ROOT, State};
 use crate::vfs::attr::{Attr, Unlogged};
-use crate::vfs::controls::{ControlView, Controls, Scope};
-use crate::vfs::forms::{FormView, OpenedForms};
 use crate::vfs::ino::{Ino, Place};
+use crate::vfs::invalidation::Invalidation;
+use crate::vfs::list_mode::ListMode;
+use crate::vfs::located::{
+    CONTROL_NAME, ControlView, Controls, FORMS_NAME, FileView, FormView, Located, Scope, no_name,
+};
+use crate::vfs::opened_forms::OpenedForms;
 use crate::vfs::unlinked::UnlinkedFile;
-use crate::vfs::{CONTROL_NAME, FORMS_NAME, Invalidation, ListMode};
 use crate::view::PinnedForms;
-
-/// The target of a path.
-#[derive(Clone)]
-pub enum Located {
-    /// The directory of tenants.
-    Root,
-    /// A tenant's directory.
-    Tenant(String),
-    /// A node of a collection.
-    Node(FileView),
-    /// A control directory, or something in it.
-    Control(ControlView),
-    /// The directory of a collection's forms, or something in it.
-    Form(FormView),
-}
-
-/// A node of a collection, as of its lookup.
-#[derive(Clone)]
-pub struct FileView {
-    /// Its collection.
-    pub collection: Arc<Collection>,
-    /// The node.
-    pub node: Arc<Node>,
-}
-
-impl FileView {
-    /// Its path in the mount.
-    pub fn path(&self) -> String {
-        let below = self.collection.state().path(self.node.entry.id);
-        match below.is_empty() {
-            true => self.collection.path(),
-            false => format!("{}/{}", self.collection.path(), String::from_utf8_lossy(&below)),
-        }
-    }
-}
 
 /// The mounted tree.
 pub struct Vfs {
@@ -361,10 +329,6 @@ fn written(open_file: &OpenFile) -> Option<Unlogged> {
 
 fn text(name: &[u8]) -> Result<&str> {
     std::str::from_utf8(name).map_err(|_| no_name(name))
-}
-
-pub(super) fn no_name(name: &[u8]) -> Error {
-    Error::new(ErrorKind::NotFound, format!("{}: there is no such file", String::from_utf8_lossy(name)))
 }
 
 fn gone(ino: Ino) -> Error {

@@ -1,0 +1,44 @@
+//! The files of forms that the kernel may have pages of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::Mutex;
+
+use crate::model::EntryId;
+use crate::vfs::ino::{Ino, Place};
+use crate::vfs::located::WHOLE;
+
+/// Files of forms that were opened since the kernel looked them up, and of which it may cache pages.
+/// By collection, then by node, with 0 for the whole collection.
+#[derive(Default)]
+pub(super) struct OpenedForms(Mutex<BTreeMap<u32, BTreeMap<EntryId, BTreeSet<Ino>>>>);
+
+impl OpenedForms {
+    /// Notes that a file was opened that is made of a node.
+    pub fn note(&self, collection: u32, node: EntryId, ino: Ino) {
+        self.0.lock().entry(collection).or_default().entry(node).or_default().insert(ino);
+    }
+
+    /// Handles a forget of the kernel for an inode number.
+    pub fn forget(&self, ino: Ino) {
+        let Place::Form { collection, node, .. } = ino.place() else { return };
+        let mut opened = self.0.lock();
+        let Some(nodes) = opened.get_mut(&collection) else { return };
+        if let Some(inos) = nodes.get_mut(&node) {
+            inos.remove(&ino);
+            if inos.is_empty() {
+                nodes.remove(&node);
+            }
+        }
+        if nodes.is_empty() {
+            opened.remove(&collection);
+        }
+    }
+
+    /// The files that are made of these nodes.
+    pub fn of(&self, collection: u32, nodes: &BTreeSet<EntryId>) -> Vec<Ino> {
+        let opened = self.0.lock();
+        let Some(known) = opened.get(&collection).filter(|_| !nodes.is_empty()) else { return Vec::new() };
+        nodes.iter().chain([&WHOLE]).filter_map(|node| known.get(node)).flatten().copied().collect()
+    }
+}
