@@ -5,8 +5,8 @@
 //! codes; the codes with the largest gain are refitted a few times.
 
 use super::arch::{Group, Kernel};
-use super::code_range;
 use super::encode::{Candidate, Source, nearest_code};
+use super::payload::code_range;
 
 /// Trial scales: the largest magnitude divided by `first`, `first + step`, ...
 struct Trials {

@@ -2,7 +2,7 @@
 
 use super::arch::{Group, InstructionSet, Job, Kernel};
 use super::element::Element;
-use super::payload::{FLAGS_LEN, SCALE_LEN, codes_len, payload_len};
+use super::payload::{FLAGS_LEN, SCALE_LEN, codes_len, largest_code, payload_len};
 use crate::model::{Dtype, Encoding, Error, GROUP_LEN, Result, Tier};
 
 impl InstructionSet {
@@ -171,7 +171,7 @@ fn padded<const TWO_LEVEL: bool>(group: &[u8], elements: usize, head_len: usize)
 #[inline(always)]
 pub(super) fn signed<K: Kernel, const BITS: usize>(kernel: K, stream: &[u8]) -> K::Bytes {
     let codes = kernel.expand::<BITS>(stream);
-    if BITS == 8 { codes } else { kernel.shift_codes(codes, -super::largest_code(BITS)) }
+    if BITS == 8 { codes } else { kernel.shift_codes(codes, -largest_code(BITS)) }
 }
 
 /// The scale at byte `at`; `None` if it is not finite.

@@ -1,12 +1,12 @@
-//! Encodes elements to payloads: the group loop, `absmax`, and the error of a group's codes.
+//! Encodes elements to payloads: the group loop, `absmax`, the error of a group's codes, and the largest
+//! magnitude of values.
 
-use super::arch::{Group, InstructionSet, Job, Kernel};
+use super::arch::{Group, InstructionSet, Job, Kernel, LANES};
 use super::decode::without_codes;
 use super::element::Element;
-use super::magnitude::magnitude;
-use super::payload::{codes_len, payload_len};
+use super::payload::{codes_len, largest_code, payload_len};
 use super::stream::pack_bytes;
-use super::{best, largest_code, two_level};
+use super::{best, two_level};
 use crate::model::{Dtype, Encoder, Encoding, Error, GROUP_LEN, Result, Tier};
 
 /// The error of an encoded block, measured between its elements and the decoded ones.
@@ -31,6 +31,11 @@ pub enum NotEncodable {
 }
 
 impl InstructionSet {
+    /// [`max_abs`](super::max_abs) with this set.
+    pub fn max_abs(self, values: &[f32]) -> f32 {
+        self.run(MaxAbs { values })
+    }
+
     /// [`encode`](super::encode) with this set.
     pub fn encode(
         self,
@@ -223,4 +228,47 @@ pub(super) fn append_codes<K: Kernel>(
     let end = out.len() + used;
     out.extend_from_slice(&stream);
     out.truncate(end);
+}
+
+struct MaxAbs<'a> {
+    values: &'a [f32],
+}
+
+impl Job for MaxAbs<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) -> f32 {
+        let load = |values: &[f32; LANES]| {
+            let mut bytes = [0; 4 * LANES];
+            for (element, value) in bytes.as_chunks_mut().0.iter_mut().zip(values) {
+                *element = value.to_le_bytes();
+            }
+            kernel.load_f32(&bytes)
+        };
+        let (vectors, rest) = self.values.as_chunks::<LANES>();
+        let (fours, vectors) = vectors.as_chunks::<4>();
+        let mut largest = [kernel.splat(0.0); 4];
+        for four in fours {
+            for (largest, values) in largest.iter_mut().zip(four) {
+                *largest = kernel.larger_magnitude(*largest, load(values));
+            }
+        }
+        for values in vectors {
+            largest[0] = kernel.larger_magnitude(largest[0], load(values));
+        }
+        let mut last = [0.0; LANES];
+        last[..rest.len()].copy_from_slice(rest);
+        largest[0] = kernel.larger_magnitude(largest[0], load(&last));
+        magnitude(kernel, largest)
+    }
+}
+
+/// The largest magnitude of a group; a NaN if a value is a NaN.
+#[inline(always)]
+fn magnitude<K: Kernel>(kernel: K, group: Group<K>) -> f32 {
+    let [a, b, c, d] = group;
+    let ab = kernel.larger_magnitude(a, b);
+    let cd = kernel.larger_magnitude(c, d);
+    kernel.largest(kernel.larger_magnitude(ab, cd))
 }

@@ -16,7 +16,6 @@ mod element;
 mod encode;
 pub mod ggml;
 pub mod ladder;
-mod magnitude;
 mod payload;
 mod stream;
 mod two_level;
@@ -96,15 +95,4 @@ pub fn unpack(bits: u8, stream: &[u8], codes: &mut [i8]) -> Result<()> {
 /// `scalar`.
 pub fn instruction_set() -> &'static str {
     InstructionSet::detected().name()
-}
-
-/// The code that absmax assigns to the largest magnitude: 127, 63, 15, 3.
-const fn largest_code(bits: usize) -> i8 {
-    ((1u8 << (bits - 1)) - 1) as i8
-}
-
-/// The smallest and the largest code of `bits` bits.
-fn code_range(bits: usize) -> (i8, i8) {
-    let largest = largest_code(bits);
-    if bits == 8 { (i8::MIN, largest) } else { (-largest, largest + 1) }
 }

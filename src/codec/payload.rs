@@ -1,4 +1,4 @@
-//! The layout of a payload: the arithmetic of group sizes.
+//! The layout of a payload: the arithmetic of group sizes, and the ranges of codes.
 //!
 //! | tiers | one group of n values | full group |
 //! |---|---|---|
@@ -53,4 +53,15 @@ pub fn payload_len(tier: Tier, elements: usize) -> Option<usize> {
 /// the full groups before it. `None` as for [`payload_len`].
 pub fn group_offset(tier: Tier, group: usize) -> Option<usize> {
     group_len(tier, GROUP_LEN)?.checked_mul(group)
+}
+
+/// The code that absmax assigns to the largest magnitude: 127, 63, 15, 3.
+pub(super) const fn largest_code(bits: usize) -> i8 {
+    ((1u8 << (bits - 1)) - 1) as i8
+}
+
+/// The smallest and the largest code of `bits` bits.
+pub(super) fn code_range(bits: usize) -> (i8, i8) {
+    let largest = largest_code(bits);
+    if bits == 8 { (i8::MIN, largest) } else { (-largest, largest + 1) }
 }

@@ -3,8 +3,7 @@
 
 use super::arch::{InstructionSet, Job, Kernel};
 use super::decode::signed;
-use super::payload::codes_len;
-use super::{code_range, largest_code};
+use super::payload::{code_range, codes_len, largest_code};
 use crate::model::{Error, GROUP_LEN, Result};
 
 /// Bytes of the stream of `codes` codes of `bits` bits. Fails with `Invalid` for bits other

@@ -2,9 +2,9 @@
 
 use super::arch::{Group, Job, Kernel};
 use super::best::{Scaled, best_scale_of};
-use super::code_range;
 use super::element::Element;
 use super::encode::{Encoded, Loss, NotEncodable, Source, append_codes, nearest_code};
+use super::payload::code_range;
 use crate::model::GROUP_LEN;
 
 const BITS: usize = 3;

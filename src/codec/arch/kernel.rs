@@ -1,6 +1,7 @@
 //! The operations of an instruction set, which codecs are written with.
 
 use super::cells::Cells;
+use crate::codec::payload::largest_code;
 
 /// Values in one vector of [`Kernel::Lanes`].
 pub(in crate::codec) const LANES: usize = 16;
@@ -47,7 +48,7 @@ pub(in crate::codec) trait Kernel: Cells {
     /// subnormal, as little-endian bf16.
     #[inline(always)]
     fn store_bf16_products<const BITS: usize>(self, stream: &[u8], scale: f32, bytes: &mut [u8; 128]) {
-        let codes = self.shift_codes(self.expand::<BITS>(stream), -crate::codec::largest_code(BITS));
+        let codes = self.shift_codes(self.expand::<BITS>(stream), -largest_code(BITS));
         let [a, b, c, d] = self.mul_group(self.lanes_of(codes), self.splat(scale));
         for (pair, bytes) in [[a, b], [c, d]].into_iter().zip(bytes.as_chunks_mut().0) {
             self.store_bf16_pair(pair, bytes);
