@@ -23,133 +23,61 @@
 use half::f16;
 
 use super::arch::{InstructionSet, Job, Kernel};
-use crate::model::{Error, Result};
+use crate::model::{Dtype, Error, Result};
 
-/// A quantized type of ggml.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[expect(non_camel_case_types, reason = "the names of ggml")]
-#[allow(missing_docs, reason = "the table above describes them")]
-pub enum Quantized {
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q2_K,
-    Q3_K,
-    Q4_K,
-    Q5_K,
-    Q6_K,
-    IQ4_NL,
-    IQ4_XS,
-    MXFP4,
-}
+/// The types that are decoded.
+pub const TYPES: [Dtype; 13] = [
+    Dtype::Q4_0,
+    Dtype::Q4_1,
+    Dtype::Q5_0,
+    Dtype::Q5_1,
+    Dtype::Q8_0,
+    Dtype::Q2_K,
+    Dtype::Q3_K,
+    Dtype::Q4_K,
+    Dtype::Q5_K,
+    Dtype::Q6_K,
+    Dtype::IQ4_NL,
+    Dtype::IQ4_XS,
+    Dtype::MXFP4,
+];
 
-impl Quantized {
-    /// Every type.
-    pub const ALL: [Quantized; 13] = [
-        Quantized::Q4_0,
-        Quantized::Q4_1,
-        Quantized::Q5_0,
-        Quantized::Q5_1,
-        Quantized::Q8_0,
-        Quantized::Q2_K,
-        Quantized::Q3_K,
-        Quantized::Q4_K,
-        Quantized::Q5_K,
-        Quantized::Q6_K,
-        Quantized::IQ4_NL,
-        Quantized::IQ4_XS,
-        Quantized::MXFP4,
-    ];
-
-    /// The name in ggml.
-    pub fn name(self) -> &'static str {
-        match self {
-            Quantized::Q4_0 => "Q4_0",
-            Quantized::Q4_1 => "Q4_1",
-            Quantized::Q5_0 => "Q5_0",
-            Quantized::Q5_1 => "Q5_1",
-            Quantized::Q8_0 => "Q8_0",
-            Quantized::Q2_K => "Q2_K",
-            Quantized::Q3_K => "Q3_K",
-            Quantized::Q4_K => "Q4_K",
-            Quantized::Q5_K => "Q5_K",
-            Quantized::Q6_K => "Q6_K",
-            Quantized::IQ4_NL => "IQ4_NL",
-            Quantized::IQ4_XS => "IQ4_XS",
-            Quantized::MXFP4 => "MXFP4",
-        }
-    }
-
-    /// Values of a block.
-    pub fn block_elements(self) -> usize {
-        match self {
-            Quantized::Q2_K
-            | Quantized::Q3_K
-            | Quantized::Q4_K
-            | Quantized::Q5_K
-            | Quantized::Q6_K
-            | Quantized::IQ4_XS => LARGE,
-            _ => SMALL,
-        }
-    }
-
-    /// Bytes of a block.
-    pub fn block_bytes(self) -> usize {
-        match self {
-            Quantized::Q4_0 | Quantized::IQ4_NL => 18,
-            Quantized::Q4_1 => 20,
-            Quantized::Q5_0 => 22,
-            Quantized::Q5_1 => 24,
-            Quantized::Q8_0 => 34,
-            Quantized::Q2_K => 84,
-            Quantized::Q3_K => 110,
-            Quantized::Q4_K => 144,
-            Quantized::Q5_K => 176,
-            Quantized::Q6_K => 210,
-            Quantized::IQ4_XS => 136,
-            Quantized::MXFP4 => 17,
-        }
-    }
-
-    /// Decodes whole blocks to little-endian f32.
-    ///
-    /// Fails with [`Invalid`](crate::model::ErrorKind::Invalid) if `blocks` are not whole blocks, or `out`
-    /// has not four bytes for each of their values.
-    pub fn dequantize(self, blocks: &[u8], out: &mut [u8]) -> Result<()> {
-        InstructionSet::detected().dequantize(self, blocks, out)
-    }
+/// Decodes whole blocks of a type to little-endian f32.
+///
+/// Fails with [`Invalid`](crate::model::ErrorKind::Invalid) for a type that is not in [`TYPES`], and if
+/// `blocks` are not whole blocks, or `out` has not four bytes for each of their values.
+pub fn dequantize(dtype: Dtype, blocks: &[u8], out: &mut [u8]) -> Result<()> {
+    InstructionSet::detected().dequantize(dtype, blocks, out)
 }
 
 impl InstructionSet {
-    /// [`Quantized::dequantize`] with this set.
-    pub fn dequantize(self, quantized: Quantized, blocks: &[u8], out: &mut [u8]) -> Result<()> {
-        let count = blocks.len() / quantized.block_bytes();
-        if !blocks.len().is_multiple_of(quantized.block_bytes())
-            || out.len() != count * quantized.block_elements() * 4
+    /// [`dequantize`] with this set.
+    pub fn dequantize(self, dtype: Dtype, blocks: &[u8], out: &mut [u8]) -> Result<()> {
+        let values = dtype.elements_in(blocks.len() as u64);
+        if dtype.bytes_of(values) != Some(blocks.len() as u64)
+            || values.checked_mul(4) != Some(out.len() as u64)
         {
             return Err(Error::invalid(format!(
-                "{} bytes of {} blocks do not give {} bytes of f32",
+                "{} bytes of {dtype} blocks do not give {} bytes of f32",
                 blocks.len(),
-                quantized.name(),
                 out.len()
             )));
         }
-        match quantized {
-            Quantized::Q4_0 => self.run(Dequantize { blocks, out, decode: q4_0 }),
-            Quantized::Q4_1 => self.run(Dequantize { blocks, out, decode: q4_1 }),
-            Quantized::Q5_0 => self.run(Dequantize { blocks, out, decode: q5_0 }),
-            Quantized::Q5_1 => self.run(Dequantize { blocks, out, decode: q5_1 }),
-            Quantized::Q8_0 => self.run(Dequantize { blocks, out, decode: q8_0 }),
-            Quantized::Q2_K => self.run(Dequantize { blocks, out, decode: q2_k }),
-            Quantized::Q3_K => self.run(Dequantize { blocks, out, decode: q3_k }),
-            Quantized::Q4_K => self.run(Dequantize { blocks, out, decode: q4_k }),
-            Quantized::Q5_K => self.run(Dequantize { blocks, out, decode: q5_k }),
-            Quantized::Q6_K => self.run(Dequantize { blocks, out, decode: q6_k }),
-            Quantized::IQ4_NL => self.run(Dequantize { blocks, out, decode: iq4_nl }),
-            Quantized::IQ4_XS => self.run(Dequantize { blocks, out, decode: iq4_xs }),
-            Quantized::MXFP4 => self.run(Dequantize { blocks, out, decode: mxfp4 }),
+        match dtype {
+            Dtype::Q4_0 => self.run(Dequantize { blocks, out, decode: q4_0 }),
+            Dtype::Q4_1 => self.run(Dequantize { blocks, out, decode: q4_1 }),
+            Dtype::Q5_0 => self.run(Dequantize { blocks, out, decode: q5_0 }),
+            Dtype::Q5_1 => self.run(Dequantize { blocks, out, decode: q5_1 }),
+            Dtype::Q8_0 => self.run(Dequantize { blocks, out, decode: q8_0 }),
+            Dtype::Q2_K => self.run(Dequantize { blocks, out, decode: q2_k }),
+            Dtype::Q3_K => self.run(Dequantize { blocks, out, decode: q3_k }),
+            Dtype::Q4_K => self.run(Dequantize { blocks, out, decode: q4_k }),
+            Dtype::Q5_K => self.run(Dequantize { blocks, out, decode: q5_k }),
+            Dtype::Q6_K => self.run(Dequantize { blocks, out, decode: q6_k }),
+            Dtype::IQ4_NL => self.run(Dequantize { blocks, out, decode: iq4_nl }),
+            Dtype::IQ4_XS => self.run(Dequantize { blocks, out, decode: iq4_xs }),
+            Dtype::MXFP4 => self.run(Dequantize { blocks, out, decode: mxfp4 }),
+            _ => return Err(Error::invalid(format!("{dtype} blocks are not decoded"))),
         }
         Ok(())
     }

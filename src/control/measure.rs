@@ -62,7 +62,7 @@ impl Measure {
             if let Some(factor) = object.factor().filter(|_| object.has_absent()) {
                 measure.tiers.entry(Tier::Absent).or_default().stored += factor.len;
             }
-            measure.elements += object.bytes() / object.dtype().bytes().max(1);
+            measure.elements += object.dtype().elements_in(object.bytes());
             measure.objects += 1;
         }
         Ok(measure)

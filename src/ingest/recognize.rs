@@ -175,8 +175,8 @@ fn gguf_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {
     };
     let parts = header.tensors.into_iter().map(|entry| {
         let begin = header.data_start + entry.offset;
-        let (dtype, shape) = entry.tensor();
-        let tensor = PartTensor { own_name: entry.name.clone(), name: entry.name, dtype, shape };
+        let gguf::Entry { name, dtype, shape, .. } = entry;
+        let tensor = PartTensor { own_name: name.clone(), name, dtype, shape };
         Part { begin, end: begin + entry.bytes, tensor: Some(tensor) }
     });
     Ok(parts.collect())

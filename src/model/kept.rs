@@ -31,7 +31,7 @@ pub struct Kept {
 impl KeptBy {
     /// The reason for a type that is not encoded.
     pub fn of(dtype: Dtype) -> KeptBy {
-        if dtype == Dtype::Opaque { KeptBy::Quantized } else { KeptBy::NotFloat }
+        if dtype.is_ggml() { KeptBy::Quantized } else { KeptBy::NotFloat }
     }
 }
 

@@ -14,7 +14,7 @@ mod shape;
 mod size;
 mod tier;
 
-pub use dtype::Dtype;
+pub use dtype::{Dtype, GGML_CODE};
 pub use error::{Error, ErrorKind, Result, beginning, plain};
 pub use id::{EntryId, ObjectId, SeedId, StoreId, TensorId};
 pub use kept::{Kept, KeptBy};

@@ -100,7 +100,7 @@ pub fn set_tensor(
         let Some(file) = found.file() else { return Err(Error::new(ErrorKind::Denied, "not a file")) };
         let before = file.tensor.as_ref();
         let dtype = dtype.or(before.map(|tensor| tensor.dtype)).unwrap_or(Dtype::U8);
-        let row = || Shape::new(&[found.bytes / dtype.bytes()]);
+        let row = || Shape::new(&[dtype.elements_in(found.bytes)]);
         let agrees = |shape: &Shape| dtype.bytes_of(shape.elements()) == Some(found.bytes);
         let shape = shape.or(before.map(|tensor| tensor.shape.clone()).filter(agrees)).or_else(row);
         let Some(shape) = shape.filter(agrees) else {

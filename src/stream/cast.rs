@@ -1,24 +1,26 @@
-//! Casts floats from one type to another.
+//! Casts floats from one type to another, and decodes those of ggml's quantized types.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use crate::codec::ggml;
 use crate::model::{Dtype, Error, Result};
 
-/// Elements to cast through the buffer at a time.
+/// Elements to cast through the buffer at a time: whole blocks of every type.
 const STEP: usize = 1024;
 
-/// Whether elements of a type can be cast to f32, f16 and bf16. True for floats of whole bytes.
+/// Whether elements of a type can be cast to f32, f16 and bf16. True for floats of whole bytes, and for the
+/// quantized types of ggml that are decoded.
 pub fn is_castable(dtype: Dtype) -> bool {
     use Dtype::{Bf16, F8E4M3, F8E5M2, F8E8M0, F16, F32, F64};
-    matches!(dtype, F64 | F32 | F16 | Bf16 | F8E4M3 | F8E5M2 | F8E8M0)
+    matches!(dtype, F64 | F32 | F16 | Bf16 | F8E4M3 | F8E5M2 | F8E8M0) || ggml::TYPES.contains(&dtype)
 }
 
 /// Casts little-endian elements. Both buffers must hold the same number of elements. Rounds to nearest,
 /// ties to even; too large values become infinite, as in IEEE 754. Fails with `Invalid` for types that
 /// are not [`is_castable`], and for targets other than f32, f16 and bf16.
 pub fn cast(from: Dtype, to: Dtype, source: &[u8], target: &mut [u8]) -> Result<()> {
-    if source.len() as u64 / from.bytes() != target.len() as u64 / to.bytes() {
+    if from.bytes_of(target.len() as u64 / to.bytes()) != Some(source.len() as u64) {
         return Err(Error::invalid("buffers of different numbers of elements"));
     }
     if !is_castable(from) || !matches!(to, Dtype::F32 | Dtype::F16 | Dtype::Bf16) {
@@ -27,6 +29,9 @@ pub fn cast(from: Dtype, to: Dtype, source: &[u8], target: &mut [u8]) -> Result<
     if from == to {
         target.copy_from_slice(source);
         return Ok(());
+    }
+    if from.is_ggml() {
+        return dequantize(from, to, source, target);
     }
     let mut wide = [0.0_f32; STEP];
     let parts =
@@ -42,6 +47,21 @@ pub fn cast(from: Dtype, to: Dtype, source: &[u8], target: &mut [u8]) -> Result<
         let wide = &mut wide[..elements];
         widen(from, source, wide);
         narrow(to, wide, target);
+    }
+    Ok(())
+}
+
+fn dequantize(from: Dtype, to: Dtype, source: &[u8], target: &mut [u8]) -> Result<()> {
+    if to == Dtype::F32 {
+        return ggml::dequantize(from, source, target);
+    }
+    let (each, bytes) = from.block();
+    let step = STEP / each as usize * bytes as usize;
+    let mut wide = [0; STEP * 4];
+    for (source, target) in source.chunks(step).zip(target.chunks_mut(STEP * to.bytes() as usize)) {
+        let wide = &mut wide[..target.len() / to.bytes() as usize * 4];
+        ggml::dequantize(from, source, wide)?;
+        cast(Dtype::F32, to, wide, target)?;
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ pub trait Computed: Send + Sync {
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()>;
 }
 
-/// Casts floats from one type to another.
+/// Casts floats from one type to another, quantized ones included.
 pub struct Cast {
     /// The source of the elements.
     pub source: Stream,
@@ -31,11 +31,12 @@ pub struct Cast {
 
 impl Computed for Cast {
     fn bytes(&self) -> u64 {
-        (self.source.bytes() / self.from.bytes()).saturating_mul(self.to.bytes())
+        self.from.elements_in(self.source.bytes()).saturating_mul(self.to.bytes())
     }
 
     fn read(&self, range: Range<u64>, out: &mut [u8]) -> Result<()> {
-        let (narrow, wide) = (self.from.bytes(), self.to.bytes());
+        let (each, narrow) = self.from.block();
+        let wide = each * self.to.bytes();
         let mut done = 0;
         let mut source = Vec::new();
         let mut target = Vec::new();
@@ -43,10 +44,10 @@ impl Computed for Cast {
             let at = range.start + done as u64;
             let first = at / wide;
             let skip = (at % wide) as usize;
-            let elements = ((out.len() - done + skip) as u64).div_ceil(wide).min(CAST_BYTES as u64 / wide);
-            source.resize((elements * narrow) as usize, 0);
+            let blocks = ((out.len() - done + skip) as u64).div_ceil(wide).min(CAST_BYTES as u64 / wide);
+            source.resize((blocks * narrow) as usize, 0);
             self.source.read_exact(first * narrow, &mut source)?;
-            let whole = (elements * wide) as usize;
+            let whole = (blocks * wide) as usize;
             let here = &mut out[done..];
             if skip == 0 && here.len() >= whole {
                 cast(self.from, self.to, &source, &mut here[..whole])?;

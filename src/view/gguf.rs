@@ -18,10 +18,7 @@ const PREFIX_BYTES: u64 = 64 << 10;
 /// The tensors are in the order of the header, which this function reads.
 pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) -> Result<Vec<Part>> {
     let (prefix, header) = header(collection, pieces)?;
-    let none = || Error::unsupported(format!("{to} in a gguf file"));
-    let target = gguf::type_of_elements(to).ok_or_else(none)?;
-    let written =
-        gguf::with_types(&prefix, &header, |known| if is_castable(known.dtype) { target } else { known })?;
+    let written = gguf::with_types(&prefix, &header, |dtype| if is_castable(dtype) { to } else { dtype })?;
     // The start of each object. Empty objects contribute nothing.
     let mut at = 0;
     let mut starts = HashMap::with_capacity(pieces.len());
@@ -32,7 +29,7 @@ pub(super) fn cast(collection: &Arc<Collection>, pieces: &[Piece], to: Dtype) ->
     let head_padding = written.data_start - written.bytes.len() as u64;
     let mut parts = vec![Part::Literal(written.bytes), Part::Zeros(head_padding)];
     for (entry, place) in header.tensors.iter().zip(&written.tensors) {
-        let (dtype, _) = entry.tensor();
+        let dtype = entry.dtype;
         let shown = if is_castable(dtype) { Shown::Cast(to) } else { Shown::Plain };
         if entry.bytes > 0 {
             let object = starts.get(&(header.data_start + entry.offset));

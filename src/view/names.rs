@@ -68,6 +68,15 @@ pub fn names(form: Form, node: &Arc<Node>, name: &[u8]) -> Vec<(Vec<u8>, Item)> 
     found
 }
 
+/// The type of a tensor's elements in a file of a format of its own: f32 for quantized types of ggml. `None` for
+/// those that are not decoded.
+pub(super) fn wrapped_dtype(dtype: Dtype) -> Option<Dtype> {
+    match dtype.is_ggml() {
+        true => is_castable(dtype).then_some(Dtype::F32),
+        false => Some(dtype),
+    }
+}
+
 /// Whether a form shows a node.
 fn is_shown(form: Form, node: &Node) -> bool {
     let file = match &node.entry.node_type {
@@ -79,8 +88,8 @@ fn is_shown(form: Form, node: &Node) -> bool {
         return matches!(form.shows(), Shows::Cast(_) | Shows::Moved(_));
     };
     match form {
-        Form::Npy => !matches!(tensor.dtype, Dtype::F4 | Dtype::Opaque),
-        Form::Safetensors => tensor.dtype.safetensors_name().is_some(),
+        Form::Npy => tensor.dtype != Dtype::F4 && wrapped_dtype(tensor.dtype).is_some(),
+        Form::Safetensors => wrapped_dtype(tensor.dtype).is_some(),
         Form::Cgeb => {
             let sizes = tensor.shape.dimensions();
             let is_row = |size: &u64| (1..=u64::from(DIMENSION_MAX)).contains(size);

@@ -16,7 +16,7 @@ use crate::store::{OpenObject, Verify};
 use crate::stream::{Segment, Stream, is_castable};
 use crate::view::form::{Form, Shows};
 use crate::view::gguf;
-use crate::view::names::Item;
+use crate::view::names::{Item, wrapped_dtype};
 use crate::view::recipe::{Part, Recipe, Shown, Source};
 use crate::view::sums;
 
@@ -129,7 +129,8 @@ fn plain(object: Arc<Object>) -> Part {
 }
 
 fn wrapped(form: Form, pieces: &[Piece]) -> Result<Vec<Part>> {
-    let (source, TensorEntry { name, dtype, shape, .. }) = tensor(pieces)?;
+    let (source, TensorEntry { name, shape, .. }) = tensor(pieces)?;
+    let (source, dtype) = decoded(source)?;
     let header = match form {
         Form::Npy => npy::write_header(dtype, &shape, ALIGNMENT as usize)?,
         Form::Safetensors => safetensors::write_header([(&*name, dtype, &shape)], &[], ALIGNMENT)?,
@@ -141,6 +142,14 @@ fn wrapped(form: Form, pieces: &[Piece]) -> Result<Vec<Part>> {
     Ok(vec![Part::Literal(header), Part::Source(source)])
 }
 
+/// A tensor in a file of a format of its own, and the type of its elements there.
+fn decoded(source: Source) -> Result<(Source, Dtype)> {
+    let none = || Error::new(ErrorKind::NotFound, format!("{} blocks are not decoded", source.dtype));
+    let dtype = wrapped_dtype(source.dtype).ok_or_else(none)?;
+    let shown = if dtype == source.dtype { source.shown } else { Shown::Cast(dtype) };
+    Ok((Source { shown, ..source }, dtype))
+}
+
 /// A matrix of floats cast to f32, the number of its rows, and the length of a row.
 fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
     let (source, tensor) = tensor(pieces)?;
@@ -150,7 +159,7 @@ fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
     Ok((Source { shown: Shown::Cast(Dtype::F32), ..source }, *rows, dimension))
 }
 
-/// Every named tensor of a collection whose type safetensors supports. Sorted by element size, largest first, as the
+/// Every named tensor of a collection, ggml's quantized types decoded; those that are not decoded are left out. Sorted by element size, largest first, as the
 /// format's own library sorts them, then by name.
 fn all_tensors(state: &State) -> Result<Vec<Part>> {
     let mut tensors = Vec::new();
@@ -179,23 +188,24 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
     tensors.sort_by_key(|(path, node)| (is_taken(path), node.entry.id));
     for (path, node) in tensors {
         let Some(file) = node.file() else { continue };
-        let tensor = file.tensor.as_ref().filter(|tensor| tensor.dtype.safetensors_name().is_some());
+        let tensor = file.tensor.as_ref().filter(|tensor| wrapped_dtype(tensor.dtype).is_some());
         let Some((tensor, own)) = tensor.zip(state.own_path(node)) else { continue };
         let is_first = names.insert(own.clone());
         let name = if is_first { own } else { String::from_utf8_lossy(&path).into_owned() };
         let objects: Option<Vec<_>> = file.objects.iter().map(|id| state.object(*id).cloned()).collect();
         let objects = objects.ok_or_else(|| Error::corrupt("an object is missing; run tierfs fsck"))?;
-        found.push((name, tensor.shape.clone(), source(objects, tensor, Shown::Plain)?));
+        let (source, dtype) = decoded(source(objects, tensor, Shown::Plain)?)?;
+        found.push((name, tensor.shape.clone(), source, dtype));
     }
-    found.sort_by(|(one, _, first), (other, _, second)| {
-        second.dtype.bytes().cmp(&first.dtype.bytes()).then_with(|| one.cmp(other))
+    found.sort_by(|(one, .., first), (other, .., second)| {
+        second.bytes().cmp(&first.bytes()).then_with(|| one.cmp(other))
     });
     let header = safetensors::write_header(
-        found.iter().map(|(name, shape, source)| (name.as_str(), source.dtype, shape)),
+        found.iter().map(|(name, shape, _, dtype)| (name.as_str(), *dtype, shape)),
         &[],
         ALIGNMENT,
     )?;
-    let sources = found.into_iter().map(|(_, _, source)| Part::Source(source));
+    let sources = found.into_iter().map(|(_, _, source, _)| Part::Source(source));
     Ok([Part::Literal(header)].into_iter().chain(sources).collect())
 }
 

@@ -68,7 +68,7 @@ impl Source {
     /// Bytes after the conversion; `None` on overflow.
     fn shown_bytes(&self) -> Option<u64> {
         match self.shown {
-            Shown::Cast(to) => (self.bytes / self.dtype.bytes()).checked_mul(to.bytes()),
+            Shown::Cast(to) => self.dtype.elements_in(self.bytes).checked_mul(to.bytes()),
             _ => Some(self.bytes),
         }
     }

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use tierfs::format::files::gguf::{GgmlType, TYPES};
+use tierfs::format::files::gguf::{code_of_type, type_of_code};
+use tierfs::model::Dtype;
 
 use support::{Fixture, Place, assert_same, python};
 
@@ -27,13 +28,13 @@ fn the_table_of_element_types_equals_that_of_the_gguf_package() {
         serde_json::from_str(&python("gguf_files.py", ["types"])).unwrap();
     assert!(types.len() > 30);
     for (code, name, elements, bytes) in types {
-        let known = GgmlType::from_code(code).unwrap();
-        assert_eq!((known.name, known.block_elements), (&*name, elements));
+        let known = type_of_code(code).unwrap();
+        assert_eq!((known.name(), known.block().0), (&*name.to_lowercase(), elements));
         // The package counts two scales of four bytes; `ggml` has two of two.
         let bytes = if name == "Q8_1" { bytes - 4 } else { bytes };
-        assert_eq!(known.block_bytes, bytes, "{name}");
+        assert_eq!(known.block().1, bytes, "{name}");
     }
-    assert!(TYPES.is_sorted_by_key(|known| known.code));
+    assert!(Dtype::ALL.iter().all(|dtype| dtype.is_ggml() <= code_of_type(*dtype).is_some()));
 }
 
 #[test]

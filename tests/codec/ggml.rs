@@ -1,24 +1,25 @@
 //! The quantized types of ggml against the values of the Python package `gguf` (`tests/golden/ggml.py`).
 
 use tierfs::codec::InstructionSet;
-use tierfs::codec::ggml::Quantized;
-use tierfs::model::ErrorKind;
+use tierfs::codec::ggml::{TYPES, dequantize};
+use tierfs::model::{Dtype, ErrorKind};
 
 /// The blocks and the values of each type.
-fn vectors() -> Vec<(Quantized, &'static [u8], &'static [u8])> {
+fn vectors() -> Vec<(Dtype, &'static [u8], &'static [u8])> {
     let mut rest: &[u8] = include_bytes!("../golden/ggml.bin");
     let mut take = |len: usize| {
         let (first, after) = rest.split_at(len);
         rest = after;
         first
     };
-    Quantized::ALL
+    TYPES
         .into_iter()
         .map(|quantized| {
             let len = usize::from(take(1)[0]);
-            assert_eq!(take(len), quantized.name().as_bytes());
+            assert_eq!(take(len), quantized.name().to_uppercase().as_bytes());
             let count = u32::from_le_bytes(take(4).try_into().unwrap()) as usize;
-            (quantized, take(count * quantized.block_bytes()), take(count * quantized.block_elements() * 4))
+            let (elements, bytes) = quantized.block();
+            (quantized, take(count * bytes as usize), take(count * elements as usize * 4))
         })
         .collect()
 }
@@ -43,9 +44,11 @@ fn a_part_of_a_block_and_other_room_are_refused() {
     for (quantized, blocks, wanted) in vectors() {
         let mut out = vec![0; wanted.len()];
         for (blocks, room) in [(&blocks[1..], wanted.len()), (blocks, wanted.len() - 4), (&blocks[..0], 4)] {
-            let error = quantized.dequantize(blocks, &mut out[..room]).unwrap_err();
+            let error = dequantize(quantized, blocks, &mut out[..room]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
         }
-        quantized.dequantize(&[], &mut []).unwrap();
+        dequantize(quantized, &[], &mut []).unwrap();
     }
+    let error = dequantize(Dtype::IQ2_XXS, &[0; 66], &mut [0; 1024]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
 }

@@ -6,7 +6,7 @@ use std::io::Cursor;
 use gguf_rs_lib::prelude::GGUFFileReader;
 use proptest::prelude::*;
 use tierfs::format::files::gguf::{
-    GgmlType, HEADER_BYTES_MAX, Header, TENSORS_MAX, TYPES, parse, type_of_elements, with_types,
+    HEADER_BYTES_MAX, Header, TENSORS_MAX, code_of_type, parse, type_of_code, with_types,
 };
 use tierfs::model::{Dtype, ErrorKind};
 
@@ -78,7 +78,7 @@ fn refused(bytes: &[u8], words: &str) -> ErrorKind {
 }
 
 #[test]
-fn tensors_are_shown_row_major_with_blocks_as_bytes() {
+fn tensors_are_shown_row_major_in_elements() {
     for version in [2, 3] {
         let mut bytes = two();
         bytes[4] = version;
@@ -88,14 +88,10 @@ fn tensors_are_shown_row_major_with_blocks_as_bytes() {
         assert_eq!(bytes[header.metadata.end as usize..][8..20], *b"blk.0.weight");
         assert_eq!(header.data_start + 16 + 108, bytes.len() as u64);
         let [blocks, norm] = &header.tensors[..] else { panic!("{header:?}") };
-        let (dtype, shape) = blocks.tensor();
-        assert_eq!(
-            (dtype, shape.dimensions(), blocks.elements.dimensions()),
-            (Dtype::Opaque, &[3, 36][..], &[3, 64][..])
-        );
-        assert_eq!((blocks.ggml_type.name, blocks.offset, blocks.bytes), ("Q4_0", 16, 108));
-        let (dtype, shape) = norm.tensor();
-        assert_eq!((dtype, shape.dimensions(), norm.offset, norm.bytes), (Dtype::F32, &[4][..], 0, 16));
+        assert_eq!((blocks.dtype, blocks.shape.dimensions()), (Dtype::Q4_0, &[3, 64][..]));
+        assert_eq!((blocks.offset, blocks.bytes), (16, 108));
+        assert_eq!((norm.dtype, norm.shape.dimensions()), (Dtype::F32, &[4][..]));
+        assert_eq!((norm.offset, norm.bytes), (0, 16));
     }
 }
 
@@ -121,9 +117,8 @@ fn another_reader_agrees_on_types_and_offsets_of_tensors() {
     let same = with_types(&bytes, &header, |known| known).unwrap();
     assert_eq!(same.bytes.len(), bytes.len() - 256 - (header.data_start as usize - same.bytes.len()));
     assert_eq!(same.bytes[..header.metadata.end as usize], bytes[..header.metadata.end as usize]);
-    let half = type_of_elements(Dtype::F16).unwrap();
-    let written = with_types(&bytes, &header, |known| match known.dtype {
-        Dtype::F64 => half,
+    let written = with_types(&bytes, &header, |known| match known {
+        Dtype::F64 => Dtype::F16,
         _ => known,
     })
     .unwrap();
@@ -134,35 +129,40 @@ fn another_reader_agrees_on_types_and_offsets_of_tensors() {
         made.resize(made.len() + (place.bytes + place.padding) as usize, 0);
     }
     let read = whole(&made).unwrap();
-    assert_eq!((read.version, read.metadata, read.alignment), (3, header.metadata, 64));
+    assert_eq!((read.version, read.metadata, read.alignment), (3, header.metadata.clone(), 64));
     let found: Vec<_> = read
         .tensors
         .iter()
-        .map(|entry| (&*entry.name, entry.ggml_type.name, entry.offset, entry.bytes))
+        .map(|entry| (&*entry.name, entry.dtype.name(), entry.offset, entry.bytes))
         .collect();
     let wanted =
-        [("a", "F16", 0, 30), ("blocks", "Q4_0", 64, 36), ("n", "I8", 128, 7), ("none", "F16", 192, 0)];
+        [("a", "f16", 0, 30), ("blocks", "q4_0", 64, 36), ("n", "i8", 128, 7), ("none", "f16", 192, 0)];
     assert_eq!(found, wanted);
     let reader = GGUFFileReader::new(Cursor::new(made)).unwrap();
     let other: Vec<_> = reader.tensor_infos().iter().map(|info| info.expected_data_size()).collect();
     assert_eq!(other, [30, 36, 7, 0]);
-    assert_eq!(type_of_elements(Dtype::Opaque), None);
+    let lacking = with_types(&bytes, &header, |_| Dtype::U8).unwrap_err();
+    assert_eq!(lacking.kind(), ErrorKind::Unsupported);
 }
 
 #[test]
 fn element_types_equal_those_of_another_reader() {
-    for known in &TYPES {
-        let other = gguf_rs_lib::tensor::TensorType::from_u32(known.code).unwrap();
-        let row = known.block_elements * 3;
-        let bytes = file(3, &[], &[("t", known.code, &[row], 0)], 32, 4096);
+    let mut count = 0;
+    for (dtype, code) in Dtype::ALL.iter().filter_map(|dtype| Some((*dtype, code_of_type(*dtype)?))) {
+        count += 1;
+        assert_eq!(type_of_code(code), Some(dtype));
+        let other = gguf_rs_lib::tensor::TensorType::from_u32(code).unwrap();
+        let row = dtype.block().0 * 3;
+        let bytes = file(3, &[], &[("t", code, &[row], 0)], 32, 4096);
         let reader = GGUFFileReader::new(Cursor::new(bytes.clone())).unwrap();
         let info = &reader.tensor_infos()[0];
         assert_eq!(info.tensor_type(), other);
-        assert_eq!(info.expected_data_size(), whole(&bytes).unwrap().tensors[0].bytes, "{}", known.name);
-        assert_eq!(known.dtype == Dtype::Opaque, known.block_elements > 1, "{}", known.name);
+        assert_eq!(info.expected_data_size(), whole(&bytes).unwrap().tensors[0].bytes, "{dtype}");
+        assert_eq!(dtype.is_ggml(), dtype.block().0 > 1, "{dtype}");
     }
+    assert_eq!(count, 35);
     for gone in [4, 5, 31, 32, 33, 36, 37, 38, 43, u32::MAX] {
-        assert_eq!(GgmlType::from_code(gone), None);
+        assert_eq!(type_of_code(gone), None);
         let bytes = file(3, &[], &[("t", gone, &[256], 0)], 32, 4096);
         assert_eq!(refused(&bytes, "ggml type"), ErrorKind::Unsupported);
     }
@@ -254,7 +254,7 @@ fn agrees(bytes: &[u8]) {
     let Ok(other) = GGUFFileReader::new(Cursor::new(bytes)) else { return };
     assert_eq!(other.tensor_infos().len(), header.tensors.len());
     for (one, tensor) in other.tensor_infos().iter().zip(&header.tensors) {
-        let reversed: Vec<u64> = tensor.elements.dimensions().iter().rev().copied().collect();
+        let reversed: Vec<u64> = tensor.shape.dimensions().iter().rev().copied().collect();
         assert_eq!(
             (one.name(), one.shape().dims(), one.data_offset()),
             (&*tensor.name, &*reversed, tensor.offset)

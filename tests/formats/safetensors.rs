@@ -312,7 +312,7 @@ fn headers_that_could_not_be_read_back_are_not_written() {
         write_header(tensors, &[], alignment).map(|_| ()).map_err(|error| error.kind())
     };
     assert_eq!(write(&[("a", Dtype::F32)], 8), Ok(()));
-    assert_eq!(write(&[("a", Dtype::Opaque)], 8), Err(ErrorKind::Unsupported));
+    assert_eq!(write(&[("a", Dtype::Q4_0)], 8), Err(ErrorKind::Unsupported));
     for (tensors, alignment) in [
         (&[("a", Dtype::F4)][..], 8),
         (&[("__metadata__", Dtype::F32)], 8),

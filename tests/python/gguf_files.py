@@ -13,7 +13,11 @@ import ml_dtypes
 import numpy as np
 from gguf import GGUFReader, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
+from safetensors.numpy import load_file
 
+# The quantized types that tierfs decodes.
+DECODED = set("Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4".split())
 PLAIN = {"F32": "f4", "F16": "f2", "F64": "f8", "I8": "i1", "I16": "i2", "I32": "i4", "I64": "i8"}
 
 
@@ -61,21 +65,29 @@ def read(path, folder):
         beside = os.path.join(folder, one.name)
         with open(beside, "rb") as file:
             assert file.read() == one.data.tobytes(), f"{one.name} differs beside its container"
-        kind = one.tensor_type.name
-        dtype = kind.lower() if kind in PLAIN or kind == "BF16" else "opaque"
-        # bfloat16 too is bytes to this reader, two an element.
-        sizes = list(one.data.shape)
-        if kind == "BF16":
-            sizes[-1] //= 2
         shown = [os.getxattr(beside, f"user.tierfs.{key}").decode() for key in ("dtype", "shape")]
-        assert shown == [dtype, "x".join(map(str, sizes))], f"{one.name}: {shown}"
+        wanted = [one.tensor_type.name.lower(), "x".join(str(size) for size in reversed(one.shape))]
+        assert shown == wanted, f"{one.name}: {shown}"
 
 
 def floats(tensor):
-    """The values of a tensor of floats, none of another one."""
-    if tensor.tensor_type.name == "BF16":
+    """The values of a tensor of floats, quantized ones included; none of another one."""
+    kind = tensor.tensor_type.name
+    if kind == "BF16":
         return tensor.data.view("u1").view(ml_dtypes.bfloat16)
-    return tensor.data if tensor.data.dtype.kind == "f" else None
+    if kind in DECODED:
+        with np.errstate(all="ignore"):
+            return dequantize(tensor.data, tensor.tensor_type).astype("<f4")
+    return tensor.data if tensor.data.dtype.kind == "f" and kind in PLAIN else None
+
+
+def same(found, wanted, kind, what):
+    """Bit for bit, but for the payloads of NaNs."""
+    found, wanted = np.frombuffer(found, kind).ravel(), wanted.ravel()
+    assert found.size == wanted.size, f"{what}: {found.size} values, not {wanted.size}"
+    bits = f"u{found.itemsize}"
+    differs = (found.view(bits) != wanted.view(bits)) & ~((found != found) & (wanted != wanted))
+    assert not differs.any(), f"{what}: value {int(np.argmax(differs))}"
 
 
 def cast(path, collection):
@@ -93,14 +105,40 @@ def cast(path, collection):
             # llama.cpp takes nothing but tensors one after the other, in the order of the header.
             assert other.data_offset == end, f"{form}: {one.name} at {other.data_offset}, not {end}"
             end += -(-int(other.n_bytes) // alignment) * alignment
-            values = floats(one) if one.tensor_type.name in ("F32", "F16", "BF16", "F64") else None
-            wanted = one.data if values is None else values.astype(kind)
+            values = floats(one)
+            with np.errstate(all="ignore"):
+                wanted = one.data if values is None else values.astype(kind)
             type_name = one.tensor_type.name if values is None else form.upper()
             assert other.tensor_type.name == type_name, f"{form}: {one.name} is {other.tensor_type.name}"
-            assert other.data.tobytes() == wanted.tobytes(), f"{form}: {one.name}"
+            same(other.data.tobytes(), wanted, wanted.dtype, f"{form}: {one.name}")
             with open(os.path.join(collection, ".as", form, one.name), "rb") as beside:
-                assert beside.read() == wanted.tobytes(), f"{form}: {one.name} beside it"
+                same(beside.read(), wanted, wanted.dtype, f"{form}: {one.name} beside it")
         assert os.path.getsize(shown) == end, f"{form}: {os.path.getsize(shown)} bytes, not {end}"
+    wrapped(source, os.path.join(collection, ".as"))
+
+
+def wrapped(source, forms):
+    """The tensors as NumPy and safetensors files: quantized ones as f32."""
+    everything = load_file(os.path.join(forms, "safetensors", "_all.safetensors"))
+    listed = {name: set(os.listdir(os.path.join(forms, name))) for name in ("npy", "safetensors")}
+    quantized = 0
+    for tensor in source.tensors:
+        kind, name, shape = tensor.tensor_type.name, tensor.name, tuple(map(int, reversed(tensor.shape)))
+        if kind not in PLAIN and kind != "BF16" and kind not in DECODED:
+            assert f"{name}.npy" not in listed["npy"] and f"{name}.safetensors" not in listed["safetensors"], name
+            assert name not in everything, name
+            continue
+        values = tensor.data if kind in PLAIN else floats(tensor)
+        quantized += kind in DECODED
+        array = np.load(os.path.join(forms, "npy", f"{name}.npy"))
+        assert array.shape == shape, f"{name}: {array.shape}"
+        same(array.tobytes(), values, values.dtype, f"npy: {name}")
+        if kind == "BF16":
+            continue
+        for found in (load_file(os.path.join(forms, "safetensors", f"{name}.safetensors"))[name], everything[name]):
+            assert found.shape == shape and found.dtype == values.dtype, f"{name}: {found.dtype}{found.shape}"
+            same(found.tobytes(), values, values.dtype, f"safetensors: {name}")
+    assert quantized == len(DECODED)
 
 
 def types():

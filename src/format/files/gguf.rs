@@ -29,8 +29,8 @@ use crate::model::{DIMENSIONS_MAX, Dtype, Error, Result, Shape, check_tensor_nam
 mod types;
 mod write;
 
-pub use types::{GgmlType, TYPES};
-pub use write::{Place, Retyped, type_of_elements, with_types};
+pub use types::{bytes_of, code_of_type, type_of_code};
+pub use write::{Place, Retyped, with_types};
 
 /// Longest header in bytes, up to the data. Tokenizers take tens of megabytes of it.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -79,21 +79,13 @@ pub struct Entry {
     /// Any text.
     pub name: String,
     /// The type of its elements.
-    pub ggml_type: &'static GgmlType,
+    pub dtype: Dtype,
     /// Its dimensions in elements, outermost first, which is the reverse of the file's order.
-    pub elements: Shape,
+    pub shape: Shape,
     /// Its first byte, counted from [`Header::data_start`].
     pub offset: u64,
     /// Its length in bytes.
     pub bytes: u64,
-}
-
-impl Entry {
-    /// Its element type and shape in this program. Blocks of ggml are `OPAQUE`, with the bytes of a row as the innermost
-    /// dimension.
-    pub fn tensor(&self) -> (Dtype, Shape) {
-        (self.ggml_type.dtype, self.ggml_type.stored(&self.elements).unwrap_or_default())
-    }
 }
 
 /// Parses the header at the start of `prefix`, the first bytes of a file of `file_len` bytes. `None` if the header
@@ -274,18 +266,13 @@ fn entry(input: &mut Input<'_>) -> Result<Entry> {
     }
     let code = input.u32()?;
     let offset = input.u64()?;
-    let ggml_type = GgmlType::from_code(code)
-        .ok_or_else(|| place(Error::unsupported(format!("unknown ggml type {code}"))))?;
-    let wrong = || {
-        Error::invalid(format!(
-            "shape {sizes:?} of {}: too large, or not a whole number of blocks",
-            ggml_type.name
-        ))
-    };
-    let elements = Shape::new(sizes).ok_or_else(|| place(wrong()))?;
-    let stored = ggml_type.stored(&elements).ok_or_else(|| place(wrong()))?;
-    let bytes = ggml_type.dtype.bytes_of(stored.elements()).ok_or_else(|| place(wrong()))?;
-    Ok(Entry { name, ggml_type, elements, offset, bytes })
+    let dtype =
+        type_of_code(code).ok_or_else(|| place(Error::unsupported(format!("unknown ggml type {code}"))))?;
+    let wrong =
+        || Error::invalid(format!("shape {sizes:?} of {dtype}: too large, or not a whole number of blocks"));
+    let shape = Shape::new(sizes).ok_or_else(|| place(wrong()))?;
+    let bytes = bytes_of(dtype, &shape).ok_or_else(|| place(wrong()))?;
+    Ok(Entry { name, dtype, shape, offset, bytes })
 }
 
 /// Checks that names are unique, and that tensors are aligned, lie within the file and do not overlap.

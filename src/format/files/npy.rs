@@ -159,7 +159,7 @@ fn descr_of(dtype: Dtype) -> Option<&'static str> {
         Dtype::U64 => "<u8",
         Dtype::Bool => "|b1",
         Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 => "|V1",
-        Dtype::F4 | Dtype::Opaque => return None,
+        _ => return None,
     })
 }
 
@@ -168,7 +168,7 @@ fn descr_of(dtype: Dtype) -> Option<&'static str> {
 /// default NumPy refuses headers of more than 10,000 bytes, so 4096 is a good alignment and 16384 is not.
 ///
 /// # Errors
-/// `Unsupported` for `F4` and `Opaque`; `Invalid` for an alignment of 0 or one that makes
+/// `Unsupported` for types with blocks of several elements; `Invalid` for an alignment of 0 or one that makes
 /// the header longer than [`HEADER_BYTES_MAX`].
 pub fn write_header(dtype: Dtype, shape: &Shape, alignment: usize) -> Result<Vec<u8>> {
     let descr =

@@ -26,8 +26,7 @@ pub fn check(bytes: &[u8]) {
 fn sound(header: &Header, file_len: u64) {
     let mut places = Vec::new();
     for entry in &header.tensors {
-        let (dtype, shape) = entry.tensor();
-        assert_eq!(Some(entry.bytes), dtype.bytes_of(shape.elements()));
+        assert_eq!(Some(entry.bytes), entry.dtype.bytes_of(entry.shape.elements()));
         places.push((entry.offset, entry.bytes));
     }
     places.sort_unstable();
@@ -46,7 +45,7 @@ fn agrees(bytes: &[u8], header: &Header) {
     let tensors: &[Entry] = &header.tensors;
     assert_eq!(other.tensor_infos().len(), tensors.len());
     for (theirs, ours) in other.tensor_infos().iter().zip(tensors) {
-        let reversed: Vec<u64> = ours.elements.dimensions().iter().rev().copied().collect();
+        let reversed: Vec<u64> = ours.shape.dimensions().iter().rev().copied().collect();
         assert_eq!((theirs.name(), theirs.data_offset()), (&*ours.name, ours.offset));
         assert_eq!(theirs.shape().dims(), reversed);
         assert_eq!(theirs.expected_data_size(), ours.bytes);

@@ -1,7 +1,7 @@
 //! Writes the header of a GGUF file with other tensor types.
 
 use crate::format::cursor::Writer;
-use crate::format::files::gguf::{GgmlType, Header};
+use crate::format::files::gguf::{Header, bytes_of, code_of_type};
 use crate::model::{Dtype, Error, Result};
 
 /// A header with the locations of its tensors.
@@ -30,12 +30,8 @@ pub struct Place {
 ///
 /// # Errors
 /// `Invalid` on overflow, for a prefix that does not belong to the header, and for a type whose blocks do not divide the
-/// rows of a tensor.
-pub fn with_types(
-    prefix: &[u8],
-    header: &Header,
-    type_of: impl Fn(&'static GgmlType) -> &'static GgmlType,
-) -> Result<Retyped> {
+/// rows of a tensor; `Unsupported` for a type that ggml lacks.
+pub fn with_types(prefix: &[u8], header: &Header, type_of: impl Fn(Dtype) -> Dtype) -> Result<Retyped> {
     let too_long = || Error::invalid("a gguf file of more bytes than can be counted");
     let same = usize::try_from(header.metadata.end).ok().and_then(|end| prefix.get(..end));
     let same = same.ok_or_else(|| Error::invalid("a gguf file without its metadata"))?;
@@ -44,25 +40,21 @@ pub fn with_types(
     let mut tensors = Vec::with_capacity(header.tensors.len());
     let mut at: u64 = 0;
     for entry in &header.tensors {
-        let ggml_type = type_of(entry.ggml_type);
-        let stored = ggml_type.stored(&entry.elements);
-        let bytes = stored.and_then(|stored| ggml_type.dtype.bytes_of(stored.elements()));
+        let dtype = type_of(entry.dtype);
+        let code = code_of_type(dtype);
+        let code = code.ok_or_else(|| Error::unsupported(format!("{dtype} in a gguf file")))?;
+        let bytes = bytes_of(dtype, &entry.shape);
         let end = bytes.and_then(|bytes| at.checked_add(bytes)?.checked_next_multiple_of(header.alignment));
         let (bytes, end) = bytes.zip(end).ok_or_else(too_long)?;
-        let sizes = entry.elements.dimensions();
+        let sizes = entry.shape.dimensions();
         out.u64(entry.name.len() as u64).bytes(entry.name.as_bytes()).u32(sizes.len() as u32);
         for size in sizes.iter().rev() {
             out.u64(*size);
         }
-        out.u32(ggml_type.code).u64(at);
+        out.u32(code).u64(at);
         tensors.push(Place { bytes, padding: end - at - bytes });
         at = end;
     }
     let data_start = (out.position() as u64).checked_next_multiple_of(header.alignment);
     Ok(Retyped { bytes: out.into_bytes(), data_start: data_start.ok_or_else(too_long)?, tensors })
-}
-
-/// The ggml type with these elements, unblocked; `None` if ggml has none.
-pub fn type_of_elements(dtype: Dtype) -> Option<&'static GgmlType> {
-    super::TYPES.iter().find(|known| known.dtype == dtype && dtype != Dtype::Opaque)
 }
