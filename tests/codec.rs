@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its oracles too")]
 
 mod codec_oracle;
+#[path = "codec/difference.rs"]
+mod difference;
 #[path = "codec/ggml.rs"]
 mod ggml;
 #[path = "codec/ladder.rs"]

@@ -32,6 +32,7 @@ pub use events::{EventKind, Events};
 pub use io::buffer::PageBuffer;
 pub use io::contiguous::{Backing, Unchecked};
 pub use io::migrate::Elements;
+pub use io::packed::exact_difference;
 pub use io::pinned_copies::Compare;
 pub use io::scaled_delta::Writes;
 pub use io::write::Written;

@@ -10,7 +10,7 @@ fn sets() -> Vec<InstructionSet> {
 }
 
 /// Number `i` of SplitMix64, as `tests/golden/ladder_cases.py` has it.
-fn splitmix(seed: u64, i: usize) -> u64 {
+pub fn splitmix(seed: u64, i: usize) -> u64 {
     let mut z = seed.wrapping_add((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -22,12 +22,12 @@ fn bell(seed: u64, i: usize) -> i64 {
     (0..4).map(|part| (r >> (16 * part) & 0xffff) as i64).sum::<i64>() - 131_070
 }
 
-fn float(seed: u64, i: usize) -> f32 {
+pub fn float(seed: u64, i: usize) -> f32 {
     let low = (splitmix(seed + 1, i) & 63) as i64;
     (bell(seed, i) * 64 + low) as f32 * 2_f32.powi(-28)
 }
 
-fn bf16_bits(seed: u64, i: usize) -> u16 {
+pub fn bf16_bits(seed: u64, i: usize) -> u16 {
     (float(seed, i).to_bits() >> 16) as u16
 }
 
@@ -37,7 +37,7 @@ fn float8(seed: u64, i: usize, mantissa: u32) -> u8 {
     ((r >> 8 & 1) << 7 | exponent << mantissa | (r >> 16 & ((1 << mantissa) - 1))) as u8
 }
 
-fn special(i: usize) -> u16 {
+pub fn special(i: usize) -> u16 {
     const ODD: [u16; 10] = [0, 0x8000, 0x7f80, 0xff80, 0x7fc0, 0xffc1, 0x7f81, 0x0001, 0x8001, 0x007f];
     if splitmix(15, i).is_multiple_of(7) { ODD[(splitmix(16, i) % 10) as usize] } else { bf16_bits(14, i) }
 }

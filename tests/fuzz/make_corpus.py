@@ -158,6 +158,14 @@ def ladders():
         for n in (65, 513):
             payload = ladder.encode(np.ascontiguousarray(make(n)).tobytes(), width, rotated, low)
             put("ladder", f"{name.replace(' ', '_')}_{n}", bytes([width.bit_length() - 1, 0, 0]), payload)
+    for name, dtype, make in ladder_cases.DIFFERENCES:
+        width = 4 if dtype == "F32" else 2
+        for n in [65, 513]:
+            base, block = (np.ascontiguousarray(version).tobytes() for version in make(n))
+            z = ladder_cases.difference(base, block, width)
+            payload = ladder.encode(z, width, 0, [0, 0] if width == 2 else [None, None, 0, 0])
+            kind = 4 | ["BF16", "F16", "F32"].index(dtype) << 3
+            put("ladder", f"difference_{name.replace(' ', '_')}_{n}", bytes([kind, 0, 0]), payload)
 
 
 def logs(program):

@@ -1,8 +1,11 @@
-"""Writes ladder.txt: for each of 126 blocks, the payload that ladder.py makes of it, as its length and BLAKE3.
+"""Writes ladder.txt: for each of 126 blocks, the payload that ladder.py makes of it, as its length and BLAKE3; or
+difference.txt: the same for the differences of 81 blocks from others.
 
     python3 tests/golden/ladder_cases.py > tests/golden/ladder.txt
+    python3 tests/golden/ladder_cases.py differences > tests/golden/difference.txt
 
-tests/codec/ladder.rs makes the same blocks from the same generator, so no payload is stored here.
+tests/codec/ladder.rs and tests/codec/difference.rs make the same blocks from the same generator, so no payload is
+stored here.
 """
 import struct
 import sys
@@ -91,7 +94,63 @@ CASES = [
     ("special", 2, 1, [N, 0], special),
 ]
 
-if __name__ == "__main__":
+
+def tuned(seed, n, shift):
+    """Floats, and the same with noise of 2^-shift of their deviation."""
+    base = f32(seed, n)
+    return base, base + f32(seed + 2, n) * np.float32(2.0**-shift)
+
+
+def pair(seed, shift, cast):
+    return lambda n: tuple(cast(version) for version in tuned(seed, n, shift))
+
+
+def to_bf16(values):
+    return (values.view("<u4") >> 16).astype("<u2")
+
+
+def rarely(n):
+    base = bf16_bits(60, n)
+    at = splitmix(61, n) % np.uint64(100) == 0
+    return base, np.where(at, bf16_bits(62, n), base).astype("<u2")
+
+
+# Name, element type, the base and the block.
+DIFFERENCES = [
+    ("bf16 near", "BF16", pair(30, 10, to_bf16)),
+    ("bf16 farther", "BF16", pair(34, 6, to_bf16)),
+    ("f16 near", "F16", pair(38, 10, lambda values: values.astype("<f2"))),
+    ("f32 near", "F32", pair(42, 10, lambda values: values)),
+    ("f32 of bf16", "F32", pair(46, 10, lambda values: values.view("<u4") & np.uint32(0xFFFF0000))),
+    ("the same", "BF16", lambda n: (bf16_bits(50, n), bf16_bits(50, n))),
+    ("rarely", "BF16", rarely),
+    ("each", "BF16", lambda n: (every(n), every(n)[::-1])),
+    ("special", "F16", lambda n: (special(n), bf16_bits(52, n))),
+]
+
+
+def difference(base, block, width):
+    """z of two versions: the difference of their places in the order of floats, its sign in the lowest bit."""
+    shift = 8 * width - 16
+    u = lambda x: np.where(x >> 15 == 1, x ^ 0xFFFF, x ^ 0x8000)
+    whole = [np.frombuffer(version, f"<u{width}").astype(np.int64) for version in (base, block)]
+    d = (u(whole[1] >> shift) - u(whole[0] >> shift)) % 65536
+    z = np.where(d < 32768, 2 * d, 2 * (65536 - d) - 1)
+    return (z << shift | whole[1] % (1 << shift)).astype(f"<u{width}").tobytes()
+
+
+def write_differences():
+    print("# name; element type; elements; payload bytes; BLAKE3")
+    for name, dtype, make in DIFFERENCES:
+        width = 4 if dtype == "F32" else 2
+        for n in LENGTHS:
+            base, block = (np.ascontiguousarray(version).tobytes() for version in make(n))
+            low = [0, 0] if width == 2 else [N, N, 0, 0]
+            payload = ladder.encode(difference(base, block, width), width, 0, low)
+            print(f"{name}; {dtype}; {n}; {len(payload)}; {blake3.blake3(payload).hexdigest()}")
+
+
+def write_payloads():
     print("# name; bytes an element; rotated; low bits of each plane, - for raw; elements; payload bytes; BLAKE3")
     for name, w, rot, low, make in CASES:
         for n in LENGTHS:
@@ -100,3 +159,7 @@ if __name__ == "__main__":
             assert ladder.decode(payload) == raw
             bits = ",".join("-" if l is None else str(l) for l in low)
             print(f"{name}; {w}; {rot}; {bits}; {n}; {len(payload)}; {blake3.blake3(payload).hexdigest()}")
+
+
+if __name__ == "__main__":
+    write_differences() if sys.argv[1:] == ["differences"] else write_payloads()

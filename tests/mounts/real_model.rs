@@ -4,9 +4,11 @@ mod heavy {
     use std::fs;
     use std::path::Path;
 
+    use half::bf16;
     use safetensors::SafeTensors;
+    use safetensors::tensor::TensorView;
 
-    use support::{Mounted, Place, assert_same, minilm, python, run};
+    use support::{Mounted, Place, Random, assert_same, fsck, get, minilm, python, run};
 
     const NAME: &str = "model.safetensors";
 
@@ -135,5 +137,58 @@ mod heavy {
         for (measured, stated) in [(one, one_stated), (two, two_stated)] {
             assert!((measured / stated - 1.0).abs() < 1e-3, "{measured} measured, {stated} stated");
         }
+    }
+    /// The model in bf16, and a fine-tune of it: noise of a thousandth of each tensor's standard deviation
+    /// is added to the values before they are rounded.
+    fn tuned() -> [Vec<u8>; 2] {
+        let source = fs::read(minilm().join(NAME)).unwrap();
+        let mut random = Random(64);
+        let mut versions = [Vec::new(), Vec::new()];
+        let mut tensors = SafeTensors::deserialize(&source).unwrap().tensors();
+        tensors.retain(|(_, view)| view.dtype() == safetensors::Dtype::F32);
+        for (_, view) in &tensors {
+            let values = view.data().chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+            let values: Vec<f32> = values.collect();
+            let mean = values.iter().map(|value| f64::from(*value)).sum::<f64>() / values.len() as f64;
+            let squares: f64 = values.iter().map(|value| (f64::from(*value) - mean).powi(2)).sum();
+            let deviation = (squares / values.len() as f64).sqrt();
+            let mut noise = || {
+                // Twelve uniform numbers have a variance of one.
+                let sum: f64 = (0..12).map(|_| random.next() as f64 / u64::MAX as f64).sum();
+                ((sum - 6.0) * deviation * 1e-3) as f32
+            };
+            let in_bf16 = |values: Vec<f32>| -> Vec<u8> {
+                values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect()
+            };
+            let changed = values.iter().map(|value| value + noise()).collect();
+            versions[0].push(in_bf16(values));
+            versions[1].push(in_bf16(changed));
+        }
+        versions.map(|data| {
+            let view = |(one, data): (&(String, TensorView<'_>), _)| {
+                let (name, shape) = (one.0.clone(), one.1.shape().to_vec());
+                (name, TensorView::new(safetensors::Dtype::BF16, shape, data).unwrap())
+            };
+            let views = tensors.iter().zip(data.iter().map(Vec::as_slice)).map(view);
+            safetensors::serialize(views, None).unwrap()
+        })
+    }
+
+    #[test]
+    fn a_fine_tune_takes_a_seventh_of_its_size_beside_its_base_and_reads_bit_for_bit() {
+        let place = Place::new();
+        let [base, tune] = tuned();
+        place.import("demo/base", &[&place.write("base/m.safetensors", &base)], &[]);
+        let options = ["--parent", "demo/base", "--reconstruct", "delta"];
+        place.import("demo/tune", &[&place.write("tune/m.safetensors", &tune)], &options);
+        let mounted = place.mount(&[]);
+        let container = mounted.path("demo/tune/m.safetensors");
+        assert_eq!(get(&container, "tier"), "absent");
+        let stored: f64 = get(&container, "bytes_stored").parse().unwrap();
+        let ratio = stored / tune.len() as f64;
+        assert!(ratio <= 0.14, "{ratio}");
+        assert_same(&fs::read(&container).unwrap(), &tune, "the fine-tune");
+        mounted.unmount();
+        fsck(&place.store());
     }
 }

@@ -59,6 +59,10 @@ impl Block<'_> {
         Ok(Block { layout: Layout::parse(payload, width, elements)?, payload })
     }
 
+    pub(in crate::codec) fn is_rotated(&self) -> bool {
+        self.layout.is_rotated
+    }
+
     /// Bytes of memory that [`decode`](Block::decode) needs, at most a few megabytes.
     pub fn scratch_len(&self) -> usize {
         scratch_len(&self.layout)

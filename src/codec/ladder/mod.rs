@@ -79,16 +79,18 @@ const SPARSE: u8 = 3;
 #[derive(Default, Debug)]
 pub struct Scratch {
     bytes: Vec<u8>,
+    /// The elements of a difference.
+    pub(in crate::codec) elements: Vec<u8>,
 }
 
 impl Scratch {
     /// Scratch memory of no size yet.
     pub const fn new() -> Scratch {
-        Scratch { bytes: Vec::new() }
+        Scratch { bytes: Vec::new(), elements: Vec::new() }
     }
 
     /// `len` bytes of any value.
-    fn take(&mut self, len: usize) -> &mut [u8] {
+    pub(in crate::codec) fn take(&mut self, len: usize) -> &mut [u8] {
         if self.bytes.len() < len {
             self.bytes.resize(len, 0);
         }

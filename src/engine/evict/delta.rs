@@ -1,8 +1,8 @@
 //! Evicts tensors to deltas: differences of their blocks from those of a lineage parent.
 //!
 //! Where loss of precision is allowed, the record has the differences as 16-bit numbers
-//! times a scale. Otherwise it has the elements that differ, and the block reads bit for bit as
-//! before.
+//! times a scale. Otherwise it has the elements that differ, or an exact difference of all where that is
+//! smaller, and the block reads bit for bit as before.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::engine::work::Engine;
 use crate::format::checksum;
 use crate::format::log::catalog::Measured;
 use crate::format::log::record::Record;
-use crate::format::payload::delta::{CHANGES_MAX, Delta, DeltaKind};
+use crate::format::payload::delta::{CHANGES_MAX, Changes, Delta, DeltaKind};
 use crate::format::payload::difference::{Differences, measured, patch};
 use crate::model::{Dtype, Error, ErrorKind, Result, Tier};
 use crate::store::Block;
@@ -25,10 +25,17 @@ use crate::store::Collection;
 use crate::store::Object;
 use crate::store::OpenObject;
 use crate::store::Touched;
-use crate::store::{ParentHold, broken};
+use crate::store::{ParentHold, broken, exact_difference};
 
 /// Logical bytes that are evicted with one batch.
 const STEP_BYTES: u64 = 8 << 20;
+
+/// How exact differences are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Precision {
+    Scaled,
+    Exact,
+}
 
 /// The parent of an object, which cannot change while this lives.
 struct Parent {
@@ -60,9 +67,9 @@ pub(super) fn evict(
         }
     }
     let is_lossy = target.is_lossy_allowed(&collection.state());
-    let kind = chosen(collection, target, &parents, is_lossy)
+    let precision = chosen(collection, target, &parents, is_lossy)
         .map_err(|error| error.at(path_of(collection, target)))?;
-    let kind = kind.map_err(|why| cannot(&why))?;
+    let precision = precision.map_err(|why| cannot(&why))?;
     let mut measured = Measured::default();
     for (object, parent) in target.objects.iter().zip(&parents) {
         let open = OpenObject::open_by_name(collection, object)?;
@@ -72,7 +79,7 @@ pub(super) fn evict(
         while first < layout.blocks() {
             let zeros = object.zeros_from(first, layout).saturating_sub(first);
             let last = first.saturating_add(step.max(zeros)).min(layout.blocks());
-            evict_range(&open, parent, (first..last, kind), (target, &mut measured), moved)?;
+            evict_range(&open, parent, (first..last, precision), (target, &mut measured), moved)?;
             first = last;
         }
     }
@@ -83,7 +90,7 @@ pub(super) fn evict(
 fn evict_range(
     open: &OpenObject,
     parent: &Parent,
-    (range, kind): (std::ops::Range<u32>, DeltaKind),
+    (range, precision): (std::ops::Range<u32>, Precision),
     (target, measured): (&Target, &mut Measured),
     moved: &mut Moved,
 ) -> Result<()> {
@@ -92,11 +99,13 @@ fn evict_range(
     let found = std::cell::RefCell::new(Vec::new());
     let migration = open.drop_blocks(range, &|index, block| {
         // Nobody writes to the object now. An earlier write has ended the consent of an import.
-        if kind == DeltaKind::Scaled && !target.is_lossy_allowed(&collection.state()) {
+        if precision == Precision::Scaled && !target.is_lossy_allowed(&collection.state()) {
             return Ok(false);
         }
         // A block that was written to after the check stays as it is.
-        let Some(difference) = difference(open, parent, (index, block), kind)? else { return Ok(false) };
+        let Some(difference) = difference(open, parent, (index, block), precision)? else {
+            return Ok(false);
+        };
         found.borrow_mut().push(difference);
         Ok(true)
     })?;
@@ -175,18 +184,17 @@ fn check_depth(engine: &Engine, object: &Arc<Object>) -> Result<(), String> {
     }
 }
 
-/// Selects the kind of records for a tensor. The inner `Err` is the reason why neither fits.
+/// Selects the precision of a tensor's records. The inner `Err` is the reason why neither fits.
 fn chosen(
     collection: &Arc<Collection>,
     target: &Target,
     parents: &[Parent],
     is_lossy: bool,
-) -> Result<Result<DeltaKind, String>> {
+) -> Result<Result<Precision, String>> {
     let is_scaled = is_lossy && target.dtype.is_quantizable();
-    let kinds: &[DeltaKind] =
-        if is_scaled { &[DeltaKind::Scaled, DeltaKind::Patch] } else { &[DeltaKind::Patch] };
+    let scaled = is_scaled.then_some(Precision::Scaled);
     let mut why = String::new();
-    for kind in kinds {
+    for precision in scaled.into_iter().chain([Precision::Exact]) {
         let (mut records, mut most) = (0, 0);
         let mut fits = true;
         for (object, parent) in target.objects.iter().zip(parents) {
@@ -196,15 +204,15 @@ fn chosen(
                 if !open.is_due(index, &block, Tier::Absent) {
                     continue;
                 }
-                most += budget(*kind, target.dtype, layout.len(index));
-                match difference(&open, parent, (index, &block), *kind)? {
+                most += budget(precision, target.dtype, layout.len(index));
+                match difference(&open, parent, (index, &block), precision)? {
                     Some(difference) => records += difference.record.len(),
                     None => fits = false,
                 }
             }
         }
         if fits && records <= most {
-            return Ok(Ok(*kind));
+            return Ok(Ok(precision));
         }
         why = if fits {
             format!("the differences take {records} bytes; at most {most} are allowed")
@@ -217,10 +225,10 @@ fn chosen(
 
 /// Maximal size of a block's record in bytes: half of its encoding in q3, or for an exact difference
 /// half of the exact block.
-fn budget(kind: DeltaKind, dtype: Dtype, bytes: usize) -> usize {
-    match kind {
-        DeltaKind::Scaled => codec::payload_len(Tier::Q3, bytes / dtype.bytes() as usize).unwrap_or(0) / 2,
-        DeltaKind::Patch => bytes / 2,
+fn budget(precision: Precision, dtype: Dtype, bytes: usize) -> usize {
+    match precision {
+        Precision::Scaled => codec::payload_len(Tier::Q3, bytes / dtype.bytes() as usize).unwrap_or(0) / 2,
+        Precision::Exact => bytes / 2,
     }
 }
 
@@ -241,7 +249,7 @@ fn difference(
     open: &OpenObject,
     parent: &Parent,
     (index, _): (u32, &Block),
-    kind: DeltaKind,
+    precision: Precision,
 ) -> Result<Option<Difference>> {
     let layout = open.object().layout();
     let Some(base) = parent.open.object().block(index, layout) else {
@@ -254,21 +262,33 @@ fn difference(
     let (mut now, mut before) = (vec![0; layout.len(index)], vec![0; layout.len(index)]);
     open.read(layout.start(index), &mut now)?;
     parent.open.read(layout.start(index), &mut before)?;
-    let scaled = match kind {
-        DeltaKind::Scaled => {
+    let scaled = match precision {
+        Precision::Scaled => {
             Differences::of(dtype, &before, &now, usize::MAX).and_then(|found| found.scaled())
         }
-        DeltaKind::Patch => None,
+        Precision::Exact => None,
     };
-    let Some(changes) = scaled.or_else(|| patch(dtype, &before, &now)) else { return Ok(None) };
-    if changes.len() > CHANGES_MAX {
-        return Ok(None);
-    }
+    let changes = scaled
+        .filter(|scaled| scaled.len() <= CHANGES_MAX)
+        .map_or_else(|| exact_changes(dtype, &before, &now), |scaled| Ok(Some(scaled)))?;
+    let Some(changes) = changes else { return Ok(None) };
     let kind = changes.kind();
     let delta = Delta { object: open.object().entry.id, block: index, base_epoch: base.epoch, changes };
     let record = delta.write(dtype)?;
-    delta.apply(dtype, &mut before)?;
-    let measured = measured(dtype, &before, &now);
+    let measured = match kind {
+        DeltaKind::Scaled => {
+            delta.apply(dtype, &mut before)?;
+            measured(dtype, &before, &now)
+        }
+        DeltaKind::Patch | DeltaKind::Exact => measured(dtype, &now, &now),
+    };
     let changes = delta.changes.len() as u32;
     Ok(Some(Difference { index, base_epoch: base.epoch, kind, changes, record, measured }))
+}
+
+/// The smaller of the elements that differ and an exact difference of all. `None` where neither can be.
+fn exact_changes(dtype: Dtype, before: &[u8], now: &[u8]) -> Result<Option<Changes>> {
+    let patch = patch(dtype, before, now).filter(|patch| patch.len() <= CHANGES_MAX);
+    let all = [patch, exact_difference(dtype, before, now)?];
+    Ok(all.into_iter().flatten().min_by_key(|changes| changes.record_bytes(dtype)))
 }

@@ -43,12 +43,12 @@ pub(super) fn is_there(open: &OpenObject, index: u32, block: &Block) -> bool {
     precision(open, index, block).is_some()
 }
 
-/// The precision of a reconstructed block. A patch is exact. A scaled difference has at best the
+/// The precision of a reconstructed block. A patch and an exact difference are exact. A scaled difference has at best the
 /// precision of 8 bits, and counts as that.
 pub(super) fn precision(open: &OpenObject, index: u32, block: &Block) -> Option<Tier> {
     let links = open.object().deltas(index, block.epoch)?;
     match links.iter().find(|link| link.is_on_parent)?.kind {
-        DeltaKind::Patch => Some(Tier::Exact),
+        DeltaKind::Patch | DeltaKind::Exact => Some(Tier::Exact),
         DeltaKind::Scaled => Some(Tier::Q8),
     }
 }

@@ -5,13 +5,14 @@
 //! | 0 | 16 | object id |
 //! | 16 | 4 | block index |
 //! | 20 | 8 | base epoch: the epoch of the block that the changes apply to |
-//! | 28 | 2 | number of changes, nnz |
-//! | 30 | 4 | scale f32; 0 in a patch |
+//! | 28 | 2 | number of changes, nnz; 0 in an exact difference |
+//! | 30 | 4 | scale f32; 0 unless the record is scaled |
 //! | 34 | .. | the changes, in ascending order of the element they change |
 //!
 //! A change is a u16, the index of the element in its block, and then: in a scaled record
-//! an i16, in a patch the element's own bytes. The log holds the kind of a record, its element
-//! type, and its checksum.
+//! an i16, in a patch the element's own bytes. An exact difference has the payload of all elements
+//! (`codec/difference.rs`) instead. The log holds the kind of a record, its element type, and its
+//! checksum.
 //!
 //! For `F4` an index means a byte, which holds two elements.
 
@@ -32,6 +33,8 @@ pub enum DeltaKind {
     Scaled,
     /// Replaces an element.
     Patch,
+    /// Leads from all elements of the base to those of the block, without loss.
+    Exact,
 }
 
 impl DeltaKind {
@@ -40,6 +43,7 @@ impl DeltaKind {
         match self {
             DeltaKind::Scaled => 0,
             DeltaKind::Patch => 1,
+            DeltaKind::Exact => 2,
         }
     }
 
@@ -48,6 +52,7 @@ impl DeltaKind {
         match byte {
             0 => Some(DeltaKind::Scaled),
             1 => Some(DeltaKind::Patch),
+            2 => Some(DeltaKind::Exact),
             _ => None,
         }
     }
@@ -83,6 +88,8 @@ pub enum Changes {
         /// The bytes of the new elements, concatenated.
         elements: Vec<u8>,
     },
+    /// The payload of an exact difference, which the codec applies.
+    Exact(Vec<u8>),
 }
 
 impl Delta {
@@ -98,6 +105,17 @@ impl Delta {
         let count = usize::from(input.u16()?);
         let scale = input.f32()?;
         let width = value_bytes(kind, dtype);
+        if kind != DeltaKind::Scaled && scale.to_bits() != 0 {
+            return Err(Error::corrupt(format!("patch with a scale, {scale}")));
+        }
+        if kind == DeltaKind::Exact {
+            let changes = Changes::Exact(input.bytes(input.remaining())?.to_vec());
+            changes.check(dtype, elements).map_err(Error::corrupt)?;
+            if count != 0 {
+                return Err(Error::corrupt(format!("exact difference of {count} changes")));
+            }
+            return Ok(Delta { object, block, base_epoch, changes });
+        }
         if input.remaining() != count.saturating_mul(2 + width) {
             return Err(Error::corrupt(format!(
                 "delta of {count} changes of {width} bytes in a record of {} bytes",
@@ -109,10 +127,7 @@ impl Delta {
                 scale,
                 pairs: (0..count).map(|_| Ok((input.u16()?, input.i16()?))).collect::<Result<_>>()?,
             },
-            DeltaKind::Patch => {
-                if scale.to_bits() != 0 {
-                    return Err(Error::corrupt(format!("patch with a scale, {scale}")));
-                }
+            _ => {
                 let mut indices = Vec::with_capacity(count);
                 let mut replacements = Vec::with_capacity(count * width);
                 for _ in 0..count {
@@ -136,7 +151,7 @@ impl Delta {
             .map_err(|_| Error::invalid(format!("delta of {count} changes, over {CHANGES_MAX}")))?;
         self.changes.check(dtype, u64::MAX).map_err(Error::invalid)?;
         let width = value_bytes(self.changes.kind(), dtype);
-        let mut out = Writer::with_capacity(HEAD_BYTES + count * (2 + width));
+        let mut out = Writer::with_capacity(self.changes.record_bytes(dtype));
         out.u128(self.object.0).u32(self.block).u64(self.base_epoch).u16(nnz);
         match &self.changes {
             Changes::Scaled { scale, pairs } => {
@@ -151,6 +166,9 @@ impl Delta {
                     out.u16(*index).bytes(element);
                 }
             }
+            Changes::Exact(payload) => {
+                out.f32(0.0).bytes(payload);
+            }
         }
         Ok(out.into_bytes())
     }
@@ -160,7 +178,7 @@ impl Delta {
     /// rounds the sum to `dtype`, ties to even. After an error the block is unchanged.
     ///
     /// # Errors
-    /// `Corrupt` for changes that do not fit the block.
+    /// `Corrupt` for changes that do not fit the block, `Invalid` for an exact difference.
     pub fn apply(&self, dtype: Dtype, block: &mut [u8]) -> Result<()> {
         let width = element_bytes(dtype);
         let whole = block.len() - block.len() % width;
@@ -184,6 +202,7 @@ impl Delta {
                     }
                 }
             }
+            Changes::Exact(_) => return Err(Error::invalid("the codec applies an exact difference")),
         }
         Ok(())
     }
@@ -195,20 +214,31 @@ impl Changes {
         match self {
             Changes::Scaled { .. } => DeltaKind::Scaled,
             Changes::Patch { .. } => DeltaKind::Patch,
+            Changes::Exact(_) => DeltaKind::Exact,
         }
     }
 
-    /// The number of changed elements.
+    /// Bytes of a record of these changes.
+    pub fn record_bytes(&self, dtype: Dtype) -> usize {
+        let changes = match self {
+            Changes::Exact(payload) => payload.len(),
+            _ => self.len() * (2 + value_bytes(self.kind(), dtype)),
+        };
+        HEAD_BYTES + changes
+    }
+
+    /// The number of elements that it lists: 0 for an exact difference.
     pub fn len(&self) -> usize {
         match self {
             Changes::Scaled { pairs, .. } => pairs.len(),
             Changes::Patch { indices, .. } => indices.len(),
+            Changes::Exact(_) => 0,
         }
     }
 
-    /// Whether there are no changes.
+    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == 0 && self.kind() != DeltaKind::Exact
     }
 
     /// Checks that the changes fit a block of `elements` elements of `dtype`. Returns the problem if not.
@@ -235,6 +265,10 @@ impl Changes {
                 let ascending = indices.is_sorted_by(|left, right| left < right);
                 (ascending, indices.last().copied())
             }
+            Changes::Exact(_) if !dtype.is_quantizable() => {
+                return Err(format!("exact difference of {dtype} elements"));
+            }
+            Changes::Exact(_) => return Ok(()),
         };
         match last {
             _ if !ascending => Err("delta with indices that do not ascend".to_owned()),
@@ -251,6 +285,7 @@ fn value_bytes(kind: DeltaKind, dtype: Dtype) -> usize {
     match kind {
         DeltaKind::Scaled => 2,
         DeltaKind::Patch => element_bytes(dtype),
+        DeltaKind::Exact => 0,
     }
 }
 

@@ -6,6 +6,7 @@ use crate::format::log::record::Record;
 use crate::format::payload::delta::{Changes, Delta, DeltaKind, HEAD_BYTES};
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Result, Tier};
 use crate::store::collection::open_object::OpenObject;
+use crate::store::io::packed::apply_changes;
 use crate::store::io::scaled_delta::{Writes, scaled};
 use crate::store::object::blocks::Block;
 use crate::store::object::links::{DELTA_FILE, LINKS_MAX, Link};
@@ -63,7 +64,7 @@ impl OpenObject {
         if (delta.object, delta.block, delta.base_epoch) != (self.object.entry.id, index, link.base_epoch) {
             return Err(Error::corrupt(format!("{}: the delta is of another block", place())));
         }
-        delta.apply(dtype, elements).map_err(|error| error.at(place()))
+        apply_changes(&delta, dtype, elements).map_err(|error| error.at(place()))
     }
 
     /// Stores a write to an encoded block as a delta. For exact writes: if the delta is smaller than

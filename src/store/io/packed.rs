@@ -5,9 +5,11 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::codec::difference;
 use crate::codec::ladder::{self, Scratch};
 use crate::format::checksum;
 use crate::format::log::record::Stored;
+use crate::format::payload::delta::{Changes, Delta};
 use crate::model::{Dtype, Error, Result, Tier};
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
@@ -36,6 +38,25 @@ pub(in crate::store) fn encode_packed(dtype: Dtype, block: &[u8]) -> Result<Opti
     let mut payload = Vec::with_capacity(block.len());
     let is_packed = SCRATCH.with_borrow_mut(|scratch| ladder::encode(dtype, block, &mut payload, scratch))?;
     Ok(is_packed.then_some(payload))
+}
+
+/// The exact difference of a block from an equally long `base`, for a record; `None` for other types.
+pub fn exact_difference(dtype: Dtype, base: &[u8], block: &[u8]) -> Result<Option<Changes>> {
+    let mut payload = Vec::with_capacity(block.len());
+    let is_encoded = SCRATCH.with_borrow_mut(|scratch| {
+        difference::encode_difference(dtype, base, block, &mut payload, scratch)
+    })?;
+    Ok(is_encoded.then_some(Changes::Exact(payload)))
+}
+
+/// Applies changes to the elements of the block that they were made for.
+pub(in crate::store) fn apply_changes(delta: &Delta, dtype: Dtype, elements: &mut [u8]) -> Result<()> {
+    match &delta.changes {
+        Changes::Exact(payload) => {
+            SCRATCH.with_borrow_mut(|scratch| difference::add_difference(dtype, payload, elements, scratch))
+        }
+        _ => delta.apply(dtype, elements),
+    }
 }
 
 impl OpenObject {

@@ -31,11 +31,12 @@ pub struct Link {
 }
 
 impl Link {
-    /// Number of elements that the delta changes.
+    /// Number of elements that the delta lists.
     pub(in crate::store) fn changes(&self, dtype: Dtype) -> u32 {
         let value_bytes = match self.kind {
             DeltaKind::Scaled => 2,
             DeltaKind::Patch => dtype.bytes() as u32,
+            DeltaKind::Exact => return 0,
         };
         self.len.saturating_sub(HEAD_BYTES as u32) / (2 + value_bytes)
     }

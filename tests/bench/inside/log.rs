@@ -141,7 +141,7 @@ fn records(kind: DeltaKind) -> Result<(Vec<Vec<u8>>, Vec<u8>)> {
                 }
                 Changes::Scaled { scale, pairs }
             }
-            DeltaKind::Patch => {
+            DeltaKind::Patch | DeltaKind::Exact => {
                 let elements = random.elements(Dtype::F32, CHANGED);
                 for (index, raw) in indices.iter().zip(elements.as_chunks().0) {
                     values[usize::from(*index)] = f32::from_le_bytes(*raw);

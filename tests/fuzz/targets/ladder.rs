@@ -1,8 +1,10 @@
 //! Packed blocks: the width of an element, the number of elements, the payload. Payload, output and scratch memory end
-//! before a page that faults.
+//! before a page that faults. Where bit 2 of the width is set, exact differences: bits 3 and 4 choose the type.
 
 use tierfs::codec::InstructionSet;
-use tierfs::codec::ladder::Block;
+use tierfs::codec::difference::{add_difference_on, encode_difference_on};
+use tierfs::codec::ladder::{Block, Scratch};
+use tierfs::model::Dtype;
 
 /// Memory whose last byte lies before a page that faults.
 struct Guarded {
@@ -41,8 +43,7 @@ impl Drop for Guarded {
 }
 
 pub fn check(bytes: &[u8]) {
-    let [width, low, high, payload @ ..] = bytes else { return };
-    let width = 1 << (width % 4);
+    let [kind, low, high, payload @ ..] = bytes else { return };
     // Mostly the number of elements of the header, so that it is not refused for that alone.
     let stated =
         payload.get(4..8).and_then(|n| n.first_chunk()).map_or(0, |n| u32::from_le_bytes(*n) as usize);
@@ -50,6 +51,11 @@ pub fn check(bytes: &[u8]) {
         0 => stated,
         other => usize::from(other),
     };
+    if kind & 4 != 0 {
+        let dtypes = [Dtype::Bf16, Dtype::F16, Dtype::F32, Dtype::I16];
+        return check_difference(dtypes[usize::from(kind >> 3) % 4], elements, payload);
+    }
+    let width = 1 << (kind % 4);
     let mut stored = Guarded::new(payload.len());
     stored.bytes().copy_from_slice(payload);
     let Ok(block) = Block::parse(width, elements, stored.bytes()) else { return };
@@ -80,5 +86,33 @@ pub fn check(bytes: &[u8]) {
                 );
             }
         }
+    }
+}
+
+/// Adds a difference to a base. Where that succeeds, the difference of the result from the base leads to it too.
+fn check_difference(dtype: Dtype, elements: usize, payload: &[u8]) {
+    if elements > 65_537 {
+        return;
+    }
+    let len = elements * dtype.bytes() as usize;
+    let mut stored = Guarded::new(payload.len());
+    stored.bytes().copy_from_slice(payload);
+    let base: Vec<u8> = (0..len).map(|at| (at * 151 >> 3) as u8).collect();
+    let mut first = None;
+    for set in InstructionSet::available() {
+        let mut block = Guarded::new(len);
+        block.bytes().copy_from_slice(&base);
+        let added = add_difference_on(set, dtype, stored.bytes(), block.bytes(), &mut Scratch::new());
+        let found = added.is_ok().then(|| block.bytes().to_vec());
+        if found.is_none() {
+            assert_eq!(block.bytes(), base, "{}", set.name());
+        }
+        assert_eq!(*first.get_or_insert_with(|| found.clone()), found, "{}", set.name());
+        let Some(found) = found else { continue };
+        let (mut again, mut scratch) = (Vec::new(), Scratch::new());
+        assert!(encode_difference_on(set, dtype, &base, &found, &mut again, &mut scratch).unwrap());
+        block.bytes().copy_from_slice(&base);
+        add_difference_on(set, dtype, &again, block.bytes(), &mut scratch).unwrap();
+        assert_eq!(block.bytes(), found, "{}", set.name());
     }
 }
