@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use tierfs::codec::{InstructionSet, payload_len};
-use tierfs::model::{Dtype, MoveTo, Silent, Tier};
+use tierfs::model::{Aim, Dtype, MoveTo, Silent, Tier};
 
 /// The system's allocator, counting what each thread asks of it.
 struct Counting;
@@ -154,7 +154,7 @@ fn a_tensor_of_an_open_collection_takes_few_bytes_of_memory() {
     use tierfs::store::{Access, Collection};
     const TENSORS: usize = 10_000;
     let id = StoreId(7);
-    let q8 = MoveTo { tier: Tier::Q8, all: true };
+    let q8 = MoveTo::all(Aim::Tier(Tier::Q8));
     for (tier, opened_max, opening_max, read_max) in [(None, 940, 1500, 40), (Some(q8), 1110, 2000, 40)] {
         let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
         disk.create_directory("t").unwrap();

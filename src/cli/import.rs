@@ -16,7 +16,7 @@ use crate::cli::shared::output::{human, print, print_json};
 use crate::cli::shared::refusal::{self, Refusal, Typed};
 use crate::cli::{Outcome, init};
 use crate::control::IMPORT;
-use crate::engine::{Engine, Reconstruct, evict_imported};
+use crate::engine::{Engine, Finish, Reconstruct};
 use crate::ingest::{
     Action, Blocking, Listed, Plan, Request, Sum, Watch, hub_cache, parse_collection, parse_encoder,
 };
@@ -54,12 +54,16 @@ pub(super) struct Args {
     /// Store float matrices in this tier: exact, q8, q7, q5, q3 or q3x; with :all, every float tensor
     #[arg(long, value_name = "TIER[:all]", value_parser = parse_tier)]
     tier: Option<String>,
+    /// Pack tensors that stay exact: the same bytes in less space, read by way of the daemon. With --in-place,
+    /// the store keeps packed bytes of its own
+    #[arg(long)]
+    pack: bool,
     /// How the encoder chooses scales: best (least squared error) or absmax
     #[arg(long, default_value = "best", value_parser = parse_encoder)]
     encoder: Encoder,
     /// Import the paths as the shards, in this order, of one tensor with this name
     #[arg(long, value_name = "NAME", conflicts_with_all =
-        ["tier", "manifest", "checksum", "update", "delete", "dry_run"])]
+        ["tier", "pack", "manifest", "checksum", "update", "delete", "dry_run"])]
     shard_of: Option<String>,
     /// Lineage parent: TENANT/COLLECTION, where each tensor has the tensor of the same name and shape as
     /// its parent, or TENANT/COLLECTION/TENSOR
@@ -126,7 +130,7 @@ fn parse_destination(text: &str) -> Result<Destination> {
 }
 
 fn parse_tier(text: &str) -> Result<String> {
-    MoveTo::parse(text).map(|_| text.to_owned())
+    MoveTo::parse_tier(text).map(|_| text.to_owned())
 }
 
 fn parse_reconstruct(text: &str) -> Result<String> {
@@ -201,6 +205,7 @@ impl Args {
             collection: (tenant.clone(), String::new()),
             paths: self.paths,
             tier: self.tier,
+            pack: self.pack,
             encoder: self.encoder,
             shard_of: self.shard_of,
             parent: self.parent,
@@ -268,12 +273,9 @@ impl Place {
             Place::Missing => plan.preview(bar, &mut sum)?,
             Place::Store(engine) => {
                 let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-                let how = plan.request().reconstruct.as_deref().map(Reconstruct::parse).transpose()?;
-                let evict = |collection: &_, target: &_| match how {
-                    Some(how) => evict_imported(engine, collection, target, how),
-                    None => Ok(None),
-                };
-                match plan.run(&engine.store, owner, bar, Some(&evict), &mut sum) {
+                let finish = Finish::of(plan.request())?;
+                let finish = |collection: &_, target: &_| finish.finish(engine, collection, target);
+                match plan.run(&engine.store, owner, bar, Some(&finish), &mut sum) {
                     Err(error) if error.kind() == ErrorKind::Interrupted => sum.is_cancelled = true,
                     ran => ran?,
                 }

@@ -220,14 +220,21 @@ fn tiers_page() -> Roff {
             ("STORE/tierfs.toml", "when tensors move between tiers by themselves (user.tierfs.policy)"),
         ],
     );
-    see_also(&mut page, &["tierfs(1)", "tierfs-tier(1)", "tierfs-import(1)", "tierfs-control(7)"]);
+    see_also(
+        &mut page,
+        &["tierfs(1)", "tierfs-tier(1)", "tierfs-pack(1)", "tierfs-import(1)", "tierfs-control(7)"],
+    );
     page
 }
 
 fn tier_text(tier: Tier) -> String {
     const ELEMENTS: usize = 4096;
     let what = match (tier, payload_len(tier, ELEMENTS)) {
-        (Tier::Exact, _) => "The bytes as they were imported or written.".to_owned(),
+        (Tier::Exact, _) => {
+            "The bytes as they were imported or written. tierfs-pack(1) stores them packed: the \
+                             same bytes in less space, which the daemon unpacks."
+                .to_owned()
+        }
         (Tier::Absent, _) | (_, None) => {
             "Not stored; reads reconstruct it where user.tierfs.reconstruct says how.".to_owned()
         }

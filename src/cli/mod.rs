@@ -19,6 +19,7 @@ mod jobs;
 mod ls;
 mod man;
 mod mount;
+mod pack;
 mod pin;
 mod scrub;
 mod set;
@@ -55,6 +56,8 @@ enum Command {
     Stat(stat::Args),
     Du(du::Args),
     Tier(tier::Args),
+    Pack(pack::Pack),
+    Unpack(pack::Unpack),
     Pin(pin::Args),
     Unpin(unpin::Args),
     Evict(evict::Args),
@@ -123,6 +126,8 @@ pub fn main() -> ExitCode {
         Command::Stat(args) => args.run(),
         Command::Du(args) => args.run(),
         Command::Tier(args) => args.run(),
+        Command::Pack(args) => args.run(),
+        Command::Unpack(args) => args.run(),
         Command::Pin(args) => args.run(),
         Command::Unpin(args) => args.run(),
         Command::Evict(args) => args.run(),

@@ -35,7 +35,7 @@ pub(super) struct Args {
 }
 
 fn parse_tier(text: &str) -> Result<String> {
-    MoveTo::parse(text).map(|_| text.to_owned())
+    MoveTo::parse_tier(text).map(|_| text.to_owned())
 }
 
 impl Args {

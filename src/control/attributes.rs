@@ -83,7 +83,8 @@ pub const ATTRIBUTES: &[Attribute] = &[
     },
     setting(
         "tier",
-        "exact, q8, q7, q5, q3, q3x, absent or mixed; set to move (hot, warm, warm5, cold mean q8, q7, q5, q3)",
+        "exact, q8, q7, q5, q3, q3x, absent or mixed; set to move (hot, warm, warm5, cold mean q8, q7, q5, q3), \
+         or to packed or verbatim, which stay exact",
         sets::TIER,
         |reader, view| {
             let number = view.collection.state().number();
@@ -150,6 +151,15 @@ pub const ATTRIBUTES: &[Attribute] = &[
         |reader, view| {
             let mode = reader.vfs.list_mode(&view.collection.state(), view.node.entry.id);
             Ok(view.node.file().is_none().then(|| mode.name().to_owned()))
+        },
+    ),
+    setting(
+        "pack",
+        "how exact tensors that arrive are stored: none, or ladder for packed ones; inherited",
+        sets::PACK,
+        |_, view| {
+            let state = view.collection.state();
+            Ok(Some(view.collection.pack_of(&state, view.node.entry.id).to_owned()))
         },
     ),
     shown("id", "tensor_id: 32 hex digits, computed from the current name", |_, view| {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::control::context::Context;
 use crate::control::jobs::{Job, Report};
 use crate::control::quota::runs_mount;
-use crate::engine::{Reconstruct, evict_imported};
+use crate::engine::Finish;
 use crate::ingest::{Plan, Request, Sum, Watch};
 use crate::model::{Error, ErrorKind, Progress, Result};
 use crate::vfs::Invalidation;
@@ -25,7 +25,7 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     }
     let vfs = context.mounted.vfs.clone();
     let request = Request::parse(text)?;
-    let reconstruct = request.reconstruct.as_deref().map(Reconstruct::parse).transpose()?;
+    let finish = Finish::of(&request)?;
     let plan = Plan::of(request, &PathBuf::from(vfs.store().place()))?;
     plan.check_quota(vfs.store())?;
     let what = match &plan.request().tag {
@@ -35,12 +35,9 @@ pub(super) fn start(context: &Context, text: &str) -> Result<Invalidation> {
     let job = Job::new(what, plan.path(), context.user, plan.bytes());
     context.mounted.jobs.push(job, move |progress, report| {
         let store = vfs.store();
-        let evict = |collection: &_, target: &_| match reconstruct {
-            Some(how) => evict_imported(vfs.engine(), collection, target, how),
-            None => Ok(None),
-        };
+        let finish = |collection: &_, target: &_| finish.finish(vfs.engine(), collection, target);
         let mut sum = Sum::default();
-        let done = plan.run(store, vfs.owner(), &Watched(progress), Some(&evict), &mut sum);
+        let done = plan.run(store, vfs.owner(), &Watched(progress), Some(&finish), &mut sum);
         // Also after a cancelled import: the files that were complete by then have appeared.
         let (tenant, name) = &plan.request().collection;
         if let Ok(collection) = store.collection(tenant, name) {

@@ -152,7 +152,7 @@ fn advice(cause: &Cause) -> Option<&'static str> {
         Cause::Needed => Some("move those to a tier first, or remove them"),
         Cause::NoSource(_) => Some("import it again, or write it anew"),
         Cause::Quota(..) => Some("remove files, or raise the quota"),
-        Cause::NoTiers(_) | Cause::Absent | Cause::Other(..) => None,
+        Cause::NoTiers(_) | Cause::NotPacked(_) | Cause::Absent | Cause::Other(..) => None,
     }
 }
 

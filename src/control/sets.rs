@@ -99,6 +99,7 @@ pub(super) const SHAPE: Set = at_once(|asked, text| {
 });
 pub(super) const LOSSY: Set = at_once(|asked, text| set_inherited(asked, &engine::LOSSY, text));
 pub(super) const POLICY: Set = at_once(|asked, text| set_inherited(asked, &engine::POLICY, text));
+pub(super) const PACK: Set = at_once(|asked, text| set_inherited(asked, &engine::PACK, text));
 pub(super) const ENCODER: Set = at_once(|asked, text| set_inherited(asked, &engine::ENCODER, text));
 pub(super) const LIST: Set = at_once(|asked, text| {
     if asked.is_directory() {
@@ -247,7 +248,7 @@ fn change(
         // A failed or cancelled request may have changed some tensors.
         let (vfs, view) = (asked.vfs(), &asked.view);
         vfs.queue_invalidation(vfs.invalidate_nodes(&view.collection, moved.nodes));
-        report.text = match moved.summary.tier {
+        report.text = match moved.summary.aim {
             Some(_) => moved.summary.text(),
             None => "cached pages dropped".to_owned(),
         };

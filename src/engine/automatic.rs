@@ -15,7 +15,7 @@ use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
 use crate::engine::settings::{Consent, POLICY, is_lossy_allowed};
 use crate::engine::work::Engine;
-use crate::model::{ErrorKind, MoveTo, Progress, Result, Tier};
+use crate::model::{Aim, ErrorKind, MoveTo, ObjectId, Progress, Result, Tier, packs};
 use crate::store::Collection;
 use crate::store::EventKind;
 use crate::store::ROOT;
@@ -95,7 +95,7 @@ impl Engine {
         let mut done = 0;
         for step in moves {
             let Some(candidate) = places.get(&step.key) else { continue };
-            if self.is_stuck(candidate, &step) {
+            if self.is_stuck(step.key, step.to, candidate.epoch) {
                 continue;
             }
             if yielding.moved.load(Ordering::Relaxed) > rules.pass_bytes {
@@ -114,17 +114,15 @@ impl Engine {
                     if let Err(error) = came_to_nothing {
                         self.tell(candidate, &step, EventKind::Refusal, &error.to_string());
                     }
-                    let stuck = (step.to, candidate.epoch);
-                    self.automatic.lock().stuck.insert(step.key, stuck);
+                    self.automatic.lock().stuck.insert((step.key, step.to), candidate.epoch);
                 }
             }
         }
         Ok(done)
     }
 
-    fn is_stuck(&self, candidate: &Candidate, step: &Move) -> bool {
-        let automatic = self.automatic.lock();
-        automatic.stuck.get(&step.key).is_some_and(|stuck| *stuck == (step.to, candidate.epoch))
+    fn is_stuck(&self, key: (u32, ObjectId, u32), to: Tier, epoch: u64) -> bool {
+        self.automatic.lock().stuck.get(&(key, to)).is_some_and(|stuck| *stuck == epoch)
     }
 
     fn take_step(
@@ -138,7 +136,12 @@ impl Engine {
         match step.to {
             Tier::Absent => self.evict(collection, node, (Evict::Stored, Consent::AsSet), progress, moved)?,
             tier => {
-                let to = (MoveTo { tier, all: true }, Consent::AsSet);
+                let aim = match (step.from, tier) {
+                    (_, Tier::Packed) => Aim::Pack,
+                    (Tier::Packed, Tier::Exact) => Aim::Unpack,
+                    _ => Aim::Tier(tier),
+                };
+                let to = (MoveTo::all(aim), Consent::AsSet);
                 self.set_tier(collection, node, to, progress, moved)?;
             }
         }
@@ -173,7 +176,7 @@ impl Engine {
 
     /// A tensor, if it may be moved by policy.
     fn candidate(&self, collection: &Arc<Collection>, target: Target) -> Result<Option<Candidate>> {
-        let to = MoveTo { tier: Tier::Q8, all: false };
+        let to = MoveTo { aim: Aim::Tier(Tier::Q8), all: false };
         let (number, policy, is_lossy_allowed, how, created_at) = {
             let state = collection.state();
             let node = target.node;
@@ -187,13 +190,15 @@ impl Engine {
                 created_at,
             )
         };
-        let is_taken = to.takes(target.dtype, &target.shape, || self.store.settings().keeps(&target.name));
+        let can_be_encoded =
+            to.takes(target.dtype, &target.shape, || self.store.settings().keeps(&target.name));
         let is_busy = |object: &Arc<crate::store::Object>| {
             object.is_dirty() || collection.check_not_needed(object.entry.id).is_err()
         };
         let Some(first) = target.objects.first().map(|object| object.entry.id) else { return Ok(None) };
+        let can_be_packed = packs(target.dtype) && target.has_blocks_to_pack();
         let is_fixed = refuse_pinned(collection, &target).is_err() || target.objects.iter().any(is_busy);
-        if !policy || !is_taken || is_fixed {
+        if !policy || !(can_be_encoded || can_be_packed) || is_fixed {
             return Ok(None);
         }
         let mut tiers: HashMap<Tier, u64> = HashMap::new();
@@ -224,6 +229,9 @@ impl Engine {
             since,
             score: heat.score,
             last_access: heat.last_access,
+            // What packing did not make smaller goes on as if it were packed.
+            can_be_packed: can_be_packed && !self.is_stuck((number, first, 0), Tier::Packed, epoch),
+            can_be_encoded,
             is_lossy_allowed,
             has_exact_source,
             can_be_absent: how.way().is_some_and(|way| way.gives != Gives::Exact || has_exact_source),

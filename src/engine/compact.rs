@@ -16,6 +16,17 @@ use crate::store::{OpenObject, Verify};
 /// Logical bytes whose blocks are moved with one batch.
 const STEP_BYTES: u64 = 32 << 20;
 
+/// Ends with a job, and does not count.
+struct Uncounted<'a>(&'a dyn Progress);
+
+impl Progress for Uncounted<'_> {
+    fn advance(&self, _bytes: u64) {}
+
+    fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
+}
+
 /// Compacts a collection: its data files, its tier files, its log. Readers and writers go on
 /// meanwhile, and extents that they use are left for another time. Durable when it returns. An object
 /// whose files are missing or damaged is counted and reported as an event, and stays unchanged. Fails
@@ -28,6 +39,13 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
     let mut done = Compacted::default();
     let mut left = HashSet::new();
     for object in &objects {
+        if is_packed(object) && collection.check_not_needed(object.entry.id).is_ok() {
+            let packed = each_step(collection, object, &Uncounted(progress), &mut |open, range| {
+                done.packed += open.pack_again(range)?;
+                Ok(())
+            });
+            leave_damaged(collection, object, packed, &mut left)?;
+        }
         if is_exact(object) {
             let brought = each_step(collection, object, progress, &mut |open, range| {
                 done.returned += open.return_to_extent(range)?;
@@ -44,7 +62,7 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
         let packed = each_step(collection, object, progress, &mut |open, range| {
             for (number, space) in (0..).zip(&spaces) {
                 if space.end > space.used {
-                    done.moved += open.pack(range.clone(), number, space.used)?;
+                    done.moved += open.fill_gaps(range.clone(), number, space.used)?;
                 }
             }
             Ok(())
@@ -111,7 +129,13 @@ impl Engine {
     }
 }
 
-/// Whether all blocks of an object are stored exactly.
+/// Whether blocks of an object are packed. Those that were written since are packed again.
+fn is_packed(object: &Object) -> bool {
+    let layout = object.logged_layout();
+    object.blocks.read().pieces(layout).any(|(_, block)| block.stored.tier == Tier::Packed)
+}
+
+/// Whether all blocks of an object are stored verbatim.
 fn is_exact(object: &Object) -> bool {
     let layout = object.logged_layout();
     object.blocks.read().pieces(layout).all(|(_, block)| block.stored.tier == Tier::Exact)

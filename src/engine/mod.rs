@@ -12,6 +12,7 @@ mod automatic;
 mod compact;
 mod evict;
 mod heal;
+mod imported;
 mod move_preview;
 mod moves;
 mod pins;
@@ -28,15 +29,16 @@ mod work;
 
 pub use access::Heat;
 pub use compact::compact;
-pub use evict::{Evict, evict_imported};
+pub use evict::Evict;
+pub use imported::Finish;
 pub use move_preview::{MovePreview, would_move};
 pub use pins::Pinned;
 pub use reconstruct::setting::{Reconstruct, set_reconstruct};
 pub use results::{Compacted, CorruptRange, Moved, Scrubbed};
 pub use select::{Target, targets};
 pub use settings::{
-    Consent, ENCODER, LIST, LOSSY, POLICY, Setting, WRITES, cache_bytes, encoder, note_why, quantizes_writes,
-    set_setting,
+    Consent, ENCODER, LIST, LOSSY, PACK, POLICY, Setting, WRITES, cache_bytes, encoder, note_why,
+    quantizes_writes, set_setting,
 };
 pub use summary::Summary;
 pub use work::{Counted, Engine, Forms, Running};

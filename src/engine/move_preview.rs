@@ -9,7 +9,7 @@ use crate::codec;
 use crate::engine::moves::plain_elements;
 use crate::engine::select::target_of;
 use crate::engine::settings::encoder;
-use crate::model::{Encoder, EntryId, Error, MoveTo, Result, Tier};
+use crate::model::{Aim, Encoder, EntryId, Error, MoveTo, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::OpenObject;
@@ -51,7 +51,8 @@ impl MovePreview {
     fn block(&self, index: u32, out: &mut [u8]) -> Result<()> {
         let object = self.open.object();
         let layout = object.layout();
-        let block = object.block(index, layout).filter(|block| self.open.is_due(index, block, self.to));
+        let block =
+            object.block(index, layout).filter(|block| self.open.is_due(index, block, Aim::Tier(self.to)));
         let Some(block) = block else { return self.open.read(layout.start(index), out) };
         if !plain_elements(&self.open, (index, &block), self.to, out)? {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Moves between tiers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -13,7 +13,9 @@ use crate::engine::settings::{Consent, encoder};
 use crate::engine::summary::Summary;
 use crate::engine::work::Engine;
 use crate::format::log::catalog::{Entry, Measured, NodeEntry, NodeType};
-use crate::model::{Cause, Encoder, EntryId, Error, ErrorKind, MoveTo, Progress, Result, Tier};
+use crate::model::{
+    Aim, Cause, EntryId, Error, ErrorKind, KeptBy, MoveTo, Progress, Result, Storing, Tier, packs,
+};
 use crate::store::Block;
 use crate::store::Collection;
 use crate::store::Elements;
@@ -26,6 +28,8 @@ use crate::store::now_nanoseconds;
 const STEP_BYTES: u64 = 8 << 20;
 /// Blocks whose sources are checked together.
 const CHECKED_AT_ONCE: usize = 1024;
+/// Packed blocks of an object that an estimate of its size is made from.
+const SAMPLES: usize = 4;
 /// Logical bytes after which a sync releases the freed space.
 const SYNC_BYTES: u64 = 256 << 20;
 
@@ -42,11 +46,12 @@ struct Planned {
 }
 
 impl Engine {
-    /// Moves a tensor to a tier. The request may allow the loss of the last exact copy. For a container or a directory it moves the tensors that
-    /// [`MoveTo::takes`] selects. Durable when it returns. `moved` receives the changes, also on an
-    /// error.
+    /// Moves a tensor to a tier, packs it or unpacks it. The request may allow the loss of the last exact
+    /// copy. For a container or a directory it moves the tensors that [`MoveTo::takes`] selects. Durable
+    /// when it returns. `moved` receives the changes, also on an error. A packed file in place lies in the
+    /// store as a whole.
     ///
-    /// Fails with `Denied` for a tensor that is not of floats, or where the last exact copy would be
+    /// Fails with `Denied` for a tensor of a type that the aim does not apply to, or where the last exact copy would be
     /// lost and `lossy` does not allow it. Fails with `Invalid` where a block would have to become
     /// more precise than any source. It then changes nothing.
     pub fn set_tier(
@@ -60,7 +65,10 @@ impl Engine {
         let _alone = self.at_work.lock();
         collection.check_writable()?;
         let planned = self.plan(collection, node, to, moved)?;
-        let done = self.run(collection, planned, to.0, progress, moved);
+        let done = self.run(collection, planned, to.0, progress, moved).and_then(|()| match to.0.aim {
+            Aim::Pack => take_in(collection, node, progress, moved),
+            _ => Ok(()),
+        });
         // Also after a failed or cancelled move, which may have moved some tensors.
         if let Ok(targets) = targets(collection, node) {
             moved.summary.measure(&targets);
@@ -76,14 +84,19 @@ impl Engine {
         progress: &dyn Progress,
         moved: &mut Moved,
     ) -> Result<()> {
-        let encoder = |node| encoder(&collection.state(), node);
         let mut unsynced = 0;
         for Planned { target, from, .. } in planned {
-            let tiers: Vec<&str> = from.keys().map(|tier| tier.name()).collect();
+            let name = |tier: &Tier| match tier {
+                // A move to a tier does not tell apart how exact blocks are stored.
+                Tier::Packed if !to.aim.keeps_bytes() => Tier::Exact.name(),
+                tier => tier.name(),
+            };
+            let mut tiers: Vec<&str> = from.keys().map(name).collect();
+            tiers.dedup();
             let from = if tiers.len() == 1 { tiers.concat() } else { "mixed".to_owned() };
             let number = collection.state().number();
-            let moving = self.begin((number, target.node), from, to.tier, target.bytes());
-            let encoder = encoder(target.node);
+            let moving = self.begin((number, target.node), from, to.aim, target.bytes());
+            let storing = storing(collection, &target, to.aim);
             let mut advance = |bytes| {
                 moving.running.advance(bytes);
                 progress.advance(bytes);
@@ -98,8 +111,14 @@ impl Engine {
                     Ok(())
                 }
             };
-            move_target(collection, &target, (to.tier, encoder), moved, &mut advance)?;
-            moved.summary.moved += 1;
+            let before = moved.blocks;
+            move_target(collection, &target, storing, moved, &mut advance)?;
+            if to.aim == Aim::Pack && moved.blocks == before {
+                moved.summary.kept.count(KeptBy::NotSmaller);
+                moved.summary.planned -= 1;
+            } else {
+                moved.summary.moved += 1;
+            }
         }
         collection.sync()
     }
@@ -130,7 +149,7 @@ impl Engine {
             let state = collection.state();
             state.node(node).and_then(|node| node.file()).is_some_and(|file| file.tensor.is_some())
         };
-        moved.summary = Summary { tier: Some(to.tier), ..Summary::default() };
+        moved.summary = Summary { aim: Some(to.aim), ..Summary::default() };
         for target in &found {
             moved.summary.count(target);
         }
@@ -139,7 +158,7 @@ impl Engine {
         let (mut planned, mut opened) = (Vec::new(), None);
         let (mut denied, mut left) = (Refused::default(), Refused::default());
         for target in chosen {
-            let checked = check(collection, &target, to.tier, &mut opened);
+            let checked = check(collection, &target, to.aim, &mut opened);
             // One of many tensors does not stop the others.
             let is_left = !is_one
                 && checked
@@ -168,18 +187,29 @@ impl Engine {
     }
 }
 
-/// The blocks of a tensor that a move to a tier affects, by tier; their size after the move, and
-/// before. `opened` has the object that was checked last, whose outside file others may lie in too.
+/// How a move stores the blocks of a tensor.
+fn storing(collection: &Collection, target: &Target, aim: Aim) -> Storing {
+    let state = collection.state();
+    let is_packed =
+        || packs(target.dtype) && target.has_blocks_to_pack() && collection.packs(&state, target.node);
+    Storing { aim, packs: aim == Aim::Pack || is_packed(), encoder: encoder(&state, target.node) }
+}
+
+/// The blocks of a tensor that a move affects, by tier; their size after the move, and before. `opened` has the object that was checked last, whose outside file others may lie in too.
 fn check(
     collection: &Arc<Collection>,
     target: &Target,
-    to: Tier,
+    aim: Aim,
     opened: &mut Option<OpenObject>,
 ) -> Result<Concerned> {
     refuse_pinned(collection, target)?;
     let refused = |cause| Err(refused(collection, target, cause));
+    let to = aim.tier();
     if !target.dtype.is_quantizable() && to != Tier::Exact {
         return refused(Cause::NoTiers(target.dtype));
+    }
+    if aim == Aim::Pack && !(target.dtype.is_packable() && target.has_blocks_to_pack()) {
+        return refused(Cause::NotPacked(target.dtype));
     }
     if target.objects.iter().any(|object| object.dtype() != target.dtype) {
         let text = "its codes are of another element type; write it anew first".to_owned();
@@ -194,13 +224,22 @@ fn check(
         let open = &*opened.insert(OpenObject::open_by_name_after(collection, object, opened.as_ref())?);
         let mut due = object
             .stored_blocks(0..layout.blocks(), layout)
-            .filter(|(index, block)| open.is_due(*index, block, to))
+            .filter(|(index, block)| open.is_due(*index, block, aim))
             .peekable();
+        let mut samples = Vec::new();
+        let mut after = 0;
         while due.peek().is_some() {
             // Sources are read whole, which all cores share.
             let some: Vec<(u32, Block)> = due.by_ref().take(CHECKED_AT_ONCE).collect();
-            let exact: Vec<bool> =
-                some.par_iter().map(|(index, block)| has_exact_source(open, *index, block)).collect();
+            if aim == Aim::Pack {
+                let step = (some.len() / SAMPLES).max(1);
+                samples.extend(some.iter().step_by(step).take(SAMPLES).map(|(index, _)| *index));
+            }
+            let exact: Vec<bool> = if aim.keeps_bytes() {
+                vec![true; some.len()]
+            } else {
+                some.par_iter().map(|(index, block)| has_exact_source(open, *index, block)).collect()
+            };
             for ((index, block), is_exact) in some.into_iter().zip(exact) {
                 is_kept &= is_exact;
                 let source = if is_exact { Tier::Exact } else { precision(open, index, &block) };
@@ -211,15 +250,30 @@ fn check(
                     return refused(Cause::NoSource(source));
                 }
                 *from.entry(block.stored.tier).or_default() += 1;
-                stored.0 += object.payload_len(index, to)? as u64;
+                after += object.payload_len(index, to)? as u64;
                 stored.1 += u64::from(block.stored.len) + object.deltas_size(index, block.epoch).1;
             }
         }
+        stored.0 += if samples.is_empty() { after } else { estimate(open, &samples, after) };
     }
     if !is_kept && to != Tier::Exact && !target.is_lossy_allowed(&collection.state()) {
         return refused(Cause::LastExactCopy);
     }
     Ok((from, stored))
+}
+
+/// About how many bytes blocks of `bytes` bytes take when they are packed, by a few of them.
+fn estimate(open: &OpenObject, samples: &[u32], bytes: u64) -> u64 {
+    let layout = open.object().layout();
+    let packed = samples.par_iter().map(|index| {
+        let whole = layout.len(*index);
+        // A damaged block fails the move itself.
+        let packed = open.packed_len(*index).ok().flatten().unwrap_or(whole);
+        (packed as u64, whole as u64)
+    });
+    let (packed, whole) = packed.reduce(|| (0, 0), |one, other| (one.0 + other.0, one.1 + other.1));
+    let share = u128::from(bytes) * u128::from(packed) / u128::from(whole.max(1));
+    u64::try_from(share).unwrap_or(bytes)
 }
 
 /// Reads the most precise elements of a block of a tensor for a move to a tier into `out`. Fails with
@@ -229,9 +283,13 @@ fn elements(
     (collection, target): (&Collection, &Target),
     open: &OpenObject,
     (index, block): (u32, &Block),
-    to: Tier,
+    aim: Aim,
     out: &mut [u8],
 ) -> Result<Elements> {
+    let (to, layout) = (aim.tier(), open.object().layout());
+    if aim.keeps_bytes() {
+        return open.read(layout.start(index), out).map(|()| Elements::Other);
+    }
     let exact = read_exact(open, index, block, out);
     if let Ok(Some(elements)) = exact {
         return Ok(elements);
@@ -245,7 +303,6 @@ fn elements(
     if to != Tier::Exact && !target.is_lossy_allowed(&collection.state()) {
         return Err(refused(collection, target, Cause::LastExactCopy));
     }
-    let layout = open.object().layout();
     open.read(layout.start(index), out).map(|()| Elements::Other)
 }
 
@@ -267,7 +324,7 @@ pub(super) fn plain_elements(
 fn move_target(
     collection: &Arc<Collection>,
     target: &Target,
-    to: (Tier, Encoder),
+    storing: Storing,
     moved: &mut Moved,
     advance: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
@@ -280,8 +337,8 @@ fn move_target(
         while first < layout.blocks() {
             let zeros = object.zeros_from(first, layout).saturating_sub(first);
             let last = first.saturating_add(step.max(zeros)).min(layout.blocks());
-            let mut migration = open.migrate(first..last, to, &|open, index, block, out| {
-                elements((collection, target), open, (index, block), to.0, out)
+            let mut migration = open.migrate(first..last, storing, &|open, index, block, out| {
+                elements((collection, target), open, (index, block), storing.aim, out)
             })?;
             if !migration.is_empty() {
                 measured.add(migration.measured);
@@ -289,6 +346,10 @@ fn move_target(
                 let touched = std::mem::take(&mut migration.touched);
                 let recorded = collection.record(touched, |batch, state| {
                     migration.add(batch);
+                    if storing.aim.keeps_bytes() {
+                        batch.keep_bytes();
+                        return Ok(with_container(state, target.node));
+                    }
                     Ok(touch(batch, state, target.node, measured))
                 });
                 moved.nodes.extend(recorded?);
@@ -301,6 +362,46 @@ fn move_target(
     Ok(())
 }
 
+/// Moves what a packed file in place does not pack from that file into the store: its header, and tensors
+/// that stay verbatim.
+fn take_in(
+    collection: &Arc<Collection>,
+    node: EntryId,
+    progress: &dyn Progress,
+    moved: &mut Moved,
+) -> Result<()> {
+    let containers: BTreeSet<EntryId> = {
+        let state = collection.state();
+        let of = |target: Target| Some(state.node(target.node)?.file()?.container.unwrap_or(target.node));
+        let is_one = state.node(node).and_then(|node| node.file()).is_some_and(|file| file.tensor.is_some());
+        let targets = if is_one { Vec::new() } else { targets(collection, node)? };
+        targets.into_iter().filter_map(of).collect()
+    };
+    for container in containers {
+        if collection.state().is_pinned_with_container(container) {
+            continue;
+        }
+        for object in collection.objects_of(container)?.iter().filter(|object| object.origin.is_some()) {
+            let open = OpenObject::open_by_name(collection, object)?;
+            let blocks = open.take_in(0..object.layout().blocks())?;
+            if blocks > 0 {
+                moved.blocks += blocks;
+                moved.nodes.insert(container);
+            }
+            if progress.is_cancelled() {
+                return Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"));
+            }
+        }
+    }
+    collection.sync()
+}
+
+/// A tensor, and its container.
+fn with_container(state: &State, node: EntryId) -> Vec<EntryId> {
+    let container = state.node(node).and_then(|node| node.file()).and_then(|file| file.container);
+    [Some(node), container].into_iter().flatten().collect()
+}
+
 /// Updates the times of a tensor and its container after a change of their bytes, and the tensor's
 /// error against the encoded values.
 pub(super) fn touch(
@@ -311,8 +412,7 @@ pub(super) fn touch(
 ) -> Vec<EntryId> {
     let now = now_nanoseconds();
     let mut touched = Vec::new();
-    let container = state.node(node).and_then(|node| node.file()).and_then(|file| file.container);
-    for id in [Some(node), container].into_iter().flatten() {
+    for id in with_container(state, node) {
         let Some(found) = state.node(id) else { continue };
         let mut entry = NodeEntry { mtime: now, ctime: now, ..found.entry.clone() };
         if let NodeType::File(file) = &mut entry.node_type

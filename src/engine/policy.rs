@@ -1,8 +1,8 @@
 //! The policy of moves between tiers: computes a plan from plain values.
 //!
 //! A tensor moves one step in a pass: down when it is not used and has been in its tier for a while,
-//! up when it is used and has a more precise source. Tensors that may not lose precision never move
-//! down. The coldest come first, ties by the key of the first block, so that the same history gives
+//! up when it is used and has a more precise source. The first step down packs it, which loses nothing;
+//! tensors that may not lose precision never move further. The coldest come first, ties by the key of the first block, so that the same history gives
 //! the same moves.
 
 use std::collections::BTreeMap;
@@ -17,8 +17,9 @@ pub const DOWN_BELOW: f64 = 32.0;
 pub const UP_ABOVE: f64 = 512.0;
 /// Tensors with a lower score can become absent.
 pub const ABSENT_BELOW: f64 = 4.0;
-/// The tiers in order of the steps, the most precise first.
-const STEPS: [Tier; 6] = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Absent];
+/// The tiers in order of the steps, the most precise first. Packed tensors are exact, so a step between
+/// these two needs no consent and no other source.
+const STEPS: [Tier; 7] = [Tier::Exact, Tier::Packed, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Absent];
 /// Tensors return to q7 while it holds less than this share of `warm_byte_cap`.
 const WARM_PERCENT: u128 = 80;
 
@@ -41,6 +42,10 @@ pub struct Tensor {
     pub score: f64,
     /// Time of the last access, in seconds since 1970; 0 if never.
     pub last_access: u64,
+    /// Whether it can be packed.
+    pub can_be_packed: bool,
+    /// Whether it is one that may lose precision at all.
+    pub can_be_encoded: bool,
     /// Whether a permanent loss of precision is allowed.
     pub is_lossy_allowed: bool,
     /// Whether it has an exact source besides the payloads.
@@ -63,12 +68,12 @@ pub struct Move {
 }
 
 impl Tensor {
-    /// Size of its payloads in a tier, in bytes.
+    /// Size of its payloads in a tier, in bytes. Packed ones count as whole: their size is not known before.
     pub fn bytes_in(&self, tier: Tier) -> u64 {
         let group = GROUP_LEN as u64;
         match tier {
             Tier::Absent => 0,
-            Tier::Exact => self.elements.saturating_mul(self.width),
+            Tier::Exact | Tier::Packed => self.elements.saturating_mul(self.width),
             _ => {
                 let bytes = codec::payload_len(tier, GROUP_LEN).unwrap_or_default() as u64;
                 self.elements.div_ceil(group).saturating_mul(bytes)
@@ -76,30 +81,53 @@ impl Tensor {
         }
     }
 
+    /// Whether users see it in a tier.
+    fn is_in(&self, tier: Tier) -> bool {
+        self.tier == tier || (self.tier == Tier::Packed && tier == Tier::Exact)
+    }
+
     fn place(&self) -> usize {
         let tier = if self.tier == Tier::Q3x { Tier::Q3 } else { self.tier };
         STEPS.iter().position(|step| *step == tier).unwrap_or(0)
     }
 
-    /// The next tier down, if it may ever move there.
-    fn below(&self) -> Option<Tier> {
-        let next = STEPS.get(self.place() + 1).copied()?;
-        let may_go = self.is_lossy_allowed || self.has_exact_source;
-        (may_go && (next != Tier::Absent || self.can_be_absent)).then_some(next)
+    /// The next tier down, if it may ever move there. Tensors that are not packed skip that step.
+    fn below(&self, rules: &Rules) -> Option<Tier> {
+        let packs = rules.pack_idle > 0 && self.can_be_packed;
+        let next =
+            STEPS.iter().skip(self.place() + 1).find(|step| packs || **step != Tier::Packed).copied()?;
+        let may_go = self.can_be_encoded && (self.is_lossy_allowed || self.has_exact_source);
+        match next {
+            Tier::Packed => Some(next),
+            Tier::Absent if !self.can_be_absent => None,
+            _ => may_go.then_some(next),
+        }
     }
 
-    /// The next tier up, if it has a source of that precision.
+    /// The next tier up, if it has a source of that precision. What is encoded becomes exact, not packed.
     fn above(&self) -> Option<Tier> {
-        let next = STEPS.get(self.place().checked_sub(1)?).copied()?;
+        if self.tier == Tier::Packed {
+            return Some(Tier::Exact);
+        }
+        let steps = STEPS.iter().take(self.place()).rev();
+        let next = steps.copied().find(|step| *step != Tier::Packed)?;
         self.has_exact_source.then_some(next)
     }
 
-    /// The next tier down that it may move to now. Only tensors that were idle for long become
+    /// The next tier down that it may move to now. Only tensors that were idle for long are packed or become
     /// absent.
     fn below_now(&self, rules: &Rules, now: u64) -> Option<Tier> {
         let used = self.last_access.max(self.since);
-        let is_idle = self.score < ABSENT_BELOW && now >= used.saturating_add(rules.idle_seconds);
-        self.below().filter(|next| *next != Tier::Absent || is_idle)
+        self.below(rules).filter(|next| match next {
+            Tier::Packed => now >= used.saturating_add(rules.pack_idle),
+            Tier::Absent => self.score < ABSENT_BELOW && now >= used.saturating_add(rules.idle_seconds),
+            _ => true,
+        })
+    }
+
+    /// The same where its tier holds too much: it is packed without waiting.
+    fn below_if_full(&self, rules: &Rules, now: u64) -> Option<Tier> {
+        self.below(rules).filter(|next| *next == Tier::Packed).or_else(|| self.below_now(rules, now))
     }
 
     fn goes_down(&self, rules: &Rules, now: u64) -> Option<Tier> {
@@ -154,6 +182,7 @@ pub fn plan(tensors: &[Tensor], rules: &Rules, may_cool: bool, now: u64) -> Vec<
 
 impl Pass<'_> {
     fn hold(&mut self, tensor: &Tensor, tier: Tier, change: fn(u64, u64) -> u64) {
+        let tier = if tier.is_exact() { Tier::Exact } else { tier };
         let (bytes, blocks) = self.held.entry(tier).or_default();
         *bytes = change(*bytes, tensor.bytes_in(tier));
         *blocks = change(*blocks, tensor.blocks);
@@ -186,7 +215,7 @@ impl Pass<'_> {
                 if !limit.is_passed(bytes, blocks) {
                     break;
                 }
-                if let Some(to) = tensor.below_now(self.rules, self.now).filter(|_| tensor.tier == *tier) {
+                if let Some(to) = tensor.below_if_full(self.rules, self.now).filter(|_| tensor.is_in(*tier)) {
                     self.go(*place, to, "its tier holds too much");
                 }
             }
@@ -200,7 +229,7 @@ impl Pass<'_> {
             if cap == 0 || self.bytes(Tier::Q7) <= cap {
                 break;
             }
-            if self.tensors.get(place).is_some_and(|tensor| tensor.below().is_some()) {
+            if self.tensors.get(place).is_some_and(|tensor| tensor.below(self.rules).is_some()) {
                 self.go(place, Tier::Q5, "q7 is over its cap");
             }
         }
@@ -230,6 +259,9 @@ impl Pass<'_> {
     /// Whether a tier stays within its limit with one more tensor.
     fn has_room(&self, tensor: &Tensor, tier: Tier) -> bool {
         let (bytes, blocks) = self.held.get(&tier).copied().unwrap_or_default();
+        if tensor.is_in(tier) {
+            return true;
+        }
         let (bytes, blocks) = (bytes.saturating_add(tensor.bytes_in(tier)), blocks + tensor.blocks);
         let cap = self.rules.warm_byte_cap;
         let is_capped = tier == Tier::Q7 && cap > 0 && bytes > cap;

@@ -26,6 +26,8 @@ pub struct Moved {
 pub struct Compacted {
     /// Blocks that were returned to their data files.
     pub returned: u64,
+    /// Blocks that were packed again.
+    pub packed: u64,
     /// Blocks that were moved within tier files.
     pub moved: u64,
     /// Bytes of the payload files before: `tier0.dat` to `factor.dat`.
@@ -42,6 +44,7 @@ impl Compacted {
     /// Adds the result of another collection.
     pub fn add(&mut self, other: Compacted) {
         self.returned += other.returned;
+        self.packed += other.packed;
         self.moved += other.moved;
         self.before += other.before;
         self.after += other.after;
@@ -52,10 +55,10 @@ impl Compacted {
 
 impl fmt::Display for Compacted {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Compacted { returned, moved, before, after, left, at } = self;
+        let Compacted { returned, packed, moved, before, after, left, at } = self;
         write!(
             out,
-            "payloads at {at} from {before} to {after} bytes, {returned} blocks back in data files, {moved} moved"
+            "payloads at {at} from {before} to {after} bytes, {returned} blocks back in data files, {packed} packed again, {moved} moved"
         )?;
         match left {
             0 => Ok(()),

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use crate::engine::settings::{Consent, is_lossy_allowed};
 use crate::format::log::catalog::{Content, NodeType};
-use crate::model::{Cause, Dtype, EntryId, Error, ErrorKind, Kept, MoveTo, Refusal, Result, Shape};
+use crate::model::{
+    Aim, Cause, Dtype, EntryId, Error, ErrorKind, Kept, KeptBy, MoveTo, Refusal, Result, Shape,
+    packs_blocks_of,
+};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Settings;
@@ -34,6 +37,11 @@ impl Target {
     /// Whether loss of precision is allowed, by the request or by the setting `lossy`.
     pub(super) fn is_lossy_allowed(&self, state: &State) -> bool {
         self.consent == Consent::Given || is_lossy_allowed(state, self.node)
+    }
+
+    /// Whether its blocks are long enough to be packed.
+    pub(super) fn has_blocks_to_pack(&self) -> bool {
+        self.objects.iter().all(|object| packs_blocks_of(object.entry.block_bytes))
     }
 
     /// Logical bytes.
@@ -115,6 +123,8 @@ fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
 pub(super) fn taken(targets: Vec<Target>, to: MoveTo, settings: &Settings, kept: &mut Kept) -> Vec<Target> {
     let mut takes = |target: &Target| {
         let by = to.kept_by(target.dtype, &target.shape, || settings.keeps(&target.name));
+        let is_short = || to.aim == Aim::Pack && !target.has_blocks_to_pack();
+        let by = by.or_else(|| is_short().then_some(KeptBy::NotPacked));
         by.inspect(|by| kept.count(*by)).is_none()
     };
     targets.into_iter().filter(|target| takes(target)).collect()

@@ -14,9 +14,9 @@ pub(super) struct Automatic {
     pub cooled: u64,
     /// When the first pass was, in seconds since 1970, or the first one since the clock went back.
     pub begun: Option<u64>,
-    /// Moves that had no effect, with the newest epoch of the tensor at that time. They are retried
-    /// once the tensor has changed.
-    pub stuck: HashMap<(u32, ObjectId, u32), (Tier, u64)>,
+    /// Moves that had no effect, by tensor and target, with the newest epoch of the tensor at that time. They
+    /// are retried once the tensor has changed.
+    pub stuck: HashMap<((u32, ObjectId, u32), Tier), u64>,
 }
 
 /// Pinned files that need a check of their copies.

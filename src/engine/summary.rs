@@ -1,24 +1,24 @@
 //! The summary of a request that changes how tensors are stored.
 
 use crate::engine::select::Target;
-use crate::model::{Kept, Tier, human_part};
+use crate::model::{Aim, Kept, Tier, human_part};
 
 /// The number of tensors that a request changed, and the reasons why it did not change the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    /// The tier that they move to; `Absent` for an eviction.
-    pub tier: Option<Tier>,
+    /// What they are moved for; the tier `Absent` for an eviction.
+    pub aim: Option<Aim>,
     /// Tensors of the file or directory.
     pub tensors: u64,
     /// Those that the request has to change.
     pub planned: u64,
     /// Those that it has changed.
     pub moved: u64,
-    /// Those that were in the tier before.
+    /// Those that were stored so before.
     pub there: u64,
     /// Those that were refused while others moved.
     pub refused: u64,
-    /// Those that such a request leaves exact.
+    /// Those that such a request leaves as they are.
     pub kept: Kept,
     /// Logical bytes of the tensors.
     pub bytes: u64,
@@ -47,14 +47,14 @@ impl Summary {
     /// `37 of 104 tensors now q5, 23.0 of 86.7 MiB stored; 67 kept exact: ...`, for the tensors that the
     /// request has changed.
     pub fn text(&self) -> String {
-        let tier = self.tier.unwrap_or(Tier::Exact);
+        let aim = self.aim.unwrap_or(Aim::Tier(Tier::Exact));
         let mut parts = Vec::new();
         if self.moved > 0 {
             let all = self.tensors;
-            let now = format!("{} of {all} {} now {tier}", self.moved + self.there, tensors(all));
+            let now = format!("{} of {all} {} now {aim}", self.moved + self.there, tensors(all));
             parts.push(format!("{now}, {} stored", human_part(self.stored, self.bytes)));
         } else if self.planned == 0 {
-            parts.push(self.nothing(tier));
+            parts.push(self.nothing(aim));
         } else {
             parts.push("nothing was changed".to_owned());
         }
@@ -65,8 +65,12 @@ impl Summary {
         if self.refused > 0 {
             parts.push(format!("{} refused", self.refused));
         }
-        if tier != Tier::Exact && self.kept.sum() > 0 {
-            parts.push(self.kept.text());
+        if self.kept.sum() > 0 {
+            match aim {
+                Aim::Tier(Tier::Exact) => {}
+                Aim::Tier(_) => parts.push(self.kept.text()),
+                Aim::Pack | Aim::Unpack => parts.push(self.kept.text_as("left as they are")),
+            }
         }
         parts.join("; ")
     }
@@ -80,26 +84,27 @@ impl Summary {
         }
     }
 
-    fn nothing(&self, tier: Tier) -> String {
+    fn nothing(&self, aim: Aim) -> String {
         match (self.tensors, self.there) {
             (0, _) => "nothing to do: there is no tensor".to_owned(),
+            (_, 0) if self.refused == 0 && aim.keeps_bytes() => "nothing to do".to_owned(),
             (all, 0) if self.refused == 0 => {
                 let none = if all == 1 { "the tensor is not one" } else { "none of the tensors is one" };
-                format!("nothing to do: {none} that {tier} takes")
+                format!("nothing to do: {none} that {aim} takes")
             }
             (_, 0) => "nothing was changed".to_owned(),
             (all, there) if all == there && all > 1 => {
-                format!("nothing to do: all {all} tensors are {tier} already")
+                format!("nothing to do: all {all} tensors are {aim} already")
             }
-            (1, _) => format!("nothing to do: it is {tier} already"),
-            (all, there) => format!("nothing to do: {there} of {all} tensors are {tier} already"),
+            (1, _) => format!("nothing to do: it is {aim} already"),
+            (all, there) => format!("nothing to do: {there} of {all} tensors are {aim} already"),
         }
     }
 
     /// The same as JSON.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
-            "tier": self.tier.map(Tier::name),
+            "tier": self.aim.map(Aim::name),
             "tensors": self.tensors,
             "planned": self.planned,
             "moved": self.moved,
@@ -110,6 +115,8 @@ impl Summary {
                 "too_small": self.kept.too_small,
                 "not_float": self.kept.not_float,
                 "quantized": self.kept.quantized,
+                "not_packed": self.kept.not_packed,
+                "not_smaller": self.kept.not_smaller,
             },
             "bytes": self.bytes,
             "bytes_stored": self.stored,
@@ -124,15 +131,15 @@ fn tensors(count: u64) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::Summary;
-    use crate::model::{Kept, Tier};
+    use crate::model::{Aim, Kept, Tier};
 
     #[test]
     fn a_summary_counts_what_was_and_was_not_changed() {
-        let kept = Kept { by_keep_list: 12, too_small: 54, not_float: 1, quantized: 0 };
+        let kept = Kept { by_keep_list: 12, too_small: 54, not_float: 1, ..Kept::default() };
         let (bytes, stored) = (90_868_376, 24_117_248);
-        let tier = Some(Tier::Q5);
+        let aim = Some(Aim::Tier(Tier::Q5));
         let done =
-            Summary { tier, tensors: 104, planned: 37, moved: 37, kept, bytes, stored, ..Summary::default() };
+            Summary { aim, tensors: 104, planned: 37, moved: 37, kept, bytes, stored, ..Summary::default() };
         assert_eq!(
             done.text(),
             "37 of 104 tensors now q5, 23.0 of 86.7 MiB stored; \
@@ -148,7 +155,7 @@ mod tests {
             none.text(),
             "nothing to do: none of the tensors is one that q5 takes; 104 kept exact: 104 quantized already"
         );
-        let empty = Summary { tier, ..Summary::default() };
+        let empty = Summary { aim, ..Summary::default() };
         assert_eq!(empty.text(), "nothing to do: there is no tensor");
     }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::engine::reconstruct::Ways;
 use crate::engine::results::{Compacted, Scrubbed};
 use crate::engine::state::{Automatic, PinQueue};
-use crate::model::{EntryId, Error, ErrorKind, Progress, Result, Tier};
+use crate::model::{Aim, EntryId, Error, ErrorKind, Progress, Result};
 use crate::store::{Collection, Pin, Store, Verify};
 use crate::stream::Stream;
 
@@ -56,8 +56,8 @@ pub struct Running {
     node: EntryId,
     /// The tier before, as attributes show it.
     pub from: String,
-    /// The tier after.
-    pub to: Tier,
+    /// What it is moved for.
+    pub to: Aim,
     bytes: u64,
     done: AtomicU64,
 }
@@ -128,7 +128,7 @@ impl Engine {
     }
 
     /// Notes that a tensor moves, until the returned guard is dropped.
-    pub(super) fn begin(&self, place: (u32, EntryId), from: String, to: Tier, bytes: u64) -> Moving<'_> {
+    pub(super) fn begin(&self, place: (u32, EntryId), from: String, to: Aim, bytes: u64) -> Moving<'_> {
         let (collection, node) = place;
         let running = Arc::new(Running { collection, node, from, to, bytes, done: AtomicU64::new(0) });
         self.moving.lock().push(running.clone());

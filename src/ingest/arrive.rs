@@ -5,14 +5,15 @@ use std::sync::Arc;
 use crate::format::checksum;
 use crate::format::log::catalog::{Digests, Extent, FileEntry};
 use crate::ingest::blocking::Blocking;
-use crate::ingest::recognize::{Part, Recognized, plain, recognize};
+use crate::ingest::packing::packed_tier;
+use crate::ingest::recognize::{Part, PartTensor, Recognized, plain, recognize};
 use crate::ingest::store_parts::{How, StoredBlocks, StoredObject, StoredParts, TakenPart, store_parts};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, publish, room};
 use crate::model::{Dtype, EntryId, Error, ErrorKind, ObjectId, Result, Silent};
 use crate::store::Collection;
+use crate::store::GATHERED_BYTES_MAX;
 use crate::store::Object;
-use crate::store::PACKED_BYTES_MAX;
 use crate::store::disk::File;
 use crate::store::{Parts, State, Touched};
 
@@ -74,10 +75,35 @@ pub fn arrive_as(
         }
         Err(error) => return Err(error),
     };
+    let packs = collection.packs(&collection.state(), node);
+    let tier_of = |tensor: &PartTensor| packed_tier(tensor, Blocking::default()).filter(|_| packs);
+    let is_packed =
+        recognized.parts.iter().filter_map(|part| part.tensor.as_ref()).any(|it| tier_of(it).is_some());
     let mut uncommitted = Uncommitted::new(collection);
+    if is_packed && recognized.records.is_none() {
+        let options = Options::default();
+        let how = How::plain(&options);
+        match store_parts(&mut uncommitted, collection, source, &recognized, &tier_of, how, &Silent) {
+            Ok(stored_parts) => {
+                let stored_parts = StoredParts { digests, ..stored_parts };
+                return publish::publish_over(
+                    uncommitted,
+                    collection,
+                    node,
+                    mtime,
+                    recognized,
+                    stored_parts,
+                    why,
+                );
+            }
+            // Without room for the packed blocks beside the others, the file stays as it came.
+            Err(error) if error.kind() == ErrorKind::Full => uncommitted = Uncommitted::new(collection),
+            Err(error) => return Err(error),
+        }
+    }
     let stored_parts = match &bytes {
         Bytes::DataFile { number, file, draft }
-            if recognized.bytes > PACKED_BYTES_MAX && recognized.records.is_none() =>
+            if recognized.bytes > GATHERED_BYTES_MAX && recognized.records.is_none() =>
         {
             StoredParts {
                 digests,
@@ -88,7 +114,7 @@ pub fn arrive_as(
             let options = Options::default();
             let how = How::plain(&options);
             let mut stored_parts =
-                store_parts(&mut uncommitted, collection, source, &recognized, &|_| None, how, &Silent)?;
+                store_parts(&mut uncommitted, collection, source, &recognized, &tier_of, how, &Silent)?;
             // There are many small files, so their digests are taken on demand. Those of a batch show
             // whether it still reads as it was imported.
             if recognized.records.is_none() {

@@ -13,7 +13,7 @@ use crate::ingest::store_parts::{StoredBlocks, StoredObject, StoredParts, checks
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Progress, Result, Tier};
 use crate::store::Collection;
-use crate::store::PACKED_BYTES_MAX;
+use crate::store::GATHERED_BYTES_MAX;
 use crate::store::Touched;
 use crate::store::disk::File;
 use crate::stream::Digester;
@@ -262,7 +262,7 @@ pub(super) fn take(
         let block_bytes = options.blocking.block_bytes(dtype, bytes);
         let mut extent = None;
         let mut own = None;
-        if tier.is_none() && bytes > PACKED_BYTES_MAX {
+        if tier.is_none() && bytes > GATHERED_BYTES_MAX {
             let (number, file) = uncommitted.create_data_file()?;
             into.touched.file(&file);
             extent = Some(Extent { file: number, offset: 0 });

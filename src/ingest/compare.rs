@@ -133,7 +133,7 @@ impl Compare<'_> {
             has_absent |= objects.iter().any(|object| object.has_absent());
             if let Some(to) = self.options.tier
                 && to.takes(tensor.dtype, &tensor.shape, || self.settings.keeps(&own_name))
-                && !objects.iter().all(|object| is_in_tier(object, to.tier))
+                && !objects.iter().all(|object| is_in_tier(object, to.aim.tier()))
             {
                 return false;
             }
@@ -179,14 +179,17 @@ impl Compare<'_> {
     }
 }
 
-/// Whether a tensor lies in a tier, but for blocks that this tier cannot hold and that stay exact.
+/// Whether a tensor lies in a tier, but for blocks that this tier cannot hold and that stay exact. Packed
+/// blocks are exact.
 fn is_in_tier(object: &Object, tier: Tier) -> bool {
     let layout = object.logged_layout();
     let (mut has_blocks, mut is_in) = (false, false);
     for (_, block) in object.stored_blocks(0..layout.blocks(), layout) {
         has_blocks = true;
-        is_in |= block.stored.tier == tier;
-        if block.stored.tier != tier && block.stored.tier != Tier::Exact {
+        let is_exact = block.stored.tier.is_exact();
+        let is_there = block.stored.tier == tier || (is_exact && tier == Tier::Exact);
+        is_in |= is_there;
+        if !is_there && !is_exact {
             return false;
         }
     }

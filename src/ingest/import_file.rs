@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::format::log::catalog::OutsideFile;
 use crate::ingest::options::{Options, Origin, Report};
+use crate::ingest::packing::packed_tier;
 use crate::ingest::provenance::Provenance;
 use crate::ingest::recognize::{PartTensor, Recognized, recognize_import};
 use crate::ingest::target::Target;
@@ -11,7 +12,7 @@ use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{publish, room, store_parts};
 use crate::model::{Error, Kept, MoveTo, Progress, Result, Tier};
 use crate::store::disk::File;
-use crate::store::{Collection, Settings};
+use crate::store::{Collection, ROOT, Settings};
 use crate::stream::Digester;
 
 /// Imports one file. On an error nothing of it appears.
@@ -27,7 +28,11 @@ pub fn import_file(
     let outside = outside(collection, source, origin, options)?;
     let source = outside.as_ref().map_or(source, |(_, file)| file);
     let (recognized, note) = recognize_import(source, &target.name, options.strict)?;
-    let tier_of = |tensor: &PartTensor| options.tier.and_then(|to| tier_of(to, tensor, settings));
+    let packs = outside.is_none() && (options.pack || is_set_to_pack(collection, target));
+    let tier_of = |tensor: &PartTensor| {
+        let tier = options.tier.and_then(|to| tier_of(to, tensor, settings));
+        tier.or_else(|| packed_tier(tensor, options.blocking).filter(|_| packs))
+    };
     let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
     let mut uncommitted = Uncommitted::new(collection);
     let digester = match origin.sha256 {
@@ -66,7 +71,7 @@ pub fn import_file(
 /// Numbers of tensors that go to a tier, and of those that stay exact.
 fn encoded(recognized: &Recognized, tier: Option<MoveTo>, settings: &Settings) -> (u64, Kept) {
     let (mut encoded, mut kept) = (0, Kept::default());
-    let Some(to) = tier.filter(|to| to.tier != Tier::Exact) else { return (encoded, kept) };
+    let Some(to) = tier.filter(|to| to.aim.tier() != Tier::Exact) else { return (encoded, kept) };
     for tensor in recognized.parts.iter().filter_map(|part| part.tensor.as_ref()) {
         match to.kept_by(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name)) {
             Some(by) => kept.count(by),
@@ -79,7 +84,15 @@ fn encoded(recognized: &Recognized, tier: Option<MoveTo>, settings: &Settings) -
 /// The tier of an imported tensor, if it moves anywhere.
 fn tier_of(to: MoveTo, tensor: &PartTensor, settings: &Settings) -> Option<Tier> {
     let takes = to.takes(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name));
-    (takes && to.tier != Tier::Exact).then_some(to.tier)
+    Some(to.aim.tier()).filter(|tier| takes && *tier != Tier::Exact)
+}
+
+/// Whether the place of a new file has the setting to pack what arrives.
+fn is_set_to_pack(collection: &Collection, target: &Target) -> bool {
+    let state = collection.state();
+    let (directories, replaced) = room::found(&state, target);
+    let node = replaced.or(directories.last().copied()).unwrap_or(ROOT);
+    collection.packs(&state, node)
 }
 
 /// The source as an external data file, and the open file.

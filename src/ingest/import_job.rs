@@ -39,8 +39,8 @@ pub trait Watch: Progress {
     fn noted(&self, _path: &str, _note: &str) {}
 }
 
-/// Evicts an imported file. Returns why some of it was not evicted, if so.
-pub type Evict<'a> = &'a dyn Fn(&Arc<Collection>, &Target) -> Result<Option<String>>;
+/// Finishes an imported file, as by packing or evicting it. Returns why some of it was left, if so.
+pub type Finish<'a> = &'a dyn Fn(&Arc<Collection>, &Target) -> Result<Option<String>>;
 
 /// The files of a request. Nothing is changed yet.
 pub struct Plan {
@@ -150,14 +150,14 @@ impl Plan {
     }
 
     /// Runs the import and adds to `sum`; of a dry run, finds what the import would do. An error in one
-    /// file is noted there, and the others go on. Fails with `Interrupted` on cancellation. `evict` is
+    /// file is noted there, and the others go on. Fails with `Interrupted` on cancellation. `finish` is
     /// called for each imported file.
     pub fn run(
         &self,
         store: &Store,
         owner: (u32, u32),
         watch: &dyn Watch,
-        evict: Option<Evict<'_>>,
+        finish: Option<Finish<'_>>,
         sum: &mut Sum,
     ) -> Result<()> {
         let parents = self.request.parent.as_deref().map(|parent| parents(store, parent)).transpose()?;
@@ -168,7 +168,7 @@ impl Plan {
         self.tell_walked(watch, sum);
         let (tenant, name) = (&self.request.collection.0, &self.request.collection.1);
         let collection = store.collection_made(tenant, name, owner)?;
-        let ran = self.all(store, &collection, owner, (&options, watch), (evict, &mut *sum));
+        let ran = self.all(store, &collection, owner, (&options, watch), (finish, &mut *sum));
         // Makes the imported files durable.
         let marked = match collection.check_writable() {
             Ok(()) => collection.sync(),
@@ -326,7 +326,7 @@ impl Plan {
         collection: &Arc<Collection>,
         owner: (u32, u32),
         (options, watch): (&Options, &dyn Watch),
-        (evict, sum): (Option<Evict<'_>>, &mut Sum),
+        (finish, sum): (Option<Finish<'_>>, &mut Sum),
     ) -> Result<()> {
         if let Some(tensor) = &self.request.shard_of {
             let target = target_of(tensor)?;
@@ -399,9 +399,9 @@ impl Plan {
                 if let Some(node) = node_at(&collection.state(), &found.target) {
                     blobs.add(found, node);
                 }
-                let evicted = evict.map(|evict| evict(collection, &found.target)).transpose()?.flatten();
+                let left = finish.map(|finish| finish(collection, &found.target)).transpose()?.flatten();
                 let note = Some(report.note).filter(|note| !note.is_empty());
-                for note in note.into_iter().chain(evicted) {
+                for note in note.into_iter().chain(left) {
                     watch.noted(&path, &note);
                     sum.notes.push((path.clone(), note));
                 }

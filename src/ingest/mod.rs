@@ -26,6 +26,7 @@ mod links;
 mod manifest;
 mod names;
 mod options;
+mod packing;
 mod parents;
 mod provenance;
 mod publish;
@@ -51,7 +52,7 @@ pub use blocking::Blocking;
 pub use hub::{HubCache, HubRepository, hub_cache};
 pub use import_file::import_file;
 #[cfg(feature = "mount")]
-pub use import_job::{Evict, Plan, Watch};
+pub use import_job::{Plan, Watch};
 pub use options::{Options, Origin, Report};
 pub use parents::Parents;
 pub use recognize::{Part, PartTensor, Recognized, recognize};

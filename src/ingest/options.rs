@@ -9,6 +9,8 @@ use crate::model::{Encoder, Error, Kept, MoveTo, Result};
 pub struct Options {
     /// The tier of float tensors; exact if `None`.
     pub tier: Option<MoveTo>,
+    /// Whether exact tensors are packed, whatever the setting `pack` says.
+    pub pack: bool,
     /// How scales are chosen.
     pub encoder: Encoder,
     /// How tensors are split into blocks.

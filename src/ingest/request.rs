@@ -19,8 +19,10 @@ pub struct Request {
     pub collection: (String, String),
     /// Files and directories.
     pub paths: Vec<PathBuf>,
-    /// The tier that float tensors go to, as [`MoveTo::parse`] takes it.
+    /// The tier that float tensors go to, as [`MoveTo::parse_tier`] takes it.
     pub tier: Option<String>,
+    /// Pack exact tensors, whatever the setting `pack` says.
+    pub pack: bool,
     /// How scales are chosen.
     pub encoder: Encoder,
     /// The paths are the shards of one tensor of this name.
@@ -75,12 +77,12 @@ impl Request {
     /// The options of the import. Fails with `Invalid` for impossible values, and for options that
     /// exclude each other.
     pub fn options(&self) -> Result<Options> {
-        let is_whole = self.tier.is_some() || self.manifest.is_some() || self.in_place;
+        let is_whole = self.tier.is_some() || self.pack || self.manifest.is_some() || self.in_place;
         if self.paths.is_empty() {
             return Err(Error::invalid("no paths"));
         }
         if self.shard_of.is_some() && is_whole {
-            return Err(Error::invalid("shard_of stands without tier, manifest and in_place"));
+            return Err(Error::invalid("shard_of stands without tier, pack, manifest and in_place"));
         }
         if self.in_place && self.tier.is_some() {
             return Err(Error::invalid("in_place stands without tier"));
@@ -99,9 +101,9 @@ impl Request {
         if self.revision.is_some() && self.all_revisions {
             return Err(Error::invalid("revision stands without all_revisions"));
         }
-        let tier = self.tier.as_deref().map(MoveTo::parse).transpose()?;
-        let (encoder, strict) = (self.encoder, self.strict);
-        Ok(Options { tier, encoder, blocking, strict, ..Options::default() })
+        let tier = self.tier.as_deref().map(MoveTo::parse_tier).transpose()?;
+        let (encoder, strict, pack) = (self.encoder, self.strict, self.pack);
+        Ok(Options { tier, pack, encoder, blocking, strict, ..Options::default() })
     }
 
     /// The revisions of a hub cache's repositories.
@@ -141,6 +143,7 @@ impl Request {
                 "parent" => request.parent = Some(text()?.to_owned()),
                 "reconstruct" => request.reconstruct = Some(text()?.to_owned()),
                 "revision" => request.revision = Some(text()?.to_owned()),
+                "pack" => request.pack = value.as_bool().ok_or_else(wrong)?,
                 "in_place" => request.in_place = value.as_bool().ok_or_else(wrong)?,
                 "all_revisions" => request.all_revisions = value.as_bool().ok_or_else(wrong)?,
                 "checksum" => request.checksum = value.as_bool().ok_or_else(wrong)?,
@@ -176,6 +179,7 @@ impl Request {
         put("paths", self.paths.iter().map(path).collect::<Result<Vec<_>>>()?.into());
         put("encoder", self.encoder.name().into());
         for (key, is_set) in [
+            ("pack", self.pack),
             ("in_place", self.in_place),
             ("all_revisions", self.all_revisions),
             ("checksum", self.checksum),
@@ -237,7 +241,7 @@ mod tests {
     fn requests_round_trip_and_invalid_ones_are_refused() {
         let line = r#"{"collection":"t/c","paths":["/a","/b c"],"tier":"q5:all","encoder":"absmax",
             "block_bytes":8192,"manifest":"/m","tag":"1-x","revision":"v1","checksum":true,"update":true,
-            "delete":true,"strict":true,"dry_run":true}"#;
+            "pack":true,"delete":true,"strict":true,"dry_run":true}"#;
         let request = Request::parse(line).unwrap();
         assert_eq!(Request::parse(&request.to_json().unwrap()).unwrap(), request);
         let shards = r#"{"collection":"t/c","paths":["/a"],"shard_of":"w","head_dim":64}"#;
@@ -265,6 +269,9 @@ mod tests {
             r#"{"collection":"t/c","paths":["/a"],"manifest":"m"}"#,
             r#"{"collection":"t/c","paths":["/a"],"tag":""}"#,
             r#"{"collection":"t/c","paths":["/a"],"in_place":1}"#,
+            r#"{"collection":"t/c","paths":["/a"],"pack":"ladder"}"#,
+            r#"{"collection":"t/c","paths":["/a"],"tier":"packed"}"#,
+            r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","pack":true}"#,
             r#"{"collection":"t/c","paths":["/a"],"delete":"yes"}"#,
             r#"{"collection":"t/c","paths":["/a"],"shard_of":"x","checksum":true}"#,
             r#"{"collection":"t/c","paths":["/a"],"revision":"x","all_revisions":true}"#,

@@ -14,7 +14,7 @@ use crate::ingest::recognize::{Part, PartTensor, Recognized};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Progress, Result, Tier};
 use crate::store::Collection;
-use crate::store::PACKED_BYTES_MAX;
+use crate::store::GATHERED_BYTES_MAX;
 use crate::store::Touched;
 use crate::store::disk::File;
 use crate::stream::Digester;
@@ -127,7 +127,7 @@ pub(super) fn store_parts(
     let exact = tiers.iter().any(Option::is_none);
     let data = if let Some(number) = outside {
         Data::Outside(number)
-    } else if exact && recognized.bytes > PACKED_BYTES_MAX {
+    } else if exact && recognized.bytes > GATHERED_BYTES_MAX {
         let (id, file) = uncommitted.create_data_file()?;
         touched.file(&file);
         // Parts that go to another tier stay holes in the file.

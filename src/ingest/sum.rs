@@ -212,6 +212,7 @@ impl Sum {
                 too_small: exact("too_small")?,
                 not_float: exact("not_float")?,
                 quantized: exact("quantized")?,
+                ..Kept::default()
             },
             is_cancelled: value.get("cancelled")?.as_bool()?,
             bytes: number("bytes")?,
@@ -248,7 +249,7 @@ mod tests {
         let listed = |action: Action| Listed { action, path: action.name().to_owned(), bytes: 7 };
         let sum = Sum {
             encoded: 5,
-            exact: Kept { by_keep_list: 1, too_small: 2, not_float: 3, quantized: 4 },
+            exact: Kept { by_keep_list: 1, too_small: 2, not_float: 3, quantized: 4, ..Kept::default() },
             is_cancelled: true,
             files: 1,
             tensors: 2,

@@ -110,6 +110,12 @@ impl Dtype {
         matches!(self, Dtype::F32 | Dtype::F16 | Dtype::Bf16)
     }
 
+    /// Whether blocks of this type can be packed.
+    pub fn is_packable(self) -> bool {
+        use Dtype::{Bf16, F8E4M3, F8E5M2, F16, F32, F64, I8, U8};
+        matches!(self, Bf16 | F16 | F32 | F64 | F8E4M3 | F8E5M2 | I8 | U8)
+    }
+
     /// Whether it is a quantized type of ggml.
     pub fn is_ggml(self) -> bool {
         self.code() >= GGML_CODE

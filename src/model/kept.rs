@@ -13,6 +13,10 @@ pub enum KeptBy {
     NotFloat,
     /// Its file holds it in fewer bits already.
     Quantized,
+    /// Its type, or the length of its blocks, is one that is not packed.
+    NotPacked,
+    /// Packing makes none of its blocks smaller.
+    NotSmaller,
 }
 
 /// Numbers of tensors that a move of many leaves exact, by reason.
@@ -26,6 +30,10 @@ pub struct Kept {
     pub not_float: u64,
     /// In fewer bits already.
     pub quantized: u64,
+    /// Of types, or with blocks, that are not packed.
+    pub not_packed: u64,
+    /// Not smaller when packed.
+    pub not_smaller: u64,
 }
 
 impl KeptBy {
@@ -43,6 +51,8 @@ impl Kept {
             KeptBy::TooSmall => &mut self.too_small,
             KeptBy::NotFloat => &mut self.not_float,
             KeptBy::Quantized => &mut self.quantized,
+            KeptBy::NotPacked => &mut self.not_packed,
+            KeptBy::NotSmaller => &mut self.not_smaller,
         } += 1;
     }
 
@@ -52,30 +62,43 @@ impl Kept {
         self.too_small += other.too_small;
         self.not_float += other.not_float;
         self.quantized += other.quantized;
+        self.not_packed += other.not_packed;
+        self.not_smaller += other.not_smaller;
     }
 
     /// All of them.
     pub fn sum(&self) -> u64 {
-        self.by_keep_list + self.too_small + self.not_float + self.quantized
+        let Kept { by_keep_list, too_small, not_float, quantized, not_packed, not_smaller } = *self;
+        by_keep_list + too_small + not_float + quantized + not_packed + not_smaller
     }
 
     /// `67 kept exact: 12 by the keep list, 54 too small (":all" takes them), 1 not float`; empty where
     /// no tensor is kept.
     pub fn text(&self) -> String {
+        self.text_as("kept exact")
+    }
+
+    /// As [`text`](Self::text), with other words for how they are kept.
+    pub fn text_as(&self, kept: &str) -> String {
         if self.sum() == 0 {
             return String::new();
         }
         let part = |count: u64, why: &str| (count > 0).then(|| format!("{count} {why}"));
         let taken = [part(self.by_keep_list, "by the keep list"), part(self.too_small, "too small")];
         let taken: Vec<String> = taken.into_iter().flatten().collect();
-        let never = [part(self.not_float, "not float"), part(self.quantized, "quantized already")];
+        let never = [
+            part(self.not_float, "not float"),
+            part(self.quantized, "quantized already"),
+            part(self.not_packed, "not of a kind that is packed"),
+            part(self.not_smaller, "not smaller when packed"),
+        ];
         let mut parts: Vec<String> = Vec::new();
         if !taken.is_empty() {
             let them = if self.by_keep_list + self.too_small == 1 { "it" } else { "them" };
             parts.push(format!("{} (\":all\" takes {them})", taken.join(", ")));
         }
         parts.extend(never.into_iter().flatten());
-        format!("{} kept exact: {}", self.sum(), parts.join(", "))
+        format!("{} {kept}: {}", self.sum(), parts.join(", "))
     }
 }
 
@@ -85,7 +108,7 @@ mod tests {
 
     #[test]
     fn kept_tensors_are_counted_by_reason() {
-        let mut kept = Kept { by_keep_list: 12, too_small: 54, not_float: 1, quantized: 0 };
+        let mut kept = Kept { by_keep_list: 12, too_small: 54, not_float: 1, ..Kept::default() };
         assert_eq!(
             kept.text(),
             "67 kept exact: 12 by the keep list, 54 too small (\":all\" takes them), 1 not float"

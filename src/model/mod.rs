@@ -22,7 +22,7 @@ pub use mode::{
     ENTER_BITS, GROUP_EXECUTES, MODE_BITS, OWNER_BITS, OWNER_WRITES, PERMISSIONS, READ_BITS, SET_GROUP_ID,
     SET_USER_ID,
 };
-pub use move_to::MoveTo;
+pub use move_to::{Aim, MoveTo, Storing, packs, packs_blocks_of};
 pub use name::{
     CONTAINER_NAMES_MAX, EscapedPath, NAME_BYTES_MAX, TENSOR_NAME_BYTES_MAX, TENSOR_NAME_PARTS_MAX,
     TensorNames, check_label, check_tensor_name, escape_component, is_reserved, is_variant, quoted_name,

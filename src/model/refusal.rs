@@ -34,6 +34,8 @@ pub enum Cause {
     Needed,
     /// Its element type has no tiers.
     NoTiers(Dtype),
+    /// Tensors of this element type, or with so short blocks, are not packed.
+    NotPacked(Dtype),
     /// It is not a tensor.
     NotTensor,
     /// It is stored in this tier, and no source is more precise.
@@ -75,7 +77,7 @@ impl Cause {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Cause::LastExactCopy | Cause::LastBytes | Cause::Factors => ErrorKind::Denied,
-            Cause::NoTiers(_) | Cause::NotTensor => ErrorKind::Denied,
+            Cause::NoTiers(_) | Cause::NotPacked(_) | Cause::NotTensor => ErrorKind::Denied,
             Cause::Pinned | Cause::Needed => ErrorKind::Busy,
             Cause::NoSource(_) | Cause::NoReconstruct => ErrorKind::Invalid,
             Cause::Absent => ErrorKind::Absent,
@@ -91,6 +93,7 @@ impl Cause {
             Cause::Pinned => "pinned",
             Cause::Needed => "needed",
             Cause::NoTiers(_) => "no tiers",
+            Cause::NotPacked(_) => "not packed",
             Cause::NotTensor => "not a tensor",
             Cause::NoSource(_) => "no source",
             Cause::Absent => "absent",
@@ -127,6 +130,10 @@ impl Cause {
             Cause::NoTiers(dtype) => {
                 format!("{}; only f32, f16 and bf16 have tiers", is(&format!("of {dtype}")))
             }
+            Cause::NotPacked(dtype) => format!(
+                "{}; floats, i8 and u8 in blocks of 16 KiB and more can be packed",
+                is(&format!("of {dtype}"))
+            ),
             Cause::NotTensor => is("no tensor"),
             Cause::NoSource(tier) => {
                 format!("{}, and no more precise source remains", is(&format!("stored as {tier}")))

@@ -15,8 +15,8 @@ use crate::open::layout::Layout;
 use crate::open::page_cache::PageCache;
 use crate::store::Backing;
 use crate::store::Collection;
+use crate::store::GATHERED_BYTES_MAX;
 use crate::store::Object;
-use crate::store::PACKED_BYTES_MAX;
 use crate::store::now_nanoseconds;
 use crate::store::{OpenObject, Verify};
 use crate::store::{Reserved, Use};
@@ -335,8 +335,8 @@ impl OpenFile {
         };
         if let [only] = layout.objects.as_slice()
             && layout.drafts == 0
-            && only.bytes() + more > PACKED_BYTES_MAX
-            && only.is_packed()
+            && only.bytes() + more > GATHERED_BYTES_MAX
+            && only.is_gathered()
         {
             // A packed file outgrows its packed form and moves to a data file, where unwritten ranges
             // are holes.

@@ -17,12 +17,17 @@ pub struct Settings {
     pub keep: Vec<String>,
     /// Maximum number of files that the kernel reads by passthrough at the same time.
     pub passthrough_files_max: u32,
+    /// How exact blocks of arriving tensors are stored where no setting `pack` says it: one of its values.
+    pub pack: &'static str,
     /// Rules for automatic changes of tier.
     pub rules: Rules,
 }
 
 /// Tensors that model quantizers usually leave alone.
 pub const KEEP: [&str; 7] = ["norm", "scale", "bias", "router", "gate", "embed", "lm_head"];
+
+/// The values of the setting `pack`: verbatim, and packed.
+pub const PACKS: [&str; 2] = ["none", "ladder"];
 
 /// The kernel keeps a descriptor for each passthrough file.
 const PASSTHROUGH_FILES_MAX: u32 = 4096;
@@ -34,6 +39,7 @@ impl Settings {
             store,
             keep: KEEP.map(str::to_owned).to_vec(),
             passthrough_files_max: PASSTHROUGH_FILES_MAX,
+            pack: PACKS[0],
             rules: Rules::default(),
         }
     }
@@ -55,10 +61,13 @@ impl Settings {
              # Tensors whose names contain one of these stay exact unless all are asked for.\n\
              keep = [{}]\n\n\
              # So many files at most are read by the kernel without the daemon at the same time.\n\
-             passthrough_files_max = {}\n\n{}",
+             passthrough_files_max = {}\n\n\
+             # Tensors that arrive are packed (\"ladder\") or not (\"none\") where no setting pack says it.\n\
+             pack = \"{}\"\n\n{}",
             self.store,
             keep.join(", "),
             self.passthrough_files_max,
+            self.pack,
             self.rules.to_text()
         )
     }
@@ -98,6 +107,12 @@ impl Settings {
                         Error::invalid("tierfs.toml: passthrough_files_max is no number from 0 to 2^32 - 1")
                     })?;
                 }
+                "pack" => {
+                    let known =
+                        value.as_str().and_then(|text| PACKS.into_iter().find(|known| *known == text));
+                    settings.pack =
+                        known.ok_or_else(|| Error::invalid("tierfs.toml: pack is \"none\" or \"ladder\""))?;
+                }
                 other if settings.rules.take(other, value)? => {}
                 other => return Err(Error::invalid(format!("tierfs.toml: {other} is no setting"))),
             }
@@ -116,6 +131,8 @@ pub struct Rules {
     pub tick_seconds: u32,
     /// Minimum time in seconds that a tensor stays in its tier before it moves further down.
     pub hold_seconds: u64,
+    /// Seconds without an access after which an exact tensor is packed; 0 for never.
+    pub pack_idle: u64,
     /// Seconds without an access after which a tensor is made absent.
     pub idle_seconds: u64,
     /// Logical bytes moved in a tick. The last tensor may exceed it.
@@ -147,6 +164,7 @@ impl Default for Rules {
         Rules {
             tick_seconds: TICK_SECONDS,
             hold_seconds: 3600,
+            pack_idle: 3600,
             idle_seconds: 24 * 3600,
             pass_bytes: 4 << 30,
             warm_byte_cap: 0,
@@ -164,10 +182,17 @@ impl Rules {
              pass_bytes = {}\n\
              # A tensor stays so long in its tier before it goes further down, and so long unused before it is absent.\n\
              hold_seconds = {}\n\
+             # An exact tensor that is unused so long is packed, before it goes to any other tier; 0: never.\n\
+             pack_idle = {}\n\
              idle_seconds = {}\n\
              # Bytes in q7 from which the least recently used go to q5; 0: no matter how many.\n\
              warm_byte_cap = {}\n",
-            self.tick_seconds, self.pass_bytes, self.hold_seconds, self.idle_seconds, self.warm_byte_cap
+            self.tick_seconds,
+            self.pass_bytes,
+            self.hold_seconds,
+            self.pack_idle,
+            self.idle_seconds,
+            self.warm_byte_cap
         );
         if self.limits.is_empty() {
             text.push_str("# What a tier may hold: limits.q8 = { bytes = 1000000000, blocks = 0 }\n");
@@ -189,6 +214,7 @@ impl Rules {
                     seconds.ok_or_else(|| Error::invalid("tierfs.toml: tick_seconds is at least 1"))?;
             }
             "hold_seconds" => self.hold_seconds = number()?,
+            "pack_idle" => self.pack_idle = number()?,
             "idle_seconds" => self.idle_seconds = number()?,
             "pass_bytes" => self.pass_bytes = number()?,
             "warm_byte_cap" => self.warm_byte_cap = number()?,
@@ -239,6 +265,7 @@ mod tests {
         let mut settings = Settings::new(StoreId(0xfeed));
         settings.keep.push("a \"quoted\"\\part".to_owned());
         settings.passthrough_files_max = 7;
+        settings.pack = "ladder";
         assert_eq!(Settings::parse(&settings.to_text()).unwrap(), settings);
     }
 
@@ -248,6 +275,7 @@ mod tests {
         assert!(Settings::parse(&format!("{text}keeep = []\n")).is_err());
         assert!(Settings::parse(&text.replace("format = 1", "format = 2")).is_err());
         assert!(Settings::parse(&text.replace("max = 4096", "max = -1")).is_err());
+        assert!(Settings::parse(&text.replace("pack = \"none\"", "pack = \"zip\"")).is_err());
         assert!(Settings::parse("").is_err());
     }
 

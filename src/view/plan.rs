@@ -7,7 +7,7 @@ use crate::engine::would_move;
 use crate::format::files::cgeb::Runs;
 use crate::format::files::{npy, safetensors};
 use crate::format::log::catalog::{Content, FileEntry, TensorEntry};
-use crate::model::{Dtype, EntryId, Error, ErrorKind, MoveTo, Result, Shape};
+use crate::model::{Aim, Dtype, EntryId, Error, ErrorKind, MoveTo, Result, Shape};
 use crate::store::Collection;
 use crate::store::Object;
 use crate::store::Settings;
@@ -211,7 +211,7 @@ fn all_tensors(state: &State) -> Result<Vec<Part>> {
 
 fn moved(collection: &Arc<Collection>, settings: &Settings, pieces: Vec<Piece>, form: Form) -> Vec<Part> {
     let Shows::Moved(tier) = form.shows() else { return Vec::new() };
-    let to = MoveTo { tier, all: false };
+    let to = MoveTo { aim: Aim::Tier(tier), all: false };
     let part = |piece: Piece| {
         let moved = piece.tensor.and_then(|(node, _)| would_move(collection, node, to, settings));
         match (plain(piece.object), moved) {

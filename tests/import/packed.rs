@@ -5,7 +5,7 @@ use std::sync::Arc;
 use half::bf16;
 use tierfs::codec;
 use tierfs::ingest::Options;
-use tierfs::model::{Dtype, Encoder, ErrorKind, Tier};
+use tierfs::model::{Aim, Dtype, Encoder, ErrorKind, Storing, Tier};
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::{Collection, Elements, OpenObject, Verify};
 
@@ -32,6 +32,12 @@ fn container(data: &[u8]) -> Vec<u8> {
 
 /// Moves all blocks of a container's tensors and returns their number.
 fn migrate(collection: &Arc<Collection>, to: Tier) -> usize {
+    let aim = match to {
+        Tier::Packed => Aim::Pack,
+        Tier::Exact => Aim::Unpack,
+        tier => Aim::Tier(tier),
+    };
+    let storing = Storing { aim, packs: true, encoder: Encoder::Best };
     let mut moved = 0;
     for object in objects(collection, "m.safetensors").iter().skip(1) {
         let open = OpenObject::open_by_name(collection, object).unwrap();
@@ -39,7 +45,7 @@ fn migrate(collection: &Arc<Collection>, to: Tier) -> usize {
             open.read(open.object().layout().start(index), out).map(|()| Elements::Other)
         };
         let all = 0..object.layout().blocks();
-        let mut migration = open.migrate(all, (to, Encoder::Best), &source).unwrap();
+        let mut migration = open.migrate(all, storing, &source).unwrap();
         moved += migration.blocks();
         let touched = std::mem::take(&mut migration.touched);
         collection

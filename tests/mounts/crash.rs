@@ -15,7 +15,7 @@ const ROUNDS: u32 = 20;
 /// Fewer imports than this hit in the middle would show little.
 const HITS_MIN: u32 = 6;
 /// Files of more bytes have a data file each.
-const PACKED_BYTES_MAX: usize = 16 << 10;
+const GATHERED_BYTES_MAX: usize = 16 << 10;
 const CONTAINER: [(&str, usize); 3] = [("first", 40_000), ("second", 30_001), ("third", 7)];
 
 /// What the files of a collection read as, by their paths.
@@ -115,7 +115,7 @@ fn killed_at_random_moments(options: &[&str], seed: u64) {
     let clean = usage(&place, "demo/kept");
     assert_eq!(
         clean.0,
-        contents(&folders[0]).values().filter(|bytes| bytes.len() > PACKED_BYTES_MAX).count()
+        contents(&folders[0]).values().filter(|bytes| bytes.len() > GATHERED_BYTES_MAX).count()
     );
 
     let mut random = Random(seed);

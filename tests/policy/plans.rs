@@ -22,6 +22,8 @@ fn tensor(id: u128, tier: Tier) -> Tensor {
         since: BEGIN,
         score: 0.0,
         last_access: 0,
+        can_be_packed: false,
+        can_be_encoded: true,
         is_lossy_allowed: true,
         has_exact_source: false,
         can_be_absent: false,
@@ -124,6 +126,35 @@ fn a_score_between_the_bounds_moves_nothing() {
     let cold = Tensor { score: 31.9, ..tensor(1, Tier::Q7) };
     assert_eq!(plan(std::slice::from_ref(&cold), &Rules::default(), true, BEGIN + HOUR - 1), []);
     assert_eq!(plan(&[cold], &Rules::default(), true, BEGIN + HOUR)[0].to, Tier::Q5);
+}
+
+#[test]
+fn an_idle_tensor_is_packed_before_it_loses_precision_and_unpacked_when_it_is_hot() {
+    let can = |lossy| Tensor { can_be_packed: true, is_lossy_allowed: lossy, ..tensor(1, Tier::Exact) };
+    let mut tensors = vec![can(true), can(false), Tensor { can_be_encoded: false, ..can(true) }];
+    (tensors[1].key.1, tensors[2].key.1) = (ObjectId(2), ObjectId(3));
+    let rules = Rules { pack_idle: 2 * HOUR, ..Rules::default() };
+    let moves = open_file(&mut tensors, &[IDLE, IDLE, IDLE], 6 * 60, &rules);
+    assert_eq!(tiers(&tensors), [Tier::Q5, Tier::Packed, Tier::Packed]);
+    // Two hours idle, then an hour a step.
+    assert_eq!(ticks_of(&moves, 1), [120, 180, 240, 300]);
+    assert_eq!(ticks_of(&moves, 2), [120]);
+    let mut tensors = vec![Tensor { tier: Tier::Packed, ..can(false) }];
+    let moves = open_file(&mut tensors, &[BUSY], 20, &rules);
+    assert_eq!((tiers(&tensors), ticks_of(&moves, 1)), (vec![Tier::Exact], vec![1]));
+    // What is encoded becomes exact, not packed.
+    let q8 = Tensor { tier: Tier::Q8, has_exact_source: true, score: 900.0, ..can(true) };
+    assert_eq!(plan(&[q8], &rules, true, BEGIN)[0].to, Tier::Exact);
+    let never = Rules { pack_idle: 0, ..Rules::default() };
+    let at = |tensor: Tensor, rules: &Rules| plan(&[tensor], rules, true, BEGIN + 9 * HOUR);
+    assert_eq!(at(can(true), &never)[0].to, Tier::Q8);
+    assert_eq!(at(can(false), &never), []);
+    // A full tier does not wait.
+    let mut full = rules.clone();
+    full.limits.insert(Tier::Exact, Limit { bytes: 1, blocks: 0 });
+    let used = Tensor { score: 100.0, last_access: BEGIN, ..can(false) };
+    assert_eq!(plan(std::slice::from_ref(&used), &rules, true, BEGIN + HOUR), []);
+    assert_eq!(plan(&[used], &full, true, BEGIN + HOUR)[0].to, Tier::Packed);
 }
 
 #[test]

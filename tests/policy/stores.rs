@@ -99,14 +99,18 @@ fn unused_tensors_are_demoted_and_used_or_pinned_ones_stay() {
     }
     assert!(engine.has_automatic());
     let seen = pass_hours(&held, &engine, now, 6);
-    let of_b = [Tier::Exact, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3, Tier::Q3];
-    assert_eq!(seen, of_b.map(|tier| [Tier::Exact, tier, Tier::Exact]));
+    let of_b = [Tier::Packed, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3];
+    let seen_then = of_b.map(|tier| [Tier::Exact, tier, Tier::Packed]);
+    assert_eq!((seen[0], &seen[1..]), ([Tier::Exact; 3], &seen_then[..]));
     let (start, end) = held.store.events().range();
     let mut told = vec![0; (end - start) as usize];
     held.store.events().read(start, &mut told).unwrap();
     let told = String::from_utf8(told).unwrap();
-    assert_eq!(told.matches("\"migration\"").count(), 4, "{told}");
-    assert!(told.contains("exact -> q8, it is not used"), "{told}");
+    assert_eq!(told.matches("\"migration\"").count(), 6, "{told}");
+    assert!(
+        told.contains("exact -> packed, it is not used") && told.contains("packed -> q8, it is not used"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -115,12 +119,14 @@ fn no_precision_is_lost_without_consent() {
     let (held, now, bytes) = made(&disk);
     let engine = Engine::new(held.store.clone());
     set_setting(&held.collection, ROOT, &POLICY, "auto").unwrap();
+    let mut moved = 0;
     for hour in 0..100 {
         held.clock.set(now + hour * HOUR);
-        assert_eq!(engine.move_automatically(&Silent, &mut |_, _| ()).unwrap(), 0);
+        moved += engine.move_automatically(&Silent, &mut |_, _| ()).unwrap();
     }
+    assert_eq!(moved, 3, "each is packed, and no more");
     assert_eq!(read(&held.collection, "m.safetensors").unwrap(), bytes);
-    assert_eq!(tier(&held.collection, "b"), Tier::Exact);
+    assert_eq!(tier(&held.collection, "b"), Tier::Packed);
 }
 
 #[test]
@@ -225,7 +231,7 @@ fn a_clock_that_goes_back_years_leaves_no_tensor_hot_or_pinned() {
     }
     // The clock is ten years ahead: `a` is used, and `b` goes down a step.
     let seen = pass_hours(&held, &engine, now + 10 * 365 * 24 * HOUR, 1);
-    assert_eq!(seen, [[Tier::Exact, Tier::Q8, Tier::Exact]]);
+    assert_eq!(seen, [[Tier::Exact, Tier::Packed, Tier::Packed]]);
     assert!(heat(&held, "a").score > 100.0);
     // It is put right, and nobody uses them.
     let mut tiers = Vec::new();
@@ -236,7 +242,7 @@ fn a_clock_that_goes_back_years_leaves_no_tensor_hot_or_pinned() {
             tiers.push(["a", "b"].map(|path| tier(&held.collection, path)));
         }
     }
-    assert_eq!(tiers[0][1], Tier::Q8, "a step needs its hour: {tiers:?}");
+    assert_eq!(tiers[0][1], Tier::Packed, "a step needs its hour: {tiers:?}");
     assert_eq!(tiers.last(), Some(&[Tier::Q3, Tier::Q3]), "{tiers:?}");
     let last = heat(&held, "a").last_access;
     assert!((now..now + 2 * HOUR).contains(&last), "{last} is not near {now}");

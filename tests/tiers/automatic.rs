@@ -17,7 +17,8 @@ fn short_ticks(place: &Place, more: &str) {
     let text = fs::read_to_string(&path).unwrap();
     let text = text
         .replace("tick_seconds = 60", "tick_seconds = 1")
-        .replace("hold_seconds = 3600", "hold_seconds = 1");
+        .replace("hold_seconds = 3600", "hold_seconds = 1")
+        .replace("pack_idle = 3600", "pack_idle = 1");
     assert!(text.contains("tick_seconds = 1\n") && text.contains("hold_seconds = 1\n"), "{text}");
     fs::write(&path, text + more).unwrap();
 }
@@ -72,10 +73,12 @@ fn an_unread_tensor_is_demoted_step_by_step_and_a_constantly_read_one_stays() {
     wait_until("the last step is told", || told().contains("q5 -> q3"));
     let events = told();
     let moves: Vec<&str> = events.lines().filter(|line| line.contains("\"policy=auto\"")).collect();
-    for (line, step) in moves.iter().zip(["exact -> q8", "q8 -> q7", "q7 -> q5", "q5 -> q3"]) {
+    for (line, step) in
+        moves.iter().zip(["exact -> packed", "packed -> q8", "q8 -> q7", "q7 -> q5", "q5 -> q3"])
+    {
         assert!(line.contains("t/c/idle") && line.contains(step), "{line}");
     }
-    assert_eq!(moves.len(), 4, "{moves:?}");
+    assert_eq!(moves.len(), 5, "{moves:?}");
     // Pages that the kernel had are gone: what it shows is what is stored.
     let shown = fs::read(&idle).unwrap();
     mounted.unmount();

@@ -17,6 +17,7 @@ mod lineage;
 mod lossy_consent;
 mod moves;
 mod origin;
+mod packing;
 mod pins;
 mod scaled_deltas;
 mod session;

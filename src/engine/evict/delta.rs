@@ -19,7 +19,7 @@ use crate::format::log::catalog::Measured;
 use crate::format::log::record::Record;
 use crate::format::payload::delta::{CHANGES_MAX, Changes, Delta, DeltaKind};
 use crate::format::payload::difference::{Differences, measured, patch};
-use crate::model::{Dtype, Error, ErrorKind, Result, Tier};
+use crate::model::{Aim, Dtype, Error, ErrorKind, Result, Tier};
 use crate::store::Block;
 use crate::store::Collection;
 use crate::store::Object;
@@ -201,7 +201,7 @@ fn chosen(
             let open = OpenObject::open_by_name(collection, object)?;
             let layout = object.layout();
             for (index, block) in object.stored_blocks(0..layout.blocks(), layout) {
-                if !open.is_due(index, &block, Tier::Absent) {
+                if !open.is_due(index, &block, Aim::Tier(Tier::Absent)) {
                     continue;
                 }
                 most += budget(precision, target.dtype, layout.len(index));

@@ -6,18 +6,17 @@ mod factor;
 use std::sync::Arc;
 
 use crate::engine::moves::touch;
-use crate::engine::reconstruct::setting::{Reconstruct, set_reconstruct};
+use crate::engine::reconstruct::setting::Reconstruct;
 use crate::engine::reconstruct::{Gives, Way};
 use crate::engine::refuse::{Refused, refuse_needed, refuse_pinned, refused, refused_for};
 use crate::engine::results::Moved;
 use crate::engine::select::{Target, targets};
-use crate::engine::settings::{Consent, allow_loss_until_written};
+use crate::engine::settings::Consent;
 use crate::engine::summary::Summary;
 use crate::engine::work::Engine;
 use crate::format::log::catalog::Measured;
-use crate::ingest;
-use crate::model::{Cause, EntryId, Error, ErrorKind, Progress, Result, Silent, Tier};
-use crate::store::{Collection, Object, OpenObject, ROOT};
+use crate::model::{Aim, Cause, EntryId, Error, ErrorKind, Progress, Result, Tier};
+use crate::store::{Collection, Object, OpenObject};
 
 /// The bytes to evict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +76,7 @@ impl Engine {
             refused.take(check(collection, target, what))?;
         }
         refused.check()?;
-        moved.summary = Summary { tier: Some(Tier::Absent), ..Summary::default() };
+        moved.summary = Summary { aim: Some(Aim::Tier(Tier::Absent)), ..Summary::default() };
         let is_there = |target: &Target| target.objects.iter().all(|object| is_absent(object));
         for target in &targets {
             moved.summary.count(target);
@@ -152,7 +151,7 @@ fn check(collection: &Arc<Collection>, target: &Target, what: Evict) -> Result<(
             let open = OpenObject::open_by_name(collection, object)?;
             let layout = object.layout();
             for (index, block) in object.stored_blocks(0..layout.blocks(), layout) {
-                let is_due = open.is_due(index, &block, Tier::Absent);
+                let is_due = open.is_due(index, &block, Aim::Tier(Tier::Absent));
                 match if is_due { (way.is_sound)(&open, index, &block) } else { Ok(true) } {
                     Ok(true) => {}
                     Ok(false) => {
@@ -214,43 +213,4 @@ fn drop_blocks(
         moved.nodes.extend(touched);
     }
     Ok(())
-}
-
-/// Sets how the tensors of an imported file are reconstructed, and evicts them. Loss of precision is
-/// allowed, because the user still has the source. Returns why some of them were not evicted, if so.
-pub fn evict_imported(
-    engine: &Engine,
-    collection: &Arc<Collection>,
-    target: &ingest::Target,
-    how: Reconstruct,
-) -> Result<Option<String>> {
-    let node = {
-        let state = collection.state();
-        let mut at = ROOT;
-        for name in target.directories.iter().chain([&target.name]) {
-            let Some(found) = state.directory(at).and_then(|directory| directory.get(name)) else {
-                return Ok(Some("its name was escaped; evict it in a mount".to_owned()));
-            };
-            at = found;
-        }
-        let file = state.node(at).and_then(|node| node.file());
-        if file.is_none_or(|file| file.tensor.is_none() && !file.content.is_container()) {
-            return Ok(None);
-        }
-        at
-    };
-    if matches!(how, Reconstruct::Factor(_)) {
-        allow_loss_until_written(collection, node)?;
-    }
-    let mut moved = Moved::default();
-    let evicted = set_reconstruct(collection, node, how)
-        .and_then(|()| engine.evict(collection, node, (Evict::Stored, Consent::AsSet), &Silent, &mut moved));
-    match evicted {
-        Ok(()) => {
-            let why = (!moved.left.is_empty()).then(|| Error::refused(moved.left).to_string());
-            Ok(why.map(|why| format!("not evicted: {why}")))
-        }
-        Err(error) if error.kind() == ErrorKind::Invalid => Ok(Some(error.to_string())),
-        Err(error) => Err(error),
-    }
 }

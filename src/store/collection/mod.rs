@@ -39,10 +39,12 @@ use crate::store::log::checkpoint::Checkpoint;
 use crate::store::log::replay::Damage;
 use crate::store::object::Object;
 use crate::store::quota::{Limits, Meter};
+use crate::store::settings::PACKS;
 use crate::store::space::files::Files;
 use crate::store::space::reservations::Reservations;
 use crate::store::state::State;
 use crate::store::state::node::Node;
+use crate::store::state::node_settings::PACK;
 
 /// A collection of a store.
 pub struct Collection {
@@ -141,6 +143,17 @@ impl Collection {
     /// The clock, and the ticks that accesses are counted in.
     pub fn ticks(&self) -> &Ticks {
         self.services.ticks()
+    }
+
+    /// The value of the setting `pack` for a node: its own, an inherited one, or that of the store.
+    pub fn pack_of<'a>(&self, state: &'a State, node: EntryId) -> &'a str {
+        let default = if self.services.packs() { PACKS[1] } else { PACKS[0] };
+        state.inherited(node, PACK).unwrap_or(default)
+    }
+
+    /// Whether exact tensors that arrive at a node are packed.
+    pub fn packs(&self, state: &State, node: EntryId) -> bool {
+        self.pack_of(state, node) != PACKS[0]
     }
 
     /// The log that receives its events.

@@ -19,12 +19,14 @@ pub(in crate::store) struct Services {
     lineage: Arc<Lineage>,
     name_watcher: Arc<OnceLock<NameWatcher>>,
     events: Arc<Events>,
+    /// Whether exact tensors are packed where no setting says it.
+    packs: bool,
 }
 
 impl Services {
-    /// New services with this clock.
-    pub fn new(ticks: Ticks) -> Services {
-        Services { ticks, ..Services::default() }
+    /// New services with this clock. `packs` is whether exact tensors are packed by default.
+    pub fn new(ticks: Ticks, packs: bool) -> Services {
+        Services { ticks, packs, ..Services::default() }
     }
 
     /// The clock, and the ticks that accesses are counted in.
@@ -56,6 +58,11 @@ impl Services {
     /// The event log.
     pub fn events(&self) -> &Arc<Events> {
         &self.events
+    }
+
+    /// Whether exact tensors are packed where no setting says it.
+    pub fn packs(&self) -> bool {
+        self.packs
     }
 
     /// Sets the function that is called when names change. Only the first call has an effect.

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use crate::format::log::catalog::Measured;
 use crate::format::log::record::{Record, Stored};
-use crate::model::{Encoder, Result, Tier};
+use crate::model::{Aim, Result, Storing, Tier};
 use crate::store::batch::{Batch, described, migrate};
 use crate::store::collection::open_object::OpenObject;
 use crate::store::object::blocks::{Block, DIRTY};
@@ -44,22 +44,18 @@ pub enum Elements {
 pub type Source<'a> = dyn Fn(&OpenObject, u32, &Block, &mut [u8]) -> Result<Elements> + Sync + 'a;
 
 impl OpenObject {
-    /// Stores the blocks of `range` that are not in the tier `to`, or that have deltas, in that tier.
-    /// `source` provides their elements. Blocks written since the last batch, and those that cannot be
-    /// encoded, stay as they are. An exact block that is intact in its outside file is located there
-    /// again; it is not read if that was verified before.
-    pub fn migrate(
-        &self,
-        range: Range<u32>,
-        to: (Tier, Encoder),
-        source: &Source<'_>,
-    ) -> Result<Migration<'_>> {
+    /// Stores the blocks of `range` that the aim takes as `storing` says. `source` provides their
+    /// elements. Blocks written since the last batch, and those that cannot be encoded, stay as they are.
+    /// A block that becomes exact and is intact in its outside file is located there again; it is not read
+    /// if that was verified before. What is packed leaves its outside file.
+    pub fn migrate(&self, range: Range<u32>, storing: Storing, source: &Source<'_>) -> Result<Migration<'_>> {
+        let (aim, to) = (storing.aim, storing.tier());
         let mut migration = self.migration();
         let layout = self.object().layout();
         let due: Vec<(u32, Block)> = self
             .object()
             .stored_blocks(range, layout)
-            .filter(|(index, block)| self.is_due(*index, block, to.0))
+            .filter(|(index, block)| self.is_due(*index, block, aim))
             .collect();
         let mut elements = Vec::new();
         for group in due.chunk_by(|before, next| before.0 + 1 == next.0) {
@@ -76,16 +72,17 @@ impl OpenObject {
                     Ok(place.filter(|_| from == Elements::Origin))
                 })
                 .collect::<Result<_>>()?;
-            if to.0 == Tier::Exact && places.iter().all(Option::is_some) {
+            if aim == Aim::Tier(Tier::Exact) && places.iter().all(Option::is_some) {
                 let there = group.iter().zip(places.into_iter().flatten());
                 migration.blocks.extend(there.map(|((index, block), place)| (*index, *block, place)));
                 continue;
             }
             let dtype = self.object().dtype();
             let touched = &mut migration.touched;
-            let stored = if to.0 == Tier::Packed {
+            let stored = if to == Tier::Packed {
                 self.pack_blocks(group, &elements, touched)?
             } else {
+                let to = (to, storing.encoder);
                 let (stored, measured) =
                     self.collection.store_blocks(to, dtype, &elements, block_bytes, touched)?;
                 migration.measured.add(measured);
@@ -93,12 +90,13 @@ impl OpenObject {
             };
             for (((index, block), place), stored) in group.iter().zip(places).zip(stored) {
                 let Some(mut stored) = stored else { continue };
-                if let Some(place) = place.filter(|_| stored.tier == Tier::Exact) {
+                if let Some(place) = place.filter(|_| stored.tier.is_exact()) {
                     migration.touched.slots.give(stored.tier.byte(), stored.offset);
                     stored = place;
                 }
-                let is_there =
-                    block.stored.tier == stored.tier && self.object().deltas(*index, block.epoch).is_none();
+                let is_there = block.stored.tier == stored.tier
+                    && self.object().deltas(*index, block.epoch).is_none()
+                    && !(aim == Aim::Pack && self.is_outside(block));
                 if !is_there {
                     migration.blocks.push((*index, *block, stored));
                 } else if !stored.in_data {
@@ -111,7 +109,7 @@ impl OpenObject {
     }
 
     /// Stores blocks packed, or exactly where packing does not make them smaller. `None` for those that are
-    /// exact already.
+    /// exact in the store already.
     fn pack_blocks(
         &self,
         group: &[(u32, Block)],
@@ -122,13 +120,19 @@ impl OpenObject {
         let mut stored = self.collection.store_packed(dtype, elements, block_bytes, touched)?;
         let blocks = group.iter().zip(elements.chunks(block_bytes.max(1)));
         for (stored, ((index, block), elements)) in stored.iter_mut().zip(blocks) {
-            let is_exact =
-                block.stored.tier == Tier::Exact && self.object().deltas(*index, block.epoch).is_none();
-            if stored.is_none() && !is_exact {
+            let stays = block.stored.tier == Tier::Exact
+                && self.object().deltas(*index, block.epoch).is_none()
+                && !self.is_outside(block);
+            if stored.is_none() && !stays {
                 *stored = Some(self.collection.store_exact(elements, touched)?);
             }
         }
         Ok(stored)
+    }
+
+    /// Whether the payload of a block lies in an outside file.
+    fn is_outside(&self, block: &Block) -> bool {
+        block.stored.in_data && self.object().origin.is_some()
     }
 
     /// Makes the blocks of `range` absent for which `may` returns true.
@@ -140,7 +144,7 @@ impl OpenObject {
         let mut migration = self.migration();
         let layout = self.object().layout();
         for (index, block) in self.object().stored_blocks(range, layout) {
-            if self.is_due(index, &block, Tier::Absent) && may(index, &block)? {
+            if self.is_due(index, &block, Aim::Tier(Tier::Absent)) && may(index, &block)? {
                 migration.blocks.push((index, block, Stored::ABSENT));
             }
         }
@@ -171,12 +175,11 @@ impl OpenObject {
         Migration { open: self, _writing: writing, blocks: Vec::new(), is_for_good: false, touched, measured }
     }
 
-    /// Whether a block must move to a tier. Blocks that no batch describes and unwritten zeros need
-    /// not.
-    pub fn is_due(&self, index: u32, block: &Block, to: Tier) -> bool {
+    /// Whether an aim takes a block. Blocks that no batch describes and unwritten zeros need not move.
+    pub fn is_due(&self, index: u32, block: &Block, aim: Aim) -> bool {
         let has_deltas = || self.object().deltas(index, block.epoch).is_some();
         let is_stored = block.epoch != DIRTY && !block.stored.is_zeros();
-        is_stored && (block.stored.tier != to || (to != Tier::Absent && has_deltas()))
+        is_stored && aim.takes(block.stored.tier, has_deltas)
     }
 }
 
@@ -202,7 +205,8 @@ impl Migration<'_> {
         let now = self.open.collection.services.ticks().seconds();
         for (index, before, stored) in &self.blocks {
             // A record with the same payload would be a relocation and keep the deltas.
-            let is_new = is_relocation(&before.stored, stored)
+            let has_deltas = object.deltas(*index, before.epoch).is_some();
+            let is_new = (has_deltas && is_relocation(&before.stored, stored))
                 || (self.is_for_good && object.origin_place(*index).is_some());
             batch.record(if is_new {
                 Record::Create {

@@ -10,10 +10,11 @@ use crate::codec::ladder::{self, Scratch};
 use crate::format::checksum;
 use crate::format::log::record::Stored;
 use crate::format::payload::delta::{Changes, Delta};
-use crate::model::{Dtype, Error, Result, Tier};
+use crate::model::{Aim, Dtype, Encoder, Error, Result, Storing, Tier};
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::io::buffer::PageBuffer;
+use crate::store::io::migrate::Elements;
 use crate::store::space::files::Touched;
 
 thread_local! {
@@ -60,6 +61,41 @@ pub(in crate::store) fn apply_changes(delta: &Delta, dtype: Dtype, elements: &mu
 }
 
 impl OpenObject {
+    /// Bytes of a block's payload if it were packed; `None` if packing does not pay.
+    pub fn packed_len(&self, index: u32) -> Result<Option<usize>> {
+        let layout = self.object.layout();
+        let mut block = vec![0; layout.len(index)];
+        self.read(layout.start(index), &mut block)?;
+        Ok(encode_packed(self.object.dtype(), &block)?.map(|payload| payload.len()))
+    }
+
+    /// Packs the exact blocks of `range` in an object that has packed blocks. Returns their number; not
+    /// durable before a sync.
+    pub fn pack_again(&self, range: Range<u32>) -> Result<u64> {
+        self.store_as(range, Storing { aim: Aim::Pack, packs: true, encoder: Encoder::default() })
+    }
+
+    /// Copies the verbatim blocks of `range` that lie in an outside file into the store. Returns their
+    /// number; not durable before a sync.
+    pub fn take_in(&self, range: Range<u32>) -> Result<u64> {
+        self.store_as(range, Storing { aim: Aim::Pack, packs: false, encoder: Encoder::default() })
+    }
+
+    fn store_as(&self, range: Range<u32>, storing: Storing) -> Result<u64> {
+        let mut migration = self.migrate(range, storing, &|open, index, _, out| {
+            open.read(open.object.layout().start(index), out).map(|()| Elements::Other)
+        })?;
+        if migration.is_empty() {
+            return Ok(0);
+        }
+        let touched = std::mem::take(&mut migration.touched);
+        self.collection.record(touched, |batch, _| {
+            migration.add(batch);
+            batch.keep_bytes();
+            Ok(migration.blocks() as u64)
+        })
+    }
+
     /// Reads the bytes `inside` of one verified packed block.
     pub(in crate::store) fn read_packed_part(
         &self,

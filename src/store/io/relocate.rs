@@ -71,7 +71,7 @@ impl OpenObject {
 
     /// Moves payloads of `range` that end past `limit` in a tier file to earlier gaps. Returns their
     /// number, durably.
-    pub fn pack(&self, range: Range<u32>, number: u8, limit: u64) -> Result<u64> {
+    pub fn fill_gaps(&self, range: Range<u32>, number: u8, limit: u64) -> Result<u64> {
         let _writing = self.object.write_state().writing.lock();
         let is_behind = |block: &Block| {
             let (file, offset, len) = place_of_stored(&block.stored);

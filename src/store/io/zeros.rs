@@ -14,8 +14,8 @@ use crate::store::object::Object;
 use crate::store::object::blocks::{Block, BlockLayout};
 use crate::store::object::write_state::Writing;
 
-/// Files of at most this many bytes are packed in `tier0.dat`.
-pub const PACKED_BYTES_MAX: u64 = 16 << 10;
+/// Files of at most this many bytes lie in `tier0.dat`, with others.
+pub const GATHERED_BYTES_MAX: u64 = 16 << 10;
 
 /// Blocks that were never written.
 pub(in crate::store) struct Hole {
@@ -36,12 +36,12 @@ impl OpenObject {
         Ok(self.object.extent().filter(|_| is_there))
     }
 
-    /// Whether the object is exact and small, packed in `tier0.dat` with others because the file was
+    /// Whether the object is exact and small, and lies in `tier0.dat` with others because the file was
     /// short when it was first described.
-    pub fn is_packed(&self) -> bool {
+    pub fn is_gathered(&self) -> bool {
         let (layout, blocks) = (self.object.layout(), self.object.blocks.read());
         self.object.extent().is_none()
-            && layout.bytes <= PACKED_BYTES_MAX
+            && layout.bytes <= GATHERED_BYTES_MAX
             && blocks.pieces(layout).all(|(_, block)| block.stored.tier == Tier::Exact)
     }
 

@@ -10,6 +10,8 @@ use crate::store::state::State;
 
 /// Setting that says whether precision may be reduced.
 pub const LOSSY: &str = "lossy";
+/// Setting that says how exact blocks of arriving tensors are stored.
+pub const PACK: &str = "pack";
 /// Its value that allows a reduction.
 const ALLOW: &str = "allow";
 /// Its value if an import allowed a reduction: the user has the source of the imported bytes, but not

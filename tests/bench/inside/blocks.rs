@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
-use tierfs::model::{Dtype, Encoder, Tier};
+use tierfs::model::{Aim, Dtype, Encoder, Storing, Tier};
 use tierfs::store::Touched;
 use tierfs::store::add_blocks;
 use tierfs::store::Elements;
@@ -203,7 +203,8 @@ fn migrate(place: &Rc<Place>) -> Result<Contest> {
             Ok(Elements::Other)
         };
         let opened = &tensor.opened;
-        let mut migration = opened.open.migrate(index..index + 1, (Tier::Q3, Encoder::Absmax), &source)?;
+        let storing = Storing { aim: Aim::Tier(Tier::Q3), packs: false, encoder: Encoder::Absmax };
+        let mut migration = opened.open.migrate(index..index + 1, storing, &source)?;
         let touched = std::mem::take(&mut migration.touched);
         opened.collection.record(touched, |batch, _| {
             migration.add(batch);

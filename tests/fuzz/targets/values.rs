@@ -37,8 +37,9 @@ pub fn check(bytes: &[u8]) {
     if let Some(encoder) = Encoder::from_name(text) {
         assert_eq!(encoder.name(), text);
     }
-    if let Ok(MoveTo { tier, all }) = MoveTo::parse(text) {
-        assert!(tier != Tier::Absent && text.ends_with(":all") == all);
+    if let Ok(MoveTo { aim, all }) = MoveTo::parse(text) {
+        assert!(aim.tier() != Tier::Absent && text.ends_with(":all") == all);
+        assert_eq!(MoveTo::parse_tier(text).is_err(), aim.keeps_bytes());
     }
     if let Ok(settings) = Settings::parse(text) {
         assert_eq!(Settings::parse(&settings.to_text()).ok(), Some(settings));
