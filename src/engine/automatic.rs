@@ -190,8 +190,7 @@ impl Engine {
                 created_at,
             )
         };
-        let can_be_encoded =
-            to.takes(target.dtype, &target.shape, || self.store.settings().keeps(&target.name));
+        let can_be_encoded = target.kept_by(to, self.store.settings()).is_none();
         let is_busy = |object: &Arc<crate::store::Object>| {
             object.is_dirty() || collection.check_not_needed(object.entry.id).is_err()
         };

@@ -32,7 +32,7 @@ pub fn would_move(
     settings: &Settings,
 ) -> Option<Encoder> {
     let target = target_of(&collection.state(), node)?;
-    let takes = to.takes(target.dtype, &target.shape, || settings.keeps(&target.name));
+    let takes = target.kept_by(to, settings).is_none();
     let is_needed = |id| collection.check_not_needed(id).is_err();
     let is_other = |object: &Arc<Object>| object.dtype() != target.dtype;
     // A pinned form does not affect what the form shows.

@@ -211,6 +211,10 @@ fn check(
     if aim == Aim::Pack && !(target.dtype.is_packable() && target.has_blocks_to_pack()) {
         return refused(Cause::NotPacked(target.dtype));
     }
+    if target.is_checksummed && !to.is_exact() {
+        let text = "its archive has a checksum of it, which NumPy compares; save it as .npy or safetensors";
+        return refused(Cause::Other(ErrorKind::Denied, text.to_owned()));
+    }
     if target.objects.iter().any(|object| object.dtype() != target.dtype) {
         let text = "its codes are of another element type; write it anew first".to_owned();
         return refused(Cause::Other(ErrorKind::Denied, text));

@@ -29,6 +29,8 @@ pub struct Target {
     pub shape: Shape,
     /// Its objects, in the order of its bytes.
     pub objects: Vec<Arc<Object>>,
+    /// Whether its container has a checksum of it.
+    pub is_checksummed: bool,
     /// Whether the request itself allows loss of precision.
     pub consent: Consent,
 }
@@ -42,6 +44,12 @@ impl Target {
     /// Whether its blocks are long enough to be packed.
     pub(super) fn has_blocks_to_pack(&self) -> bool {
         self.objects.iter().all(|object| packs_blocks_of(object.entry.block_bytes))
+    }
+
+    /// Why a move of many leaves it, if it does.
+    pub(super) fn kept_by(&self, to: MoveTo, settings: &Settings) -> Option<KeptBy> {
+        let by = to.kept_by(self.dtype, &self.shape, || settings.keeps(&self.name));
+        by.or_else(|| (self.is_checksummed && !to.aim.tier().is_exact()).then_some(KeptBy::Checksummed))
     }
 
     /// Logical bytes.
@@ -84,6 +92,8 @@ fn target(state: &State, node: &Node) -> Option<Target> {
     let path = String::from_utf8_lossy(&state.path(node.entry.id)).into_owned();
     let objects = file.objects.iter().map(|id| state.object(*id).cloned()).collect::<Option<Vec<_>>>()?;
     let name = state.tensor_name(node)?.into();
+    let container = file.container.and_then(|container| state.node(container)?.file());
+    let is_checksummed = container.is_some_and(|container| container.content.has_checksums());
     Some(Target {
         node: node.entry.id,
         path,
@@ -91,6 +101,7 @@ fn target(state: &State, node: &Node) -> Option<Target> {
         dtype: tensor.dtype,
         shape: tensor.shape.clone(),
         objects,
+        is_checksummed,
         consent: Consent::AsSet,
     })
 }
@@ -122,7 +133,7 @@ fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
 /// The tensors of several that a move selects, see [`MoveTo::takes`]. Counts the others in `kept`.
 pub(super) fn taken(targets: Vec<Target>, to: MoveTo, settings: &Settings, kept: &mut Kept) -> Vec<Target> {
     let mut takes = |target: &Target| {
-        let by = to.kept_by(target.dtype, &target.shape, || settings.keeps(&target.name));
+        let by = target.kept_by(to, settings);
         let is_short = || to.aim == Aim::Pack && !target.has_blocks_to_pack();
         let by = by.or_else(|| is_short().then_some(KeptBy::NotPacked));
         by.inspect(|by| kept.count(*by)).is_none()

@@ -117,6 +117,7 @@ impl Summary {
                 "quantized": self.kept.quantized,
                 "not_packed": self.kept.not_packed,
                 "not_smaller": self.kept.not_smaller,
+                "checksummed": self.kept.checksummed,
             },
             "bytes": self.bytes,
             "bytes_stored": self.stored,

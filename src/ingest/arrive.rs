@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use crate::format::checksum;
 use crate::format::log::catalog::{Digests, Extent, FileEntry};
+use crate::ingest::archives;
 use crate::ingest::blocking::Blocking;
 use crate::ingest::packing::packed_tier;
-use crate::ingest::recognize::{Part, PartTensor, Recognized, plain, recognize};
+use crate::ingest::parts::{Part, PartTensor, Recognized};
+use crate::ingest::recognize::{plain, recognize};
 use crate::ingest::store_parts::{How, StoredBlocks, StoredObject, StoredParts, TakenPart, store_parts};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, publish, room};
@@ -49,7 +51,10 @@ pub fn arrive(
     // Content that takes reading the whole file is recognized at the close.
     let name = if is_scanned(name) { b"" } else { name };
     let (recognized, why) = match recognize(source, name) {
-        Ok(recognized) => (recognized, String::new()),
+        Ok(recognized) => {
+            let note = recognized.note.clone();
+            (recognized, note)
+        }
         Err(_) if source.len().is_ok_and(|bytes| bytes == 0) => (plain(source)?, String::new()),
         Err(error) => (plain(source)?, format!("kept as a plain file: {error}")),
     };
@@ -150,6 +155,7 @@ pub fn may_be_recognized(name: &[u8]) -> bool {
     has_suffix(name, b".safetensors")
         || has_suffix(name, b".npy")
         || has_suffix(name, b".gguf")
+        || archives::has_suffix(name)
         || is_scanned(name)
 }
 

@@ -8,7 +8,7 @@ use crate::format::files::cgeb::{
 };
 use crate::format::log::catalog::Extent;
 use crate::ingest::Options;
-use crate::ingest::recognize::Recognized;
+use crate::ingest::parts::Recognized;
 use crate::ingest::store_parts::{StoredBlocks, StoredObject, StoredParts, checksums, store, write};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Progress, Result, Tier};

@@ -132,6 +132,7 @@ impl Compare<'_> {
                 entry.objects.iter().filter_map(|id| state.object(*id)).collect();
             has_absent |= objects.iter().any(|object| object.has_absent());
             if let Some(to) = self.options.tier
+                && !file.content.has_checksums()
                 && to.takes(tensor.dtype, &tensor.shape, || self.settings.keeps(&own_name))
                 && !objects.iter().all(|object| is_in_tier(object, to.aim.tier()))
             {

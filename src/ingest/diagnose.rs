@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::ingest::archives::begins_with;
 use crate::model::{Error, ErrorKind, Result};
 use crate::store::disk::File;
 
@@ -17,10 +18,7 @@ const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/v1\n";
 
 /// Signatures of files that are often found under the name of a container, what each is, and what to do.
 const SIGNATURES: &[(&[u8], &str)] = &[
-    (
-        b"PK\x03\x04",
-        "a zip archive, as torch.save writes too; unpack it, or save its tensors with safetensors.torch.save_file",
-    ),
+    (b"PK\x03\x04", "a zip archive; give it the suffix .pt if torch.save wrote it, .npz if numpy.savez did"),
     (b"\x1f\x8b", "compressed with gzip; unpack it with gunzip"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it with unzstd"),
     (b"\xfd7zXZ\0", "compressed with xz; unpack it with unxz"),
@@ -61,7 +59,8 @@ fn instead(beginning: &[u8], name: &[u8]) -> Option<String> {
     if let Some(pointer) = pointer(beginning) {
         return Some(pointer);
     }
-    if let Some((_, what)) = SIGNATURES.iter().find(|(signature, _)| beginning.starts_with(signature)) {
+    let is_other = |signature: &[u8]| beginning.starts_with(signature) && !begins_with(name, signature);
+    if let Some((_, what)) = SIGNATURES.iter().find(|(signature, _)| is_other(signature)) {
         return Some((*what).to_owned());
     }
     for (signature, what, suffix) in OTHER_FORMATS {

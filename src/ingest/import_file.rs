@@ -5,12 +5,13 @@ use std::sync::Arc;
 use crate::format::log::catalog::OutsideFile;
 use crate::ingest::options::{Options, Origin, Report};
 use crate::ingest::packing::packed_tier;
+use crate::ingest::parts::{PartTensor, Recognized};
 use crate::ingest::provenance::Provenance;
-use crate::ingest::recognize::{PartTensor, Recognized, recognize_import};
+use crate::ingest::recognize::recognize_import;
 use crate::ingest::target::Target;
 use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{publish, room, store_parts};
-use crate::model::{Error, Kept, MoveTo, Progress, Result, Tier};
+use crate::model::{Error, Kept, KeptBy, MoveTo, Progress, Result, Tier};
 use crate::store::disk::File;
 use crate::store::{Collection, ROOT, Settings};
 use crate::stream::Digester;
@@ -29,8 +30,9 @@ pub fn import_file(
     let source = outside.as_ref().map_or(source, |(_, file)| file);
     let (recognized, note) = recognize_import(source, &target.name, options.strict)?;
     let packs = outside.is_none() && (options.pack || is_set_to_pack(collection, target));
+    let encoded_tier = options.tier.filter(|_| !recognized.content.has_checksums());
     let tier_of = |tensor: &PartTensor| {
-        let tier = options.tier.and_then(|to| tier_of(to, tensor, settings));
+        let tier = encoded_tier.and_then(|to| tier_of(to, tensor, settings));
         tier.or_else(|| packed_tier(tensor, options.blocking).filter(|_| packs))
     };
     let _held = room::reserve(collection, target, &recognized, &tier_of, options)?;
@@ -73,7 +75,10 @@ fn encoded(recognized: &Recognized, tier: Option<MoveTo>, settings: &Settings) -
     let (mut encoded, mut kept) = (0, Kept::default());
     let Some(to) = tier.filter(|to| to.aim.tier() != Tier::Exact) else { return (encoded, kept) };
     for tensor in recognized.parts.iter().filter_map(|part| part.tensor.as_ref()) {
-        match to.kept_by(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name)) {
+        let by = to.kept_by(tensor.dtype, &tensor.shape, || settings.keeps(&tensor.name));
+        let by =
+            if recognized.content.has_checksums() { Some(by.unwrap_or(KeptBy::Checksummed)) } else { by };
+        match by {
             Some(by) => kept.count(by),
             None => encoded += 1,
         }

@@ -6,6 +6,7 @@
 //!    interrupted import leaves complete files only.
 //! 2. Every byte of a file belongs to exactly one object.
 
+mod archives;
 mod arrive;
 mod batch;
 mod blocking;
@@ -28,6 +29,7 @@ mod names;
 mod options;
 mod packing;
 mod parents;
+mod parts;
 mod provenance;
 mod publish;
 mod recognize;
@@ -55,7 +57,8 @@ pub use import_file::import_file;
 pub use import_job::{Plan, Watch};
 pub use options::{Options, Origin, Report};
 pub use parents::Parents;
-pub use recognize::{Part, PartTensor, Recognized, recognize};
+pub use parts::{Part, PartTensor, Recognized};
+pub use recognize::recognize;
 #[cfg(feature = "mount")]
 pub use request::{Request, parse_collection, parse_encoder};
 pub use shards::import_shards;

@@ -1,7 +1,7 @@
 //! Which tensors are packed when they arrive.
 
 use crate::ingest::blocking::Blocking;
-use crate::ingest::recognize::PartTensor;
+use crate::ingest::parts::PartTensor;
 use crate::model::{Tier, packs, packs_blocks_of};
 
 /// The tier of an exact tensor that arrives where tensors are packed, if that is packed too.

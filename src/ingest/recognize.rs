@@ -2,54 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::format::files::cgeb::{self, Runs};
+use crate::format::files::cgeb;
 use crate::format::files::{gguf, npy, safetensors};
 use crate::format::log::catalog::Content;
+use crate::ingest::archives;
 use crate::ingest::batch::scan;
 use crate::ingest::diagnose::{diagnose, pointer_note};
+use crate::ingest::parts::{Part, PartTensor, Recognized, read};
 use crate::model::{Dtype, Error, ErrorKind, Result, Shape, TensorNames};
 use crate::store::disk::File;
 
 /// Bytes of a GGUF file in the first read.
 const GGUF_PREFIX_BYTES: u64 = 1 << 16;
-
-/// The content of a file.
-#[derive(Clone, Debug)]
-pub struct Recognized {
-    /// The kind of its content.
-    pub content: Content,
-    /// Bytes of the file.
-    pub bytes: u64,
-    /// Its parts, which follow each other and cover the file. Those of an embedding batch are listed
-    /// one after the other, although its records interleave them.
-    pub parts: Vec<Part>,
-    /// Where the records of an embedding batch lie.
-    pub records: Option<Arc<Runs>>,
-}
-
-/// A range of a file that becomes one object.
-#[derive(Clone, Debug)]
-pub struct Part {
-    /// Byte offset in the file.
-    pub begin: u64,
-    /// End offset in the file.
-    pub end: u64,
-    /// Its tensor; `None` for a header, a gap, or a plain file.
-    pub tensor: Option<PartTensor>,
-}
-
-/// A tensor in a file.
-#[derive(Clone, Debug)]
-pub struct PartTensor {
-    /// Its name: its own, behind the stem of a file that gives its tensors the file's name.
-    pub name: String,
-    /// Its own name, unescaped: what follows the stem of an `.npy` or `.cgeb` file.
-    pub own_name: String,
-    /// Element type.
-    pub dtype: Dtype,
-    /// Shape.
-    pub shape: Shape,
-}
 
 /// Recognizes a file by its name and its content. Fails where the content violates the format that
 /// the name promises; the error says what the file is instead, if its first bytes tell.
@@ -72,7 +36,10 @@ pub(super) fn recognize_import(
                 note => Ok((recognized, note.unwrap_or_default())),
             }
         }
-        Ok(recognized) => Ok((recognized, String::new())),
+        Ok(recognized) => {
+            let note = recognized.note.clone();
+            Ok((recognized, note))
+        }
         Err(error) if error.kind() == ErrorKind::Unsupported && !strict => {
             Ok((plain(source)?, format!("kept as a plain file: {error}")))
         }
@@ -83,7 +50,13 @@ pub(super) fn recognize_import(
 /// The parts of a plain file.
 pub(super) fn plain(source: &Arc<dyn File>) -> Result<Recognized> {
     let bytes = source.len().map_err(|error| Error::io("asking for its size", error))?;
-    Ok(Recognized { content: Content::Plain, bytes, parts: cover(bytes, Vec::new())?, records: None })
+    Ok(Recognized {
+        content: Content::Plain,
+        bytes,
+        parts: cover(bytes, Vec::new())?,
+        records: None,
+        note: String::new(),
+    })
 }
 
 fn by_name(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Result<Recognized> {
@@ -92,18 +65,23 @@ fn by_name(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Result<Recognized
     if let Some(stem) = stem {
         return batch(source, bytes, stem);
     }
-    let (content, tensors) = if text.ends_with(".safetensors") {
-        (Content::Safetensors, safetensors_tensors(source, bytes)?)
-    } else if text.ends_with(".gguf") {
-        (Content::Gguf, gguf_tensors(source, bytes)?)
-    } else if let Some(stem) = text.strip_suffix(".npy").filter(|stem| !stem.is_empty()) {
-        (Content::Npy, vec![npy_tensor(source, bytes, stem)?])
-    } else {
-        (Content::Plain, Vec::new())
-    };
+    let mut note = String::new();
+    let (content, tensors) =
+        if let Some((content, tensors, found)) = archives::recognize(source, bytes, name)? {
+            note = found;
+            (content, tensors)
+        } else if text.ends_with(".safetensors") {
+            (Content::Safetensors, safetensors_tensors(source, bytes)?)
+        } else if text.ends_with(".gguf") {
+            (Content::Gguf, gguf_tensors(source, bytes)?)
+        } else if let Some(stem) = text.strip_suffix(".npy").filter(|stem| !stem.is_empty()) {
+            (Content::Npy, vec![npy_tensor(source, bytes, stem)?])
+        } else {
+            (Content::Plain, Vec::new())
+        };
     // Rejects impossible names before anything is stored.
     TensorNames::new(tensors.iter().filter_map(|part| Some(part.tensor.as_ref()?.name.as_str())))?;
-    Ok(Recognized { content, bytes, parts: cover(bytes, tensors)?, records: None })
+    Ok(Recognized { content, bytes, parts: cover(bytes, tensors)?, records: None, note })
 }
 
 /// Recognizes an embedding batch, which is read and checked whole.
@@ -133,7 +111,8 @@ fn batch(source: &Arc<dyn File>, bytes: u64, stem: &str) -> Result<Recognized> {
         parts.push(Part { begin, end, tensor });
         begin = end;
     }
-    Ok(Recognized { content: Content::Cgeb, bytes, parts, records: Some(Arc::new(runs)) })
+    let records = Some(Arc::new(runs));
+    Ok(Recognized { content: Content::Cgeb, bytes, parts, records, note: String::new() })
 }
 
 fn safetensors_tensors(source: &Arc<dyn File>, bytes: u64) -> Result<Vec<Part>> {
@@ -220,8 +199,4 @@ fn cover(bytes: u64, mut tensors: Vec<Part>) -> Result<Vec<Part>> {
         parts.push(Part { begin: at, end: bytes, tensor: None });
     }
     Ok(parts)
-}
-
-fn read(source: &Arc<dyn File>, out: &mut [u8], at: u64) -> Result<()> {
-    source.read_exact_at(out, at).map_err(|error| Error::io("reading it", error))
 }

@@ -2,7 +2,7 @@
 
 use crate::codec;
 use crate::format::log::catalog::NodeType;
-use crate::ingest::recognize::{Part, PartTensor, Recognized};
+use crate::ingest::parts::{Part, PartTensor, Recognized};
 use crate::ingest::{Options, Target};
 use crate::model::{Dtype, EntryId, Result, Tier};
 use crate::store::Collection;

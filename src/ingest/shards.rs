@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::log::catalog::Content;
-use crate::ingest::recognize::{Part, Recognized};
+use crate::ingest::parts::{Part, Recognized};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::ingest::{Options, Origin, Report, Target, publish, room, store_parts};
 use crate::model::{Error, Progress, Result};
@@ -36,7 +36,8 @@ pub fn import_shards(
             return Err(Error::invalid(format!("shard {} is empty", place + 1)));
         }
         let whole = Part { begin: 0, end: bytes, tensor: None };
-        let recognized = Recognized { content: Content::Plain, bytes, parts: vec![whole], records: None };
+        let (content, parts) = (Content::Plain, vec![whole]);
+        let recognized = Recognized { content, bytes, parts, records: None, note: String::new() };
         let how = store_parts::How::plain(options);
         let stored_parts = store_parts::store_parts(
             &mut uncommitted,

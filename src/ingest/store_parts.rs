@@ -10,7 +10,7 @@ use crate::format::log::catalog::{Digests, Extent, Measured, OutsideFile};
 use crate::format::log::record::Stored;
 use crate::ingest::batch;
 use crate::ingest::options::Options;
-use crate::ingest::recognize::{Part, PartTensor, Recognized};
+use crate::ingest::parts::{Part, PartTensor, Recognized};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{Dtype, Encoder, Error, ErrorKind, Progress, Result, Tier};
 use crate::store::Collection;

@@ -175,6 +175,7 @@ impl Sum {
                 "too_small": self.exact.too_small,
                 "not_float": self.exact.not_float,
                 "quantized": self.exact.quantized,
+                "checksummed": self.exact.checksummed,
             },
             "cancelled": self.is_cancelled,
             "bytes": self.bytes,
@@ -212,6 +213,7 @@ impl Sum {
                 too_small: exact("too_small")?,
                 not_float: exact("not_float")?,
                 quantized: exact("quantized")?,
+                checksummed: exact("checksummed")?,
                 ..Kept::default()
             },
             is_cancelled: value.get("cancelled")?.as_bool()?,
@@ -249,7 +251,14 @@ mod tests {
         let listed = |action: Action| Listed { action, path: action.name().to_owned(), bytes: 7 };
         let sum = Sum {
             encoded: 5,
-            exact: Kept { by_keep_list: 1, too_small: 2, not_float: 3, quantized: 4, ..Kept::default() },
+            exact: Kept {
+                by_keep_list: 1,
+                too_small: 2,
+                not_float: 3,
+                quantized: 4,
+                checksummed: 5,
+                ..Kept::default()
+            },
             is_cancelled: true,
             files: 1,
             tensors: 2,

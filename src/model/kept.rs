@@ -17,6 +17,8 @@ pub enum KeptBy {
     NotPacked,
     /// Packing makes none of its blocks smaller.
     NotSmaller,
+    /// Its file has a checksum of it, which readers compare.
+    Checksummed,
 }
 
 /// Numbers of tensors that a move of many leaves exact, by reason.
@@ -34,6 +36,8 @@ pub struct Kept {
     pub not_packed: u64,
     /// Not smaller when packed.
     pub not_smaller: u64,
+    /// With a checksum in their file.
+    pub checksummed: u64,
 }
 
 impl KeptBy {
@@ -53,6 +57,7 @@ impl Kept {
             KeptBy::Quantized => &mut self.quantized,
             KeptBy::NotPacked => &mut self.not_packed,
             KeptBy::NotSmaller => &mut self.not_smaller,
+            KeptBy::Checksummed => &mut self.checksummed,
         } += 1;
     }
 
@@ -64,12 +69,14 @@ impl Kept {
         self.quantized += other.quantized;
         self.not_packed += other.not_packed;
         self.not_smaller += other.not_smaller;
+        self.checksummed += other.checksummed;
     }
 
     /// All of them.
     pub fn sum(&self) -> u64 {
-        let Kept { by_keep_list, too_small, not_float, quantized, not_packed, not_smaller } = *self;
-        by_keep_list + too_small + not_float + quantized + not_packed + not_smaller
+        let Kept { by_keep_list, too_small, not_float, quantized, not_packed, not_smaller, checksummed } =
+            *self;
+        by_keep_list + too_small + not_float + quantized + not_packed + not_smaller + checksummed
     }
 
     /// `67 kept exact: 12 by the keep list, 54 too small (":all" takes them), 1 not float`; empty where
@@ -91,6 +98,7 @@ impl Kept {
             part(self.quantized, "quantized already"),
             part(self.not_packed, "not of a kind that is packed"),
             part(self.not_smaller, "not smaller when packed"),
+            part(self.checksummed, "with a checksum in the file"),
         ];
         let mut parts: Vec<String> = Vec::new();
         if !taken.is_empty() {

@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 use crate::engine;
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry};
 use crate::format::log::record::Record;
-use crate::ingest::{Bytes, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized, recognize};
+use crate::ingest::{
+    Bytes, Recognized, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized, recognize,
+};
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::open::Changes;
 use crate::open::file::OpenFile;
@@ -103,7 +105,12 @@ impl OpenFile {
             && file.content != Content::Tensor;
         let is_other = layout.is_other || cut.is_some();
         let recognized = if is_new || self.must_be_recognized_again(layout, is_other, file, &name) {
-            Some(recognize(&source, &name))
+            let found = recognize(&source, &name);
+            // Files of many programs end like a checkpoint, and stay what they are.
+            let stays = |found: &Recognized| {
+                !is_new && (found.content, file.content) == (Content::Plain, Content::Plain)
+            };
+            Some(found).filter(|found| !found.as_ref().is_ok_and(stays))
         } else {
             None
         };
@@ -168,7 +175,13 @@ impl OpenFile {
         let may_be = match file.content {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(&name),
-            Content::Safetensors | Content::Npy | Content::Gguf | Content::Cgeb => true,
+            Content::Safetensors
+            | Content::Npy
+            | Content::Gguf
+            | Content::Cgeb
+            | Content::Torch
+            | Content::Npz
+            | Content::Onnx => true,
         };
         if !may_be {
             return Ok(changes);
@@ -176,13 +189,17 @@ impl OpenFile {
         let bytes = layout.bytes();
         let source: Arc<dyn File> = Arc::new(StreamFile { stream: layout.stream.clone(), bytes });
         let is_plain = file.content == Content::Plain;
-        let found = recognize(&source, &name).map(|recognized| (recognized, String::new()));
+        let found = recognize(&source, &name).map(|recognized| {
+            let note = recognized.note.clone();
+            (recognized, note)
+        });
         // A container whose new name does not fit its content becomes a plain file.
         let found = found.or_else(|error| match recognize(&source, b"") {
             Ok(plain) if !is_plain => Ok((plain, format!("kept as a plain file: {error}"))),
             _ => Err(error),
         });
         match found {
+            Ok((recognized, _)) if is_plain && recognized.content == Content::Plain => {}
             Ok((recognized, why)) => {
                 if is_recorded(&self.collection.state(), file, &recognized) {
                     return Ok(changes);
@@ -285,7 +302,12 @@ impl OpenFile {
             Content::Part | Content::Tensor => false,
             Content::Plain => may_be_recognized(name) && !is_scanned(name),
             Content::Cgeb => is_other,
-            Content::Safetensors | Content::Npy | Content::Gguf => {
+            Content::Safetensors
+            | Content::Npy
+            | Content::Gguf
+            | Content::Torch
+            | Content::Npz
+            | Content::Onnx => {
                 let state = self.collection.state();
                 let mut others =
                     layout.objects.iter().filter(|open| state.part_of(open.object().entry.id).is_none());

@@ -5,6 +5,7 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod archives;
 mod block_checksums;
 mod changed_containers;
 mod concurrent_changes;

@@ -3,6 +3,7 @@
 // The exemption of tests in clippy.toml does not reach what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod archives;
 mod cgeb;
 mod gguf;
 mod npy;

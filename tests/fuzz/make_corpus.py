@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,24 @@ def ladders():
             put("ladder", f"difference_{name.replace(' ', '_')}_{n}", bytes([kind, 0, 0]), payload)
 
 
+def archives():
+    for path in (GOLDEN / "models").iterdir():
+        if path.suffix in (".pt", ".pth", ".ckpt", ".bin") and path.name != "old.pt":
+            put("torch", path.name, path.read_bytes())
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():
+                    if name.endswith("/data.pkl"):
+                        put("torch", f"{path.name}.pickle", archive.read(name))
+        elif path.suffix == ".onnx":
+            put("onnx", path.name, path.read_bytes())
+    call = b"\x80\x02cposix\nsystem\nX\x05\0\0\0touch\x85R."
+    put("torch", "system.pickle", call)
+    for name, save in (("stored", np.savez), ("compressed", np.savez_compressed)):
+        out = io.BytesIO()
+        save(out, w=np.zeros((3, 4), "<f4"), o=np.array([None]), i=np.arange(3))
+        put("npz", name, out.getvalue())
+
+
 def logs(program):
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
@@ -196,4 +215,5 @@ records()
 entries()
 texts()
 ladders()
+archives()
 logs(sys.argv[1])

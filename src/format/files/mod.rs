@@ -7,4 +7,11 @@ pub mod cgeb;
 pub mod cgei;
 pub mod gguf;
 pub mod npy;
+pub mod npz;
+pub mod onnx;
 pub mod safetensors;
+pub mod torch;
+pub mod zip;
+
+/// Fills a buffer with the bytes of a file from an offset. For formats whose headers lie in several places.
+pub type ReadAt<'a> = dyn FnMut(&mut [u8], u64) -> crate::model::Result<()> + 'a;

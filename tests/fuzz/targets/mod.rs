@@ -3,6 +3,7 @@
 //! A target panics where something does not hold. What it checks is never only that nothing panics: what is read is
 //! written as it was, or agrees with another reader, and no size passes what the bytes can hold.
 
+mod archives;
 mod bounded;
 mod catalog;
 mod cgeb;
@@ -22,7 +23,7 @@ mod values;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 16] = [
     ("catalog", catalog::check),
     ("cgeb", cgeb::check),
     ("cgei", cgei::check),
@@ -33,8 +34,11 @@ pub const TARGETS: [Target; 13] = [
     ("log", log::check),
     ("names", names::check),
     ("npy", npy::check),
+    ("npz", archives::check_npz),
+    ("onnx", archives::check_onnx),
     ("record", record::check),
     ("safetensors", safetensors::check),
+    ("torch", archives::check_torch),
     ("values", values::check),
 ];
 

@@ -17,7 +17,7 @@
 //! | 9 Written | node u64, mtime i64 (ns), ctime i64 (ns) |
 //!
 //! A file: content u8 (0 plain, 1 tensor, 2 safetensors, 3 npy, 4 part of a
-//! container, 5 cgeb), objects: list of u128, tensor: optional (own name text, dtype u8, shape:
+//! container, 5 cgeb, 6 gguf, 7 torch, 8 npz, 9 onnx), objects: list of u128, tensor: optional (own name text, dtype u8, shape:
 //! list of u64, parent tensor_id u128), container: optional node
 //! u64, digests: u8 (0 not taken, 1 sha256 32 bytes and blake3 32 bytes, 2 blake3 32 bytes,
 //! 3 outdated), error: optional (maximum f32, sum of squares f64, elements u64), why text.
@@ -256,6 +256,12 @@ pub enum Content {
     Cgeb,
     /// A GGUF file.
     Gguf,
+    /// A PyTorch checkpoint.
+    Torch,
+    /// A NumPy archive of arrays.
+    Npz,
+    /// An ONNX model.
+    Onnx,
 }
 
 /// The description of a tensor.
@@ -336,7 +342,7 @@ impl Measured {
 }
 
 impl Content {
-    pub(super) const ALL: [Content; 7] = [
+    pub(super) const ALL: [Content; 10] = [
         Content::Plain,
         Content::Tensor,
         Content::Safetensors,
@@ -344,6 +350,9 @@ impl Content {
         Content::Part,
         Content::Cgeb,
         Content::Gguf,
+        Content::Torch,
+        Content::Npz,
+        Content::Onnx,
     ];
 
     pub(super) fn code(self) -> u8 {
@@ -355,11 +364,19 @@ impl Content {
             Content::Part => 4,
             Content::Cgeb => 5,
             Content::Gguf => 6,
+            Content::Torch => 7,
+            Content::Npz => 8,
+            Content::Onnx => 9,
         }
     }
 
     /// Whether it holds tensors, which are files below `.tensors` of its directory.
     pub fn is_container(self) -> bool {
-        matches!(self, Content::Safetensors | Content::Npy | Content::Gguf | Content::Cgeb)
+        !matches!(self, Content::Plain | Content::Tensor | Content::Part)
+    }
+
+    /// Whether its own reader compares a checksum of each tensor, so that tensors in it must stay exact.
+    pub fn has_checksums(self) -> bool {
+        self == Content::Npz
     }
 }

@@ -1,0 +1,78 @@
+//! NumPy archives: the zip archives of `numpy.savez`, with an `.npy` file for each array.
+//!
+//! Source: `numpy.lib.npyio`. Each entry is stored, not compressed, so that the elements of an array are a range of the
+//! archive.
+
+use crate::format::files::{ReadAt, npy, zip};
+use crate::model::{
+    CONTAINER_NAMES_MAX, Dtype, Error, ErrorKind, Result, Shape, check_tensor_name, quoted_name,
+};
+
+/// An array of an archive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The name of its file, without `.npy`.
+    pub name: String,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Its dimensions, outermost first.
+    pub shape: Shape,
+    /// Its first byte, counted from the file's start.
+    pub begin: u64,
+    /// The byte after its last.
+    pub end: u64,
+}
+
+/// The arrays of an archive, in the order of their bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Archive {
+    /// Those that are tensors.
+    pub arrays: Vec<Entry>,
+    /// The names of those that are not, each with the reason.
+    pub others: Vec<(String, String)>,
+}
+
+/// Reads the arrays of an archive of `file_len` bytes.
+///
+/// # Errors
+/// `Unsupported` for compressed arrays, entries that are no arrays, and too many of them; `Invalid` for damaged
+/// archives and headers.
+pub fn parse(read: &mut ReadAt<'_>, file_len: u64) -> Result<Archive> {
+    let entries = zip::entries(read, file_len)?;
+    if entries.len() > CONTAINER_NAMES_MAX {
+        return Err(Error::unsupported(format!("more than {CONTAINER_NAMES_MAX} arrays")));
+    }
+    let mut archive = Archive::default();
+    for entry in entries {
+        let place = |error: Error| error.at(format_args!("{:?}", quoted_name(&entry.name)));
+        let Some(name) = entry.name.strip_suffix(".npy") else {
+            return Err(place(Error::unsupported("is no .npy file, which numpy.savez writes only")));
+        };
+        if !entry.is_stored {
+            return Err(place(Error::unsupported(
+                "is compressed; write it with numpy.savez, not savez_compressed",
+            )));
+        }
+        check_tensor_name(name)?;
+        let len = entry.data.end - entry.data.start;
+        let mut prefix = vec![0; len.min(npy::PREFIX_BYTES_MAX) as usize];
+        read(&mut prefix, entry.data.start)?;
+        match npy::parse(&prefix, len) {
+            Ok(header) if header.is_plain() => archive.arrays.push(Entry {
+                name: name.to_owned(),
+                dtype: header.dtype,
+                shape: header.shape,
+                begin: entry.data.start + header.data_start,
+                end: entry.data.end,
+            }),
+            Ok(_) => {
+                archive.others.push((name.to_owned(), "it is in Fortran order or big-endian".to_owned()))
+            }
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                archive.others.push((name.to_owned(), error.to_string()));
+            }
+            Err(error) => return Err(place(error)),
+        }
+    }
+    Ok(archive)
+}

@@ -1,0 +1,123 @@
+//! Recognizes files whose tensors are found by walking them: PyTorch checkpoints, NumPy archives, ONNX models.
+
+use std::sync::Arc;
+
+use crate::format::files::{npz, onnx, torch, zip};
+use crate::format::log::catalog::Content;
+use crate::ingest::parts::{Part, PartTensor, read};
+use crate::model::{Dtype, Error, Result, Shape, quoted_name};
+use crate::store::disk::File;
+
+/// Names that a note quotes.
+const NAMES_QUOTED_MAX: usize = 3;
+
+/// The content of a file, its tensors, and a note about what is not a tensor of it.
+type Found = (Content, Vec<Part>, String);
+
+/// The suffixes of PyTorch checkpoints. Files of many programs end with the last one.
+const CHECKPOINTS: [&str; 4] = [".pt", ".pth", ".ckpt", ".bin"];
+
+/// The suffixes of HDF5 files, which Keras writes.
+const HDF5: [&str; 2] = [".h5", ".hdf5"];
+
+/// The first bytes of an HDF5 file.
+const HDF5_MAGIC: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
+
+/// Whether files of this name can be recognized here.
+pub(super) fn has_suffix(name: &[u8]) -> bool {
+    let suffixes = CHECKPOINTS.iter().chain(&HDF5).chain(&[".npz", ".onnx"]);
+    suffixes.into_iter().any(|suffix| name.ends_with(suffix.as_bytes()) && name.len() > suffix.len())
+}
+
+/// Whether files of this name may begin with these bytes, which those of a container do not.
+pub(super) fn begins_with(name: &[u8], magic: &[u8]) -> bool {
+    let is_of = |suffix: &&str| name.ends_with(suffix.as_bytes());
+    match magic {
+        magic if magic == zip::MAGIC => CHECKPOINTS.iter().chain(&[".npz"]).any(|suffix| is_of(&suffix)),
+        magic if magic == HDF5_MAGIC => HDF5.iter().any(|suffix| is_of(&suffix)),
+        _ => false,
+    }
+}
+
+/// Recognizes a file by its suffix. `None` if it has another one, or is an ordinary file whose
+/// suffix many programs use.
+pub(super) fn recognize(source: &Arc<dyn File>, bytes: u64, name: &[u8]) -> Result<Option<Found>> {
+    if !has_suffix(name) {
+        return Ok(None);
+    }
+    let mut read_at = |out: &mut [u8], at: u64| read(source, out, at);
+    if name.ends_with(b".onnx") {
+        return Ok(Some(of_model(onnx::parse(&mut read_at, bytes)?)));
+    }
+    if name.ends_with(b".npz") {
+        return Ok(Some(of_arrays(npz::parse(&mut read_at, bytes)?)));
+    }
+    let mut magic = [0; 8];
+    read_at(magic.get_mut(..bytes.min(8) as usize).unwrap_or_default(), 0)?;
+    if HDF5.iter().any(|suffix| name.ends_with(suffix.as_bytes())) {
+        let refused =
+            || Error::unsupported("an HDF5 file; save its tensors as safetensors to have them as files");
+        return if magic == HDF5_MAGIC { Err(refused()) } else { Ok(None) };
+    }
+    match magic.starts_with(&zip::MAGIC) {
+        true => Ok(Some(of_checkpoint(torch::parse(&mut read_at, bytes)?))),
+        false if name.ends_with(b".bin") => Ok(None),
+        false => Err(Error::unsupported(
+            "no zip archive, as torch.save writes since PyTorch 1.6; load it and save it again",
+        )),
+    }
+}
+
+fn part(name: String, dtype: Dtype, shape: Shape, (begin, end): (u64, u64)) -> Part {
+    let tensor = PartTensor { own_name: name.clone(), name, dtype, shape };
+    Part { begin, end, tensor: Some(tensor) }
+}
+
+fn of_checkpoint(checkpoint: torch::Checkpoint) -> Found {
+    let shared = checkpoint.shared.iter().map(|(name, of)| {
+        let (name, of) = (quoted_name(name), quoted_name(of));
+        (name.to_owned(), format!("it has the bytes of {of}"))
+    });
+    let note = note(&shared.collect::<Vec<_>>());
+    let parts = checkpoint.tensors.into_iter().map(|entry| {
+        let torch::Entry { name, dtype, shape, begin, end } = entry;
+        part(name, dtype, shape, (begin, end))
+    });
+    (Content::Torch, parts.collect(), note)
+}
+
+fn of_arrays(archive: npz::Archive) -> Found {
+    let note = note(&archive.others);
+    let parts = archive.arrays.into_iter().map(|entry| {
+        let npz::Entry { name, dtype, shape, begin, end } = entry;
+        part(name, dtype, shape, (begin, end))
+    });
+    (Content::Npz, parts.collect(), note)
+}
+
+fn of_model(model: onnx::Model) -> Found {
+    let mut others = model.others;
+    let mut parts = Vec::new();
+    for onnx::Entry { name, dtype, shape, place } in model.tensors {
+        match place {
+            onnx::Place::Here(range) => parts.push(part(name, dtype, shape, (range.start, range.end))),
+            onnx::Place::Beside { location, .. } => {
+                others.push((name, format!("its bytes are in {}", quoted_name(&location))));
+            }
+        }
+    }
+    (Content::Onnx, parts, note(&others))
+}
+
+/// What a file holds that is no tensor of it: names, each with the reason.
+fn note(others: &[(String, String)]) -> String {
+    let shown = others.iter().take(NAMES_QUOTED_MAX);
+    let shown: Vec<String> = shown.map(|(name, why)| format!("{}: {why}", quoted_name(name))).collect();
+    match others.len() {
+        0 => String::new(),
+        count if count > shown.len() => {
+            format!("not shown: {}; and {} more", shown.join("; "), count - shown.len())
+        }
+        _ => format!("not shown: {}", shown.join("; ")),
+    }
+}

@@ -1,0 +1,53 @@
+//! The parts of a recognized file.
+
+use std::sync::Arc;
+
+use crate::format::files::cgeb::Runs;
+use crate::format::log::catalog::Content;
+use crate::model::{Dtype, Error, Result, Shape};
+use crate::store::disk::File;
+
+/// The content of a file.
+#[derive(Clone, Debug)]
+pub struct Recognized {
+    /// The kind of its content.
+    pub content: Content,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Its parts, which follow each other and cover the file. Those of an embedding batch are listed
+    /// one after the other, although its records interleave them.
+    pub parts: Vec<Part>,
+    /// Where the records of an embedding batch lie.
+    pub records: Option<Arc<Runs>>,
+    /// What is in the file and no tensor of it, or empty.
+    pub note: String,
+}
+
+/// A range of a file that becomes one object.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Byte offset in the file.
+    pub begin: u64,
+    /// End offset in the file.
+    pub end: u64,
+    /// Its tensor; `None` for a header, a gap, or a plain file.
+    pub tensor: Option<PartTensor>,
+}
+
+/// A tensor in a file.
+#[derive(Clone, Debug)]
+pub struct PartTensor {
+    /// Its name: its own, behind the stem of a file that gives its tensors the file's name.
+    pub name: String,
+    /// Its own name, unescaped: what follows the stem of an `.npy` or `.cgeb` file.
+    pub own_name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Shape.
+    pub shape: Shape,
+}
+
+/// Reads bytes of a file.
+pub(super) fn read(source: &Arc<dyn File>, out: &mut [u8], at: u64) -> Result<()> {
+    source.read_exact_at(out, at).map_err(|error| Error::io("reading it", error))
+}

@@ -1,0 +1,87 @@
+//! PyTorch checkpoints, NumPy archives and ONNX models: what is read lies in the file, and so do tensors, which share no
+//! byte and have the bytes that their shapes ask for. The bytes behind the first are a pickle too, in an archive that is
+//! sound otherwise.
+
+use std::ops::Range;
+
+use tierfs::format::files::{npz, onnx, torch};
+use tierfs::model::{Dtype, Result, Shape};
+
+/// A reader of bytes, which counts what it reads.
+fn reader<'a>(bytes: &'a [u8], count: &'a mut u64) -> impl FnMut(&mut [u8], u64) -> Result<()> + 'a {
+    move |out, at| {
+        *count += out.len() as u64;
+        let found = usize::try_from(at).ok().and_then(|at| bytes.get(at..at.checked_add(out.len())?));
+        out.copy_from_slice(
+            found.unwrap_or_else(|| panic!("reads {} bytes at {at} of {}", out.len(), bytes.len())),
+        );
+        Ok(())
+    }
+}
+
+fn sound(tensors: impl Iterator<Item = (Dtype, Shape, Range<u64>)>, len: usize) {
+    let mut ranges = Vec::new();
+    for (dtype, shape, range) in tensors {
+        assert_eq!(range.end.checked_sub(range.start), dtype.bytes_of(shape.elements()));
+        assert!(range.end <= len as u64, "past the end");
+        ranges.push((range.start, range.end));
+    }
+    ranges.retain(|(start, end)| start < end);
+    ranges.sort_unstable();
+    assert!(ranges.windows(2).all(|two| two[0].1 <= two[1].0), "an overlap");
+}
+
+pub fn check_torch(bytes: &[u8]) {
+    let whole = of_pickle(bytes);
+    for bytes in [bytes, &whole] {
+        let mut read = 0;
+        let found = torch::parse(&mut reader(bytes, &mut read), bytes.len() as u64);
+        assert!(read <= 2 * bytes.len() as u64 + (1 << 17), "{read} bytes read of {}", bytes.len());
+        let Ok(found) = found else { continue };
+        for (_, first) in &found.shared {
+            assert!(found.tensors.iter().any(|entry| entry.name == *first));
+        }
+        sound(
+            found.tensors.into_iter().map(|entry| (entry.dtype, entry.shape, entry.begin..entry.end)),
+            bytes.len(),
+        );
+    }
+}
+
+pub fn check_npz(bytes: &[u8]) {
+    let mut read = 0;
+    let Ok(found) = npz::parse(&mut reader(bytes, &mut read), bytes.len() as u64) else { return };
+    sound(
+        found.arrays.into_iter().map(|entry| (entry.dtype, entry.shape, entry.begin..entry.end)),
+        bytes.len(),
+    );
+}
+
+pub fn check_onnx(bytes: &[u8]) {
+    let mut read = 0;
+    let Ok(found) = onnx::parse(&mut reader(bytes, &mut read), bytes.len() as u64) else { return };
+    let here = found.tensors.into_iter().filter_map(|entry| match entry.place {
+        onnx::Place::Here(range) => Some((entry.dtype, entry.shape, range)),
+        onnx::Place::Beside { .. } => None,
+    });
+    sound(here, bytes.len());
+}
+
+/// A checkpoint with a pickle and a storage of 4096 bytes.
+fn of_pickle(pickle: &[u8]) -> Vec<u8> {
+    let (mut bytes, mut directory) = (Vec::new(), Vec::new());
+    for (name, data) in [("x/data.pkl", pickle), ("x/data/0", &[7; 4096])] {
+        let size = (data.len() as u32).to_le_bytes();
+        let fields = [&[0; 12], &size[..], &size, &(name.len() as u16).to_le_bytes(), &[0; 2]].concat();
+        directory.extend([&b"PK\x01\x02\0\0\0\0"[..], &fields, &[0; 10]].concat());
+        directory.extend((bytes.len() as u32).to_le_bytes());
+        directory.extend(name.as_bytes());
+        bytes.extend([&b"PK\x03\x04\0\0"[..], &fields, name.as_bytes(), data].concat());
+    }
+    let start = bytes.len() as u32;
+    bytes.extend(&directory);
+    bytes.extend(b"PK\x05\x06\0\0\0\0\x02\0\x02\0");
+    bytes.extend([(directory.len() as u32).to_le_bytes(), start.to_le_bytes()].concat());
+    bytes.extend([0; 2]);
+    bytes
+}
