@@ -9,12 +9,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
-all_phases=(setup format clippy clippy-core clippy-cuda rustdoc links python tests tests-core tests-cuda doctests)
+all_phases=(setup format clippy clippy-core clippy-cuda rustdoc links python tests tests-core tests-cuda doctests wheel)
 
 declare -A limit_seconds=(
     [setup]=2400 [format]=60 [clippy]=900 [clippy-core]=600 [clippy-cuda]=600 [rustdoc]=600
     [links]=60 [python]=300 [tests]=2700 [tests-core]=900 [tests-cuda]=900
-    [doctests]=600
+    [doctests]=600 [wheel]=900
 )
 
 phase_command() {
@@ -31,6 +31,7 @@ phase_command() {
     tests-core) echo cargo nextest run --locked --no-default-features --lib ;;
     tests-cuda) echo cargo nextest run --locked --features cuda --test gpu ;;
     doctests) echo cargo test --locked --doc ;;
+    wheel) echo scripts/wheel.sh check ;;
     esac
 }
 

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Builds a Python wheel: the program, its manual pages and completions, and the package in src/python.
+#
+#   scripts/wheel.sh          release build; target/wheels/tierfs-*.whl
+#   scripts/wheel.sh check    debug build; checks types, installs the wheel into a new virtual environment, runs the
+#                             Python snippet of README.md and tests/python/package.py there, and uninstalls it
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$HOME/.cargo/bin:$PATH"
+root=$PWD
+
+profile=release wheels=target/wheels
+case ${1:-} in
+'') scripts/setup.sh demo ;;
+check) profile=dev wheels=target/wheel/checked ;;
+*)
+    echo "usage: scripts/wheel.sh [check]" >&2
+    exit 2
+    ;;
+esac
+
+cargo build --locked --quiet --profile "$profile" --bin tierfs
+program=target/${profile/dev/debug}/tierfs
+
+# Files of the directory `data` in a wheel's data directory are installed below the environment's prefix.
+share=target/wheel/data/data/share
+rm -rf target/wheel/data "$wheels"
+mkdir -p "$share"/{man,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
+"$program" man "$share/man" >/dev/null
+"$program" completions bash >"$share/bash-completion/completions/tierfs"
+"$program" completions zsh >"$share/zsh/site-functions/_tierfs"
+"$program" completions fish >"$share/fish/vendor_completions.d/tierfs.fish"
+(cd src/python && "$root/target/venv/bin/python" -m maturin build --quiet --profile "$profile" --out "$root/$wheels")
+wheel=$(echo "$wheels"/tierfs-*.whl)
+echo "wheel: built $wheel"
+[ "$profile" = dev ] || exit 0
+
+(cd src/python && "$root/target/venv/bin/python" -m mypy --cache-dir "$root/target/wheel/mypy" -p tierfs)
+place=$(mktemp -d)
+trap 'rm -rf --one-file-system "$place"' EXIT
+python3 -m venv "$place/venv"
+python=$place/venv/bin/python
+"$python" -m pip install --quiet --no-index --no-deps --disable-pip-version-check "$wheel"
+for installed in bin/tierfs share/man/man1/tierfs.1 share/bash-completion/completions/tierfs \
+    share/zsh/site-functions/_tierfs share/fish/vendor_completions.d/tierfs.fish; do
+    [ -s "$place/venv/$installed" ] || {
+        echo "wheel: $installed is missing" >&2
+        exit 1
+    }
+done
+# The new environment has no packages; NumPy is that of the tests.
+PYTHONPATH=$(target/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+export PYTHONPATH PYTHONDONTWRITEBYTECODE=1
+mkdir "$place/snippet"
+ln -s "$root/target/models/minilm" "$place/snippet/minilm"
+awk '/^```python/ { inside = 1; next } /^```/ { inside = 0 } inside' README.md >"$place/snippet/snippet.py"
+[ -s "$place/snippet/snippet.py" ] || {
+    echo "wheel: README.md has no Python snippet" >&2
+    exit 1
+}
+(cd "$place/snippet" && "$python" snippet.py >printed && awk '/^```text/ { inside = 1; next } /^```/ { inside = 0 } inside' "$root/README.md" | diff - printed)
+(cd "$place" && "$python" "$root/tests/python/package.py")
+"$python" -m pip uninstall --quiet --yes tierfs
+[ ! -e "$place/venv/bin/tierfs" ] && [ ! -e "$place/venv/share/man/man1/tierfs.1" ]
+echo "wheel: installed, checked and removed"

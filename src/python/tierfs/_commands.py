@@ -1,0 +1,143 @@
+"""Functions that run one command each."""
+
+from __future__ import annotations
+
+from typing import overload
+
+from ._program import StrPath, run, run_json
+from ._types import Entry, Import, Job, MountedStore, PathResult, Stat, Status
+
+
+def import_(
+    store: StrPath,
+    collection: str,
+    *paths: StrPath,
+    tier: str | None = None,
+    encoder: str | None = None,
+    parent: str | None = None,
+    in_place: bool = False,
+    revision: str | None = None,
+    all_revisions: bool = False,
+    checksum: bool = False,
+    update: bool = False,
+    delete: bool = False,
+    strict: bool = False,
+    dry_run: bool = False,
+) -> Import | list[Import]:
+    """Imports files and directories into a collection, mounted or not.
+
+    Args:
+        store: the store; created if it does not exist.
+        collection: `TENANT/COLLECTION`; for a cache of the Hugging Face Hub, `TENANT`. Created if it does not exist.
+        tier: `exact`, `q8`, `q7`, `q5`, `q3` or `q3x`; with `:all`, for every float tensor.
+
+    The other arguments are the options of `tierfs import`.
+
+    Returns:
+        What was done; for a hub cache of several models, a list.
+    """
+    options: list[StrPath] = []
+    for name, value in (("tier", tier), ("encoder", encoder), ("parent", parent), ("revision", revision)):
+        if value is not None:
+            options += [f"--{name}={value}"]
+    flags = {
+        "in-place": in_place,
+        "all-revisions": all_revisions,
+        "checksum": checksum,
+        "update": update,
+        "delete": delete,
+        "strict": strict,
+        "dry-run": dry_run,
+    }
+    options += [f"--{name}" for name, is_set in flags.items() if is_set]
+    result: Import | list[Import] = run_json("import", *options, "--", store, collection, *paths)
+    return result
+
+
+def umount(mountpoint: StrPath, *, lazy: bool = False) -> None:
+    """Unmounts a store and waits until its daemon has released it.
+
+    Args:
+        lazy: detach the mount point now; the daemon ends when the last file is closed.
+    """
+    run("umount", *(["--lazy"] if lazy else []), "--", mountpoint)
+
+
+def tier(
+    tier: str, *paths: StrPath, lossy: bool = False, dry_run: bool = False, detach: bool = False
+) -> list[PathResult]:
+    """Moves tensors of files, directories, collections or tenants on a mount to a tier.
+
+    Args:
+        tier: `exact`, `q8`, `q7`, `q5`, `q3` or `q3x`; with `:all`, for every float tensor.
+        lossy: allow the loss of the last exact copy, for this request only.
+        dry_run: check the move and change nothing.
+        detach: return when the job is queued; `jobs` shows its progress.
+    """
+    return _moves("tier", [tier, *paths], lossy=lossy, dry_run=dry_run, detach=detach)
+
+
+def pin(*paths: StrPath, detach: bool = False) -> list[PathResult]:
+    """Keeps files contiguous, with their present bytes and in their tier."""
+    return _moves("pin", paths, detach=detach)
+
+
+def unpin(*paths: StrPath, detach: bool = False) -> list[PathResult]:
+    """Unpins files and removes their copies."""
+    return _moves("unpin", paths, detach=detach)
+
+
+def evict(
+    *paths: StrPath, cache: bool = False, discard: bool = False, lossy: bool = False, detach: bool = False
+) -> list[PathResult]:
+    """Removes the stored bytes of tensors that can be reconstructed.
+
+    Args:
+        cache: drop only the kernel's page cache.
+        discard: remove the stored bytes permanently; needs `lossy`, or the setting `lossy=allow`.
+    """
+    return _moves("evict", paths, cache=cache, discard=discard, lossy=lossy, detach=detach)
+
+
+def stat(path: StrPath, *, digests: bool = False) -> Stat:
+    """Returns the attributes of a file or directory; with `digests`, BLAKE3 and SHA-256 too, which may read all of it."""
+    result: Stat = run_json("stat", *(["--digests"] if digests else []), "--", path)
+    return result
+
+
+def ls(path: StrPath, *, tensors: bool = False) -> list[Entry]:
+    """Lists a directory of a store or mount, or with `tensors` the tensors of a container or of those in a directory."""
+    result: list[Entry] = run_json("ls", *(["--tensors"] if tensors else []), "--", path)
+    return result
+
+
+@overload
+def status() -> list[MountedStore]: ...
+@overload
+def status(mountpoint: StrPath) -> Status: ...
+def status(mountpoint: StrPath | None = None) -> Status | list[MountedStore]:
+    """Returns the state of a mount; without one, the mounts of this machine."""
+    result: Status | list[MountedStore] = run_json("status", "--", *_optional(mountpoint))
+    return result
+
+
+def jobs(mountpoint: StrPath | None = None) -> list[Job]:
+    """Returns the jobs of a mount, or of all mounts: waiting, running, and the last ones that have ended."""
+    result: list[Job] = run_json("jobs", "--", *_optional(mountpoint))
+    return result
+
+
+def cancel(job: int, mountpoint: StrPath | None = None) -> PathResult:
+    """Cancels a job, waits for its end, and returns what it has done."""
+    result: PathResult = run_json("cancel", "--", str(job), *_optional(mountpoint))
+    return result
+
+
+def _optional(path: StrPath | None) -> list[StrPath]:
+    return [] if path is None else [path]
+
+
+def _moves(command: str, arguments: tuple[StrPath, ...] | list[StrPath], **flags: bool) -> list[PathResult]:
+    options = [f"--{name.replace('_', '-')}" for name, is_set in flags.items() if is_set]
+    result: list[PathResult] = run_json(command, *options, "--", *arguments)
+    return result

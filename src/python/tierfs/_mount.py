@@ -1,0 +1,98 @@
+"""Mounting a store for the time of a `with` block."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from ._commands import umount
+from ._program import Error, StrPath, run
+
+
+class Mount(os.PathLike[str]):
+    """A mounted store: a context manager that unmounts it, and the path of the mount point.
+
+    `mount / "tenant/collection"` is a path below it.
+    """
+
+    def __init__(self, path: Path, made: bool) -> None:
+        self.path = path
+        self._made = made
+        self._is_mounted = True
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __truediv__(self, below: StrPath) -> Path:
+        return self.path / below
+
+    def __repr__(self) -> str:
+        return f"<tierfs.Mount {self.path}{'' if self._is_mounted else ', unmounted'}>"
+
+    def umount(self) -> None:
+        """Unmounts the store and waits for its daemon.
+
+        If files are still open or mapped, the mount point is detached, and the daemon ends with the last of them. A
+        second call does nothing.
+        """
+        if not self._is_mounted:
+            return
+        try:
+            umount(self.path)
+        except Error:
+            if os.path.ismount(self.path):
+                umount(self.path, lazy=True)
+        self._is_mounted = False
+        if self._made:
+            self.path.rmdir()
+
+    def __enter__(self) -> Mount:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.umount()
+
+
+def mount(
+    store: StrPath,
+    mountpoint: StrPath | None = None,
+    *,
+    create: bool = False,
+    read_only: bool = False,
+    allow_other: bool = False,
+    threads: int | None = None,
+    options: str | None = None,
+    log: StrPath | None = None,
+) -> Mount:
+    """Mounts a store and returns when it can be read.
+
+    Args:
+        mountpoint: an empty directory; without it, a temporary one, which is removed with the mount.
+        create: create the store if it does not exist.
+        read_only: open the store read-only; several processes may then read it at the same time.
+        options: further options in the syntax of mount(8), such as `list=both,verify=always`.
+        log: log file of the daemon.
+    """
+    arguments: list[StrPath] = ["mount"]
+    for name, is_set in (("create", create), ("read-only", read_only), ("allow-other", allow_other)):
+        if is_set:
+            arguments.append(f"--{name}")
+    if threads is not None:
+        arguments.append(f"--threads={threads}")
+    if options is not None:
+        arguments += ["-o", options]
+    if log is not None:
+        arguments += ["--log", log]
+    made = mountpoint is None
+    place = Path(tempfile.mkdtemp(prefix="tierfs-")) if mountpoint is None else Path(mountpoint)
+    try:
+        run(*arguments, "--", store, place)
+    except BaseException:
+        if made:
+            place.rmdir()
+        raise
+    return Mount(place, made)

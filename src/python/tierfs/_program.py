@@ -1,0 +1,115 @@
+"""Running the program `tierfs`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any, Union
+
+from ._types import PathResult, Reason
+
+StrPath = Union[str, "os.PathLike[str]"]
+
+
+class Error(Exception):
+    """The program refused a request, failed, or did it in part.
+
+    Attributes:
+        exit_status: exit status of the program.
+        results: result of each path, where the command has one.
+    """
+
+    def __init__(self, message: str, exit_status: int = 1, results: list[PathResult] | None = None) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+        self.results = results or []
+
+    @property
+    def reasons(self) -> list[Reason]:
+        """The reasons of all refused paths."""
+        return [reason for result in self.results for reason in result.get("reasons", [])]
+
+
+class UsageError(Error):
+    """The arguments were wrong, and nothing was done (exit status 2)."""
+
+
+class CorruptError(Error):
+    """Stored bytes are corrupt (exit status 3)."""
+
+
+def program() -> str:
+    """Returns the path of the program: `$TIERFS`, the one installed with this package, or the first in `PATH`."""
+    given = os.environ.get("TIERFS")
+    if given:
+        return given
+    for scheme in (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")):
+        beside = Path(sysconfig.get_path("scripts", scheme)) / "tierfs"
+        if beside.is_file():
+            return str(beside)
+    found = shutil.which("tierfs")
+    if found is None:
+        raise Error("the program tierfs is not installed; TIERFS can name it")
+    return found
+
+
+def run(*arguments: StrPath) -> str:
+    """Runs a command and returns its standard output; raises `Error` unless it exits 0.
+
+    A KeyboardInterrupt is passed on to the command, which cancels its job, says so and ends; then it is raised.
+    """
+    # A session of its own: otherwise the terminal, too, would send the command SIGINT, and two end it at once.
+    with subprocess.Popen(
+        [program(), *(os.fspath(argument) for argument in arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+            raise
+    if process.returncode != 0:
+        raise _error(process.returncode, output, errors)
+    return output
+
+
+def run_json(*arguments: StrPath) -> Any:
+    """Runs a command with `--json` and returns the value that it printed."""
+    # Options come before `--`, so no path can be taken for one.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return json.loads(run(*arguments[:end], "--json", *arguments[end:]))
+
+
+def _error(exit_status: int, output: str, errors: str) -> Error:
+    results = _results(output)
+    reasons = [
+        f"{result['path']}: {reason['text']}" + (f"; {reason['advice']}" if reason["advice"] else "")
+        for result in results
+        for reason in result.get("reasons", [])
+    ]
+    # An error of usage ends with the usage and a hint at the help.
+    lines = errors.strip().split("\n\n")[0].removeprefix("error: ").removeprefix("tierfs: ")
+    message = "\n".join(reasons) or lines or f"tierfs ended with status {exit_status}"
+    kind = {2: UsageError, 3: CorruptError}.get(exit_status, Error)
+    return kind(message, exit_status, results)
+
+
+def _results(output: str) -> list[PathResult]:
+    try:
+        value = json.loads(output)
+    except ValueError:
+        return []
+    is_results = isinstance(value, list) and all(isinstance(one, dict) and "state" in one for one in value)
+    return value if is_results else []

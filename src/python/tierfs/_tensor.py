@@ -1,0 +1,209 @@
+"""Reading tensors as arrays."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._commands import ls
+from ._commands import stat as stat_of
+from ._program import Error, StrPath
+from ._types import Stat
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+# Names of tierfs, and those of NumPy.
+_NUMPY = {
+    "bool": "?",
+    "f16": "<f2",
+    "f32": "<f4",
+    "f64": "<f8",
+    "i16": "<i2",
+    "i32": "<i4",
+    "i64": "<i8",
+    "i8": "i1",
+    "opaque": "u1",
+    "u16": "<u2",
+    "u32": "<u4",
+    "u64": "<u8",
+    "u8": "u1",
+}
+# Those that the package ml_dtypes adds to NumPy.
+_ML_DTYPES = {
+    "bf16": "bfloat16",
+    "f8_e4m3": "float8_e4m3fn",
+    "f8_e5m2": "float8_e5m2",
+    "f8_e8m0": "float8_e8m0fnu",
+}
+# Element types that `.as/f32`, `.as/f16` and `.as/bf16` do not cast.
+_NOT_CAST = {"bool", "f4", "i16", "i32", "i64", "i8", "opaque", "u16", "u32", "u64", "u8"}
+_CASTS = ("f32", "f16", "bf16")
+
+
+class Tensor(os.PathLike[str]):
+    """A tensor on a mount: a file whose bytes are its elements, little-endian and row-major.
+
+    `np.asarray(tensor)` and `np.from_dlpack(tensor)` work too.
+
+    Attributes:
+        path: path of the file.
+        dtype: element type by its name in tierfs, such as `bf16`.
+        shape: number of elements along each dimension.
+    """
+
+    def __init__(self, path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+        self.path = path
+        self.dtype = dtype
+        self.shape = shape
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"<tierfs.Tensor {self.path}: {self.dtype} {'x'.join(map(str, self.shape)) or 'scalar'}>"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a tensor without dimensions has no length")
+        return self.shape[0]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file in bytes."""
+        return self.path.stat().st_size
+
+    @property
+    def tier(self) -> str:
+        """The tier that holds the tensor now: `exact`, `q8`, …, `absent`, or `mixed`."""
+        return _attribute(self.path, "tier")
+
+    def stat(self) -> Stat:
+        """Returns all attributes."""
+        return stat_of(self.path)
+
+    def cast(self, dtype: str) -> Tensor:
+        """Returns the same tensor as `f32`, `f16` or `bf16`; the mount computes the elements when they are read.
+
+        A tensor that is no float keeps its element type.
+        """
+        if dtype not in _CASTS:
+            raise ValueError(f"a mount casts to {', '.join(_CASTS)}, not to {dtype}")
+        root = self.path.absolute()
+        while not root.is_mount():
+            root = root.parent
+        tenant, collection, *below = self.path.absolute().relative_to(root).parts
+        path = root.joinpath(tenant, collection, ".as", dtype, *below)
+        return Tensor(path, self.dtype if self.dtype in _NOT_CAST else dtype, self.shape)
+
+    def numpy(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """Reads the tensor into a new array.
+
+        Raises:
+            TypeError: NumPy has no such element type. `cast("f32").numpy()` works for floats.
+            OSError: the bytes could not be read; EIO: they are corrupt.
+        """
+        import numpy as np
+
+        return np.fromfile(self.path, self._numpy_type()).reshape(self.shape)
+
+    def memmap(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """Maps the tensor, read-only. Only the pages that are used are read and decoded."""
+        return self._mapped("r")
+
+    def torch(self) -> torch.Tensor:
+        """Maps the tensor as a `torch.Tensor` in memory. Writes to it stay private to the process."""
+        import torch
+
+        extended = _ML_DTYPES.get(self.dtype)
+        if extended is None:
+            return torch.from_numpy(self._mapped("c"))
+        import numpy as np
+
+        integer = "<i2" if self.dtype == "bf16" else "u1"
+        elements = self._mapped("c", np.dtype(integer))
+        return torch.from_numpy(elements).view(getattr(torch, extended))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        import numpy as np
+
+        array = self.memmap() if copy is False else self.numpy()
+        return array if dtype is None else np.asarray(array, dtype=dtype)
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        """Maps the tensor, privately, for a consumer of DLPack. NumPy exports no floats of 8 bits and no bf16: use `torch`."""
+        return self._mapped("c").__dlpack__(**keywords)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def _numpy_type(self) -> np.dtype[Any]:
+        import numpy as np
+
+        name = _NUMPY.get(self.dtype)
+        if name is not None:
+            return np.dtype(name)
+        extended = _ML_DTYPES.get(self.dtype)
+        advice = 'cast("f32") reads it as floats of 32 bits'
+        if extended is None:
+            raise TypeError(f"{self.path}: NumPy has no element type for {self.dtype}; {advice}")
+        try:
+            import ml_dtypes
+        except ModuleNotFoundError:
+            advice = f"install ml_dtypes, or use torch(); {advice}"
+            raise TypeError(f"{self.path}: NumPy alone has no element type for {self.dtype}; {advice}") from None
+        element: np.dtype[Any] = np.dtype(getattr(ml_dtypes, extended))
+        return element
+
+    def _mapped(self, mode: Any, element: np.dtype[Any] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        import numpy as np
+
+        element = element or self._numpy_type()
+        # No file of 0 bytes can be mapped.
+        if self.size == 0:
+            return np.empty(self.shape, element)
+        # A scalar: np.memmap takes an empty shape for one that it has to find.
+        return np.memmap(self.path, element, mode, shape=self.shape or (1,)).reshape(self.shape)
+
+
+def open(path: StrPath) -> Tensor:
+    """Opens a tensor on a mount, such as `collection/.tensors/lm_head.weight`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        Error: the file has no element type: it is a container or another file, or not on a mount.
+    """
+    place = Path(path)
+    place.stat()
+    try:
+        dtype, shape = _attribute(place, "dtype"), _attribute(place, "shape")
+    except OSError:
+        raise Error(f"{place} is not a tensor; tierfs.tensors() lists those of a container or directory") from None
+    return Tensor(place, dtype, _shape(shape))
+
+
+def tensors(path: StrPath) -> dict[str, Tensor]:
+    """Returns the tensors of a container, or of the containers in a directory, on a mount, by their names."""
+    place = Path(path)
+    below = place / ".tensors" if place.is_dir() else place.parent / ".tensors" / place.name
+    found = {}
+    for entry in ls(place, tensors=True):
+        if not entry["directory"]:
+            found[entry["name"]] = Tensor(below / entry["name"], entry["dtype"], tuple(entry["shape"]))
+    return found
+
+
+def _attribute(path: Path, name: str) -> str:
+    return os.getxattr(path, f"user.tierfs.{name}").decode()
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("x")) if text else ()

@@ -1,0 +1,165 @@
+"""The values that commands print with `--json`. Sizes are in bytes, times in seconds."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+
+class Reason(TypedDict):
+    """Why a request was refused."""
+
+    code: str
+    """`lossy`, `pinned`, `busy`, `not found`, …: one word or two for programs."""
+    text: str
+    advice: str | None
+    """What to type instead, if that helps."""
+    count: int
+    """Number of files it applies to; `files` has the first of them."""
+    files: list[str]
+
+
+class PathResult(TypedDict, total=False):
+    """What became of a request for one path."""
+
+    path: str
+    state: str
+    """`done`, `queued`, `refused`, `failed` or `cancelled`."""
+    text: str
+    job: int
+    result: dict[str, Any]
+    reasons: list[Reason]
+
+
+class Listed(TypedDict):
+    """A file that an import looked at."""
+
+    action: str
+    path: str
+    bytes: int
+
+
+class Import(TypedDict):
+    """What an import did."""
+
+    collection: str
+    files: int
+    tensors: int
+    children: int
+    """Tensors with a lineage parent."""
+    encoded: int
+    """Tensors stored in fewer bits."""
+    unchanged: int
+    removed: int
+    bytes: int
+    bytes_stored: int
+    cancelled: bool
+    failed: list[Any]
+    skipped: list[Any]
+    notes: list[Any]
+    kept_exact: dict[str, int]
+    listed: list[Listed]
+
+
+class Access(TypedDict):
+    count: int
+    last: int
+
+
+class QuantizationError(TypedDict):
+    max: float
+    rms: float
+
+
+class Stat(TypedDict, total=False):
+    """The attributes of a file or directory. `dtype`, `shape` and `error` are those of a tensor."""
+
+    dtype: str
+    shape: list[int]
+    tier: str
+    lossy: str
+    pin: int
+    reconstruct: str
+    policy: str
+    encoder: str
+    writes: str
+    id: str
+    shards: int
+    blocks: int
+    bits: float
+    bytes: int
+    bytes_stored: int
+    checksum: str
+    error: QuantizationError
+    access: Access
+    score: float
+    chain: int
+    blake3: str
+    sha256: str
+
+
+class Entry(TypedDict, total=False):
+    """A line of a listing."""
+
+    name: str
+    directory: bool
+    dtype: str
+    shape: list[int]
+    tier: str
+    bytes: int
+    bytes_stored: int
+
+
+class Tier(TypedDict):
+    blocks: int
+    logical_bytes: int
+    stored_bytes: int
+
+
+class Status(TypedDict, total=False):
+    """The state of one mount."""
+
+    store: str
+    tenants: int
+    collections: int
+    files: int
+    tiers: dict[str, Tier]
+    problems: list[Any]
+    corrupt: int
+    healed: int
+    errors: int
+    opens: int
+    passthrough_opens: int
+    operations: dict[str, int]
+    reads: int
+    read_bytes: int
+    written_bytes: int
+    pinned_bytes: int
+    log_bytes: int
+    uptime_seconds: int
+
+
+class MountedStore(TypedDict):
+    """A mount of this machine."""
+
+    mountpoint: str
+    store: str
+    state: str
+    jobs: int
+
+
+class Job(TypedDict, total=False):
+    """A job of a mount."""
+
+    job: int
+    mountpoint: str
+    path: str
+    request: str
+    state: str
+    """`queued`, `running`, `done`, `failed` or `cancelled`."""
+    text: str
+    error: str
+    bytes: int
+    done_bytes: int
+    seconds: float
+    user: int
+    result: dict[str, Any]

@@ -1,0 +1,159 @@
+"""Tests of the Python package, in an environment where it is installed: `scripts/wheel.sh check` runs them."""
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+import tierfs
+from safetensors.numpy import save_file
+
+ARRAYS = {
+    "matrix": np.arange(256 * 1024, dtype="f4").reshape(256, 1024) / 7,
+    "half": np.linspace(-1, 1, 2048, dtype="f2").reshape(2, 4, 256),
+    "numbers": np.arange(-50, 50, dtype="i8"),
+    "flags": np.array([True, False, True]),
+    "scalar": np.array(2.5, "f8"),
+    "empty": np.empty((0, 3), "f4"),
+}
+
+
+class Package(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.place = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.place.cleanup)
+        root = Path(cls.place.name)
+        save_file(ARRAYS, root / "model.safetensors")
+        (root / "notes.txt").write_text("no tensor")
+        cls.store = root / "store"
+        cls.summary = tierfs.import_(cls.store, "lab/model", root / "model.safetensors", root / "notes.txt")
+        cls.mnt = tierfs.mount(cls.store)
+        cls.addClassCleanup(cls.mnt.umount)
+        cls.folder = cls.mnt / "lab/model"
+
+    def tensor(self, name):
+        return tierfs.open(self.folder / ".tensors" / name)
+
+    def test_an_import_returns_its_summary(self):
+        self.assertEqual((self.summary["files"], self.summary["tensors"]), (2, len(ARRAYS)))
+
+    def test_tensors_equal_the_arrays_that_were_saved(self):
+        found = tierfs.tensors(self.folder)
+        self.assertEqual(set(found), set(ARRAYS))
+        for name, array in ARRAYS.items():
+            for tensor in (found[name], self.tensor(name), tierfs.tensors(self.folder / "model.safetensors")[name]):
+                self.assertEqual((tensor.shape, tensor.nbytes, tensor.size), (array.shape, array.nbytes, array.size))
+                for read in (tensor.numpy(), tensor.memmap(), np.asarray(tensor), np.from_dlpack(tensor)):
+                    self.assertEqual(read.dtype, array.dtype)
+                    np.testing.assert_array_equal(read, array)
+        self.assertRaises(TypeError, len, found["scalar"])
+        self.assertEqual(len(found["matrix"]), 256)
+
+    def test_a_private_mapping_does_not_change_the_file(self):
+        private = np.from_dlpack(self.tensor("matrix"))
+        private = private if private.flags.writeable else private.copy()
+        private[0] = -1
+        np.testing.assert_array_equal(self.tensor("matrix").numpy(), ARRAYS["matrix"])
+        with self.assertRaises(ValueError):
+            self.tensor("matrix").memmap()[0] = 1
+
+    def test_a_cast_rounds_floats_and_leaves_integers(self):
+        half = self.tensor("matrix").cast("f16")
+        self.assertEqual(half.dtype, "f16")
+        np.testing.assert_array_equal(half.numpy(), ARRAYS["matrix"].astype("f2"))
+        numbers = self.tensor("numbers").cast("bf16")
+        self.assertEqual(numbers.dtype, "i64")
+        np.testing.assert_array_equal(numbers.numpy(), ARRAYS["numbers"])
+        self.assertEqual(str(self.tensor("matrix").cast("bf16").numpy().dtype), "bfloat16")
+        self.assertRaises(ValueError, self.tensor("matrix").cast, "f64")
+
+    def test_a_type_that_numpy_lacks_says_how_to_read_it(self):
+        tensor = tierfs.Tensor(self.folder / ".tensors/matrix", "f4", (1,))
+        with self.assertRaisesRegex(TypeError, 'cast\\("f32"\\)'):
+            tensor.numpy()
+
+    def test_a_refusal_has_reasons_and_a_lossy_move_is_done(self):
+        tierfs.import_(self.store, "lab/moved", Path(self.place.name) / "model.safetensors")
+        folder = self.mnt / "lab/moved"
+        with self.assertRaises(tierfs.Error) as caught:
+            tierfs.tier("q8", folder)
+        self.assertEqual([reason["code"] for reason in caught.exception.reasons], ["lossy"])
+        self.assertIn("--lossy", str(caught.exception))
+        [plan] = tierfs.tier("q8", folder, lossy=True, dry_run=True)
+        self.assertEqual((plan["path"], tierfs.open(folder / ".tensors/matrix").tier), (str(folder), "exact"))
+        [result] = tierfs.tier("q8", folder / "model.safetensors", lossy=True)
+        self.assertEqual((result["state"], result["result"]["moved"]), ("done", 1))
+        tensor = tierfs.open(folder / ".tensors/matrix")
+        self.assertEqual((tensor.tier, round(tensor.stat()["bits"], 1)), ("q8", 8.5))
+        np.testing.assert_allclose(tensor.numpy(), ARRAYS["matrix"], rtol=0, atol=ARRAYS["matrix"].max() / 100)
+        job = next(job for job in tierfs.jobs(self.mnt) if job["request"].startswith("tier=q8"))
+        self.assertEqual((job["state"], job["mountpoint"]), ("done", str(self.mnt.path)))
+
+    def test_pins_can_be_set_and_taken_back(self):
+        path = self.folder / "model.safetensors"
+        [pinned] = tierfs.pin(path)
+        self.assertEqual((pinned["state"], tierfs.stat(path)["pin"]), ("done", 1))
+        tierfs.unpin(path)
+        self.assertEqual(tierfs.stat(path, digests=True)["pin"], 0)
+
+    def test_status_and_listings(self):
+        self.assertEqual(tierfs.status(self.mnt)["tenants"], 1)
+        self.assertIn(str(self.mnt.path), [mounted["mountpoint"] for mounted in tierfs.status()])
+        self.assertEqual([entry["name"] for entry in tierfs.ls(self.folder)], ["model.safetensors", "notes.txt"])
+
+    def test_what_is_no_tensor_is_refused(self):
+        for path in (self.folder / "notes.txt", self.folder, Path(__file__)):
+            with self.assertRaisesRegex(tierfs.Error, "is not a tensor"):
+                tierfs.open(path)
+        self.assertRaises(FileNotFoundError, tierfs.open, self.folder / "missing")
+        self.assertRaisesRegex(tierfs.UsageError, "q9", tierfs.tier, "q9", self.folder)
+        # A path that looks like an option is a path.
+        self.assertRaisesRegex(tierfs.Error, "--lazy", tierfs.stat, "--lazy")
+
+    def test_a_mount_ends_with_its_block_and_leaves_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Path(folder) / "store"
+            with tierfs.mount(store, create=True) as mnt:
+                self.assertTrue(os.path.ismount(mnt))
+            self.assertFalse(mnt.path.exists())
+            mnt.umount()
+            with tierfs.mount(store, read_only=True) as mnt:
+                self.assertEqual(os.listdir(mnt), [])
+            self.assertRaises(tierfs.Error, tierfs.mount, Path(folder) / "missing")
+            self.assertEqual(os.listdir(folder), ["store"])
+
+    def test_an_array_that_is_still_mapped_outlives_its_mount(self):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Path(folder) / "store"
+            tierfs.import_(store, "lab/model", Path(self.place.name) / "model.safetensors")
+            with tierfs.mount(store) as mnt:
+                array = tierfs.open(mnt / "lab/model/.tensors/half").memmap()
+            self.assertFalse(mnt.path.exists())
+            np.testing.assert_array_equal(array, ARRAYS["half"])
+
+    def test_the_module_runs_the_program(self):
+        version = subprocess.run([sys.executable, "-m", "tierfs", "--version"], capture_output=True, text=True, check=True)
+        self.assertRegex(version.stdout, r"^tierfs \d")
+        self.assertEqual(Path(tierfs.program()).parent, Path(sys.executable).parent)
+
+    def test_an_interrupt_reaches_the_command(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # A program that notes the signal, in place of a long import.
+            fake = Path(folder) / "fake"
+            fake.write_text('#!/bin/sh\ntrap "echo interrupted > $0.noted; exit 130" INT\ntouch $0.ready\nwhile :; do sleep 0.05; done\n')
+            fake.chmod(0o755)
+            script = "import tierfs, sys\ntry:\n    tierfs.stat('x')\nexcept KeyboardInterrupt:\n    sys.exit(7)\n"
+            child = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"TIERFS": str(fake)})
+            while not Path(f"{fake}.ready").exists():
+                self.assertIsNone(child.poll())
+            child.send_signal(signal.SIGINT)
+            self.assertEqual(child.wait(30), 7)
+            self.assertEqual(Path(f"{fake}.noted").read_text(), "interrupted\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
