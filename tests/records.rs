@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use tierfs::format::log::block_record::BlockRecord;
+use tierfs::format::log::block_record::{BlockRecord, is_next_slot, of_slot_run, slot_run_array};
 use tierfs::format::log::catalog::{
     BLOCK_BYTES_MAX, Content, Digests, ENTRY_VERSION, Entry, Extent, FileEntry, Measured, NODE_VERSION,
     NUMBER_MAX, NodeEntry, NodeType, ObjectEntry, OutsideFile, Parent, Taken, TensorEntry,
@@ -151,11 +151,126 @@ fn the_golden_runs_without_payloads_are_read_and_written() {
     }
 }
 
+#[test]
+fn the_golden_runs_of_slots_are_read_and_written_and_stand_for_their_blocks() {
+    let object = ObjectId(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
+    let all = golden("slot_runs.rec");
+    let mut rest = all.as_slice();
+    let mut next = || {
+        let (read, after) = rest.split_at(128);
+        let slot = slot(read);
+        let record = Record::parse(&slot).unwrap();
+        assert_eq!(slot.kind(), 9);
+        assert_same(&record, &slot);
+        let (array, after) = after.split_at(record.payload_slots() as usize * 128);
+        rest = after;
+        let array = array[..record.payload_len() as usize].to_vec();
+        assert_eq!(record.payload_checksum(), crc32c::crc32c(&array));
+        // The bytes of a block of the tier, whatever the object is.
+        let blocks = of_slot_run(&record, slot.sequence(), &array, |_| Ok(5000)).unwrap();
+        let stored: Vec<Stored> = blocks.iter().map(|block| block.stored).collect();
+        assert_eq!(slot_run_array(&stored), array);
+        assert!(stored.windows(2).all(|pair| is_next_slot(&pair[0], &pair[1])));
+        (record, blocks)
+    };
+    let block =
+        |sequence, at, stored, block, is_move| BlockRecord { object, sequence, at, stored, block, is_move };
+
+    let (record, blocks) = next();
+    let Record::SlotRun { described, is_move, .. } = &record else { panic!("{record:?}") };
+    assert_eq!((described.dtype, described.shape.dimensions()), (Dtype::Bf16, [512, 64].as_slice()));
+    assert!(!is_move);
+    let q5 = |place: u32| Stored {
+        tier: Tier::Q5,
+        scale: 0.25 * (place + 1) as f32,
+        checksum: 0x1111_1111 * (place + 1),
+        offset: 65_536 + 5056 * u64::from(place),
+        len: 5000,
+        in_data: false,
+    };
+    let wanted: Vec<_> = (0..3).map(|place| block(50, 1_700_000_000, q5(place), 3 + place, false)).collect();
+    assert_eq!(blocks, wanted);
+
+    let (record, blocks) = next();
+    assert!(matches!(record, Record::SlotRun { is_move: false, .. }));
+    let packed = |place: u32| Stored {
+        tier: Tier::Packed,
+        scale: 0.0,
+        checksum: 7 + place,
+        // 8,000 bytes fill a slot, a few more take the next 64.
+        offset: 128 + 8000 * u64::from(place) + 64 * u64::from(place.saturating_sub(1)),
+        len: 8000 + place,
+        in_data: false,
+    };
+    let wanted: Vec<_> = (0..17).map(|place| block(51, 1_700_000_001, packed(place), place, false)).collect();
+    assert_eq!(blocks, wanted);
+
+    let (record, blocks) = next();
+    assert!(matches!(record, Record::SlotRun { is_move: true, .. }));
+    let exact = |checksum, offset| Stored {
+        tier: Tier::Exact,
+        scale: 0.0,
+        checksum,
+        offset,
+        len: 5000,
+        in_data: false,
+    };
+    assert_eq!(
+        blocks,
+        [
+            block(90, 1_700_000_002, exact(u32::MAX, 0), 9, true),
+            block(90, 1_700_000_002, exact(0, 5056), 10, true),
+        ]
+    );
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn impossible_runs_of_slots_are_refused() {
+    let stored = Stored { tier: Tier::Q8, scale: 0.0, checksum: 0, offset: 0, len: 2, in_data: false };
+    let described =
+        ObjectDescription { dtype: Dtype::F32, shape: Shape::default(), parent: None, reconstruct: 0 };
+    let run = |block, stored| Record::SlotRun {
+        object: ObjectId(1),
+        block,
+        described: described.clone(),
+        stored,
+        created_at: 0,
+        is_move: false,
+    };
+    let blocks = |record: &Record, sequence, array: &[u8]| of_slot_run(record, sequence, array, |_| Ok(100));
+    let right = run(0, stored);
+    assert_eq!(blocks(&right, 1, &[0; 16]).unwrap().len(), 2);
+    let packed = Stored { tier: Tier::Packed, ..stored };
+    let exact = Stored { tier: Tier::Exact, ..stored };
+    let far = Stored { offset: u64::MAX - 90, ..stored };
+    let scale_of = |value: [u8; 4]| [[0; 4], value, [0; 4], value].concat();
+    let wrong = [
+        (&right, 1, vec![0; 8]),
+        (&right, 1, vec![0; 24]),
+        (&right, 1, vec![0; 17]),
+        (&right, 1, scale_of(f32::NAN.to_le_bytes())),
+        (&run(u32::MAX, stored), 1, vec![0; 16]),
+        (&run(0, packed), 1, vec![0; 16]),
+        (&run(0, exact), 1, scale_of(1.0_f32.to_le_bytes())),
+        (&run(0, far), 1, vec![0; 16]),
+    ];
+    for (record, sequence, array) in wrong {
+        let error = blocks(record, sequence, &array).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{record:?} {sequence} {array:?}");
+    }
+    let parse = |stored| Record::parse(&run(0, stored).to_slot());
+    assert!(parse(stored).is_ok());
+    for wrong in [Stored::ABSENT, Stored { scale: 1.0, ..stored }] {
+        assert_eq!(parse(wrong).unwrap_err().kind(), ErrorKind::Corrupt, "{wrong:?}");
+    }
+}
+
 fn dtype() -> impl Strategy<Value = Dtype> {
     prop::sample::select(Dtype::ALL.to_vec())
 }
 
-fn stored(tiers: &[Tier]) -> impl Strategy<Value = Stored> {
+fn stored(tiers: &[Tier]) -> impl Strategy<Value = Stored> + use<> {
     let tier = prop::sample::select(tiers.to_vec());
     (tier, -1e30_f32..1e30, any::<u32>(), any::<u64>(), 1_u32.., any::<bool>()).prop_map(
         |(tier, scale, checksum, offset, len, in_data)| {
@@ -178,6 +293,8 @@ fn record() -> impl Strategy<Value = Record> {
     let block = any::<u32>();
     let create = (object.clone(), block, described(), stored(&Tier::ALL), any::<u64>());
     let run = (object.clone(), block, described(), stored(&[Tier::Exact]), any::<u64>());
+    let encoded: Vec<Tier> = Tier::ALL.into_iter().filter(|tier| *tier != Tier::Absent).collect();
+    let slots = (object.clone(), block, described(), stored(&encoded), any::<u64>(), any::<bool>());
     let migrate = (object.clone(), block, any::<u8>(), dtype(), stored(&Tier::ALL), any::<u64>());
     let delta =
         (any::<u64>(), any::<u64>(), any::<u32>(), any::<u16>(), any::<u32>(), any::<u32>(), any::<u8>());
@@ -193,6 +310,10 @@ fn record() -> impl Strategy<Value = Record> {
         run.prop_map(|(object, block, described, stored, created_at)| {
             let stored = Stored { in_data: true, ..stored };
             Record::CreateRun { object, block, described, stored, created_at }
+        }),
+        slots.prop_map(|(object, block, described, stored, created_at, is_move)| {
+            let stored = Stored { in_data: false, scale: 0.0, ..stored };
+            Record::SlotRun { object, block, described, stored, created_at, is_move }
         }),
         migrate.prop_map(|(object, block, old_tier, dtype, stored, migrated_at)| {
             let bits = stored.bits(dtype);
@@ -491,7 +612,7 @@ fn records_of_newer_versions_are_unsupported_and_not_misread() {
         let error = Entry::parse(kind, version, &bytes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "kind {kind}, version {version}");
     }
-    for kind in [1, 9, 15, 17, 255] {
+    for kind in [1, 11, 15, 17, 255] {
         let mut slot = RawSlot::new(kind, 1, 1);
         slot.seal(1, 1);
         assert_eq!(Record::parse(&slot).unwrap_err().kind(), ErrorKind::Unsupported, "type {kind}");

@@ -5,13 +5,15 @@ use crate::format::log::record::{ObjectDescription, Record, Stored};
 use crate::ingest::store_parts::{StoredBlocks, StoredObject, TakenPart};
 use crate::ingest::uncommitted::Uncommitted;
 use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier};
-use crate::store::Batch;
-use crate::store::Collection;
+use crate::store::{Batch, Collection, add_described_blocks};
 use crate::store::{Touched, now_seconds};
 
 /// A batch takes about this many slots at most, which bounds the memory of replay. Names are always
 /// in one batch.
 const BATCH_SLOTS_MAX: u64 = 32 << 10;
+
+/// A run of slots takes at most this many blocks, so that batches stay about as long as they may be.
+const RUN_BLOCKS_MAX: usize = 4096;
 
 /// An object that is not in the log yet.
 pub(super) struct Draft<'a> {
@@ -117,18 +119,15 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
             None
         }
         StoredBlocks::Each(blocks) => {
-            for (index, stored) in blocks.iter().enumerate().skip(first) {
+            let mut next = first;
+            while let Some(rest) = blocks.get(next..).filter(|rest| !rest.is_empty()) {
                 if batch.slots() >= BATCH_SLOTS_MAX {
-                    return Some(index);
+                    return Some(next);
                 }
-                let (described, stored) = (described.clone(), *stored);
-                batch.record(Record::Create {
-                    object: id,
-                    block: index as u32,
-                    described,
-                    stored,
-                    created_at,
-                });
+                let part = rest.iter().take(RUN_BLOCKS_MAX).copied();
+                let part: Vec<(u32, Stored)> = (next as u32..).zip(part).collect();
+                add_described_blocks(batch, id, &described, &part);
+                next += part.len();
             }
             None
         }

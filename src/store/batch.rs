@@ -1,9 +1,10 @@
 //! Batches of records for the log, and the records that describe blocks.
 
 use crate::format::checksum;
+use crate::format::log::block_record::{is_next_slot, slot_run_array};
 use crate::format::log::catalog::{Entry, ObjectEntry};
 use crate::format::log::record::{ObjectDescription, Record, Stored};
-use crate::model::{EntryId, Error, Result, Shape, Tier};
+use crate::model::{EntryId, Error, ObjectId, Result, Shape, Tier};
 use crate::store::clock::now_seconds;
 
 /// A record in a batch.
@@ -73,6 +74,7 @@ impl Batch {
                 added.record,
                 Record::Create { .. }
                     | Record::CreateRun { .. }
+                    | Record::SlotRun { .. }
                     | Record::EmptyRun { .. }
                     | Record::Migrate { .. }
             ) || matches!(added.entry, Some(Entry::Object(_) | Entry::Name { .. }))
@@ -140,6 +142,18 @@ impl Batch {
         self.push(record, array, None);
     }
 
+    /// Adds a run of blocks in adjacent slots. `make` gets the fields that the record has for them.
+    pub fn slot_run<'a>(
+        &mut self,
+        blocks: impl Iterator<Item = &'a Stored> + Clone,
+        make: impl FnOnce(Stored) -> Record,
+    ) {
+        let Some(first) = blocks.clone().next() else { return };
+        let (len, array) = (blocks.clone().count() as u32, slot_run_array(blocks));
+        let checksum = checksum::of(&array);
+        self.push(make(Stored { scale: 0.0, checksum, len, ..*first }), array, None);
+    }
+
     fn push(&mut self, record: Record, payload: Vec<u8>, entry: Option<Entry>) {
         self.slots += 1 + record.payload_slots();
         self.records.push(BatchRecord { record, sequence: self.next_sequence, payload, entry });
@@ -194,31 +208,52 @@ pub(in crate::store) fn migrate(
     Record::Migrate { object: entry.id, block, old_tier: old_tier.byte(), bits, stored, migrated_at }
 }
 
-/// Adds an object's blocks to a batch. Consecutive blocks of a data file become one run.
+/// Adds an object's blocks to a batch. Consecutive blocks of a data file, or in adjacent slots of a tier
+/// file, become one run.
 pub fn add_blocks(batch: &mut Batch, entry: &ObjectEntry, blocks: &[(u32, Stored)]) {
+    add_described_blocks(batch, entry.id, &described(entry), blocks);
+}
+
+/// [`add_blocks`] with the fields that the records repeat about the object.
+pub fn add_described_blocks(
+    batch: &mut Batch,
+    object: ObjectId,
+    described: &ObjectDescription,
+    blocks: &[(u32, Stored)],
+) {
     let created_at = now_seconds();
-    let described = described(entry);
-    let object = entry.id;
     let joins = |before: &(u32, Stored), next: &(u32, Stored)| {
-        before.1.in_data
-            && next.1.in_data
-            && next.0 == before.0 + 1
-            && next.1.offset == before.1.offset + u64::from(before.1.len)
+        let is_next = if before.1.in_data {
+            next.1.in_data && next.1.offset == before.1.offset + u64::from(before.1.len)
+        } else {
+            is_next_slot(&before.1, &next.1)
+        };
+        is_next && next.0 == before.0 + 1
     };
     for run in blocks.chunk_by(joins) {
-        let Some((first, stored)) = run.first() else { continue };
+        let Some(&(block, stored)) = run.first() else { continue };
         let described = described.clone();
-        if !stored.in_data {
-            batch.record(Record::Create { object, block: *first, described, stored: *stored, created_at });
-            continue;
+        if stored.in_data {
+            let checksums: Vec<u32> = run.iter().map(|(_, stored)| stored.checksum).collect();
+            batch.run(&checksums, |len, checksum| Record::CreateRun {
+                object,
+                block,
+                described,
+                stored: Stored { checksum, len, ..stored },
+                created_at,
+            });
+        } else if run.len() > 1 {
+            let is_move = false;
+            batch.slot_run(run.iter().map(|(_, stored)| stored), |stored| Record::SlotRun {
+                object,
+                block,
+                described,
+                stored,
+                created_at,
+                is_move,
+            });
+        } else {
+            batch.record(Record::Create { object, block, described, stored, created_at });
         }
-        let checksums: Vec<u32> = run.iter().map(|(_, stored)| stored.checksum).collect();
-        batch.run(&checksums, |len, checksum| Record::CreateRun {
-            object,
-            block: *first,
-            described,
-            stored: Stored { checksum, len, ..*stored },
-            created_at,
-        });
     }
 }

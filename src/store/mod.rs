@@ -19,7 +19,7 @@ mod state;
 mod store;
 mod tenant;
 
-pub use batch::{Batch, add_blocks};
+pub use batch::{Batch, add_blocks, add_described_blocks};
 pub use clock::{SetClock, Ticks, now_nanoseconds, now_seconds};
 pub use collection::digest_cache::{Sums, of_one_version};
 pub use collection::identity::Access;

@@ -12,3 +12,4 @@ mod faults;
 mod fixture;
 mod names;
 mod packed;
+mod slot_runs;

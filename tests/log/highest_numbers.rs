@@ -51,7 +51,7 @@ impl Written {
                     let (kind, version) = (entry.kind(), entry.version());
                     self.put(sequence, &Record::Catalog { len, checksum, kind, version }, &payload);
                 }
-                Said::Run(..) => unreachable!(),
+                Said::Run(..) | Said::Slots(..) => unreachable!(),
             }
         }
         let slots = ((self.log.len() - self.begin) / 128) as u32;

@@ -57,6 +57,8 @@ pub enum Said {
     Record(Record),
     Entry(Entry),
     Run(Record, Vec<u32>),
+    /// With the array that follows.
+    Slots(Record, Vec<u8>),
 }
 
 fn log_of(batches: &[Vec<Said>]) -> Vec<u8> {
@@ -86,6 +88,13 @@ fn log_of(batches: &[Vec<Said>]) -> Vec<u8> {
                         &Record::Catalog { len, checksum, kind: entry.kind(), version: entry.version() },
                         &payload,
                     )
+                }
+                Said::Slots(record, array) => {
+                    let mut record = record.clone();
+                    if let Record::SlotRun { stored, .. } = &mut record {
+                        (stored.len, stored.checksum) = ((array.len() / 8) as u32, crc32c::crc32c(array));
+                    }
+                    put(&mut log, &record, array)
                 }
                 Said::Run(record, sums) => {
                     let array: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
@@ -435,6 +444,17 @@ fn said() -> impl Strategy<Value = Said> {
             let run = Record::CreateRun { object, block, described, stored, created_at: 0 };
             Said::Run(run, vec![0; count])
         }),
+        (id.clone(), block.clone(), stored.clone(), 0_usize..6, any::<bool>()).prop_map(
+            |(id, block, stored, count, is_move)| {
+                let (object, described) = (ObjectId(id), described());
+                let tier = if stored.tier == Tier::Absent { Tier::Exact } else { stored.tier };
+                let value = if tier == Tier::Packed { stored.len } else { 0 };
+                let array = [[0; 4], value.to_le_bytes()].concat().repeat(count);
+                let stored = Stored { tier, in_data: false, ..stored };
+                let run = Record::SlotRun { object, block, described, stored, created_at: 0, is_move };
+                Said::Slots(run, array)
+            }
+        ),
         (id.clone(), block.clone(), stored.clone(), 0_u64..40, 0_u16..10, 0_u8..3).prop_map(
             |(id, block, stored, base_epoch, chain_len, kind)| {
                 let Stored { offset, len, checksum, .. } = stored;

@@ -5,6 +5,9 @@ use crate::format::log::record::{Record, Stored};
 use crate::format::log::slot::RawSlot;
 use crate::model::{DIMENSIONS_MAX, Dtype, Encoding, Error, GROUP_LEN, ObjectId, Result, Tier};
 
+/// Slots of tier files begin at multiples of this.
+pub const SLOT_ALIGN: u64 = 64;
+
 const IN_DATA: u8 = 1;
 const CREATE: u8 = 0;
 const MIGRATE: u8 = 2;
@@ -68,6 +71,76 @@ impl BlockRecord {
             _ => None,
         }
     }
+}
+
+/// The block records that a SlotRun stands for. `payload_len` tells the bytes of the payload of a block,
+/// `array` is the array of the record.
+pub fn of_slot_run(
+    record: &Record,
+    sequence: u64,
+    array: &[u8],
+    payload_len: impl Fn(u32) -> Result<usize>,
+) -> Result<Vec<BlockRecord>> {
+    let Record::SlotRun { object, block: first, stored, created_at, is_move, .. } = record else {
+        return Err(Error::corrupt("no run of slots"));
+    };
+    let (entries, rest) = array.as_chunks::<8>();
+    if entries.len() as u64 != u64::from(stored.len) || !rest.is_empty() {
+        return Err(Error::corrupt("a run of slots with an array of another length"));
+    }
+    let past = || Error::corrupt("a run of slots past the last number");
+    let mut offset = stored.offset;
+    let mut records = Vec::with_capacity(entries.len());
+    for (skip, entry) in (0_u32..).zip(entries) {
+        let [c0, c1, c2, c3, v0, v1, v2, v3] = *entry;
+        let (checksum, value) = (u32::from_le_bytes([c0, c1, c2, c3]), u32::from_le_bytes([v0, v1, v2, v3]));
+        let block = first.checked_add(skip).ok_or_else(past)?;
+        let (scale, len) = match stored.tier {
+            Tier::Packed => (0.0, value),
+            Tier::Exact if value == 0 => (0.0, payload_len(block)? as u32),
+            Tier::Exact | Tier::Absent => return Err(Error::corrupt("a scale of an exact block")),
+            _ => (f32::from_bits(value), payload_len(block)? as u32),
+        };
+        if !scale.is_finite() || len == 0 {
+            return Err(Error::corrupt("a run of slots with an impossible block"));
+        }
+        let stored = Stored { scale, checksum, offset, len, ..*stored };
+        records.push(BlockRecord {
+            object: *object,
+            sequence,
+            at: *created_at,
+            stored,
+            block,
+            is_move: *is_move,
+        });
+        offset = after_slot(offset, len).ok_or_else(past)?;
+    }
+    Ok(records)
+}
+
+/// The array of a SlotRun with these blocks.
+pub fn slot_run_array<'a>(blocks: impl IntoIterator<Item = &'a Stored>) -> Vec<u8> {
+    let entry = |stored: &Stored| {
+        let value = match stored.tier {
+            Tier::Packed => stored.len,
+            _ => stored.scale.to_bits(),
+        };
+        [stored.checksum.to_le_bytes(), value.to_le_bytes()].concat()
+    };
+    blocks.into_iter().flat_map(entry).collect()
+}
+
+/// Whether `next` can follow `before` in a SlotRun: both are in slots of one tier, side by side.
+pub fn is_next_slot(before: &Stored, next: &Stored) -> bool {
+    before.has_slot()
+        && next.has_slot()
+        && before.tier == next.tier
+        && after_slot(before.offset, before.len) == Some(next.offset)
+}
+
+/// Where the slot after that of a payload begins.
+pub fn after_slot(offset: u64, len: u32) -> Option<u64> {
+    offset.checked_add(u64::from(len))?.checked_next_multiple_of(SLOT_ALIGN)
 }
 
 /// Whether a Create describes a possible object.

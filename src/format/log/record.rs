@@ -12,6 +12,7 @@
 //! | 6 Catalog | 21 payload length u32, 25 payload CRC32C u32, 29 kind u8, 30 version u8; then payload slots |
 //! | 7 Commit | 21 batch u64, 29 slots since the last Commit u32, 33 CRC32C over the CRC fields of the batch's records u32, 37 batches before it that were not known to be durable when it was written u32 |
 //! | 8 CreateRun | as Create for the first block, 46 block count u32, 50 CRC32C of the array; then the array: a CRC32C u32 for each block |
+//! | 9 SlotRun | as Create for the first block, 24 zero, 46 block count u32, 50 CRC32C of the array, 105 flags u8 (bit 1: as Migrate); then the array: for each block its CRC32C u32, then its scale f32 if it has codes, its length u32 if it is packed, zero if it is exact |
 //! | 10 EmptyRun | 21 what u8: 0 zeros, 1 lost, 22 flags u8 (bit 0: zeros that are a hole in data/), 23 block count u32, 27 data_offset u64 of the hole, 35 created_at u64 (s) |
 //! | 16 Log header | 21 magic `TFML`, 25 version u16, 27 store uuid 16 bytes, 43 generation u64 |
 
@@ -26,6 +27,10 @@ pub const LOG_VERSION: u16 = 1;
 
 const MAGIC: [u8; 4] = *b"TFML";
 const IN_DATA: u8 = 1;
+/// Flag of a SlotRun.
+const MOVED: u8 = 2;
+/// Bytes of the array of a SlotRun for a block.
+const SLOT_RUN_BYTES: u64 = 8;
 const EMPTY_ZEROS: u8 = 0;
 const EMPTY_LOST: u8 = 1;
 
@@ -68,6 +73,16 @@ pub enum Record {
     /// Creates consecutive exact blocks in the object's data file. `stored.len` is the number of
     /// blocks, `stored.checksum` the checksum of the array that follows.
     CreateRun { object: ObjectId, block: u32, described: ObjectDescription, stored: Stored, created_at: u64 },
+    /// Creates, or moves, consecutive blocks of one tier in adjacent slots of its file. `stored.len` is
+    /// the number of blocks, `stored.checksum` the checksum of the array that follows.
+    SlotRun {
+        object: ObjectId,
+        block: u32,
+        described: ObjectDescription,
+        stored: Stored,
+        created_at: u64,
+        is_move: bool,
+    },
     /// Creates consecutive blocks without a payload: zeros, which may be a hole of the data file
     /// from `stored.offset`, or lost blocks.
     EmptyRun { object: ObjectId, block: u32, count: u32, stored: Stored, created_at: u64 },
@@ -104,6 +119,7 @@ impl Record {
         match self {
             Record::Catalog { len, .. } => u64::from(*len),
             Record::CreateRun { stored, .. } => u64::from(stored.len) * 4,
+            Record::SlotRun { stored, .. } => u64::from(stored.len) * SLOT_RUN_BYTES,
             _ => 0,
         }
     }
@@ -117,7 +133,7 @@ impl Record {
     pub fn payload_checksum(&self) -> u32 {
         match self {
             Record::Catalog { checksum, .. } => *checksum,
-            Record::CreateRun { stored, .. } => stored.checksum,
+            Record::CreateRun { stored, .. } | Record::SlotRun { stored, .. } => stored.checksum,
             _ => 0,
         }
     }
@@ -180,6 +196,17 @@ impl Record {
                 checksum: u32::from_le_bytes(slot.get::<33, 4>()),
                 unsynced: u32::from_le_bytes(slot.get::<37, 4>()),
             },
+            9 => {
+                let described = parse_described(slot)?;
+                let (stored, created_at) = created(slot)?;
+                let [flags] = slot.get::<105, 1>();
+                let is_possible = stored.tier != Tier::Absent && stored.scale.to_bits() == 0;
+                if !is_possible || flags & !MOVED != 0 {
+                    return Err(Error::corrupt("a run of slots that are not those of one tier"));
+                }
+                let is_move = flags & MOVED != 0;
+                Record::SlotRun { object, block, described, stored, created_at, is_move }
+            }
             10 => Record::EmptyRun {
                 object,
                 block,
@@ -219,6 +246,11 @@ impl Record {
             }
             Record::CreateRun { object, block, described, stored, created_at } => {
                 create(8, *object, *block, described, stored, *created_at)
+            }
+            Record::SlotRun { object, block, described, stored, created_at, is_move } => {
+                let mut slot = create(9, *object, *block, described, stored, *created_at);
+                slot.body(105, [if *is_move { MOVED } else { 0 }]);
+                slot
             }
             Record::Migrate { object, block, old_tier, bits, stored, migrated_at } => {
                 let mut slot = RawSlot::new(2, object.0, *block);

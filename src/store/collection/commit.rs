@@ -16,7 +16,6 @@ use crate::store::collection::Collection;
 use crate::store::collection::journal::Writer;
 use crate::store::events::EventKind;
 use crate::store::log::checkpoint::{Checkpoint, GROWTH, due, switch_log, write_draft};
-use crate::store::log::pending_batch::checksums_of;
 use crate::store::log::validate::check;
 use crate::store::object::links::{DELTA_FILE, FACTOR_FILE};
 use crate::store::space::files::Touched;
@@ -102,10 +101,7 @@ impl Collection {
         let mut state = self.state.write();
         let applied = batch.into_records().into_iter().try_for_each(|added| match added.entry {
             Some(entry) => state.apply_entry(entry),
-            None => {
-                let checksums = checksums_of(&added.payload);
-                state.apply_record(&added.record, added.sequence, checksums)
-            }
+            None => state.apply_record(&added.record, added.sequence, &added.payload),
         });
         state.batch_ended();
         applied.map_err(differs)?;

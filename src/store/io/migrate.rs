@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 use rayon::prelude::*;
 
+use crate::format::log::block_record::is_next_slot;
 use crate::format::log::catalog::Measured;
 use crate::format::log::record::{Record, Stored};
 use crate::model::{Aim, Result, Storing, Tier};
@@ -202,23 +203,38 @@ impl Migration<'_> {
     /// Adds the blocks to a batch, which moves them to their new tier.
     pub fn add(&self, batch: &mut Batch) {
         let object = self.object();
-        let now = self.open.collection.services.ticks().seconds();
-        for (index, before, stored) in &self.blocks {
-            // A record with the same payload would be a relocation and keep the deltas.
-            let has_deltas = object.deltas(*index, before.epoch).is_some();
-            let is_new = (has_deltas && is_relocation(&before.stored, stored))
-                || (self.is_for_good && object.origin_place(*index).is_some());
-            batch.record(if is_new {
-                Record::Create {
-                    object: object.entry.id,
-                    block: *index,
-                    described: described(&object.entry_now()),
-                    stored: *stored,
+        let (entry, now) = (object.entry_now(), self.open.collection.services.ticks().seconds());
+        // A record with the same payload would be a relocation and keep the deltas.
+        let is_new = |(index, before, stored): &(u32, Block, Stored)| {
+            let has_deltas = || object.deltas(*index, before.epoch).is_some();
+            (is_relocation(&before.stored, stored) && has_deltas())
+                || (self.is_for_good && object.origin_place(*index).is_some())
+        };
+        // Relocations change nothing that readers see, and a batch must be able to tell.
+        let is_in_run =
+            |moved: &(u32, Block, Stored)| !is_new(moved) && !is_relocation(&moved.1.stored, &moved.2);
+        let joins = |one: &(u32, Block, Stored), next: &(u32, Block, Stored)| {
+            is_next_slot(&one.2, &next.2) && next.0 == one.0 + 1 && is_in_run(one) && is_in_run(next)
+        };
+        for run in self.blocks.chunk_by(joins) {
+            let Some(first @ (block, before, stored)) = run.first() else { continue };
+            let (object, block, described) = (entry.id, *block, described(&entry));
+            if run.len() > 1 {
+                let is_move = true;
+                batch.slot_run(run.iter().map(|(_, _, stored)| stored), |stored| Record::SlotRun {
+                    object,
+                    block,
+                    described,
+                    stored,
                     created_at: now,
-                }
+                    is_move,
+                });
+            } else if is_new(first) {
+                let stored = *stored;
+                batch.record(Record::Create { object, block, described, stored, created_at: now });
             } else {
-                migrate(&object.entry_now(), *index, before.stored.tier, *stored, now)
-            });
+                batch.record(migrate(&entry, block, before.stored.tier, *stored, now));
+            }
         }
     }
 }

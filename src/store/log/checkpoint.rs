@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::format::log::block_record::is_next_slot;
 use crate::format::log::catalog::{Entry, ObjectEntry};
 use crate::format::log::record::{Record, Stored};
 use crate::format::log::slot::SLOT_BYTES;
@@ -54,7 +55,11 @@ fn slots_of(object: &Object) -> u64 {
     let slots = |(_, part): (u32, &Part)| match part {
         Part::Run(run) => 1 + run.checksums.len() as u64 * 4 / SLOT_BYTES as u64,
         // For an object with an origin, the log also holds the origin's checksums.
-        Part::Dense(blocks) => 1 + blocks.len() as u64 + blocks.len() as u64 * 4 / SLOT_BYTES as u64,
+        Part::Dense(blocks) => {
+            let is_next = |before: &Block, next: &Block| is_next_slot(&before.stored, &next.stored);
+            let runs = blocks.chunk_by(is_next).count() as u64;
+            1 + 2 * runs + blocks.len() as u64 * 12 / SLOT_BYTES as u64
+        }
         Part::Uniform(_) => 1,
     };
     3 + object.blocks.read().parts().map(slots).sum::<u64>()
@@ -132,6 +137,7 @@ fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>
             CheckpointItem::Run(checksums, record) => {
                 batch.run(&checksums, |len, checksum| with_run(record, len, checksum))
             }
+            CheckpointItem::Slots(run) => run.add_to(&mut batch),
         }
         batch.number_next(sequence);
         before = sequence;
@@ -145,6 +151,7 @@ enum CheckpointItem {
     Entry(Entry),
     Record(Record),
     Run(Vec<u32>, Record),
+    Slots(SlotRun),
 }
 
 fn with_run(record: Record, len: u32, checksum: u32) -> Record {
@@ -190,6 +197,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, CheckpointIt
     }
     let mut count = 0;
     let mut run: Option<DataRun> = None;
+    let mut slots: Option<SlotRun> = None;
     for (piece, block) in blocks.pieces(layout) {
         let index = piece.start;
         count += piece.end - piece.start;
@@ -217,6 +225,15 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, CheckpointIt
         }
         let since = u64::from(block.since);
         let is_severed = object.origin.as_ref().is_none_or(|origin| origin.is_severed(index));
+        let links = object.deltas(index, block.epoch);
+        // The deltas of a block follow its own record.
+        if links.is_none() && block.stored.has_slot() {
+            if slots.as_mut().is_some_and(|run| run.joins(index, &block, !is_severed)) {
+                continue;
+            }
+            out.extend(slots.replace(SlotRun::of(entry, index, &block, !is_severed)).map(SlotRun::item));
+            continue;
+        }
         // A Create detaches the block from its origin.
         let record = if is_severed {
             Record::Create {
@@ -230,7 +247,6 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, CheckpointIt
             migrate(entry, index, Tier::Exact, block.stored, since)
         };
         out.push((block.epoch, CheckpointItem::Record(record)));
-        let links = object.deltas(index, block.epoch);
         for (place, link) in links.iter().flat_map(|links| links.iter()).enumerate() {
             // After the block's own record and before anything newer, so that the order of the deltas
             // is kept.
@@ -251,7 +267,62 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, CheckpointIt
         }
     }
     out.extend(run.map(|run| run.item(entry)));
+    out.extend(slots.map(SlotRun::item));
     count == layout.blocks()
+}
+
+/// Consecutive blocks in adjacent slots that one record described.
+struct SlotRun {
+    entry: ObjectEntry,
+    first: u32,
+    since: u32,
+    epoch: u64,
+    is_move: bool,
+    blocks: Vec<Stored>,
+}
+
+impl SlotRun {
+    fn of(entry: &ObjectEntry, first: u32, block: &Block, is_move: bool) -> SlotRun {
+        let (entry, since, blocks) = (entry.clone(), block.since, vec![block.stored]);
+        SlotRun { entry, first, since, epoch: block.epoch, is_move, blocks }
+    }
+
+    /// Adds the next block if it continues the run.
+    fn joins(&mut self, index: u32, block: &Block, is_move: bool) -> bool {
+        let is_next = u64::from(index) == u64::from(self.first) + self.blocks.len() as u64
+            && (block.epoch, block.since, is_move) == (self.epoch, self.since, self.is_move)
+            && self.blocks.last().is_some_and(|before| is_next_slot(before, &block.stored));
+        if is_next {
+            self.blocks.push(block.stored);
+        }
+        is_next
+    }
+
+    fn item(self) -> (u64, CheckpointItem) {
+        (self.epoch, CheckpointItem::Slots(self))
+    }
+
+    /// Adds the run, or the record of its only block, to a batch.
+    fn add_to(self, batch: &mut Batch) {
+        let (object, block, described) = (self.entry.id, self.first, described(&self.entry));
+        let (created_at, is_move) = (u64::from(self.since), self.is_move);
+        match self.blocks.as_slice() {
+            [stored] if is_move => {
+                batch.record(migrate(&self.entry, block, Tier::Exact, *stored, created_at))
+            }
+            [stored] => {
+                batch.record(Record::Create { object, block, described, stored: *stored, created_at });
+            }
+            blocks => batch.slot_run(blocks.iter(), |stored| Record::SlotRun {
+                object,
+                block,
+                described,
+                stored,
+                created_at,
+                is_move,
+            }),
+        }
+    }
 }
 
 /// Consecutive blocks of a data file that one record described and that have not moved since.

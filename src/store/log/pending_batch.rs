@@ -4,7 +4,6 @@ use crate::format::log::block_record::BlockRecord;
 use crate::format::log::catalog::{Entry, NODE, OBJECT, ObjectEntry};
 use crate::format::log::record::Record;
 use crate::model::{Error, ObjectId, Result};
-use crate::store::object::blocks::Checksums;
 use crate::store::state::State;
 
 /// Records that take effect once the Commit of their batch has verified. Reused for the next batch, so
@@ -25,7 +24,7 @@ enum PendingRecord {
     Blocks(usize),
     /// A catalog entry with the length of its payload in `payloads`.
     Entry { kind: u8, version: u8, bytes: u32, sequence: u64 },
-    /// One of `others`, and how many bytes of `payloads` follow it: four for each block of a run.
+    /// One of `others`, and how many bytes of `payloads` follow it: the array of a run.
     Other { bytes: usize },
 }
 
@@ -94,8 +93,7 @@ impl PendingBatch {
             }
             PendingRecord::Other { bytes } => {
                 let Some((record, sequence)) = others.next() else { return Ok(()) };
-                let checksums = checksums_of(next(&mut payloads, bytes));
-                let applied = state.apply_record(record, *sequence, checksums);
+                let applied = state.apply_record(record, *sequence, next(&mut payloads, bytes));
                 applied.or_else(|error| failed(*sequence, error))
             }
             PendingRecord::Blocks(count) => state.apply_blocks(next(&mut blocks, count), &mut failed),
@@ -141,9 +139,11 @@ impl PendingBatch {
                 PendingRecord::Other { bytes } => {
                     let payload = next(&mut payloads, bytes);
                     if let Some((record, sequence)) = others.next()
-                        && let Record::CreateRun { object, .. } | Record::EmptyRun { object, .. } = record
+                        && let Record::CreateRun { object, .. }
+                        | Record::SlotRun { object, .. }
+                        | Record::EmptyRun { object, .. } = record
                         && make(state, *object)
-                        && let Err(error) = state.apply_record(record, *sequence, checksums_of(payload))
+                        && let Err(error) = state.apply_record(record, *sequence, payload)
                     {
                         log::debug!("a run of a dropped batch: {error}");
                     }
@@ -177,14 +177,6 @@ fn next<'a, T>(list: &mut &'a [T], count: usize) -> &'a [T] {
     let (found, rest) = list.split_at(list.len().min(count));
     *list = rest;
     found
-}
-
-/// The checksums of a run, from its payload.
-pub(in crate::store) fn checksums_of(payload: &[u8]) -> Checksums {
-    let numbers = payload.as_chunks().0;
-    let mut checksums = Checksums::with_capacity(numbers.len());
-    checksums.extend(numbers.iter().map(|number| u32::from_le_bytes(*number)));
-    checksums
 }
 
 /// Applies a catalog entry. One that cannot be applied is added to `refused`, if given.

@@ -37,6 +37,7 @@ pub(in crate::store) fn check(
             Record::Delete { object }
             | Record::Create { object, .. }
             | Record::CreateRun { object, .. }
+            | Record::SlotRun { object, .. }
             | Record::EmptyRun { object, .. }
             | Record::Migrate { object, .. }
             | Record::Delta { object, .. }
@@ -111,7 +112,8 @@ impl Planned<'_> {
             | Record::Delta { object, block, .. } => (*object, u64::from(*block) + 1),
             Record::Factor { object, .. } => (*object, 0),
             Record::EmptyRun { object, block, count, .. } => (*object, u64::from(*block) + u64::from(*count)),
-            Record::CreateRun { object, block, stored, .. } => {
+            Record::CreateRun { object, block, stored, .. }
+            | Record::SlotRun { object, block, stored, .. } => {
                 (*object, u64::from(*block) + u64::from(stored.len))
             }
             _ => return Ok(()),

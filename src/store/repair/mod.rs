@@ -24,7 +24,6 @@ use crate::store::log::append::LogEnd;
 use crate::store::log::checkpoint::{switch_log, write_draft};
 use crate::store::log::replay::{Damage, Replayed, salvage};
 use crate::store::object::Object;
-use crate::store::object::blocks::Checksums;
 use crate::store::object::links::{place_of, place_of_stored};
 use crate::store::repair::salvage::{RepairedTree, name_unowned, repair_tree};
 use crate::store::repair::set_aside::{Reasons, take_in};
@@ -275,7 +274,7 @@ pub(in crate::store) fn replace_log(
             stored: Stored::LOST,
             created_at: now_seconds(),
         };
-        state.apply_record(&record, sequence, Checksums::new())?;
+        state.apply_record(&record, sequence, &[])?;
         sequence += 1;
     }
     state.forget_freed();

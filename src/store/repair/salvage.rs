@@ -11,7 +11,6 @@ use crate::format::log::catalog::{
 use crate::format::log::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId, escape_component};
 use crate::store::clock::{now_nanoseconds, now_seconds};
-use crate::store::object::blocks::Checksums;
 use crate::store::repair::set_aside::Reasons;
 use crate::store::repair::{Lost, LostBlocks, lost_whole, unnamed};
 use crate::store::state::directory::Directory;
@@ -364,7 +363,7 @@ impl TreeRepair<'_> {
             let gone: usize = lost.get(&id).into_iter().flatten().map(|range| range.len()).sum();
             if gone >= blocks as usize {
                 let record = Record::Delete { object: id };
-                self.state.apply_record(&record, 0, Checksums::new())?;
+                self.state.apply_record(&record, 0, &[])?;
                 continue;
             }
             let node = self.fresh();

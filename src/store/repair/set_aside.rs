@@ -22,7 +22,7 @@ use crate::store::events::{EventKind, Note};
 use crate::store::log::pending_batch::PendingBatch;
 use crate::store::log::replay::Replayed;
 use crate::store::object::Object;
-use crate::store::object::blocks::{Block, Checksums};
+use crate::store::object::blocks::Block;
 use crate::store::object::links::place_of_stored;
 use crate::store::repair::salvage::name_unowned;
 use crate::store::repair::{Repaired, lost_blocks, replace_log};
@@ -170,7 +170,7 @@ fn add(state: &mut State, entry: ObjectEntry, blocks: &[(u32, Block)]) -> Result
         } else {
             Record::Create { object, block, described: described.clone(), stored, created_at }
         };
-        state.apply_record(&record, found.epoch, Checksums::new())?;
+        state.apply_record(&record, found.epoch, &[])?;
         block += count;
     }
     state.batch_ended();

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::format::log::record::Record;
 use crate::store::object::links::{DELTA_FILE, FACTOR_FILE, place_of_stored};
+use crate::store::space::slots::SLOT_ALIGN;
 
 /// File number, offset and length of a slot.
 pub(in crate::store) type Slot = (u8, u64, u64);
@@ -65,8 +66,17 @@ impl Reservations {
         self.inner.lock().files.contains(&number)
     }
 
-    /// Ends the reservation of the slot that a record of a batch names.
+    /// Ends the reservation of the slots that a record of a batch names.
     pub fn name(&self, record: &Record) {
+        if let Record::SlotRun { stored, .. } = record {
+            let (file, mut offset, _) = place_of_stored(stored);
+            let taken = &mut self.inner.lock().taken;
+            for _ in 0..stored.len {
+                let Some((_, len)) = taken.remove(&(file, offset)) else { return };
+                offset = offset.saturating_add(len.next_multiple_of(SLOT_ALIGN));
+            }
+            return;
+        }
         let place = match record {
             Record::Create { stored, .. } | Record::Migrate { stored, .. } if stored.has_slot() => {
                 let (file, offset, _) = place_of_stored(stored);
@@ -137,8 +147,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::{Reservations, ReservedSlots};
-    use crate::format::log::record::{Record, Stored};
-    use crate::model::{ObjectId, Tier};
+    use crate::format::log::record::{ObjectDescription, Record, Stored};
+    use crate::model::{Dtype, ObjectId, Shape, Tier};
 
     fn migrate(offset: u64) -> Record {
         let stored = Stored { tier: Tier::Q8, scale: 1.0, checksum: 0, offset, len: 100, in_data: false };
@@ -159,6 +169,32 @@ mod tests {
         drop(taken);
         assert_eq!(pending.returned(), [(file, 0, 128)]);
         assert!(!pending.has_returned());
+    }
+
+    #[test]
+    fn a_run_of_slots_names_each_of_its_slots_and_no_other() {
+        let pending = Arc::new(Reservations::default());
+        let mut taken = ReservedSlots::default();
+        let file = Tier::Q8.byte();
+        for offset in [0, 128, 256, 384] {
+            taken.take(&pending, (file, offset, 128));
+        }
+        let stored = Stored { tier: Tier::Q8, scale: 0.0, checksum: 0, offset: 128, len: 2, in_data: false };
+        pending.name(&Record::SlotRun {
+            object: ObjectId(1),
+            block: 0,
+            described: ObjectDescription {
+                dtype: Dtype::F32,
+                shape: Shape::default(),
+                parent: None,
+                reconstruct: 0,
+            },
+            stored,
+            created_at: 0,
+            is_move: false,
+        });
+        drop(taken);
+        assert_eq!(pending.returned(), [(file, 0, 128), (file, 384, 128)]);
     }
 
     #[test]

@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Slots are rounded up to this many bytes.
-pub const SLOT_ALIGN: u64 = 64;
+pub use crate::format::log::block_record::SLOT_ALIGN;
 
 /// The free space of one file.
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::format::log::block_record::BlockRecord;
+use crate::format::log::block_record::{BlockRecord, of_slot_run};
 use crate::format::log::catalog::{Digests, Entry, FileEntry, NodeType, ObjectEntry, OutsideFile};
 use crate::format::log::record::Record;
 use crate::model::{EntryId, Error, ObjectId, Result, Tier};
@@ -298,13 +298,20 @@ impl State {
         Ok(Object::of_outside(entry, Origin::new(outside.clone())))
     }
 
-    /// Applies a record about blocks. `checksums` are those of a run.
-    pub fn apply_record(&mut self, record: &Record, sequence: u64, checksums: Checksums) -> Result<()> {
+    /// Applies a record about blocks. `payload` follows it in the log: the array of a run.
+    pub fn apply_record(&mut self, record: &Record, sequence: u64, payload: &[u8]) -> Result<()> {
         if let Some(placed) = BlockRecord::of(record, sequence) {
             return self.apply_blocks(&[placed], |_, error| Err(error));
         }
         match *record {
+            Record::SlotRun { object, stored, .. } => {
+                let found = self.known(object)?.clone();
+                let payload_len = |block| found.payload_len(block, stored.tier);
+                let records = of_slot_run(record, sequence, payload, payload_len)?;
+                self.apply_blocks(&records, |_, error| Err(error))
+            }
             Record::CreateRun { object, block, stored, created_at, .. } => {
+                let checksums = checksums_of(payload);
                 let found = self.known(object)?.clone();
                 let since = created_at as u32;
                 if let (Some(origin), Some(extent)) = (&found.origin, found.extent()) {
@@ -431,4 +438,12 @@ fn named_tensor(id: EntryId) -> Error {
 
 fn no_directory(id: EntryId) -> Error {
     Error::corrupt(format!("a name in node {}, which is no directory", id.0))
+}
+
+/// The checksums of a run, from its payload.
+fn checksums_of(payload: &[u8]) -> Checksums {
+    let numbers = payload.as_chunks().0;
+    let mut checksums = Checksums::with_capacity(numbers.len());
+    checksums.extend(numbers.iter().map(|number| u32::from_le_bytes(*number)));
+    checksums
 }

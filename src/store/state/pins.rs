@@ -191,6 +191,7 @@ impl State {
                 (
                     Record::Create { object, .. }
                     | Record::CreateRun { object, .. }
+                    | Record::SlotRun { object, .. }
                     | Record::EmptyRun { object, .. }
                     | Record::Delta { object, .. }
                     | Record::Factor { object, .. }

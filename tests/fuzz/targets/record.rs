@@ -18,7 +18,7 @@ pub fn check(bytes: &[u8]) {
     assert_eq!(flipped.corrected(), Some(slot));
 
     let Ok(record) = Record::parse(&slot) else { return };
-    assert!(record.payload_len() <= 4 * u64::from(u32::MAX));
+    assert!(record.payload_len() <= 8 * u64::from(u32::MAX));
     assert_eq!(record.payload_slots(), record.payload_len().div_ceil(SLOT_BYTES as u64));
     // Bits that nobody reads are not kept, so the bytes may differ; what they say may not.
     let mut written = record.to_slot();
