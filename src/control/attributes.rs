@@ -5,7 +5,8 @@ use crate::control::measure::{Measure, checksum};
 use crate::control::refusals::{Asker, Refusals};
 use crate::control::sets::{self, Set};
 use crate::engine::{self, Heat};
-use crate::format::log::catalog::FileEntry;
+use crate::format::files::safetensors;
+use crate::format::log::catalog::{Content, FileEntry};
 use crate::model::{Error, ErrorKind, Result, TensorId, quoted_name};
 use crate::store::TENSORS_NAME;
 use crate::vfs::{FileView, Vfs};
@@ -81,6 +82,13 @@ pub const ATTRIBUTES: &[Attribute] = &[
             Ok(tensor(view).map(|tensor| tensor.shape.to_string()))
         })
     },
+    shown("scheme", "how a safetensors file keeps quantized weights: gptq, awq, fp8, ...", |_, view| {
+        let file = view.node.file().filter(|file| file.content == Content::Safetensors);
+        let Some(file) = file else { return Ok(None) };
+        let state = view.collection.state();
+        let tensors = state.parts(file).filter_map(|part| part.file()?.tensor.as_ref());
+        Ok(safetensors::scheme(tensors.map(|tensor| (&*tensor.name, tensor.dtype, &tensor.shape))))
+    }),
     setting(
         "tier",
         "exact, q8, q7, q5, q3, q3x, absent or mixed; set to move (hot, warm, warm5, cold mean q8, q7, q5, q3), \

@@ -193,6 +193,30 @@ fn arrays_of_a_numpy_archive_are_tensors_and_stay_exact() {
 }
 
 #[test]
+fn a_quantized_safetensors_file_names_its_scheme_and_reads_as_it_is() {
+    let fixture = Fixture::new();
+    let header = serde_json::json!({
+        "q.qweight": { "dtype": "I32", "shape": [16, 64], "data_offsets": [0, 4096] },
+        "q.qzeros": { "dtype": "I32", "shape": [1, 8], "data_offsets": [4096, 4128] },
+        "q.scales": { "dtype": "F16", "shape": [1, 64], "data_offsets": [4128, 4256] },
+        "v.weight": { "dtype": "F8_E4M3", "shape": [4, 4], "data_offsets": [4256, 4272] },
+        "v.weight_scale": { "dtype": "F32", "shape": [], "data_offsets": [4272, 4276] },
+        "f.weight": { "dtype": "F4", "shape": [2, 4], "data_offsets": [4276, 4280] },
+    });
+    let data = support::Random(8).bytes(4280);
+    let bytes = support::safetensors_file(&header.to_string(), &data);
+    fs::write(fixture.path("m.safetensors"), &bytes).unwrap();
+    assert_same(&fixture.read("m.safetensors"), &bytes, "the container");
+    assert_same(&fixture.read("q.qweight"), &data[..4096], "the packed words");
+    assert_same(&fixture.read("f.weight"), &data[4276..], "the packed floats");
+    let wanted =
+        "fp4: 1 weights; fp8 (f8_e4m3), a scale each: 1 weights; gptq, 4 bits, groups of 128: 1 weights";
+    assert_eq!(fixture.attribute("m.safetensors", "scheme"), wanted);
+    let printed = support::answer(tierfs().arg("stat").arg(fixture.path("m.safetensors"))).ok();
+    assert!(printed.contains(wanted), "{printed}");
+}
+
+#[test]
 fn a_compressed_numpy_archive_stays_plain_and_says_why() {
     let fixture = Fixture::new();
     let source = fixture.place.path("x.npz");

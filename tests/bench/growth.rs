@@ -8,15 +8,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tierfs::open::OpenFiles;
-use tierfs::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, ObjectEntry, TensorEntry, NodeType};
+use tierfs::format::log::catalog::{
+    Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry, TensorEntry,
+};
 use tierfs::format::log::record::Stored;
 use tierfs::model::{Dtype, EntryId, ObjectId, SeedId, Shape, StoreId, TensorId, Tier};
+use tierfs::open::OpenFiles;
+use tierfs::store::ROOT;
 use tierfs::store::Touched;
+use tierfs::store::Verify;
 use tierfs::store::add_blocks;
 use tierfs::store::disk::files::FileDisk;
-use tierfs::store::Verify;
-use tierfs::store::ROOT;
 use tierfs::store::{Access, Store};
 
 use crate::Result;
@@ -229,12 +231,7 @@ fn many_blocks(path: &Path, blocks: u32) -> Result<Vec<u8>> {
     let file = FileEntry {
         content: Content::Tensor,
         objects: [entry.id].into(),
-        tensor: Some(TensorEntry {
-            name: "values".into(),
-            dtype: Dtype::F32,
-            shape,
-            parent: TensorId(0),
-        }),
+        tensor: Some(TensorEntry { name: "values".into(), dtype: Dtype::F32, shape, parent: TensorId(0) }),
         container: None,
         digests: Digests::NotTaken,
         error: None,

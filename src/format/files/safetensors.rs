@@ -18,6 +18,9 @@ use crate::format::files::CUT_OFF;
 use crate::model::{CONTAINER_NAMES_MAX, Dtype, Error, Result, Shape, quoted_name};
 
 mod json;
+mod scheme;
+
+pub use scheme::scheme;
 
 /// Longest JSON of a header in bytes.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;

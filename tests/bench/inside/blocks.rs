@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use tierfs::model::{Aim, Dtype, Encoder, Storing, Tier};
+use tierfs::store::Elements;
 use tierfs::store::Touched;
 use tierfs::store::add_blocks;
-use tierfs::store::Elements;
 
 use super::opened::Opened;
 use super::{median, seconds};

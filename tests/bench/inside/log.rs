@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use tierfs::format::payload::delta::{Changes, Delta, DeltaKind};
 use tierfs::model::{Dtype, ObjectId, Tier};
+use tierfs::store::Settings;
 use tierfs::store::disk::files::FileDisk;
 use tierfs::store::disk::{Disk, Open};
 use tierfs::store::replay;
-use tierfs::store::Settings;
 
 use super::opened::Opened;
 use super::seconds;

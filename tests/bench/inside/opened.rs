@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tierfs::model::{EntryId, Tier};
-use tierfs::store::disk::files::FileDisk;
 use tierfs::store::Object;
-use tierfs::store::{OpenObject, Verify};
-use tierfs::store::Writes;
 use tierfs::store::ROOT;
+use tierfs::store::Writes;
+use tierfs::store::disk::files::FileDisk;
 use tierfs::store::{Access, Collection, Store};
+use tierfs::store::{OpenObject, Verify};
 
 use crate::Result;
 use crate::place::Place;

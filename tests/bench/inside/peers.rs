@@ -2,8 +2,11 @@
 
 use std::hint::black_box;
 
-use candle_core::quantized::k_quants::{BlockQ3K, BlockQ5_0, BlockQ6K, BlockQ8_0, GgmlType};
+use candle_core::quantized::k_quants::{
+    BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4K, BlockQ5_0, BlockQ5K, BlockQ6K, BlockQ8_0, GgmlType,
+};
 use ruvector_temporal_tensor::{bitpack, quantizer};
+use tierfs::codec::ggml;
 use tierfs::model::{Dtype, Encoder, Tier};
 
 use super::codec::{ELEMENTS, TIERS, checked_codes, codes, packing, payload, unpacking};
@@ -36,6 +39,21 @@ pub fn rows() -> Vec<Row> {
         let name = format!("peer-decode.candle-{bits}");
         let reference = format!("candle-core, {candle}");
         rows.push(Row::new(name, what, reference, "GB/s", ahead, move |_| decode(tier, prepare(tier)?)));
+    }
+    let types: [(Dtype, fn(Dtype) -> Result<Contest>); 8] = [
+        (Dtype::Q4_0, dequantize::<BlockQ4_0>),
+        (Dtype::Q5_0, dequantize::<BlockQ5_0>),
+        (Dtype::Q8_0, dequantize::<BlockQ8_0>),
+        (Dtype::Q2_K, dequantize::<BlockQ2K>),
+        (Dtype::Q3_K, dequantize::<BlockQ3K>),
+        (Dtype::Q4_K, dequantize::<BlockQ4K>),
+        (Dtype::Q5_K, dequantize::<BlockQ5K>),
+        (Dtype::Q6_K, dequantize::<BlockQ6K>),
+    ];
+    for (dtype, run) in types {
+        let name = format!("peer-ggml.{dtype}");
+        let what = format!("dequantize {dtype} to f32, in L2");
+        rows.push(Row::new(name, what, "candle-core", "GB/s", ahead, move |_| run(dtype)));
     }
     for (_, bits) in TIERS {
         let times = Target::RatioAtLeast(5.0);
@@ -126,6 +144,33 @@ fn dequantized_by_candle<B: GgmlType + 'static>(tier: Tier) -> Result<Theirs> {
         Ok(BYTES / seconds(call)? / 1e9)
     };
     Ok(Theirs { pass: Box::new(pass), answer })
+}
+
+/// Dequantizes the blocks that candle makes of the values.
+fn dequantize<B: GgmlType + 'static>(dtype: Dtype) -> Result<Contest> {
+    let values = values(&payload(Tier::Q8)?.0);
+    let mut blocks = vec![B::zeros(); ELEMENTS / B::BLCK_SIZE];
+    B::from_float(&values, &mut blocks);
+    // SAFETY: candle declares its blocks `repr(C)`, as ggml lays them out, and they have no padding.
+    let raw =
+        unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast::<u8>(), size_of_val(&*blocks)) }.to_vec();
+    let mut theirs = vec![0.0_f32; ELEMENTS];
+    B::to_float(&blocks, &mut theirs);
+    let mut out = vec![0; ELEMENTS * 4];
+    ggml::dequantize(dtype, &raw, &mut out)?;
+    let wanted: Vec<u8> = theirs.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let checked = Checked::bytes("what is dequantized", &out, &wanted)?;
+    let ours = move || {
+        let call = || Ok(ggml::dequantize(dtype, black_box(&raw), black_box(&mut out))?);
+        Ok(BYTES / seconds(call)? / 1e9)
+    };
+    Contest::new(checked, ours, move || {
+        let call = || {
+            B::to_float(black_box(&blocks), black_box(&mut theirs));
+            Ok(())
+        };
+        Ok(BYTES / seconds(call)? / 1e9)
+    })
 }
 
 /// Codes as ruvector has them: from 0 on.

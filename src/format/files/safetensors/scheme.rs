@@ -1,0 +1,186 @@
+//! Tells the layout in which a quantized model keeps its weights, by the names, types and shapes of its tensors.
+//!
+//! | layout | tensors of a weight w |
+//! |---|---|
+//! | GPTQ | w.qweight i32 \[in * bits / 32, out\], w.qzeros i32 \[groups, out * bits / 32\], w.scales \[groups, out\] |
+//! | AWQ | w.qweight i32 \[in, out * bits / 32\], w.qzeros i32 \[groups, out * bits / 32\], w.scales \[groups, out\] |
+//! | compressed-tensors | w.weight_packed i32 or u8, w.weight_scale |
+//! | FP8 | w.weight f8, w.weight_scale or w.weight_scale_inv |
+//! | NVFP4 of ModelOpt | w.weight u8, w.weight_scale f8_e4m3, w.weight_scale_2 |
+//! | MXFP4 of gpt-oss | w_blocks u8, w_scales u8 |
+//! | bitsandbytes | w.weight u8, w.weight.quant_state.bitsandbytes__KIND |
+//!
+//! Source: the loaders of <https://github.com/vllm-project/vllm> and of the libraries that these are named for.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::model::{Dtype, Shape};
+
+/// The layouts of a model's quantized weights, each with the number of weights; `None` if it has none.
+pub fn scheme<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, &'a Shape)>) -> Option<String> {
+    let all: HashMap<&str, (Dtype, &[u64])> =
+        tensors.map(|(name, dtype, shape)| (name, (dtype, shape.dimensions()))).collect();
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    for (name, tensor) in &all {
+        if let Some(layout) = layout(&all, name, *tensor) {
+            *found.entry(layout).or_default() += 1;
+        }
+    }
+    let of = |(layout, count): (&String, &u64)| format!("{layout}: {count} weights");
+    let texts: Vec<String> = found.iter().map(of).collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
+/// The layout of the weight whose main tensor this is.
+fn layout(
+    all: &HashMap<&str, (Dtype, &[u64])>,
+    name: &str,
+    (dtype, sizes): (Dtype, &[u64]),
+) -> Option<String> {
+    let beside = |base: &str, suffix: &str| all.get(&*format!("{base}{suffix}")).copied();
+    if let Some(base) = name.strip_suffix(".qweight") {
+        let (scales, zeros) = (beside(base, ".scales")?, beside(base, ".qzeros")?);
+        return by_words(dtype, sizes, scales.1, zeros.1);
+    }
+    if let Some(base) = name.strip_suffix(".weight_packed") {
+        let (scale, _) = beside(base, ".weight_scale")?;
+        return Some(match (dtype, scale) {
+            (Dtype::U8, Dtype::F8E4M3) => "compressed-tensors nvfp4".to_owned(),
+            (Dtype::U8, Dtype::U8 | Dtype::F8E8M0) => "compressed-tensors mxfp4".to_owned(),
+            _ => "compressed-tensors packed".to_owned(),
+        });
+    }
+    if let Some(base) = name.strip_suffix("_blocks") {
+        let (scale, _) = beside(base, "_scales")?;
+        return ((dtype, scale) == (Dtype::U8, Dtype::U8)).then(|| "mxfp4".to_owned());
+    }
+    if let Some((base, kind)) = name.split_once(".quant_state.bitsandbytes__") {
+        return all.contains_key(base).then(|| format!("bitsandbytes {kind}"));
+    }
+    let base = name.strip_suffix(".weight");
+    let scale =
+        base.and_then(|base| beside(base, ".weight_scale").or_else(|| beside(base, ".weight_scale_inv")));
+    match (dtype, scale) {
+        (Dtype::F8E4M3 | Dtype::F8E5M2, Some((_, scales))) => {
+            Some(format!("fp8 ({dtype}), {}", granularity(sizes, scales)))
+        }
+        (Dtype::F8E4M3 | Dtype::F8E5M2, None) if sizes.len() > 1 => Some(format!("fp8 ({dtype}), no scales")),
+        (Dtype::I8, Some((_, scales))) => Some(format!("int8, {}", granularity(sizes, scales))),
+        (Dtype::U8, Some((Dtype::F8E4M3, _))) if beside(base?, ".weight_scale_2").is_some() => {
+            Some("nvfp4".to_owned())
+        }
+        (Dtype::F4, _) => Some("fp4".to_owned()),
+        _ => None,
+    }
+}
+
+/// GPTQ packs the rows of a weight into words, AWQ its columns.
+fn by_words(dtype: Dtype, words: &[u64], scales: &[u64], zeros: &[u64]) -> Option<String> {
+    let ([rows, columns], [groups, out], [_, zeros]) = (words, scales, zeros) else { return None };
+    if dtype != Dtype::I32 || *out == 0 || *groups == 0 {
+        return None;
+    }
+    let bits = zeros.checked_mul(32)? / out;
+    let (kind, inner) = if columns == out {
+        ("gptq", rows.checked_mul(32)?.checked_div(bits)?)
+    } else if columns == zeros {
+        ("awq", *rows)
+    } else {
+        return None;
+    };
+    Some(format!("{kind}, {bits} bits, groups of {}", inner.div_ceil(*groups)))
+}
+
+fn granularity(sizes: &[u64], scales: &[u64]) -> &'static str {
+    match (scales.iter().product::<u64>(), sizes.first()) {
+        (1, _) => "a scale each",
+        (scales, Some(rows)) if scales == *rows => "a scale a row",
+        _ => "scales of blocks",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::scheme;
+    use crate::model::{Dtype, Shape};
+
+    #[test]
+    fn layouts_of_quantized_weights_are_told_by_their_tensors() {
+        type Tensors<'a> = &'a [(&'a str, Dtype, &'a [u64])];
+        use Dtype::{Bf16, F4, F8E4M3, F16, F32, I8, I32, U8};
+        let cases: [(Tensors<'_>, Option<&str>); 12] = [
+            (
+                &[
+                    ("q.qweight", I32, &[512, 1024]),
+                    ("q.qzeros", I32, &[32, 128]),
+                    ("q.scales", F16, &[32, 1024]),
+                ],
+                Some("gptq, 4 bits, groups of 128: 1 weights"),
+            ),
+            (
+                &[
+                    ("q.qweight", I32, &[4096, 128]),
+                    ("q.qzeros", I32, &[32, 128]),
+                    ("q.scales", F16, &[32, 1024]),
+                ],
+                Some("awq, 4 bits, groups of 128: 1 weights"),
+            ),
+            (&[("q.qweight", I32, &[0, 0]), ("q.qzeros", I32, &[0, 0]), ("q.scales", F16, &[0, 0])], None),
+            (
+                &[
+                    ("q.weight_packed", I32, &[8, 4]),
+                    ("q.weight_scale", Bf16, &[8, 1]),
+                    ("q.weight_shape", I32, &[2]),
+                ],
+                Some("compressed-tensors packed: 1 weights"),
+            ),
+            (
+                &[("q.weight_packed", U8, &[8, 4]), ("q.weight_scale", F8E4M3, &[8, 1])],
+                Some("compressed-tensors nvfp4: 1 weights"),
+            ),
+            (
+                &[
+                    ("a.weight", F8E4M3, &[8, 4]),
+                    ("a.weight_scale", F32, &[]),
+                    ("b.weight", F8E4M3, &[8, 4]),
+                    ("b.weight_scale", F32, &[8, 1]),
+                ],
+                Some("fp8 (f8_e4m3), a scale a row: 1 weights; fp8 (f8_e4m3), a scale each: 1 weights"),
+            ),
+            (
+                &[("a.weight", F8E4M3, &[256, 256]), ("a.weight_scale_inv", F32, &[2, 2])],
+                Some("fp8 (f8_e4m3), scales of blocks: 1 weights"),
+            ),
+            (
+                &[("a.weight", I8, &[8, 4]), ("a.weight_scale", F32, &[8, 1])],
+                Some("int8, a scale a row: 1 weights"),
+            ),
+            (
+                &[
+                    ("a.weight", U8, &[8, 4]),
+                    ("a.weight_scale", F8E4M3, &[8, 1]),
+                    ("a.weight_scale_2", F32, &[]),
+                ],
+                Some("nvfp4: 1 weights"),
+            ),
+            (&[("mlp_blocks", U8, &[8, 4]), ("mlp_scales", U8, &[8])], Some("mxfp4: 1 weights")),
+            (
+                &[
+                    ("a", F4, &[8, 4]),
+                    ("b.weight", U8, &[9, 1]),
+                    ("b.weight.quant_state.bitsandbytes__nf4", U8, &[70]),
+                ],
+                Some("bitsandbytes nf4: 1 weights; fp4: 1 weights"),
+            ),
+            (&[("a.weight", F16, &[8, 4]), ("a.scales", F16, &[4])], None),
+        ];
+        for (tensors, wanted) in cases {
+            let tensors: Vec<_> = tensors
+                .iter()
+                .map(|(name, dtype, sizes)| (*name, *dtype, Shape::new(sizes).unwrap()))
+                .collect();
+            let found = scheme(tensors.iter().map(|(name, dtype, shape)| (*name, *dtype, shape)));
+            assert_eq!(found.as_deref(), wanted);
+        }
+    }
+}
