@@ -101,6 +101,9 @@ pub(super) struct Args {
     /// Remove files that an earlier import of the same directory made, and that it no longer has
     #[arg(long)]
     delete: bool,
+    /// Store the bytes of files that the tenant has already, instead of sharing them
+    #[arg(long)]
+    no_share: bool,
     /// Refuse files that can only be kept as plain files, such as arrays in Fortran order and git-lfs
     /// pointers
     #[arg(long)]
@@ -219,6 +222,7 @@ impl Args {
             checksum: self.checksum,
             update: self.update,
             delete: self.delete,
+            no_share: self.no_share,
             strict: self.strict,
             dry_run: self.dry_run,
             tag: None,

@@ -1,6 +1,7 @@
 //! The control files `status`, `stats.json` and `tiers`: totals of a store, tenant or collection.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::control::context::Context;
@@ -8,7 +9,7 @@ use crate::control::counters::Operation;
 use crate::control::measure::{Tally, tally};
 use crate::control::totals::Totals;
 use crate::model::{Error, ErrorKind, Result, Tier};
-use crate::store::Access;
+use crate::store::{Access, Collection};
 use crate::vfs::Scope;
 
 /// The totals of the store.
@@ -21,7 +22,7 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
     };
     Ok(format!(
         "store        {}\nuuid         {}\nmounted at   {}\naccess       {access}\nuptime       {} s\n\
-         tenants      {}\ncollections  {}\nfiles        {}\npinned bytes {}\n\n{}{}",
+         tenants      {}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\n\n{}{}",
         store.place(),
         store.id(),
         mounted.mountpoint,
@@ -30,19 +31,27 @@ pub(super) fn of_mount(context: &Context) -> Result<String> {
         totals.collections,
         totals.files,
         totals.pinned,
+        shared(store.open_collections().iter()),
         totals.table(),
         totals.problems(context)
     ))
 }
 
+/// The bytes that shared data files save. Only asked for here, since it takes a look at every data file.
+fn shared<'a>(collections: impl Iterator<Item = &'a Arc<Collection>>) -> u64 {
+    collections.map(|collection| collection.shared_bytes().saved).sum()
+}
+
 /// The totals of a tenant.
 pub(super) fn of_tenant(context: &Context) -> Result<String> {
     let (tenant, totals) = totals_of_tenant(context)?;
+    let collections = context.mounted.store().open_collections();
     Ok(format!(
-        "tenant       {tenant}\ncollections  {}\nfiles        {}\npinned bytes {}\n\n{}{}",
+        "tenant       {tenant}\ncollections  {}\nfiles        {}\npinned bytes {}\nshared bytes {}\n\n{}{}",
         totals.collections,
         totals.files,
         totals.pinned,
+        shared(collections.iter().filter(|collection| collection.tenant() == tenant)),
         totals.table(),
         totals.problems(context)
     ))
@@ -64,9 +73,9 @@ pub(super) fn of_collection(context: &Context) -> Result<String> {
     totals.add(collection);
     let (path, files, log_bytes) = (collection.path(), totals.files, totals.log_bytes);
     let (table, problems) = (totals.table(), totals.problems(context));
-    let pinned = totals.pinned;
+    let (pinned, shared) = (totals.pinned, shared([collection].into_iter()));
     Ok(format!(
-        "collection   {path}\nfiles        {files}\npinned bytes {pinned}\nlog bytes    {log_bytes}\n\n{table}{problems}"
+        "collection   {path}\nfiles        {files}\npinned bytes {pinned}\nshared bytes {shared}\nlog bytes    {log_bytes}\n\n{table}{problems}"
     ))
 }
 

@@ -60,6 +60,7 @@ pub fn compact(collection: &Arc<Collection>, progress: &dyn Progress) -> Result<
     // In reverse order, so that the freed space is at the end.
     for object in objects.iter().rev() {
         let packed = each_step(collection, object, progress, &mut |open, range| {
+            open.punch_left(range.clone())?;
             for (number, space) in (0..).zip(&spaces) {
                 if space.end > space.used {
                     done.moved += open.fill_gaps(range.clone(), number, space.used)?;

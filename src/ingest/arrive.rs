@@ -233,7 +233,7 @@ fn cut_in_place(
         });
     }
     let digests = Digests::NotTaken;
-    Ok(StoredParts { bytes: recognized.bytes, objects, digests, touched, outside: None })
+    Ok(StoredParts { bytes: recognized.bytes, objects, digests, touched, outside: None, is_shared: false })
 }
 
 fn next_data(file: &Arc<dyn File>, at: u64) -> Result<Option<u64>> {

@@ -300,5 +300,6 @@ pub(super) fn take(
         digests: digester.finish(),
         touched: into.touched,
         outside: None,
+        is_shared: false,
     })
 }

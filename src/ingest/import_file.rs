@@ -59,6 +59,7 @@ pub fn import_file(
         outside.filter(|_| !stored_parts.objects.is_empty()).map(|(outside, _)| outside.as_ref().clone());
     origin.check(stored_parts.digests.sha256())?;
     let (bytes, stored) = (stored_parts.bytes, stored_parts.stored());
+    let (data_file, is_shared) = (stored_parts.data_file(), stored_parts.is_shared);
     let blake3 = stored_parts.digests.blake3();
     let places = options.places.clone();
     let provenance = (!places.is_empty()).then(|| Provenance::new(origin.mtime, blake3, places));
@@ -67,7 +68,11 @@ pub fn import_file(
     let attributes = publish::Attributes { parents, why: note.clone(), provenance };
     let (tensors, children) =
         publish::publish(uncommitted, collection, target, origin, recognized, stored_parts, attributes)?;
-    Ok(Report { tensors, children, encoded, kept, bytes, stored, note })
+    if let Some(number) = data_file.filter(|_| !options.no_share) {
+        collection.offer_data_file(number, bytes);
+    }
+    let shared = if is_shared { bytes } else { 0 };
+    Ok(Report { tensors, children, encoded, kept, bytes, stored, shared, note })
 }
 
 /// Numbers of tensors that go to a tier, and of those that stay exact.

@@ -39,6 +39,7 @@ mod removal;
 mod request;
 mod room;
 mod shards;
+mod share;
 mod store_parts;
 #[cfg(feature = "mount")]
 mod sum;
@@ -62,6 +63,7 @@ pub use recognize::recognize;
 #[cfg(feature = "mount")]
 pub use request::{Request, parse_collection, parse_encoder};
 pub use shards::import_shards;
+pub use share::share;
 #[cfg(feature = "mount")]
 pub use sum::{Action, Listed, Sum};
 pub use target::Target;

@@ -20,6 +20,8 @@ pub struct Options {
     /// For an import in place, the absolute path of the source with symbolic links resolved. Nothing
     /// is copied, and the source must not change from then on.
     pub in_place: Option<Vec<u8>>,
+    /// Whether to store bytes that a data file of the store has already.
+    pub no_share: bool,
     /// Whether to refuse files that can be kept as plain files only.
     pub strict: bool,
     /// Identify the source, so that a later import recognizes what it has imported.
@@ -66,6 +68,8 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes of the payloads.
     pub stored: u64,
+    /// Bytes that a data file of the store had already, which the file shares.
+    pub shared: u64,
     /// What is unusual about the file, or empty.
     pub note: String,
 }

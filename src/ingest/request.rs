@@ -49,6 +49,8 @@ pub struct Request {
     pub update: bool,
     /// Remove files that an import of the same directories has made, and that they no longer have.
     pub delete: bool,
+    /// Store bytes that a data file of the store has already.
+    pub no_share: bool,
     /// Refuse files that can be kept as plain files only.
     pub strict: bool,
     /// List what would be done, and do nothing.
@@ -102,8 +104,8 @@ impl Request {
             return Err(Error::invalid("revision stands without all_revisions"));
         }
         let tier = self.tier.as_deref().map(MoveTo::parse_tier).transpose()?;
-        let (encoder, strict, pack) = (self.encoder, self.strict, self.pack);
-        Ok(Options { tier, pack, encoder, blocking, strict, ..Options::default() })
+        let (encoder, strict, pack, no_share) = (self.encoder, self.strict, self.pack, self.no_share);
+        Ok(Options { tier, pack, encoder, blocking, strict, no_share, ..Options::default() })
     }
 
     /// The revisions of a hub cache's repositories.
@@ -149,6 +151,7 @@ impl Request {
                 "checksum" => request.checksum = value.as_bool().ok_or_else(wrong)?,
                 "update" => request.update = value.as_bool().ok_or_else(wrong)?,
                 "delete" => request.delete = value.as_bool().ok_or_else(wrong)?,
+                "no_share" => request.no_share = value.as_bool().ok_or_else(wrong)?,
                 "strict" => request.strict = value.as_bool().ok_or_else(wrong)?,
                 "dry_run" => request.dry_run = value.as_bool().ok_or_else(wrong)?,
                 "block_bytes" => request.block_bytes = Some(number()?),
@@ -185,6 +188,7 @@ impl Request {
             ("checksum", self.checksum),
             ("update", self.update),
             ("delete", self.delete),
+            ("no_share", self.no_share),
             ("strict", self.strict),
             ("dry_run", self.dry_run),
         ] {
@@ -241,7 +245,7 @@ mod tests {
     fn requests_round_trip_and_invalid_ones_are_refused() {
         let line = r#"{"collection":"t/c","paths":["/a","/b c"],"tier":"q5:all","encoder":"absmax",
             "block_bytes":8192,"manifest":"/m","tag":"1-x","revision":"v1","checksum":true,"update":true,
-            "pack":true,"delete":true,"strict":true,"dry_run":true}"#;
+            "pack":true,"delete":true,"no_share":true,"strict":true,"dry_run":true}"#;
         let request = Request::parse(line).unwrap();
         assert_eq!(Request::parse(&request.to_json().unwrap()).unwrap(), request);
         let shards = r#"{"collection":"t/c","paths":["/a"],"shard_of":"w","head_dim":64}"#;

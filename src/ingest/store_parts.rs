@@ -39,6 +39,8 @@ pub(super) struct StoredParts {
     pub touched: Touched,
     /// The external file that keeps its bytes, for an import in place.
     pub outside: Option<OutsideFile>,
+    /// Whether its data file is another name of one that the store had.
+    pub is_shared: bool,
 }
 
 /// The blocks of an object.
@@ -74,6 +76,16 @@ impl StoredParts {
     /// Bytes of the payloads.
     pub fn stored(&self) -> u64 {
         self.objects.iter().map(StoredObject::stored).sum()
+    }
+
+    /// The data file of the store that has the bytes of the whole file, if one has.
+    pub fn data_file(&self) -> Option<u64> {
+        let first = self.objects.first()?.extent?.file;
+        let is_there = |object: &StoredObject| {
+            object.extent.is_some_and(|extent| extent.file == first)
+                && !matches!(object.blocks, StoredBlocks::Each(_))
+        };
+        (self.outside.is_none() && self.objects.iter().all(is_there)).then_some(first)
     }
 }
 
@@ -123,42 +135,48 @@ pub(super) fn store_parts(
         let how = (options, digester);
         return batch::take(uncommitted, collection, source, (recognized, runs), &tiers, how, progress);
     }
-    let mut touched = Touched::default();
+    let mut intake = Intake {
+        collection,
+        source,
+        progress,
+        reported: 0,
+        encoder: options.encoder,
+        data: Data::None,
+        touched: Touched::default(),
+        digester: digester.clone(),
+        chunk: Vec::new(),
+        next: Vec::new(),
+    };
     let exact = tiers.iter().any(Option::is_none);
-    let data = if let Some(number) = outside {
+    let may_share = tiers.iter().all(Option::is_none) && outside.is_none() && !options.no_share;
+    if may_share && recognized.bytes > GATHERED_BYTES_MAX {
+        for name in collection.alike(&**source, recognized.bytes, None) {
+            let linked = uncommitted.link_data_file(&name, recognized.bytes)?;
+            let Some((number, file)) = linked else { continue };
+            intake.touched.file(&file);
+            intake.data = Data::Shared(number, file);
+            intake.digester = digester.clone();
+            if let Some(objects) = intake.take_file(recognized, &tiers, options)? {
+                return Ok(intake.finish(recognized.bytes, objects));
+            }
+            intake.touched = Touched::default();
+            uncommitted.remove_data_file(number);
+        }
+    }
+    intake.digester = digester;
+    intake.data = if let Some(number) = outside {
         Data::Outside(number)
     } else if exact && recognized.bytes > GATHERED_BYTES_MAX {
         let (id, file) = uncommitted.create_data_file()?;
-        touched.file(&file);
+        intake.touched.file(&file);
         // Parts that go to another tier stay holes in the file.
         file.set_len(recognized.bytes).map_err(|error| Error::io("making room for it", error))?;
         Data::Own(id, file)
     } else {
         Data::None
     };
-    let mut intake = Intake {
-        collection,
-        source,
-        progress,
-        encoder: options.encoder,
-        data,
-        touched,
-        digester,
-        chunk: Vec::new(),
-        next: Vec::new(),
-    };
-    let own_threads = (recognized.bytes >= OWN_THREADS_FROM).then(|| ThreadPoolBuilder::new().build().ok());
-    let objects = match own_threads.flatten() {
-        Some(threads) => threads.install(|| intake.take_all(&recognized.parts, &tiers, options)),
-        None => intake.take_all(&recognized.parts, &tiers, options),
-    }?;
-    Ok(StoredParts {
-        bytes: recognized.bytes,
-        objects,
-        digests: intake.digester.finish(),
-        touched: intake.touched,
-        outside: None,
-    })
+    let objects = intake.take_file(recognized, &tiers, options)?.unwrap_or_default();
+    Ok(intake.finish(recognized.bytes, objects))
 }
 
 /// The destination of exact blocks.
@@ -167,6 +185,8 @@ enum Data {
     None,
     /// The same offset in a data file.
     Own(u64, Arc<dyn File>),
+    /// None: the data file of another may have the same bytes, which are compared.
+    Shared(u64, Arc<dyn File>),
     /// None: the source is the data file.
     Outside(u64),
 }
@@ -175,7 +195,7 @@ impl Data {
     fn number(&self) -> Option<u64> {
         match self {
             Data::None => None,
-            Data::Own(number, _) | Data::Outside(number) => Some(*number),
+            Data::Own(number, _) | Data::Shared(number, _) | Data::Outside(number) => Some(*number),
         }
     }
 }
@@ -184,6 +204,8 @@ struct Intake<'a> {
     collection: &'a Arc<Collection>,
     source: &'a Arc<dyn File>,
     progress: &'a dyn Progress,
+    /// Bytes that were reported as progress: those of an attempt that is repeated count once.
+    reported: u64,
     encoder: Encoder,
     data: Data,
     touched: Touched,
@@ -230,13 +252,34 @@ fn read(source: &Arc<dyn File>, chunk: &Chunk, into: &mut Vec<u8>) -> Result<()>
 }
 
 impl Intake<'_> {
-    /// Stores all parts.
+    /// Stores the parts of a file. `None` if the shared data file has other bytes.
+    fn take_file(
+        &mut self,
+        recognized: &Recognized,
+        tiers: &[Option<Tier>],
+        options: &Options,
+    ) -> Result<Option<Vec<StoredObject>>> {
+        let is_large = recognized.bytes >= OWN_THREADS_FROM;
+        let own_threads = is_large.then(|| ThreadPoolBuilder::new().build().ok()).flatten();
+        match own_threads {
+            Some(threads) => threads.install(|| self.take_all(&recognized.parts, tiers, options)),
+            None => self.take_all(&recognized.parts, tiers, options),
+        }
+    }
+
+    fn finish(self, bytes: u64, objects: Vec<StoredObject>) -> StoredParts {
+        let is_shared = matches!(self.data, Data::Shared(..));
+        let digests = self.digester.finish();
+        StoredParts { bytes, objects, digests, touched: self.touched, outside: None, is_shared }
+    }
+
+    /// As [`take_file`](Self::take_file), on the threads of the caller.
     fn take_all(
         &mut self,
         parts: &[Part],
         tiers: &[Option<Tier>],
         options: &Options,
-    ) -> Result<Vec<StoredObject>> {
+    ) -> Result<Option<Vec<StoredObject>>> {
         let parts_to = parts.iter().zip(tiers);
         let mut objects: Vec<_> = parts_to.map(|(part, tier)| self.begin(part, *tier, options)).collect();
         let mut chunks = chunks(parts, options).peekable();
@@ -245,9 +288,11 @@ impl Intake<'_> {
         }
         while let Some(chunk) = chunks.next() {
             let Some((object, tier)) = objects.get_mut(chunk.part).zip(tiers.get(chunk.part)) else { break };
-            self.take(&chunk, chunks.peek(), *tier, object)?;
+            if !self.take(&chunk, chunks.peek(), *tier, object)? {
+                return Ok(None);
+            }
         }
-        Ok(objects)
+        Ok(Some(objects))
     }
 
     /// Creates an object without blocks for a part.
@@ -263,39 +308,58 @@ impl Intake<'_> {
     }
 
     /// Stores the current chunk while it reads the next one. Two cores share the four jobs, the
-    /// longest first.
+    /// longest first. Returns `false` if the shared data file has other bytes.
     fn take(
         &mut self,
         current: &Chunk,
         next: Option<&Chunk>,
         tier: Option<Tier>,
         object: &mut StoredObject,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let Intake { digester, chunk, next: ahead, collection, data, touched, encoder, source, .. } = self;
         let chunk = &*chunk;
         let stays = tier.is_none() && data.number().is_some();
         let block_bytes = object.block_bytes;
         let store = || match (stays, &data) {
-            (true, Data::Own(_, file)) => write(file, current.at, chunk),
-            (true, _) => Ok(()),
-            (false, _) => store(collection, (tier.unwrap_or(Tier::Exact), *encoder), chunk, object, touched),
+            (true, Data::Own(_, file)) => write(file, current.at, chunk).map(|()| true),
+            (true, Data::Shared(_, file)) => Ok(has_bytes(file, current.at, chunk)),
+            (true, _) => Ok(true),
+            (false, _) => {
+                let to = (tier.unwrap_or(Tier::Exact), *encoder);
+                store(collection, to, chunk, object, touched).map(|()| true)
+            }
         };
         let check = || if stays { checksums(chunk, block_bytes) } else { Vec::new() };
         let read_ahead = || next.map_or(Ok(()), |next| read(source, next, ahead));
         let (stored, ((), (checked, was_read))) =
             rayon::join(store, || rayon::join(|| digester.update(chunk), || rayon::join(check, read_ahead)));
-        stored?;
+        if !stored? {
+            return Ok(false);
+        }
         was_read?;
         if let StoredBlocks::Run(all) = &mut object.blocks {
             all.extend(checked);
         }
         std::mem::swap(&mut self.chunk, &mut self.next);
-        self.progress.advance(current.len as u64);
+        let done = current.at + current.len as u64;
+        self.progress.advance(done.saturating_sub(self.reported));
+        self.reported = done.max(self.reported);
         if self.progress.is_cancelled() {
             return Err(Error::new(ErrorKind::Interrupted, "cancelled by request"));
         }
-        Ok(())
+        Ok(true)
     }
+}
+
+/// Whether a file has these bytes at `at`, as far as it can be read.
+fn has_bytes(file: &Arc<dyn File>, at: u64, chunk: &[u8]) -> bool {
+    let shares = chunk.par_chunks(SHARE_BYTES).enumerate();
+    shares
+        .map_init(Vec::new, |found, (place, share)| {
+            found.resize(share.len(), 0);
+            file.read_exact_at(found, at + (place * SHARE_BYTES) as u64).is_ok() && found == share
+        })
+        .all(|is_same| is_same)
 }
 
 /// The CRC32C of each exact block.

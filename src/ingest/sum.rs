@@ -68,6 +68,8 @@ pub struct Sum {
     pub bytes: u64,
     /// Bytes of the payloads.
     pub stored: u64,
+    /// Bytes of files that share a data file that the store had already.
+    pub shared: u64,
     /// Files that the collection had already.
     pub unchanged: u64,
     /// Names that were removed.
@@ -93,6 +95,7 @@ impl Sum {
         self.exact.add(report.kept);
         self.bytes += report.bytes;
         self.stored += report.stored;
+        self.shared += report.shared;
     }
 
     pub(super) fn list(&mut self, listed: Listed) {
@@ -143,6 +146,9 @@ impl Sum {
             } else {
                 format!(", {} stored", human_part(self.stored, self.bytes))
             });
+            if self.shared > 0 {
+                done.push_str(&format!(", {} of it shared with files of the store", human(self.shared)));
+            }
             parts.push(done);
         }
         if self.exact.sum() > 0 {
@@ -180,6 +186,7 @@ impl Sum {
             "cancelled": self.is_cancelled,
             "bytes": self.bytes,
             "bytes_stored": self.stored,
+            "bytes_shared": self.shared,
             "unchanged": self.unchanged,
             "removed": self.removed,
             "listed": listed.collect::<Vec<_>>(),
@@ -219,6 +226,7 @@ impl Sum {
             is_cancelled: value.get("cancelled")?.as_bool()?,
             bytes: number("bytes")?,
             stored: number("bytes_stored")?,
+            shared: number("bytes_shared")?,
             unchanged: number("unchanged")?,
             removed: number("removed")?,
             listed,
@@ -265,6 +273,7 @@ mod tests {
             children: 3,
             bytes: 4,
             stored: 5,
+            shared: 8,
             unchanged: 6,
             removed: 7,
             listed: Action::ALL.map(listed).to_vec(),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::format::log::record::Record;
 use crate::model::{ObjectId, Result};
-use crate::store::Collection;
 use crate::store::Touched;
 use crate::store::disk::File;
+use crate::store::{Collection, SharedName};
 
 /// Data files and objects of an import. Dropping this before the commit releases them, so that a
 /// failed import does not fill the disk.
@@ -27,6 +27,20 @@ impl<'a> Uncommitted<'a> {
         let made = self.collection.create_data_file()?;
         self.data_files.push(made.0);
         Ok(made)
+    }
+
+    /// Makes a data file that is another name of one that may have the same `bytes` bytes, and returns its
+    /// number. `None` where that is not possible.
+    pub fn link_data_file(&mut self, name: &SharedName, bytes: u64) -> Result<Option<(u64, Arc<dyn File>)>> {
+        let linked = self.collection.link_data_file(name, bytes)?;
+        self.data_files.extend(linked.as_ref().map(|(number, _)| *number));
+        Ok(linked)
+    }
+
+    /// Removes a data file that turned out not to be of use.
+    pub fn remove_data_file(&mut self, number: u64) {
+        self.data_files.retain(|known| *known != number);
+        self.collection.remove_data_file(number);
     }
 
     /// Notes an object that is about to be committed.

@@ -8,7 +8,7 @@ use crate::engine;
 use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry};
 use crate::format::log::record::Record;
 use crate::ingest::{
-    Bytes, Recognized, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized, recognize,
+    Bytes, Recognized, arrive, arrive_as, is_recorded, is_scanned, may_be_recognized, recognize, share,
 };
 use crate::model::{Dtype, EntryId, ErrorKind, ObjectId, Result, SeedId, Shape, TensorId};
 use crate::open::Changes;
@@ -43,16 +43,39 @@ impl OpenFile {
         let is_scanned = self.named().is_some_and(|(node, name)| {
             is_scanned(&name) && node.file().is_some_and(|file| file.content == Content::Plain)
         });
-        if !self.flags.unclosed.swap(false, Ordering::AcqRel) || !is_scanned {
+        if !self.flags.unclosed.swap(false, Ordering::AcqRel) {
             return Ok(changes);
         }
-        let recognized = self.recognize_now();
+        let recognized = if is_scanned { self.recognize_now() } else { self.share() };
         if recognized.is_err() {
             self.flags.unclosed.store(true, Ordering::Release);
         }
         let mut all = changes;
         all.merge(recognized?);
         Ok(all)
+    }
+
+    /// Lets a new file share the data file of another with the same bytes, if there is one.
+    fn share(&self) -> Result<Changes> {
+        let mut layout = self.layout.write();
+        let named = self.named().filter(|_| self.flags.is_new.load(Ordering::Acquire));
+        let Some((node, name)) = named else { return Ok(Changes::default()) };
+        let Some(file) = node.file().filter(|file| !matches!(file.content, Content::Part | Content::Tensor))
+        else {
+            return Ok(Changes::default());
+        };
+        if self.flags.changed.load(Ordering::Acquire) || layout.drafts > 0 || layout.check().is_err() {
+            return Ok(Changes::default());
+        }
+        let Some(number) = self.data_file_of(&layout, &layout.objects)? else {
+            return Ok(Changes::default());
+        };
+        let (before, bytes) = (self.related(&node), layout.bytes());
+        let place = (self.node, name.as_slice(), node.entry.mtime);
+        match share(&self.collection, place, file, (number, bytes))? {
+            Some(parts) => self.reload(&mut layout, Ok(parts), before),
+            None => Ok(Changes::default()),
+        }
     }
 
     fn flush_once(&self) -> Result<Changes> {

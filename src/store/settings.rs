@@ -19,8 +19,36 @@ pub struct Settings {
     pub passthrough_files_max: u32,
     /// How exact blocks of arriving tensors are stored where no setting `pack` says it: one of its values.
     pub pack: &'static str,
+    /// Which files share the bytes of data files.
+    pub share: Share,
     /// Rules for automatic changes of tier.
     pub rules: Rules,
+}
+
+/// Which files share the bytes of data files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Share {
+    /// None.
+    #[default]
+    None,
+    /// Those of one tenant: a tenant does not learn from time or space what others have.
+    Tenant,
+    /// All.
+    Store,
+}
+
+impl Share {
+    const NAMES: [(&'static str, Share); 3] =
+        [("none", Share::None), ("tenant", Share::Tenant), ("store", Share::Store)];
+
+    fn name(self) -> &'static str {
+        let found = Share::NAMES.into_iter().find(|(_, share)| *share == self);
+        found.map_or("none", |(name, _)| name)
+    }
+
+    fn from_name(name: &str) -> Option<Share> {
+        Share::NAMES.into_iter().find(|(known, _)| *known == name).map(|(_, share)| share)
+    }
 }
 
 /// Tensors that model quantizers usually leave alone.
@@ -40,6 +68,7 @@ impl Settings {
             keep: KEEP.map(str::to_owned).to_vec(),
             passthrough_files_max: PASSTHROUGH_FILES_MAX,
             pack: PACKS[0],
+            share: Share::Tenant,
             rules: Rules::default(),
         }
     }
@@ -63,11 +92,14 @@ impl Settings {
              # So many files at most are read by the kernel without the daemon at the same time.\n\
              passthrough_files_max = {}\n\n\
              # Tensors that arrive are packed (\"ladder\") or not (\"none\") where no setting pack says it.\n\
-             pack = \"{}\"\n\n{}",
+             pack = \"{}\"\n\n\
+             # A file that arrives twice is stored once: none, tenant (among the files of a tenant) or store.\n\
+             share = \"{}\"\n\n{}",
             self.store,
             keep.join(", "),
             self.passthrough_files_max,
             self.pack,
+            self.share.name(),
             self.rules.to_text()
         )
     }
@@ -112,6 +144,11 @@ impl Settings {
                         value.as_str().and_then(|text| PACKS.into_iter().find(|known| *known == text));
                     settings.pack =
                         known.ok_or_else(|| Error::invalid("tierfs.toml: pack is \"none\" or \"ladder\""))?;
+                }
+                "share" => {
+                    let share = value.as_str().and_then(Share::from_name);
+                    settings.share = share
+                        .ok_or_else(|| Error::invalid("tierfs.toml: share is not none, tenant or store"))?;
                 }
                 other if settings.rules.take(other, value)? => {}
                 other => return Err(Error::invalid(format!("tierfs.toml: {other} is no setting"))),

@@ -21,6 +21,7 @@ use crate::store::quota::Use;
 use crate::store::repair::set_aside::open_collection;
 use crate::store::repair::{Repaired, repair};
 use crate::store::settings::{PACKS, Settings};
+use crate::store::sharing::Sharing;
 use crate::store::tenant::{Tenant, TenantEntry, Tenants};
 
 const SETTINGS_NAME: &str = "tierfs.toml";
@@ -109,7 +110,8 @@ impl Store {
         let settings = Settings::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&place))?;
         let (open, numbered, tenants) = (Mutex::default(), Mutex::default(), Tenants::new(disk.clone()));
         let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
-        let services = Services::new(ticks, settings.pack != PACKS[0]);
+        let sharing = Sharing::new(&disk, settings.share);
+        let services = Services::new(ticks, settings.pack != PACKS[0], sharing);
         Ok(Store { disk, access, settings, open, tenants, numbered, services, _lock: lock })
     }
 

@@ -17,7 +17,7 @@ use crate::stream::{Stream, batch_beside, put_hash, shown_hash};
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Computes digests of incoming bytes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Digester {
     blake3: blake3::Hasher,
     sha256: Option<Sha256>,

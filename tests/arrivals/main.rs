@@ -20,6 +20,7 @@ mod power_cuts;
 mod recognition;
 mod recorder;
 mod removed_names;
+mod shared_files;
 mod space_reuse;
 mod sparse;
 mod tensor_writes;

@@ -1,8 +1,9 @@
 //! A disk in memory that can lose, at a power cut, any part of what was not synced.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tierfs::store::disk::{Disk, File, Listed, Lock, Open, Space};
@@ -25,7 +26,11 @@ struct Tree {
 }
 
 #[derive(Default)]
-struct CutFile(Mutex<Content>);
+struct CutFile {
+    content: Mutex<Content>,
+    /// Number of its names.
+    links: AtomicU64,
+}
 
 #[derive(Default)]
 struct Content {
@@ -70,10 +75,16 @@ impl CutDisk {
                 None => names.remove(path),
             };
         }
+        let mut cut: HashMap<*const CutFile, Arc<CutFile>> = HashMap::new();
         let names: BTreeMap<String, Arc<CutFile>> = names
             .into_iter()
             .map(|(path, file)| {
-                let content = file.0.lock().unwrap();
+                // Names of one file stay that.
+                if let Some(made) = cut.get(&Arc::as_ptr(&file)) {
+                    made.links.fetch_add(1, Ordering::Relaxed);
+                    return (path, made.clone());
+                }
+                let content = file.content.lock().unwrap();
                 let mut bytes = content.durable.clone();
                 for pending in &content.pending {
                     match pending {
@@ -92,7 +103,9 @@ impl CutDisk {
                     }
                 }
                 let content = Content { now: bytes.clone(), durable: bytes, ..Content::default() };
-                (path, Arc::new(CutFile(Mutex::new(content))))
+                let made = Arc::new(CutFile { content: Mutex::new(content), links: AtomicU64::new(1) });
+                cut.insert(Arc::as_ptr(&file), made.clone());
+                (path, made)
             })
             .collect();
         let directories = tree.directories.clone();
@@ -102,18 +115,18 @@ impl CutDisk {
 
     /// How often files were synced.
     pub fn syncs(&self) -> usize {
-        self.tree().names.values().map(|file| file.0.lock().unwrap().syncs).sum()
+        self.tree().names.values().map(|file| file.content.lock().unwrap().syncs).sum()
     }
 
     /// Bytes of a file.
     pub fn len(&self, path: &str) -> u64 {
-        self.tree().names.get(path).map_or(0, |file| file.0.lock().unwrap().now.len() as u64)
+        self.tree().names.get(path).map_or(0, |file| file.content.lock().unwrap().now.len() as u64)
     }
 }
 
 impl File for CutFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let content = self.0.lock().unwrap();
+        let content = self.content.lock().unwrap();
         let rest = content.now.get(offset as usize..).unwrap_or_default();
         let count = rest.len().min(buffer.len());
         buffer[..count].copy_from_slice(&rest[..count]);
@@ -121,7 +134,7 @@ impl File for CutFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let mut content = self.0.lock().unwrap();
+        let mut content = self.content.lock().unwrap();
         let new = Change::Write(offset as usize, bytes.to_vec());
         change(&mut content.now, &new);
         content.pending.push(new);
@@ -129,11 +142,15 @@ impl File for CutFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.lock().unwrap().now.len() as u64)
+        Ok(self.content.lock().unwrap().now.len() as u64)
+    }
+
+    fn links(&self) -> io::Result<u64> {
+        Ok(self.links.load(Ordering::Relaxed))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut content = self.0.lock().unwrap();
+        let mut content = self.content.lock().unwrap();
         content.now.resize(len as usize, 0);
         content.pending.push(Change::Len(len as usize));
         Ok(())
@@ -141,7 +158,7 @@ impl File for CutFile {
 
     /// As a file system that frees the pages at once, whatever is durable of the rest.
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        let mut content = self.0.lock().unwrap();
+        let mut content = self.content.lock().unwrap();
         let Content { now, durable, .. } = &mut *content;
         for bytes in [now, durable] {
             let end = bytes.len().min((offset + len) as usize);
@@ -151,7 +168,7 @@ impl File for CutFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut content = self.0.lock().unwrap();
+        let mut content = self.content.lock().unwrap();
         content.pending.clear();
         content.syncs += 1;
         content.durable = content.now.clone();
@@ -170,7 +187,7 @@ impl Disk for CutDisk {
             (Some(_), Open::Create) => Err(io::ErrorKind::AlreadyExists.into()),
             (Some(file), _) => Ok(file),
             (None, Open::Create) => {
-                let file = Arc::new(CutFile::default());
+                let file = Arc::new(CutFile { links: AtomicU64::new(1), ..CutFile::default() });
                 tree.names.insert(path.to_owned(), file.clone());
                 tree.pending.push(vec![(path.to_owned(), Some(file.clone()))]);
                 Ok(file)
@@ -187,14 +204,29 @@ impl Disk for CutDisk {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut tree = self.tree();
         let file = tree.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
-        tree.names.insert(to.to_owned(), file.clone());
+        if let Some(replaced) = tree.names.insert(to.to_owned(), file.clone()) {
+            replaced.links.fetch_sub(1, Ordering::Relaxed);
+        }
         tree.pending.push(vec![(from.to_owned(), None), (to.to_owned(), Some(file))]);
+        Ok(())
+    }
+
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut tree = self.tree();
+        let file = tree.names.get(from).cloned().ok_or(io::ErrorKind::NotFound)?;
+        if tree.names.contains_key(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        file.links.fetch_add(1, Ordering::Relaxed);
+        tree.names.insert(to.to_owned(), file.clone());
+        tree.pending.push(vec![(to.to_owned(), Some(file))]);
         Ok(())
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {
         let mut tree = self.tree();
-        tree.names.remove(path).ok_or(io::ErrorKind::NotFound)?;
+        let removed = tree.names.remove(path).ok_or(io::ErrorKind::NotFound)?;
+        removed.links.fetch_sub(1, Ordering::Relaxed);
         tree.pending.push(vec![(path.to_owned(), None)]);
         Ok(())
     }

@@ -20,6 +20,7 @@ enum Op {
     Sync(usize),
     Directory(String),
     Rename(String, String),
+    Link(String, String),
     Remove(String),
     SyncDirectory(String),
 }
@@ -70,6 +71,7 @@ impl Recorder {
                 Op::Sync(file) => files[file].sync_data().unwrap(),
                 Op::Directory(path) => disk.create_directory(path).unwrap(),
                 Op::Rename(from, to) => disk.rename(from, to).unwrap(),
+                Op::Link(from, to) => disk.link(from, to).unwrap(),
                 Op::Remove(path) => disk.remove_file(path).unwrap(),
                 Op::SyncDirectory(path) => disk.sync_directory(path).unwrap(),
             }
@@ -96,6 +98,10 @@ impl File for Recorded {
 
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
+    }
+
+    fn links(&self) -> io::Result<u64> {
+        self.inner.links()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -136,6 +142,12 @@ impl Disk for Recorder {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.inner.rename(from, to)?;
         self.ops().push(Op::Rename(from.to_owned(), to.to_owned()));
+        Ok(())
+    }
+
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.link(from, to)?;
+        self.ops().push(Op::Link(from.to_owned(), to.to_owned()));
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The program killed before a system call: what was acknowledged is there, and nothing is half done.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,6 +57,47 @@ fn an_import_killed_before_any_call_leaves_each_file_old_or_new() {
         assert_eq!(files, fs::read_dir(place.store().join("demo/c/data")).unwrap().count(), "{context}");
     }
     assert!(hits > TRIED, "only {hits} imports were killed");
+}
+
+#[test]
+fn an_import_that_shares_data_files_killed_before_any_call_leaves_the_other_collection_intact() {
+    let place = Place::new();
+    let folder = sources(&place, "one", 1);
+    place.import("demo/c", &[&folder], &[]);
+    let wanted = exported(&place, &place.store());
+    let notes = place.path("notes");
+    let import = |store: &Path, fault: Option<(&Point, Fault)>| {
+        let arguments = [Path::new("import"), store, Path::new("demo/d"), &folder];
+        let mut command = traced(&arguments, &notes, fault);
+        ended(&mut command.spawn().unwrap(), "a traced import")
+    };
+    let names_of = |store: &Path, collection: &str| {
+        let files = fs::read_dir(store.join(collection).join("data")).unwrap();
+        let mut names: Vec<u64> = files.map(|file| file.unwrap().metadata().unwrap().nlink()).collect();
+        names.sort_unstable();
+        names
+    };
+    let store = copied(&place, &place.store());
+    assert_eq!(import(&store, None), Some(0));
+    assert_eq!(names_of(&store, "demo/d"), [2, 2, 2]);
+    let all = points(&notes);
+    assert!(all.iter().any(|point| point.call.starts_with("link")), "{all:?}");
+    let mut hits = 0;
+    for point in spread(all, TRIED) {
+        let context = format!("killed before {point}");
+        let store = copied(&place, &place.store());
+        hits += usize::from(import(&store, Some((&point, Fault::Kill))).is_none());
+        fsck(&store, &context);
+        assert!(exported(&place, &store) == wanted, "{context}: the other collection changed");
+        let arguments = ["import".as_ref(), store.as_os_str(), "demo/d".as_ref(), folder.as_os_str()];
+        answer(tierfs().args(arguments)).ok();
+        fsck(&store, &context);
+        assert_eq!(names_of(&store, "demo/d"), [2, 2, 2], "{context}");
+        fs::remove_dir_all(store.join("demo/c")).unwrap();
+        fs::rename(store.join("demo/d"), store.join("demo/c")).unwrap();
+        assert!(exported(&place, &store) == wanted, "{context}: the second import is not whole");
+    }
+    assert!(hits > TRIED / 2, "only {hits} imports were killed");
 }
 
 #[test]

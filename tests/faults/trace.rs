@@ -9,12 +9,13 @@ use std::process::{Child, Command, Stdio};
 use support::{Place, ended, tierfs, wait_until};
 
 /// The calls that change something on the disk.
-pub const CHANGING: [&str; 11] = [
+pub const CHANGING: [&str; 12] = [
     "openat",
     "pwrite64",
     "fdatasync",
     "fsync",
     "rename",
+    "linkat",
     "unlink",
     "rmdir",
     "mkdir",

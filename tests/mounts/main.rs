@@ -24,3 +24,4 @@ mod patches;
 mod ranges;
 mod real_model;
 mod refusals;
+mod sharing;

@@ -10,12 +10,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::log::record::Stored;
-use crate::model::Error;
+use crate::model::{Error, Result};
 use crate::store::collection::Collection;
 use crate::store::collection::journal::Writer;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::object::Object;
 use crate::store::object::links::{place_of, place_of_factor, place_of_stored};
+use crate::store::sharing::is_shared;
 use crate::store::state::freed::Freed;
 
 /// Space goes back to the disk in pages of this size.
@@ -163,7 +164,8 @@ impl Collection {
     fn drop_cached_extent(&self, stretch: Option<(&OpenObject, Range<u64>)>) {
         let Some((open, place)) = stretch else { return };
         let Some(Ok(file)) = &open.extent else { return };
-        if self.files.is_read_directly(&open.object) {
+        // Others may read a shared file directly.
+        if self.files.is_read_directly(&open.object) || is_shared(&**file) {
             return;
         }
         if let Err(error) = file.drop_cached(place.start, place.end - place.start) {
@@ -180,16 +182,22 @@ impl Collection {
         }
         let data_files = holes.data_files.iter().filter(|(number, _)| !holes.removed.contains(number));
         for (number, stretches) in data_files {
-            let punch = || {
-                let file = self.data_file(*number)?;
-                joined_pages(stretches).into_iter().try_for_each(|(from, until)| {
-                    file.punch(from, until - from).map_err(|error| Error::io("punching a hole", error))
-                })
-            };
-            if let Err(error) = punch() {
+            if let Err(error) = self.punch_data_file(*number, stretches) {
                 log::warn!("giving back space of {}: {error}", self.files.data_path(*number));
             }
         }
+    }
+
+    /// Gives the whole pages in stretches of a data file back to the disk, unless the file is shared.
+    pub(in crate::store) fn punch_data_file(&self, number: u64, stretches: &[Range<u64>]) -> Result<()> {
+        let _unshared = self.services.sharing().changing();
+        let file = self.data_file(number)?;
+        if is_shared(&*file) {
+            return Ok(());
+        }
+        joined_pages(stretches).into_iter().try_for_each(|(from, until)| {
+            file.punch(from, until - from).map_err(|error| Error::io("punching a hole", error))
+        })
     }
 
     /// Removes an object's data file if no other object lies in it. Open files stay readable. A file

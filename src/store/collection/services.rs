@@ -6,6 +6,7 @@ use crate::store::clock::Ticks;
 use crate::store::collection::lineage::Lineage;
 use crate::store::collection::open_object::Rebuild;
 use crate::store::events::Events;
+use crate::store::sharing::Sharing;
 
 /// Called when names change. The writer's locks are held during the call.
 type NameWatcher = Box<dyn Fn() + Send + Sync>;
@@ -21,12 +22,18 @@ pub(in crate::store) struct Services {
     events: Arc<Events>,
     /// Whether exact tensors are packed where no setting says it.
     packs: bool,
+    sharing: Arc<Sharing>,
 }
 
 impl Services {
     /// New services with this clock. `packs` is whether exact tensors are packed by default.
-    pub fn new(ticks: Ticks, packs: bool) -> Services {
-        Services { ticks, packs, ..Services::default() }
+    pub fn new(ticks: Ticks, packs: bool, sharing: Sharing) -> Services {
+        Services { ticks, packs, sharing: Arc::new(sharing), ..Services::default() }
+    }
+
+    /// The data files that new files may share.
+    pub fn sharing(&self) -> &Sharing {
+        &self.sharing
     }
 
     /// The clock, and the ticks that accesses are counted in.

@@ -305,6 +305,10 @@ impl File for Pooled {
         Ok(self.identity)
     }
 
+    fn links(&self) -> io::Result<u64> {
+        self.with(|file| file.links())
+    }
+
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         self.with(|file| file.next_data(offset))
     }
@@ -373,6 +377,10 @@ impl Disk for Descriptors {
             known.retain(|file| !moved.iter().any(|moved| std::ptr::eq(file.as_ptr(), Arc::as_ptr(moved))));
         }
         Ok(())
+    }
+
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        self.pool.disk.link(from, to)
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {

@@ -123,6 +123,10 @@ impl File for SystemFile {
         Ok(Some(self.0.try_clone()?.into()))
     }
 
+    fn links(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.nlink())
+    }
+
     fn identity(&self) -> io::Result<Option<Identity>> {
         let found = self.0.metadata()?;
         Ok(Some((found.dev(), found.ino())))
@@ -191,6 +195,11 @@ impl Disk for FileDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.path(from), self.path(to))
+    }
+
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        // A symbolic link is not followed.
+        fs::hard_link(self.path(from), self.path(to))
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {

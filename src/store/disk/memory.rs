@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -25,6 +26,8 @@ struct Tree {
 #[derive(Default)]
 struct MemoryFile {
     bytes: RwLock<Vec<u8>>,
+    /// Number of names.
+    links: AtomicU64,
 }
 
 impl File for MemoryFile {
@@ -65,6 +68,10 @@ impl File for MemoryFile {
         Ok(())
     }
 
+    fn links(&self) -> io::Result<u64> {
+        Ok(self.links.load(Ordering::Relaxed))
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         Ok(())
     }
@@ -98,7 +105,7 @@ impl Disk for MemoryDisk {
             (Some(_), Open::Create) => Err(io::ErrorKind::AlreadyExists.into()),
             (Some(file), _) => Ok(file.clone()),
             (None, Open::Create) if tree.has_directory(parent(path)) => {
-                let file = Arc::new(MemoryFile::default());
+                let file = Arc::new(MemoryFile { links: AtomicU64::new(1), ..MemoryFile::default() });
                 tree.files.insert(path.to_owned(), file.clone());
                 Ok(file)
             }
@@ -118,12 +125,27 @@ impl Disk for MemoryDisk {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut tree = self.tree.write();
         let file = tree.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        if let Some(replaced) = tree.files.insert(to.to_owned(), file) {
+            replaced.links.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut tree = self.tree.write();
+        let file = tree.files.get(from).cloned().ok_or(io::ErrorKind::NotFound)?;
+        if tree.files.contains_key(to) || !tree.has_directory(parent(to)) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        file.links.fetch_add(1, Ordering::Relaxed);
         tree.files.insert(to.to_owned(), file);
         Ok(())
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {
-        self.tree.write().files.remove(path).map(|_| ()).ok_or_else(|| io::ErrorKind::NotFound.into())
+        let removed = self.tree.write().files.remove(path).ok_or(io::ErrorKind::NotFound)?;
+        removed.links.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn remove_directory(&self, path: &str) -> io::Result<()> {

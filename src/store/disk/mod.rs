@@ -50,6 +50,10 @@ pub trait File: Send + Sync {
     fn descriptor(&self) -> io::Result<Option<std::os::fd::OwnedFd>> {
         Ok(None)
     }
+    /// The number of names that lead to the file.
+    fn links(&self) -> io::Result<u64> {
+        Ok(1)
+    }
     /// Identity of the file, if the disk can tell: two files that exist at the same time have different
     /// ones.
     fn identity(&self) -> io::Result<Option<Identity>> {
@@ -154,6 +158,10 @@ pub trait Disk: Send + Sync {
     fn create_directory(&self, path: &str) -> io::Result<()>;
     /// Renames a file, replacing an existing one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Gives a file another name, which must not exist. Both names are equal then.
+    fn link(&self, _from: &str, _to: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Removes a file.
     fn remove_file(&self, path: &str) -> io::Result<()>;
     /// Removes an empty directory.

@@ -16,6 +16,7 @@ use crate::store::collection::open_object::OpenObject;
 use crate::store::object::Object;
 use crate::store::object::blocks::{Block, DIRTY};
 use crate::store::object::links::{DELTA_FILE, place_of_stored};
+use crate::store::sharing::is_shared;
 use crate::store::space::files::Touched;
 use crate::store::state::freed::Freed;
 
@@ -30,8 +31,8 @@ pub struct FileSpace {
 
 impl OpenObject {
     /// Moves exact blocks of `range` from `tier0.dat` back to their place in the data file. Returns
-    /// their number, durably. Moves none while somebody reads the data file directly, or while writes
-    /// to the object wait for a batch.
+    /// their number, durably. Moves none while somebody reads the data file directly or shares it, or
+    /// while writes to the object wait for a batch.
     pub fn return_to_extent(&self, range: Range<u32>) -> Result<u64> {
         let writing = self.object.write_state().writing.lock();
         let Some(extent) = self.object.extent().filter(|_| self.object.origin.is_none()) else {
@@ -43,7 +44,11 @@ impl OpenObject {
         if due.is_empty() || self.object.is_dirty() || !self.collection.may_fill(&self.object)? {
             return Ok(0);
         }
+        let _unshared = self.collection.services.sharing().changing();
         let file = self.collection.data_file(extent.file)?;
+        if is_shared(&*file) {
+            return Ok(0);
+        }
         let mut touched = Touched::default();
         touched.file(&file);
         let mut moved = Vec::new();
@@ -67,6 +72,29 @@ impl OpenObject {
             }
         }
         Ok(moved.len() as u64)
+    }
+
+    /// Gives back the stretches of the data file that blocks of `range` have left, of which some were kept
+    /// while another name of the file needed them. Does nothing where that may still be, where somebody
+    /// reads the file directly, or while writes to the object wait for a batch.
+    pub fn punch_left(&self, range: Range<u32>) -> Result<()> {
+        let _writing = self.object.write_state().writing.lock();
+        let Some(extent) = self.object.extent().filter(|_| self.object.origin.is_none()) else {
+            return Ok(());
+        };
+        let layout = self.object.logged_layout();
+        let blocks = self.object.stored_blocks(range, layout);
+        let has_left =
+            |block: &Block| block.epoch != DIRTY && !block.stored.in_data && !block.stored.is_lost();
+        let left: Vec<(u32, Block)> = blocks.filter(|(_, block)| has_left(block)).collect();
+        if left.is_empty() || self.object.is_dirty() || !self.collection.may_fill(&self.object)? {
+            return Ok(());
+        }
+        let stretches = left.iter().map(|(index, _)| {
+            let start = extent.offset + layout.start(*index);
+            start..start + layout.len(*index) as u64
+        });
+        self.collection.punch_data_file(extent.file, &stretches.collect::<Vec<_>>())
     }
 
     /// Moves payloads of `range` that end past `limit` in a tier file to earlier gaps. Returns their

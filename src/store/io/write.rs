@@ -23,6 +23,7 @@ use crate::store::io::zeros::{Hole, add_hole};
 use crate::store::object::blocks::BlockLayout;
 use crate::store::object::write_state::Writing;
 use crate::store::object::{Object, exact_at};
+use crate::store::sharing::is_shared;
 use crate::store::space::files::Touched;
 use crate::store::space::slots::SLOT_ALIGN;
 
@@ -51,6 +52,7 @@ impl OpenObject {
     pub fn write(&self, from: u64, bytes: &[u8]) -> Result<()> {
         let mut writing = self.object.write_state().writing.lock();
         self.check_writable()?;
+        let _unshared = self.collection.services.sharing().changing();
         let layout = self.object.layout();
         if from.checked_add(bytes.len() as u64).is_none_or(|end| end > layout.bytes) {
             return Err(Error::invalid("a write past the end of an object"));
@@ -72,6 +74,7 @@ impl OpenObject {
     pub fn resize(&self, bytes: u64) -> Result<()> {
         let mut writing = self.object.write_state().writing.lock();
         self.check_writable()?;
+        let _unshared = self.collection.services.sharing().changing();
         let before = self.object.layout();
         let after = BlockLayout { bytes, ..before };
         if bytes > i64::MAX as u64 || after.blocks() == u32::MAX {
@@ -148,7 +151,7 @@ impl OpenObject {
         let dirty = self.object.write_state().dirty.read().get(&index).copied();
         let zeros = vec![0; after.len(index) - kept];
         match dirty {
-            Some(stored) => {
+            Some(stored) if !(stored.in_data && self.is_shared()) => {
                 if stored.in_data {
                     writing.used = writing.used.max(after.start(index) + after.len(index) as u64);
                 }
@@ -164,7 +167,7 @@ impl OpenObject {
                 writing.edge = Some((index, kept));
                 Ok(())
             }
-            None => {
+            _ => {
                 let mut block = vec![0; after.len(index)];
                 self.read(before.start(index), &mut block[..kept])?;
                 self.place_block(writing, after, index, &block)
@@ -182,13 +185,14 @@ impl OpenObject {
     ) -> Result<()> {
         let dirty = self.object.write_state().dirty.read().get(&index).copied();
         let is_described = writing.edge.is_some_and(|(edge, kept)| edge == index && inside < kept);
-        if let Some(stored) = dirty.filter(|_| !is_described) {
+        let may_stay = |stored: &Stored| !is_described && !(stored.in_data && self.is_shared());
+        if let Some(stored) = dirty.filter(may_stay) {
             return self.put_over(index, stored, inside, bytes);
         }
         if bytes.len() == layout.len(index) {
             return self.place_block(writing, layout, index, bytes);
         }
-        if index >= self.object.described() && self.fits_data(writing, layout, index) {
+        if dirty.is_none() && index >= self.object.described() && self.fits_data(writing, layout, index) {
             // Zeros, which the data file has there already.
             let stored = self.in_data(layout, index)?;
             self.room(writing, layout, index)?;
@@ -242,7 +246,7 @@ impl OpenObject {
             && self.is_last(writing)
     }
 
-    /// Whether the object is the last one in its data file. A deleted object behind it may still be
+    /// Whether the object is the last one in a data file that nobody shares. A deleted object behind it may still be
     /// open, or come back after a power cut.
     fn is_last(&self, writing: &Writing) -> bool {
         if self.object.origin.is_some() {
@@ -250,7 +254,7 @@ impl OpenObject {
             return false;
         }
         let (Some(file), Some(extent)) = (self.data(), self.object.extent()) else { return false };
-        file.len().is_ok_and(|len| len <= extent.offset + writing.used)
+        file.len().is_ok_and(|len| len <= extent.offset + writing.used) && !is_shared(&**file)
     }
 
     /// Extends the data file to the end of a block.

@@ -52,6 +52,7 @@ impl OpenObject {
         writing: &mut Writing,
         layout: BlockLayout,
     ) -> Result<Vec<Hole>> {
+        let _unshared = self.collection.services.sharing().changing();
         let mut holes = Vec::new();
         for gap in gaps(&self.object, layout) {
             // Earlier space may contain other bytes.

@@ -1,0 +1,66 @@
+//! Files that were written through a mount and share the data file of another with the same bytes.
+
+use std::sync::Arc;
+
+use crate::format::log::catalog::{Content, FileEntry};
+use crate::ingest::arrive::{Bytes, arrive_as, is_recorded};
+use crate::ingest::recognize::{plain, recognize};
+use crate::ingest::uncommitted::Uncommitted;
+use crate::model::{EntryId, Error, Result};
+use crate::store::disk::File;
+use crate::store::{Collection, GATHERED_BYTES_MAX, Parts};
+
+/// Bytes that are compared at a time.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// Moves a new file, `node` with this name, from its own data file, which has exactly its bytes, to another
+/// name of one that the store had. Returns its new parts; `None` if there is none, and the file stays.
+pub fn share(
+    collection: &Arc<Collection>,
+    (node, name, mtime): (EntryId, &[u8], i64),
+    entry: &FileEntry,
+    (number, bytes): (u64, u64),
+) -> Result<Option<Parts>> {
+    let own = collection.data_file(number)?;
+    let links = own.links().map_err(|error| Error::io("asking for the names of a data file", error))?;
+    if bytes <= GATHERED_BYTES_MAX || links > 1 || collection.state().outside(number).is_some() {
+        return Ok(None);
+    }
+    for alike in collection.alike(&*own, bytes, Some(number)) {
+        let mut uncommitted = Uncommitted::new(collection);
+        let Some((shared, file)) = uncommitted.link_data_file(&alike, bytes)? else { continue };
+        if !has_same_bytes(&own, &file, bytes)? {
+            continue;
+        }
+        let name = if entry.content == Content::Plain { b"" } else { name };
+        let recognized = if name.is_empty() { plain(&file) } else { recognize(&file, name) }?;
+        if !is_recorded(&collection.state(), entry, &recognized) {
+            return Ok(None);
+        }
+        let came_in = Bytes::DataFile { number: shared, file: &file, draft: None };
+        let (digests, why) = (entry.digests.clone(), entry.why.to_string());
+        let parts = arrive_as(collection, node, recognized, (came_in, digests), mtime, why)?;
+        uncommitted.named();
+        collection.offer_data_file(shared, bytes);
+        return Ok(Some(parts));
+    }
+    collection.offer_data_file(number, bytes);
+    Ok(None)
+}
+
+/// Whether two files have the same first `bytes` bytes. One that cannot be read has not.
+fn has_same_bytes(own: &Arc<dyn File>, other: &Arc<dyn File>, bytes: u64) -> Result<bool> {
+    let (mut one, mut two) = (Vec::new(), Vec::new());
+    let mut at = 0;
+    while at < bytes {
+        let len = (bytes - at).min(CHUNK_BYTES as u64) as usize;
+        one.resize(len, 0);
+        two.resize(len, 0);
+        own.read_exact_at(&mut one, at).map_err(|error| Error::io("reading it back", error))?;
+        if other.read_exact_at(&mut two, at).is_err() || one != two {
+            return Ok(false);
+        }
+        at += len as u64;
+    }
+    Ok(true)
+}

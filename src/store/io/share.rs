@@ -1,0 +1,118 @@
+//! Data files that become other names of data files with the same bytes.
+//!
+//! The name is made first, which keeps the file from being changed in place (`sharing` 1). Then its bytes
+//! are compared, and only then a batch names objects in it.
+
+use std::sync::Arc;
+
+use crate::model::Result;
+use crate::store::collection::Collection;
+use crate::store::collection::open_object::OpenObject;
+use crate::store::disk::{File, Open};
+use crate::store::sharing::{SharedName, is_shared};
+
+/// A file that differs from another mostly does so in one of as many samples.
+const SAMPLES: u64 = 16;
+const SAMPLE_BYTES: u64 = 4096;
+/// Files that are compared as a whole.
+const ALIKE_MAX: usize = 3;
+
+impl Collection {
+    /// Data files that may be shared by a file with the first `bytes` bytes of `source`: those of that
+    /// length, with the same bytes at some places. `own` is the data file of `source` in this collection.
+    pub fn alike(&self, source: &dyn File, bytes: u64, own: Option<u64>) -> Vec<SharedName> {
+        let path = self.path();
+        let mut known = self.services.sharing().of_length(self.tenant(), bytes);
+        known.retain(|name| own.is_none_or(|own| !name.is_of(&path, own)));
+        known.retain(|name| {
+            let file = self.files.disk().open(&name.path(), Open::Read);
+            let Some(file) = file.ok().filter(|file| file.len().is_ok_and(|len| len == bytes)) else {
+                self.services.sharing().forget(self.tenant(), name, bytes);
+                return false;
+            };
+            has_same_samples(source, &*file, bytes)
+        });
+        known.truncate(ALIKE_MAX);
+        known
+    }
+
+    /// Makes a data file that is another name of `name`. `None` where that is not possible, or where the
+    /// file has no longer `bytes` bytes. Removed when the store is opened again, unless a committed batch
+    /// gives it to an object by then.
+    pub fn link_data_file(&self, name: &SharedName, bytes: u64) -> Result<Option<(u64, Arc<dyn File>)>> {
+        let number = self.outside_number()?;
+        if !self.services.sharing().link(name, &self.files.data_path(number)) {
+            return Ok(None);
+        }
+        let opened = self.data_file(number);
+        if let Ok(file) = &opened
+            && file.len().is_ok_and(|len| len == bytes)
+        {
+            return Ok(Some((number, file.clone())));
+        }
+        self.files.remove_data_file(number);
+        Ok(None)
+    }
+
+    /// Notes that a data file of `bytes` bytes belongs to a file, so that other files may share it.
+    pub fn offer_data_file(&self, number: u64, bytes: u64) {
+        self.services.sharing().note((self.tenant(), &self.path()), number, bytes);
+    }
+
+    /// Number and bytes of the data files that have further names, and the bytes that this saves if each
+    /// name counts alike.
+    pub fn shared_bytes(&self) -> Shared {
+        let mut numbers: Vec<u64> = {
+            let state = self.state();
+            let own = state.objects().filter(|object| object.origin.is_none());
+            own.filter_map(|object| object.extent()).map(|extent| extent.file).collect()
+        };
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut shared = Shared::default();
+        for number in numbers {
+            let Ok(file) = self.data_file(number) else { continue };
+            let (Ok(links), Ok(len)) = (file.links(), file.len()) else { continue };
+            if links > 1 {
+                shared.files += 1;
+                shared.bytes += len;
+                shared.saved += len - len / links;
+            }
+        }
+        shared
+    }
+}
+
+/// Data files of a collection that have further names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shared {
+    /// Their number.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The bytes that they would take more if each had bytes of its own, of a file with n names
+    /// one n-th of that for each.
+    pub saved: u64,
+}
+
+impl OpenObject {
+    /// Whether the object's data file has further names, so that it must not be changed in place. Asked
+    /// while `Sharing::changing` is held.
+    pub(in crate::store) fn is_shared(&self) -> bool {
+        let Some(Ok(file)) = &self.extent else { return false };
+        is_shared(&**file)
+    }
+}
+
+fn has_same_samples(one: &dyn File, other: &dyn File, bytes: u64) -> bool {
+    let mut buffers = [[0; SAMPLE_BYTES as usize]; 2];
+    let last = bytes.saturating_sub(SAMPLE_BYTES);
+    (0..SAMPLES).all(|sample| {
+        let at = (u128::from(last) * u128::from(sample) / u128::from(SAMPLES - 1)) as u64;
+        let len = (bytes - at).min(SAMPLE_BYTES) as usize;
+        let [a, b] = &mut buffers;
+        one.read_exact_at(&mut a[..len], at).is_ok()
+            && other.read_exact_at(&mut b[..len], at).is_ok()
+            && a[..len] == b[..len]
+    })
+}

@@ -1,0 +1,129 @@
+//! Two collections with one data file between them: the power goes after any change of an import that shares it, of
+//! writes, removals and compactions. Each file reads as it was or as it became.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tierfs::engine::compact;
+use tierfs::ingest::{Options, Origin, Target, import_file};
+use tierfs::model::{Silent, StoreId};
+use tierfs::open::{self, OpenFiles};
+use tierfs::store::disk::memory::MemoryDisk;
+use tierfs::store::disk::{Disk, File, Open};
+use tierfs::store::{Access, Collection, ROOT, Store, Verify};
+
+use crate::power_cut_disk::CutDisk;
+use crate::recorder::Recorder;
+use support::{Random, scale};
+
+const BYTES: usize = 100_000;
+const COLLECTIONS: [&str; 2] = ["a", "b"];
+
+/// What each collection's file `f` may read as; `None`: it is not there.
+type Known = BTreeMap<&'static str, Vec<Option<Vec<u8>>>>;
+
+fn opened(disk: &Arc<dyn Disk>) -> Store {
+    Store::open(disk.clone(), Access::Write, "a test").unwrap()
+}
+
+fn collection(store: &Store, name: &str) -> Arc<Collection> {
+    store.collection_made("t", name, (0, 0)).unwrap()
+}
+
+fn import(store: &Store, name: &str, bytes: &[u8]) -> u64 {
+    let source: Arc<dyn File> = MemoryDisk::new().open("source", Open::Create).unwrap();
+    source.write_at(bytes, 0).unwrap();
+    let origin = Origin { mode: 0o644, owner: (0, 0), atime: 0, mtime: 0, sha256: None };
+    let target = Target { directories: Vec::new(), name: b"f".to_vec() };
+    let (collection, options) = (collection(store, name), Options::default());
+    import_file(&collection, store.settings(), &target, &source, &origin, &options, &Silent).unwrap().shared
+}
+
+fn read(collection: &Arc<Collection>) -> Option<Vec<u8>> {
+    let node = collection.state().directory(ROOT).unwrap().get(b"f")?;
+    let table = OpenFiles::default();
+    let file = table.open(collection, node, Verify::Always).unwrap();
+    let mut bytes = vec![0; file.bytes() as usize];
+    assert_eq!(file.read(0, &mut bytes).unwrap(), bytes.len());
+    Some(bytes)
+}
+
+fn check(store: &Store, known: &Known, context: &str) {
+    for name in COLLECTIONS {
+        let found = read(&collection(store, name));
+        let right = known[name].contains(&found);
+        let found = found.map(|bytes| (bytes.len(), bytes.first().copied()));
+        assert!(right, "{context}: {name} is {found:?}");
+    }
+}
+
+/// Something happens to the file of one collection, durably. Returns what it reads as then.
+fn step(
+    store: &Store,
+    name: &str,
+    before: Option<Vec<u8>>,
+    random: &mut Random,
+    source: &[u8],
+) -> Option<Vec<u8>> {
+    let collection = collection(store, name);
+    let Some(mut bytes) = before.filter(|_| random.below(5) > 0) else {
+        import(store, name, source);
+        return Some(source.to_vec());
+    };
+    match random.below(4) {
+        0 => {
+            open::unlink(&collection, ROOT, b"f").unwrap();
+            collection.sync().unwrap();
+            return None;
+        }
+        1 => {
+            compact(&collection, &Silent).unwrap();
+        }
+        _ => {
+            let (at, new) = (random.below(bytes.len() + 1), random.bytes(1 + random.below(40_000)));
+            bytes.resize(bytes.len().max(at + new.len()), 0);
+            bytes[at..at + new.len()].copy_from_slice(&new);
+            let node = collection.state().directory(ROOT).unwrap().get(b"f").unwrap();
+            let table = OpenFiles::default();
+            let file = table.open(&collection, node, Verify::First).unwrap();
+            file.write(at as u64, &new).unwrap();
+            file.flush().unwrap();
+            collection.sync().unwrap();
+        }
+    }
+    Some(bytes)
+}
+
+#[test]
+fn a_power_cut_at_any_change_leaves_both_files_as_they_were_or_became() {
+    let mut points = 0;
+    for seed in 0..6 * u64::from(scale()) {
+        let recorder = Recorder::new(CutDisk::default());
+        let disk: Arc<dyn Disk> = Arc::new(recorder.clone());
+        Store::create(&*disk, StoreId(7)).unwrap();
+        let (mut random, mut chance) = (Random(seed), Random(seed + 50));
+        let source = random.bytes(BYTES);
+        let store = opened(&disk);
+        assert_eq!(import(&store, "a", &source), 0);
+        assert_eq!(import(&store, "b", &source), BYTES as u64, "it is not shared");
+        let mut known: Known =
+            COLLECTIONS.into_iter().map(|name| (name, vec![Some(source.clone())])).collect();
+        for number in 0..8 {
+            let name = COLLECTIONS[random.below(2)];
+            let (from, before) = (recorder.count(), known[name][0].clone());
+            let after = step(&store, name, before.clone(), &mut random, &source);
+            known.insert(name, vec![before, after.clone()]);
+            check(&store, &known, &format!("seed {seed}, step {number}"));
+            let all: Vec<usize> = (from..=recorder.count()).collect();
+            for &count in all.iter().step_by(all.len().div_ceil(12)).chain(all.last()) {
+                let kept = chance.below(5);
+                let cut = recorder.again(CutDisk::default(), count).cut(&mut chance, kept);
+                let context = format!("seed {seed}, step {number}, change {count}, {kept} of 4 kept");
+                check(&opened(&(Arc::new(cut) as Arc<dyn Disk>)), &known, &context);
+                points += 1;
+            }
+            known.insert(name, vec![after]);
+        }
+    }
+    assert!(points > 200, "{points} points");
+}

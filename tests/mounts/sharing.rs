@@ -1,0 +1,349 @@
+//! Files with the same bytes: stored once, and each stays intact whatever happens to the other.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use support::{
+    Mounted, Place, Random, answer, assert_same, container_of, fsck, get, run, scale, set, tierfs,
+};
+
+/// A container of 1.2 MB.
+fn model(seed: u64) -> Vec<u8> {
+    container_of(&mut Random(seed), &[("w", 250_000), ("b/v", 50_001)])
+}
+
+/// The data files of a collection with their number of names, in order.
+fn data_files(store: &Path, collection: &str) -> Vec<(PathBuf, u64)> {
+    let listed = fs::read_dir(store.join(collection).join("data")).unwrap();
+    let mut files: Vec<PathBuf> = listed.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files.into_iter().map(|path| (path.clone(), fs::metadata(path).unwrap().nlink())).collect()
+}
+
+/// The data file of a collection that has one, which nobody shares.
+fn only_data_file(store: &Path, collection: &str) -> PathBuf {
+    assert_eq!(names(store, collection), [1]);
+    data_files(store, collection).remove(0).0
+}
+
+fn names(store: &Path, collection: &str) -> Vec<u64> {
+    data_files(store, collection).into_iter().map(|(_, names)| names).collect()
+}
+
+fn allocated(store: &Path) -> u64 {
+    let output = std::process::Command::new("du").arg("-sB1").arg(store).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// `t/a/m.safetensors` and `t/b/m.safetensors`, imported from the same bytes.
+fn two(seed: u64) -> (Place, Vec<u8>) {
+    let (place, bytes) = (Place::new(), model(seed));
+    let source = place.write("in/m.safetensors", &bytes);
+    place.import("t/a", &[&source], &[]);
+    place.import("t/b", &[&source], &[]);
+    assert_eq!((names(&place.store(), "t/a"), names(&place.store(), "t/b")), (vec![2], vec![2]));
+    (place, bytes)
+}
+
+fn read(mounted: &Mounted, path: &str) -> Vec<u8> {
+    fs::read(mounted.path(path)).unwrap()
+}
+
+#[test]
+fn a_large_file_in_two_collections_takes_its_space_once() {
+    let place = Place::new();
+    let bytes = (32 << 20) * scale() as usize;
+    let source = place.write("in/m.bin", Random(91).bytes(bytes));
+    place.import("t/a", &[&source], &[]);
+    let once = allocated(&place.store());
+    let summary = place.try_import("t/b", &[&source], &[]).ok();
+    assert!(summary.contains("shared with files of the store"), "{summary}");
+    let twice = allocated(&place.store());
+    assert!(once >= bytes as u64 && twice < once + (1 << 20), "{once}, then {twice}");
+    let mounted = place.mount(&[]);
+    for path in ["t/a/m.bin", "t/b/m.bin"] {
+        assert!(read(&mounted, path) == fs::read(&source).unwrap());
+    }
+    let status = fs::read_to_string(mounted.path(".ctl/status")).unwrap();
+    assert!(status.contains(&format!("shared bytes {bytes}\n")), "{status}");
+    mounted.unmount();
+    fsck(&place.store());
+}
+
+#[test]
+fn files_that_are_copied_into_a_mount_share_what_is_there() {
+    let (place, bytes) = (Place::new(), model(92));
+    let source = place.write("in/m.safetensors", &bytes);
+    let mounted = place.mount(&["--create"]);
+    for directory in ["t/a", "t/b"] {
+        fs::create_dir_all(mounted.path(directory)).unwrap();
+        fs::copy(&source, mounted.path(directory).join("m.safetensors")).unwrap();
+    }
+    let plain = Random(93).bytes(300_000);
+    fs::write(mounted.path("t/a/plain"), &plain).unwrap();
+    fs::write(mounted.path("t/a/again"), &plain).unwrap();
+    // Another of that length.
+    fs::write(mounted.path("t/a/other"), Random(94).bytes(300_000)).unwrap();
+    let mut other = plain.clone();
+    other[150_000] ^= 1;
+    fs::write(mounted.path("t/b/near"), &other).unwrap();
+    assert_eq!(read(&mounted, "t/b/b/v"), read(&mounted, "t/a/b/v"));
+    for (path, wanted) in [
+        ("t/a/m.safetensors", &bytes),
+        ("t/b/m.safetensors", &bytes),
+        ("t/a/again", &plain),
+        ("t/b/near", &other),
+    ] {
+        assert_same(&read(&mounted, path), wanted, path);
+    }
+    mounted.unmount();
+    let mut all = names(&place.store(), "t/a");
+    all.sort_unstable();
+    assert_eq!((all, names(&place.store(), "t/b")), (vec![1, 2, 2, 2], vec![2, 1]));
+    fsck(&place.store());
+}
+
+#[test]
+fn tenants_share_only_where_the_store_says_so_and_no_share_stores_again() {
+    let (place, bytes) = (Place::new(), model(95));
+    let source = place.write("in/m.safetensors", &bytes);
+    place.import("t/a", &[&source], &[]);
+    place.import("u/a", &[&source], &[]);
+    place.import("t/b", &[&source], &["--no-share"]);
+    let store = place.store();
+    assert_eq!(
+        (names(&store, "t/a"), names(&store, "u/a"), names(&store, "t/b")),
+        (vec![1], vec![1], vec![1])
+    );
+    let settings = store.join("tierfs.toml");
+    let text = fs::read_to_string(&settings).unwrap();
+    assert!(text.contains("share = \"tenant\""), "{text}");
+    fs::write(&settings, text.replace("\"tenant\"", "\"none\"")).unwrap();
+    place.import("t/c", &[&source], &[]);
+    assert_eq!(names(&store, "t/c"), [1]);
+    fs::write(&settings, text.replace("\"tenant\"", "\"store\"")).unwrap();
+    place.import("v/a", &[&source], &[]);
+    assert_eq!(names(&store, "v/a"), [2]);
+    fs::write(&settings, text.replace("\"tenant\"", "\"some\"")).unwrap();
+    assert!(place.try_import("v/b", &[&source], &[]).failed(1, &[]).contains("share"));
+    fs::write(&settings, text).unwrap();
+    fsck(&store);
+}
+
+#[test]
+fn each_owner_is_charged_in_full() {
+    let (place, bytes) = two(96);
+    let mounted = place.mount(&[]);
+    for collection in ["t/a", "t/b"] {
+        let stored = get(&mounted.path(collection).join("m.safetensors"), "bytes_stored");
+        assert_eq!(stored, (300_001 * 4).to_string());
+        set(&mounted.path(collection), "quota", &format!("stored={}", bytes.len() / 2)).unwrap();
+        assert!(fs::write(mounted.path(collection).join("more"), vec![1; 100_000]).is_err());
+    }
+}
+
+#[test]
+fn a_copy_of_the_store_works_with_and_without_its_links() {
+    let (place, bytes) = two(97);
+    for (name, options) in [("linked", "-a"), ("parted", "-r")] {
+        let copy = place.path(name);
+        let copied = std::process::Command::new("cp").arg(options).arg(place.store()).arg(&copy).status();
+        assert!(copied.unwrap().success());
+        fsck(&copy);
+        let wanted = if name == "linked" { [2] } else { [1] };
+        assert_eq!(
+            (names(&copy, "t/a").as_slice(), names(&copy, "t/b").as_slice()),
+            (&wanted[..], &wanted[..])
+        );
+        let out = place.path("out");
+        let arguments = ["export".as_ref(), copy.as_os_str(), "t/b".as_ref(), out.as_os_str()];
+        answer(tierfs().args(arguments)).ok();
+        assert_same(&fs::read(place.path("out/m.safetensors")).unwrap(), &bytes, name);
+        fs::remove_dir_all(place.path("out")).unwrap();
+    }
+}
+
+/// Somebody else gave the data file a name, and keeps what is there.
+#[test]
+fn a_data_file_with_a_foreign_name_is_never_changed_in_place() {
+    let place = Place::new();
+    let bytes = model(98);
+    place.import("t/a", &[&place.write("in/m.safetensors", &bytes)], &[]);
+    let data = only_data_file(&place.store(), "t/a");
+    let foreign = place.path("foreign");
+    fs::hard_link(&data, &foreign).unwrap();
+    let mounted = place.mount(&[]);
+    let path = mounted.path("t/a/m.safetensors");
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(b"changed", bytes.len() as u64 - 70_000).unwrap();
+    file.write_all_at(&[7; 100_000], bytes.len() as u64).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    set(&path, "lossy", "allow").unwrap();
+    let _ = set(&mounted.path("t/a/w"), "tier", "q8:all");
+    mounted.job("t/a/.ctl/compact", "start");
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
+    mounted.job("t/a/.ctl/compact", "start");
+    mounted.unmount();
+    assert_same(&fs::read(&foreign).unwrap(), &bytes, "the foreign name");
+    fsck(&place.store());
+}
+
+#[test]
+fn what_a_moved_file_left_is_given_back_by_a_compaction_once_the_other_is_gone() {
+    let (place, bytes) = two(99);
+    let mounted = place.mount(&[]);
+    set(&mounted.path("t/b/m.safetensors"), "lossy", "allow").unwrap();
+    set(&mounted.path("t/b/m.safetensors"), "tier", "q3:all").unwrap();
+    assert_same(&read(&mounted, "t/a/m.safetensors"), &bytes, "the other");
+    fs::remove_file(mounted.path("t/a/m.safetensors")).unwrap();
+    mounted.unmount();
+    let mounted = place.mount(&[]);
+    let lossy = read(&mounted, "t/b/m.safetensors");
+    mounted.job("t/b/.ctl/compact", "start");
+    assert_same(&read(&mounted, "t/b/m.safetensors"), &lossy, "after the compaction");
+    mounted.unmount();
+    let data = only_data_file(&place.store(), "t/b");
+    let blocks = fs::metadata(data).unwrap().blocks() * 512;
+    assert!(blocks < bytes.len() as u64 / 4, "{blocks} of {}", bytes.len());
+    fsck(&place.store());
+}
+
+/// A block that is damaged is damaged in both, and each stores it elsewhere.
+#[test]
+fn a_damaged_block_is_damaged_in_both_and_repaired_for_one_alone() {
+    let (place, bytes) = two(100);
+    let (data, _) = data_files(&place.store(), "t/a").remove(0);
+    let file = fs::OpenOptions::new().write(true).open(&data).unwrap();
+    file.write_all_at(b"damaged!", 700_000).unwrap();
+    drop(file);
+    let found = answer(tierfs().arg("fsck").arg(place.store()));
+    let text = format!("{found:?}");
+    assert!(text.contains("t/a") && text.contains("t/b"), "{text}");
+    let mounted = place.mount(&[]);
+    // Good bytes written over the block of one go elsewhere.
+    let path = mounted.path("t/a/m.safetensors");
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&bytes[600_000..800_000], 600_000).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert_same(&read(&mounted, "t/a/m.safetensors"), &bytes, "written over");
+    assert!(fs::read(mounted.path("t/b/m.safetensors")).is_err());
+    // The same file that arrives once more does not share the damaged one.
+    fs::write(mounted.path("t/b/new.safetensors"), &bytes).unwrap();
+    assert_same(&read(&mounted, "t/b/new.safetensors"), &bytes, "arrived again");
+    mounted.unmount();
+    run(["fsck".as_ref(), "--repair".as_ref(), place.store().as_os_str()]);
+    let mounted = place.mount(&[]);
+    assert_same(&read(&mounted, "t/a/m.safetensors"), &bytes, "after the repair");
+    assert_same(&read(&mounted, "t/b/new.safetensors"), &bytes, "after the repair");
+}
+
+/// One of the two files, and what it must read as.
+struct Side {
+    path: &'static str,
+    collection: &'static str,
+    bytes: Vec<u8>,
+}
+
+impl Side {
+    fn check(&self, mounted: &Mounted, context: &str) {
+        assert_same(&read(mounted, self.path), &self.bytes, &format!("{context}: {}", self.path));
+    }
+
+    /// Something happens to the file. What a lossy move made of it is read back.
+    fn step(&mut self, mounted: &Mounted, random: &mut Random, source: &[u8]) -> String {
+        let path = mounted.path(self.path);
+        let open = || fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let control = format!("{}/.ctl/compact", self.collection);
+        match random.below(9) {
+            0 | 1 => {
+                let (at, len) = (random.below(self.bytes.len() + 1), 1 + random.below(200_000));
+                let new = random.bytes(len);
+                let end = (at + len).max(self.bytes.len());
+                self.bytes.resize(end, 0);
+                self.bytes[at..at + len].copy_from_slice(&new);
+                let file = open();
+                file.write_all_at(&new, at as u64).unwrap();
+                if random.below(2) == 0 {
+                    file.sync_all().unwrap();
+                }
+                format!("{len} bytes written at {at}")
+            }
+            2 => {
+                let len = random.below(self.bytes.len() + 100_000);
+                self.bytes.resize(len, 0);
+                open().set_len(len as u64).unwrap();
+                format!("cut or extended to {len}")
+            }
+            3 => {
+                let tier = ["q8:all", "q3:all", "exact"][random.below(3)];
+                let moved = set(&path, "lossy", "allow").and_then(|()| set(&path, "tier", tier));
+                self.bytes = fs::read(&path).unwrap();
+                format!("moved to {tier}: {moved:?}")
+            }
+            4 | 5 => {
+                fs::remove_file(&path).unwrap();
+                fs::write(&path, source).unwrap();
+                self.bytes = source.to_vec();
+                "removed and written anew".to_owned()
+            }
+            6 => {
+                let _ = set(&path, "lossy", "allow");
+                let gone = set(&path, "evict", "discard");
+                fs::remove_file(&path).unwrap();
+                fs::write(&path, source).unwrap();
+                self.bytes = source.to_vec();
+                format!("discarded ({gone:?}), removed and written anew")
+            }
+            7 => {
+                let moved = path.with_file_name("moved.safetensors");
+                fs::rename(&path, &moved).unwrap();
+                fs::rename(&moved, &path).unwrap();
+                "renamed and back".to_owned()
+            }
+            _ => {
+                mounted.job(&control, "start");
+                "compacted".to_owned()
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_happens_to_one_file_the_other_stays_intact() {
+    for seed in 0..4 * u64::from(scale()) {
+        let (place, source) = two(200 + seed);
+        let mut random = Random(300 + seed);
+        let side = |path, collection| Side { path, collection, bytes: source.clone() };
+        let mut sides = [side("t/a/m.safetensors", "t/a"), side("t/b/m.safetensors", "t/b")];
+        let mut mounted = place.mount(&[]);
+        let mut history = Vec::new();
+        for step in 0..24 {
+            let which = random.below(2);
+            let did = sides[which].step(&mounted, &mut random, &source);
+            history.push(format!("{}: {did}", sides[which].collection));
+            let context = format!("seed {seed}, {history:#?}");
+            sides.iter().for_each(|side| side.check(&mounted, &context));
+            if step % 8 == 7 {
+                if random.below(2) == 0 {
+                    // What is not synced may be lost.
+                    sides.iter().for_each(|side| {
+                        let file = fs::File::open(mounted.path(side.path)).unwrap();
+                        file.sync_all().unwrap();
+                    });
+                    mounted.kill();
+                    drop(mounted);
+                } else {
+                    mounted.unmount();
+                }
+                fsck(&place.store());
+                run(["fsck".as_ref(), "--repair".as_ref(), place.store().as_os_str()]);
+                mounted = place.mount(&[]);
+                sides.iter().for_each(|side| side.check(&mounted, &format!("{context}, mounted again")));
+            }
+        }
+    }
+}
