@@ -71,7 +71,7 @@ impl Engine {
         });
         // Also after a failed or cancelled move, which may have moved some tensors.
         if let Ok(targets) = targets(collection, node) {
-            moved.summary.measure(&targets);
+            moved.summary.measure(collection, &targets);
         }
         done
     }

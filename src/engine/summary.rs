@@ -1,7 +1,8 @@
 //! The summary of a request that changes how tensors are stored.
 
 use crate::engine::select::Target;
-use crate::model::{Aim, Kept, Tier, human_part};
+use crate::model::{Aim, Kept, Tier, human, human_part};
+use crate::store::Collection;
 
 /// The number of tensors that a request changed, and the reasons why it did not change the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,6 +25,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Bytes of their payloads.
     pub stored: u64,
+    /// Bytes of blocks that left data files which other files share, so that no space was freed.
+    pub shared: u64,
 }
 
 impl Summary {
@@ -34,9 +37,11 @@ impl Summary {
     }
 
     /// Measures the bytes anew.
-    pub(super) fn measure(&mut self, targets: &[Target]) {
+    pub(super) fn measure(&mut self, collection: &Collection, targets: &[Target]) {
         (self.bytes, self.stored) = (0, 0);
         targets.iter().for_each(|target| self.add_bytes(target));
+        let objects = targets.iter().flat_map(|target| &target.objects);
+        self.shared = objects.map(|object| collection.bytes_left_to_others(object)).sum();
     }
 
     fn add_bytes(&mut self, target: &Target) {
@@ -64,6 +69,12 @@ impl Summary {
         }
         if self.refused > 0 {
             parts.push(format!("{} refused", self.refused));
+        }
+        if self.moved > 0 && self.shared > 0 {
+            parts.push(format!(
+                "{} take their space as before, since other files share them",
+                human(self.shared)
+            ));
         }
         if self.kept.sum() > 0 {
             match aim {
@@ -121,6 +132,7 @@ impl Summary {
             },
             "bytes": self.bytes,
             "bytes_stored": self.stored,
+            "bytes_shared": self.shared,
         })
     }
 }

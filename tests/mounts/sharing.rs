@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use support::{
-    Mounted, Place, Random, answer, assert_same, container_of, fsck, get, run, scale, set, tierfs,
+    Mounted, Place, Random, answer, assert_same, container_of, fsck, get, run, scale, set, tierfs, usage,
 };
 
 /// A container of 1.2 MB.
@@ -139,9 +139,9 @@ fn each_owner_is_charged_in_full() {
     for collection in ["t/a", "t/b"] {
         let stored = get(&mounted.path(collection).join("m.safetensors"), "bytes_stored");
         assert_eq!(stored, (300_001 * 4).to_string());
-        set(&mounted.path(collection), "quota", &format!("stored={}", bytes.len() / 2)).unwrap();
-        assert!(fs::write(mounted.path(collection).join("more"), vec![1; 100_000]).is_err());
+        assert_eq!(usage(&mounted, collection)[1..], [bytes.len() as u64; 2]);
     }
+    assert_eq!(usage(&mounted, "t")[1..], [2 * bytes.len() as u64; 2]);
 }
 
 #[test]
@@ -195,8 +195,9 @@ fn a_data_file_with_a_foreign_name_is_never_changed_in_place() {
 fn what_a_moved_file_left_is_given_back_by_a_compaction_once_the_other_is_gone() {
     let (place, bytes) = two(99);
     let mounted = place.mount(&[]);
-    set(&mounted.path("t/b/m.safetensors"), "lossy", "allow").unwrap();
-    set(&mounted.path("t/b/m.safetensors"), "tier", "q3:all").unwrap();
+    let moved = mounted.path("t/b/m.safetensors");
+    let said = run(["tier".as_ref(), "q3:all".as_ref(), moved.as_os_str(), "--lossy".as_ref()]).ok();
+    assert!(said.contains("take their space as before, since other files share them"), "{said}");
     assert_same(&read(&mounted, "t/a/m.safetensors"), &bytes, "the other");
     fs::remove_file(mounted.path("t/a/m.safetensors")).unwrap();
     mounted.unmount();

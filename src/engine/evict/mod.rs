@@ -100,7 +100,7 @@ impl Engine {
             }
             progress.advance(target.bytes());
             if progress.is_cancelled() {
-                moved.summary.measure(&targets);
+                moved.summary.measure(collection, &targets);
                 return Err(Error::new(ErrorKind::Interrupted, "the job was cancelled"));
             }
         }
@@ -109,7 +109,7 @@ impl Engine {
             return left.check();
         }
         moved.left = left.into_vec();
-        moved.summary.measure(&targets);
+        moved.summary.measure(collection, &targets);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use crate::model::Result;
 use crate::store::collection::Collection;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::disk::{File, Open};
+use crate::store::object::Object;
 use crate::store::sharing::{SharedName, is_shared};
 
 /// A file that differs from another mostly does so in one of as many samples.
@@ -57,6 +58,18 @@ impl Collection {
     /// Notes that a data file of `bytes` bytes belongs to a file, so that other files may share it.
     pub fn offer_data_file(&self, number: u64, bytes: u64) {
         self.services.sharing().note((self.tenant(), &self.path()), number, bytes);
+    }
+
+    /// Bytes of the blocks of an object that lie elsewhere while other files need its stretch of the data
+    /// file, so that this gives back no space.
+    pub fn bytes_left_to_others(&self, object: &Object) -> u64 {
+        let Some(extent) = object.extent().filter(|_| object.origin.is_none()) else { return 0 };
+        let layout = object.logged_layout();
+        let blocks = object.stored_blocks(0..layout.blocks(), layout);
+        let left = blocks.filter(|(_, block)| !block.stored.in_data);
+        let left = left.map(|(index, _)| layout.len(index) as u64).sum();
+        let is_needed = left > 0 && self.data_file(extent.file).is_ok_and(|file| is_shared(&*file));
+        if is_needed { left } else { 0 }
     }
 
     /// Number and bytes of the data files that have further names, and the bytes that this saves if each
