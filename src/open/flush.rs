@@ -46,12 +46,19 @@ impl OpenFile {
         if !self.flags.unclosed.swap(false, Ordering::AcqRel) {
             return Ok(changes);
         }
-        let recognized = if is_scanned { self.recognize_now() } else { self.share() };
-        if recognized.is_err() {
-            self.flags.unclosed.store(true, Ordering::Release);
-        }
         let mut all = changes;
-        all.merge(recognized?);
+        if is_scanned {
+            let recognized = self.recognize_now();
+            if recognized.is_err() {
+                self.flags.unclosed.store(true, Ordering::Release);
+            }
+            all.merge(recognized?);
+        }
+        // The file is whole without that.
+        match self.share() {
+            Ok(shared) => all.merge(shared),
+            Err(error) => log::warn!("{}: a file shares no data file: {error}", self.collection.path()),
+        }
         Ok(all)
     }
 

@@ -178,11 +178,12 @@ fn a_data_file_with_a_foreign_name_is_never_changed_in_place() {
     let path = mounted.path("t/a/m.safetensors");
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(b"changed", bytes.len() as u64 - 70_000).unwrap();
+    file.sync_all().unwrap();
+    set(&path, "lossy", "allow").unwrap();
+    set(&path, "tier", "q8:all").unwrap();
     file.write_all_at(&[7; 100_000], bytes.len() as u64).unwrap();
     file.sync_all().unwrap();
     drop(file);
-    set(&path, "lossy", "allow").unwrap();
-    let _ = set(&mounted.path("t/a/w"), "tier", "q8:all");
     mounted.job("t/a/.ctl/compact", "start");
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
     mounted.job("t/a/.ctl/compact", "start");
@@ -292,8 +293,7 @@ impl Side {
                 "removed and written anew".to_owned()
             }
             6 => {
-                let _ = set(&path, "lossy", "allow");
-                let gone = set(&path, "evict", "discard");
+                let gone = set(&path, "lossy", "allow").and_then(|()| set(&path, "evict", "discard"));
                 fs::remove_file(&path).unwrap();
                 fs::write(&path, source).unwrap();
                 self.bytes = source.to_vec();
