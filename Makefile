@@ -1,6 +1,6 @@
 # Each target runs the script of its name under scripts/, which also works without make.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long suites loaders fuzz bench gpu build wheel install uninstall fmt lint setup clean
+.PHONY: help demo test test-long suites loaders fuzz bench gpu build wheel deb install uninstall fmt lint setup clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ build: ## Build the release binary, target/release/tierfs
 
 wheel: ## Build a Python wheel with the program, below target/wheels
 	@scripts/wheel.sh
+
+deb: ## Build a Debian package, below target/debian
+	@scripts/deb.sh
 
 install: ## Install program, manual, documents, completions; as root also mount.tierfs and a unit. PREFIX (/usr/local)
 	@scripts/install.sh

@@ -11,9 +11,9 @@ export PYTHONDONTWRITEBYTECODE=1 OPENBLAS_NUM_THREADS=1 RAYON_NUM_THREADS=1 TOKE
 
 # The loaders tests/loaders/load_*.py with their input: a kind of tests/loaders/make.py, or a downloaded model.
 loaders=(numpy:arrays safetensors:minilm gguf:gguf gguf:smollm2 onnx:onnx tokenizers:minilm tinygrad:minilm
-    model2vec:static usearch:vectors faiss:vectors annoy:vectors arrow:tables)
+    torch:minilm transformers:minilm model2vec:static usearch:vectors faiss:vectors annoy:vectors arrow:tables)
 wanted=("$@")
-[ $# != 0 ] || wanted=(numpy safetensors gguf onnx tokenizers tinygrad model2vec usearch faiss annoy arrow candle arrivals backups)
+[ $# != 0 ] || wanted=(numpy safetensors gguf onnx tokenizers tinygrad torch transformers model2vec usearch faiss annoy arrow candle arrivals backups)
 
 scripts/setup.sh loaders
 cargo build --locked --quiet

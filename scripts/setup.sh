@@ -5,7 +5,8 @@
 #   scripts/setup.sh demo    for the demo; works without the Python package registry
 #   scripts/setup.sh bench   for scripts/bench.sh: peers and the Python environment
 #   scripts/setup.sh suites  for scripts/suites.sh and scripts/fuzz.sh: foreign test suites and a fuzzer
-#   scripts/setup.sh loaders for scripts/loaders.sh: programs that load models, and backup programs
+#   scripts/setup.sh loaders for scripts/loaders.sh: programs that load models, and backup programs; torch takes 5 GB
+#   scripts/setup.sh packages for scripts/deb.sh and scripts/docker.sh: cargo-deb, debootstrap
 #
 # Everything except system packages and cargo-nextest is installed under target/.
 set -euo pipefail
@@ -14,9 +15,9 @@ PATH="$HOME/.cargo/bin:$PATH"
 
 purpose=${1:-tests}
 case $purpose in
-tests | demo | bench | suites | loaders) ;;
+tests | demo | bench | suites | loaders | packages) ;;
 *)
-    echo "usage: scripts/setup.sh [demo|bench|suites|loaders]" >&2
+    echo "usage: scripts/setup.sh [demo|bench|suites|loaders|packages]" >&2
     exit 2
     ;;
 esac
@@ -24,6 +25,7 @@ nextest_version=0.9.143
 nextest_oldest=0.9.100
 # Programs from crates.io that only the suites need: name and version.
 suite_programs=("fsx 0.3.2" "pjdfstest 0.2.2" "cargo-fuzz 0.13.2")
+package_programs=("cargo-deb 3.8.0")
 stamps=target/setup
 venv=target/venv
 models=target/models
@@ -93,6 +95,10 @@ system_packages() {
         command -v c++ >/dev/null || missing+=(g++)
         command -v fio >/dev/null || missing+=(fio)
         command -v stress-ng >/dev/null || missing+=(stress-ng)
+    fi
+    if [ "$purpose" = packages ]; then
+        command -v dpkg-deb >/dev/null || fail "a Debian package needs a Debian-like system"
+        command -v debootstrap >/dev/null || missing+=(debootstrap)
     fi
     if [ "$purpose" = loaders ]; then
         command -v borg >/dev/null || missing+=(borgbackup)
@@ -206,9 +212,9 @@ real_models() {
     say "models: tests of the real models fail until 'make setup' can download them"
 }
 
-programs_of_suites() {
+programs() {
     local program name version
-    for program in "${suite_programs[@]}"; do
+    for program; do
         read -r name version <<<"$program"
         if ! grep -qs "^\"$name $version " target/tools/.crates.toml; then
             say "$name: building $version, a few minutes"
@@ -217,8 +223,6 @@ programs_of_suites() {
         fi
         say "$name: $version"
     done
-    # Not --locked: new dependencies of tierfs are added to the lock file.
-    quietly 600 cargo fetch --manifest-path tests/fuzz/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
 }
 
 loaders_environment() {
@@ -251,7 +255,14 @@ system_packages
 rust_tools
 if [ "$purpose" = suites ]; then
     crates
-    programs_of_suites
+    programs "${suite_programs[@]}"
+    # Not --locked: new dependencies of tierfs are added to the lock file.
+    quietly 600 cargo fetch --manifest-path tests/fuzz/Cargo.toml || fail "cargo fetch failed: is crates.io reachable?"
+    exit
+fi
+if [ "$purpose" = packages ]; then
+    crates
+    programs "${package_programs[@]}"
     exit
 fi
 if [ "$purpose" = loaders ]; then
