@@ -33,8 +33,8 @@ pub(super) fn has_suffix(name: &[u8]) -> bool {
 pub(super) fn begins_with(name: &[u8], magic: &[u8]) -> bool {
     let is_of = |suffix: &&str| name.ends_with(suffix.as_bytes());
     match magic {
-        magic if magic == zip::MAGIC => CHECKPOINTS.iter().chain(&[".npz"]).any(|suffix| is_of(&suffix)),
-        magic if magic == HDF5_MAGIC => HDF5.iter().any(|suffix| is_of(&suffix)),
+        magic if magic == zip::MAGIC => CHECKPOINTS.iter().chain(&[".npz"]).any(&is_of),
+        magic if magic == HDF5_MAGIC => HDF5.iter().any(is_of),
         _ => false,
     }
 }

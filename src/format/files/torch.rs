@@ -72,10 +72,10 @@ pub fn parse(read: &mut ReadAt<'_>, file_len: u64) -> Result<Checkpoint> {
             "a scripted model (torch.jit.save); save its state_dict with torch.save",
         ));
     }
-    if let Some(order) = by_name.get("byteorder") {
-        if contents(read, order, 6)? != b"little" {
-            return Err(Error::unsupported("big-endian storages; save it again on a little-endian machine"));
-        }
+    if let Some(order) = by_name.get("byteorder")
+        && contents(read, order, 6)? != b"little"
+    {
+        return Err(Error::unsupported("big-endian storages; save it again on a little-endian machine"));
     }
     let bytes = contents(read, pickle, PICKLE_BYTES_MAX)?;
     let pickle = Pickle::read(&bytes).map_err(|error| error.at("data.pkl"))?;

@@ -117,8 +117,9 @@ fn end(read: &mut ReadAt<'_>, file_len: u64) -> Result<(u64, Range<u64>)> {
     let tail = fetch(read, tail_start..file_len)?;
     let is_end = |at: &usize| {
         let found = tail.get(*at..).unwrap_or_default();
-        let comment = found.get(20..22).map(|bytes| usize::from(bytes[0]) | usize::from(bytes[1]) << 8);
-        found.starts_with(&END_MAGIC) && comment.is_some_and(|comment| comment + 22 == found.len())
+        let comment = found.get(20..).and_then(|rest| rest.first_chunk()).copied().map(u16::from_le_bytes);
+        found.starts_with(&END_MAGIC)
+            && comment.is_some_and(|comment| usize::from(comment) + 22 == found.len())
     };
     let at = (0..tail.len()).rev().find(is_end);
     let at = at.ok_or_else(|| Error::invalid(format!("no end record: {CUT_OFF}")))?;
@@ -152,7 +153,10 @@ fn end(read: &mut ReadAt<'_>, file_len: u64) -> Result<(u64, Range<u64>)> {
 }
 
 /// The number of entries, start and bytes of the directory by a zip64 end record, and where that record begins.
-fn large_end(read: &mut ReadAt<'_>, end: u64) -> Result<Option<(u64, (u64, u64), u64)>> {
+type LargeEnd = (u64, (u64, u64), u64);
+
+/// The zip64 end record, if its locator lies before `end`.
+fn large_end(read: &mut ReadAt<'_>, end: u64) -> Result<Option<LargeEnd>> {
     let Some(at) = end.checked_sub(LOCATOR_BYTES) else { return Ok(None) };
     let bytes = fetch(read, at..end)?;
     let mut locator = Reader::new(&bytes);
