@@ -95,12 +95,44 @@ PYTHON
     rm "$source"
 }
 
+# packer FILE COUNT: packs a file again and again, at times unpacks it, and keeps the number of times in COUNT.
+packer() {
+    local count=0
+    trap 'exit 0' TERM
+    echo 0 >"$2"
+    while :; do
+        "$tierfs" pack "$1" >/dev/null
+        count=$((count + 1))
+        echo "$count" >"$2"
+        [ $((count % 4)) != 0 ] || "$tierfs" unpack "$1" >/dev/null
+        # Each pack holds writers up for a moment.
+        sleep 0.1
+    done
+}
+
+# packed_weights: a store's file packed-weights.safetensors with one packed bf16 tensor of 16 MiB.
+packed_weights() {
+    local source=$place/packed-weights.safetensors
+    python3 - "$source" <<'PYTHON'
+import json, random, struct, sys
+choose = random.Random(1)
+count = 1 << 23
+some = b"".join(struct.pack("<f", choose.gauss(0, 0.02))[2:] for _ in range(1 << 18))
+header = json.dumps({"packed-weights": {"dtype": "BF16", "shape": [4096, 2048], "data_offsets": [0, 2 * count]}}).encode()
+header += b" " * (-len(header) % 8)
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(header)) + header + some * (count >> 18))
+PYTHON
+    "$tierfs" import "$place/store" suites/one "$source" --pack --block-bytes 16384 >/dev/null
+    rm "$source"
+}
+
 suite_fsx() {
     local tier
     for tier in q8 q3; do
         container "$tier" zeros
         container "$tier" values
     done
+    packed_weights
     mount_store
     fsx_on plain 20 "$collection/plain"
     typed u8 "$collection/u8"
@@ -118,6 +150,16 @@ suite_fsx() {
         python3 "$here/lossy.py" "$collection/$tier-values.safetensors" "$collection/$tier-values" $((operations / 40)) "$seed"
         must_be tier "$collection/$tier-values" mixed
     done
+    # A packed tensor of bf16, with a packer beside.
+    must_be tier "$collection/packed-weights" exact
+    packer "$collection/packed-weights" "$place/packing" &
+    churn=$!
+    fsx_on fixed 50 "$collection/packed-weights"
+    kill "$churn" 2>/dev/null || true
+    wait "$churn" || true
+    churn=""
+    [ "$(cat "$place/packing")" -ge 10 ] || { echo "it was packed $(cat "$place/packing") times only"; exit 1; }
+    "$tierfs" pack "$collection/packed-weights"
     # The same during checkpoints of the log.
     python3 "$here/churn.py" "$collection" "$place/store/suites/one/meta.log" "$place/churning" &
     churn=$!

@@ -88,7 +88,7 @@ pub fn rounded_values(tier: Tier, values: &mut [f32]) {
 
 /// The same of little-endian elements; exact ones stay as they are.
 pub fn rounded(tier: Tier, dtype: Dtype, raw: &[u8]) -> Vec<u8> {
-    if tier == Tier::Exact {
+    if tier.is_exact() {
         return raw.to_vec();
     }
     let mut values: Vec<f32> = match dtype {

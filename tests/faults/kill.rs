@@ -14,7 +14,7 @@ use tierfs::store::{Access, Store};
 use crate::journal::{After, Journal};
 use crate::stores::{check_after, copied, exported, fsck, sources, store_with_files};
 use crate::trace::{Daemon, Fault, Point, points, spread, traced};
-use support::{Place, answer, ended, tierfs};
+use support::{Place, Random, answer, ended, run, safetensors_file, tierfs};
 
 /// Calls that are tried of each workload in a short run.
 const TRIED: usize = 40;
@@ -187,4 +187,74 @@ fn a_daemon_killed_during_a_log_rewrite_loses_nothing() {
         check_after(&place, &store, &journal, &context);
     }
     assert!(hits >= 3, "only {hits} daemons were killed while there was work");
+}
+
+/// A container of bf16 numbers that packs well.
+fn packable(place: &Place) -> std::path::PathBuf {
+    let elements = 400_000;
+    let mut random = Random(21);
+    let data: Vec<u8> = (0..elements)
+        .flat_map(|_| (0x3c00_u16 + random.below(6) as u16 * 128 + random.below(128) as u16).to_le_bytes())
+        .collect();
+    let header = serde_json::json!({
+        "w": { "dtype": "BF16", "shape": [elements / 100, 100], "data_offsets": [0, data.len()] }
+    });
+    place.write("m.safetensors", safetensors_file(&header.to_string(), &data))
+}
+
+/// The files of a collection, by their paths.
+type Files = std::collections::BTreeMap<std::path::PathBuf, Vec<u8>>;
+
+/// Packs and unpacks a file on a traced mount, with a fault, then checks that every byte is there. Returns
+/// whether a request failed.
+fn packs_in_spite_of(place: &Place, old: &Files, fault: (&Point, Fault), context: &str) -> bool {
+    let notes = place.path("notes");
+    let store = copied(place, &place.store());
+    let mut has_failed = true;
+    if let Some(daemon) = Daemon::mount(place, &store, &notes, Some(fault)) {
+        let file = daemon.path("m.safetensors");
+        let pack = |command: &str| run([command.as_ref(), file.as_os_str()]).code == Some(0);
+        has_failed = [pack("pack"), pack("unpack"), pack("pack")].contains(&false);
+        if let Ok(bytes) = fs::read(&file) {
+            assert!(bytes == old[Path::new("m.safetensors")], "{context}: it reads as something else");
+        }
+        daemon.end();
+    }
+    fsck(&store, context);
+    assert!(exported(place, &store) == *old, "{context}: bytes were lost");
+    has_failed
+}
+
+#[test]
+fn packing_and_unpacking_that_are_killed_or_find_a_full_disk_lose_nothing() {
+    let place = Place::new();
+    let source = packable(&place);
+    place.import("demo/c", &[&source], &[]);
+    let old = exported(&place, &place.store());
+    let notes = place.path("notes");
+    let store = copied(&place, &place.store());
+    let daemon = Daemon::mount(&place, &store, &notes, None).unwrap();
+    let file = daemon.path("m.safetensors");
+    let stored = || support::get(&file, "bytes_stored").parse::<u64>().unwrap();
+    let before = stored();
+    run(["pack".as_ref(), file.as_os_str()]).ok();
+    assert!(stored() * 10 < before * 8, "{} of {before}", stored());
+    run(["unpack".as_ref(), file.as_os_str()]).ok();
+    run(["pack".as_ref(), file.as_os_str()]).ok();
+    daemon.end();
+    let all = points(&notes);
+    assert!(all.len() > 10, "{all:?}");
+    let mut hits = 0;
+    for point in spread(all.clone(), TRIED) {
+        let context = format!("killed before {point}");
+        hits += usize::from(packs_in_spite_of(&place, &old, (&point, Fault::Kill), &context));
+    }
+    assert!(hits > 3, "only {hits} daemons were killed while there was work");
+    let writes = all.into_iter().filter(|point| ["pwrite64", "fallocate", "ftruncate"].contains(&point.call));
+    let mut refused = 0;
+    for point in spread(writes.collect(), TRIED / 2) {
+        let context = format!("no space for {point}");
+        refused += usize::from(packs_in_spite_of(&place, &old, (&point, Fault::Error("ENOSPC")), &context));
+    }
+    assert!(refused > 0, "no request failed");
 }

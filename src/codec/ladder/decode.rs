@@ -63,6 +63,12 @@ impl Block<'_> {
         self.layout.is_rotated
     }
 
+    /// The bytes of the payload, apart from its first [`HEAD_MAX`](super::HEAD_MAX), that decoding a part
+    /// looks at, in order. The others may have any value.
+    pub fn bytes_of(&self, part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        self.layout.bytes_of(part)
+    }
+
     /// Bytes of memory that [`decode`](Block::decode) needs, at most a few megabytes.
     pub fn scratch_len(&self) -> usize {
         scratch_len(&self.layout)

@@ -1,5 +1,7 @@
 //! Parses the header of a payload: where each plane lies. Everything that the sizes depend on is checked.
 
+use std::ops::Range;
+
 use super::{
     CELL, CONSTANT, ELEMENTS_MAX, HEAD_ALIGN, LADDER, LEVELS_MAX, RAW, SPARSE, SYMBOLS, VERSION, WIDTH_MAX,
 };
@@ -98,6 +100,24 @@ impl Layout {
     /// The planes, lowest byte first.
     pub(super) fn planes(&self) -> &[Plane] {
         &self.planes[..self.width]
+    }
+
+    /// The bytes of the payload behind the header that decoding the elements `part` looks at, in order: of
+    /// planes that stay as they are, and of low bits, only those of the part.
+    pub(super) fn bytes_of(&self, part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let elements = self.elements;
+        let each = move |plane: &Plane| match plane {
+            Plane::Raw { at } => [at + part.start..at + part.end, 0..0],
+            Plane::Constant(_) => [0..0, 0..0],
+            Plane::Sparse { at, count, .. } => [*at..at + 3 * count, 0..0],
+            Plane::Ladder(ladder) => {
+                let cells = |end: usize| ladder.low_at + cells_len(end, ladder.low);
+                let low_end = cells(elements);
+                let low = cells(part.start / CELL * CELL)..cells(part.end).min(low_end);
+                [low, low_end..ladder.escaped_at + ladder.escaped()]
+            }
+        };
+        self.planes[..self.width].iter().flat_map(each).filter(|range| !range.is_empty())
     }
 
     /// Parses the header of `payload`, which must hold `elements` elements of `width` bytes.

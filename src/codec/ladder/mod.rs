@@ -66,6 +66,8 @@ const SYMBOLS: usize = 16;
 const HEAD_LEN: usize = 24;
 const LADDER_LEN: usize = 40;
 const SPARSE_LEN: usize = 8;
+/// The most bytes of a header.
+pub const HEAD_MAX: usize = (HEAD_LEN + WIDTH_MAX * LADDER_LEN).next_multiple_of(HEAD_ALIGN);
 /// The header has a multiple of this many bytes.
 const HEAD_ALIGN: usize = 64;
 

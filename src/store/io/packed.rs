@@ -6,7 +6,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::codec::difference;
-use crate::codec::ladder::{self, Scratch};
+use crate::codec::ladder::{self, Block, Scratch};
 use crate::format::checksum;
 use crate::format::log::record::Stored;
 use crate::format::payload::delta::{Changes, Delta};
@@ -16,6 +16,11 @@ use crate::store::collection::open_object::OpenObject;
 use crate::store::io::buffer::PageBuffer;
 use crate::store::io::migrate::Elements;
 use crate::store::space::files::Touched;
+
+/// The most stretches of a payload that a part of a block needs: two of each plane.
+const RANGES_MAX: usize = 16;
+/// Stretches of a payload with fewer bytes between them are fetched with one call.
+const GAP_BYTES: usize = 8 << 10;
 
 thread_local! {
     /// Memory of the codec. Reused, so that reads allocate nothing.
@@ -110,9 +115,9 @@ impl OpenObject {
         let width = dtype.bytes() as usize;
         let elements = self.object.layout().len(index) / width;
         let wanted = inside.start / width..inside.end.div_ceil(width);
-        let payload = payload.sized(stored.len as usize);
-        self.fetch(index, stored, 0, payload)?;
         let failed = |error: Error| error.at(self.place(index, stored));
+        let payload = payload.sized(stored.len as usize);
+        self.fetch_part(index, stored, (elements, wanted.clone()), payload)?;
         if wanted.start * width == inside.start && wanted.end * width == inside.end {
             return decode_packed(dtype, elements, payload, wanted, out).map_err(failed);
         }
@@ -120,6 +125,43 @@ impl OpenObject {
         let begin = wanted.start * width;
         decode_packed(dtype, elements, payload, wanted, part).map_err(failed)?;
         out.copy_from_slice(&part[inside.start - begin..inside.end - begin]);
+        Ok(())
+    }
+}
+
+impl OpenObject {
+    /// Fetches the bytes of a payload that decoding a part of a verified block looks at.
+    fn fetch_part(
+        &self,
+        index: u32,
+        stored: &Stored,
+        (elements, part): (usize, Range<usize>),
+        payload: &mut [u8],
+    ) -> Result<()> {
+        let width = self.object.dtype().bytes() as usize;
+        let mut until = payload.len().min(ladder::HEAD_MAX);
+        if (part.end - part.start) * 2 > elements {
+            until = payload.len();
+        }
+        self.fetch(index, stored, 0, &mut payload[..until])?;
+        let block =
+            Block::parse(width, elements, payload).map_err(|error| error.at(self.place(index, stored)))?;
+        let mut ranges = [(0, 0); RANGES_MAX];
+        let mut count = 0;
+        for range in block.bytes_of(part).filter(|range| range.end > until) {
+            let begin = range.start.max(until);
+            match ranges[..count].last_mut() {
+                // One call for both takes less time than two.
+                Some(last) if begin < last.1 + GAP_BYTES => last.1 = range.end,
+                _ => {
+                    ranges[count] = (begin, range.end);
+                    count += 1;
+                }
+            }
+        }
+        for (begin, end) in &ranges[..count] {
+            self.fetch(index, stored, *begin as u64, &mut payload[*begin..*end])?;
+        }
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 mod batch;
 mod blocks;
 pub mod codec;
+mod ladder;
 mod log;
 pub mod opened;
 mod peers;
@@ -20,6 +21,7 @@ const CALLS: u32 = 16;
 /// All of them.
 pub fn rows() -> Vec<Row> {
     let mut rows = codec::rows();
+    rows.extend(ladder::rows());
     rows.extend(peers::rows());
     rows.extend(blocks::rows());
     rows.extend(batch::rows());

@@ -5,6 +5,7 @@ mod cost;
 mod decoded;
 mod exact;
 mod others;
+mod packed;
 mod readers;
 mod small;
 
@@ -27,6 +28,7 @@ use crate::values::Source;
 pub fn rows() -> Vec<Row> {
     let mut rows = exact::rows();
     rows.extend(decoded::rows());
+    rows.extend(packed::rows());
     rows.extend(readers::rows());
     rows.extend(small::rows());
     rows.extend(changes::rows());
@@ -44,15 +46,17 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Imports a file into a new store, with `absmax` where it is encoded.
+    /// Imports a file into a new store, with `absmax` where it is encoded, or packed.
     pub fn import(place: &Place, source: &Path, tier: Tier, options: &[&str]) -> Result<Kept> {
         let path = place.new_path("store");
         let removed = Removed(path.clone());
-        let tier = format!("{}:all", tier.name());
         let (store, from) = (path.to_string_lossy(), source.to_string_lossy());
         let mut arguments = vec!["import", &store, "b/c", &from, "--encoder", "absmax"];
-        if !tier.starts_with(Tier::Exact.name()) {
-            arguments.extend(["--tier", &tier]);
+        let encoded = format!("{}:all", tier.name());
+        match tier {
+            Tier::Exact => {}
+            Tier::Packed => arguments.push("--pack"),
+            _ => arguments.extend(["--tier", &encoded]),
         }
         arguments.extend(options);
         place.run(&arguments)?;
@@ -81,6 +85,16 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(found)
+}
+
+/// Bytes that the files below a directory take.
+pub fn bytes_on_disk(path: &Path) -> Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let mut sum = 0;
+    for file in files(path)? {
+        sum += fs::metadata(file)?.blocks() * 512;
+    }
+    Ok(sum)
 }
 
 /// A store that is mounted.

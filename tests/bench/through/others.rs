@@ -24,7 +24,7 @@ const LOADED_TENSORS: u32 = 16;
 /// The rows.
 pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
-    for tier in [Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3] {
+    for tier in [Tier::Packed, Tier::Q8, Tier::Q7, Tier::Q5, Tier::Q3] {
         let what = format!("sequential read of bf16 weights, {}", tier.name());
         let peers: [(&str, &str, f64, Peer); 2] =
             [("squashfuse", "squashfuse, zstd", 5.0, squashfuse), ("btrfs", "btrfs, zstd:1", 2.0, btrfs)];
@@ -55,6 +55,8 @@ pub fn rows() -> Vec<Row> {
 /// A file system of others with the file in it.
 struct Other {
     mounted: Mounted,
+    /// Bytes that it takes.
+    bytes: u64,
     _image: Removed,
 }
 
@@ -80,6 +82,13 @@ fn weights(place: &Place, tier: Tier, peer: Peer) -> Result<Contest> {
         Tier::Exact,
         Through::Cache,
     )?);
+    let checked = match tier {
+        Tier::Packed => {
+            let ours = super::bytes_on_disk(&shown.kept.path)?;
+            checked.and(Checked::holds("a packed store is the smaller one", ours < other.bytes)?)
+        }
+        _ => checked,
+    };
     Contest::new(
         checked,
         move || {
@@ -105,10 +114,11 @@ fn squashfuse(place: &Place, source: &Source) -> Result<Other> {
         "-quiet",
     ]);
     run(&mut make)?;
+    let bytes = fs::metadata(&image)?.len();
     let mountpoint = place.new_directory("mnt")?;
     let mut command = Command::new("squashfuse");
     command.arg("-f").arg(&image).arg(&mountpoint);
-    Ok(Other { mounted: Mounted::begin(command, mountpoint)?, _image: Removed(image) })
+    Ok(Other { mounted: Mounted::begin(command, mountpoint)?, bytes, _image: Removed(image) })
 }
 
 fn btrfs(place: &Place, source: &Source) -> Result<Other> {
@@ -128,7 +138,11 @@ fn btrfs(place: &Place, source: &Source) -> Result<Other> {
     let copy = mounted.path(&source.path.file_name().unwrap_or_default().to_string_lossy());
     fs::copy(&source.path, &copy)?;
     run(Command::new("sync").arg("-f").arg(&copy))?;
-    Ok(Other { mounted, _image: removed })
+    // What it has allocated, its own tables among it.
+    let output = Command::new("df").args(["--output=used", "-B1"]).arg(mounted.path("")).output()?;
+    let used = String::from_utf8_lossy(&output.stdout);
+    let used = used.lines().last().and_then(|line| line.trim().parse().ok()).ok_or("df says nothing")?;
+    Ok(Other { mounted, bytes: used, _image: removed })
 }
 
 /// Whether the mount has verified the file before.

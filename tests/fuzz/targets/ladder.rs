@@ -97,7 +97,7 @@ fn check_difference(dtype: Dtype, elements: usize, payload: &[u8]) {
     let len = elements * dtype.bytes() as usize;
     let mut stored = Guarded::new(payload.len());
     stored.bytes().copy_from_slice(payload);
-    let base: Vec<u8> = (0..len).map(|at| (at * 151 >> 3) as u8).collect();
+    let base: Vec<u8> = (0..len).map(|at| ((at * 151) >> 3) as u8).collect();
     let mut first = None;
     for set in InstructionSet::available() {
         let mut block = Guarded::new(len);
