@@ -7,3 +7,4 @@ pub mod log;
 #[cfg(feature = "mount")]
 pub mod mountinfo;
 pub mod payload;
+pub mod snapshot;

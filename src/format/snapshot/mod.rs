@@ -1,0 +1,3 @@
+//! Snapshots of collections on object storage.
+
+pub mod pieces;
