@@ -7,7 +7,7 @@ use crate::control::sets::{self, Set};
 use crate::engine::{self, Heat};
 use crate::format::files::safetensors;
 use crate::format::log::catalog::{Content, FileEntry};
-use crate::model::{Error, ErrorKind, Result, TensorId, quoted_name};
+use crate::model::{Error, ErrorKind, Result, TensorId, hex, quoted_name};
 use crate::store::TENSORS_NAME;
 use crate::vfs::{FileView, Vfs};
 
@@ -206,7 +206,9 @@ pub const ATTRIBUTES: &[Attribute] = &[
         ..shown(
             "blake3",
             "BLAKE3 of the bytes as imported or written, while all are exact",
-            |reader, view| view.node.file().map(|_| blake3(reader.vfs, view).map(hex)).transpose(),
+            |reader, view| {
+                view.node.file().map(|_| blake3(reader.vfs, view).map(|digest| hex(&digest))).transpose()
+            },
         )
     },
     Attribute {
@@ -214,7 +216,9 @@ pub const ATTRIBUTES: &[Attribute] = &[
         ..shown(
             "sha256",
             "SHA-256 of the bytes as imported or written, while all are exact",
-            |reader, view| view.node.file().map(|_| sha256(reader.vfs, view).map(hex)).transpose(),
+            |reader, view| {
+                view.node.file().map(|_| sha256(reader.vfs, view).map(|digest| hex(&digest))).transpose()
+            },
         )
     },
     shown("error", "max=... rms=...: encoding error against the source", |_, view| {
@@ -359,8 +363,4 @@ fn heat(view: &FileView) -> Option<Heat> {
     view.node.file()?;
     let objects = view.collection.objects_of(view.node.entry.id).ok()?;
     Some(Heat::of(&objects, view.node.entry.created_at, view.collection.ticks()))
-}
-
-fn hex(bytes: [u8; 32]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

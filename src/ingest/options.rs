@@ -2,7 +2,7 @@
 
 use crate::ingest::blocking::Blocking;
 use crate::ingest::parents::Parents;
-use crate::model::{Encoder, Error, Kept, MoveTo, Result};
+use crate::model::{Encoder, Error, Kept, MoveTo, Result, hex};
 
 /// Options of an import.
 #[derive(Clone, Debug, Default)]
@@ -47,8 +47,8 @@ impl Origin {
     /// Fails with `Invalid` where the expected SHA-256 differs from `found`.
     pub(super) fn check(&self, found: Option<[u8; 32]>) -> Result<()> {
         let Some(expected) = self.sha256.filter(|expected| Some(*expected) != found) else { return Ok(()) };
-        let hex = |bytes: [u8; 32]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let (found, expected) = (found.map(hex).unwrap_or_default(), hex(expected));
+        let found = found.map(|found| hex(&found)).unwrap_or_default();
+        let expected = hex(&expected);
         Err(Error::invalid(format!("its SHA-256 is {found}, the manifest says {expected}")))
     }
 }

@@ -11,7 +11,7 @@ use crate::format::log::catalog::Entry;
 use crate::format::log::catalog::FileEntry;
 #[cfg(feature = "mount")]
 use crate::ingest::Target;
-use crate::model::EntryId;
+use crate::model::{EntryId, hex};
 #[cfg(feature = "mount")]
 use crate::store::State;
 
@@ -55,7 +55,9 @@ pub(super) fn place_of(root: &[u8], target: &Target) -> String {
 }
 
 fn digits(bytes: &[u8; 32]) -> String {
-    bytes.iter().take(DIGITS / 2).map(|byte| format!("{byte:02x}")).collect()
+    let mut digits = hex(bytes);
+    digits.truncate(DIGITS);
+    digits
 }
 
 impl Provenance {
@@ -104,7 +106,7 @@ mod tests {
     use super::{Provenance, place, place_of};
     use crate::format::log::catalog::Entry;
     use crate::ingest::Target;
-    use crate::model::EntryId;
+    use crate::model::{EntryId, hex};
 
     #[test]
     fn a_provenance_is_read_as_it_was_recorded() {

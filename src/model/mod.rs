@@ -11,7 +11,7 @@ mod name;
 mod progress;
 mod refusal;
 mod shape;
-mod size;
+mod text;
 mod tier;
 
 pub use dtype::{Dtype, GGML_CODE};
@@ -30,5 +30,5 @@ pub use name::{
 pub use progress::{Progress, Silent};
 pub use refusal::{About, Cause, FILES_SHOWN_MAX, Reason, Refusal, reasons};
 pub use shape::{DIMENSIONS_MAX, Shape};
-pub use size::{human, human_part};
+pub use text::{hex, human, human_part};
 pub use tier::{Encoder, Encoding, GROUP_LEN, Tier};

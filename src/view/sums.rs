@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
 use crate::format::log::catalog::FileEntry;
-use crate::model::{EntryId, Error, Result, Tier};
+use crate::model::{EntryId, Error, Result, Tier, hex};
 use crate::store::Block;
 use crate::store::Collection;
 use crate::store::Object;
@@ -91,7 +91,7 @@ pub(super) fn text(collection: &Arc<Collection>, files: &[Summed], verify: Verif
         if file.is_escaped {
             text.push(b'\\');
         }
-        text.extend(digest.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()));
+        text.extend(hex(&digest).into_bytes());
         text.extend(b"  ");
         text.extend(&file.name);
         text.push(b'\n');

@@ -1,4 +1,4 @@
-//! Numbers of bytes for people.
+//! Sizes and digests as text.
 
 const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -24,6 +24,11 @@ pub fn human_part(part: u64, of: u64) -> String {
     let largest = part.max(of);
     let ((part, unit), (of, _)) = (scaled(part, largest), scaled(of, largest));
     format!("{part} of {of} {unit}")
+}
+
+/// Bytes as hexadecimal digits, such as a digest.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
