@@ -134,7 +134,7 @@ fn the_golden_commit_is_read_and_written() {
 #[test]
 fn the_golden_runs_without_payloads_are_read_and_written() {
     let wanted = [
-        (5, 1 << 25, Stored::hole(4096 + 5 * 65_536), 1_700_000_000),
+        (5, 1 << 25, Stored::in_extent(4096 + 5 * 65_536), 1_700_000_000),
         (7, 3, Stored::ZEROS, 1_700_000_001),
         (0, u32::MAX - 5, Stored::LOST, 1_700_000_002),
     ];
@@ -322,7 +322,7 @@ fn record() -> impl Strategy<Value = Record> {
         object.clone().prop_map(|object| Record::Delete { object }),
         (object.clone(), block, any::<u32>(), any::<u64>(), any::<u64>(), 0..3).prop_map(
             |(object, block, count, offset, created_at, what)| {
-                let stored = [Stored::ZEROS, Stored::hole(offset), Stored::LOST][what as usize];
+                let stored = [Stored::ZEROS, Stored::in_extent(offset), Stored::LOST][what as usize];
                 Record::EmptyRun { object, block, count, stored, created_at }
             }
         ),

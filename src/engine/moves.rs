@@ -12,7 +12,7 @@ use crate::engine::select::{Target, taken, targets};
 use crate::engine::settings::{Consent, encoder};
 use crate::engine::summary::Summary;
 use crate::engine::work::Engine;
-use crate::format::log::catalog::{Entry, Measured, NodeEntry, NodeType};
+use crate::format::log::catalog::{Measured, NodeEntry, NodeType};
 use crate::model::{
     Aim, Cause, EntryId, Error, ErrorKind, KeptBy, MoveTo, Progress, Result, Storing, Tier, packs,
 };
@@ -424,7 +424,7 @@ pub(super) fn touch(
         {
             file.error = Some(Box::new(measured)).filter(|measured| measured.elements > 0);
         }
-        batch.entry(Entry::Node(Box::new(entry)));
+        batch.node(entry);
         touched.push(id);
     }
     touched

@@ -131,7 +131,7 @@ pub fn set_setting(collection: &Collection, node: EntryId, setting: &Setting, va
         }
         set(setting.name, value);
         let ctime = crate::store::now_nanoseconds();
-        batch.entry(Entry::Node(Box::new(NodeEntry { ctime, ..found.entry.clone() })));
+        batch.node(NodeEntry { ctime, ..found.entry.clone() });
         Ok(())
     })
 }
@@ -144,7 +144,7 @@ pub fn note_why(collection: &Collection, node: EntryId, why: &str) -> Result<()>
         let NodeType::File(file) = &mut entry.node_type else { return Ok(()) };
         if *file.why != *why {
             file.why = why.into();
-            batch.entry(Entry::Node(Box::new(entry)));
+            batch.node(entry);
         }
         Ok(())
     })

@@ -4,7 +4,7 @@ use crate::format::log::catalog::{Entry, ObjectEntry, Parent};
 use crate::format::log::record::{ObjectDescription, Record, Stored};
 use crate::ingest::store_parts::{StoredBlocks, StoredObject, TakenPart};
 use crate::ingest::uncommitted::Uncommitted;
-use crate::model::{ObjectId, Result, SeedId, Shape, TensorId, Tier};
+use crate::model::{ObjectId, Result, SeedId, Shape, TensorId};
 use crate::store::{Batch, Collection, add_described_blocks};
 use crate::store::{Touched, now_seconds};
 
@@ -86,13 +86,7 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
     let extent = draft.object.extent.map_or(0, |extent| extent.offset);
     let add_run = |batch: &mut Batch, block: u32, checksums: &[u32]| {
         let offset = extent + u64::from(block) * u64::from(draft.object.block_bytes);
-        batch.run(checksums, |len, checksum| Record::CreateRun {
-            object: id,
-            block,
-            described: described.clone(),
-            stored: Stored { tier: Tier::Exact, scale: 0.0, checksum, offset, len, in_data: true },
-            created_at,
-        });
+        batch.run(checksums, Record::run(id, block, described.clone(), offset, created_at));
     };
     match &draft.object.blocks {
         StoredBlocks::Run(checksums) if checksums.is_empty() => None,
@@ -110,7 +104,7 @@ fn add_blocks(batch: &mut Batch, id: ObjectId, draft: &Draft<'_>, first: usize) 
                     }
                     TakenPart::Hole(count) => {
                         let at = extent + u64::from(block) * u64::from(draft.object.block_bytes);
-                        let (count, stored) = (*count, Stored::hole(at));
+                        let (count, stored) = (*count, Stored::in_extent(at));
                         batch.record(Record::EmptyRun { object: id, block, count, stored, created_at });
                         block += count;
                     }

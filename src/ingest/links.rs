@@ -89,7 +89,7 @@ pub(super) fn set_time(collection: &Collection, node: EntryId, found: &Found) ->
     collection.record(Touched::default(), |batch, state| {
         let Some(there) = state.node(node) else { return Ok(()) };
         let ctime = now_nanoseconds();
-        batch.entry(Entry::Node(Box::new(NodeEntry { mtime: found.mtime, ctime, ..there.entry.clone() })));
+        batch.node(NodeEntry { mtime: found.mtime, ctime, ..there.entry.clone() });
         if let Some(provenance) = Provenance::of(state, node) {
             batch.entry(Provenance { mtime: found.mtime, ..provenance }.entry(node));
         }

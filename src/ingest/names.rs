@@ -8,8 +8,8 @@ use crate::ingest::Origin;
 use crate::model::{EntryId, Error, ErrorKind, MODE_BITS, PERMISSIONS, Result};
 use crate::store::Batch;
 use crate::store::allow_until_written;
+use crate::store::now_nanoseconds;
 use crate::store::{Node, ROOT, State};
-use crate::store::{now_nanoseconds, now_seconds};
 
 /// Collects the changes of names for one batch.
 pub(super) struct Names<'a> {
@@ -93,18 +93,8 @@ impl<'a> Names<'a> {
     }
 
     pub fn node(&mut self, id: EntryId, mode: u32, node_type: NodeType) {
-        let (uid, gid) = self.origin.owner;
-        self.batch.entry(Entry::Node(Box::new(NodeEntry {
-            id,
-            mode,
-            uid,
-            gid,
-            atime: self.origin.atime,
-            mtime: self.origin.mtime,
-            ctime: self.now,
-            created_at: now_seconds(),
-            node_type,
-        })));
+        let Origin { owner, atime, mtime, .. } = *self.origin;
+        self.batch.node(NodeEntry { atime, mtime, ..NodeEntry::new(id, mode, owner, self.now, node_type) });
     }
 
     pub fn file(&mut self, id: EntryId, file: FileEntry) {

@@ -106,7 +106,7 @@ mod tests {
     use super::{Provenance, place, place_of};
     use crate::format::log::catalog::Entry;
     use crate::ingest::Target;
-    use crate::model::{EntryId, hex};
+    use crate::model::EntryId;
 
     #[test]
     fn a_provenance_is_read_as_it_was_recorded() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
-use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, Measured, ObjectIds, TensorEntry};
+use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, Measured, TensorEntry};
 use crate::ingest::drafts::{Draft, objects};
 use crate::ingest::names::Names;
 use crate::ingest::options::Origin;
@@ -176,14 +176,10 @@ impl Arrived {
     /// Writes the entries of the file `node` and of its tensors. Returns how many these are.
     fn name(&self, names: &mut Names<'_>, node: EntryId, why: String) -> u64 {
         let file = FileEntry {
-            content: self.content,
-            objects: self.objects.as_slice().into(),
-            tensor: None,
-            container: None,
             digests: self.digests.clone(),
-            error: None,
             why: why.into(),
             records: self.records.clone(),
+            ..FileEntry::new(self.content, self.objects.as_slice())
         };
         names.file(node, file);
         if self.errors.iter().any(Option::is_some) {
@@ -212,8 +208,6 @@ impl Arrived {
         error: Option<Measured>,
     ) -> FileEntry {
         FileEntry {
-            content: Content::Part,
-            objects: ObjectIds::from([object]),
             tensor: Some(TensorEntry {
                 name: tensor.own_name.as_str().into(),
                 dtype: tensor.dtype,
@@ -221,10 +215,8 @@ impl Arrived {
                 parent,
             }),
             container: Some(container),
-            digests: Digests::NotTaken,
             error: error.map(Box::new),
-            why: Box::default(),
-            records: None,
+            ..FileEntry::new(Content::Part, [object])
         }
     }
 }
@@ -267,24 +259,10 @@ pub(super) fn publish_shards(
         let file_name = target.file_name();
         names.replace(parent, &file_name)?;
         let node = names.number();
-        names.file(
-            node,
-            FileEntry {
-                content: Content::Tensor,
-                objects: kept.as_slice().into(),
-                tensor: Some(TensorEntry {
-                    name: String::from_utf8_lossy(&target.name).into(),
-                    dtype: Dtype::U8,
-                    shape: whole,
-                    parent: lineage,
-                }),
-                container: None,
-                digests: Digests::NotTaken,
-                error: None,
-                why: Box::default(),
-                records: None,
-            },
-        );
+        let name = String::from_utf8_lossy(&target.name).into();
+        let tensor = TensorEntry { name, dtype: Dtype::U8, shape: whole, parent: lineage };
+        let file = FileEntry { tensor: Some(tensor), ..FileEntry::new(Content::Tensor, kept.as_slice()) };
+        names.file(node, file);
         names.name(parent, &file_name, node);
         names.finish();
         Ok(())

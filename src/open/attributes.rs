@@ -61,7 +61,7 @@ pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<
         let found = known(state, node)?;
         let mut entry = found.entry.clone();
         set.apply(&mut entry);
-        batch.entry(Entry::Node(Box::new(entry)));
+        batch.node(entry);
         let mut changes = Changes::default();
         let has_owner = set.uid.is_some() || set.gid.is_some();
         let set = SetAttr {
@@ -76,7 +76,7 @@ pub fn set_attr(collection: &Collection, node: EntryId, set: SetAttr) -> Result<
             let mut entry = part.entry.clone();
             set.apply(&mut entry);
             if (entry.mode, entry.uid, entry.gid) != (part.entry.mode, part.entry.uid, part.entry.gid) {
-                batch.entry(Entry::Node(Box::new(entry)));
+                batch.node(entry);
                 changes.nodes.push(part.entry.id);
             }
         }
@@ -128,11 +128,7 @@ pub fn set_tensor(
         let tensor = Some(TensorEntry { name, dtype, shape, parent: TensorId(0) });
         let file = FileEntry { content: Content::Tensor, tensor, ..file.clone() };
         let node_type = NodeType::File(Box::new(file));
-        batch.entry(Entry::Node(Box::new(NodeEntry {
-            ctime: now_nanoseconds(),
-            node_type,
-            ..found.entry.clone()
-        })));
+        batch.node(NodeEntry { ctime: now_nanoseconds(), node_type, ..found.entry.clone() });
         Ok(())
     })
 }

@@ -412,7 +412,7 @@ impl OpenFile {
             } else {
                 let node_type = NodeType::File(Box::new(entry));
                 let entry = NodeEntry { mtime, ctime: now, node_type, ..node.entry.clone() };
-                batch.entry(Entry::Node(Box::new(entry)));
+                batch.node(entry);
             }
             for other in others.into_iter().filter_map(|id| state.node(id)) {
                 let node = other.entry.id;
@@ -424,7 +424,7 @@ impl OpenFile {
                 if let NodeType::File(file) = &mut entry.node_type {
                     file.digests = self.digests();
                 }
-                batch.entry(Entry::Node(Box::new(entry)));
+                batch.node(entry);
             }
             Ok(true)
         };

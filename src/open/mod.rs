@@ -21,4 +21,4 @@ pub use changes::Changes;
 pub use file::OpenFile;
 pub use renamed::{finish_renames, has_other_suffix};
 pub use table::OpenFiles;
-pub use tree::{create, link, make_directory, remove_directory, rename, symlink, unlink};
+pub use tree::{create, inherited, link, make_directory, remove_directory, rename, symlink, unlink};

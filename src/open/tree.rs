@@ -1,16 +1,16 @@
 //! Changes of names and attributes. Each change is one batch.
 
-use crate::format::log::catalog::{Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectIds};
+use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectIds};
 use crate::format::log::record::Record;
 use crate::ingest::may_be_recognized;
-use crate::model::{EntryId, Error, ErrorKind, MODE_BITS, NAME_BYTES_MAX, Result, SET_GROUP_ID};
+use crate::model::{EntryId, Error, ErrorKind, NAME_BYTES_MAX, Result, SET_GROUP_ID};
 use crate::open::Changes;
 use crate::open::renamed::has_other_suffix;
 use crate::store::Batch;
 use crate::store::Collection;
 use crate::store::Use;
 use crate::store::{Node, ROOT, State};
-use crate::store::{Touched, now_nanoseconds, now_seconds};
+use crate::store::{Touched, now_nanoseconds};
 
 /// Creates an empty file. Fails with `Exists` where the name is taken.
 pub fn create(
@@ -20,16 +20,7 @@ pub fn create(
     mode: u32,
     owner: (u32, u32),
 ) -> Result<EntryId> {
-    let file = FileEntry {
-        content: Content::Plain,
-        objects: ObjectIds::new(),
-        tensor: None,
-        container: None,
-        digests: Digests::NotTaken,
-        error: None,
-        why: Box::default(),
-        records: None,
-    };
+    let file = FileEntry::new(Content::Plain, ObjectIds::new());
     make(collection, parent, name, mode, owner, NodeType::File(Box::new(file)))
 }
 
@@ -66,20 +57,10 @@ fn make(
     let _counted = collection.meter().reserve(Use::FILE)?;
     collection.record(Touched::default(), |batch, state| {
         check_free(state, parent, name)?;
-        let (mode, owner) = inherited(state, parent, mode, owner, node_type == NodeType::Directory);
+        let above = state.node(parent).map_or((0, 0), |above| (above.entry.mode, above.entry.gid));
+        let (mode, owner) = inherited(above, mode, owner, &node_type);
         let id = EntryId(state.last_entry() + 1);
-        let now = now_nanoseconds();
-        batch.entry(Entry::Node(Box::new(NodeEntry {
-            id,
-            mode: mode & MODE_BITS,
-            uid: owner.0,
-            gid: owner.1,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            created_at: now_seconds(),
-            node_type,
-        })));
+        batch.node(NodeEntry::new(id, mode, owner, now_nanoseconds(), node_type));
         batch.mark_requested_by_kernel(parent, name);
         put_name(batch, parent, name, EntryId(id.0 + 1), id);
         touch_directory(batch, state, parent);
@@ -87,22 +68,14 @@ fn make(
     })
 }
 
-/// The mode and owner of a new node. In a directory with the set-group-ID bit it gets the directory's
-/// group; a new directory gets the bit too.
-fn inherited(
-    state: &State,
-    parent: EntryId,
-    mode: u32,
-    owner: (u32, u32),
-    is_directory: bool,
-) -> (u32, (u32, u32)) {
-    match state.node(parent) {
-        Some(above) if above.entry.mode & SET_GROUP_ID != 0 => {
-            let mode = if is_directory { mode | SET_GROUP_ID } else { mode };
-            (mode, (owner.0, above.entry.gid))
-        }
-        _ => (mode, owner),
+/// The mode and owner of a new node in a directory of mode and group `above`. A directory with the
+/// set-group-ID bit gives its group to the node, and the bit to a directory.
+pub fn inherited(above: (u32, u32), mode: u32, owner: (u32, u32), node_type: &NodeType) -> (u32, (u32, u32)) {
+    if above.0 & SET_GROUP_ID == 0 {
+        return (mode, owner);
     }
+    let bit = if *node_type == NodeType::Directory { SET_GROUP_ID } else { 0 };
+    (mode | bit, (owner.0, above.1))
 }
 
 /// Creates a hard link. Fails with `Denied` for directories and for tensors of containers.
@@ -118,7 +91,7 @@ pub fn link(collection: &Collection, node: EntryId, parent: EntryId, name: &[u8]
         }
         batch.mark_requested_by_kernel(parent, name);
         put_name(batch, parent, name, EntryId(state.last_entry() + 1), node);
-        batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() })));
+        batch.node(NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() });
         touch_directory(batch, state, parent);
         Ok(())
     })
@@ -205,7 +178,7 @@ pub fn rename(
         batch.mark_requested_by_kernel(to.0, to.1);
         batch.entry(Entry::NameRemoved { parent: from.0, name: from.1.into() });
         put_name(batch, to.0, to.1, kept.unwrap_or(EntryId(state.last_entry() + 1)), id);
-        batch.entry(Entry::Node(Box::new(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() })));
+        batch.node(NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() });
         mark(batch, node, from, to);
         if let [first, next, ..] = state.links(id)
             && *first == (from.0, from.1.into())
@@ -233,7 +206,7 @@ fn take_away(batch: &mut Batch, state: &State, parent: EntryId, name: &[u8], nod
                 mark(batch, node, (parent, name), (next.0, &next.1));
             }
             let entry = NodeEntry { ctime: now_nanoseconds(), ..node.entry.clone() };
-            batch.entry(Entry::Node(Box::new(entry)));
+            batch.node(entry);
             changes.nodes.push(id);
         }
         NodeType::File(file) => {
@@ -269,7 +242,7 @@ fn put_name(batch: &mut Batch, parent: EntryId, name: &[u8], entry: EntryId, nod
 fn touch_directory(batch: &mut Batch, state: &State, id: EntryId) {
     if let Some(node) = state.node(id) {
         let now = now_nanoseconds();
-        batch.entry(Entry::Node(Box::new(NodeEntry { mtime: now, ctime: now, ..node.entry.clone() })));
+        batch.node(NodeEntry { mtime: now, ctime: now, ..node.entry.clone() });
     }
 }
 

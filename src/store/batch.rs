@@ -2,7 +2,7 @@
 
 use crate::format::checksum;
 use crate::format::log::block_record::{is_next_slot, slot_run_array};
-use crate::format::log::catalog::{Entry, ObjectEntry};
+use crate::format::log::catalog::{Entry, NodeEntry, ObjectEntry};
 use crate::format::log::record::{ObjectDescription, Record, Stored};
 use crate::model::{EntryId, Error, ObjectId, Result, Shape, Tier};
 use crate::store::clock::now_seconds;
@@ -128,18 +128,24 @@ impl Batch {
         self.push(record, payload, Some(entry));
     }
 
+    /// Adds a new or changed node.
+    pub fn node(&mut self, entry: NodeEntry) {
+        self.entry(Entry::Node(Box::new(entry)));
+    }
+
     /// Adds a record without a payload.
     pub fn record(&mut self, record: Record) {
         debug_assert_eq!(record.payload_len(), 0);
         self.push(record, Vec::new(), None);
     }
 
-    /// Adds a run of exact blocks; `make` gets the number of blocks and the checksum of
-    /// the array.
-    pub fn run(&mut self, checksums: &[u32], make: impl FnOnce(u32, u32) -> Record) {
+    /// Adds a run of exact blocks, which [`Record::run`] describes, with their checksums.
+    pub fn run(&mut self, checksums: &[u32], mut run: Record) {
         let array: Vec<u8> = checksums.iter().flat_map(|checksum| checksum.to_le_bytes()).collect();
-        let record = make(checksums.len() as u32, checksum::of(&array));
-        self.push(record, array, None);
+        if let Record::CreateRun { stored, .. } = &mut run {
+            (stored.len, stored.checksum) = (checksums.len() as u32, checksum::of(&array));
+        }
+        self.push(run, array, None);
     }
 
     /// Adds a run of blocks in adjacent slots. `make` gets the fields that the record has for them.
@@ -235,13 +241,7 @@ pub fn add_described_blocks(
         let described = described.clone();
         if stored.in_data {
             let checksums: Vec<u32> = run.iter().map(|(_, stored)| stored.checksum).collect();
-            batch.run(&checksums, |len, checksum| Record::CreateRun {
-                object,
-                block,
-                described,
-                stored: Stored { checksum, len, ..stored },
-                created_at,
-            });
+            batch.run(&checksums, Record::run(object, block, described, stored.offset, created_at));
         } else if run.len() > 1 {
             let is_move = false;
             batch.slot_run(run.iter().map(|(_, stored)| stored), |stored| Record::SlotRun {

@@ -1,7 +1,8 @@
 //! Directories of tenants: their owners and modes.
 
-use crate::model::{Error, ErrorKind, Result, SET_GROUP_ID};
-use crate::open::SetAttr;
+use crate::format::log::catalog::NodeType;
+use crate::model::{Error, ErrorKind, Result};
+use crate::open::{self, SetAttr};
 use crate::vfs::Invalidation;
 use crate::vfs::attr::Attr;
 use crate::vfs::ino::Ino;
@@ -52,12 +53,8 @@ impl Vfs {
         if self.store().collection(tenant, name).is_ok() {
             return Err(Error::new(ErrorKind::Exists, "the name is taken"));
         }
-        let inherits = self.store().tenant(tenant).entry().mode & SET_GROUP_ID != 0;
-        let (mode, owner) = if inherits {
-            (mode | SET_GROUP_ID, (owner.0, self.tenant_owner(tenant).1))
-        } else {
-            (mode, owner)
-        };
+        let above = (self.store().tenant(tenant).entry().mode, self.tenant_owner(tenant).1);
+        let (mode, owner) = open::inherited(above, mode, owner, &NodeType::Directory);
         self.store().collection_made_with(tenant, name, owner, mode)?;
         Ok(())
     }

@@ -230,7 +230,7 @@ fn claims() -> World {
         said.push(Said::Entry(object(id, Dtype::U8, bytes, block_bytes)));
         said.push(Said::Record(create(id, 0, exact(0, block_bytes))));
         let (object, count, created_at) = (ObjectId(id), blocks - 2, 0);
-        let stored = if id % 2 == 0 { Stored::ZEROS } else { Stored::hole(u64::from(block_bytes)) };
+        let stored = if id % 2 == 0 { Stored::ZEROS } else { Stored::in_extent(u64::from(block_bytes)) };
         if id < 2 {
             said.push(Said::Record(Record::EmptyRun { object, block: 1, count, stored, created_at }));
             said.push(Said::Record(create(id, blocks - 1, exact(1 << 20, block_bytes))));
@@ -316,16 +316,16 @@ fn impossible_runs_without_payloads_are_damage() {
         |block, count, stored| Record::EmptyRun { object: ObjectId(9), block, count, stored, created_at: 0 };
     for (record, is_right) in [
         (run(0, 2, Stored::ZEROS), true),
-        (run(0, 2, Stored::hole(0)), true),
-        (run(1, 1, Stored::hole(4096)), true),
+        (run(0, 2, Stored::in_extent(0)), true),
+        (run(1, 1, Stored::in_extent(4096)), true),
         (run(0, 2, Stored::LOST), true),
         (run(0, 0, Stored::ZEROS), false),
         (run(0, 3, Stored::ZEROS), false),
         (run(2, 1, Stored::LOST), false),
         (run(u32::MAX, 1, Stored::ZEROS), false),
         (run(1, u32::MAX, Stored::ZEROS), false),
-        (run(0, 2, Stored::hole(64)), false),
-        (run(1, 1, Stored::hole(0)), false),
+        (run(0, 2, Stored::in_extent(64)), false),
+        (run(1, 1, Stored::in_extent(0)), false),
     ] {
         let said = vec![
             Said::Entry(object(9, Dtype::U8, 5000, 4096)),
@@ -482,7 +482,7 @@ fn said() -> impl Strategy<Value = Said> {
         ),
         (id.clone(), block.clone(), any::<u32>(), offset, 0..3).prop_map(
             |(id, block, count, offset, what)| {
-                let stored = [Stored::ZEROS, Stored::hole(offset), Stored::LOST][what as usize];
+                let stored = [Stored::ZEROS, Stored::in_extent(offset), Stored::LOST][what as usize];
                 let count = if count % 2 == 0 { count % 8 } else { count };
                 Said::Record(Record::EmptyRun { object: ObjectId(id), block, count, stored, created_at: 0 })
             }

@@ -136,7 +136,7 @@ pub fn set_reconstruct(collection: &Arc<Collection>, node: EntryId, to: Reconstr
         let (key, value) = (RECONSTRUCT.to_owned(), Some(to.value()));
         batch.entry(Entry::Setting { node, key, value });
         let entry = NodeEntry { ctime: now_nanoseconds(), ..found.entry.clone() };
-        batch.entry(Entry::Node(Box::new(entry)));
+        batch.node(entry);
         Ok(())
     })
 }

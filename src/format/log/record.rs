@@ -114,6 +114,18 @@ pub enum Record {
 }
 
 impl Record {
+    /// A run of exact blocks from `offset` in the data file. Its count and checksum are those of the
+    /// array of checksums that follows it.
+    pub fn run(
+        object: ObjectId,
+        block: u32,
+        described: ObjectDescription,
+        offset: u64,
+        created_at: u64,
+    ) -> Record {
+        Record::CreateRun { object, block, described, stored: Stored::in_extent(offset), created_at }
+    }
+
     /// Bytes of the payload that follows the record, not rounded to slots.
     pub fn payload_len(&self) -> u64 {
         match self {
@@ -334,9 +346,15 @@ impl Stored {
     /// A block of zeros: exact, without a payload.
     pub const ZEROS: Stored = Stored { tier: Tier::Exact, ..Stored::ABSENT };
 
-    /// Zeros, as a hole of the data file from `offset`.
-    pub fn hole(offset: u64) -> Stored {
+    /// An exact block at a place of the data file. Without length and checksum it is a hole of zeros, or
+    /// a block that is being written.
+    pub fn in_extent(offset: u64) -> Stored {
         Stored { offset, in_data: true, ..Stored::ZEROS }
+    }
+
+    /// A payload in a slot of the tier's file, with its length and checksum still to be set.
+    pub fn in_slot(tier: Tier, offset: u64) -> Stored {
+        Stored { tier, offset, ..Stored::ZEROS }
     }
 
     /// Whether the bytes were lost.
@@ -417,7 +435,7 @@ fn parse_empty(slot: &RawSlot) -> Result<Stored> {
     let [flags] = slot.get::<22, 1>();
     let offset = u64::from_le_bytes(slot.get::<27, 8>());
     match (what, flags & IN_DATA, offset) {
-        (EMPTY_ZEROS, IN_DATA, offset) => Ok(Stored::hole(offset)),
+        (EMPTY_ZEROS, IN_DATA, offset) => Ok(Stored::in_extent(offset)),
         (EMPTY_ZEROS, _, 0) => Ok(Stored::ZEROS),
         (EMPTY_LOST, 0, 0) => Ok(Stored::LOST),
         (EMPTY_ZEROS | EMPTY_LOST, ..) => Err(Error::corrupt("blocks without a payload that have an offset")),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::log::catalog::{Entry, NodeEntry, NodeType};
-use crate::model::{Error, ErrorKind, MODE_BITS, Result, StoreId};
+use crate::model::{Error, ErrorKind, Result, StoreId};
 use crate::store::clock::{now_nanoseconds, now_seconds};
 use crate::store::collection::Collection;
 use crate::store::collection::identity::{Access, Identity};
@@ -77,18 +77,7 @@ impl Collection {
         let mut log = Log::create(file.clone(), store, FIRST_GENERATION)?;
         let mut batch = log.begin();
         batch.entry(Entry::Collection { number, created_at: now_seconds(), last_entry: 0 });
-        let now = now_nanoseconds();
-        batch.entry(Entry::Node(Box::new(NodeEntry {
-            id: ROOT,
-            mode: mode & MODE_BITS,
-            uid: owner.0,
-            gid: owner.1,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            created_at: now_seconds(),
-            node_type: NodeType::Directory,
-        })));
+        batch.node(NodeEntry::new(ROOT, mode, owner, now_nanoseconds(), NodeType::Directory));
         log.append(&batch)?;
         log.sync()?;
         for directory in [&path, tenant, ""] {

@@ -63,7 +63,7 @@ impl Collection {
                         offsets.next().ok_or_else(|| Error::invalid("fewer offsets than payloads"))?;
                     let checksum = checksum::of(payload);
                     let (scale, len) = (encoded.scale, payload.len() as u32);
-                    stored.push(Stored { tier, scale, checksum, offset, len, in_data: false });
+                    stored.push(Stored { scale, checksum, len, ..Stored::in_slot(tier, offset) });
                     measured.add(Measured {
                         maximum: encoded.error_max,
                         squares: encoded.error_square_sum,
@@ -87,6 +87,6 @@ impl Collection {
 }
 
 fn exact(block: &[u8], offset: u64) -> Stored {
-    let checksum = checksum::of(block);
-    Stored { tier: Tier::Exact, scale: 0.0, checksum, offset, len: block.len() as u32, in_data: false }
+    let (checksum, len) = (checksum::of(block), block.len() as u32);
+    Stored { checksum, len, ..Stored::in_slot(Tier::Exact, offset) }
 }

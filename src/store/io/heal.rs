@@ -11,7 +11,6 @@ use crate::store::clock::now_seconds;
 use crate::store::collection::open_object::OpenObject;
 use crate::store::io::packed::encode_packed;
 use crate::store::object::blocks::Block;
-use crate::store::object::exact_at;
 use crate::store::object::links::Link;
 use crate::store::space::files::Touched;
 
@@ -66,7 +65,7 @@ impl OpenObject {
         elements: &[u8],
     ) -> Result<bool> {
         let checksum = checksum::of(elements);
-        let stored = Stored { checksum, len: elements.len() as u32, ..exact_at(0, false) };
+        let stored = Stored { checksum, len: elements.len() as u32, ..Stored::in_slot(Tier::Exact, 0) };
         // Merging deltas does not change the block's epoch.
         let is_it = || self.object.deltas(index, block.epoch) == seen;
         self.restore_as(index, block, stored, elements, is_it)

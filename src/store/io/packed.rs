@@ -187,7 +187,7 @@ impl Collection {
             let Some(payload) = payload else { return Ok(None) };
             let offset = offsets.next().ok_or_else(|| Error::invalid("fewer offsets than payloads"))?;
             let (checksum, len) = (checksum::of(payload), payload.len() as u32);
-            Ok(Some(Stored { tier: Tier::Packed, scale: 0.0, checksum, offset, len, in_data: false }))
+            Ok(Some(Stored { checksum, len, ..Stored::in_slot(Tier::Packed, offset) }))
         });
         stored.collect()
     }

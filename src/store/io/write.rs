@@ -20,9 +20,9 @@ use crate::store::disk::File;
 use crate::store::io::deltas::Patch;
 use crate::store::io::scaled_delta::Writes;
 use crate::store::io::zeros::{Hole, add_hole};
+use crate::store::object::Object;
 use crate::store::object::blocks::BlockLayout;
 use crate::store::object::write_state::Writing;
-use crate::store::object::{Object, exact_at};
 use crate::store::sharing::is_shared;
 use crate::store::space::files::Touched;
 use crate::store::space::slots::SLOT_ALIGN;
@@ -218,7 +218,10 @@ impl OpenObject {
             self.room(writing, layout, index)?;
             self.in_data(layout, index)?
         } else {
-            exact_at(self.collection.take_slot(Tier::Exact, u64::from(layout.block_bytes))?, false)
+            Stored::in_slot(
+                Tier::Exact,
+                self.collection.take_slot(Tier::Exact, u64::from(layout.block_bytes))?,
+            )
         };
         if let Err(error) = self.put_fresh(writing, layout, index, (&stored, 0), block) {
             self.collection.drop_payloads(vec![Stored { len: layout.block_bytes, ..stored }]);
@@ -277,7 +280,7 @@ impl OpenObject {
 
     fn in_data(&self, layout: BlockLayout, index: u32) -> Result<Stored> {
         let extent = self.object.extent().ok_or_else(|| Error::invalid("an object without a data file"))?;
-        Ok(exact_at(extent.offset + layout.start(index), true))
+        Ok(Stored::in_extent(extent.offset + layout.start(index)))
     }
 
     /// Writes to a location that was never used. After a failure, the bytes left in the data file do

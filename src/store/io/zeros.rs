@@ -108,7 +108,7 @@ pub(in crate::store) fn add_hole(batch: &mut Batch, entry: &ObjectEntry, hole: &
         object: entry.id,
         block: start,
         count: end - start,
-        stored: offset.map_or(Stored::ZEROS, Stored::hole),
+        stored: offset.map_or(Stored::ZEROS, Stored::in_extent),
         created_at: now_seconds(),
     });
 }

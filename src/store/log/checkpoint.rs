@@ -134,9 +134,7 @@ fn checkpoint(state: &State, next_sequence: u64, log: &Log) -> Result<Vec<Batch>
         match item {
             CheckpointItem::Entry(entry) => batch.entry(entry),
             CheckpointItem::Record(record) => batch.record(record),
-            CheckpointItem::Run(checksums, record) => {
-                batch.run(&checksums, |len, checksum| with_run(record, len, checksum))
-            }
+            CheckpointItem::Run(checksums, record) => batch.run(&checksums, record),
             CheckpointItem::Slots(run) => run.add_to(&mut batch),
         }
         batch.number_next(sequence);
@@ -152,16 +150,6 @@ enum CheckpointItem {
     Record(Record),
     Run(Vec<u32>, Record),
     Slots(SlotRun),
-}
-
-fn with_run(record: Record, len: u32, checksum: u32) -> Record {
-    match record {
-        Record::CreateRun { object, block, described, stored, created_at } => {
-            let stored = Stored { len, checksum, ..stored };
-            Record::CreateRun { object, block, described, stored, created_at }
-        }
-        other => other,
-    }
 }
 
 /// Adds an object's blocks. Returns whether all blocks that the log names are present.
@@ -183,9 +171,7 @@ fn blocks(object: &Object, entry: &ObjectEntry, out: &mut Vec<(u64, CheckpointIt
     };
     let is_in_first_run = |block: &Block| block.epoch == first_run.epoch && block.stored.in_data;
     if let Some(offset) = first.filter(|_| !first_run.checksums.is_empty()) {
-        let stored = Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len: 0, in_data: true };
-        let (created_at, described) = (u64::from(first_run.since), described.clone());
-        let record = Record::CreateRun { object: entry.id, block: 0, described, stored, created_at };
+        let record = Record::run(entry.id, 0, described.clone(), offset, u64::from(first_run.since));
         out.push((first_run.epoch, CheckpointItem::Run(first_run.checksums.to_vec(), record)));
     }
     // A factor that no block uses any more is dropped.
@@ -352,10 +338,8 @@ impl DataRun {
     }
 
     fn item(self, entry: &ObjectEntry) -> (u64, CheckpointItem) {
-        let (block, described) = (self.first, described(entry));
-        let stored = Stored { checksum: 0, len: 0, ..self.block.stored };
-        let created_at = u64::from(self.block.since);
-        let record = Record::CreateRun { object: entry.id, block, described, stored, created_at };
+        let (offset, created_at) = (self.block.stored.offset, u64::from(self.block.since));
+        let record = Record::run(entry.id, self.first, described(entry), offset, created_at);
         (self.block.epoch, CheckpointItem::Run(self.checksums, record))
     }
 }

@@ -106,14 +106,8 @@ impl Run {
     /// Block `index`, which is the `skip`th of the run.
     pub(in crate::store) fn block(&self, skip: u32, index: u32, layout: BlockLayout) -> Option<Block> {
         let checksum = *self.checksums.get(skip as usize)?;
-        let stored = Stored {
-            tier: Tier::Exact,
-            scale: 0.0,
-            checksum,
-            offset: self.offset + layout.start(skip),
-            len: layout.len(index) as u32,
-            in_data: true,
-        };
+        let place = Stored::in_extent(self.offset + layout.start(skip));
+        let stored = Stored { checksum, len: layout.len(index) as u32, ..place };
         Some(Block { epoch: self.epoch, stored, since: self.since })
     }
 
@@ -444,7 +438,7 @@ mod tests {
             assert!(!blocks.lie_at(4096, CUT), "{stored:?}");
         }
         blocks.set(2, third, CUT).unwrap();
-        let hole = Stored::hole(4096 + 256);
+        let hole = Stored::in_extent(4096 + 256);
         blocks.set_uniform(1..3, Block { stored: hole, ..third }, CUT);
         assert!(blocks.lie_at(4096, CUT), "{blocks:?}");
         blocks.truncate(2, CUT);
@@ -454,7 +448,7 @@ mod tests {
     #[test]
     fn any_number_of_zero_blocks_is_one_entry() {
         let layout = BlockLayout { bytes: 1 << 45, block_bytes: 1 << 14 };
-        let zeros = Block { epoch: 3, stored: Stored::hole(4096), since: 1 };
+        let zeros = Block { epoch: 3, stored: Stored::in_extent(4096), since: 1 };
         let mut blocks = Blocks::default();
         blocks.set_uniform(0..1 << 31, zeros, layout);
         assert_eq!(blocks.counted(layout), 1 << 45);
@@ -524,7 +518,7 @@ mod tests {
                         }
                     }
                     Change::Zeros(range, in_data) => {
-                        let at = |index| if in_data { Stored::hole(layout.start(index)) } else { Stored::ZEROS };
+                        let at = |index| if in_data { Stored::in_extent(layout.start(index)) } else { Stored::ZEROS };
                         let block = Block { epoch, stored: at(range.start), since: 1 };
                         blocks.set_uniform(range.clone(), block, layout);
                         range.for_each(|index| table[index as usize] = Some(at(index)));

@@ -495,7 +495,7 @@ impl Object {
     pub fn origin_place(&self, index: u32) -> Option<Stored> {
         let checksum = self.origin.as_ref()?.checksum(index)?;
         let (extent, layout) = (self.extent()?, self.logged_layout());
-        let place = exact_at(extent.offset + layout.start(index), true);
+        let place = Stored::in_extent(extent.offset + layout.start(index));
         Some(Stored { checksum, len: layout.len(index) as u32, ..place })
     }
 
@@ -551,11 +551,6 @@ fn replaced(blocks: &Blocks, range: Range<u32>, layout: BlockLayout) -> impl Ite
         let range = first.max(range.start)..(first + part.count()).min(range.end);
         range.filter_map(move |index| Some((index, part.block(index, first, layout)?.stored)))
     })
-}
-
-/// Location of an exact block.
-pub(in crate::store) fn exact_at(offset: u64, in_data: bool) -> Stored {
-    Stored { tier: Tier::Exact, scale: 0.0, checksum: 0, offset, len: 0, in_data }
 }
 
 /// Whether `bytes` bytes at `offset` are within the largest possible file.

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
-use crate::format::log::catalog::{
-    Content, Digests, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry, ObjectIds,
-};
+use crate::format::log::catalog::{Content, Entry, FileEntry, NodeEntry, NodeType, ObjectEntry, ObjectIds};
 use crate::format::log::record::Record;
 use crate::model::{Dtype, EntryId, ObjectId, Result, SeedId, TensorId, escape_component};
 use crate::store::clock::{now_nanoseconds, now_seconds};
@@ -111,19 +109,8 @@ impl TreeRepair<'_> {
     }
 
     fn directory(&mut self, id: EntryId, mode: u32) -> Result<()> {
-        let now = now_nanoseconds();
-        let (uid, gid) = self.owner();
-        self.state.apply_entry(Entry::Node(Box::new(NodeEntry {
-            id,
-            mode,
-            uid,
-            gid,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            created_at: now_seconds(),
-            node_type: NodeType::Directory,
-        })))
+        let node = NodeEntry::new(id, mode, self.owner(), now_nanoseconds(), NodeType::Directory);
+        self.state.apply_entry(Entry::Node(Box::new(node)))
     }
 
     fn name(&mut self, parent: EntryId, name: &str, node: EntryId) -> Result<()> {
@@ -367,31 +354,12 @@ impl TreeRepair<'_> {
                 continue;
             }
             let node = self.fresh();
-            let now = now_nanoseconds();
             let found = || format!("found by a repair in {}/{} without a file", self.place.0, self.place.1);
             let why = reasons.get(&id).cloned().unwrap_or_else(found);
-            let (uid, gid) = self.owner();
-            let file = FileEntry {
-                content: Content::Plain,
-                objects: ObjectIds::from([id]),
-                tensor: None,
-                container: None,
-                digests: Digests::NotTaken,
-                error: None,
-                why: why.into(),
-                records: None,
-            };
-            self.state.apply_entry(Entry::Node(Box::new(NodeEntry {
-                id: node,
-                mode: 0o600,
-                uid,
-                gid,
-                atime: now,
-                mtime: now,
-                ctime: now,
-                created_at: now_seconds(),
-                node_type: NodeType::File(Box::new(file)),
-            })))?;
+            let file = FileEntry { why: why.into(), ..FileEntry::new(Content::Plain, [id]) };
+            let file = NodeType::File(Box::new(file));
+            let entry = NodeEntry::new(node, 0o600, self.owner(), now_nanoseconds(), file);
+            self.state.apply_entry(Entry::Node(Box::new(entry)))?;
             self.rescue("object", node)?;
         }
         Ok(())

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::format::files::cgeb::Runs;
-use crate::model::{Dtype, EntryId, ObjectId, SeedId, Shape, TensorId};
+use crate::model::{Dtype, EntryId, MODE_BITS, ObjectId, SeedId, Shape, TensorId};
 
 /// The kind of an Object entry.
 pub const OBJECT: u8 = 2;
@@ -201,6 +201,23 @@ pub struct NodeEntry {
     pub node_type: NodeType,
 }
 
+impl NodeEntry {
+    /// A node that is created at `now`, in nanoseconds since 1970. `owner` is a user and a group.
+    pub fn new(id: EntryId, mode: u32, owner: (u32, u32), now: i64, node_type: NodeType) -> NodeEntry {
+        NodeEntry {
+            id,
+            mode: mode & MODE_BITS,
+            uid: owner.0,
+            gid: owner.1,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            created_at: u64::try_from(now / 1_000_000_000).unwrap_or(0),
+            node_type,
+        }
+    }
+}
+
 /// The type of a node, with the data of that type.
 #[derive(Clone, PartialEq, Debug)]
 pub enum NodeType {
@@ -238,6 +255,22 @@ pub struct FileEntry {
 
 // A collection has at least one per tensor.
 const _: () = assert!(size_of::<FileEntry>() <= 176);
+
+impl FileEntry {
+    /// A file that consists of these objects, and of which nothing else is known.
+    pub fn new(content: Content, objects: impl Into<ObjectIds>) -> FileEntry {
+        FileEntry {
+            content,
+            objects: objects.into(),
+            tensor: None,
+            container: None,
+            digests: Digests::NotTaken,
+            error: None,
+            why: Box::default(),
+            records: None,
+        }
+    }
+}
 
 /// The kind of a file's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
