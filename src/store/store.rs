@@ -15,7 +15,7 @@ use crate::store::collection::open::refuse_remains;
 use crate::store::collection::open_object::Rebuild;
 use crate::store::collection::services::Services;
 use crate::store::disk::descriptors::Descriptors;
-use crate::store::disk::{Disk, Lock, Open, Space};
+use crate::store::disk::{Disk, Lock, Open, Space, replace_file};
 use crate::store::events::Events;
 use crate::store::quota::Use;
 use crate::store::repair::set_aside::open_collection;
@@ -65,14 +65,7 @@ impl Store {
         }
         // The settings file makes it a store, so it appears complete and last.
         let draft = ".tierfs.toml.new";
-        if listed.iter().any(|entry| entry.name == draft) {
-            disk.remove_file(draft).map_err(failed)?;
-        }
-        let file = disk.open(draft, Open::Create).map_err(failed)?;
-        file.write_at(Settings::new(id).to_text().as_bytes(), 0).map_err(failed)?;
-        file.sync_data().map_err(failed)?;
-        disk.rename(draft, SETTINGS_NAME).map_err(failed)?;
-        disk.sync_directory("").map_err(failed)
+        replace_file(disk, draft, SETTINGS_NAME, Settings::new(id).to_text().as_bytes()).map_err(failed)
     }
 
     /// Whether there is a store on the disk.

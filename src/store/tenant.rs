@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use crate::model::{Error, MODE_BITS, Result};
-use crate::store::disk::{Disk, Open};
+use crate::store::disk::{Disk, Open, remove_if_present, replace_file};
 use crate::store::quota::{Limits, Meter};
 
 const FILE_NAME: &str = ".tenant.toml";
@@ -161,7 +161,9 @@ impl Tenants {
     /// Removes a tenant's file, before its directory is removed.
     pub fn remove_file(&self, name: &str) -> Result<()> {
         for file in [DRAFT_NAME, FILE_NAME] {
-            remove(&*self.disk, &format!("{name}/{file}"))?;
+            let path = format!("{name}/{file}");
+            remove_if_present(&*self.disk, &path)
+                .map_err(|error| Error::io(format!("removing {path}"), error))?;
         }
         self.loaded.lock().remove(name);
         Ok(())
@@ -184,25 +186,10 @@ fn read(disk: &dyn Disk, name: &str) -> Result<TenantEntry> {
     TenantEntry::parse(&String::from_utf8_lossy(&text)).map_err(|error| error.at(&path))
 }
 
-/// Replaces the file atomically.
 fn write(disk: &dyn Disk, name: &str, entry: TenantEntry) -> Result<()> {
     let (path, draft) = (format!("{name}/{FILE_NAME}"), format!("{name}/{DRAFT_NAME}"));
-    let failed = |error| Error::io(format!("writing {path}"), error);
-    remove(disk, &draft)?;
-    let file = disk.open(&draft, Open::Create).map_err(failed)?;
-    file.write_at(entry.to_text().as_bytes(), 0).map_err(failed)?;
-    file.sync_data().map_err(failed)?;
-    disk.rename(&draft, &path).map_err(failed)?;
-    disk.sync_directory(name).map_err(failed)
-}
-
-fn remove(disk: &dyn Disk, path: &str) -> Result<()> {
-    match disk.remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io(format!("removing {path}"), error))
-        }
-        _ => Ok(()),
-    }
+    let written = replace_file(disk, &draft, &path, entry.to_text().as_bytes());
+    written.map_err(|error| Error::io(format!("writing {path}"), error))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::store::collection::Collection;
 use crate::store::collection::identity::{Access, Identity};
 use crate::store::collection::journal::{Journal, Writer};
 use crate::store::collection::services::Services;
-use crate::store::disk::{Disk, File, Open};
+use crate::store::disk::{Disk, File, Open, remove_if_present};
 use crate::store::events::{EventKind, Note};
 use crate::store::log::LOG_NAME;
 use crate::store::log::append::Log;
@@ -69,10 +69,7 @@ impl Collection {
         let log_path = format!("{path}/{LOG_NAME}");
         refuse_remains(disk, &path)?;
         // The log of an interrupted attempt has no header and no content.
-        match disk.remove_file(&log_path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
+        remove_if_present(&**disk, &log_path).map_err(failed)?;
         let file = disk.open(&log_path, Open::Create).map_err(failed)?;
         let mut log = Log::create(file.clone(), store, FIRST_GENERATION)?;
         let mut batch = log.begin();

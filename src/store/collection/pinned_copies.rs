@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::model::{Error, Result};
 use crate::store::collection::Collection;
-use crate::store::disk::{File, Open};
+use crate::store::disk::{File, Open, remove_if_present};
 use crate::store::state::freed::Freed;
 
 impl Collection {
@@ -54,11 +54,8 @@ impl Collection {
     pub fn remove_pinned(&self, number: u64) {
         let path = self.pinned_path(number);
         for path in [draft_of(&path), path] {
-            match self.files.disk().remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    log::warn!("removing {path}: {error}");
-                }
-                _ => {}
+            if let Err(error) = remove_if_present(&**self.files.disk(), &path) {
+                log::warn!("removing {path}: {error}");
             }
         }
     }

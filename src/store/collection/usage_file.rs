@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::format::log::access::{History, HistoryWriter, file_bytes, parse};
 use crate::model::{Error, Result};
 use crate::store::clock::Ticks;
-use crate::store::disk::Open;
+use crate::store::disk::{Open, write_new};
 use crate::store::object::Object;
 use crate::store::space::files::Files;
 use crate::store::state::State;
@@ -134,11 +134,7 @@ fn write(files: &Files, ticks: &Ticks, mut objects: Vec<Arc<Object>>) -> Result<
     }
     let bytes = histories.to_bytes(ticks.length());
     let write = || -> io::Result<()> {
-        match files.disk().remove_file(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        files.disk().open(&draft, Open::Create)?.write_at(&bytes, 0)?;
+        write_new(&**files.disk(), &draft, &bytes)?;
         files.disk().rename(&draft, &path)
     };
     write().map_err(|error| Error::io(format!("writing {path}"), error))

@@ -16,6 +16,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, getrlimit};
 
 use crate::format::mountinfo::topmost;
+use crate::model::{Error, Result};
 use crate::store::disk::{Disk, File, Identity, Listed, Lock, Open, Space};
 
 /// The files of a store are accessible to their owner only, until a mount says otherwise.
@@ -303,4 +304,28 @@ fn regular(options: &mut fs::OpenOptions, flags: i32, path: &Path) -> io::Result
 /// Opens a file outside any store, for import.
 pub fn open_source(path: &Path) -> io::Result<Arc<dyn File>> {
     Ok(Arc::new(SystemFile(fs::File::open(path)?)))
+}
+
+/// Visits what is no directory below a directory of the host, or the path itself, without following symbolic
+/// links. Entries that are removed meanwhile are left out. Fails where a directory cannot be listed.
+pub fn visit_files(path: &Path, visit: &mut dyn FnMut(&Path, &fs::Metadata)) -> Result<()> {
+    let failed = |path: &Path, error| Error::io(path.display(), error);
+    let metadata = fs::symlink_metadata(path).map_err(|error| failed(path, error))?;
+    if !metadata.is_dir() {
+        visit(path, &metadata);
+        return Ok(());
+    }
+    let mut waiting = vec![path.to_owned()];
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(&directory).map_err(|error| failed(&directory, error))? {
+            let entry = entry.map_err(|error| failed(&directory, error))?;
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => waiting.push(entry.path()),
+                Ok(metadata) => visit(&entry.path(), &metadata),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(failed(&entry.path(), error)),
+            }
+        }
+    }
+    Ok(())
 }

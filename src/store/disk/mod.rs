@@ -184,3 +184,27 @@ pub trait Disk: Send + Sync {
         false
     }
 }
+
+/// Removes a file, if it is there.
+pub fn remove_if_present(disk: &dyn Disk, path: &str) -> io::Result<()> {
+    match disk.remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a new file whole, in place of one that an interrupted attempt left.
+pub fn write_new(disk: &dyn Disk, draft: &str, bytes: &[u8]) -> io::Result<Arc<dyn File>> {
+    remove_if_present(disk, draft)?;
+    let file = disk.open(draft, Open::Create)?;
+    file.write_at(bytes, 0)?;
+    Ok(file)
+}
+
+/// Replaces a small file, durably: after a power cut it has its old bytes or these. `draft` is a free name
+/// in the same directory.
+pub fn replace_file(disk: &dyn Disk, draft: &str, path: &str, bytes: &[u8]) -> io::Result<()> {
+    write_new(disk, draft, bytes)?.sync_data()?;
+    disk.rename(draft, path)?;
+    disk.sync_directory(path.rsplit_once('/').map_or("", |(directory, _)| directory))
+}

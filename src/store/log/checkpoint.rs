@@ -13,7 +13,7 @@ use crate::format::log::slot::SLOT_BYTES;
 use crate::format::payload::factor::WHOLE_TENSOR;
 use crate::model::{Error, ErrorKind, Result, StoreId, Tier};
 use crate::store::batch::{Batch, described, migrate};
-use crate::store::disk::{Disk, Open};
+use crate::store::disk::{Disk, Open, remove_if_present};
 use crate::store::log::LOG_NAME;
 use crate::store::log::append::Log;
 use crate::store::object::Object;
@@ -76,10 +76,7 @@ pub(in crate::store) fn write_draft(
 ) -> Result<Log> {
     let draft = format!("{path}/{DRAFT_NAME}");
     let failed = |error| Error::io(format!("writing {draft}"), error);
-    match disk.remove_file(&draft) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
+    remove_if_present(&**disk, &draft).map_err(failed)?;
     let file = disk.open(&draft, Open::Create).map_err(failed)?;
     let mut log = Log::create(file, store, generation)?;
     for batch in checkpoint(state, next_sequence, &log)? {

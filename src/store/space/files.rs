@@ -9,7 +9,7 @@ use crate::format::checksum;
 use crate::format::log::catalog::OutsideFile;
 use crate::format::log::record::Stored;
 use crate::model::{Error, Result};
-use crate::store::disk::{Disk, File, Open};
+use crate::store::disk::{Disk, File, Open, remove_if_present};
 use crate::store::object::Object;
 use crate::store::object::links::{DELTA_FILE, FACTOR_FILE};
 use crate::store::space::outside::Outside;
@@ -200,11 +200,8 @@ impl Files {
     /// opened again.
     pub fn remove_data_file(&self, id: u64) {
         let path = self.data_path(id);
-        match self.disk.remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                log::warn!("removing {path}: {error}");
-            }
-            _ => {}
+        if let Err(error) = remove_if_present(&*self.disk, &path) {
+            log::warn!("removing {path}: {error}");
         }
     }
 
