@@ -1,6 +1,5 @@
 //! `tierfs pin`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Outcome;
@@ -8,6 +7,7 @@ use crate::cli::shared::output::human;
 use crate::cli::shared::request::{How, Request, make_all, targets};
 use crate::control::PREFIX;
 use crate::model::Result;
+use crate::store::disk::files::visit_files;
 
 /// Keep files contiguous, with the bytes that they have now, and in their tier.
 ///
@@ -40,15 +40,19 @@ impl Args {
     }
 }
 
-/// Bytes of the files that are not pinned.
+/// Bytes of the files that are not pinned, as far as they can be listed.
 fn bytes_to_copy(path: &Path) -> u64 {
-    let Ok(found) = fs::symlink_metadata(path) else { return 0 };
-    if found.is_dir() {
-        let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        return entries.map(|entry| bytes_to_copy(&entry.path())).sum();
+    let mut bytes = 0;
+    let listed = visit_files(path, &mut |path, metadata| {
+        let mut value = [0; 8];
+        let pinned = rustix::fs::getxattr(path, format!("{PREFIX}pin"), &mut value[..]);
+        let is_pinned = pinned.is_ok_and(|len| value.get(..len) == Some(b"1"));
+        if metadata.is_file() && !is_pinned {
+            bytes += metadata.len();
+        }
+    });
+    if let Err(error) = listed {
+        log::debug!("{error}");
     }
-    let mut value = [0; 8];
-    let pinned = rustix::fs::getxattr(path, format!("{PREFIX}pin"), &mut value[..]);
-    let is_pinned = pinned.is_ok_and(|len| value.get(..len) == Some(b"1"));
-    if found.is_file() && !is_pinned { found.len() } else { 0 }
+    bytes
 }

@@ -7,6 +7,7 @@ use crate::cli::Outcome;
 use crate::cli::shared::mounts::mount_of;
 use crate::cli::shared::output::{print, print_json};
 use crate::model::{Error, ErrorKind, Result};
+use crate::store::disk::files::visit_files;
 
 /// Verify the stored checksums of files on a mount.
 ///
@@ -79,20 +80,13 @@ fn range_of(line: &str) -> Option<[u64; 2]> {
 
 /// `path` itself if it is a file, else the files below the directory, sorted. Skips symbolic links.
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |error| Error::io(path.display(), error);
-    let kind = fs::symlink_metadata(path).map_err(failed)?;
-    if !kind.is_dir() {
-        return Ok(if kind.is_symlink() { Vec::new() } else { vec![path.to_owned()] });
-    }
-    let mut below: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(path).map_err(failed)? {
-        below.push(entry.map_err(failed)?.path());
-    }
-    below.sort();
     let mut found = Vec::new();
-    for path in below {
-        found.extend(files(&path)?);
-    }
+    visit_files(path, &mut |path, metadata| {
+        if !metadata.is_symlink() {
+            found.push(path.to_owned());
+        }
+    })?;
+    found.sort();
     Ok(found)
 }
 

@@ -1,18 +1,18 @@
 //! Pinned files: creates, verifies and recreates their copies.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::engine::reconstruct::check_without_copy;
 use crate::engine::work::Engine;
-use crate::format::log::catalog::{NodeType, TensorEntry};
+use crate::format::log::catalog::TensorEntry;
 use crate::model::{EntryId, Error, ErrorKind, Progress, Result, Tier};
 use crate::store::Collection;
 use crate::store::Object;
-use crate::store::State;
 use crate::store::Touched;
 use crate::store::{Compare, PinnedCopy};
+use crate::store::{Node, State};
 use crate::store::{OpenObject, Verify};
 use crate::store::{Pin, pin_entry};
 use crate::store::{Reserved, Use};
@@ -297,31 +297,20 @@ impl Engine {
 /// once.
 pub(super) fn files_of(state: &State, node: EntryId) -> Result<Vec<EntryId>> {
     let found = state.node(node).ok_or_else(|| Error::new(ErrorKind::Gone, "the file is gone"))?;
-    let mut files = Vec::new();
-    let mut seen = HashSet::from([node]);
-    let mut waiting = vec![found.clone()];
-    while let Some(node) = waiting.pop() {
-        let mut add = |found: &Arc<crate::store::Node>| {
-            if seen.insert(found.entry.id) {
-                waiting.push(found.clone());
-            }
-        };
-        match &node.entry.node_type {
-            NodeType::File(file) => {
-                files.push(node.entry.id);
-                if file.content.is_container() {
-                    state.parts(file).for_each(add);
-                }
-            }
-            NodeType::Directory => {
-                let Some(names) = state.directory(node.entry.id) else { continue };
-                names.after(EntryId(0)).filter_map(|(_, _, node)| state.node(node)).for_each(&mut add);
-            }
-            NodeType::Symlink(_) => {}
+    let mut files = BTreeSet::new();
+    let mut add = |node: &Node| {
+        let Some(file) = node.file() else { return };
+        files.insert(node.entry.id);
+        if file.content.is_container() {
+            files.extend(state.parts(file).map(|part| part.entry.id));
         }
-    }
-    files.sort_unstable();
-    Ok(files)
+    };
+    add(found);
+    state.walk(node, &mut |visited| {
+        add(visited.node);
+        true
+    });
+    Ok(files.into_iter().collect())
 }
 
 fn changes_of(object: &Object) -> u32 {

@@ -109,24 +109,14 @@ fn target(state: &State, node: &Node) -> Option<Target> {
 /// The tensors below a directory.
 fn below(state: &State, directory: EntryId) -> Vec<Arc<Node>> {
     let mut found = Vec::new();
-    let mut waiting = vec![directory];
-    // A damaged catalog could contain a cycle of directories.
-    let mut seen = HashSet::from([directory]);
-    while let Some(directory) = waiting.pop() {
-        let Some(names) = state.directory(directory) else { continue };
-        for node in names.after(EntryId(0)).filter_map(|(_, _, node)| state.node(node)) {
-            match &node.entry.node_type {
-                NodeType::Directory if seen.insert(node.entry.id) => waiting.push(node.entry.id),
-                NodeType::File(file) if file.content.is_container() => {
-                    found.extend(state.parts(file).cloned());
-                }
-                NodeType::File(file) if file.content == Content::Tensor => {
-                    found.push(node.clone());
-                }
-                _ => {}
-            }
+    state.walk(directory, &mut |visited| {
+        match &visited.node.entry.node_type {
+            NodeType::File(file) if file.content.is_container() => found.extend(state.parts(file).cloned()),
+            NodeType::File(file) if file.content == Content::Tensor => found.push(visited.node.clone()),
+            _ => {}
         }
-    }
+        true
+    });
     found
 }
 

@@ -16,6 +16,7 @@ use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 use crate::model::{Error, ErrorKind, Result, check_label};
+use crate::store::disk::files::visit_files;
 
 /// The prefix of a model's directory.
 const MODEL: &str = "models--";
@@ -161,8 +162,13 @@ impl Repository {
 
     /// Branches and tags, each with its commit.
     pub fn refs(&self) -> Result<Vec<(String, String)>> {
-        let mut names = Vec::new();
-        names_below(&self.path.join("refs"), "", &mut names)?;
+        let (refs, mut names) = (self.path.join("refs"), Vec::new());
+        if refs.exists() {
+            visit_files(&refs, &mut |path, metadata| {
+                let name = path.strip_prefix(&refs).ok().and_then(Path::to_str);
+                names.extend(name.filter(|_| metadata.is_file()).map(str::to_owned));
+            })?;
+        }
         names.sort();
         let commit = |name: String| Ok(self.commit_of(&name)?.map(|commit| (name, commit)));
         names.into_iter().filter_map(|name| commit(name).transpose()).collect()
@@ -216,28 +222,6 @@ impl Repository {
     fn missing(&self, text: &str) -> Error {
         Error::new(ErrorKind::NotFound, format!("{}: {text}", self.path.display()))
     }
-}
-
-/// Paths of the files below `refs`, which may not exist.
-fn names_below(directory: &Path, above: &str, names: &mut Vec<String>) -> Result<()> {
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Error::io(directory.display(), error)),
-    };
-    for entry in entries {
-        let failed = |error| Error::io(directory.display(), error);
-        let entry = entry.map_err(failed)?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        let path = if above.is_empty() { name } else { format!("{above}/{name}") };
-        let kind = entry.file_type().map_err(failed)?;
-        if kind.is_dir() {
-            names_below(&entry.path(), &path, names)?;
-        } else if kind.is_file() {
-            names.push(path);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

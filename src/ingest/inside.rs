@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +9,7 @@ use crate::ingest::walk::Mounts;
 use crate::model::{Error, Result};
 use crate::store::Store;
 use crate::store::disk::Identity;
-use crate::store::disk::files::FileDisk;
+use crate::store::disk::files::{FileDisk, visit_files};
 
 /// The identity of a file, by whatever path it is reached.
 pub(super) fn identity(metadata: &fs::Metadata) -> Identity {
@@ -32,18 +31,17 @@ impl StoreFiles {
         let failed = |error| Error::io(store.display(), error);
         let store = fs::canonicalize(store).map_err(failed)?;
         let mut own = HashSet::new();
-        files_below(&store, &mut |file| {
-            own.insert(file);
-        })
-        .map_err(failed)?;
+        visit_files(&store, &mut |_, metadata| {
+            own.insert(identity(metadata));
+        })?;
         let mut mounted = HashMap::new();
         for other in mounts.stores().filter(|other| *other != store) {
-            let listed = files_below(&other, &mut |file| {
-                mounted.insert(file, other.clone());
+            let listed = visit_files(&other, &mut |_, metadata| {
+                mounted.insert(identity(metadata), other.clone());
             });
             if let Err(error) = listed {
                 // A user who cannot list it cannot open its files either.
-                log::debug!("{}: {error}", other.display());
+                log::debug!("{error}");
             }
         }
         Ok(StoreFiles { store, own, mounted })
@@ -65,22 +63,4 @@ impl StoreFiles {
             None => Ok(()),
         }
     }
-}
-
-/// Calls `tell` for each file below a directory, without following symbolic links.
-fn files_below(directory: &Path, tell: &mut dyn FnMut(Identity)) -> io::Result<()> {
-    let mut waiting = vec![directory.to_owned()];
-    while let Some(directory) = waiting.pop() {
-        for entry in fs::read_dir(&directory)? {
-            let entry = entry?;
-            match entry.metadata() {
-                Ok(metadata) if metadata.is_dir() => waiting.push(entry.path()),
-                Ok(metadata) => tell(identity(&metadata)),
-                // The file was removed meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    Ok(())
 }

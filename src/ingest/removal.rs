@@ -10,8 +10,8 @@ use crate::ingest::provenance::{Provenance, place, place_of};
 use crate::ingest::walk::Walked;
 use crate::model::{EntryId, Result};
 use crate::store::Collection;
+use crate::store::ROOT;
 use crate::store::Touched;
-use crate::store::{ROOT, State};
 
 /// A name to remove.
 pub(super) struct Removal {
@@ -37,7 +37,7 @@ pub(super) fn removals(collection: &Collection, walked: &Walked) -> Vec<Removal>
     let mut removals = Vec::new();
     for (node, provenance) in Provenance::all(&state) {
         for (parent, name) in state.links(node) {
-            let path = path_of(&state, *parent, name);
+            let path = state.path_of_name(*parent, name);
             let mut places = walked.roots.iter().map(|root| place(root, &path));
             if places.any(|place| provenance.places.contains(&place) && !present.contains(&place)) {
                 let there = state.node(node);
@@ -51,15 +51,6 @@ pub(super) fn removals(collection: &Collection, walked: &Walked) -> Vec<Removal>
     }
     removals.sort_by(|one, other| one.path.cmp(&other.path));
     removals
-}
-
-fn path_of(state: &State, parent: EntryId, name: &[u8]) -> Vec<u8> {
-    let mut path = state.path(parent);
-    if !path.is_empty() {
-        path.push(b'/');
-    }
-    path.extend_from_slice(name);
-    path
 }
 
 /// Removes a name, the file if it was its last, and directories that this leaves empty. Returns the nodes

@@ -55,7 +55,7 @@ pub use state::node::{Link, Node};
 pub use state::node_settings::{LOSSY, PACK, allow_until_written};
 pub use state::pinned_copy::PinnedCopy;
 pub use state::pins::{Pin, pin_entry};
-pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME};
+pub use state::tree::{COMPUTED_FIRST, ListedName, TENSORS_NAME, Visited};
 pub use state::{ROOT, State};
 pub use store::Store;
 pub use tenant::{Tenant, TenantEntry};

@@ -108,12 +108,8 @@ impl Vfs {
             let is_open = related.iter().any(|node| self.open_files.get(number, *node).is_some());
             let parent = Ino::of(Place::Node { collection: number, node: file.parent });
             let Some(parent) = parent.filter(|_| is_there && !is_open) else { continue };
-            let name = String::from_utf8_lossy(&file.name).into_owned();
-            let path = {
-                let state = collection.state();
-                let above = String::from_utf8_lossy(&state.path(file.parent)).into_owned();
-                [collection.path(), above, name].join("/").replace("//", "/")
-            };
+            let below = collection.state().path_of_name(file.parent, &file.name);
+            let path = format!("{}/{}", collection.path(), String::from_utf8_lossy(&below));
             match self.unlink(parent, &file.name) {
                 Ok(changed) => {
                     gone += 1;
@@ -135,38 +131,31 @@ impl Vfs {
 /// The files below a directory, except below directories that have a policy of their own.
 fn cached(collection: &Collection, state: &State, directory: EntryId) -> Vec<Cached> {
     let mut found = Vec::new();
-    let mut waiting = vec![directory];
-    // A damaged catalog could contain a cycle of directories.
-    let mut seen = HashSet::from([directory]);
-    while let Some(parent) = waiting.pop() {
-        let Some(names) = state.directory(parent) else { continue };
-        for (_, name, id) in names.after(EntryId(0)) {
-            let Some(node) = state.node(id) else { continue };
-            match &node.entry.node_type {
-                NodeType::Directory if state.setting(id, POLICY.name).is_none() && seen.insert(id) => {
-                    waiting.push(id);
+    state.walk(directory, &mut |visited| {
+        let id = visited.node.entry.id;
+        match &visited.node.entry.node_type {
+            NodeType::Directory => return state.setting(id, POLICY.name).is_none(),
+            // A tensor of a container is removed with the container.
+            NodeType::File(file) if file.container.is_none() => {
+                let mut related = state.parts(file).map(|part| part.entry.id).chain([id]);
+                if related.any(|id| state.is_pinned(id)) {
+                    return false;
                 }
-                // A tensor of a container is removed with the container.
-                NodeType::File(file) if file.container.is_none() => {
-                    let mut related = state.parts(file).map(|part| part.entry.id).chain([id]);
-                    if related.any(|id| state.is_pinned(id)) {
-                        continue;
-                    }
-                    let objects = file.objects.iter().filter_map(|object| state.object(*object).cloned());
-                    let objects: Vec<_> = objects.collect();
-                    let heat = Heat::of(&objects, node.entry.created_at, collection.ticks());
-                    let written = u64::try_from(node.entry.mtime / 1_000_000_000).unwrap_or(0);
-                    found.push(Cached {
-                        parent,
-                        name: name.clone(),
-                        node: id,
-                        bytes: objects.iter().map(|object| object.stored()).sum(),
-                        used: heat.last_access.max(written),
-                    });
-                }
-                _ => {}
+                let objects = file.objects.iter().filter_map(|object| state.object(*object).cloned());
+                let objects: Vec<_> = objects.collect();
+                let heat = Heat::of(&objects, visited.node.entry.created_at, collection.ticks());
+                let written = u64::try_from(visited.node.entry.mtime / 1_000_000_000).unwrap_or(0);
+                found.push(Cached {
+                    parent: visited.directory,
+                    name: visited.name.clone(),
+                    node: id,
+                    bytes: objects.iter().map(|object| object.stored()).sum(),
+                    used: heat.last_access.max(written),
+                });
             }
+            _ => {}
         }
-    }
+        false
+    });
     found
 }

@@ -1,6 +1,5 @@
 //! `.as` of a collection: the same bytes in other forms.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::format::log::catalog::{NodeEntry, NodeType};
@@ -213,27 +212,20 @@ impl Vfs {
 fn read_bits_of_all(state: &State) -> u32 {
     let Some(root) = state.node(ROOT).map(|node| &node.entry) else { return 0 };
     let mut bits = READ_CLASSES.into_iter().fold(0, |bits, bit| bits | bit) & root.mode;
-    let mut waiting = vec![ROOT];
-    // A damaged catalog could contain a cycle of directories.
-    let mut seen = HashSet::from([ROOT]);
-    while let Some(directory) = waiting.pop() {
-        let Some(names) = state.directory(directory) else { continue };
-        for (_, _, id) in names.after(EntryId(0)) {
-            let Some(node) = state.node(id).filter(|_| seen.insert(id)) else { continue };
-            match node.entry.node_type {
-                NodeType::File(ref file) => {
-                    let tensors = state.parts(file).map(|part| &part.entry).chain([&node.entry]);
-                    bits = tensors.fold(bits, |bits, entry| bits & allowed(root, entry, READ_CLASSES));
-                }
-                NodeType::Directory => {
-                    bits &=
-                        allowed(root, &node.entry, ENTER_CLASSES) & allowed(root, &node.entry, READ_CLASSES);
-                    waiting.push(id);
-                }
-                NodeType::Symlink(_) => {}
+    state.walk(ROOT, &mut |visited| {
+        let entry = &visited.node.entry;
+        match &entry.node_type {
+            NodeType::File(file) => {
+                let tensors = state.parts(file).map(|part| &part.entry).chain([entry]);
+                bits = tensors.fold(bits, |bits, entry| bits & allowed(root, entry, READ_CLASSES));
             }
+            NodeType::Directory => {
+                bits &= allowed(root, entry, ENTER_CLASSES) & allowed(root, entry, READ_CLASSES);
+            }
+            NodeType::Symlink(_) => {}
         }
-    }
+        true
+    });
     bits
 }
 

@@ -159,27 +159,19 @@ fn matrix(pieces: &[Piece]) -> Result<(Source, u64, u32)> {
     Ok((Source { shown: Shown::Cast(Dtype::F32), ..source }, *rows, dimension))
 }
 
-/// Every named tensor of a collection, ggml's quantized types decoded; those that are not decoded are left out. Sorted by element size, largest first, as the
-/// format's own library sorts them, then by name.
+/// Every named tensor of a collection, ggml's quantized types decoded; those that are not decoded are left
+/// out. Sorted by element size, largest first, as the format's own library sorts them, then by name.
 fn all_tensors(state: &State) -> Result<Vec<Part>> {
     let mut tensors = Vec::new();
-    let mut waiting = vec![ROOT];
-    // A damaged catalog could contain a cycle of directories.
-    let mut seen = HashSet::from([ROOT]);
-    while let Some(directory) = waiting.pop() {
-        let Some(listed) = state.directory(directory) else { continue };
-        for node in listed.after(EntryId(0)).filter_map(|(_, _, node)| state.node(node)) {
-            let id = node.entry.id;
-            let Some(file) = node.file() else {
-                if state.directory(id).is_some() && seen.insert(id) {
-                    waiting.push(id);
-                }
-                continue;
-            };
+    let mut seen = HashSet::new();
+    state.walk(ROOT, &mut |visited| {
+        if let Some(file) = visited.node.file() {
             let parts = state.parts(file).filter(|_| file.content.is_container());
-            tensors.extend(parts.chain(Some(node)).filter(|node| seen.insert(node.entry.id)).cloned());
+            let named = parts.chain([visited.node]).filter(|node| seen.insert(node.entry.id));
+            tensors.extend(named.cloned());
         }
-    }
+        true
+    });
     let mut found = Vec::new();
     let mut names = HashSet::new();
     // A path below `.tensors` is that of a tensor whose name another container has.

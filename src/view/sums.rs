@@ -1,6 +1,5 @@
 //! Digests of all files of a collection, in the format of `sha256sum`.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::format::files::cgeb::Runs;
@@ -33,21 +32,13 @@ pub(super) struct Summed {
 /// All files of a collection, once for each name, sorted by path.
 pub(super) fn files(state: &State) -> Result<Vec<Summed>> {
     let mut found = Vec::new();
-    let mut waiting = vec![(ROOT, Vec::new())];
-    // A damaged catalog could contain a cycle of directories.
-    let mut seen = HashSet::from([ROOT]);
-    while let Some((directory, path)) = waiting.pop() {
-        let Some(names) = state.directory(directory) else { continue };
-        for (_, name, node) in names.after(EntryId(0)) {
-            let below = if path.is_empty() { name.to_vec() } else { [&path, &b"/"[..], name].concat() };
-            let Some(entry) = state.node(node) else { continue };
-            match entry.file() {
-                Some(file) => found.push((below, file, node)),
-                None if state.directory(node).is_some() && seen.insert(node) => waiting.push((node, below)),
-                None => {}
-            }
+    state.walk(ROOT, &mut |visited| {
+        if let Some(file) = visited.node.file() {
+            let path = state.path_of_name(visited.directory, visited.name);
+            found.push((path, file, visited.node.entry.id));
         }
-    }
+        true
+    });
     found.sort_by(|one, other| one.0.cmp(&other.0));
     found.into_iter().map(|(path, file, node)| summed(state, &path, file, node)).collect()
 }

@@ -4,7 +4,7 @@
 //! is above those of the log and is assigned when something first leads to it. Numbers whose paths lead
 //! nowhere any more are given up.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -66,6 +66,16 @@ struct ComputedDirectories {
     last: u64,
     /// The number of directories at which unused ones are given up.
     most: usize,
+}
+
+/// A name that [`State::walk`] visits.
+pub struct Visited<'a> {
+    /// The directory that has the name.
+    pub directory: EntryId,
+    /// The name.
+    pub name: &'a Arc<[u8]>,
+    /// The node that it leads to.
+    pub node: &'a Arc<Node>,
 }
 
 impl State {
@@ -255,6 +265,28 @@ impl State {
         let computed = self.computed_directory(id).filter(|computed| computed.scope == Scope::Beside)?;
         let names = computed.prefix.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         Some((computed.directory, names.map(<[u8]>::to_vec).collect()))
+    }
+
+    /// Visits each name below a directory; `visit` tells whether to enter a directory. Each directory is
+    /// entered once, since a damaged catalog could contain a cycle of them.
+    pub fn walk<'a>(&'a self, directory: EntryId, visit: &mut dyn FnMut(Visited<'a>) -> bool) {
+        let mut waiting = vec![directory];
+        let mut seen = HashSet::from([directory]);
+        while let Some(directory) = waiting.pop() {
+            let Some(names) = self.directory(directory) else { continue };
+            for (_, name, id) in names.after(EntryId(0)) {
+                let Some(node) = self.node(id) else { continue };
+                let is_entered = visit(Visited { directory, name, node });
+                if is_entered && self.directory(id).is_some() && seen.insert(id) {
+                    waiting.push(id);
+                }
+            }
+        }
+    }
+
+    /// The path of a name in a directory, below the collection.
+    pub fn path_of_name(&self, directory: EntryId, name: &[u8]) -> Vec<u8> {
+        joined(&[&self.path(directory), name])
     }
 
     /// The path of a node below the collection, by its first name; empty for the collection itself. A
