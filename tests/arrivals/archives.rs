@@ -210,7 +210,7 @@ fn a_quantized_safetensors_file_names_its_scheme_and_reads_as_it_is() {
     assert_same(&fixture.read("q.qweight"), &data[..4096], "the packed words");
     assert_same(&fixture.read("f.weight"), &data[4276..], "the packed floats");
     let wanted =
-        "fp4: 1 weights; fp8 (f8_e4m3), a scale each: 1 weights; gptq, 4 bits, groups of 128: 1 weights";
+        "fp4: 1 weight; fp8 (f8_e4m3), a scale each: 1 weight; gptq, 4 bits, groups of 128: 1 weight";
     assert_eq!(fixture.attribute("m.safetensors", "scheme"), wanted);
     let printed = support::answer(tierfs().arg("stat").arg(fixture.path("m.safetensors"))).ok();
     assert!(printed.contains(wanted), "{printed}");

@@ -349,7 +349,7 @@ fn pickles_without_end_are_refused_within_bounds() {
     assert_eq!(refused(pickled(&endless), "values"), ErrorKind::Unsupported);
     let many = [&b"N"[..], &b"2".repeat(5 << 20), b"."].concat();
     assert_eq!(refused(pickled(&many), "values"), ErrorKind::Unsupported);
-    let mut deep = b"]".repeat(1);
+    let mut deep = b"]".to_vec();
     for _ in 0..100 {
         deep.extend(b"\x85");
     }

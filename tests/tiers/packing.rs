@@ -201,7 +201,7 @@ fn what_arrives_where_pack_is_set_is_packed() {
     mounted.unmount();
     place.import(
         "t/c",
-        &[&place.write("packed/again.safetensors", &bytes).parent().unwrap().to_owned()],
+        &[place.write("packed/again.safetensors", &bytes).parent().unwrap()],
         &[],
     );
     // The store's own default serves where nothing is set.

@@ -185,7 +185,7 @@ impl OpenObject {
     ) -> Result<()> {
         let dirty = self.object.write_state().dirty.read().get(&index).copied();
         let is_described = writing.edge.is_some_and(|(edge, kept)| edge == index && inside < kept);
-        let may_stay = |stored: &Stored| !is_described && !(stored.in_data && self.is_shared());
+        let may_stay = |stored: &Stored| !(is_described || stored.in_data && self.is_shared());
         if let Some(stored) = dirty.filter(may_stay) {
             return self.put_over(index, stored, inside, bytes);
         }

@@ -26,7 +26,9 @@ pub fn scheme<'a>(tensors: impl Iterator<Item = (&'a str, Dtype, &'a Shape)>) ->
             *found.entry(layout).or_default() += 1;
         }
     }
-    let of = |(layout, count): (&String, &u64)| format!("{layout}: {count} weights");
+    let of = |(layout, count): (&String, &u64)| {
+        format!("{layout}: {count} weight{}", if *count == 1 { "" } else { "s" })
+    };
     let texts: Vec<String> = found.iter().map(of).collect();
     (!texts.is_empty()).then(|| texts.join("; "))
 }
@@ -64,7 +66,10 @@ fn layout(
         (Dtype::F8E4M3 | Dtype::F8E5M2, Some((_, scales))) => {
             Some(format!("fp8 ({dtype}), {}", granularity(sizes, scales)))
         }
-        (Dtype::F8E4M3 | Dtype::F8E5M2, None) if sizes.len() > 1 => Some(format!("fp8 ({dtype}), no scales")),
+        // Scales of other weights may be 8-bit floats too.
+        (Dtype::F8E4M3 | Dtype::F8E5M2, None) if sizes.len() > 1 && !is_scale(name) => {
+            Some(format!("fp8 ({dtype}), no scales"))
+        }
         (Dtype::I8, Some((_, scales))) => Some(format!("int8, {}", granularity(sizes, scales))),
         (Dtype::U8, Some((Dtype::F8E4M3, _))) if beside(base?, ".weight_scale_2").is_some() => {
             Some("nvfp4".to_owned())
@@ -72,6 +77,10 @@ fn layout(
         (Dtype::F4, _) => Some("fp4".to_owned()),
         _ => None,
     }
+}
+
+fn is_scale(name: &str) -> bool {
+    name.rsplit('.').next().is_some_and(|last| last.contains("scale"))
 }
 
 /// GPTQ packs the rows of a weight into words, AWQ its columns.
@@ -115,7 +124,7 @@ mod tests {
                     ("q.qzeros", I32, &[32, 128]),
                     ("q.scales", F16, &[32, 1024]),
                 ],
-                Some("gptq, 4 bits, groups of 128: 1 weights"),
+                Some("gptq, 4 bits, groups of 128: 1 weight"),
             ),
             (
                 &[
@@ -123,7 +132,7 @@ mod tests {
                     ("q.qzeros", I32, &[32, 128]),
                     ("q.scales", F16, &[32, 1024]),
                 ],
-                Some("awq, 4 bits, groups of 128: 1 weights"),
+                Some("awq, 4 bits, groups of 128: 1 weight"),
             ),
             (&[("q.qweight", I32, &[0, 0]), ("q.qzeros", I32, &[0, 0]), ("q.scales", F16, &[0, 0])], None),
             (
@@ -132,11 +141,11 @@ mod tests {
                     ("q.weight_scale", Bf16, &[8, 1]),
                     ("q.weight_shape", I32, &[2]),
                 ],
-                Some("compressed-tensors packed: 1 weights"),
+                Some("compressed-tensors packed: 1 weight"),
             ),
             (
                 &[("q.weight_packed", U8, &[8, 4]), ("q.weight_scale", F8E4M3, &[8, 1])],
-                Some("compressed-tensors nvfp4: 1 weights"),
+                Some("compressed-tensors nvfp4: 1 weight"),
             ),
             (
                 &[
@@ -145,15 +154,15 @@ mod tests {
                     ("b.weight", F8E4M3, &[8, 4]),
                     ("b.weight_scale", F32, &[8, 1]),
                 ],
-                Some("fp8 (f8_e4m3), a scale a row: 1 weights; fp8 (f8_e4m3), a scale each: 1 weights"),
+                Some("fp8 (f8_e4m3), a scale a row: 1 weight; fp8 (f8_e4m3), a scale each: 1 weight"),
             ),
             (
                 &[("a.weight", F8E4M3, &[256, 256]), ("a.weight_scale_inv", F32, &[2, 2])],
-                Some("fp8 (f8_e4m3), scales of blocks: 1 weights"),
+                Some("fp8 (f8_e4m3), scales of blocks: 1 weight"),
             ),
             (
                 &[("a.weight", I8, &[8, 4]), ("a.weight_scale", F32, &[8, 1])],
-                Some("int8, a scale a row: 1 weights"),
+                Some("int8, a scale a row: 1 weight"),
             ),
             (
                 &[
@@ -161,16 +170,16 @@ mod tests {
                     ("a.weight_scale", F8E4M3, &[8, 1]),
                     ("a.weight_scale_2", F32, &[]),
                 ],
-                Some("nvfp4: 1 weights"),
+                Some("nvfp4: 1 weight"),
             ),
-            (&[("mlp_blocks", U8, &[8, 4]), ("mlp_scales", U8, &[8])], Some("mxfp4: 1 weights")),
+            (&[("mlp_blocks", U8, &[8, 4]), ("mlp_scales", U8, &[8])], Some("mxfp4: 1 weight")),
             (
                 &[
                     ("a", F4, &[8, 4]),
                     ("b.weight", U8, &[9, 1]),
                     ("b.weight.quant_state.bitsandbytes__nf4", U8, &[70]),
                 ],
-                Some("bitsandbytes nf4: 1 weights; fp4: 1 weights"),
+                Some("bitsandbytes nf4: 1 weight; fp4: 1 weight"),
             ),
             (&[("a.weight", F16, &[8, 4]), ("a.scales", F16, &[4])], None),
         ];
