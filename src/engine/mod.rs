@@ -12,6 +12,7 @@ mod automatic;
 mod compact;
 mod evict;
 mod heal;
+#[cfg(feature = "mount")]
 mod imported;
 mod move_preview;
 mod moves;
@@ -30,6 +31,7 @@ mod work;
 pub use access::Heat;
 pub use compact::compact;
 pub use evict::Evict;
+#[cfg(feature = "mount")]
 pub use imported::Finish;
 pub use move_preview::{MovePreview, would_move};
 pub use pins::Pinned;

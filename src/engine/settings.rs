@@ -5,6 +5,7 @@ use crate::model::{Encoder, EntryId, Error, ErrorKind, Result};
 use crate::store::Collection;
 use crate::store::State;
 use crate::store::Touched;
+#[cfg(feature = "mount")]
 use crate::store::allow_until_written;
 
 /// A setting with a text value that is inherited: a tensor inherits from its container, a file from
@@ -82,6 +83,7 @@ pub fn quantizes_writes(state: &State, node: EntryId) -> bool {
 }
 
 /// Allows loss of precision for an imported node until it is written to.
+#[cfg(feature = "mount")]
 pub(super) fn allow_loss_until_written(collection: &Collection, node: EntryId) -> Result<()> {
     collection.record(Touched::default(), |batch, _| {
         batch.entry(allow_until_written(node));

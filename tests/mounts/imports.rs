@@ -407,8 +407,7 @@ fn files_that_are_not_what_their_names_promise_are_refused_and_say_what_to_do() 
         (
             "zip.safetensors",
             b"PK\x03\x04and so on".to_vec(),
-            "it is a zip archive, as torch.save writes too; unpack it, or save its tensors with \
-             safetensors.torch.save_file",
+            "it is a zip archive; give it the suffix .pt if torch.save wrote it, .npz if numpy.savez did",
         ),
         (
             "page.gguf",

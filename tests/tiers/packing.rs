@@ -199,11 +199,7 @@ fn what_arrives_where_pack_is_set_is_packed() {
     fs::write(collection.join("packed/plain"), weights(&mut Random(4), 50_000)).unwrap();
     assert_eq!(stored(&collection.join("packed/plain")), 100_000);
     mounted.unmount();
-    place.import(
-        "t/c",
-        &[place.write("packed/again.safetensors", &bytes).parent().unwrap()],
-        &[],
-    );
+    place.import("t/c", &[place.write("packed/again.safetensors", &bytes).parent().unwrap()], &[]);
     // The store's own default serves where nothing is set.
     let settings = place.store().join("tierfs.toml");
     let text = fs::read_to_string(&settings).unwrap();
