@@ -111,6 +111,9 @@ pub(super) struct Args {
     /// List what would be imported, replaced and removed, and do nothing
     #[arg(long, short = 'n')]
     dry_run: bool,
+    /// Of a mounted store: print the number of the job and leave; tierfs jobs shows its progress
+    #[arg(long, conflicts_with = "dry_run")]
+    detach: bool,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -149,6 +152,7 @@ impl Args {
     pub fn run(self) -> Result<Outcome> {
         mounts::refuse_own_mount("store", &self.store)?;
         let (place, json, dry_run) = (self.store.clone(), self.json, self.dry_run);
+        let detach = self.detach;
         let is_cache = self.destination.collection.is_none();
         let mut failures = Vec::new();
         let Some((requests, left_out)) = self.requests()? else { return Ok(Outcome::Misused) };
@@ -172,6 +176,9 @@ impl Args {
             bar.skipped(path, why);
         }
         let destination = open(&place, dry_run)?;
+        if detach {
+            return destination.detach(&plans, json);
+        }
         let mut sums = Vec::new();
         for plan in &plans {
             let sum = destination.import(plan, &bar)?;
@@ -270,6 +277,29 @@ enum Place {
 }
 
 impl Place {
+    /// Has the daemon import, and prints the jobs without waiting for them.
+    fn detach(&self, plans: &[Plan], json: bool) -> Result<Outcome> {
+        let Place::Mounted(mounted, busy) = self else {
+            let text = "--detach needs a mounted store: without a daemon this process would import; mount the \
+                        store first: tierfs mount STORE MOUNTPOINT";
+            return Err(Error::invalid(text));
+        };
+        let mut rows = Vec::new();
+        for plan in plans {
+            let request = queue(mounted, plan, busy)?;
+            let job = jobs::jobs(mounted)?.into_iter().find(|job| job.request == request);
+            let number = job.ok_or_else(gone)?.number;
+            if !json {
+                print(&format!("{}: job {number}\n", plan.path()))?;
+            }
+            rows.push(json!({ "collection": plan.path(), "state": "queued", "job": number }));
+        }
+        if json {
+            print_json(&rows.into())?;
+        }
+        Ok(Outcome::Succeeded)
+    }
+
     fn import(&self, plan: &Plan, bar: &Bar) -> Result<Sum> {
         let mut sum = Sum::default();
         match self {
@@ -310,8 +340,9 @@ fn open(path: &Path, dry_run: bool) -> Result<Place> {
     }
 }
 
-/// Has the daemon of a mount import and waits. Returns `busy` if the mount is read-only.
-fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar) -> Result<Sum> {
+/// Has the daemon of a mount queue an import. Returns the request of its job; `busy` if the mount is
+/// read-only.
+fn queue(mounted: &Mounted, plan: &Plan, busy: &Error) -> Result<String> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let tag = format!("{}-{}", std::process::id(), since.map_or(0, |since| since.as_nanos()));
     let line = Request { tag: Some(tag.clone()), ..plan.request().clone() }.to_json()?;
@@ -326,8 +357,12 @@ fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar
         let refusal = Refusal::of(mounted, &typed, before, errno);
         return Err(Error::invalid(format!("{}: refused: {}", plan.path(), refusal.clause())));
     }
-    let request = format!("{IMPORT}:{tag}");
-    let gone = || Error::new(ErrorKind::NotFound, "the mount does not list the import any more");
+    Ok(format!("{IMPORT}:{tag}"))
+}
+
+/// Has the daemon of a mount import and waits.
+fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar) -> Result<Sum> {
+    let request = queue(mounted, plan, busy)?;
     let job =
         jobs::wait(mounted, &bar.interrupt, &bar.bar, |job| job.request == request)?.ok_or_else(gone)?;
     if job.state == "failed" {
@@ -335,8 +370,11 @@ fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar
     }
     let cancelled = || Sum { is_cancelled: true, ..Sum::default() };
     let sum = job.value.get("result").and_then(Sum::from_json).or_else(|| job.is_cancelled().then(cancelled));
-    let sum = sum
+    let mut sum = sum
         .ok_or_else(|| Error::invalid("the daemon answered something unexpected; is it of this version?"))?;
+    for (source, _) in sum.failed.iter_mut().chain(&mut sum.skipped) {
+        *source = as_typed(source, &plan.request().paths);
+    }
     for (source, why) in &sum.failed {
         bar.warn(&format!("tierfs: {source}: {why}"));
     }
@@ -346,6 +384,21 @@ fn import_through_daemon(mounted: &Mounted, plan: &Plan, busy: &Error, bar: &Bar
         bar.did(listed)?;
     }
     Ok(sum)
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::NotFound, "the mount does not list the import any more")
+}
+
+/// A source as the user has named it. The daemon has only absolute paths.
+fn as_typed(source: &str, paths: &[PathBuf]) -> String {
+    let below = |path: &PathBuf| {
+        let absolute = std::path::absolute(path).ok()?;
+        let rest = Path::new(source).strip_prefix(absolute).ok()?;
+        let is_itself = rest.as_os_str().is_empty();
+        Some(if is_itself { path.clone() } else { path.join(rest) }.display().to_string())
+    };
+    paths.iter().find_map(below).unwrap_or_else(|| source.to_owned())
 }
 
 /// The last line of the output.

@@ -5,6 +5,7 @@ mod cancel;
 mod cgeb;
 mod compact;
 mod completions;
+mod diff;
 mod doctor;
 mod du;
 mod evict;
@@ -19,8 +20,10 @@ mod jobs;
 mod ls;
 mod man;
 mod mount;
+mod mv;
 mod pack;
 mod pin;
+mod rm;
 mod scrub;
 mod set;
 mod shared;
@@ -34,7 +37,9 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use serde_json::json;
 
+use crate::cli::shared::interrupt::Interrupt;
 use crate::model::{ErrorKind, Result};
 
 /// A file system that shows tensors as files and stores them in precision tiers.
@@ -55,6 +60,9 @@ enum Command {
     Ls(ls::Args),
     Stat(stat::Args),
     Du(du::Args),
+    Diff(diff::Args),
+    Mv(mv::Args),
+    Rm(rm::Args),
     Tier(tier::Args),
     Pack(pack::Pack),
     Unpack(pack::Unpack),
@@ -95,17 +103,20 @@ enum Outcome {
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
 const CORRUPT: u8 = 3;
+/// 128 and the number of SIGINT, as shells count.
+const INTERRUPTED: u8 = 130;
 
 /// The meaning of each exit status, for help and manual.
-const EXIT_STATUSES: [(u8, &str); 4] = [
+const EXIT_STATUSES: [(u8, &str); 5] = [
     (0, "Success."),
     (FAILED, "Something was refused or failed, or was done in part; standard error says what."),
     (2, "The arguments are wrong, and nothing was done."),
     (CORRUPT, "Stored bytes are corrupt, healed or not."),
+    (INTERRUPTED, "Ctrl-C or SIGTERM ended the work; the output says what was done until then."),
 ];
 
 fn exit_statuses() -> String {
-    let lines = EXIT_STATUSES.iter().map(|(status, meaning)| format!("\n  {status}  {meaning}"));
+    let lines = EXIT_STATUSES.iter().map(|(status, meaning)| format!("\n  {status:<3}  {meaning}"));
     std::iter::once("Exit status:".to_owned()).chain(lines).collect()
 }
 
@@ -125,6 +136,9 @@ pub fn main() -> ExitCode {
         Command::Ls(args) => args.run(),
         Command::Stat(args) => args.run(),
         Command::Du(args) => args.run(),
+        Command::Diff(args) => args.run(),
+        Command::Mv(args) => args.run(),
+        Command::Rm(args) => args.run(),
         Command::Tier(args) => args.run(),
         Command::Pack(args) => args.run(),
         Command::Unpack(args) => args.run(),
@@ -153,13 +167,26 @@ pub fn main() -> ExitCode {
 fn exit_code(done: Result<Outcome>) -> ExitCode {
     match done {
         Ok(Outcome::Succeeded) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) if Interrupt::was_pressed() => ExitCode::from(INTERRUPTED),
         Ok(Outcome::Failed) => ExitCode::from(FAILED),
         Ok(Outcome::Corrupt) => ExitCode::from(CORRUPT),
         Ok(Outcome::Misused) => ExitCode::from(MISUSED),
         Err(error) => {
             let error = shared::mounts::explained(error);
-            eprintln!("tierfs: {error}");
-            ExitCode::from(if error.kind() == ErrorKind::Corrupt { CORRUPT } else { FAILED })
+            // clap has checked that the command has the option.
+            let as_json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
+            let told = as_json.then(|| {
+                let value = json!({ "error": { "code": error.kind().code(), "text": error.to_string() } });
+                shared::output::print_json(&value)
+            });
+            if !matches!(told, Some(Ok(()))) {
+                eprintln!("tierfs: {error}");
+            }
+            ExitCode::from(match error.kind() {
+                ErrorKind::Corrupt => CORRUPT,
+                ErrorKind::Interrupted if Interrupt::was_pressed() => INTERRUPTED,
+                _ => FAILED,
+            })
         }
     }
 }

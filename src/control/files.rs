@@ -5,7 +5,7 @@ use crate::control::context::{Context, Mounted, no_file};
 use crate::control::import;
 use crate::control::maintenance::{COMPACT, SCRUB};
 use crate::control::text::{Make, Text};
-use crate::control::{actions, blocks, maintenance, metrics, prefetch, quota, status};
+use crate::control::{actions, blocks, maintenance, metrics, prefetch, quota, relocation, status};
 use crate::model::{Error, ErrorKind, READ_BITS, Result};
 use crate::store::{EventKind, Events};
 use crate::vfs::{Control, ControlView, Controls, Invalidation, Located, Scope, Shape};
@@ -130,6 +130,15 @@ const QUOTA_HELP: &str = "usage and limits; write bytes=10G stored=1G files=1000
 pub const TENANT_FILES: &[File] = &[
     shown("status", "summary of the tenant, as text", status::of_tenant),
     acting("quota", QUOTA_HELP, quota::of_tenant, quota::set_of_tenant),
+    File {
+        show: None,
+        act: Some(relocation::remove),
+        ..shown(
+            "remove",
+            "write the name of a collection to remove it with everything in it",
+            status::of_tenant,
+        )
+    },
 ];
 
 /// The files of a collection's `.ctl`.
@@ -185,6 +194,8 @@ pub fn controls() -> Controls {
 impl File {
     fn control(&self) -> Control {
         let mode = match (&self.act, self.is_private) {
+            // Everybody sees and cancels the own jobs only.
+            (Some(_), _) if self.tells_of_jobs => 0o666,
             (Some(_), _) => 0o600,
             (None, true) => 0o400,
             (None, false) => READ_BITS,

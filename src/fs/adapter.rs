@@ -13,7 +13,7 @@ use fuser::{
     Request, TimeOrNow, WriteFlags,
 };
 
-use crate::control::Operation;
+use crate::control::{self, Operation};
 use crate::fs::errno;
 use crate::fs::handles::Handle;
 use crate::fs::kernel;
@@ -358,7 +358,7 @@ impl Filesystem for Adapter {
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -372,7 +372,14 @@ impl Filesystem for Adapter {
             }
             let keep = flags.contains(RenameFlags::RENAME_NOREPLACE);
             let (from, to) = ((Ino(parent.0), name.as_bytes()), (Ino(new_parent.0), new_name.as_bytes()));
-            self.name_gone("rename", reply, to, || self.vfs.rename(from, to, keep));
+            let user = request.uid();
+            self.name_gone("rename", reply, to, || {
+                let renamed = self.vfs.rename(from, to, keep);
+                if let Err(error) = &renamed {
+                    control::note_refused_rename(&self.mounted, user, from, new_name, error);
+                }
+                renamed
+            });
         });
     }
 

@@ -324,7 +324,10 @@ fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     if let Err(error) = raised {
-        log::info!("the limit of {:?} open files could not be raised: {error}", limit.current);
+        log::info!(
+            "the limit of {} open files could not be raised: {error}",
+            limit.current.unwrap_or(u64::MAX)
+        );
     }
 }
 

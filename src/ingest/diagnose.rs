@@ -9,6 +9,11 @@ use crate::store::disk::File;
 /// Bytes at the start of a file that show what it is.
 const BEGINNING_BYTES: usize = 512;
 
+/// Fewest bytes that are called a text.
+const TEXT_BYTES_MIN: usize = 8;
+/// Most letters of a text that are shown.
+const LINE_LETTERS_MAX: usize = 40;
+
 /// Git-lfs limits its pointers to this length.
 const POINTER_BYTES_MAX: u64 = 1024;
 
@@ -72,11 +77,38 @@ fn instead(beginning: &[u8], name: &[u8]) -> Option<String> {
     let begins =
         |word: &str| text.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word.as_bytes()));
     let is_html = ["<!doctype html", "<html", "<head", "<?xml"].into_iter().any(begins);
-    is_html.then(|| {
-        "an HTML page, perhaps the answer of a site that wants you to log in or to accept a licence; \
-         do so, and download the file again"
-            .to_owned()
+    if is_html {
+        let text = "an HTML page, perhaps the answer of a site that wants you to log in or to accept a \
+                    licence; do so, and download the file again";
+        return Some(text.to_owned());
+    }
+    text_line(text).map(|line| {
+        let suffix = name.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
+        format!(
+            "a text file that begins with \"{line}\"; give it a name without the suffix .{}, or download the \
+             file again",
+            String::from_utf8_lossy(suffix)
+        )
     })
+}
+
+/// The first line of a text, shortened. `None` for anything that is not text, and for less than
+/// [`TEXT_BYTES_MIN`], which other files begin with too.
+fn text_line(beginning: &[u8]) -> Option<String> {
+    // The beginning may end within a character.
+    let text = match std::str::from_utf8(beginning) {
+        Err(error) if error.error_len().is_some() => return None,
+        Err(error) => std::str::from_utf8(beginning.get(..error.valid_up_to())?).ok()?,
+        Ok(text) => text,
+    };
+    let is_text = |letter: char| !letter.is_control() || letter.is_whitespace();
+    if text.len() < TEXT_BYTES_MIN || !text.chars().all(is_text) {
+        return None;
+    }
+    let line = text.lines().find(|line| !line.trim().is_empty())?.trim();
+    let is_long = line.chars().count() > LINE_LETTERS_MAX;
+    let line: String = line.chars().filter(|letter| !letter.is_control()).take(LINE_LETTERS_MAX).collect();
+    Some(format!("{line}{}", if is_long { "..." } else { "" }))
 }
 
 fn pointer(beginning: &[u8]) -> Option<String> {
@@ -103,12 +135,20 @@ mod tests {
             (b"\xef\xbb\xbf \n<!DOCTYPE HTML>", "HTML"),
             (b"<HTML>", "HTML"),
             (b"GGUF\x03", ".gguf"),
+            (
+                b"not a header",
+                "a text file that begins with \"not a header\"; give it a name without the suffix .safetensors",
+            ),
+            ("\n404: Ä".repeat(64).as_bytes().split_last().unwrap().1, "begins with \"404: Ä\";"),
+            (&[b'x'; 99], "xxxx...\";"),
         ] {
             let said = instead(beginning, b"x.safetensors").unwrap();
             assert!(said.contains(words), "{said}");
         }
         let container = [&9_u64.to_le_bytes()[..], b"{}       "].concat();
-        for beginning in [&b""[..], b"P", b"<", b"<!", &container, b"size 1"] {
+        for beginning in
+            [&b""[..], b"P", b"<", b"<!", &container, b"size 1", b"text \x1b[31m text", b"latin \xe4\xf6"]
+        {
             assert_eq!(instead(beginning, b"x.safetensors"), None, "{beginning:?}");
         }
         assert_eq!(instead(b"GGUF\x01", b"x.gguf"), None);

@@ -17,7 +17,7 @@ use crate::ingest::walk::{Found, Mounts, Walked, files, mtime, shards};
 use crate::ingest::{
     Action, Listed, Options, Origin, Parents, Report, Request, Sum, Target, import_file, import_shards, room,
 };
-use crate::model::{EntryId, Error, ErrorKind, Progress, Result};
+use crate::model::{Cause, EntryId, Error, ErrorKind, Progress, Result};
 use crate::store::Use;
 use crate::store::disk::Identity;
 use crate::store::disk::files::{FileDisk, open_source};
@@ -294,6 +294,7 @@ impl Plan {
             return Err(error);
         }
         let source = found.source.display().to_string();
+        let error = with_advice(error);
         watch.failed(&source, &error);
         sum.failed.push((source, error.to_string()));
         Ok(())
@@ -344,7 +345,13 @@ impl Plan {
                 blobs.add(found, *node);
             }
         }
-        for (found, compared) in self.walked.found.iter().zip(compared) {
+        let count = self.walked.found.len();
+        for (index, (found, compared)) in self.walked.found.iter().zip(compared).enumerate() {
+            // Counts this file too, until it is done.
+            sum.left = (count - index) as u64;
+            if watch.is_cancelled() {
+                return Err(cancelled());
+            }
             let path = found.target.path();
             let done = compared.and_then(|compared| {
                 let action = match compared {
@@ -387,6 +394,7 @@ impl Plan {
                     // The whole store accepts no more.
                     let is_last = matches!(error.kind(), ErrorKind::Full | ErrorKind::ReadOnly);
                     self.note_failed(found, error, watch, sum)?;
+                    sum.left -= 1;
                     match is_last {
                         true => return Ok(()),
                         false => continue,
@@ -410,6 +418,7 @@ impl Plan {
             watch.did(&listed)?;
             sum.list(listed);
         }
+        sum.left = 0;
         self.links(collection, owner, watch, sum)?;
         self.remove(collection, owner, watch, sum)
     }
@@ -512,6 +521,28 @@ impl Plan {
         let metadata = fs::metadata(first).map_err(|error| Error::io(first.display(), error))?;
         let origin = origin(&metadata, owner, None);
         import_shards(collection, target, &sources, &origin, options, watch)
+    }
+}
+
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Interrupted, "the import was cancelled")
+}
+
+/// Adds to the error of a quota what to do about it.
+fn with_advice(error: Error) -> Error {
+    let of = error.refusals().iter().find_map(|refusal| match &refusal.cause {
+        Cause::Quota(of, _) => Some(of.clone()),
+        _ => None,
+    });
+    match of {
+        Some(of) => {
+            let text = format!(
+                "{error}; remove files, or raise the quota in a mount: \
+                 echo bytes=SIZE stored=SIZE files=N > MOUNTPOINT/{of}/.ctl/quota"
+            );
+            Error::new(error.kind(), text)
+        }
+        None => error,
     }
 }
 

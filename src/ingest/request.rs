@@ -103,6 +103,14 @@ impl Request {
         if self.revision.is_some() && self.all_revisions {
             return Err(Error::invalid("revision stands without all_revisions"));
         }
+        if self.reconstruct.as_deref() == Some("delta") && self.parent.is_none() {
+            return Err(Error::invalid(
+                "reconstruct=delta needs a lineage parent; name it: --parent TENANT/COLLECTION",
+            ));
+        }
+        if self.reconstruct.as_deref() == Some("origin") && !self.in_place {
+            return Err(Error::invalid("reconstruct=origin needs files that stay in place; add --in-place"));
+        }
         let tier = self.tier.as_deref().map(MoveTo::parse_tier).transpose()?;
         let (encoder, strict, pack, no_share) = (self.encoder, self.strict, self.pack, self.no_share);
         Ok(Options { tier, pack, encoder, blocking, strict, no_share, ..Options::default() })

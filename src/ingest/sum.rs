@@ -70,6 +70,10 @@ pub struct Sum {
     pub stored: u64,
     /// Bytes of files that share a data file that the store had already.
     pub shared: u64,
+    /// Names that were given to bytes that the collection has.
+    pub linked: u64,
+    /// Files that were not reached, because the import was cancelled or the store takes no more.
+    pub left: u64,
     /// Files that the collection had already.
     pub unchanged: u64,
     /// Names that were removed.
@@ -99,6 +103,7 @@ impl Sum {
     }
 
     pub(super) fn list(&mut self, listed: Listed) {
+        self.linked += u64::from(listed.action == Action::Link);
         if self.listed.len() < LISTED_MAX {
             self.listed.push(listed);
         }
@@ -118,41 +123,13 @@ impl Sum {
 
     /// What the import has done, in a line: `1 file with 104 tensors, 86.7 of 86.7 MiB stored`.
     pub fn text(&self, request: &Request) -> String {
-        let count = |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
-        let (files, tensors) = (count(self.files, "file"), count(self.tensors, "tensor"));
-        let mut parts = Vec::new();
-        if request.dry_run {
-            parts.push(format!("would import {files}, {}", human(self.bytes)));
-        } else if self.files == 0 && self.unchanged > 0 {
-            parts.push("nothing new".to_owned());
-        } else {
-            let mut done = match request.tier.as_deref().filter(|_| self.encoded + self.exact.sum() > 0) {
-                Some(tier) => {
-                    let tier = tier.split(':').next().unwrap_or_default();
-                    let all = count(self.encoded + self.exact.sum(), "tensor");
-                    format!("{files}; {} of {all} now {tier}", self.encoded)
-                }
-                None => format!("{files} with {tensors}"),
-            };
-            if let Some(parent) = &request.parent {
-                let without = self.tensors.saturating_sub(self.children);
-                done.push_str(&format!(
-                    ", {} with a parent in {parent} and {without} without",
-                    self.children
-                ));
-            }
-            done.push_str(&if request.in_place {
-                format!(", {} stay in place", human(self.bytes))
-            } else {
-                format!(", {} stored", human_part(self.stored, self.bytes))
-            });
-            if self.shared > 0 {
-                done.push_str(&format!(", {} of it shared with files of the store", human(self.shared)));
-            }
-            parts.push(done);
-        }
+        let mut parts = vec![self.imported(request)];
         if self.exact.sum() > 0 {
             parts.push(self.exact.text());
+        }
+        if self.linked > 0 {
+            let would = if request.dry_run { "would link" } else { "linked" };
+            parts.push(format!("{would} {}", count(self.linked, "name")));
         }
         if self.unchanged > 0 {
             parts.push(format!("{} unchanged", count(self.unchanged, "file")));
@@ -161,8 +138,46 @@ impl Sum {
             let would = if request.dry_run { "would remove" } else { "removed" };
             parts.push(format!("{would} {}", count(self.removed, "file")));
         }
+        if !self.failed.is_empty() {
+            parts.push(format!("{} failed", self.failed.len()));
+        }
+        if self.left > 0 {
+            parts.push(format!("{} not imported", count(self.left, "file")));
+        }
         let text = parts.join("; ");
-        if self.is_cancelled { format!("cancelled: {text}; the rest was not imported") } else { text }
+        if self.is_cancelled { format!("cancelled: {text}") } else { text }
+    }
+
+    fn imported(&self, request: &Request) -> String {
+        let files = count(self.files, "file");
+        if request.dry_run {
+            return format!("would import {files}, {}", human(self.bytes));
+        }
+        if self.files == 0 {
+            let is_as_it_was = self.unchanged + self.linked > 0;
+            return if is_as_it_was { "nothing new" } else { "nothing was imported" }.to_owned();
+        }
+        let mut done = match request.tier.as_deref().filter(|_| self.encoded + self.exact.sum() > 0) {
+            Some(tier) => {
+                let tier = tier.split(':').next().unwrap_or_default();
+                let all = count(self.encoded + self.exact.sum(), "tensor");
+                format!("{files}; {} of {all} now {tier}", self.encoded)
+            }
+            None => format!("{files} with {}", count(self.tensors, "tensor")),
+        };
+        if let Some(parent) = &request.parent {
+            let without = self.tensors.saturating_sub(self.children);
+            done.push_str(&format!(", {} with a parent in {parent} and {without} without", self.children));
+        }
+        done.push_str(&if request.in_place {
+            format!(", {} stay in place", human(self.bytes))
+        } else {
+            format!(", {} stored", human_part(self.stored, self.bytes))
+        });
+        if self.shared > 0 {
+            done.push_str(&format!(", {} of it shared with files of the store", human(self.shared)));
+        }
+        done
     }
 
     /// The summary that `tierfs import --json` prints.
@@ -187,6 +202,8 @@ impl Sum {
             "bytes": self.bytes,
             "bytes_stored": self.stored,
             "bytes_shared": self.shared,
+            "linked": self.linked,
+            "left": self.left,
             "unchanged": self.unchanged,
             "removed": self.removed,
             "listed": listed.collect::<Vec<_>>(),
@@ -227,6 +244,8 @@ impl Sum {
             bytes: number("bytes")?,
             stored: number("bytes_stored")?,
             shared: number("bytes_shared")?,
+            linked: number("linked")?,
+            left: number("left")?,
             unchanged: number("unchanged")?,
             removed: number("removed")?,
             listed,
@@ -236,6 +255,10 @@ impl Sum {
             changed: Vec::new(),
         })
     }
+}
+
+fn count(count: u64, one: &str) -> String {
+    format!("{count} {one}{}", if count == 1 { "" } else { "s" })
 }
 
 fn pairs(pairs: &[(String, String)], key: &str) -> Vec<Value> {
@@ -274,6 +297,8 @@ mod tests {
             bytes: 4,
             stored: 5,
             shared: 8,
+            linked: 10,
+            left: 9,
             unchanged: 6,
             removed: 7,
             listed: Action::ALL.map(listed).to_vec(),

@@ -11,6 +11,7 @@ mod io;
 mod log;
 mod object;
 mod quota;
+mod relocation;
 mod repair;
 mod settings;
 mod sharing;

@@ -10,7 +10,7 @@ use crate::model::{Error, ErrorKind, Result, StoreId, check_label};
 use crate::store::clock::{Clock, SystemClock, Ticks};
 use crate::store::collection::Collection;
 use crate::store::collection::identity::Access;
-use crate::store::collection::lineage::relatives;
+use crate::store::collection::lineage::{Place, relatives};
 use crate::store::collection::open::refuse_remains;
 use crate::store::collection::open_object::Rebuild;
 use crate::store::collection::services::Services;
@@ -30,21 +30,21 @@ const TAKEN_NAMES: [&str; 2] = [SETTINGS_NAME, "lock"];
 /// Default permission bits of a tenant or a collection.
 const DIRECTORY_MODE: u32 = 0o755;
 /// Collections by tenant and name.
-type OpenCollections = HashMap<(String, String), Arc<Collection>>;
+pub(in crate::store) type OpenCollections = HashMap<Place, Arc<Collection>>;
 /// Maximum size of the settings file.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
 /// An open store.
 pub struct Store {
-    disk: Arc<dyn Disk>,
+    pub(in crate::store) disk: Arc<dyn Disk>,
     access: Access,
     settings: Settings,
     /// Open collections. Held while one is opened, so that no collection is opened twice.
-    open: Mutex<OpenCollections>,
-    tenants: Tenants,
+    pub(in crate::store) open: Mutex<OpenCollections>,
+    pub(in crate::store) tenants: Tenants,
     /// The highest number given to a collection since the store was opened.
     numbered: Mutex<u32>,
-    services: Services,
+    pub(in crate::store) services: Services,
     _lock: Box<dyn Any + Send + Sync>,
 }
 
@@ -105,7 +105,13 @@ impl Store {
         let ticks = Ticks::new(Arc::new(SystemClock), settings.rules.tick_seconds);
         let sharing = Sharing::new(&disk, settings.share);
         let services = Services::new(ticks, settings.pack != PACKS[0], sharing);
-        Ok(Store { disk, access, settings, open, tenants, numbered, services, _lock: lock })
+        let store = Store { disk, access, settings, open, tenants, numbered, services, _lock: lock };
+        if access == Access::Write
+            && let Err(error) = store.finish_removals()
+        {
+            log::warn!("an interrupted removal still takes space: {error}");
+        }
+        Ok(store)
     }
 
     /// Its location, for messages.
@@ -185,7 +191,7 @@ impl Store {
     }
 
     /// A collection, opened if it is not open yet.
-    fn opened(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
+    pub(in crate::store) fn opened(&self, tenant: &str, name: &str) -> Result<Arc<Collection>> {
         check_tenant(tenant)?;
         check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
         let key = (tenant.to_owned(), name.to_owned());
@@ -226,7 +232,7 @@ impl Store {
     }
 
     /// Whether a collection that failed to open does not exist: then it depends on nothing.
-    fn was_removed(&self, (tenant, name): &(String, String), error: &Error) -> bool {
+    pub(in crate::store) fn was_removed(&self, (tenant, name): &(String, String), error: &Error) -> bool {
         error.kind() == ErrorKind::NotFound && refuse_remains(&self.disk, &format!("{tenant}/{name}")).is_ok()
     }
 
@@ -413,7 +419,7 @@ impl Store {
     }
 }
 
-fn check_tenant(name: &str) -> Result<()> {
+pub(in crate::store) fn check_tenant(name: &str) -> Result<()> {
     check_label(name).map_err(|wrong| Error::invalid(format!("the tenant {name:?} {wrong}")))?;
     if TAKEN_NAMES.contains(&name) {
         return Err(Error::invalid(format!(

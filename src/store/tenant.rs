@@ -158,6 +158,11 @@ impl Tenants {
         Ok(())
     }
 
+    /// Forgets a tenant whose name leads elsewhere from now on.
+    pub fn forget(&self, name: &str) {
+        self.loaded.lock().remove(name);
+    }
+
     /// Removes a tenant's file, before its directory is removed.
     pub fn remove_file(&self, name: &str) -> Result<()> {
         for file in [DRAFT_NAME, FILE_NAME] {

@@ -289,8 +289,16 @@ impl Vfs {
         }
     }
 
-    /// Renames a file or a directory within its collection.
+    /// Renames a file or a directory within its collection, a collection, or a tenant.
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), keep: bool) -> Result<Invalidation> {
+        self.check_access()?;
+        match (self.locate(from.0)?, self.locate(to.0)?) {
+            (Located::Root, Located::Root) => return self.rename_tenant(from.1, to.1),
+            (Located::Tenant(old), Located::Tenant(new)) => {
+                return self.rename_collection((&old, from.1), (&new, to.1));
+            }
+            _ => {}
+        }
         let source = self.directory_for(from.0, from.1)?;
         if source.collection.state().is_of_tensors(source.node, from.1) {
             return Err(of_container());
@@ -450,7 +458,7 @@ impl Vfs {
         }
     }
 
-    fn check_access(&self) -> Result<()> {
+    pub(super) fn check_access(&self) -> Result<()> {
         match self.store().access() {
             Access::Write => Ok(()),
             Access::Read => Err(Error::new(ErrorKind::ReadOnly, "the store is mounted to be read only")),
@@ -467,7 +475,7 @@ fn of_container() -> Error {
     Error::new(ErrorKind::Denied, text)
 }
 
-fn not_here() -> Error {
+pub(super) fn not_here() -> Error {
     let text = "only directories can be created among tenants and collections, and .ctl and .as are reserved";
     Error::new(ErrorKind::Denied, text)
 }

@@ -15,6 +15,7 @@ mod list;
 mod list_mode;
 mod located;
 mod opened_forms;
+mod relocation;
 mod tenant;
 mod tree;
 mod unlinked;

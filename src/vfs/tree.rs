@@ -246,7 +246,12 @@ impl Vfs {
             return Err(no_name(name.as_bytes()));
         }
         let mut tenants = self.looked_up.tenants.write();
-        let known = tenants.entry(Ino::tenant_hash(name)).or_insert_with(|| name.to_owned());
+        let hash = Ino::tenant_hash(name);
+        let known = tenants.entry(hash).or_insert_with(|| name.to_owned());
+        if known != name && Ino::tenant_hash(known) != hash {
+            // The number of a tenant that was renamed, which has another name by now.
+            name.clone_into(known);
+        }
         if known != name {
             return Err(Error::unsupported(format!("the tenants {known} and {name} have the same number")));
         }
@@ -275,6 +280,15 @@ impl Vfs {
             None => self.finish_renames(&collection),
         }
         Ok(collection)
+    }
+
+    /// Has the number that the kernel knows for a renamed tenant lead to its new name.
+    pub(super) fn rename_looked_up_tenant(&self, old: &str, new: &str) {
+        let mut tenants = self.looked_up.tenants.write();
+        for name in tenants.values_mut().filter(|name| *name == old) {
+            new.clone_into(name);
+        }
+        tenants.insert(Ino::tenant_hash(new), new.to_owned());
     }
 
     /// Drops a removed collection from the cache.

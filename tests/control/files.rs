@@ -16,11 +16,14 @@ fn action_files_belong_to_the_owner_and_status_files_to_everybody() {
     let (place, _) = imported(&[]);
     let mounted = place.mount(&["--allow-other"]);
     assert_eq!(mode(&mounted.path(".ctl/sync")), 0o600);
+    assert_eq!(mode(&mounted.path("demo/.ctl/remove")), 0o600);
+    // Everybody sees the own jobs.
+    assert_eq!(mode(&mounted.path(".ctl/jobs")), 0o666);
     for folder in [".ctl", "demo/.ctl", "demo/model/.ctl"] {
         assert_eq!(mode(&mounted.path(folder)), 0o555);
         assert_eq!(mode(&mounted.path(folder).join("status")), 0o444);
     }
-    assert_eq!(names(&mounted.path("demo/.ctl")), ["quota", "status"]);
+    assert_eq!(names(&mounted.path("demo/.ctl")), ["quota", "remove", "status"]);
     chown(mounted.path("demo/model"), Some(1234), Some(4321)).unwrap();
     let owner = |name: &str| {
         let seen = fs::metadata(mounted.path(name)).unwrap();

@@ -6,5 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod both;
+mod collections;
 mod copies;
+mod interrupt;
 mod names;

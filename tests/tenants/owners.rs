@@ -40,7 +40,11 @@ fn the_owner_of_a_tenant_creates_collections_and_modes_restrict_others() {
         ("echo files=1 > a/.ctl/quota", false),
         ("echo files=1 > a/c/.ctl/quota", false),
         ("mkdir b/c", true),
-        ("cat .ctl/jobs", false),
+        ("cat .ctl/jobs", true),
+        ("cat .ctl/events", false),
+        ("echo c > a/.ctl/remove", false),
+        ("mv a/c b/c2", false),
+        ("mv a z", false),
     ] {
         let code = as_user(BOB, BOB, &root, line).code;
         assert_eq!(code == Some(0), is_allowed, "{line}");
@@ -57,8 +61,10 @@ fn the_owner_of_a_tenant_creates_collections_and_modes_restrict_others() {
     assert_eq!(owner_of(&mounted.path("a/d")), (BOB, BOB, 0o2700));
     as_user(ALICE, ALICE, &root, "rmdir a/d").failed(1, &["not empty"]);
     as_user(ALICE, ALICE, &root, "cat a/d/f").failed(1, &["Permission denied"]);
-    refused(fs::rename(mounted.path("a"), mounted.path("z")), libc::EPERM);
-    refused(fs::rename(mounted.path("a/c"), mounted.path("a/z")), libc::EPERM);
+    refused(fs::rename(mounted.path("a"), mounted.path("b")), libc::EEXIST);
+    refused(fs::rename(mounted.path("a/c"), mounted.path(".ctl/c")), libc::EPERM);
+    fs::rename(mounted.path("a/c"), mounted.path("a/z")).unwrap();
+    as_user(ALICE, ALICE, &root, "mv a/z a/c").ok();
     let wanted: Vec<_> = ["a", "b", "a/c", "a/d", "b/c", "a/.ctl", "b/.ctl", "a/.ctl/quota"]
         .map(|path| (path, owner_of(&mounted.path(path))))
         .into();

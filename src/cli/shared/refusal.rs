@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
+use crate::cli::Outcome;
 use crate::cli::shared::mounts::Mounted;
+use crate::cli::shared::output::print_json;
 use crate::control::PREFIX;
-use crate::model::{Error, FILES_SHOWN_MAX};
+use crate::model::{Error, FILES_SHOWN_MAX, Result};
 
 /// Most bytes of the attribute that has a refusal.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
@@ -125,6 +127,17 @@ impl Refusal {
         text
     }
 
+    /// Prints the refusal of a command about one path.
+    pub fn report(&self, path: &Path, as_json: bool) -> Result<Outcome> {
+        if as_json {
+            let path = path.display().to_string();
+            print_json(&json!({ "path": path, "state": "refused", "reasons": self.to_json() }))?;
+        } else {
+            eprint!("{}", self.lines(path));
+        }
+        Ok(Outcome::Failed)
+    }
+
     /// The reasons as JSON.
     pub fn to_json(&self) -> Value {
         let reasons = self.reasons.iter().map(|reason| {
@@ -215,12 +228,18 @@ fn by_number(errno: Errno) -> Refusal {
         Errno::NODATA | Errno::OPNOTSUPP => {
             ("denied", "only files and directories of a collection have attributes")
         }
+        _ if is_taken(errno) => ("exists", "the name is taken"),
         _ => {
             let text = crate::model::plain(&errno.into());
             return Refusal::new("system", text, None);
         }
     };
     Refusal::new(code, text, None)
+}
+
+fn is_taken(errno: Errno) -> bool {
+    use std::io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
+    matches!(std::io::Error::from(errno).kind(), AlreadyExists | DirectoryNotEmpty)
 }
 
 /// A refusal of the command line itself.

@@ -268,8 +268,10 @@ fn entry(input: &mut Input<'_>) -> Result<Entry> {
     let offset = input.u64()?;
     let dtype =
         type_of_code(code).ok_or_else(|| place(Error::unsupported(format!("unknown ggml type {code}"))))?;
-    let wrong =
-        || Error::invalid(format!("shape {sizes:?} of {dtype}: too large, or not a whole number of blocks"));
+    let wrong = || {
+        let sizes = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join("x");
+        Error::invalid(format!("shape {sizes} of {dtype}: too large, or not a whole number of blocks"))
+    };
     let shape = Shape::new(sizes).ok_or_else(|| place(wrong()))?;
     let bytes = bytes_of(dtype, &shape).ok_or_else(|| place(wrong()))?;
     Ok(Entry { name, dtype, shape, offset, bytes })

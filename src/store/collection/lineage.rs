@@ -152,7 +152,18 @@ pub(in crate::store) fn relatives(state: &State) -> BTreeSet<Place> {
     parents(state).map(|(_, place)| place).chain(above).collect()
 }
 
+/// The collections that have had children of objects of a collection.
+pub(in crate::store) fn children_in(state: &State) -> BTreeSet<Place> {
+    parents(state).map(|(_, place)| place).collect()
+}
+
 impl Collection {
+    /// Whether an object of this collection needs its parent, which is in the collection `place`.
+    pub(in crate::store) fn needs(&self, object: &Object, place: &Place) -> bool {
+        let parent = object.entry.parent.as_ref().filter(|_| object.needs_parent());
+        parent.is_some_and(|parent| (&parent.tenant, &parent.collection) == (&place.0, &place.1))
+    }
+
     /// Adds the children in this collection whose parents are in `parent_collection`, which may be this
     /// one.
     pub(in crate::store) fn note_children(&self, parent_collection: &Arc<Collection>) {

@@ -124,6 +124,17 @@ impl Disk for MemoryDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut tree = self.tree.write();
+        if tree.directories.contains(from) {
+            let moved = |path: &str| {
+                let rest = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+                rest.map(|rest| format!("{to}{rest}"))
+            };
+            let directories = std::mem::take(&mut tree.directories).into_iter();
+            tree.directories = directories.map(|path| moved(&path).unwrap_or(path)).collect();
+            let files = std::mem::take(&mut tree.files).into_iter();
+            tree.files = files.map(|(path, file)| (moved(&path).unwrap_or(path), file)).collect();
+            return Ok(());
+        }
         let file = tree.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
         if let Some(replaced) = tree.files.insert(to.to_owned(), file) {
             replaced.links.fetch_sub(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! Errors of `.cgeb` records and `.cgei` indexes.
 
+use crate::format::files::CUT_OFF;
 use crate::model::{Error, ErrorKind};
 
 /// An error of a record or an index.
@@ -32,7 +33,7 @@ pub enum CgebError {
         at: u64,
     },
     /// The bytes end before the length that the header implies.
-    #[error("ends at byte {present} of {needed}")]
+    #[error("ends at byte {present} of {needed}: {}", CUT_OFF)]
     Truncated {
         /// Needed bytes, as far as they are known.
         needed: u64,

@@ -1,0 +1,323 @@
+//! `tierfs diff`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::cli::Outcome;
+use crate::cli::shared::output::{print, print_json};
+use crate::control::PREFIX;
+use crate::format::log::catalog::Content;
+use crate::ingest::recognize;
+use crate::model::{Dtype, Error, ErrorKind, Result, Shape};
+use crate::store::disk::File;
+use crate::store::disk::files::open_source;
+use crate::stream::{cast, is_castable};
+
+/// Elements that are compared at a time.
+const ELEMENTS_AT_ONCE: u64 = 1 << 18;
+/// Bytes of a plain file that are compared at a time.
+const BYTES_AT_ONCE: u64 = 1 << 20;
+
+/// Compare tensors: whether their bytes are the same, and the largest and RMS difference of their values.
+///
+/// Each of the two is a tensor, a container (.safetensors, .gguf, .npy) or a directory, on a mount or
+/// elsewhere. Tensors are compared with those of the same name in the same directory, whatever container
+/// they are in, and plain files by their bytes. Two single tensors are compared whatever their names.
+///
+/// Exits with 1 if anything differs.
+///
+/// Example: tierfs diff ~/models/llama /mnt/acme/llama
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The first file or directory
+    a: PathBuf,
+    /// The second file or directory
+    b: PathBuf,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A tensor, or a plain file.
+struct Item {
+    path: PathBuf,
+    begin: u64,
+    bytes: u64,
+    tensor: Option<(Dtype, Shape)>,
+}
+
+/// How two items compare.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Found {
+    Same,
+    /// Largest and RMS difference of the values.
+    Values {
+        max: f64,
+        rms: f64,
+    },
+    /// The bytes differ, and are no numbers that can be compared.
+    Bytes,
+    OtherShape,
+    OnlyInA,
+    OnlyInB,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Outcome> {
+        let (mut first, mut second) = (items(&self.a)?, items(&self.b)?);
+        let are_single = |items: &BTreeMap<String, Item>| items.len() == 1;
+        if are_single(&first) && are_single(&second) && !self.a.is_dir() && !self.b.is_dir() {
+            let name = first.keys().next().cloned().unwrap_or_default();
+            second = second.into_values().map(|item| (name.clone(), item)).collect();
+        }
+        let mut rows = Vec::new();
+        while let Some((name, one)) = first.pop_first() {
+            let other = second.remove(&name);
+            let found = match &other {
+                Some(other) => compare(&one, other)?,
+                None => Found::OnlyInA,
+            };
+            rows.push((name, one, other, found));
+        }
+        rows.extend(second.into_iter().map(|(name, item)| (name, item, None, Found::OnlyInB)));
+        rows.sort_by(|one, other| one.0.cmp(&other.0));
+        let count = |is: fn(&Found) -> bool| rows.iter().filter(|row| is(&row.3)).count();
+        let (same, only_a, only_b) = (
+            count(|found| *found == Found::Same),
+            count(|found| *found == Found::OnlyInA),
+            count(|found| *found == Found::OnlyInB),
+        );
+        let differ = rows.len() - same - only_a - only_b;
+        if self.json {
+            let rows: Vec<Value> =
+                rows.iter().map(|(name, one, other, found)| row(name, one, other, *found)).collect();
+            print_json(&json!({
+                "same": same, "differ": differ, "only_in_a": only_a, "only_in_b": only_b, "rows": rows,
+            }))?;
+        } else {
+            let shown = rows.iter().map(|(name, one, other, found)| line(name, one, other.as_ref(), *found));
+            let mut text = shown.collect::<String>();
+            let mut parts = vec![format!("{same} same"), format!("{differ} different")];
+            for (count, path) in [(only_a, &self.a), (only_b, &self.b)] {
+                if count > 0 {
+                    parts.push(format!("{count} only in {}", path.display()));
+                }
+            }
+            text.push_str(&format!("{}\n", parts.join(", ")));
+            print(&text)?;
+        }
+        Ok(if same == rows.len() { Outcome::Succeeded } else { Outcome::Failed })
+    }
+}
+
+/// The tensors and plain files of a path, by name.
+fn items(path: &Path) -> Result<BTreeMap<String, Item>> {
+    let mut found = BTreeMap::new();
+    let metadata = fs::metadata(path).map_err(|error| Error::io(path.display(), error))?;
+    if !metadata.is_dir() {
+        add(&mut found, path, "", &file_name(path))?;
+        return Ok(found);
+    }
+    let mut waiting = vec![(path.to_owned(), String::new())];
+    while let Some((directory, prefix)) = waiting.pop() {
+        let failed = |error| Error::io(directory.display(), error);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            names.push(entry.map_err(failed)?.path());
+        }
+        names.sort();
+        for path in names {
+            let name = file_name(&path);
+            let link = fs::symlink_metadata(&path).map_err(|error| Error::io(path.display(), error))?;
+            if link.is_dir() {
+                waiting.push((path, format!("{prefix}{name}/")));
+            } else if path.is_file() {
+                add(&mut found, &path, &prefix, &name)?;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Adds the tensors of a file, or the file itself.
+fn add(found: &mut BTreeMap<String, Item>, path: &Path, prefix: &str, name: &str) -> Result<()> {
+    let source = open_source(path).map_err(|error| Error::io(path.display(), error))?;
+    let item = |begin: u64, end: u64, tensor| Item {
+        path: path.to_owned(),
+        begin,
+        bytes: end.saturating_sub(begin),
+        tensor,
+    };
+    let recognized = match recognize(&source, name.as_bytes()) {
+        Ok(recognized) => Some(recognized).filter(|recognized| recognized.content != Content::Cgeb),
+        Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => None,
+        Err(error) => return Err(error.at(path.display())),
+    };
+    let parts = recognized.map(|recognized| recognized.parts).unwrap_or_default();
+    let mut tensors =
+        parts.into_iter().filter_map(|part| Some((part.begin, part.end, part.tensor?))).peekable();
+    if tensors.peek().is_none() {
+        let bytes = source.len().map_err(|error| Error::io(path.display(), error))?;
+        found.insert(format!("{prefix}{name}"), item(0, bytes, attributes(path, bytes)));
+        return Ok(());
+    }
+    for (begin, end, tensor) in tensors {
+        let plain = format!("{prefix}{}", tensor.name);
+        // Another container of the directory has the name.
+        let key = if found.contains_key(&plain) { format!("{prefix}{name}: {}", tensor.name) } else { plain };
+        found.insert(key, item(begin, end, Some((tensor.dtype, tensor.shape))));
+    }
+    Ok(())
+}
+
+/// The type and shape of a tensor on a mount.
+fn attributes(path: &Path, bytes: u64) -> Option<(Dtype, Shape)> {
+    let get = |name: &str| {
+        let mut value = [0; 256];
+        let len = rustix::fs::getxattr(path, format!("{PREFIX}{name}"), &mut value[..]).ok()?;
+        Some(String::from_utf8_lossy(value.get(..len)?).into_owned())
+    };
+    let dtype = Dtype::from_name(&get("dtype")?)?;
+    let shape = get("shape")?;
+    let sizes: Option<Vec<u64>> =
+        shape.split('x').filter(|size| !size.is_empty()).map(|size| size.parse().ok()).collect();
+    let shape = Shape::new(&sizes?)?;
+    (dtype.bytes_of(shape.elements()) == Some(bytes)).then_some((dtype, shape))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn compare(one: &Item, other: &Item) -> Result<Found> {
+    let open = |item: &Item| open_source(&item.path).map_err(|error| Error::io(item.path.display(), error));
+    let sources = [(one, open(one)?), (other, open(other)?)];
+    match (&one.tensor, &other.tensor) {
+        (Some((_, shape)), Some((_, other))) if shape != other => Ok(Found::OtherShape),
+        (Some((dtype, shape)), Some((other, _))) if has_values(*dtype) && has_values(*other) => {
+            values(&sources, (*dtype, *other), shape.elements())
+        }
+        (Some((dtype, _)), Some((other, _))) if dtype != other => Ok(Found::Bytes),
+        _ => bytes(&sources),
+    }
+}
+
+fn bytes(sources: &[(&Item, Arc<dyn File>); 2]) -> Result<Found> {
+    let [(one, _), (other, _)] = sources;
+    if one.bytes != other.bytes {
+        return Ok(Found::Bytes);
+    }
+    let (mut chunks, mut at) = ([Vec::new(), Vec::new()], 0);
+    while at < one.bytes {
+        let len = (one.bytes - at).min(BYTES_AT_ONCE);
+        for ((item, source), chunk) in sources.iter().zip(&mut chunks) {
+            read(item, source, at, len, chunk)?;
+        }
+        let [first, second] = &chunks;
+        if first != second {
+            return Ok(Found::Bytes);
+        }
+        at += len;
+    }
+    Ok(Found::Same)
+}
+
+/// Reads a part of an item into `chunk`.
+fn read(item: &Item, source: &Arc<dyn File>, at: u64, len: u64, chunk: &mut Vec<u8>) -> Result<()> {
+    chunk.resize(len as usize, 0);
+    source.read_exact_at(chunk, item.begin + at).map_err(|error| Error::io(item.path.display(), error))
+}
+
+fn has_values(dtype: Dtype) -> bool {
+    dtype == Dtype::F64 || is_castable(dtype)
+}
+
+/// The elements of a chunk.
+fn numbers(dtype: Dtype, bytes: &[u8]) -> Result<Vec<f64>> {
+    if dtype == Dtype::F64 {
+        let (chunks, _) = bytes.as_chunks::<8>();
+        return Ok(chunks.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect());
+    }
+    let count = bytes.len() as u64 / dtype.bytes().max(1);
+    let mut floats = vec![0; count as usize * size_of::<f32>()];
+    cast(dtype, Dtype::F32, bytes, &mut floats)?;
+    let (chunks, _) = floats.as_chunks::<4>();
+    Ok(chunks.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes))).collect())
+}
+
+fn values(
+    sources: &[(&Item, Arc<dyn File>); 2],
+    (one, other): (Dtype, Dtype),
+    elements: u64,
+) -> Result<Found> {
+    let mut chunks = [Vec::new(), Vec::new()];
+    let (mut max, mut squares, mut is_same, mut at) = (0_f64, 0_f64, one == other, 0);
+    while at < elements {
+        let count = (elements - at).min(ELEMENTS_AT_ONCE);
+        for (((item, source), chunk), dtype) in sources.iter().zip(&mut chunks).zip([one, other]) {
+            read(item, source, at * dtype.bytes(), count * dtype.bytes(), chunk)?;
+        }
+        at += count;
+        let [first, second] = &chunks;
+        if one == other && first == second {
+            continue;
+        }
+        is_same = false;
+        for (one, other) in numbers(one, first)?.into_iter().zip(numbers(other, second)?) {
+            // Two infinities of one sign, and two numbers that are not a number, do not differ.
+            let difference =
+                if one == other || one.is_nan() && other.is_nan() { 0.0 } else { (one - other).abs() };
+            // A number differs from one that is not a number by any amount.
+            max = max.max(if difference.is_nan() { f64::INFINITY } else { difference });
+            squares += difference * difference;
+        }
+    }
+    let rms = if max.is_infinite() { max } else { (squares / elements.max(1) as f64).sqrt() };
+    Ok(if is_same { Found::Same } else { Found::Values { max, rms } })
+}
+
+/// The types and shapes of both, once where they agree.
+fn what(one: &Item, other: Option<&Item>) -> String {
+    let show = |item: &Item| match &item.tensor {
+        Some((dtype, shape)) => format!("{dtype} {shape}"),
+        None => "file".to_owned(),
+    };
+    match other.map(show).filter(|other| *other != show(one)) {
+        Some(other) => format!("{} and {other}", show(one)),
+        None => show(one),
+    }
+}
+
+fn line(name: &str, one: &Item, other: Option<&Item>, found: Found) -> String {
+    let result = match found {
+        Found::Same => "same".to_owned(),
+        Found::Values { max, rms } => format!("max={max:.3e} rms={rms:.3e}"),
+        Found::Bytes => "bytes differ".to_owned(),
+        Found::OtherShape => "another shape".to_owned(),
+        Found::OnlyInA => "only in the first".to_owned(),
+        Found::OnlyInB => "only in the second".to_owned(),
+    };
+    format!("{name}  {}  {result}\n", what(one, other))
+}
+
+fn row(name: &str, one: &Item, other: &Option<Item>, found: Found) -> Value {
+    let (state, difference) = match found {
+        Found::Same => ("same", Some((0.0, 0.0))),
+        Found::Values { max, rms } => ("values", Some((max, rms))),
+        Found::Bytes => ("bytes", None),
+        Found::OtherShape => ("shape", None),
+        Found::OnlyInA => ("only in a", None),
+        Found::OnlyInB => ("only in b", None),
+    };
+    json!({
+        "name": name,
+        "state": state,
+        "what": what(one, other.as_ref()),
+        "max": difference.map(|(max, _)| max),
+        "rms": difference.map(|(_, rms)| rms),
+    })
+}

@@ -1,0 +1,91 @@
+//! `tierfs rm`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use serde_json::json;
+
+use crate::cli::Outcome;
+use crate::cli::shared::maintenance::open_engine;
+use crate::cli::shared::mounts::{Mounted, mount_for};
+use crate::cli::shared::output::{human, print, print_json};
+use crate::cli::shared::refusal::{self, Refusal, Typed};
+use crate::ingest::parse_collection;
+use crate::model::{Error, ErrorKind, Result};
+
+/// Remove a collection with everything in it.
+///
+/// Source files that were imported in place stay. The daemon removes from a mounted store, while nobody
+/// has a file of the collection open. A collection that others are stored as differences to is refused.
+///
+/// Example: tierfs rm /srv/tensors acme/llama
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The store, or its mount point
+    store: PathBuf,
+    /// The collection
+    #[arg(value_name = "TENANT/COLLECTION", value_parser = parse_collection)]
+    collection: (String, String),
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    pub fn run(self) -> Result<Outcome> {
+        let (tenant, name) = (&self.collection.0, &self.collection.1);
+        let path = format!("{tenant}/{name}");
+        let (files, stored) = match mount_for(&self.store)? {
+            Some(mounted) => match remove_by_daemon(&mounted, tenant, name)? {
+                Ok(removed) => removed,
+                Err(refusal) => {
+                    return refusal.report(&mounted.mountpoint.join(&path), self.json);
+                }
+            },
+            None => {
+                let engine = open_engine(&self.store, "removes a collection")?;
+                let used = engine.store.collection(tenant, name)?.meter().used();
+                engine.store.remove_collection_with_content(tenant, name)?;
+                (used.files, used.stored)
+            }
+        };
+        if self.json {
+            print_json(&json!({ "collection": path, "files": files, "bytes_stored": stored }))?;
+        } else {
+            let files = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+            print(&format!("{path}: removed, {files}, {} stored\n", human(stored)))?;
+        }
+        Ok(Outcome::Succeeded)
+    }
+}
+
+/// Has the daemon remove a collection. Returns its number of files and its stored bytes.
+fn remove_by_daemon(
+    mounted: &Mounted,
+    tenant: &str,
+    name: &str,
+) -> Result<std::result::Result<(u64, u64), Refusal>> {
+    let quota = mounted.mountpoint.join(tenant).join(name).join(".ctl/quota");
+    let used = fs::read_to_string(&quota).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            let text = format!("there is no collection {tenant}/{name}; tierfs ls lists them");
+            Error::new(ErrorKind::NotFound, text)
+        }
+        _ => Error::io(mounted.mountpoint.join(tenant).join(name).display(), error),
+    })?;
+    let number = |key: &str| {
+        let line = used.lines().find_map(|line| line.strip_prefix(key));
+        line.and_then(|rest| rest.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    let control = mounted.mountpoint.join(tenant).join(".ctl/remove");
+    let before = refusal::last_number(&control);
+    match fs::write(&control, name) {
+        Ok(()) => Ok(Ok((number("files"), number("stored bytes")))),
+        Err(error) => {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            let typed = Typed { words: "rm", path: &control };
+            Ok(Err(Refusal::of(mounted, &typed, before, errno)))
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Renames and removals of whole collections and tenants.
+//!
+//! The directory on the disk changes its name, which is atomic; the log says nothing of names of
+//! collections. But records of lineage and of its parents' settings name a child's or parent's
+//! collection. So a collection whose objects others need, or whose objects need others, keeps its name.
+//! Lineage that no stored block needs keeps the old name, which then leads to nothing.
+//!
+//! A collection that is renamed or removed is closed first: nobody else may use it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::model::{Error, ErrorKind, Result, check_label};
+use crate::store::collection::Collection;
+use crate::store::collection::lineage::{Place, children_in, relatives};
+use crate::store::collection::usage_file::SaveUsage;
+use crate::store::quota::Use;
+use crate::store::store::{OpenCollections, Store, check_tenant};
+
+/// Beginning of the name of a directory that is being removed. No collection has such a name.
+const REMOVED: &str = ".removed-";
+/// Longest wait for requests that use a collection.
+const CLOSE_WAIT: Duration = Duration::from_millis(300);
+
+/// A change that lineage may forbid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Change {
+    Rename,
+    Remove,
+}
+
+impl Store {
+    /// Renames a collection, also to another tenant, durably. `Exists` if the name is taken, `Busy` if it
+    /// is in use or lineage names it, `Quota` if the other tenant has no room for it.
+    pub fn rename_collection(&self, from: (&str, &str), to: (&str, &str)) -> Result<()> {
+        self.check_new_collection(to)?;
+        let collection = self.collection(from.0, from.1)?;
+        if from.0 != to.0 {
+            self.check_tenant_quota(to.0, collection.meter().used())?;
+        }
+        let (old, new) = (format!("{}/{}", from.0, from.1), format!("{}/{}", to.0, to.1));
+        let place = (from.0.to_owned(), from.1.to_owned());
+        drop(collection);
+        self.with_closed(&[place], Change::Rename, || {
+            let failed = |error| Error::io(format!("renaming {old} to {new}"), error);
+            self.disk.rename(&old, &new).map_err(failed)?;
+            self.disk.sync_directory(to.0).map_err(failed)?;
+            self.disk.sync_directory(from.0).map_err(failed)
+        })
+    }
+
+    /// Renames a tenant with its collections, durably. Fails as
+    /// [`rename_collection`](Self::rename_collection) does.
+    pub fn rename_tenant(&self, from: &str, to: &str) -> Result<()> {
+        check_tenant(to)?;
+        let tenants = self.tenants()?;
+        if !tenants.iter().any(|tenant| tenant == from) {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no tenant {from}")));
+        }
+        if tenants.iter().any(|tenant| tenant == to) {
+            return Err(Error::new(ErrorKind::Exists, format!("there is a tenant {to} already")));
+        }
+        let mut places = Vec::new();
+        for name in self.collections(from)? {
+            match self.opened(from, &name) {
+                Ok(_) => places.push((from.to_owned(), name)),
+                // Its making never finished.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.with_closed(&places, Change::Rename, || {
+            let failed = |error| Error::io(format!("renaming {from} to {to}"), error);
+            self.disk.rename(from, to).map_err(failed)?;
+            self.tenants.forget(from);
+            self.tenants.forget(to);
+            self.disk.sync_directory("").map_err(failed)
+        })
+    }
+
+    /// Removes a collection with everything in it, durably. `Busy` if it is in use or others need it.
+    pub fn remove_collection_with_content(&self, tenant: &str, name: &str) -> Result<()> {
+        let number = self.collection(tenant, name)?.state().number();
+        let (old, new) = (format!("{tenant}/{name}"), format!("{tenant}/{REMOVED}{number}"));
+        self.with_closed(&[(tenant.to_owned(), name.to_owned())], Change::Remove, || {
+            let failed = |error| Error::io(format!("removing {old}"), error);
+            self.disk.rename(&old, &new).map_err(failed)?;
+            self.services.invalidate_all_names();
+            self.disk.sync_directory(tenant).map_err(failed)
+        })?;
+        // It has no name any more. The next opening of the store removes what an error leaves.
+        if let Err(error) = self.remove_tree(&new) {
+            log::warn!("{old} was removed, but not all of its files: {error}");
+        }
+        Ok(())
+    }
+
+    /// Removes what interrupted removals have left.
+    pub(in crate::store) fn finish_removals(&self) -> Result<()> {
+        for tenant in self.tenants()? {
+            let listed = self.disk.list(&tenant);
+            for entry in listed.map_err(|error| Error::io(format!("listing {tenant}"), error))? {
+                if entry.is_directory && entry.name.starts_with(REMOVED) {
+                    self.remove_tree(&format!("{tenant}/{}", entry.name))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_tree(&self, path: &str) -> Result<()> {
+        let failed = |error| Error::io(format!("removing {path}"), error);
+        for entry in self.disk.list(path).map_err(failed)? {
+            let below = format!("{path}/{}", entry.name);
+            if entry.is_directory {
+                self.remove_tree(&below)?;
+            } else {
+                self.disk.remove_file(&below).map_err(failed)?;
+            }
+        }
+        self.disk.remove_directory(path).map_err(failed)
+    }
+
+    fn check_new_collection(&self, (tenant, name): (&str, &str)) -> Result<()> {
+        check_label(name).map_err(|wrong| Error::invalid(format!("the collection {name:?} {wrong}")))?;
+        if !self.tenants()?.iter().any(|there| there == tenant) {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no tenant {tenant}")));
+        }
+        if self.collections(tenant)?.iter().any(|there| there == name) {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("there is a collection {tenant}/{name} already"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Closes collections that are open, then does `change`. If that fails, they are open as before.
+    fn with_closed(&self, places: &[Place], what: Change, change: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut open = self.open.lock();
+        for place in places {
+            if let Some(collection) = open.get(place) {
+                self.check_lineage(collection, &open, what)?;
+                collection.check_writable()?;
+                collection.sync()?;
+                collection.save_usage(SaveUsage::Now);
+            }
+        }
+        let mut closed = Vec::new();
+        let mut done = Ok(());
+        for place in places {
+            let Some(collection) = open.remove(place) else { continue };
+            match alone(collection) {
+                Ok(collection) => {
+                    // An eviction may have ended since the first look.
+                    done = self.check_lineage(&collection, &open, what);
+                    closed.push((place.clone(), collection));
+                }
+                Err(collection) => {
+                    let text = format!(
+                        "{} is in use: a file in it is open, or a job works on it; close its files, or wait for \
+                         the job (tierfs jobs)",
+                        collection.path()
+                    );
+                    done = Err(Error::new(ErrorKind::Busy, text));
+                    open.insert(place.clone(), collection);
+                }
+            }
+            if done.is_err() {
+                break;
+            }
+        }
+        match done.and_then(|()| change()) {
+            Ok(()) => {
+                closed.iter().for_each(|(_, collection)| collection.meter().set_used(Use::default()));
+                Ok(())
+            }
+            Err(error) => {
+                for (place, collection) in closed {
+                    let collection = Arc::new(collection);
+                    for relative in relatives(&collection.state()) {
+                        if let Some(relative) = open.get(&relative) {
+                            collection.relate(relative);
+                        }
+                    }
+                    open.insert(place, collection);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// `Busy` if records in other collections, or in this one, need it by its name.
+    fn check_lineage(&self, collection: &Collection, open: &OpenCollections, what: Change) -> Result<()> {
+        let own = (collection.tenant().to_owned(), collection.name().to_owned());
+        let state = collection.state();
+        let refused = |text: String| Err(Error::new(ErrorKind::Busy, text));
+        if what == Change::Rename
+            && let Some(object) = state.objects().find(|object| object.needs_parent())
+        {
+            let parent = object.entry.parent.as_ref();
+            let parent =
+                parent.map_or(String::new(), |parent| format!("{}/{}", parent.tenant, parent.collection));
+            return refused(format!(
+                "tensors of {0} are stored as differences to {parent}, which names them by their collection; to \
+                 store them in full: tierfs tier exact MOUNTPOINT/{0}",
+                collection.path()
+            ));
+        }
+        for place in children_in(&state).into_iter().filter(|place| *place != own) {
+            let child = format!("{}/{}", place.0, place.1);
+            match open.get(&place) {
+                Some(found) => {
+                    let needs_it = |object: &&Arc<_>| found.needs(object, &own);
+                    if found.damage().is_some() || found.state().objects().any(|object| needs_it(&object)) {
+                        return refused(format!(
+                            "tensors of {child} are stored as differences to {}; to store them in full: \
+                             tierfs tier exact MOUNTPOINT/{child}",
+                            collection.path()
+                        ));
+                    }
+                }
+                // All relatives were opened with it, but for those that do not open.
+                None if self.collections(&place.0).is_ok_and(|names| names.contains(&place.1)) => {
+                    return refused(format!(
+                        "tensors of {child}, which does not open, may be stored as differences to {}; run \
+                         tierfs fsck",
+                        collection.path()
+                    ));
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The collection, once nobody else uses it. Requests end soon; open files and jobs do not.
+fn alone(mut collection: Arc<Collection>) -> std::result::Result<Collection, Arc<Collection>> {
+    let until = Instant::now() + CLOSE_WAIT;
+    loop {
+        match Arc::try_unwrap(collection) {
+            Ok(collection) => return Ok(collection),
+            Err(shared) if Instant::now() >= until => return Err(shared),
+            Err(shared) => collection = shared,
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

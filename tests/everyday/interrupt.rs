@@ -1,0 +1,114 @@
+//! Ctrl-C while the daemon works: the job ends, and the command says what was done and what was not.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use support::{Mounted, Place, Random, container_of, ended, npy_file, tierfs, wait_until};
+
+const F_SETSIG: i32 = 10;
+
+/// A lease on a file: who opens it waits until the lease is given back, so a job that needs the file cannot end
+/// before.
+struct Lease(File);
+
+impl Lease {
+    fn on(path: &Path) -> Lease {
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        // SAFETY: both calls take numbers only. The signal of an opener is one that is ignored by default.
+        let taken = unsafe {
+            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
+            libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+        };
+        assert_eq!(taken, 0, "a lease on {}: {}", path.display(), std::io::Error::last_os_error());
+        Lease(file)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // SAFETY: the call takes numbers only.
+        unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+    }
+}
+
+/// A command that runs, with files for what it prints.
+struct Running {
+    child: Child,
+    out: PathBuf,
+    err: PathBuf,
+}
+
+impl Running {
+    fn start(place: &Place, words: &[&str]) -> Running {
+        let (out, err) = (place.path("out"), place.path("err"));
+        let [stdout, stderr] = [&out, &err].map(|path| Stdio::from(File::create(path).unwrap()));
+        let mut command = tierfs();
+        let child =
+            command.args(words).current_dir(place.path("")).stdout(stdout).stderr(stderr).spawn().unwrap();
+        Running { child, out, err }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.err).unwrap()
+    }
+
+    /// Presses Ctrl-C once a job runs, drops what holds the job up once the command has cancelled it, and waits. The
+    /// exit code, standard output, standard error.
+    fn interrupted<Gate>(mut self, mounted: &Mounted, gate: Gate) -> (Option<i32>, String, String) {
+        let jobs = || fs::read_to_string(mounted.path(".ctl/jobs")).unwrap();
+        wait_until("a running job", || jobs().lines().any(|line| line.contains(" running")));
+        // SAFETY: kill takes two numbers.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
+        wait_until("the command cancels the job", || self.said().contains("tierfs: cancelling job"));
+        drop(gate);
+        let code = ended(&mut self.child, "the interrupted command");
+        assert!(!jobs().contains(" running") && !jobs().contains(" waiting"), "{}", jobs());
+        (code, fs::read_to_string(&self.out).unwrap(), self.said())
+    }
+}
+
+#[test]
+fn ctrl_c_ends_an_import_into_a_mount_and_says_what_was_imported() {
+    let place = Place::new();
+    place.write("model/a.safetensors", container_of(&mut Random(1), &[("a", 1000)]));
+    let second = place.write("model/b.npy", npy_file(&Random(2).floats(1000)));
+    place.write("model/c.txt", b"the last one");
+    let mounted = place.mount(&["--create"]);
+    let lease = Lease::on(&second);
+    let running = Running::start(&place, &["import", "store", "t/c", "model"]);
+    wait_until("the first file", || mounted.path("t/c/a.safetensors").exists());
+    let (code, out, err) = running.interrupted(&mounted, lease);
+    assert_eq!(code, Some(130), "{out}{err}");
+    let last = out.lines().last().unwrap();
+    assert_eq!(last, "t/c: cancelled: 1 file with 1 tensor, 4.0 of 4.0 KiB stored; 2 files not imported");
+    let names: Vec<_> =
+        fs::read_dir(mounted.path("t/c")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["a.safetensors"]);
+    assert!(fs::read_to_string(mounted.path(".ctl/jobs")).unwrap().contains(" cancelled: "));
+    mounted.unmount();
+    support::fsck(&place.store());
+}
+
+#[test]
+fn ctrl_c_ends_a_move_and_says_what_was_moved() {
+    let place = Place::new();
+    // So many that the move takes seconds, while Ctrl-C cancels it within its first tenths of a second.
+    let names: Vec<String> = (0..160).map(|number| format!("t{number:03}")).collect();
+    let tensors: Vec<_> = names.iter().map(|name| (name.as_str(), 1 << 18)).collect();
+    place.write("m.safetensors", container_of(&mut Random(3), &tensors));
+    place.import("t/c", &[&place.path("m.safetensors")], &[]);
+    let mounted = place.mount(&[]);
+    let before = fs::read(mounted.path("t/c/t159")).unwrap();
+    let running = Running::start(&place, &["tier", "q5:all", "--lossy", "mnt/t/c/m.safetensors"]);
+    let (code, out, err) = running.interrupted(&mounted, ());
+    assert_eq!(code, Some(130), "{out}{err}");
+    let last = err.lines().last().unwrap();
+    assert!(last.starts_with("mnt/t/c/m.safetensors: cancelled: "), "{err}");
+    assert!(last.ends_with("not changed"), "{err}");
+    assert_eq!(support::get(&mounted.path("t/c/t159"), "tier"), "exact");
+    assert!(fs::read(mounted.path("t/c/t159")).unwrap() == before, "the last tensor was not reached");
+    mounted.unmount();
+    support::fsck(&place.store());
+}
