@@ -93,12 +93,17 @@ def run_json(*arguments: StrPath) -> Any:
 
 
 def _error(exit_status: int, output: str, errors: str) -> Error:
-    results = _results(output)
+    value = _parsed(output)
+    is_results = isinstance(value, list) and all(isinstance(one, dict) and "state" in one for one in value)
+    results: list[PathResult] = value if is_results else []
+    failure = value.get("error") if isinstance(value, dict) else None
     reasons = [
         f"{result['path']}: {reason['text']}" + (f"; {reason['advice']}" if reason["advice"] else "")
         for result in results
         for reason in result.get("reasons", [])
     ]
+    if isinstance(failure, dict) and "text" in failure:
+        reasons.append(str(failure["text"]))
     # An error of usage ends with the usage and a hint at the help.
     lines = errors.strip().split("\n\n")[0].removeprefix("error: ").removeprefix("tierfs: ")
     message = "\n".join(reasons) or lines or f"tierfs ended with status {exit_status}"
@@ -106,10 +111,8 @@ def _error(exit_status: int, output: str, errors: str) -> Error:
     return kind(message, exit_status, results)
 
 
-def _results(output: str) -> list[PathResult]:
+def _parsed(output: str) -> Any:
     try:
-        value = json.loads(output)
+        return json.loads(output)
     except ValueError:
-        return []
-    is_results = isinstance(value, list) and all(isinstance(one, dict) and "state" in one for one in value)
-    return value if is_results else []
+        return None
