@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
+import threading
 from pathlib import Path
 from typing import Any, Union
 
@@ -63,18 +64,11 @@ def run(*arguments: StrPath) -> str:
 
     A KeyboardInterrupt is passed on to the command, which cancels its job, says so and ends; then it is raised.
     """
-    # A session of its own: otherwise the terminal, too, would send the command SIGINT, and two end it at once.
-    with subprocess.Popen(
-        [program(), *(os.fspath(argument) for argument in arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="surrogateescape",
-        start_new_session=True,
-    ) as process:
+    process, is_interrupted = _started([program(), *(os.fspath(argument) for argument in arguments)])
+    with process:
         try:
+            if is_interrupted:
+                raise KeyboardInterrupt
             output, errors = process.communicate()
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
@@ -83,6 +77,31 @@ def run(*arguments: StrPath) -> str:
     if process.returncode != 0:
         raise _error(process.returncode, output, errors)
     return output
+
+
+def _started(command: list[str]) -> tuple[subprocess.Popen[str], bool]:
+    """Starts a command. Returns whether SIGINT arrived before there was a process to pass it on to."""
+    interrupts: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    defers = callable(handler) and threading.current_thread() is threading.main_thread()
+    if defers:
+        signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        # A session of its own: otherwise the terminal, too, would send the command SIGINT, and two end it at once.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            start_new_session=True,
+        )
+    finally:
+        if defers:
+            signal.signal(signal.SIGINT, handler)
+    return process, bool(interrupts)
 
 
 def run_json(*arguments: StrPath) -> Any:
