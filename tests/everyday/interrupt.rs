@@ -95,20 +95,20 @@ fn ctrl_c_ends_an_import_into_a_mount_and_says_what_was_imported() {
 fn ctrl_c_ends_a_move_and_says_what_was_moved() {
     let place = Place::new();
     // So many that the move takes seconds, while Ctrl-C cancels it within its first tenths of a second.
-    let names: Vec<String> = (0..160).map(|number| format!("t{number:03}")).collect();
+    let names: Vec<String> = (0..400).map(|number| format!("t{number:03}")).collect();
     let tensors: Vec<_> = names.iter().map(|name| (name.as_str(), 1 << 18)).collect();
     place.write("m.safetensors", container_of(&mut Random(3), &tensors));
     place.import("t/c", &[&place.path("m.safetensors")], &[]);
     let mounted = place.mount(&[]);
-    let before = fs::read(mounted.path("t/c/t159")).unwrap();
+    let before = fs::read(mounted.path("t/c/t399")).unwrap();
     let running = Running::start(&place, &["tier", "q5:all", "--lossy", "mnt/t/c/m.safetensors"]);
     let (code, out, err) = running.interrupted(&mounted, ());
     assert_eq!(code, Some(130), "{out}{err}");
     let last = err.lines().last().unwrap();
     assert!(last.starts_with("mnt/t/c/m.safetensors: cancelled: "), "{err}");
     assert!(last.ends_with("not changed"), "{err}");
-    assert_eq!(support::get(&mounted.path("t/c/t159"), "tier"), "exact");
-    assert!(fs::read(mounted.path("t/c/t159")).unwrap() == before, "the last tensor was not reached");
+    assert_eq!(support::get(&mounted.path("t/c/t399"), "tier"), "exact");
+    assert!(fs::read(mounted.path("t/c/t399")).unwrap() == before, "the last tensor was not reached");
     mounted.unmount();
     support::fsck(&place.store());
 }
